@@ -1,1 +1,1 @@
-"""The operations, a module a family: checks, shape rule, plain-JAX form, derivative rules."""
+"""The operations, one module per family: checks, shape rule, plain-JAX form, derivative rules."""

@@ -24,8 +24,8 @@ class Aligned(NamedTuple):
       b: `[n_a + n_b]`, this device's keys of b; 0 past `b_count`.
       a_values: the values of a, a pytree of arrays with leading axis `n_a + n_b`, or None.
       b_values: the values of b, likewise.
-      a_count: how many keys of a this device has.
-      b_count: how many keys of b it has.
+      a_count: the number of keys of a on this device.
+      b_count: the number of keys of b on this device.
 
     Example:
       >>> import jax, jax.numpy as jnp, jax_mgpu as mgpu
@@ -59,11 +59,11 @@ def align(
     a_count: ArrayLike | None = None,
     b_count: ArrayLike | None = None,
 ) -> Aligned:
-    """Deals two sorted arrays out over a mesh axis so that operations on both then move nothing.
+    """Redistributes two sorted arrays over a mesh axis, so that operations on both move nothing afterwards.
 
     Each device gets equally many items of both together, and no key on a device is greater than a key on a later
-    device. `merge`, `sorted_search`, `sorted_match`, `sorted_equal_count`, `join` and the set operations take the
-    result with `aligned=True`. Without it, each of them does the same by itself. So `align` saves exchanges where
+    device. `merge`, `sorted_search`, `sorted_match`, `sorted_equal_count`, `join` and the set operations accept the
+    result with `aligned=True`. Without that, each of them aligns its arrays itself. So `align` saves exchanges if
     several of them work on the same arrays.
 
     Args:
@@ -74,21 +74,20 @@ def align(
       a_values: a pytree of arrays with leading axis `n_a`, of any dtype and trailing shape, moved along with a.
       b_values: a pytree of arrays with leading axis `n_b`, moved along with b.
       axis_name: a mesh axis, or a tuple of axes, within `jax.shard_map`.
-      descending: a and b are sorted in the reverse order. A tuple of bools is a direction a column. Only `merge` takes
-        these.
+      descending: a and b are sorted in the reverse order. A tuple of bools gives a direction for each column; only
+        `merge` accepts results with these.
       a_count: the number of live items of a on this device, an integer scalar (default `n_a`).
       b_count: the same for b (default `n_b`).
 
-    Returns:
-      `Aligned`: keys and values of both, and how many of each this device has.
+    Returns: `Aligned`: keys and values of both, and the number of each on this device.
 
     Raises:
       TypeError: an argument's dtype is not one of the above.
       ValueError: an argument's shape is not one of the above; 2^31 items or more on all devices without
         `jax_enable_x64`.
 
-    Each item moves once. The cuts are on merge path (Odeh, Green, Mwassi, Shmueli, Birk, 2012): among equal keys those
-    of a come first, and a key with more copies than a device has room for continues on the devices that follow.
+    Each item moves once. The cuts are on the merge path (Odeh, Green, Mwassi, Shmueli, Birk, 2012): among equal keys
+    those of a come first, and a key with more copies than a device has room for continues on the next devices.
 
     Example:
       >>> import jax, jax.numpy as jnp, jax_mgpu as mgpu

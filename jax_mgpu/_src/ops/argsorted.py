@@ -1,4 +1,4 @@
-"""Keys in order, with where each was: for operations that take keys in any order."""
+"""Sorted keys with the position of each in the input, for operations that accept keys in any order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Ordered", "count_name", "count_of", "in_order", "rows_in_order", "so
 
 
 class Ordered(NamedTuple):
-    """Keys in order, and where each was.
+    """Sorted keys, and the position of each in the input.
 
     Attributes:
       keys: the sorted keys, an array or a tuple of columns.
@@ -36,7 +36,7 @@ class Ordered(NamedTuple):
     count: Any
 
     def to_rows(self, x: jax.Array) -> jax.Array:
-        """Brings values of the sorted keys, integers or bools, back to the rows of the input."""
+        """Moves values of the sorted keys, integers or bools, back to the rows of the input."""
         n = self.order.shape[0]
         if not is_long_permutation(n):
             return _scattered(self.order, x)
@@ -48,7 +48,7 @@ def _scattered(order: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def sorted_back(order: jax.Array, x: jax.Array) -> jax.Array:
-    """Brings items back to the rows that they came from, by a sort."""
+    """Moves items back to the rows that they came from, by a sort."""
     words = x if x.dtype.itemsize in (4, 8) else x.astype(jnp.int32)
     given: dict[str, Any] = {"descending": False, "count": None, "method": Method.FASTEST}
     with by_construction():
@@ -63,7 +63,7 @@ def count_name(argument: str) -> str:
 
 
 def count_of(operand: jax.Array) -> jax.Array | None:
-    """The live count that an operand holds, which was checked under its own name; None where it is absent."""
+    """The live count in an operand, which was checked under its own name; None if it is absent."""
     return operand[0] if operand.size else None
 
 
@@ -76,7 +76,7 @@ def in_order(
     descending: Directions = False,
     is_sorted: bool = False,
 ) -> Ordered:
-    """Keys, checked, in order, in which they may be already."""
+    """Checks keys and sorts them, unless they are sorted already."""
     checked, down = expect_keys(name, argument, keys, descending)
     n = checked.shape[0]
     live = count_operand(name, count_name(argument), count, n)
@@ -92,7 +92,7 @@ def in_order(
 def rows_in_order(
     name: str, argument: str, keys: Keys, leaves: Sequence[jax.Array], count: Count, *, ordered: bool = True
 ) -> tuple[Ordered, list[jax.Array]]:
-    """The same of keys in any order, with rows that belong to them; without `ordered`, the order is `ABSENT`."""
+    """The same for keys in any order, with rows that belong to them; without `ordered`, the order is `ABSENT`."""
     checked, _ = expect_keys(name, argument, keys)
     live = count_operand(name, count_name(argument), count, checked.shape[0])
     with by_construction():

@@ -1,7 +1,7 @@
-"""Joins of long tables by buckets: a GPU finds the pairs of rows of a bucket in fast memory, without sorted keys.
+"""Joins of long tables by buckets: a GPU pairs the rows of a bucket in shared memory, without sorting the keys.
 
-Keys become codes of 32 bits, which a bijection mixes, and rows are partitioned by the highest bits of these. That takes
-a pass for each 8 bits of a bucket's number, where a sort takes one for each 8 bits of the keys.
+Keys become codes of 32 bits, which a bijection mixes, and rows are partitioned by the highest bits of the mixed codes.
+That takes one pass for each 8 bits of a bucket's number, where a sort takes one for each 8 bits of the keys.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["BucketTables", "bucket_tables", "fit_for_buckets", "mixed"]
 CAPACITY: int = cpu_library.tile_sizes()["bucket_capacity"][0]
 CHUNK: int = cpu_library.tile_sizes()["bucket_chunk"][0]
 CODE_BITS = 32
-# Odd numbers of which the buckets of runs, of multiples and of floats were as even as those of random codes.
+# Odd numbers for which the buckets of runs, multiples and floats were as even as those of random codes.
 MULTIPLIERS = (0xD9A297DB, 0xCFA391A9)
 
 
@@ -39,7 +39,7 @@ class Partition(NamedTuple):
 
     Attributes:
       codes: the mixed codes of its rows, bucket after bucket.
-      rows: which row each code is of.
+      rows: the row of each code.
       bounds: where the buckets begin, and where the last one ends.
     """
 
@@ -49,7 +49,7 @@ class Partition(NamedTuple):
 
     @property
     def sizes(self) -> jax.Array:
-        """How many rows the buckets have."""
+        """The number of rows in the buckets."""
         return self.bounds[1:] - self.bounds[:-1]
 
     @property
@@ -64,7 +64,7 @@ class BucketTables(NamedTuple):
     Attributes:
       codes: the mixed codes of both.
       counts: their live counts as operands.
-      rows: the number of the row that each code is of; None where that is the position of the code.
+      rows: the number of each code's row; None if that is the position of the code.
     """
 
     codes: tuple[jax.Array, jax.Array]
@@ -79,7 +79,7 @@ class BucketTables(NamedTuple):
 
     @property
     def bits(self) -> int:
-        """The bits of a bucket's number: the mean bucket of b fills half of a table, or less."""
+        """The bits of a bucket's number: the mean bucket of b fills at most half of a kernel's table."""
         return ((self.lengths[1] - 1) // (CAPACITY // 2)).bit_length()
 
     def others(self) -> Partition:
@@ -87,7 +87,7 @@ class BucketTables(NamedTuple):
         return self._partition(1)
 
     def joined(self, others: Partition, size: int, keep_a: bool) -> list[jax.Array]:
-        """The rows of both tables that belong together, as the kernels give them, and their number."""
+        """The pairs of rows of both tables, as the kernels give them, and their number."""
         rows = self._partition(0)
         extra = jnp.maximum((rows.sizes - 1) // CHUNK, 0)
         extra = _scan(x=extra, op=Kind.ADD, exclusive=False, reverse=False, total=False)[0]
@@ -114,7 +114,7 @@ class BucketTables(NamedTuple):
 def bucket_tables(
     name: str, a: Keys, b: Keys, a_count: Count, b_count: Count, *, null_equal: bool, size: int
 ) -> BucketTables | None:
-    """The tables of a join that may go by buckets; None if it may not, or if an argument is wrong."""
+    """The tables of a join that buckets can serve; None if they cannot, or if an argument is wrong."""
     sides = [
         x if isinstance(x, Columns) else Columns(name, side, (x,), False)
         for side, x in (("a", expect_keys(name, "a", a)[0]), ("b", expect_keys(name, "b", b)[0]))
@@ -126,24 +126,24 @@ def bucket_tables(
     (n_a,), (n_b,) = (x.shape for x in sides)
     a_types, b_types = ([x.dtype for x in side.arrays] for side in sides)
     if a_types != b_types or not CODE_BITS // 2 < sides[0].bits <= CODE_BITS:
-        return None  # of fewer bits, keys are frequent
+        return None  # keys of fewer bits repeat too often
     if not null_equal and any(jnp.issubdtype(dtype, jnp.floating) for dtype in a_types):
         return None
     if not fit_for_buckets(n_a, n_b, size):
         return None
-    if not is_local(*sides[0].arrays, *sides[1].arrays):  # the ways to choose from would have to lie on devices alike
+    if not is_local(*sides[0].arrays, *sides[1].arrays):  # the branches to choose from would have to be sharded alike
         return None
     a_codes, b_codes = (mixed(side.codes()[0].astype(jnp.uint32)) for side in sides)
     return BucketTables((a_codes, b_codes), (counts[0], counts[1]))
 
 
 def fit_for_buckets(n_a: int, n_b: int, size: int) -> bool:
-    """Whether tables of these lengths are long enough to go by buckets, and the kernels can count their rows."""
+    """Whether tables of these lengths are long enough for buckets, and the kernels can count their rows."""
     return is_long_permutation(n_a) and 0 < n_b < 2**31 - n_a and size <= 2 * (n_a + n_b)
 
 
 def mixed(codes: jax.Array) -> jax.Array:
-    """A bijection of 32 bits after which the highest ones depend on all bits of the codes."""
+    """A bijection of 32 bits that makes the highest bits depend on all bits of the codes."""
     for shift, factor in ((16, MULTIPLIERS[0]), (15, MULTIPLIERS[1])):
         codes ^= codes >> shift
         codes *= jnp.uint32(factor)
@@ -167,7 +167,7 @@ def _fallback(
     size: int,
     keep_a: int,
 ) -> Sequence[jax.Array]:
-    """The plain-JAX join of codes that are sorted, with those past the last bucket behind them."""
+    """The plain-JAX join of sorted codes, followed by those past the last bucket."""
 
     def in_order(codes: jax.Array, rows: jax.Array, bounds: jax.Array) -> tuple[jax.Array, jax.Array]:
         is_dead = jnp.arange(codes.shape[0], dtype=bounds.dtype) >= bounds[-1]

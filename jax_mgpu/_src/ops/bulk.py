@@ -1,4 +1,4 @@
-"""Bulk removal and insertion: takes many items out of an array, or puts many into it, at once."""
+"""Bulk removal and insertion of many items at once."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def bulk_insert(
 def _starts(x: jax.Array, indices: jax.Array, count: jax.Array, drift: int, size: int) -> tuple[Any, Any, Any, Any]:
     """Live items of x, which indices are in range, where in the result each object starts, and the live results.
 
-    Object `j` starts with the inserted value, or behind the removed item, `j`; out of range, at -1 or past all.
+    Object `j` starts at the inserted value `j`, or after the removed item `j`; out-of-range ones are at -1 or past all.
     """
     operation = "derivative of bulk_insert" if drift > 0 else "derivative of bulk_remove"
     dtype = index_dtype(operation, "x", size + 1, x.shape[0] + indices.shape[0] + 1)
@@ -183,7 +183,7 @@ def _kept_runs(operands: Operands, size: int) -> tuple[jax.Array, jax.Array, jax
 
 
 def _remove_jvp(primals: Operands, tangents: Tangents, *, size: int) -> tuple[Any, Any]:
-    """The runs gathered."""
+    """Gathers the runs."""
     sources, offsets, total = _kept_runs(primals, size)
 
     def run(x: jax.Array, fill: jax.Array) -> jax.Array:
@@ -209,7 +209,7 @@ def _pushed_runs(operands: Operands, size: int) -> tuple[jax.Array, jax.Array, j
 
 
 def _insert_jvp(primals: Operands, tangents: Tangents, *, size: int) -> tuple[Any, Any]:
-    """The runs scattered, and the values."""
+    """Scatters the runs, and inserts the values."""
     x, indices, _, count, _ = primals
     _, in_range, starts, total = _starts(x, indices, count, 1, size)
     tangent = None
@@ -217,7 +217,7 @@ def _insert_jvp(primals: Operands, tangents: Tangents, *, size: int) -> tuple[An
         tangent = scatter_rows(tangents.x, *_pushed_runs(primals, size), jnp.zeros((size, x.shape[1]), x.dtype))
     if tangents.values is not None:
         values = scatter(tangents.values, jnp.where(in_range, starts, -1), size)
-        tangent = values if tangent is None else tangent + values  # nothing else lies there
+        tangent = values if tangent is None else tangent + values  # no other value goes there
     if tangents.fill_value is not None:
         rows = jnp.zeros((size, x.shape[1]), x.dtype) if tangent is None else tangent
         tangent = fill_rows(rows, tangents.fill_value, jnp.arange(size, dtype=total.dtype) < total)
@@ -232,7 +232,7 @@ def _insert_transpose_x(cotangents: Sequence[Any], operands: Operands, *, size: 
 
 
 def _insert_transpose_values(cotangents: Sequence[Any], operands: Operands, *, size: int) -> jax.Array:
-    """The rows where the values went."""
+    """The rows at which the values were inserted."""
     x, indices, _, count, _ = operands
     _, in_range, starts, _ = _starts(x, indices, count, 1, size)
     return take_or_fill(cotangents[0], jnp.where(in_range, starts, -1), unique=True)

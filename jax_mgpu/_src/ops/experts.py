@@ -1,6 +1,6 @@
-"""Routing of a mixture of experts: tokens to their experts, and what these make of them back to the tokens.
+"""Routing of a mixture of experts: dispatches tokens to their experts, and combines the experts' outputs per token.
 
-Both directions are gathers, of which each is the other's transpose: a row belongs to one slot of one token. JAX would
+Both directions are gathers, and each is the other's transpose, as a row belongs to one slot of one token. JAX would
 transpose them to scatters, which add in any order on a GPU.
 """
 
@@ -38,8 +38,8 @@ class Dispatched(NamedTuple):
 
     Attributes:
       rows: `[n * slots, ...]`, the tokens of each expert one after the other; 0 past the last.
-      segments: `Segments`, one for each expert: which rows are its own.
-      back: `[n, slots]`, the row of each slot of each token; -1 for one whose expert is outside.
+      segments: `Segments` of the rows, one for each expert.
+      back: `[n, slots]`, the row of each slot of each token; -1 if the expert is out of range.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -60,25 +60,24 @@ class Dispatched(NamedTuple):
 def dispatch(x: ArrayLike, experts: ArrayLike, number: int) -> Dispatched:
     """Brings each token to the experts that it chose.
 
-    Nothing is dropped but what chose no expert: there is no capacity.
+    There is no capacity: only slots with an expert out of range are dropped.
 
     Args:
       x: `[n, ...]`, any dtype: a row for each token.
-      experts: `[n, slots]`, or `[n]` for one slot, integers: the experts of each token. An expert that is negative, or
-        not below `number`, is none.
+      experts: `[n, slots]`, or `[n]` for one slot, integers: the experts of each token. A number that is negative, or
+        not below `number`, means none.
       number: the static number of experts.
 
-    Returns:
-      `Dispatched`: a row for each slot, by expert, then token, then slot, of the type of x; which rows are each
-      expert's; and the row of each slot, with which `combine` brings results back. `segments.lengths` are the group
+    Returns: `Dispatched`: one row per slot, ordered by expert, then token, then slot, of the type of x; the rows of
+      each expert; and the row of each slot, with which `combine` brings results back. `segments.lengths` are the group
       sizes of `jax.lax.ragged_dot`.
 
     Raises:
       TypeError: experts are not integers, or `number` is not static.
       ValueError: an argument's shape is not one of the above; 2^31 slots or more without `jax_enable_x64`.
 
-    Linear in `x`. The transpose adds the slots of a token in their order, in float32 at least, without a sort. Time is
-    that of a sort of small numbers and of a gather.
+    Linear in `x`. The transpose adds the slots of a token in their order, in float32 or wider, without a sort. Time is
+    that of a sort of small numbers, and of a gather.
 
     Example:
       >>> import jax, jax.numpy as jnp, jax_mgpu as mgpu
@@ -113,17 +112,16 @@ def dispatch(x: ArrayLike, experts: ArrayLike, number: int) -> Dispatched:
 
 @jit_eager()
 def combine(rows: ArrayLike, back: ArrayLike, weights: ArrayLike) -> jax.Array:
-    """Adds up what the experts made of each token, by the weights of its slots: the way back from `dispatch`.
+    """Adds up the experts' outputs for each token, weighted by slot: the inverse of `dispatch`.
 
     Args:
       rows: `[size, ...]`, floats: a row for each row of `Dispatched`.
-      back: `[n, slots]` or `[n]`, integers: the row of each slot, none twice. One that is negative, or not below
+      back: `[n, slots]` or `[n]`, distinct integers: the row of each slot. An index that is negative, or not below
         `size`, adds nothing.
       weights: of the shape of back, floats.
 
-    Returns:
-      `[n, ...]`, of the type of rows: the sum over a token's slots, in their order, of the weight times the row, in
-      float32 at least.
+    Returns: `[n, ...]`, of the type of rows: for each token the sum over its slots, in their order, of the weight times
+      the row, computed in float32 or wider.
 
     Raises:
       TypeError: rows or weights are not floats of 16 to 64 bits, or back are not integers.
@@ -167,7 +165,7 @@ def _spread_shapes(x: Aval, tokens: Aval) -> Sequence[Any]:
 def _spread_fallback(x: jax.Array, tokens: jax.Array, count: jax.Array) -> Sequence[jax.Array]:
     if not count.size:
         return [gather(x, tokens)]
-    (size,) = tokens.shape  # intervals of one row each, whose kernels move wide rows faster than XLA's gather
+    (size,) = tokens.shape  # intervals of one row each, as their kernels move wide rows faster than XLA's gather
     with by_construction():
         return [interval_gather(x, tokens, jnp.arange(size, dtype=tokens.dtype), size, total=count[0])]
 

@@ -1,8 +1,8 @@
-"""Rows taken by index: the one gather of the library whose indices may repeat.
+"""Rows taken by index: the only gather of the library whose indices may repeat.
 
-JAX transposes its own gather to a scatter that adds in the table's type. Of bfloat16 ones that gives 256 for any longer
-sum, and on a GPU atomic additions give other bits in each run. So this is a primitive of its own, whose transpose adds
-rows as `reduce_by_id` does.
+JAX transposes its own gather to a scatter that adds in the table's type. For bfloat16, that gives 256 for any longer
+sum of ones, and on a GPU atomic additions give other bits in each run. So this is a primitive of its own, whose
+transpose adds rows as `reduce_by_id` does.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ __all__ = ["add_rows", "gather", "scatter", "set_sums"]
 
 
 def gather(x: jax.Array, indices: jax.Array, *, unique: bool = False, inside: bool = False) -> jax.Array:
-    """Rows of x at indices of any rank; 0 at those outside of x, negative ones too.
+    """Rows of x at indices of any rank; 0 at indices outside of x, negative ones included.
 
-    `unique` says that no row is taken twice. Then the transpose scatters rows and adds none. `inside` says that no
+    `unique` says that no row is taken twice, so that the transpose scatters rows without adding. `inside` says that no
     index lies outside.
     """
     if not jnp.issubdtype(x.dtype, jnp.inexact):
@@ -37,7 +37,7 @@ def gather(x: jax.Array, indices: jax.Array, *, unique: bool = False, inside: bo
 
 def _take(x: jax.Array, indices: jax.Array, inside: int) -> jax.Array:
     n = x.shape[0]
-    if n == 0:  # there is nothing to take, but what is made varies under shard_map as what is taken
+    if n == 0:  # nothing is taken, but the result must vary under shard_map as rows of x would
         return vary_as(jax.lax.full_like(x, 0, shape=(*indices.shape, *x.shape[1:])), x, indices)
     mode: dict[str, Any] = {"mode": "promise_in_bounds"} if inside else {"mode": "fill", "fill_value": 0}
     options: dict[str, Any] = {"wrap_negative_indices": False, "out_sharding": rows_sharding(x, indices.ndim)}
@@ -45,7 +45,7 @@ def _take(x: jax.Array, indices: jax.Array, inside: int) -> jax.Array:
 
 
 class _Gather(Operation):
-    """Rows of so many axes, by indices of so many."""
+    """The shape of rows with this many axes, taken by indices with this many."""
 
     def __init__(self, row_rank: int, index_rank: int):
         self.row_rank, self.index_rank = row_rank, index_rank
@@ -67,7 +67,7 @@ class _Gather(Operation):
         return results, [None] if tangents.x is None else self.run(primals._replace(x=tangents.x), **attributes)
 
     def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Attribute) -> tuple[Any, Any]:
-        """A batch of indices into one table is one array of indices: the transpose adds rows of all of them at once."""
+        """A batch of indices into one table is one array of indices: the transpose adds all rows at once."""
         x, indices = operands
         if axes[0] is not None:
             return super()._batch(operands, axes, **attributes)
@@ -77,7 +77,7 @@ class _Gather(Operation):
         return rows, [x.ndim - 1 - self.row_rank]
 
     def _abstract(self, *avals: jax.core.ShapedArray, **attributes: Attribute) -> list[Any]:
-        """Under an Explicit mesh, results lie as the indices do, and rows as those of x."""
+        """Under an Explicit mesh, results are sharded like the indices, and rows like those of x."""
         (rows,) = super()._abstract(*avals, **attributes)
         if rows.sharding.mesh.empty:
             return [rows]
@@ -96,7 +96,7 @@ def _fallback(x: jax.Array, indices: jax.Array, *, inside: int) -> Sequence[jax.
 
 
 def _transpose(cotangents: Sequence[Any], operands: Operands, *, unique: int, inside: int) -> jax.Array:
-    """Each row of x gets the sum of the cotangents of where it went."""
+    """Each row of x gets the sum of the cotangents of the places it was taken to."""
     x, indices = operands
     if not unique:
         return add_rows(cotangents[0], indices, x)
@@ -104,7 +104,7 @@ def _transpose(cotangents: Sequence[Any], operands: Operands, *, unique: int, in
 
 
 def scatter(rows: jax.Array, indices: jax.Array, size: int, *, inside: bool = False) -> jax.Array:
-    """Rows at their indices among zeros, none twice: the transpose of a gather that takes no row twice."""
+    """Rows at distinct indices among zeros: the transpose of a gather that takes no row twice."""
     return _scatter(rows.ndim - indices.ndim, indices.ndim)(rows=rows, indices=indices, size=size, inside=inside)[0]
 
 

@@ -1,9 +1,9 @@
-"""Segments of rows that are taken by index, or weighted, or both: pooled embeddings, sparse times dense, messages.
+"""Segments of rows that are gathered, weighted, or both: pooled embeddings, sparse times dense, messages.
 
-Sums, and what else needs no position, are one operation over the table, whose derivatives are again sums: by row for
-the table, dots of rows for weights. Today it is composed of a gather and `reduce_rows`; a kernel that reads, weights
-and adds a row at once would take the place of `_fallback`, and nothing else would change. All other operators combine
-rows that are gathered first, without those that are dropped.
+Sums, and other operators that need no position, are one operation over the table. Its derivatives are again sums: by
+row for the table, dots of rows for weights. Today it is composed of a gather and `reduce_rows`. A kernel that reads,
+weights and adds a row at once would replace only `_fallback`. All other operators combine rows that are gathered first,
+without the dropped ones.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from jax_mgpu._src.ops.scan import before_map, pieces, scan_columns
 __all__ = ["reduce_gathered", "weighted_rows"]
 
 NAME = "segmented_reduce"
-SUMS = ("add", "sum", "mean")  # what takes weights
+SUMS = ("add", "sum", "mean")  # the operators that accept weights
 DIRECT = (*SUMS, "mul", "prod", "min", "max", "any", "all", "and", "or", "xor", "logsumexp")
 POSITIONS = ("argmin", "argmax")
 NO_WEIGHTS = cast(jax.Array, np.zeros((0, 0), np.int32))  # of as many axes as weights
@@ -119,7 +119,7 @@ def weighted_rows(
 
 
 def _table(x: Pytree) -> Any:
-    """A list of numbers is an array, as it is to `segmented_reduce`."""
+    """A list of numbers is an array, as in `segmented_reduce`."""
     if isinstance(x, (list, tuple)) and x and all(np.ndim(leaf) == 0 for leaf in jax.tree.leaves(x)):
         return as_array(NAME, "x", x)
     return x
@@ -135,7 +135,7 @@ def _weights(weights: ArrayLike) -> jax.Array:
 
 
 def _as_weighted(x: ArrayLike, weights: jax.Array) -> jax.Array:
-    """An array of x of the type of its products with weights. What no operator takes stays, for the error."""
+    """An array of x in the type of its products with weights. Types without operators stay, for the error."""
     x = as_array(NAME, "x", x)
     is_number = x.dtype.name in KEY_DTYPES or x.dtype == jnp.bool_
     result: jax.Array = x.astype(jnp.result_type(x, weights)) if is_number else x
@@ -156,7 +156,7 @@ def _reduce_leaf(
     if leaf.is_empty:
         return leaf.nothing(heads.shape)
     x, given = leaf.rows, {"heads": heads, "count": count}
-    if entries == 0:  # indices without items would be absent ones
+    if entries == 0:  # empty indices would count as absent
         x, indices = x[:0], None
     if weights is not None:
         groups = math.prod(weights.shape[1:])
@@ -176,7 +176,7 @@ def _reduce_leaf(
 
 
 def _number_inside(n: int, heads: jax.Array, indices: jax.Array | None, entries: int, count: jax.Array) -> jax.Array:
-    """How many entries of each segment are rows of n."""
+    """The number of entries of each segment that are rows of n."""
     dtype = index_dtype(NAME, "indices", entries)
     marks = jnp.ones((entries,), dtype) if indices is None else _inside(indices, n).astype(dtype)
     return REGISTRY["segmented_reduce"](x=marks, heads=heads, count=count, op=Kind.ADD, wide=False)[0]
@@ -187,7 +187,7 @@ def _inside(indices: jax.Array, n: int) -> jax.Array:
 
 
 def _masked(weights: jax.Array, indices: jax.Array | None, n: int) -> jax.Array:
-    """Weights, `[entries, groups]`, with 0 for entries that are dropped: an infinite one times 0 would be NaN."""
+    """Weights, `[entries, groups]`, with 0 for dropped entries: an infinite weight times 0 would be NaN."""
     if indices is None or not indices.size:
         return weights
     return jnp.where(_inside(indices, n)[:, None], weights, 0)
@@ -195,7 +195,7 @@ def _masked(weights: jax.Array, indices: jax.Array | None, n: int) -> jax.Array:
 
 @jax.custom_jvp
 def _quotient(sums: jax.Array, masses: jax.Array) -> jax.Array:
-    """Weighted means, whose derivatives are 0 where cotangents are, whatever the masses are."""
+    """Weighted means, whose derivatives are 0 where cotangents are, whatever the sums of the weights are."""
     return sums / masses
 
 
@@ -218,7 +218,7 @@ def _reduce_kept(
     item_map: ItemFunction | None,
     **others: Any,
 ) -> Any:
-    """The same of rows that are gathered, without those that are dropped."""
+    """The same for rows that are gathered first, without the dropped ones."""
     x = _table(x) if item_map is None and not callable(op) else x
     leaves, structure = flatten(x)
     first = as_array(NAME, "x", leaves[0]) if leaves else None
@@ -257,7 +257,7 @@ def _reduce_kept(
 
 
 def _kept(keep: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array, Callable[[jax.Array], jax.Array]]:
-    """The positions that are kept, their number, and how many of them lie before others."""
+    """The kept positions, their number, and the number of kept ones before each."""
     n = keep.shape[0]
     dtype = index_dtype(NAME, "indices", n)
     none = {"x": np.zeros((0, 1), np.int32), "fill_value": np.zeros((1,), np.int32)}
@@ -314,7 +314,7 @@ def _jvp(primals: Operands, tangents: Tangents, *, op: int, wide: int) -> tuple[
         return results, [None]
 
     def gathered(x: jax.Array) -> jax.Array:
-        """The same of rows in memory, none of which repeats."""
+        """The same for rows in memory, none of which repeats."""
         kept, total, before = _kept(_inside(primals.indices, x.shape[0]), primals.count)
         rows = gather(x, take_or_fill(primals.indices, kept, jnp.full((1,), -1, primals.indices.dtype)))
         live = total.reshape(1)
@@ -324,7 +324,7 @@ def _jvp(primals: Operands, tangents: Tangents, *, op: int, wide: int) -> tuple[
 
 
 def _of_entries(cotangent: jax.Array, operands: Operands, dtype: DTypeLike) -> jax.Array:
-    """Each entry's row of cotangents, that of its segment."""
+    """The row of cotangents of each entry, that of its segment."""
     entries = operands.indices.shape[0] or operands.x.shape[0]
 
     def summed(rows: jax.Array) -> jax.Array:

@@ -1,7 +1,7 @@
-"""Groups of equal keys in any order and ranks, made of sorts, scans and reductions; and shifts within segments.
+"""Groups of equal keys in any order and ranks, built from sorts, scans and reductions; and shifts within segments.
 
-Keys are sorted with their positions, the work is done in that order, and results go back to the rows. So a row's number
-is always its position in the caller's arrays.
+Keys are sorted with their positions, the work is done in sorted order, and results go back to the rows. So a row's
+number is always its position in the caller's arrays.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ from jax_mgpu._src.ops.unsorted_pairs import is_nan
 
 __all__ = ["group_by", "rank", "segmented_shift"]
 
-# The operators that ask for the order of the keys. Values of those that do not look into them are not moved into it.
+# The operators that need the order of the keys. Values of other operators are not moved into that order.
 GIVE_POSITIONS = ("first", "last", "argmin", "argmax")
 
 
@@ -103,9 +103,9 @@ def group_by(
       count: the number of live items, an integer scalar (default `n`).
       dtype: see `reduce`.
       ddof: see `reduce`.
-      axis_name: take the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. The keys
-        are sorted over all devices; a group is on the device that then has the first of its copies. `size` and the
-        number of keys are the device's own. Columns may have up to 64 bits in all.
+      axis_name: group the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. The keys
+      are sorted over all devices; a group belongs to the device that then has its first row. `size` and the number of
+      keys are the device's own. Columns may have up to 64 bits in all.
 
     Returns:
       `Grouped`: each key once, in order, its combined values, and the number of keys, which can exceed `size`. Slots
@@ -116,9 +116,9 @@ def group_by(
       ValueError: an argument's shape is not one of the above, or `op` is not known; 2^31 items or more without
         `jax_enable_x64`.
 
-    A mean, variance or median of integers is a float of 32 bits, or of 64 if they have 64, without `dtype`. Rows of a
-    key are combined in input order. Time is that of a sort of the keys, and for each value of a segmented reduction and
-    a gather; values of up to 8 bytes a row travel with the keys. `"nunique"` and `"median"` sort once more.
+    Without `dtype`, a mean, variance or median of integers is a float of 32 bits, or of 64 for 64-bit integers. Rows of
+    a key are combined in input order. Time is that of a sort of the keys and, for each value, of a segmented reduction
+    and a gather; values of up to 8 bytes per row travel with the keys. `"nunique"` and `"median"` sort once more.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -203,7 +203,7 @@ def _local_groups(
 
 
 class _Kept:
-    """The rows that have no NaN among their keys, one after the other."""
+    """The rows without a NaN among their keys, packed."""
 
     def __init__(self, name: str, keys: jax.Array | Columns, count: jax.Array, axis_name: AxisName | None):
         columns = keys.arrays if isinstance(keys, Columns) else [keys]
@@ -222,7 +222,7 @@ class _Kept:
         return restore([take_or_fill(x, self.found, unique=True) for x in plain])
 
     def places(self, x: jax.Array) -> jax.Array:
-        """Where in the caller's arrays a kept row was; -1 for -1."""
+        """The position of a kept row in the caller's arrays; -1 for -1."""
         fill = jnp.full((1,), -1, x.dtype)
         if self.axis_name is None:
             return take_or_fill(self.found.astype(x.dtype), x, fill)
@@ -231,7 +231,7 @@ class _Kept:
 
 
 class Groups(SegmentedItems):
-    """Runs of equal keys in sorted order; `order` is needed by what gives positions."""
+    """Runs of equal keys in sorted order; results that are positions need `order`."""
 
     def __init__(
         self, name: str, n: int, heads: jax.Array, covered: jax.Array, runs: jax.Array, size: int, order: jax.Array
@@ -244,15 +244,15 @@ class Groups(SegmentedItems):
         return take_or_fill(x, self.places(last=False), unique=True)
 
     def take(self, x: jax.Array, places: jax.Array) -> jax.Array:
-        """Rows of what stays as it was given."""
+        """Rows of values that stay in the caller's order."""
         return take_or_fill(x, self._given(places), unique=True)
 
     def _given(self, places: jax.Array) -> jax.Array:
-        """Where in the caller's arrays an item is; -1 for -1."""
+        """The position of an item in the caller's arrays; -1 for -1."""
         return take_or_fill(self.order, places, jnp.full((1,), -1, self.order.dtype))
 
     def combined(self, x: jax.Array, operator: str, dtype: DTypeLike | None, ddof: float) -> jax.Array:
-        """One result a group of the values x, in sorted order, or as they were given where they stay."""
+        """One result per group of the values x, in sorted order, or in the caller's order for values that stay."""
         leaf, dtype = leaf_of_group(self.name, x, operator, dtype, ddof)
         reduced = leaf.reduced(self)
         if leaf.kind.gives_index:
@@ -297,18 +297,17 @@ def rank(
       heads: `[m]`, non-decreasing integers: the start positions of segments, each of which is ranked on its own. Or
         `Segments`, then without `ends` and `count`.
       method: `"min"`: one more than the number of smaller keys. `"max"`: the number of keys that are not greater.
-        `"average"`: the mean of these two. `"dense"`: one more than the number of different smaller keys. `"ordinal"`
-        or `"first"`: a different rank for each item, equal keys in input order.
-      descending: rank the greatest first; a tuple of bools is a direction a column.
+        `"average"`: the mean of these two. `"dense"`: one more than the number of distinct smaller keys. `"ordinal"` or
+        `"first"`: a different rank for each item, equal keys in input order.
+      descending: rank the greatest first; a tuple of bools gives a direction for each column.
       ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
       count: the number of live items, an integer scalar (default `n`).
       axis_name: rank the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. A device's
-        heads are those of the segments that start among its own items, counted from the first of these; a segment goes
-        on over the devices that follow, up to the next head. Columns may have up to 64 bits in all.
+        heads are those of the segments that start among its own items, counted from the first of these; a segment
+        continues on the next devices, up to the next head. Columns may have up to 64 bits in all.
 
-    Returns:
-      `[n]` ranks, 0 past `count` and outside of all segments; int32, or int64 from 2^31 items on. Averages are JAX's
-      default float: float32 tells the ranks of up to 2^23 items apart.
+    Returns: `[n]` ranks, 0 past `count` and outside of all segments; int32, or int64 from 2^31 items on. Averages have
+      JAX's default float type: float32 holds the ranks of up to 2^23 items exactly.
 
     Raises:
       TypeError: an argument's dtype is not one of the above.
@@ -365,7 +364,7 @@ def rank_of_run(form: str, begin: jax.Array, end: jax.Array, segment: jax.Array)
 
 
 def _last_marked(places: jax.Array, marked: jax.Array) -> jax.Array:
-    """For each position the last one up to it that is marked; 0 before the first."""
+    """For each position, the last marked one up to it; 0 before the first."""
     marks = jnp.where(marked, places, 0)
     return _scan(x=marks, op=Kind.MAX, exclusive=False, reverse=False, total=False)[0]
 
@@ -381,19 +380,19 @@ def segmented_shift(
     count: ArrayLike | None = None,
     axis_name: AxisName | None = None,
 ) -> Any:
-    """Moves rows along within their segment: row `i` gets the value of row `i - by` of the same segment.
+    """Shifts rows within their segment: row `i` gets the value of row `i - by` of the same segment.
 
     Args:
       x: a pytree of arrays with leading axis `n`, of any dtype and trailing shape.
       heads: `[m]`, non-decreasing integers: the start positions of the segments. Position 0 starts a segment whether
         listed or not. Or `Segments`, then without `ends` and `count`.
-      by: how far, an integer; negative to get the values of later rows.
-      fill_value: the value of rows that get nothing, a scalar; converted to each dtype.
-      ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`, and rows outside of all segments get
-        nothing. See `segmented_reduce`.
-      count: the number of live rows, an integer scalar (default `n`). Rows past it get nothing.
-      axis_name: move the rows of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. Rows that
-        lie in one segment of the global array may come from other devices. Heads as for `rank`.
+      by: how far, an integer; a negative one takes the values of later rows.
+      fill_value: the value of rows without a source, a scalar; converted to each dtype.
+      ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`, and rows outside of all segments have
+        no source. See `segmented_reduce`.
+      count: the number of live rows, an integer scalar (default `n`). Rows past it have no source.
+      axis_name: shift the rows of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. Rows of
+        one segment of the global array may come from other devices. Heads as for `rank`.
 
     Returns:
       A pytree like x.
@@ -402,7 +401,7 @@ def segmented_shift(
       TypeError: an argument's dtype is not one of the above.
       ValueError: an argument's shape is not one of the above.
 
-    Linear in `x`; the transpose moves rows back. Time is O(n + m): one pass, with a load-balancing search for the
+    Linear in `x`; the transpose shifts rows back. Time is O(n + m): one pass, with a load-balancing search for the
     segment of each row (Baxter, moderngpu, 2013).
 
     Example:
@@ -470,7 +469,7 @@ def _shift_jvp(primals: Operands, tangents: Tangents) -> tuple[Any, Any]:
 
 
 def _shift_transpose(cotangents: Sequence[Any], operands: Operands) -> jax.Array:
-    """The rows moved back."""
+    """Shifts the rows back."""
     fill = jnp.zeros((1,), cotangents[0].dtype)
     return _shift.run(operands._replace(x=cotangents[0], by=-operands.by, fill_value=fill))[0]
 

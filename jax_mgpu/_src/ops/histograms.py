@@ -1,4 +1,4 @@
-"""Counting: how often each id occurs, and how many items lie between edges."""
+"""Counting: the occurrences of each id, and the items in each bin."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ __all__ = ["bincount", "histogram"]
 def bincount(
     ids: ArrayLike, size: int, weights: ArrayLike | None = None, *, axis_name: AxisName | None = None
 ) -> jax.Array:
-    """How often each id occurs, or the sum of its weights, as `jnp.bincount`.
+    """The number of occurrences of each id, or the sum of its weights, as in `jnp.bincount`.
 
     Args:
       ids: `[n]` integers. One outside of 0 to `size - 1` is not counted.
@@ -50,8 +50,7 @@ def bincount(
       weights: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits: what each item counts (default 1).
       axis_name: see `reduce_by_id`: each device has `size` of the results.
 
-    Returns:
-      `[size]`: numbers of items, int32 (int64 from 2^31 items on), or sums of the weights: of their type, or, of
+    Returns: `[size]`: numbers of items, int32 (int64 from 2^31 items on), or sums of the weights: of their type or, for
       integers, that of `jnp.sum`.
 
     Raises:
@@ -84,7 +83,7 @@ def bincount(
 
 
 def _weights(name: str, weights: ArrayLike, of: str, n: int) -> jax.Array:
-    """Weights of n items, of the type of their sums."""
+    """Weights of n items, in the type of their sums."""
     weights = whole_axes(expect_key(name, "weights", weights))
     if weights.shape[0] != n:
         raise value_error(name, "weights", f"one for each of {of}, {n}", describe(weights))
@@ -108,30 +107,29 @@ def histogram(
     weights: ArrayLike | None = None,
     axis_name: AxisName | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """How many items lie in each bin, or the sum of their weights, as `jnp.histogram`.
+    """The number of items in each bin, or the sum of their weights, as in `jnp.histogram`.
 
     Args:
       x: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits.
       bins: the edges, `[m]`, sorted, of the same dtype, at least two; or a static number of bins of equal width. A bin
-        has its lower edge and not its upper one; the last bin has both.
-      range: the lowest and the highest edge of a number of bins, by default the least and the greatest item, or half
-        below and half above where these are equal; 0 and 1 without items.
+        includes its lower edge but not its upper one; the last bin includes both.
+      range: the lowest and the highest edge of a number of bins. By default these are the smallest and the largest
+        item, or half below and above if they are equal; 0 and 1 without items.
       weights: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits: what each item counts (default 1).
       axis_name: count the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. All
         devices have the same edges, and get the same numbers.
 
-    Returns:
-      `(counts, edges)`: numbers of items, `[m - 1]`, int32 (int64 from 2^31 items on), or sums of the weights, as of
-      `bincount`; and the edges. Items outside of the edges, and NaNs, are not counted. Edges that are computed have the
-      type of floats x, or JAX's default float; they are NaN, and no item is counted, where an item is NaN.
+    Returns: `(counts, edges)`. Counts are numbers of items, `[m - 1]`, int32 (int64 from 2^31 items on), or sums of the
+      weights, as in `bincount`. Items outside of the edges, and NaNs, are not counted. Computed edges have the type of
+      floats x, or JAX's default float. If an item is NaN, computed edges are NaN, and no item is counted.
 
     Raises:
       TypeError: an argument's dtype is not one of the above.
       ValueError: an argument's shape is not one of the above, or a range that is not finite or falls; 2^31 items or
         more without `jax_enable_x64`.
 
-    O(n log m), in one pass over memory; on CUDA with 2,048 bins or more, the time of a sort. The range of the items
-    takes one pass more, and weights that of `bincount`. Linear in `weights`.
+    Time is O(n log m), in one pass over memory; on CUDA with 2,048 bins or more, that of a sort. The range of the items
+    takes one more pass, and weights the time of `bincount`. Linear in `weights`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -153,7 +151,7 @@ def histogram(
 
 
 def _range(bounds: Any) -> Any:
-    """The lowest and the highest edge; what the host knows of them is checked."""
+    """The lowest and the highest edge; edges that the host knows are checked."""
     expected = "two finite numbers, the lower one first"
     if not isinstance(bounds, (tuple, list, np.ndarray, jax.Array)) or len(bounds) != 2:
         raise value_error("histogram", "range", expected, repr(bounds))
@@ -165,7 +163,7 @@ def _range(bounds: Any) -> Any:
 
 
 def _is_number(bins: ArrayLike) -> bool:
-    """Whether bins are a number of them. What is no array is no edges either, of which the check of edges tells."""
+    """Whether bins are a number. Anything that is neither an array nor a number is left to the check of edges."""
     try:
         return np.ndim(bins) == 0
     except ValueError:
@@ -182,13 +180,13 @@ def _between_even_edges(
     dtype = x.dtype if is_float else jnp.dtype(jax.dtypes.canonicalize_dtype(jnp.float64))
     if bounds is None:
         low, high = (reduce(x, op, axis_name=axis_name).astype(dtype) for op in ("min", "max"))
-        low, high = jnp.where(low > high, 0, low), jnp.where(low > high, 1, high)  # of nothing
+        low, high = jnp.where(low > high, 0, low), jnp.where(low > high, 1, high)  # without items
     else:
         low, high = (fill_operand(name, bound, dtype, "range")[0] for bound in bounds)
     half = jnp.where(low == high, 0.5, 0).astype(dtype)
     low, high, wide = low - half, high + half, accumulator_dtype(dtype)
     places = jnp.arange(size + 1)
-    parts = places.astype(wide) / size  # by jnp.linspace but for its parts, which no batch over an Explicit axis joins
+    parts = places.astype(wide) / size  # the parts of jnp.linspace, as it fails in a batch over an Explicit axis
     edges = low.astype(wide) * (1 - parts) + high.astype(wide) * parts
     edges = jnp.where(places == size, high, edges.astype(dtype))
     with by_construction():
@@ -221,15 +219,15 @@ def _between_edges(
 
 
 def _inside(ids: jax.Array, length: int) -> jax.Array:
-    """Ids, with `length` for each that is outside of what is counted."""
+    """Ids, with `length` for items that are not counted."""
     return jnp.where((ids >= 0) & (ids < length), ids, length)
 
 
 class _CountBins(Operation):
-    """Counts in bins; CUDA's kernels take as many bins as a block has room for."""
+    """Counts in bins; CUDA's kernels serve as many bins as a block has room for."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
-        """Whether the kernels do not take so many bins."""
+        """Whether there are too many bins for the kernels."""
         most = CUDA_MOST_BINS_BETWEEN_EDGES if operands[1].size else CUDA_MOST_BINS
         return platform == "cuda" and attributes["bins"] > most
 

@@ -1,10 +1,10 @@
 """Reductions of intervals that may overlap and come in any order: moving extrema, sums over windows.
 
-Items lie in blocks. Within a block, an interval is split at the middle of the smallest aligned part of it that has both
-of its ends: it is the end of the left half and the begin of the right one, combined (a disjoint sparse table). An
-interval of several blocks is the end of the first one, the begin of the last one, and an interval of the totals of
-blocks, which are reduced in the same way. So each item is read a fixed number of times, whatever the widths are; no
-item outside of an interval takes part in its result, and items keep their order.
+Items are cut into blocks. Within a block, an interval is split at the middle of the smallest aligned part that contains
+it: it combines a suffix of the left half and a prefix of the right one (a disjoint sparse table). An interval over
+several blocks combines a suffix of the first, a prefix of the last, and an interval of the totals of blocks, which are
+reduced in the same way. So each item is read a fixed number of times for any widths; no item outside of an interval
+contributes to its result, and items keep their order.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from jax_mgpu._src.ops.reduce import take_columns
 
 __all__ = ["interval_reduce"]
 
-LEVELS = 4  # of halves, in a block of 16 items: as many tables of all items, and two
+LEVELS = 4  # of halves, in a block of 16 items: one table of all items per level, and two more
 
 
 @jit_eager("op", "map", "dtype")
@@ -71,7 +71,7 @@ def interval_reduce(
       starts: `[k]`, integers: where each interval starts, in any order.
       ends: `[k]`, integers: interval `i` is `starts[i]` to `ends[i]`, cut to the live items. One that ends where it
         starts, or before, is empty.
-      op: see `reduce`, but for what is made of several passes: `"var"` and the names after it.
+      op: see `reduce`, except for operators that need several passes: `"var"` and the names after it.
       map: see `reduce`.
       count: the number of live items, an integer scalar (default `n`).
       identity: the result of an empty interval, a pytree like one item, where `op` is a function.
@@ -84,8 +84,8 @@ def interval_reduce(
       TypeError: as `reduce`.
       ValueError: as `reduce`; also another number of ends than of starts.
 
-    Sums are made of the items of their interval alone: nothing is subtracted that a large item could cancel. Time and
-    memory are O(n + k log w) for intervals of up to w items.
+    Sums add only the items of their interval: nothing is subtracted, so a large item elsewhere cancels nothing. Time
+    and memory are O(n + k log w) for intervals of up to w items.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -109,7 +109,7 @@ def interval_reduce(
 def _intervals(
     name: str, starts: ArrayLike, ends: ArrayLike | None, count: Count, n: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Where intervals begin among the live items, and their widths, 0 of empty ones."""
+    """Where intervals begin among the live items, and their widths, 0 for empty ones."""
     starts = index_vector(name, "starts", starts, n)
     ends = index_vector(name, "ends", ends, n)
     if ends.shape != starts.shape:
@@ -129,7 +129,7 @@ def _reduce_leaf(leaf: Leaf, low: jax.Array, widths: jax.Array) -> jax.Array:
 
 @jax.custom_jvp
 def _product(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Products whose derivatives are 0 where cotangents are: those that no interval has may be infinite."""
+    """Products whose derivatives are 0 where cotangents are: states that no interval uses may be infinite."""
     return a * b
 
 
@@ -150,12 +150,12 @@ def _of_intervals(operator: Operator, states: Pytree, low: jax.Array, widths: ja
 
 
 def _combined(combine: Callable[[Any, Any], Any], states: Pytree, low: jax.Array, last: jax.Array) -> Any:
-    """The states from `low` to `last`, which is not before it."""
+    """The combined states from `low` to `last`, which is not before it."""
     n = known_size(jax.tree.leaves(states)[0].shape[0])
     levels = min(LEVELS, (n - 1).bit_length())
     blocks = -(-n // (1 << levels))
     size = blocks << levels
-    # What is added lies behind all intervals.
+    # Padding lies after all intervals.
     states = jax.tree.map(lambda s: jnp.concatenate([s, jnp.ones((size - n, *s.shape[1:]), s.dtype)]), states)
     table, totals = _table(combine, states, levels)
     index_dtype("interval_reduce", "x", (levels + 2) * size)
@@ -182,12 +182,12 @@ def _combined(combine: Callable[[Any, Any], Any], states: Pytree, low: jax.Array
 
 
 def _table(combine: Callable[[Any, Any], Any], states: Pytree, levels: int) -> tuple[Any, Any]:
-    """What intervals are made of, one table after the other, and the totals of blocks of `1 << levels` states.
+    """The tables that intervals combine, one after the other, and the totals of blocks of `1 << levels` states.
 
-    For each level, a state has what lies from it to the middle of its part. The last two have what lies from a state to
-    the end of its block, and from the begin of its block to it.
+    For each level, a state's entry combines the states from it to the middle of its part. The last two tables combine
+    those from a state to the end of its block, and from the start of its block to it.
     """
-    tables, begins, ends = [], states, states  # of parts of one state
+    tables, begins, ends = [], states, states  # for parts of one state
     for level in range(levels):
         (left_begins, right_begins), (left_ends, right_ends) = (_halves(x, level) for x in (begins, ends))
         tables.append(_whole(left_ends, right_begins))
@@ -206,7 +206,7 @@ def _halves(states: Pytree, level: int) -> tuple[Any, Any]:
 
 
 def _whole(left: Pytree, right: Pytree) -> Any:
-    """States of their halves."""
+    """The states from their halves."""
     return jax.tree.map(lambda x, y: jnp.stack([x, y], 1).reshape(-1, *x.shape[2:]), left, right)
 
 
@@ -216,7 +216,7 @@ def _repeated(begins: Pytree) -> Any:
 
 
 def _along(combine: Callable[[Any, Any], Any], a: Pytree, b: Pytree) -> Any:
-    """States combined that have two leading axes."""
+    """Combines states that have two leading axes."""
     flat = [jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), x) for x in (a, b)]
     return jax.tree.map(lambda x, like: x.reshape(like.shape), combine(*flat), a)
 
@@ -249,7 +249,7 @@ def _jvp(primals: Operands, tangents: Tangents, *, op: int) -> tuple[Any, Any]:
 
 
 def _transpose(cotangents: Sequence[Any], operands: Operands, *, op: int) -> jax.Array:
-    """The same tree the other way: nothing cancels here either."""
+    """The same tree in reverse: nothing cancels here either."""
     x, *where = operands
     (cotangent,) = jax.linear_transpose(lambda x: _fallback(x, *where, op=op)[0], x)(cotangents[0])
     return cotangent  # type: ignore[no-any-return]

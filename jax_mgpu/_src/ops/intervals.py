@@ -150,7 +150,7 @@ def interval_scatter(
     total: ArrayLike | None = None,
     axis_name: AxisName | None = None,
 ) -> jax.Array:
-    """Scatters rows that lie one after the other to intervals of another array.
+    """Scatters consecutive rows to intervals of another array.
 
     Args:
       x: `[n, …]`, any dtype.
@@ -160,7 +160,7 @@ def interval_scatter(
       into: `[k, …]`, of the dtype of `x`: the rows of the result outside of all intervals. Its buffer is reused when it
         is donated.
       total: the sum of the lengths, an integer scalar (default `n`).
-      axis_name: see `interval_move`. Offsets are places in the global array of x.
+      axis_name: see `interval_move`. Offsets are positions in the global array of x.
 
     Returns:
       `[k, …]`: row `starts[i] + r` is `x[offsets[i] + r]`; rows to positions outside are dropped.
@@ -207,7 +207,7 @@ def interval_move(
     total: ArrayLike | None = None,
     axis_name: AxisName | None = None,
 ) -> jax.Array:
-    """Moves intervals of rows from places in one array to places in another.
+    """Moves intervals of rows from positions in one array to positions in another.
 
     Args:
       x: `[n, …]`, any dtype.
@@ -269,12 +269,12 @@ def interval_move(
 def scatter_rows(
     rows: jax.Array, starts: jax.Array, offsets: jax.Array, total: jax.Array, into: jax.Array
 ) -> jax.Array:
-    """interval_scatter of rows: an interval_move from where the rows lie."""
+    """interval_scatter of rows: an interval_move of consecutive rows."""
     return _move(x=rows, scatter_starts=starts, offsets=offsets, total=total, into=into, gathers=False)[0]
 
 
 def _expect_rows(name: str, **counts: int) -> None:
-    """Raises an error where the kernels need 64 bits for places and JAX has 32."""
+    """Raises an error if the kernels need 64 bits for positions and JAX has 32."""
     for argument, count in counts.items():
         index_dtype(name, argument, count)
 
@@ -305,7 +305,7 @@ def _expand_fallback(
 
 
 def _places(starts: jax.Array, objects: jax.Array, ranks: jax.Array, limit: int) -> jax.Array:
-    """Where each work item lies in an array of `limit` rows; `limit` where it lies nowhere."""
+    """The position of each work item in an array of `limit` rows; `limit` if it has none."""
     if starts.shape[0] == 0:
         return jnp.full(objects.shape, limit, wide_enough(objects, limit).dtype)
     starts = wide_enough(starts, limit)
@@ -345,7 +345,7 @@ def _move_fallback(
     return [into.at[places].set(rows, mode="drop")]
 
 
-# Derivatives. Rows move as they are, so a tangent moves as its row does, and is zero, or fill_value's own, elsewhere.
+# Derivatives. Rows move unchanged, so a tangent moves as its row does; elsewhere it is zero, or that of fill_value.
 
 
 def filled_tangent(
@@ -430,14 +430,14 @@ def _add_intervals(
 ) -> jax.Array:
     """interval_scatter into zeros that adds where intervals overlap."""
     size = rows.shape[0]
-    # The operands of both branches below vary alike: where vmap selects between them, JAX makes all of them vary.
+    # The operands of both branches below vary alike: if vmap selects between them, JAX makes all of them vary.
     live = vary_as(jnp.asarray(live_items(size, total)), rows, offsets)
 
     def scatter(rows: jax.Array) -> jax.Array:
         return scatter_rows(rows, starts, offsets, total, jnp.zeros((count, rows.shape[1]), rows.dtype))
 
     def add(rows: jax.Array) -> jax.Array:
-        # rows ordered by their place, and those of one place in their own order: the sums are the same in every run
+        # rows sorted by their position, stably: the sums are the same in every run
         objects, ranks = load_balance_search(offsets, size, total=live, return_rank=True)
         places = _places(starts, objects, ranks, count)
         rows_at = jnp.zeros((count,), places.dtype).at[places].add(1, mode="drop")
@@ -451,7 +451,7 @@ def _add_intervals(
     dtype = common_dtype(starts, offsets, live)
     bounds = jnp.clip(jnp.append(offsets.astype(dtype), live.astype(dtype)), 0, live.astype(dtype))
     lengths = bounds[1:] - bounds[:-1]
-    # an empty interval overlaps nothing: it goes last
+    # an empty interval overlaps nothing: it is sorted last
     begins = jnp.where(lengths > 0, starts.astype(dtype), np.iinfo(dtype).max)
     begins, lengths = jax.lax.sort_key_val(begins, lengths)
     return cond(jnp.all(begins[1:] - begins[:-1] >= lengths[:-1]), scatter, add, rows)
@@ -470,10 +470,10 @@ _expand.def_transpose("values", _expand_transpose)
 
 
 class _IntervalOperation(Operation):
-    """Starts and offsets are of one dtype: the kernels of int64 read no other."""
+    """Starts and offsets have one dtype: the kernels for int64 read no other."""
 
     def run(self, operands: Operands | Sequence[Any], **attributes: Attribute) -> list[jax.Array]:
-        """As of any operation."""
+        """As for any operation."""
         counts = [x.shape[-2] for x, rank in zip(operands, self.ranks, strict=True) if rank == 2 and x.ndim > 1]
         names = zip(self.operands, operands, strict=True)
         indices = [x for name, x in names if name.endswith(("starts", "offsets")) and x.size]
@@ -497,7 +497,7 @@ gather_rows = _IntervalOperation(
 gather_rows.def_jvp(_gather_jvp)
 gather_rows.def_transpose("x", _gather_transpose)
 
-# `gathers`: 0 where the rows come from where they lie one after the other, and gather_starts is absent.
+# `gathers`: 0 if the rows are consecutive, and gather_starts is absent.
 _move = _IntervalOperation(
     "interval_move",
     operands={"x": 2, "gather_starts": 1, "scatter_starts": 1, "offsets": 1, "total": 1, "into": 2},

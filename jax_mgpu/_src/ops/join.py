@@ -58,7 +58,7 @@ from jax_mgpu._src.ops.unsorted_pairs import Matches, matches
 
 __all__ = ["JoinResult", "JoinedColumns", "join", "join_columns"]
 
-# For each kind: whether a row of A, of B, without a partner makes a row of its own.
+# For each kind: whether a row of A, or of B, without a partner makes a row of its own.
 KINDS = {"inner": (False, False), "left": (True, False), "right": (False, True), "outer": (True, True)}
 INT32_LARGEST = 2**31 - 1
 
@@ -89,8 +89,8 @@ class JoinedColumns(NamedTuple):
     Attributes:
       a: the columns of a, a pytree of arrays with leading axis `size`.
       b: the columns of b, likewise.
-      a_null: `bool[size]`, True where a row has nothing from a.
-      b_null: `bool[size]`, True where a row has nothing from b.
+      a_null: `bool[size]`, True in rows without a partner from a.
+      b_null: `bool[size]`, True in rows without a partner from b.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -138,36 +138,35 @@ def join(
       b: `[n_b]`, sorted, of the same dtype, or as many columns of the same dtypes.
       kind: `"inner"`, `"left"`, `"right"`, `"outer"`, `"semi"` or `"anti"`.
       size: the static length of the result.
-      descending: whether a and b are in descending order; a tuple of bools is a direction a column. It cannot be
-        combined with `less`.
+      descending: whether a and b are in descending order; a tuple of bools gives a direction for each column. It cannot
+        be combined with `less`.
       assume_sorted: whether the keys are sorted. False takes any order; indices are positions in the given keys.
       null_equal: whether NaNs equal each other. False: a row with a NaN in its key has no partner, as in SQL.
       a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
       b_count: the same for b (default `n_b`).
-      less: the order, in place of that of numbers; see `mergesort`. Keys are equal where neither comes first.
+      less: a comparator that replaces the order of numbers; see `mergesort`. Keys are equal if neither comes first.
         Cannot be combined with `null_equal=False`.
       axis_name: join the rows of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`; columns may
-        have up to 64 bits in all. Each device gets an equal share of the result's rows, even of the rows that one row
-        of a makes. Indices are positions in the global arrays; `size` and the number are the device's own.
-      aligned: over a mesh axis, whether a and b are results of `align`. Then no key moves to another device. A device
-        gets the rows that its own rows of a make, and nothing moves, unless kind is right or outer.
+        have up to 64 bits in all. Each device gets an equal share of the result's rows; one row of a may have its rows
+        on several devices. Indices are positions in the global arrays; `size` and the number are the device's own.
+      aligned: over a mesh axis, whether a and b are results of `align`. Then no key moves to another device. Each
+        device gets the rows that its own rows of a make, so nothing moves, unless kind is right or outer.
 
-    Returns:
-      A `JoinResult`: int32 indices (int64 where an input can hold 2^31 items), -1 past the count. `count` is int64
-      where the product of the lengths reaches 2^31 and `jax_enable_x64` is on; without it, a count that int32 cannot
-      hold is given as 2^31 - 1.
+    Returns: A `JoinResult`: int32 indices (int64 if an input can hold 2^31 items), -1 past the count. `count` is int64
+      if the product of the lengths reaches 2^31 and `jax_enable_x64` is on; without it, a count that int32 cannot hold
+      is given as 2^31 - 1.
 
     Raises:
       TypeError: an argument's dtype is not one of the above, or `size` is not static.
       ValueError: an argument's shape is not one of the above, or `kind` is not one of these; 2^31 items or more in an
         input without `jax_enable_x64`.
 
-    Time is O(n_a + n_b + rows), however the partners are distributed: a walk along merge path (Odeh, Green, Mwassi,
-    Shmueli, Birk, 2012) finds the partners of each row of a, a scan of their numbers says where its rows go, and equal
-    parts of the output are then written (Baxter, moderngpu, 2013, relational joins). Columns cost as in `merge`.
-    Keys in any order cost two sorts with indices, and a sort of the rows; kinds semi and anti two searches and a scan.
-    On a GPU, inner and left joins of 2^23 rows of a and more, by keys of 17 to 32 bits in all, partition both sides by
-    half of the digits in place of the sorts, unless keys of b are very frequent.
+    Time is O(n_a + n_b + rows), however the partners are distributed: a walk along the merge path (Odeh, Green, Mwassi,
+    Shmueli, Birk, 2012) finds the partners of each row of a, a scan of their numbers tells where its rows go, and equal
+    parts of the output are then written (Baxter, moderngpu, 2013, relational joins). Columns cost as in `merge`. Keys
+    in any order add two sorts with indices, and a sort of the rows; kinds semi and anti add two searches and a scan. On
+    a GPU, inner and left joins of 2^23 rows of a and more, by keys of 17 to 32 bits in all, replace the sorts by
+    partitioning both sides by half of the digits, unless keys of b are very frequent.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -218,7 +217,7 @@ def join(
 
 
 def _filtered(found: Matches, kind: str, size: int) -> JoinResult:
-    """The rows of a that have a partner, or those that have none."""
+    """The rows of a that have a partner, or those without one."""
     has_partner = found.rows.to_rows(found.partners()[1] > 0)
     kept, count = kept_positions(found.a_live & (has_partner == (kind == "semi")), size)
     return JoinResult(kept, jnp.full((size,), -1, found.others.order.dtype), count)
@@ -250,9 +249,9 @@ def _in_buckets(tables: BucketTables, found: Callable[[], Matches], keep_a: bool
 def _of_any_order(found: Matches, keep_a: bool, keep_b: bool, size: int) -> JoinResult:
     """The rows of a join of keys in any order.
 
-    Where the tables are long, the rows are found in the order of the keys, and sorted: 2^25 rows of 2^26 of each table
-    take 2.0 ms on an H200, where the partners of all rows of a, brought back to these, took 6.2. If the result has not
-    room for all, that would not keep the first ones.
+    For long tables, the rows are found in the order of the keys, and then sorted: 2^25 rows of 2^26 of each table take
+    2.0 ms on an H200, where bringing the partners back to all rows of a took 6.2. That would not keep the first rows if
+    the result has too little room.
     """
     n_a, n_b = found.rows.order.shape[0], found.others.order.shape[0]
     if not is_long_permutation(n_a) or not found.null_equal or size > 2 * (n_a + n_b):
@@ -274,9 +273,9 @@ def rows_by_key(
     counts: tuple[Any, Any],
     size: int,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The rows of a join of codes in any order, each by the numbers of its rows of a and b, and how many there are.
+    """The rows of a join of codes in any order, as pairs of the numbers of its rows of a and b, and how many there are.
 
-    They may come in any order, but those that one row of a makes are in order of b. Past `size` any may be missing.
+    They may come in any order, but the rows of one row of a are in order of b. Past `size` any may be missing.
     """
     n_a, n_b = (code.shape[0] for code in codes)
 
@@ -328,7 +327,7 @@ def _numbers(rows: jax.Array, places: jax.Array) -> jax.Array:
 def _in_order_of_rows(
     a_rows: jax.Array, b_rows: jax.Array, count: jax.Array, n_a: int, n_b: int, keep_b: bool
 ) -> JoinResult:
-    """All rows of a join, sorted by a's, then those of b alone by b's. The rows that one of a makes stay in order."""
+    """All rows of a join, stably sorted by a's rows, then those of b without a partner, sorted by b's."""
     ranks = a_rows.astype(f"uint{8 * a_rows.dtype.itemsize}")
     if keep_b:
         ranks = jnp.where(a_rows < 0, n_a + b_rows.astype(ranks.dtype), ranks)
@@ -341,7 +340,7 @@ def _in_order_of_rows(
 
 
 def _expanded(found: Matches, keep_a: bool, keep_b: bool, size: int) -> JoinResult:
-    """A row for each pair of partners, in a's order, and for rows without one where they are kept."""
+    """A row for each pair of partners, in a's order, and for rows without a partner if they are kept."""
     n_a, n_b = found.rows.order.shape[0], found.others.order.shape[0]
     a_spec, b_spec, count_spec = _shapes(
         jax.ShapeDtypeStruct((n_a,), bool), jax.ShapeDtypeStruct((n_b,), bool), size=size
@@ -364,9 +363,9 @@ def _expanded(found: Matches, keep_a: bool, keep_b: bool, size: int) -> JoinResu
 def expanded_rows(
     made: jax.Array, first: jax.Array, number: jax.Array, size: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The rows that the rows of a make: which row made each, the place of its partner or -1, and how many there are.
+    """The rows that the rows of a make: the row of a of each, the position of its partner or -1, and their number.
 
-    `made` is how many each row of a makes, `first` where its partners begin, and `number` how many they are.
+    `made` is the number of rows that each row of a makes, `first` where its partners begin, and `number` their number.
     """
     starts, count = saturated_offsets(made)
     rows, ranks = load_balance_search(starts, size, total=jnp.minimum(count, size), return_rank=True)
@@ -392,28 +391,26 @@ def join_columns(
 
     Args:
       result: the result of `join`.
-      a_columns: a pytree of arrays with leading axis `n_a`, of any dtype and trailing shape. A row of the join that
-        points past the columns gets the fill value.
+      a_columns: a pytree of arrays with leading axis `n_a`, of any dtype and trailing shape. An index past the columns
+        gets the fill value.
       b_columns: a pytree of arrays with leading axis `n_b`.
       a_order: `[n_a]`, the indices by which a's keys were sorted, if the columns are in the order before that sort.
       b_order: the same for b.
-      fill_value: the value of a column in a row that has nothing from its table, a scalar; converted to each dtype.
-      a_count: the number of live rows of a, an integer scalar (default `n_a`). A row of the join that points past them
-        has nothing from them.
+      fill_value: the value of columns in rows without a partner from their table, a scalar; converted to each dtype.
+      a_count: the number of live rows of a, an integer scalar (default `n_a`). Indices past them get the fill value.
       b_count: the same for b.
-      axis_name: the tables and the rows of the join lie on all devices of a mesh axis, or of a tuple of axes, within
-        `jax.shard_map`. Rows fetch their columns from any device. Orders are not taken then.
+      axis_name: gather over all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`: rows fetch their
+        columns from any device. Cannot be combined with `a_order` and `b_order`.
 
-    Returns:
-      `JoinedColumns`: the columns, and for each table the mask of rows that have nothing from it, which includes the
-      slots past the join's count.
+    Returns: `JoinedColumns`: the columns, and for each table the mask of rows without a partner from it, which includes
+      the slots past the join's count.
 
     Raises:
       TypeError: the indices are not integers.
       ValueError: an argument's shape is not one of the above.
 
-    Gradients flow to the columns. Time is that of the gathers. For sorted columns they read a's side in order, and for
-    one row of a also b's side.
+    Gradients flow to the columns. Time is that of the gathers. If the columns are sorted, the gathers read a's side in
+    order, and b's side in order for each row of a.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -464,7 +461,7 @@ def _gather(
         indices = jnp.where(indices < live_items(length, live), indices, -1)
     indices = row_indices(name, f"result.{side}_indices", indices, length)
     if order is not None:
-        # One more than the indices, so that what lies outside of them is 0, and then -1.
+        # One more than the indices, so that entries outside of them are 0, and then -1.
         indices = take_or_fill(order + 1, indices) - 1
     rows = [take_or_fill(x, indices, fill_operand(name, fill_value, x.dtype)) for x in leaves]
     return structure.unflatten(restore(rows)), (indices < 0) | (indices >= length)
@@ -484,14 +481,14 @@ def _shapes(a: Aval, b: Aval, *, size: int) -> Sequence[Any]:
 def _fallback(
     a: jax.Array, b: jax.Array, a_count: jax.Array, b_count: jax.Array, *, size: int, keep_a: int, keep_b: int
 ) -> Sequence[jax.Array]:
-    """Two binary searches a row of A, a scan, and one binary search a row of the result."""
+    """Two binary searches per row of A, a scan, and one binary search per row of the result."""
     a_spec, b_spec, count_spec = _shapes(a, b, size=size)
     n_a, n_b = a.shape[0], b.shape[0]
     a_live, b_live = live_items(n_a, a_count), live_items(n_b, b_count)
     a, b = ordered_together(a, b)
 
     def bounds(needles: jax.Array, haystack: jax.Array, live: jax.Array) -> tuple[jax.Array, jax.Array]:
-        # Items past the live ones may be anything: they become the largest key, and do not count.
+        # Items past the live ones may be anything: they are replaced by the largest key, and do not count.
         past = jnp.arange(haystack.shape[0], dtype=live.dtype) >= live
         keys = jnp.where(past, np.array(np.iinfo(haystack.dtype).max, haystack.dtype), haystack)
         return tuple(  # type: ignore[return-value]
@@ -504,7 +501,7 @@ def _fallback(
     made = jnp.where(live_mask(n_a, a_count), made, 0).astype(count_spec.dtype)
 
     def total(x: jax.Array, y: jax.Array) -> jax.Array:
-        # A sum that the type cannot hold becomes the largest number that it can.
+        # A sum that does not fit its type becomes the largest number that does.
         return x + jnp.minimum(y, jnp.iinfo(x.dtype).max - x)
 
     ends = blocked_scan.scanned(total, made) if n_a else made
@@ -534,13 +531,13 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **attributes: int) -> 
 
 
 def kept_positions(keep: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
-    """The first positions that are kept, `[size]`, -1 past them, and their number."""
+    """The first kept positions, `[size]`, -1 past them, and their number."""
     found, count = positions(keep, ABSENT, size)
     return jnp.where(found < keep.shape[0], found, -1), count
 
 
 def saturated_offsets(lengths: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The exclusive scan of lengths and their sum; what the type cannot hold is the largest number that it can."""
+    """The exclusive scan of lengths and their sum, saturated at the largest number of the type."""
     largest = jnp.asarray(jnp.iinfo(lengths.dtype).max, lengths.dtype)
     ends = _scan(x=lengths, op=Kind.ADD, exclusive=False, reverse=False, total=False)[0]
     before = jnp.concatenate([jnp.zeros_like(ends[:1]), ends[:-1]])

@@ -111,7 +111,7 @@ def merge(
     even: bool = True,
     aligned: bool = False,
 ) -> Any:
-    """Merges two sorted arrays, stable, with the values that belong to them; A comes before B among equals.
+    """Merges two sorted arrays, stably, with their values; among equal keys, A comes before B.
 
     Args:
       a: `[n_a]`, sorted integers of 8 to 64 bits or floats of 16 to 64 bits. Floats are in the order of `jax.lax.sort`:
@@ -120,15 +120,16 @@ def merge(
       b: `[n_b]`, sorted, of the same dtype, or as many columns of the same dtypes.
       a_values: a pytree of arrays with leading axis `n_a`, of any dtype and trailing shape.
       b_values: a pytree of the same structure, dtypes and trailing shapes with leading axis `n_b`.
-      descending: a and b are sorted in the reverse order, and so is the result. A tuple of bools is a direction a
-        column.
+      descending: a and b are sorted in the reverse order, and so is the result. A tuple of bools gives a direction for
+        each column.
       a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
       b_count: the same for b (default `n_b`).
-      less: an order in place of that of numbers; see `mergesort`. Cannot be combined with `descending` or `axis_name`.
+      less: a comparator that replaces the order of numbers; see `mergesort`. Cannot be combined with `descending` or
+        `axis_name`.
       axis_name: merge the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`; columns
         may have up to 64 bits in all.
-      even: over a mesh axis, devices get numbers of items that differ by at most one; if False, devices are filled from
-        the first one on.
+      even: over a mesh axis, the devices' numbers of items differ by at most one; if False, devices are filled from the
+        first one on.
       aligned: over a mesh axis, whether a and b are results of `align`. Then no item moves to another device.
 
     Returns:
@@ -143,10 +144,10 @@ def merge(
         `jax_enable_x64`.
 
     Time is O(n_a + n_b), each key read and written once; no scratch memory. Equal parts of the output are found by
-    merge path (Odeh, Green, Mwassi, Shmueli, Birk, 2012) and merged one by one. Columns of up to 64 bits in all are one
-    key. For wider ones, a search of each side in the other and a scan replace the first 64 bits by a position; with up
-    to 2^26 items this happens once for each 37 bits more. By `less`, all items are sorted together for their ranks,
-    which then are merged.
+    merge path (Odeh, Green, Mwassi, Shmueli, Birk, 2012), and each is merged sequentially. Columns of up to 64 bits in
+    all are one key. For wider ones, a search of each side in the other and a scan replace the first 64 bits by a
+    position; with up to 2^26 items this happens once for each 37 further bits. With `less`, all items are sorted
+    together to get ranks, which are then merged.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -182,7 +183,7 @@ def merge(
 def merged(
     name: str, pair: KeyPair, a_leaves: Sequence[jax.Array], b_leaves: Sequence[jax.Array]
 ) -> tuple[Any, list[jax.Array]]:
-    """The keys of both sides in order, and the leaves that go with them."""
+    """The keys of both sides in order, with their leaves."""
     given: dict[str, Any] = {
         "a": pair.a,
         "b": pair.b,
@@ -206,11 +207,11 @@ def merged(
 def merged_runs(
     name: str, keys: jax.Array, leaves: Sequence[jax.Array], ends: jax.Array, *, descending: bool, size: int
 ) -> tuple[jax.Array, list[jax.Array]]:
-    """Sorted runs of keys that lie one behind the other as one, and the leaves that go with them; stable.
+    """Merges consecutive sorted runs of keys, with their leaves, stably.
 
-    The first run begins at 0, and `ends` says where each ends, all within the first `size` slots, which are those of
-    the result. Behind the last it has 0. Neighbours are merged where they lie, then pairs of these, so memory is that
-    of two arrays whatever the lengths of the runs.
+    The first run begins at 0, and `ends` says where each ends, all within the first `size` slots, those of the result.
+    The rest is 0. Neighbours are merged in place, then pairs of these, so memory is that of two arrays for any lengths
+    of the runs.
     """
     carried = carried_leaf(leaves)
     payload = Payload.NONE if not leaves else Payload.INDICES if carried is None else Payload.GIVEN
@@ -254,7 +255,7 @@ def _fallback(
     payload: int,
     size: int,
 ) -> Sequence[jax.Array]:
-    """lax.sort of the concatenation: dead items last, or pair of runs after pair, then by key, and stable."""
+    """lax.sort of the concatenation: dead items last, or pair of runs by pair, then by key, and stable."""
     n_a, n_b = a.shape[0], b.shape[0]
     runs = run_ends.shape[0]
     keys = a[:size] if runs else jnp.concatenate([a, b])

@@ -56,17 +56,18 @@ def mergesort(
     axis_name: AxisName | None = None,
     even: bool = True,
 ) -> Any:
-    """Sorts `keys`, stable, with the values that belong to them.
+    """Sorts `keys`, stably, with their values.
 
     Args:
       keys: see `sort`.
       values: see `sort`.
       descending: see `sort`.
       count: see `sort`.
-      less: the order, in place of that of numbers: a function of two items that says whether the first comes before the
-        second, a strict weak order. Keys are then a pytree of arrays with leading axis `n`, of any dtypes and trailing
-        shapes, and an item is the pytree without that axis. Cannot be combined with `descending` or
-        `axis_name`. A function that is no such order gives the keys in no order; on a GPU, some more than once.
+      less: a comparator that replaces the order of numbers: a function of two items that says whether the first comes
+        before the second, a strict weak order. Keys are then a pytree of arrays with leading axis `n`, of any dtypes
+        and trailing shapes, and an item is the pytree without that axis. Cannot be combined with `descending` or
+        `axis_name`. With a function that is not such an order, the order of the result is unspecified; on a GPU, keys
+        may also repeat or be missing.
       axis_name: see `sort`.
       even: see `sort`.
 
@@ -78,12 +79,12 @@ def mergesort(
       ValueError: an argument's shape is not one of the above; 2^31 items or more with columns that are floats or wider
         than 64 bits, or with values other than one vector of 4- or 8-byte items, without `jax_enable_x64`.
 
-    Time is O(n log n), whatever the order of the input; scratch memory is one copy of keys and values. Tiles are
-    sorted by a block each, then runs of tiles are merged, each output tile by its own share of the merge path (Odeh,
-    Green, Mwassi, Shmueli, Birk, "Merge Path", 2012). Columns of up to 64 bits in all are one key; each 64 bits more
-    are one more sort. By `less` the CUDA kernels, compiled for it, sort keys of any width, those of more than 16 bytes
-    by their positions. Others, and those of other platforms, are sorted in plain JAX: as columns where `less` compares
-    such, by XLA's sort, or, where `less` is too much for that, by merges of O(n log^2 n) comparisons.
+    Time is O(n log n) for any order of the input; scratch memory is one copy of keys and values. A block sorts each
+    tile, then runs of tiles are merged, each output tile by its own share of the merge path (Odeh, Green, Mwassi,
+    Shmueli, Birk, "Merge Path", 2012). Columns of up to 64 bits in all are one key; each 64 further bits are one more
+    sort. With `less`, the CUDA kernels, compiled for it, sort keys of any width, those of more than 16 bytes by their
+    positions. Comparators that cannot be compiled, and those on other platforms, are sorted in plain JAX: as columns if
+    `less` compares such, by XLA's sort, or, if `less` is too complex for that, by merges of O(n log^2 n) comparisons.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -129,7 +130,7 @@ def mergesort_indices(
     axis_name: AxisName | None = None,
     even: bool = True,
 ) -> Any:
-    """Sorts `keys` and tells where each key came from.
+    """Sorts `keys`, and gives the position that each came from.
 
     Args:
       keys: see `sort`.
@@ -198,10 +199,10 @@ def locality_sort(
     axis_name: AxisName | None = None,
     even: bool = True,
 ) -> Any:
-    """Sorts `keys` as `sort` does, fast where they are nearly sorted.
+    """Sorts `keys` as `sort` does; fast if they are nearly sorted.
 
-    It suits keys that were sorted and have changed a little, such as the cells of particles one time step later. It
-    sorts any keys correctly; if they are in no order, it is a little slower than `sort`.
+    Use it for keys that were sorted and have changed a little, such as the cells of particles one time step later. It
+    sorts any keys correctly; for random keys it is a little slower than `sort`.
 
     Args:
       keys: see `sort`.
@@ -219,9 +220,9 @@ def locality_sort(
       ValueError: as `mergesort`.
 
     On a GPU, cells of some thousand keys are sorted, then merged where neighbouring cells, or runs of them, overlap:
-    keys that are at most k places from where they belong take O(n log k). If samples show that many are far from their
-    place, the keys are sorted by digits. It takes the time of `sort` on a CPU, for 2^18 keys or fewer, for keys of less
-    than 32 bits, and with values or indices unless they and the keys are of 4 bytes. Memory as `mergesort`.
+    keys that are at most k places away from their sorted position take O(n log k). If samples show that many keys are
+    far from their place, they are sorted by digits. It takes the time of `sort` on a CPU, for 2^18 keys or fewer, for
+    keys of less than 32 bits, and with values or indices unless they and the keys have 4 bytes. Memory as `mergesort`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -259,7 +260,7 @@ def locality_sort_indices(
     axis_name: AxisName | None = None,
     even: bool = True,
 ) -> Any:
-    """Sorts `keys` as `mergesort_indices` does, fast where they are nearly sorted.
+    """Sorts `keys` as `mergesort_indices` does; fast if they are nearly sorted.
 
     Args:
       keys: see `sort`.

@@ -1,4 +1,4 @@
-"""Items by their rank among all, or within segments, and what lies between them: quantiles and medians."""
+"""Items by their rank among all, or within segments, and values between them: quantiles and medians."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from jax_mgpu._src.ops.sort_primitives import Method
 __all__ = ["CUDA_FEW_ITEMS", "middle", "quantiles"]
 
 METHODS = ("linear", "lower", "higher", "nearest", "midpoint")
-CUDA_FEW_ITEMS = 2**16  # of more in short rows, the sort has several rows in a block
+CUDA_FEW_ITEMS = 2**16  # with more items in short rows, the sort puts several rows in a block
 
 
 def quantiles(
@@ -105,10 +105,10 @@ def quantiles(
 
 
 class _OrderStatistics(Operation):
-    """A selection of the items at some ranks. Where a sort takes less time, CUDA sorts."""
+    """A selection of the items at some ranks. If a sort takes less time, CUDA sorts."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
-        """Whether a batch asks for many ranks of one array, the kernels do not take so many, or rows are short."""
+        """Whether a batch needs many ranks of one array, or too many for the kernels, or rows are short."""
         x, ranks, _ = operands
         if x.ndim == 1 and ranks.size > CUDA_MOST_RANKS and ranks.ndim > 1:
             return True  # it is sorted once
@@ -159,7 +159,7 @@ _order_statistics = _OrderStatistics(
 _order_statistics.def_jvp(_statistics_jvp)
 
 
-# A larger part of a rank is never taken for the rounding of q, which may be whole ranks of a long segment.
+# A fraction of a rank above this is not a rounding error of q, which may be whole ranks of a long segment.
 MOST_ERROR = 2**-10
 
 
@@ -174,7 +174,7 @@ def _taken(
     is_upper = {
         "lower": jnp.zeros_like(weight, bool),
         "higher": weight > 0,
-        "nearest": (weight > 0.5) | ((weight == 0.5) & (lower & 1 == 1)),  # a rank that is even where both are as near
+        "nearest": (weight > 0.5) | ((weight == 0.5) & (lower & 1 == 1)),  # the even rank if both are as near
     }[method]
     rank = jnp.where(is_upper, upper, lower)
     return rank, rank, jnp.zeros_like(weight)
@@ -185,7 +185,7 @@ def _neighbours(q: jax.Array, lengths: jax.Array, rounding: float) -> tuple[jax.
 
     A rank of a long segment has more digits than a float32. So the rank is computed in parts: with q = k / 4096 + r and
     the last rank 4096 h + l, it is k h + k l / 4096 + r (4096 h + l), of which only the last part is rounded. Rounding
-    never takes it past the rank of (k + 1) / 4096, so that ranks rise with q.
+    never takes it past the rank of (k + 1) / 4096, so ranks increase with q.
 
     A rank that is whole but for the rounding of q, which is of the type that q was given in, is whole: 0.7 of
     11 items is the item of rank 7, without a share of its neighbour, which may be infinite.
@@ -193,7 +193,7 @@ def _neighbours(q: jax.Array, lengths: jax.Array, rounding: float) -> tuple[jax.
     last = jnp.maximum(lengths - 1, 0)
 
     def rank(k: jax.Array) -> tuple[jax.Array, jax.Array]:
-        middle = k * (last & 4095)  # nothing here is negative: bits are a few instructions, quotients many
+        middle = k * (last & 4095)  # nothing here is negative: bits take a few instructions, quotients many
         return k * (last >> 12) + (middle >> 12), (middle & 4095).astype(q.dtype) / 4096
 
     coarse = jnp.floor(jnp.where(jnp.isnan(q), 0, q) * 4096)
@@ -217,7 +217,7 @@ def _neighbours(q: jax.Array, lengths: jax.Array, rounding: float) -> tuple[jax.
 def middle(
     dtype: DTypeLike, ordered: Any, begin: jax.Array, end: jax.Array, take: Callable[[Any, jax.Array], jax.Array]
 ) -> jax.Array:
-    """The medians of what lies from `begin` to `end` in order, which `take` takes; NaN over nothing, and if one is."""
+    """The medians of the items from `begin` to `end` in order, by `take`; NaN if there are none, or if one is."""
     is_float, number = jnp.issubdtype(dtype, jnp.floating), end - begin
     dtype = dtype if is_float else jnp.dtype(jax.dtypes.canonicalize_dtype(jnp.float64))
 
@@ -233,10 +233,10 @@ def middle(
 
 
 def between(below: jax.Array, above: jax.Array, weight: jax.Array) -> jax.Array:
-    """`below + weight * (above - below)` for weights from 0 to less than 1, which never falls as the weight grows.
+    """`below + weight * (above - below)` for weights from 0 to less than 1, non-decreasing in the weight.
 
-    It lies within the two, and is the same as they are if they are equal. It starts from the one nearer to 0, whose
-    digits matter. A difference of other signs may overflow: there each of the two has its share.
+    It lies between the two, and equals them if they are equal. It starts from the one nearer to 0, whose digits matter.
+    If their signs differ, the difference may overflow: then each of the two has its share.
     """
     is_inner = ((below < 0) == (above < 0)) & jnp.isfinite(below) & jnp.isfinite(above)
     falls = below < 0
@@ -252,7 +252,7 @@ def between(below: jax.Array, above: jax.Array, weight: jax.Array) -> jax.Array:
 
 @jax.custom_jvp
 def with_derivative(value: jax.Array, like: jax.Array) -> jax.Array:
-    """The value, with the derivative of another that differs from it by rounding."""
+    """The value, with the derivative of another one that differs only by rounding."""
     del like
     return value
 

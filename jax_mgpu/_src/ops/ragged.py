@@ -76,11 +76,10 @@ def segment_ids(
       count: the number of live items, an integer scalar (default `size`).
       axis_name: number the segments of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. A
         device's heads are those of the segments that start among its own items, counted from the first of these. The
-        segments of earlier devices come first, and the last one of these goes on up to the first head.
+        segments of earlier devices come first; items before a device's first head belong to the last of these.
 
-    Returns:
-      `[size]` indices into `heads`; -1 past `count`, and for items of no segment, such as those before the first head.
-      int32, or int64 where `size` or `m` reaches 2^31.
+    Returns: `[size]` indices into `heads`; -1 past `count`, and for items of no segment, such as those before the first
+      head. int32, or int64 if `size` or `m` reaches 2^31.
 
     Raises:
       TypeError: heads or count are not integers, or `size` is not static.
@@ -123,7 +122,7 @@ def to_dense(
       heads: `[m]`, non-decreasing integers: the start positions of the segments. Items before `heads[0]` belong to no
         row; a repeated head is an empty row, and so is a head past the last item. Or `Segments`, then without `ends`
         and `count`.
-      width: the static length of the rows. Longer segments are cut; `checks()` makes them an error.
+      width: the static length of the rows. Longer segments are truncated, which is an error within `checks()`.
       fill_value: the value of a row past its segment.
       ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
       count: the number of live items, an integer scalar (default `n`).
@@ -162,7 +161,7 @@ def from_dense(x: Pytree, lengths: Integers, *, size: int, fill_value: ArrayLike
 
     Args:
       x: a pytree of arrays `[m, width, …]`, of any dtype.
-      lengths: `[m]` integers from 0 to `width`: how many items of each row there are.
+      lengths: `[m]` integers from 0 to `width`: the number of items in each row.
       size: the static number of items in the result.
       fill_value: the value of items past the last row.
 
@@ -221,7 +220,7 @@ def take_segments(
     ends: ArrayLike | None = None,
     count: ArrayLike | None = None,
 ) -> RaggedParts:
-    """Takes segments in another order, some of them repeated or left out.
+    """Takes segments by their number; segments may repeat or be left out.
 
     Args:
       x: a pytree of arrays with leading axis `n`, of any dtype and trailing shape.
@@ -229,21 +228,20 @@ def take_segments(
         none; a repeated head is an empty segment, and so is a head past the last item. Or `Segments`, then without
         `ends` and `count`.
       order: `[k]` integers: the segments to take. The numbers -1 and `m` are padding, empty segments. So is any other
-        outside of 0 to `m - 1`, which `checks()` makes an error.
+        number outside of 0 to `m - 1`, but that is an error within `checks()`.
       size: the static number of items in the result.
       fill_value: the value of items past the last segment.
       ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
       count: the number of live items, an integer scalar (default `n`).
 
-    Returns:
-      `RaggedParts`: the items, leaves `[size, …]`; the start of each segment, `[k]`; and the number of items,
-      which can exceed `size`. Without `jax_enable_x64`, a head or a number that int32 cannot hold is 2^31 - 1.
+    Returns: `RaggedParts`: the items, leaves `[size, …]`; the start of each segment, `[k]`; and the number of items,
+      which can exceed `size`. Without `jax_enable_x64`, a head or a number that does not fit int32 is 2^31 - 1.
 
     Raises:
       TypeError: heads, order or count are not integers, or `size` is not static.
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    Linear in `x`; the transpose adds up items that are taken several times, in a fixed order. Time is O(size + m + k):
+    Linear in `x`; the transpose adds up items that were taken several times, in a fixed order. Time is O(size + m + k):
     one `interval_gather`.
 
     Example:
@@ -283,7 +281,7 @@ def rows_of_segments(
     dtype = index_dtype(operation, "width", m * width, n)
     form = RowForm(operation, "x", x)
     rows = width * jnp.arange(m, dtype=dtype)
-    # each row is two intervals: its items, and places outside of x, which give the fill value
+    # each row is two intervals: its items, and positions outside of x, which give the fill value
     offsets = rows[:, None] + lengths.astype(dtype)[:, None] * np.arange(2, dtype=dtype)[None]
     starts = jnp.where(np.array([[True, False]]), begin.astype(dtype)[:, None], n)
     if m == 0:  # a batch over an Explicit mesh cannot reshape it
@@ -302,7 +300,7 @@ def _joined(x: jax.Array) -> jax.Array:
 
 
 def _reshaped(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """X in another shape; without items made anew: under an Explicit mesh, JAX does not know which axis goes."""
+    """Reshapes x; empty arrays are made anew: under an Explicit mesh, JAX does not know which axis stays sharded."""
     if 0 not in shape[:2]:
         return x.reshape(shape)
     if is_random_key(x.dtype):
@@ -324,7 +322,7 @@ def _items(name: str, x: Pytree) -> tuple[list[jax.Array], Any, int]:
 
 
 def _offsets(lengths: jax.Array, longest: int) -> tuple[jax.Array, jax.Array]:
-    """The exclusive scan of lengths, and their sum; what their type cannot hold is its largest value."""
+    """The exclusive scan of lengths, and their sum; numbers that do not fit the type become its largest one."""
     largest = jnp.iinfo(lengths.dtype).max
     if surely(lambda: lengths.shape[0] * longest <= largest):
         offsets, total = scan(lengths, exclusive=True, return_total=True)

@@ -58,7 +58,7 @@ def _binary(symbol: str, function: Callable[..., Any]) -> Binary:
 
 
 def _binaries(symbol: str, function: Callable[..., Any]) -> tuple[Binary, Binary]:
-    """An operator with a Ragged on its left, and on its right."""
+    """An operator with a Ragged as its left operand, and as its right one."""
     return _binary(symbol, function), _binary(symbol, lambda x, y: function(y, x))
 
 
@@ -70,13 +70,13 @@ def _unary(function: Callable[[Any], Any]) -> Callable[[Ragged], Ragged]:
 class Ragged:
     """Rows of any lengths: a pytree of the items, and of where each row lies among them.
 
-    All methods call functions of this package, so a Ragged works in `jit`, `vmap`, `scan`, `shard_map` and wherever a
-    pytree does. Its two children are `values` and `segments`; `jax.grad` by a Ragged needs `allow_int=True`, as
-    segments are integers. Items of `values` in no row are padding, and have no meaning.
+    All methods call functions of this package, so a Ragged works in `jit`, `vmap`, `scan` and `shard_map`, like any
+    pytree. Its two children are `values` and `segments`; `jax.grad` by a Ragged needs `allow_int=True`, as segments are
+    integers. Items of `values` in no row are padding, without a meaning.
 
     Args:
       values: a pytree of arrays with leading axis `capacity`: the items, of any dtype and trailing shape.
-      segments: `Segments`, where each row lies; or offsets, `[m + 1]` non-decreasing integers from 0: the start of each
+      segments: `Segments`: where each row lies; or offsets, `[m + 1]` non-decreasing integers from 0: the start of each
         row, and the end of the last one.
 
     Raises:
@@ -89,7 +89,7 @@ class Ragged:
       segments: where each row lies.
 
     Arithmetic and comparisons work item by item, with another Ragged of the same rows, an array with an entry for each
-    row, or a scalar. Two Ragged with different rows are an error: always outside of `jit`, within `jit` with
+    row, or a scalar. Two Ragged with different rows are an error: outside of `jit` always, within `jit` under
     `checks()`.
 
     Outside of `jit`, `ragged[i]` is row i, and a loop goes over the rows. `ragged[a:b]`, an array of indices and a mask
@@ -136,7 +136,7 @@ class Ragged:
 
     @classmethod
     def tree_unflatten(cls, _: None, children: Sequence[Any]) -> Ragged:
-        """A Ragged of children that JAX made, which may be anything."""
+        """A Ragged of the given children, which JAX may have replaced by anything."""
         made = object.__new__(cls)
         made.values, made.segments = children
         return made
@@ -156,7 +156,7 @@ class Ragged:
 
     @classmethod
     def from_ids(cls, values: Pytree, ids: Integers, m: int) -> Ragged:
-        """`m` rows by the row of each item, integers in order; an item whose id is outside of [0, m) is in none."""
+        """`m` rows by the row of each item, integers in order; ids outside of [0, m) mean no row."""
         name = "Ragged.from_ids"
         values, capacity = _items(name, values)
         ids = ids if isinstance(ids, jax.Array) else np.asarray(ids)
@@ -171,7 +171,7 @@ class Ragged:
 
     @classmethod
     def concatenate(cls, parts: Sequence[Ragged]) -> Ragged:
-        """The rows of several Ragged, one part's after the other's, as one."""
+        """The rows of several Ragged as one, part after part."""
         name = "Ragged.concatenate"
         parts = list(parts)
         if not parts or not all(isinstance(part, Ragged) for part in parts):
@@ -214,7 +214,7 @@ class Ragged:
         ]
         trees = [np.asarray(row) if is_list else row for row, is_list in zip(rows, lists, strict=True)]
         if any(lists) and all(map(_is_array, trees)) and any(row.size for row in trees):
-            # An empty list says nothing of its type, and the items of a list take that of an array.
+            # An empty list has no type, and the items of a list take the type of an array.
             known = [row for row, is_list in zip(trees, lists, strict=True) if not is_list]
             known = known or [row for row in trees if row.size]
             kind, like = np.result_type(*(row.dtype for row in known)), known[0]
@@ -274,7 +274,7 @@ class Ragged:
 
     @property
     def dtype(self) -> Any:
-        """The dtype of the items; of a pytree, one a leaf."""
+        """The dtype of the items; for a pytree, one per leaf."""
         return jax.tree.map(lambda x: x.dtype, self.values)
 
     @property
@@ -312,7 +312,7 @@ class Ragged:
     def __getitem__(self, index: Any) -> Any:
         """Row `i` (not within `jit`), or the rows of a slice, of an array of indices or of a mask, as a Ragged.
 
-        Within `jit` there is room for as many items as here, which rows that are repeated may exceed: see `take`.
+        Within `jit`, there is room for as many items as here, which repeated rows may exceed: see `take`.
         """
         name = "Ragged[]"
         if isinstance(index, jax.core.Tracer):
@@ -340,7 +340,7 @@ class Ragged:
         return np.asarray(_NoArray())
 
     def __jax_array__(self) -> Any:
-        return _NoArray()  # not an array: operators of `jax.Array` then leave the work to ours, functions raise errors
+        return _NoArray()  # not an array: operators of `jax.Array` leave the work to ours, functions raise errors
 
     def to_rows(self) -> list[Any]:
         """A list of the rows as NumPy arrays, or as pytrees of them; not within `jit`. Of a batch, a list for each."""
@@ -370,7 +370,7 @@ class Ragged:
         if not all(_is_concrete(x) for x in (*leaves, *bounds)) or any(
             x.dtype.kind != "i" or x.ndim > 1 for x in bounds
         ):
-            # traced, batched, or what JAX put in the place of arrays
+            # traced, batched, or replaced by JAX
             shown = _tree_text([describe(leaf) for leaf in leaves], structure)
             return f"Ragged({shown}, {self.segments!r})"
         texts = [f"{_rows_text(_on_host(leaf), _bounds(self.segments))}, {leaf.dtype.name}" for leaf in leaves]
@@ -404,7 +404,7 @@ class Ragged:
             return self.with_values(jax.tree.map(lambda x: function(x, other), self.values))
         if other.shape[0] != len(self):
             raise value_error(name, "other", f"an entry for each of {len(self)} rows", describe(other))
-        # Items in no row get a row's entry, or 1: never 0, by which a division would spoil derivatives.
+        # Items in no row get a row's entry, or 1: never 0, as a division by it would spoil derivatives.
         items = interval_expand(other, self.heads, self.capacity, total=self.count, fill_value=1)
 
         def with_row(x: jax.Array) -> jax.Array:
@@ -426,7 +426,7 @@ class Ragged:
             return Segments.of(
                 *same_rows(name, *map(jnp.asarray, (ours.starts, ours.ends, theirs.starts, theirs.ends)))
             )
-        starts, other_starts, ends, other_ends = map(  # on the host, as a program that is traced has no numbers
+        starts, other_starts, ends, other_ends = map(  # on the host, as traced arrays have no values
             np.asarray, (ours.starts, theirs.starts, ours.ends, theirs.ends)
         )
         lengths, other_lengths = np.maximum(ends - starts, 0), np.maximum(other_ends - other_starts, 0)
@@ -452,7 +452,7 @@ class Ragged:
     __le__, __ge__ = _binary("<=", operator.le), _binary(">=", operator.ge)
     __neg__, __abs__, __invert__ = _unary(operator.neg), _unary(operator.abs), _unary(operator.invert)
     __hash__ = None  # type: ignore[assignment]  # as an array: == compares items
-    __array_priority__ = 1000  # an array of NumPy on the left leaves the operator to us
+    __array_priority__ = 1000  # makes a NumPy array on the left leave the operator to us
 
     def __eq__(self, other: object) -> Ragged:  # type: ignore[override]
         result: Ragged = self._combine("Ragged ==", operator.eq, other)
@@ -490,15 +490,15 @@ class Ragged:
         return self.reduce("sum")
 
     def mean(self) -> Any:
-        """The mean of each row, `[m]`; NaN of an empty one."""
+        """The mean of each row, `[m]`; NaN for an empty one."""
         return self.reduce("mean")
 
     def max(self) -> Any:
-        """The largest item of each row, `[m]`; of an empty one the least number of the type."""
+        """The largest item of each row, `[m]`; for an empty one the smallest number of the type."""
         return self.reduce("max")
 
     def min(self) -> Any:
-        """The least item of each row, `[m]`; of an empty one the largest number of the type."""
+        """The smallest item of each row, `[m]`; for an empty one the largest number of the type."""
         return self.reduce("min")
 
     def scan(self, op: OperatorTree | PairFunction = "add", **options: Any) -> Ragged:
@@ -548,7 +548,7 @@ class Ragged:
 
 
 class _NoArray:
-    """What JAX gets where it asks a Ragged for an array."""
+    """The object that JAX gets when it asks a Ragged for an array."""
 
     __slots__ = ()
 
@@ -564,7 +564,7 @@ def _is_array(x: object) -> bool:
 
 
 def _is_concrete(x: object) -> bool:
-    """Whether an array's numbers are known here."""
+    """Whether an array's values are known here."""
     return _is_array(x) and not isinstance(x, jax.core.Tracer)
 
 
@@ -585,10 +585,10 @@ def _items(name: str, values: Pytree) -> tuple[Any, int]:
 
 
 def _expect_lengths(name: str, lengths: Integers, capacity: int) -> None:
-    """Lengths from the host, which are not negative and have as many items as there are."""
+    """Lengths from the host, checked: they are not negative, and add up to at most the number of items."""
     host = np.asarray(lengths)
     if host.ndim != 1 or host.dtype.kind not in "iu":
-        return  # told by the checks that follow
+        return  # the checks that follow report it
     ends = np.cumsum(np.where(host > capacity, np.int64(capacity + 1), host), dtype=np.int64)
     broken = np.flatnonzero((host < 0) | (ends > capacity))
     if broken.size:
@@ -599,10 +599,10 @@ def _expect_lengths(name: str, lengths: Integers, capacity: int) -> None:
 
 
 def _expect_ends(name: str, offsets: Integers, capacity: int) -> None:
-    """Offsets from the host in order, from 0 to the number of items at most."""
+    """Offsets from the host, checked: in order, from 0 to at most the number of items."""
     host = np.asarray(offsets)
     if host.ndim != 1 or host.dtype.kind not in "iu" or host.size == 0:
-        return  # told by the checks that follow
+        return  # the checks that follow report it
     ends = host.astype(np.int64)
     if ends[0] != 0:
         raise value_error(name, "offsets", "row 0 to start at 0 (Ragged.from_lengths takes lengths)", int(ends[0]))
@@ -625,7 +625,7 @@ def _bounds(segments: Segments) -> list[tuple[int, int]]:
 
 
 def _rows_text(values: np.ndarray, bounds: Sequence[tuple[int, int]]) -> str:
-    """Rows as nested lists, the middle ones left out where they are many."""
+    """Rows as nested lists; if there are many, the middle ones are left out."""
     m = len(bounds)
     shown = [*range(m)] if m <= 2 * SHOWN else [*range(SHOWN), -1, *range(m - SHOWN, m)]
     options: dict[str, Any] = {"separator": ", ", "threshold": 2 * SHOWN, "edgeitems": SHOWN, "max_line_width": 10_000}
@@ -635,7 +635,7 @@ def _rows_text(values: np.ndarray, bounds: Sequence[tuple[int, int]]) -> str:
 
 
 def _tree_text(texts: Sequence[str], structure: PyTreeDef) -> str:
-    """A pytree's text with these in the places of its leaves."""
+    """A pytree's text with these in place of its leaves."""
     return str(structure.unflatten([_Text(text) for text in texts]))
 
 

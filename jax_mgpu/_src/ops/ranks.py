@@ -50,7 +50,7 @@ class TopK(NamedTuple):
     Attributes:
       values: `[k]`, or `[m, k]` for m segments: the items, largest or smallest first; 0 past `count`.
       indices: of the same shape, the position of each in `x`; -1 past `count`.
-      count: how many there are: `k`, or fewer if there are fewer items. A scalar, or `[m]`.
+      count: their number: `k`, or fewer if there are fewer items. A scalar, or `[m]`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -86,16 +86,15 @@ def top_k(
       axis_name: take the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. All
         devices get the same result, whose indices are those in the global array.
 
-    Returns:
-      `TopK`: the items, the position of each in `x`, and how many there are.
+    Returns: `TopK`: the items, the position of each in `x`, and their number.
 
     Raises:
       TypeError: an argument's dtype is not one of the above, or `k` is not static.
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    Derivatives go to the items that are taken. If `k` is at most a quarter of `n`, and on CUDA at most 2,048, time is
-    O(n + k log k) on random input, in one pass over memory. So it is on CUDA for `k` up to 64 of rows of up to 2,048
-    items, of which `vmap` makes a batch. Otherwise it is that of a sort.
+    Derivatives go to the selected items. If `k` is at most a quarter of `n`, and on CUDA at most 2,048, time is O(n + k
+    log k) on random input, in one pass over memory. The same holds on CUDA for `k` up to 64 of rows of up to 2,048
+    items that `vmap` makes a batch. Otherwise it is that of a sort.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -143,7 +142,7 @@ def segmented_top_k(
       TypeError: as `top_k`.
       ValueError: as `top_k`.
 
-    Derivatives as `top_k`. Time is that of a sort, whatever the lengths of the segments.
+    Derivatives as `top_k`. Time is that of a sort, for any lengths of the segments.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -169,7 +168,7 @@ def _read(name: str, x: Pytree, k: int, largest: bool) -> tuple[jax.Array, int, 
 
 
 def _sort_first(name: str, x: jax.Array, k: int, largest: bool, count: Count) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The first k of all items, where they stand, and how many there are, by a sort of all."""
+    """The first k of all items, their positions, and their number, by a sort of all items."""
     n = x.shape[0]
     items, order = run_sort_indices(name, x, ABSENT, ABSENT, descending=largest, count=count, method=Method.FASTEST)
     begin = jnp.zeros((1,), order.dtype)
@@ -179,10 +178,10 @@ def _sort_first(name: str, x: jax.Array, k: int, largest: bool, count: Count) ->
 
 
 class _TopK(Operation):
-    """A selection. Where a sort takes less time, CUDA sorts."""
+    """A selection. If a sort takes less time, CUDA sorts."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
-        """Whether the kernels do not take so many, or a batch has short rows of which many are asked for."""
+        """Whether k is too large for the kernels, or a batch has short rows and k is large for them."""
         n, total, k = operands[0].shape[-1], operands[0].size, attributes["k"]
         if platform == "cuda" and _is_short(n, k):
             return False
@@ -209,16 +208,16 @@ def _first_jvp(primals: Operands, tangents: Tangents, **attributes: int) -> tupl
     return [values, indices], [moved, None]
 
 
-# A selection wins over a sort where it leaves most items: on the CPU, of 64 rows of 65,536, the first 50 take a
-# twentieth of the time.
+# A selection beats a sort if it leaves out most items: on the CPU, for 64 rows of 65,536, the first 50 take a twentieth
+# of the time.
 SELECTED_PART = 4
 CUDA_MOST_FIRST = 2048  # kTopKMost of ffi/ops/top_k/plan.h: what a block has room for
-CUDA_LEAST_ROW = 2048  # a block has a row, or a part of it: of many shorter ones the sort has several in a block
-CUDA_SHORT_ROW, CUDA_SHORT_FIRST = 2048, 64  # kTopKRowLargest of ffi/ops/top_k/plan.h: what a warp takes, however many
+CUDA_LEAST_ROW = 2048  # a block has a row, or a part of it; of shorter rows, the sort has several in a block
+CUDA_SHORT_ROW, CUDA_SHORT_FIRST = 2048, 64  # a warp takes such a row, however many there are
 
 
 def _is_short(n: int, k: int) -> bool:
-    """Whether CUDA has kernels for rows of so many, that take less time than a sort for any such k."""
+    """Whether CUDA has kernels for rows of this length that are faster than a sort for any such k."""
     return n <= CUDA_SHORT_ROW and k <= CUDA_SHORT_FIRST
 
 
@@ -243,20 +242,19 @@ def quantile(
     count: ArrayLike | None = None,
     axis_name: AxisName | None = None,
 ) -> jax.Array:
-    """Quantiles of all items, as `jnp.quantile` gives them.
+    """Quantiles of all items, as in `jnp.quantile`.
 
     Args:
       x: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits.
       q: numbers from 0 to 1, an array of any shape or a scalar.
-      method: what a quantile between two items is: `"linear"` interpolates; `"lower"`, `"higher"` and `"nearest"` take
-        one of them (the nearest of even rank, where both are as near), `"midpoint"` the mean of both.
+      method: the value of a quantile between two items: `"linear"` interpolates; `"lower"`, `"higher"` and `"nearest"`
+        take one of them (the nearest one of even rank, if both are as near), `"midpoint"` takes the mean of both.
       count: the number of live items, an integer scalar (default `n`).
       axis_name: take the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. `q` is the
         same on all of them, and so is the result.
 
-    Returns:
-      An array of the shape of `q`, of the type of `x` or, for integers, JAX's default float. NaN over nothing, and if
-      an item is NaN.
+    Returns: An array of the shape of `q`, of the type of `x` or, for integers, JAX's default float. NaN without items,
+      and if an item is NaN.
 
     Raises:
       TypeError: an argument's dtype is not one of the above.
@@ -283,7 +281,7 @@ def segmented_quantile(
     ends: ArrayLike | None = None,
     count: ArrayLike | None = None,
 ) -> jax.Array:
-    """Quantiles of each segment, as `jnp.quantile` gives them.
+    """Quantiles of each segment, as in `jnp.quantile`.
 
     Args:
       x: see `quantile`.
@@ -303,7 +301,7 @@ def segmented_quantile(
       TypeError: as `quantile`.
       ValueError: as `quantile`.
 
-    Derivatives as `quantile`. Time is that of a sort, whatever the lengths of the segments.
+    Derivatives as `quantile`. Time is that of a sort, for any lengths of the segments.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

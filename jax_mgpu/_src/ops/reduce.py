@@ -90,7 +90,8 @@ class Grouped(NamedTuple):
 
     Attributes:
       keys: `[size]`, the key of each run or group, or a tuple of columns; 0 past `count`.
-      values: what the values of each are combined to, a pytree of arrays `[size, ...]`; 0 past `count`, -1 for indices.
+      values: the combined values of each run or group, a pytree of arrays `[size, ...]`; 0 past `count`, -1 for
+        indices.
       count: the number of runs or groups, a scalar. It can exceed `size`: then the first `size` ones are kept.
 
     Example:
@@ -164,10 +165,10 @@ def reduce(
         structure and dtype; x is then any pytree of arrays with leading axis `n`. The CUDA kernels evaluate it as they
         load an item. Over a mesh axis, positions are those in the global array.
       dtype: convert the items of all arrays to this dtype, after `map`, before a named `op` combines them. Results have
-        it too, sums and products of integers included, but for indices and the bools of `"any"` and `"all"`. A mean
-        takes a float, and so do variances and medians. A function `op` takes no `dtype`.
-      ddof: what `"var"` and `"std"` take off the number of items, by which they divide: 0, or 1 for an estimate from a
-        sample. A static number.
+        it too, including sums and products of integers, except for indices and the bools of `"any"` and `"all"`. Means,
+        variances and medians need a float dtype. A function `op` accepts no `dtype`.
+      ddof: the static number that `"var"` and `"std"` subtract from the number of items before they divide by it: 0, or
+        1 for an estimate from a sample.
       commutative: a promise that a function `op` commutes, which may be faster.
       axis_name: reduce the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`.
 
@@ -181,10 +182,10 @@ def reduce(
       ValueError: an argument's shape is not one of the above, `op` is not known, or `identity` is missing; indices into
         2^31 items or more without `jax_enable_x64`.
 
-    Time is O(n), in one pass over memory; the tree is fixed, so float results are the same in every run. Sums of
-    a small batch by `jax.vmap` are XLA's on a GPU: in rows of less than 512 bytes, floats may have other last bits in
-    another process. A function is compiled into the CUDA kernels; elsewhere, and where it cannot be compiled, a loop in
-    plain JAX runs it.
+    Time is O(n), in one pass over memory; the tree of operations is fixed, so float results are the same in every run.
+    On a GPU, XLA computes the sums of a small batch by `jax.vmap`: in rows of less than 512 bytes, the last bits of
+    floats may differ in another process. A function is compiled into the CUDA kernels; on other platforms, and if it
+    cannot be compiled, a loop in plain JAX runs it.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -222,7 +223,7 @@ def reduce(
 
 
 class SegmentedItems(Grouping):
-    """The items of segments; without heads, all items as one."""
+    """The items of segments; without heads, all items as one segment."""
 
     def __init__(self, name: str, n: int, heads: jax.Array, count: jax.Array):
         self.name, self.n, self.count = name, n, count
@@ -333,12 +334,13 @@ def segmented_reduce(
       ends: `[m]`, integers beside heads: segment `i` is `heads[i]` to `ends[i]`, and items outside of all segments
         belong to no result. Segments do not overlap; one that ends where it starts, or before, is empty. Without `ends`
         a segment ends where the next begins.
-      indices: `[entries]`, integers that may repeat: segments, `ends` and `count` are of entries, and entry `j` is row
-        `indices[j]` of x. An index outside, a negative one too, is dropped: it adds nothing, is not counted and has no
-        gradient.
+      indices: `[entries]`, integers that may repeat: entry `j` is row `indices[j]` of x, and segments, `ends` and
+        `count` refer to entries. An index out of range, or a negative one, is dropped: it adds nothing, is not counted
+        and has no gradient.
       weights: real numbers `[entries]`, or `[entries, *x.shape[1:k]]`, by which entries are multiplied, after `map`, in
-        float32 at least; for `"add"` and `"mean"`, which is the sum of the products by that of the weights. Items then
-        have the type of x and weights together, `jnp.result_type`. Without indices an entry is an item of x.
+        float32 or wider. Only for `"add"`, and for `"mean"`, which divides the sum of the products by that of the
+        weights. Items then have the type of x and weights together, `jnp.result_type`. Without indices, an entry is an
+        item of x.
       count: see `reduce`.
       identity: the identity of a function `op`, a pytree like one item: the result of an empty segment.
       map: see `reduce`.
@@ -356,10 +358,10 @@ def segmented_reduce(
       TypeError: as `reduce`.
       ValueError: as `reduce`.
 
-    Time is O(n + m), whatever the lengths of the segments: items and segment ends are consumed in equal tiles (merge
-    path, as in Merrill and Garland, "Merge-based Parallel Sparse Matrix-Vector Multiplication", 2016). With `indices`,
-    rows are read where they lie and not gathered first, but for weights, functions and indices of extrema. The
-    derivative by x adds up rows by index in a fixed order, in float32 at least; that by a weight is a dot of rows.
+    Time is O(n + m) for any lengths of the segments: items and segment ends are consumed in equal tiles (merge path, as
+    in Merrill and Garland, "Merge-based Parallel Sparse Matrix-Vector Multiplication", 2016). With `indices`, rows are
+    read in place and not gathered first, except with weights, functions and indices of extrema. The derivative by x
+    adds up rows by index in a fixed order, in float32 or wider; that by a weight is a dot of rows.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -485,7 +487,7 @@ def run_reduce_by_key(
     commutative: bool = False,
     axis_name: AxisName | None = None,
 ) -> Grouped:
-    """`reduce_by_key` of the operation of this name."""
+    """`reduce_by_key` by the operation of this name."""
     given, columns = keys_of_runs(name, keys, axis_name)
     n = given.shape[0]
     size, commutative = static_size(name, "size", size), static_flag(name, "commutative", commutative)
@@ -534,13 +536,13 @@ def run_reduce_by_key(
 
 
 def keys_of_runs(name: str, keys: Keys, axis_name: AxisName | None) -> tuple[jax.Array, Columns | None]:
-    """An array whose neighbours are equal where those of the keys are, and the columns if the keys are such."""
+    """An array whose neighbours are equal if those of the keys are, and the columns if there are any."""
     given = whole_keys(name, "keys", keys, axis_name)
     return (given.run_keys(), given) if isinstance(given, Columns) else (given, None)
 
 
 def first_keys(columns: Columns | None, firsts: jax.Array, starts: jax.Array) -> Any:
-    """The first keys of runs: of columns those at the starts, past the runs 0."""
+    """The first keys of runs: for columns, those at the starts; 0 past the runs."""
     return firsts if columns is None else columns.structure([_firsts(x, starts) for x in columns.arrays])
 
 
@@ -555,7 +557,7 @@ def _items_of_runs(
     ddof: float,
     axis_name: AxisName | None,
 ) -> tuple[Any, list[Leaf], Callable[[Sequence[Any]], Any], Load | None]:
-    """The values that a function combines, or the leaves that names combine and what restores their structure."""
+    """The values that a function combines, or the leaves that names combine and what restores the structure."""
     load = None
     if callable(op) or item_map is not None:
         leaves, unflatten = flatten_values(name, "values", values, n, "keys")
@@ -617,7 +619,7 @@ def _rows_fallback(
 
 
 def as_floats(add: Callable[[jax.Array], jax.Array], rows: jax.Array) -> jax.Array:
-    """`add(rows)`, a linear function of floats, of the parts of complex numbers and the values of float8."""
+    """`add(rows)`, a linear function of floats, for the parts of complex numbers and the values of float8."""
     if jnp.iscomplexobj(rows):
         return jax.lax.complex(as_floats(add, rows.real), as_floats(add, rows.imag))
     if jnp.finfo(rows.dtype).bits < 16:
@@ -626,7 +628,7 @@ def as_floats(add: Callable[[jax.Array], jax.Array], rows: jax.Array) -> jax.Arr
 
 
 def _derivatives(operation: Operation, name: str) -> None:
-    """Sets the derivatives of a reduction: of an array, its segments, or segments of rows."""
+    """Sets the derivatives of a reduction of an array, its segments, or segments of rows."""
 
     def heads_of(operands: Operands) -> Any:
         return getattr(operands, "heads", ABSENT)
@@ -676,8 +678,8 @@ def logsumexp_weights(
 ) -> jax.Array:
     """The partial derivative of each item: its share of the sum of powers; 0 for an item of no segment.
 
-    `exact` is rounded, so powers of the differences to it do not sum to 1, at 1e6 by 3%: they are divided by their sum.
-    An infinite item has NaN, beside which all others have 0; with a NaN all have NaN.
+    `exact` is rounded, so the powers of the differences to it do not add up to 1 (3% off at 1e6): they are divided by
+    their sum. An infinite item has the share NaN and all others 0; with a NaN, all have NaN.
     """
     shift = jax.lax.stop_gradient(jnp.where(exact == -jnp.inf, 0, exact))
     inside = of_items(jnp.ones_like(exact)) > 0
@@ -694,10 +696,10 @@ def _of_items(
     indices: jax.Array,
     count: jax.Array,
 ) -> jax.Array:
-    """The values of each item's segment, for items of this shape; 0 for items of no segment, such as dead ones."""
+    """The value of each item's segment, for items of this shape; 0 for items of no segment, such as dead ones."""
     n, trailing = shape[0], [1] * (len(shape) - 1)
     index_dtype(f"derivative of {name}", "x", n)
-    if values.ndim < len(shape):  # of all items together
+    if values.ndim < len(shape):  # for all items together
         return jnp.where(live_mask(n, count), values, 0)
     if not heads.size:
         return jnp.zeros(shape, values.dtype)
@@ -711,14 +713,14 @@ def _of_items(
 
 
 def item_segments(name: str, n: int, heads: jax.Array, count: jax.Array) -> jax.Array:
-    """The segment of each item, -1 of those before the first head and past the live ones."""
+    """The segment of each item, -1 before the first head and past the live ones."""
     index_dtype(f"derivative of {name}", "x", n)
     marks = jnp.zeros((n,), heads.dtype).at[heads_inside(heads, n)].add(1, mode="drop")
     return jnp.where(live_mask(n, count), scan_columns(marks, Kind.ADD) - 1, -1)
 
 
 def _products(x: jax.Array, heads: jax.Array, indices: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """For each item the product of those before it in its segment, and of those after it."""
+    """For each item, the product of the items before it in its segment, and of those after it."""
     items = x
     if indices.size:
         items = take_or_fill(x, indices, jnp.ones((1,), x.dtype))
@@ -734,7 +736,7 @@ def _products(x: jax.Array, heads: jax.Array, indices: jax.Array, count: jax.Arr
 
 
 def take_columns(x: jax.Array, indices: jax.Array, *, unique: bool = True) -> jax.Array:
-    """Items of x by index, in each column by its own; 0 at -1. `unique` says that none is taken twice."""
+    """Items of x by index, each column by its own; 0 at -1. `unique` says that none is taken twice."""
     if x.ndim == 1:
         return take_or_fill(x, indices, unique=unique)
     if x.shape[0] == 0:
@@ -778,12 +780,12 @@ def _firsts(keys: jax.Array, heads: jax.Array) -> jax.Array:
 
 
 def _expect_indices(name: str, x: jax.Array) -> None:
-    """A derivative may need the indices of items where the reduction itself does not."""
+    """A derivative may need the indices of items even if the reduction itself does not."""
     index_dtype(f"derivative of {name}", "x", x.shape[0])
 
 
 class _SegmentedReduce(Operation):
-    """A reduction of segments. A batch of columns that lie side by side is a reduction of rows, read where they lie."""
+    """A reduction of segments. A batch of adjacent columns is a reduction of rows, read in place."""
 
     def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Attribute) -> tuple[Any, Any]:
         x, heads, count = operands
@@ -814,7 +816,7 @@ _segmented_reduce = _SegmentedReduce(
 )
 _derivatives(_segmented_reduce, "segmented_reduce")
 
-# Segments of rows, or of the rows at some indices, none of which repeats; each column on its own.
+# Segments of rows, or of the rows at distinct indices; each column is combined by itself.
 reduce_rows = Operation(
     "reduce_rows",
     operands={"x": 2, "heads": 1, "indices": 1, "count": 1},

@@ -58,15 +58,15 @@ from jax_mgpu._src.ops.sorted_search import sorted_search
 
 __all__ = ["Groups", "group_ids", "reduce_by_id"]
 
-# The room of a warp of the CUDA kernel, in bytes (kIdTableBytes of ffi/ops/reduce_by_id/plan.h).
+# The room of one warp of the CUDA kernel, in bytes (kIdTableBytes of ffi/ops/reduce_by_id/plan.h).
 TABLE_BYTES = 46 << 10
-# So many sums of floats are made of integers (kMostFixedPointIds of the same).
+# Up to this many sums of floats are computed in integers (kMostFixedPointIds of the same).
 FIXED_POINT_SLOTS = 1 << 15
 FIXED_POINT_COLUMNS = 4  # each element takes two passes over memory
 # Those kernels take some 60 instructions for 32 elements, three times as long as reading them. So wide rows are better
-# sorted, where there are more than a few launches take.
+# sorted, if there is more to do than a few launches.
 FEW_COLUMNS = 8
-MOST_COLUMNS = 1 << 30  # where order does not matter (kMostIdColumns of the same)
+MOST_COLUMNS = 1 << 30  # if order does not matter (kMostIdColumns of the same)
 FEW_ITEMS = 1 << 22
 
 
@@ -82,21 +82,23 @@ def reduce_by_id(
     ddof: float = 0,
     axis_name: AxisName | None = None,
 ) -> Any:
-    """Combines the items of each id, whatever their order.
+    """Combines the items of each id, in any order.
 
-    It does the work of `jax.ops.segment_sum` and its kin, with the same bits in every run.
+    It does the work of `jax.ops.segment_sum` and its like, with the same bits in every run.
 
     Args:
       x: see `reduce`.
       ids: `[n]`, integers: the row of the result that each item belongs to. An item whose id is negative, or not below
-        `size`, belongs to no row. Or the `Groups` of such ids, which are sorted then; without `count` and `axis_name`.
+        `size`, belongs to no row. Or the `Groups` of such ids, which are already sorted; then without `count` and
+        `axis_name`.
       size: the static number of results.
-      op: see `reduce`, but for functions.
+      op: see `reduce`, except for functions.
       count: the number of live items, an integer scalar (default `n`).
       dtype: see `reduce`.
       ddof: see `reduce`.
       axis_name: reduce the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`, by ids
-        below `size` times the devices. Each has `size` of the results: that of id `i` is on device `i // size`.
+        below `size` times the number of devices. Each device has `size` of the results: that of id `i` is on device `i
+        // size`.
 
     Returns:
       For each array `[size, ...]`; an id that no item has gets the operator's identity. Over a mesh axis, indices are
@@ -106,11 +108,11 @@ def reduce_by_id(
       TypeError: as `reduce`.
       ValueError: as `reduce`; also a size that is not a non-negative integer, or another number of ids than of items.
 
-    Time is O(n + size) on a CPU. On a GPU it is so where the order of items does not matter (sums of integers, minima,
-    maxima, their indices, bitwise operators), by atomic operations: blocks combine frequent ids in memory of their own.
-    It is so too for up to 32,768 sums of floats of at most 32 bits and short rows, which are added up as integers: as
-    multiples of a small fraction of the largest item of their id. Up to 46 KB of other results are combined in memory
-    of each warp, whose results are combined in order. Otherwise ids are sorted, and rows are read in that order.
+    Time is O(n + size) on a CPU. It is so on a GPU, by atomic operations, if the order of items does not matter (sums
+    of integers, minima, maxima, their indices, bitwise operators): blocks combine frequent ids in shared memory. It is
+    so too for up to 32,768 sums of floats of at most 32 bits and short rows: these are added as integers, multiples of
+    a small fraction of the largest item of their id. Up to 46 KB of other results are combined in the memory of each
+    warp, and then in the order of the warps. Otherwise ids are sorted, and rows are read in that order.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -160,7 +162,7 @@ class _ItemsOfIds(Grouping):
 
     @functools.cached_property
     def _in_order(self) -> tuple[jax.Array, SegmentedItems]:
-        """The items in the order of their ids, and the segments that they are then."""
+        """The items in the order of their ids, and the segments that they form there."""
         order, bounds = _order_of_ids(self.ids, self.count, self.leading[0])
         return order, SegmentedItems("reduce_by_id", self.n, bounds[:-1], bounds[-1:])
 
@@ -174,7 +176,7 @@ class _ItemsOfIds(Grouping):
 
 
 class _ItemsOfGroups(_ItemsOfIds):
-    """The same where their order is known."""
+    """The same if their order is known."""
 
     def __init__(self, order: jax.Array, heads: jax.Array, count: jax.Array):
         self.n, self.leading = order.shape[0], heads.shape
@@ -195,15 +197,14 @@ class _ItemsOfGroups(_ItemsOfIds):
 def group_ids(ids: ArrayLike, size: int) -> Groups:
     """Finds the items of each id, by a stable sort, for several functions by the same ids.
 
-    Without it, each call of `reduce_by_id` and `softmax_by_id`, and each gradient of `take`, finds them anew where its
+    Without it, each call of `reduce_by_id` and `softmax_by_id`, and each gradient of `take`, sorts the ids anew if its
     kernels need them sorted: for sums of floats by many ids.
 
     Args:
       ids: `[n]`, integers. An item whose id is negative, or not below `size`, belongs to none.
       size: the static number of ids.
 
-    Returns:
-      `Groups`: the items by their ids, and the segments that they are in this order.
+    Returns: `Groups`: the items sorted by their ids, and the segments that they form there.
 
     Raises:
       TypeError: ids are not integers, or `size` is not static.
@@ -234,7 +235,7 @@ def _shapes(x: Aval, *, op: int, wide: int, size: int) -> Sequence[Any]:
 
 @by_construction()
 def _by_sorting(x: jax.Array, ids: jax.Array, count: jax.Array, *, op: int, wide: int, size: int) -> Sequence[Any]:
-    """The rows in the order of their ids are segments."""
+    """In the order of their ids, the rows form segments."""
     if x.shape[1] == 1 and x.dtype.itemsize in (4, 8) and not Kind(op).gives_index:
         keys, needles, bits = _sorted_by(ids, count, size)
         keys, column = sort(keys, x[:, 0], bits=bits)
@@ -246,7 +247,7 @@ def _by_sorting(x: jax.Array, ids: jax.Array, count: jax.Array, *, op: int, wide
 
 
 def _sorted_by(ids: jax.Array, count: jax.Array, size: int) -> tuple[jax.Array, jax.Array, int]:
-    """Keys to sort items by, which are `size` for those without an id; all keys once; and how many bits they have."""
+    """Keys to sort items by, `size` for those without an id; all keys once; and the number of their bits."""
     dtype = np.min_scalar_type(size)
     keys = jnp.where(_has_id(ids, count, size), ids, size).astype(dtype)
     return keys, jnp.arange(size + 1, dtype=dtype), max(1, size.bit_length())
@@ -254,7 +255,7 @@ def _sorted_by(ids: jax.Array, count: jax.Array, size: int) -> tuple[jax.Array, 
 
 @by_construction()
 def _order_of_ids(ids: jax.Array, count: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
-    """Items in the order of their ids, and where those of each id begin, `[size + 1]`."""
+    """Items in the order of their ids, and where each id begins there, `[size + 1]`."""
     keys, needles, bits = _sorted_by(ids, count, size)
     options: dict[str, Any] = {"descending": False, "count": None, "method": Method.FASTEST, "bits": bits}
     keys, order = run_sort_indices("reduce_by_id", keys, ABSENT, ABSENT, **options)
@@ -306,7 +307,7 @@ def _of_items(values: jax.Array, ids: jax.Array, count: jax.Array) -> jax.Array:
 
 
 def _add_rows(rows: jax.Array, indices: jax.Array, like: Aval) -> jax.Array:
-    """The transpose of a gather from an array like this: each of its rows gets the sum of what was taken of it."""
+    """The transpose of a gather from an array like this: each row gets the sum of its cotangents."""
     if not rows.size or not math.prod(like.shape):
         return jnp.zeros(like.shape, like.dtype)
 
@@ -318,7 +319,7 @@ def _add_rows(rows: jax.Array, indices: jax.Array, like: Aval) -> jax.Array:
 
 
 def _is_narrow_float(x: Aval) -> bool:
-    """Whether sums are made of integers (`ffi/ops/reduce_by_id/sum_by_id.cuh`)."""
+    """Whether sums are computed in integers (`ffi/ops/reduce_by_id/sum_by_id.cuh`)."""
     return jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize <= 4
 
 
@@ -333,10 +334,10 @@ def _in_any_order(op: Kind, x: Aval) -> bool:
 
 
 class _ReduceById(Operation):
-    """A reduction by id, which on CUDA has kernels where order does not matter, or states of all ids are few."""
+    """A reduction by id, for which CUDA has kernels if order does not matter, or if all ids have few states."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
-        """Whether the ids are to be sorted."""
+        """Whether the ids must be sorted."""
         del devices
         x, op = operands[0], Kind(attributes["op"])
         n, width = x.shape[-2:]

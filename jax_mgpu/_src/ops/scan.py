@@ -124,14 +124,14 @@ def scan(
       return_total: also return the combination of all live items.
       identity: the identity of a function `op`, a pytree like one item: needed for an exclusive scan, and for a total
         over possibly no items.
-      initial: what the scan begins with, an item that is combined before the first one, or a pytree of such: the first
-        result of an exclusive scan, which then needs no identity, but over a mesh axis. Totals have it too. Not for
-        `"mean"`, `"argmin"` and `"argmax"`.
+      initial: the initial value of the scan, an item that is combined before the first one, or a pytree of such. It is
+        the first result of an exclusive scan, which then needs no identity, except over a mesh axis. Totals include it.
+        Not for `"mean"`, `"argmin"` and `"argmax"`.
       map: a function of an item, or of an item and its position. `op` combines its results, which may have another
         structure and dtype; x is then any pytree of arrays with leading axis `n`. The CUDA kernels evaluate it as they
         load an item. Over a mesh axis, positions are those in the global array.
-      emit: a function of a state, which is what the scan gives at a position, or of a state and its position: the
-        mirror of `map`. The results are what it returns, any pytree, and 0 past the count; totals are states.
+      emit: a function of a state, which is the scan's value at a position, or of a state and its position: the mirror
+        image of `map`. The results are what it returns, any pytree, and 0 past the count; totals are states.
       dtype: convert the items to this dtype before a named `op` combines them: see `reduce`.
       commutative: a promise that a function `op` commutes, which may be faster.
       axis_name: scan the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`.
@@ -147,7 +147,7 @@ def scan(
 
     Time is O(n). The kernels read and write memory once (decoupled look-back, Merrill and Garland, 2016, here with a
     fixed tree of sums, so that float results are the same in every run). A function is compiled into the CUDA kernels.
-    Elsewhere, and where it cannot be compiled, a loop in plain JAX runs it, as it does `"logsumexp"`.
+    On other platforms, if it cannot be compiled, and for `"logsumexp"`, a loop in plain JAX runs it.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -384,7 +384,7 @@ def _begun(
     live: jax.Array | None,
     place: tuple[int, Any, Any, bool] | None,
 ) -> list[Any]:
-    """The results of a scan and its total, if there is one, combined with what the scan begins with."""
+    """The results of a scan and its total, if there is one, combined with the initial value."""
     if initial is None:
         return results
     if isinstance(op, Operator):
@@ -399,7 +399,7 @@ def _begun(
 
 
 def _combined_with(operator: Operator, results: Pytree, is_total: bool = False) -> Any:
-    """Results by a function, combined with what the scan begins with."""
+    """Results by a function, combined with the initial value."""
     rows = jax.tree.map(lambda x: x[None], results) if is_total else results
     begins = jax.tree.map(lambda i, x: jnp.broadcast_to(i, x.shape), operator.initial, rows)
     combined = operator.combine(begins, rows)
@@ -407,7 +407,7 @@ def _combined_with(operator: Operator, results: Pytree, is_total: bool = False) 
 
 
 def _begun_leaf(leaf: Leaf, initial: jax.Array, results: jax.Array) -> jax.Array:
-    """The same of one array by a name."""
+    """The same for one array by a name."""
     wide = accumulator_dtype(leaf.dtype)
     combine = builtin(leaf.kind, leaf.dtype).combine
     result: jax.Array = combine(jnp.broadcast_to(initial, results.shape).astype(wide), results.astype(wide)).astype(
@@ -417,7 +417,7 @@ def _begun_leaf(leaf: Leaf, initial: jax.Array, results: jax.Array) -> jax.Array
 
 
 def _initial_leaves(name: str, initial: Pytree, leaves: list[Leaf], restore: Callable[[Any], Any]) -> list[jax.Array]:
-    """What the scan of each array begins with."""
+    """The initial value of the scan of each array."""
     for leaf in leaves:
         if leaf.mean or leaf.kind.gives_index:
             raise value_error(name, "initial", "None for 'mean', 'argmin' and 'argmax'", "one")
@@ -430,7 +430,7 @@ def _initial_leaves(name: str, initial: Pytree, leaves: list[Leaf], restore: Cal
 
 
 def _moved_on(operator: Operator, results: Pytree, n: int, heads: jax.Array, count: jax.Array, reverse: bool) -> Any:
-    """An exclusive scan, of an inclusive one: each result belongs to the next item of its segment."""
+    """An exclusive scan from an inclusive one: each result belongs to the next item of its segment."""
     starts = segment_starts(n, heads)
     if reverse:
         places = jnp.arange(n, dtype=index_dtype("scan", "x", n))
@@ -440,9 +440,9 @@ def _moved_on(operator: Operator, results: Pytree, n: int, heads: jax.Array, cou
 
 
 def pieces(segments: GivenSegments) -> jax.Array:
-    """Heads for kernels: those of the segments, each followed by that of the gap behind it where they have ends.
+    """Heads for kernels: those of the segments, each followed by that of the gap after it if they have ends.
 
-    An empty segment, which may lie within another one, moves to the end of that.
+    An empty segment, which may lie within another one, moves to the end of that one.
     """
     heads, ends = segments.heads, segments.ends
     if ends is None or not heads.size:  # a batch over an Explicit mesh cannot reshape them
@@ -451,7 +451,7 @@ def pieces(segments: GivenSegments) -> jax.Array:
 
 
 def covered(n: int, heads: jax.Array) -> jax.Array:
-    """Which of n positions lie in a segment, by the heads of segments and gaps in turn."""
+    """Which of n positions lie in a segment, given alternating heads of segments and gaps."""
     turns = (jnp.arange(heads.shape[0]) % 2 == 0)[:, None]
     none = jnp.zeros((1,), bool)
     return REGISTRY["interval_expand"](values=turns, offsets=heads, total=ABSENT, fill_value=none, size=n)[0][:, 0]
@@ -466,22 +466,22 @@ def _from_first(n: int, heads: jax.Array) -> jax.Array:
 
 
 def inside_segments(x: Pytree, heads: jax.Array, *, gaps: bool) -> Any:
-    """The arrays of x, whose items of no segment take no part in derivatives: infinite ones there would give NaN.
+    """The arrays of x without derivatives of items in no segment: infinite ones there would give NaN.
 
-    These items are those before the first head, or, with `gaps`, those of every second head.
+    These are the items before the first head or, with `gaps`, those of every second head.
     """
     return jax.tree.map(lambda x: _inside(x, heads, gaps) if jnp.issubdtype(x.dtype, jnp.inexact) else x, x)
 
 
 def leaf_inside_segments(leaf: Leaf, heads: jax.Array, *, gaps: bool) -> Leaf:
-    """The same of an array by an operator whose partial derivatives depend on the items."""
+    """The same for an array with an operator whose partial derivatives depend on the items."""
     if leaf.made is None and leaf.kind not in (Kind.MUL, Kind.LOGSUMEXP):
         return leaf
     return dataclasses.replace(leaf, x=inside_segments(leaf.x, heads, gaps=gaps))
 
 
 def before_map(name: str, heads: SegmentsLike, ends: ArrayLike | None) -> Callable[[jax.Array], jax.Array]:
-    """The same of arrays that are mapped, whose number of items is not known yet."""
+    """The same for arrays that are mapped, whose number of items is not known yet."""
 
     def inside(x: jax.Array) -> jax.Array:
         with by_construction():  # the heads are checked where they are used
@@ -520,7 +520,7 @@ def _scan_leaf(
     x = leaf.x.astype(accumulator_dtype(leaf.x.dtype)) if leaf.mean else leaf.x
     combined = _scan_rows(x, heads, count, op=leaf.kind, **flags)
     counts: list[jax.Array] = []
-    if leaf.mean:  # of each place, the items that its sum has
+    if leaf.mean:  # the number of items in each sum
         ones = jnp.ones((n,), index_dtype(name, "x", n))
         counts = _scan(x=ones, heads=heads, count=count, op=Kind.ADD, **flags)
     results = [
@@ -531,7 +531,7 @@ def _scan_leaf(
 
 
 def _without_dead(leaf: Leaf, results: jax.Array, n: int, count: jax.Array) -> jax.Array:
-    """The results with 0 past the live items, where there are no means."""
+    """The results with 0 past the live items, unless they are means."""
     if not (leaf.mean and count.size):
         return results
     return jnp.where(live_mask(n, count).reshape(n, *[1] * len(leaf.trailing)), results, 0)
@@ -563,7 +563,7 @@ def scan_columns(
 
 
 def next_marked(marked: jax.Array, live: jax.Array) -> jax.Array:
-    """For each position the next one that is marked, or the number of live items."""
+    """For each position, the next marked one, or the number of live items."""
     (n,) = marked.shape
     places = jnp.where(marked, jnp.arange(n, dtype=live.dtype), n)
     return jnp.minimum(_scan(x=places, op=Kind.MIN, exclusive=True, reverse=True, total=False)[0], live)
@@ -594,25 +594,27 @@ def _jvp(primals: Operands, tangents: Tangents, *, op: int, **flags: int) -> tup
 
 
 def _expect_indices(x: Aval, heads: jax.Array) -> None:
-    """A derivative may need the indices of items where the scan itself does not."""
+    """A derivative may need the indices of items even if the scan itself does not."""
     index_dtype(f"derivative of {'segmented_scan' if heads.size else 'scan'}", "x", x.shape[0])
 
 
 def _extremum_tangents(
     kind: Kind, primals: Operands, dx: jax.Array, *, exclusive: int, reverse: int, total: int
 ) -> Sequence[jax.Array]:
-    """Tangents of a scan of minima or maxima: at each place, that of the extremum so far.
+    """Tangents of a scan of minima or maxima: at each position, that of the extremum so far.
 
-    An index stays until the scan reaches a better item, so the places of one index are a run that begins at that item.
-    A sum over each run, in which only the tangent of its first item is not 0, gives that tangent to all of them. Its
-    transpose is the sum the other way: nothing is gathered, and the index itself lists the heads of the runs.
+    An index stays until the scan reaches a better item, so the positions of one index form a run that begins at that
+    item. A sum over each run, in which only the tangent of its first item is not 0, gives that tangent to all of them.
+    Its transpose is the sum in the other direction: nothing is gathered, and the index itself lists the heads of the
+    runs.
     """
     flags = {"exclusive": exclusive, "reverse": reverse, "total": total}
     indices, *last = _scan.run(primals, op=kind.index_of, **flags)
     positions = jnp.arange(dx.shape[0], dtype=indices.dtype)
-    by = (-1 if reverse else 1) if exclusive else 0  # from an item to the first place that has its index
+    by = (-1 if reverse else 1) if exclusive else 0  # from an item to the first position that has its index
     firsts = jnp.where(indices == positions - by, shifted(dx, by), 0)
-    # A place without an index is a run of its own. Backwards, the index is where a run ends, and the next one begins.
+    # A position without an index is a run of its own. In reverse, the index is where a run ends and the next one
+    # begins.
     heads = jnp.where(indices < 0, positions, indices + by) + int(reverse)
     tangents = _scan(x=firsts, heads=heads, op=Kind.ADD, exclusive=False, reverse=reverse, total=False)
     return [*tangents, *(take_or_fill(dx, i, unique=True) for i in last)]
@@ -631,10 +633,10 @@ def _product_tangents(primals: Operands, dx: jax.Array, *, reverse: int, **flags
 
 
 def _logsumexp_tangents(primals: Operands, dx: jax.Array, *, reverse: int, **flags: int) -> Sequence[jax.Array]:
-    """Tangents of a scan of logarithms of sums of powers: means of tangents, weighted by the powers.
+    """Tangents of a scan of logsumexp: means of tangents, weighted by the powers.
 
-    Powers are relative to the largest item so far, and running sums of them shrink by its growth. As in reductions, an
-    infinite item has the weight NaN, beside which all others have 0, and a NaN makes the weights of all items NaN.
+    Powers are relative to the largest item so far, and their running sums shrink when it grows. As in reductions, an
+    infinite item has the weight NaN and all others 0, and a NaN makes the weights of all items NaN.
     """
     wide = accumulator_dtype(dx.dtype)
     x, heads, count = primals.x.astype(wide), primals.heads, primals.count
@@ -642,7 +644,7 @@ def _logsumexp_tangents(primals: Operands, dx: jax.Array, *, reverse: int, **fla
     largest = jax.lax.stop_gradient(_scan(x=x, heads=heads, count=count, op=Kind.MAX, **inclusive)[0])
     before = shifted(largest, -1 if reverse else 1)
     is_same = (before == largest) | jnp.isnan(largest)
-    # Where a segment starts the factor is not used, but has to be a number.
+    # At the start of a segment the factor is not used, but must be finite.
     factors = jnp.where(is_same, 1, jnp.nan_to_num(jnp.exp(jnp.minimum(before - largest, 0))))
     nothing = x == -jnp.inf
     powers = jnp.where(nothing, 0, jnp.exp(jnp.where(nothing, 0, x) - jnp.where(nothing, 0, largest)))
@@ -664,7 +666,7 @@ def _along(
     reverse: int,
     total: int,
 ) -> Sequence[jax.Array]:
-    """Tangents of a scan and its total: a linear recurrence of the terms, and a part of each of its values."""
+    """Tangents of a scan and its total: a linear recurrence of the terms, and a share of each of its values."""
     heads, count = primals.heads, primals.count
     tangents = recurrence(factors, terms, heads, count, reverse=reverse)
     if shares is not None:
@@ -682,7 +684,7 @@ def _along(
 def _transpose(
     cotangents: Sequence[Any], operands: Operands, *, op: int, exclusive: int, reverse: int, total: int
 ) -> jax.Array:
-    """A scan of sums adds each item to what follows it, so its transpose is the scan the other way."""
+    """A scan of sums adds each item to all later ones, so its transpose is the scan in the other direction."""
     del total
     x = operands.x
     result = jnp.zeros(x.shape, x.dtype)
@@ -696,7 +698,7 @@ def _transpose(
 
 
 class _Scan(Operation):
-    """A scan. No kernel's states are pairs, as those of logsumexp are."""
+    """A scan. No kernel has pairs as states, which logsumexp needs."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
         del operands, platform, devices

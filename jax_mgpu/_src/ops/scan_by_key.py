@@ -1,4 +1,4 @@
-"""Scans that begin anew with each run of equal keys."""
+"""Scans that restart at each run of equal keys."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def segmented_softmax(
     count: ArrayLike | None = None,
     axis_name: AxisName | None = None,
 ) -> jax.Array:
-    """The softmax of each segment, as `jax.nn.softmax` over axis 0 of it.
+    """The softmax of each segment, as `jax.nn.softmax` over its axis 0.
 
     Args:
       x: `[n, …]`, floats; each trailing position has a softmax of its own.
@@ -50,8 +50,8 @@ def segmented_softmax(
         the result 0. See `segmented_reduce`.
       count: the number of live items, an integer scalar (default `n`). Results past it are 0.
       axis_name: take the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. A device's
-        heads are those of the segments that start among its own items, counted from the first of these; a segment goes
-        on over the devices that follow, up to the next head.
+        heads are those of the segments that start among its own items, counted from the first of these; a segment
+        continues on the next devices, up to the next head.
 
     Returns:
       `[n, …]`, of the type of `x`: positive numbers whose sum over each segment is 1. float16 and bfloat16 are computed
@@ -61,11 +61,11 @@ def segmented_softmax(
       TypeError: `x` does not hold floats of 16 to 64 bits, or heads or count are not integers.
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    Sums are in a fixed order. Derivatives of any order. Time is O(n + m), whatever the lengths of the segments. On a
-    GPU, where an item is one number, a tile reads and writes items of segments inside the tile once, and items of
-    segments that cross its edges twice (the parts are joined as in Milakov and Gimelshein, "Online normalizer
-    calculation for softmax", 2018). Otherwise the results of two segmented reductions are repeated over the segments;
-    over a mesh axis there are four segmented scans.
+    Sums have a fixed order. There are derivatives of any order. Time is O(n + m) for any lengths of the segments. On a
+    GPU, if an item is one number, a tile reads and writes items of segments inside of it once, and items of segments
+    that cross its edges twice (the parts are joined as in Milakov and Gimelshein, "Online normalizer calculation for
+    softmax", 2018). Otherwise the results of two segmented reductions are repeated over the segments; over a mesh axis
+    there are four segmented scans.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -120,7 +120,7 @@ def _normalize(
     *,
     log: bool,
 ) -> jax.Array:
-    """Reads the arguments; each trailing position is a column of its own, with a segment in front of the first head."""
+    """Reads the arguments; each trailing position is its own column, with a segment before the first head."""
     x = expect_floats(name, x)
     n = x.shape[0]
     segments = segment_operands(name, heads, ends, count, n, axis_name=axis_name, whole=True)
@@ -130,7 +130,7 @@ def _normalize(
     if axis_name is not None:
         wide = widened(whole_axes(x))
         return over_axis(mesh.segments.segmented_softmax, name, axis_name, wide, heads, count, log=log).astype(x.dtype)
-    # A compiled function may close over NumPy's arrays, which jax.custom_jvp refuses; a copy is JAX's own.
+    # A compiled function may close over NumPy arrays, which jax.custom_jvp refuses; a copy is a JAX array.
     rows = jnp.copy(whole_axes(x)).reshape(n, -1)
     if segments.ends is None:
         return softmax_rows(rows, heads, count, log=log).reshape(x.shape)
@@ -140,7 +140,7 @@ def _normalize(
 
 
 def softmax_rows(rows: jax.Array, heads: jax.Array, count: jax.Array, *, log: bool) -> jax.Array:
-    """The softmax of each column of rows over each segment, and of the rows in front of the first head; 0 past them."""
+    """The softmax of each column of rows over each segment, and of the rows before the first head; 0 past them."""
     function = _log_softmax if log else _softmax
     return function(rows, heads_from_zero(heads), in_program(count))
 
@@ -185,7 +185,7 @@ def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[
 
 
 def _run(x: jax.Array, heads: jax.Array, count: jax.Array, *, log: bool) -> jax.Array:
-    """Of rows `[n, d]`. Columns lie apart in memory: several are composed of reductions of rows."""
+    """For rows `[n, d]`. Columns are strided in memory, so several are composed of reductions of rows."""
     if x.shape[1] > 1:
         return _compose(x, heads, count, log=log)
     return _segmented_softmax(x=x[:, 0], heads=heads, count=count, log=log)[0][:, None]
@@ -204,7 +204,7 @@ def _compose(x: jax.Array, heads: jax.Array, count: jax.Array, *, log: bool) -> 
 
 
 def widened(x: jax.Array) -> jax.Array:
-    """Items of the type in which they are added up."""
+    """Items in the type in which they are added up."""
     return x.astype(accumulator_dtype(x.dtype))
 
 

@@ -110,7 +110,7 @@ def segmented_sort(
     less: LessFunction | None = None,
     axis_name: AxisName | None = None,
 ) -> Any:
-    """Sorts each segment of `keys`, stable, with the values that belong to them.
+    """Sorts each segment of `keys`, stably, with their values.
 
     Args:
       keys: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits. Floats are in the order of `jax.lax.sort`: NaN
@@ -120,17 +120,19 @@ def segmented_sort(
         without `ends`, `flags` and `count`.
       values: a pytree of arrays with leading axis `n`, of any dtype and trailing shape, moved along with the keys.
       ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`. Items outside of all segments stay
-        where they are, position 0 too unless it is listed. Segments do not overlap; one that ends where it starts, or
-        before, is empty. Without `ends` a segment ends where the next begins.
-      flags: the segments in the other form, instead of heads: `bool[n]`, or `uint32[ceil(n / 32)]` with item `i` at bit
-        `i % 32` of word `i // 32`. A set flag starts a segment.
-      descending: sort in the reverse order; equal keys stay in input order. A tuple of bools is a direction a column.
+        where they are, also at position 0 unless it is listed. Segments do not overlap; one that ends where it starts,
+        or before, is empty. Without `ends`, a segment ends where the next begins.
+      flags: the segments as flags instead of heads: `bool[n]`, or `uint32[ceil(n / 32)]` with item `i` at bit `i % 32`
+        of word `i // 32`. A set flag starts a segment.
+      descending: sort in the reverse order; equal keys stay in input order. A tuple of bools gives a direction for each
+        column.
       count: the number of live items, an integer scalar (default `n`). Items past it stay where they are.
-      less: an order in place of that of numbers; see `mergesort`. Cannot be combined with `descending` or `axis_name`.
+      less: a comparator that replaces the order of numbers; see `mergesort`. Cannot be combined with `descending` or
+        `axis_name`.
       axis_name: sort the segments of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`; columns
         may have up to 64 bits in all. Heads and flags are those of the segments that start among a device's own items;
-        a segment continues on the devices that follow, up to the next head. The number of items of a device does not
-        change, and slots past it hold 0.
+        a segment continues on the next devices, up to the next head. A device keeps its number of items, and slots past
+        it hold 0.
 
     Returns:
       The sorted keys, bit for bit a permutation of the input; with values, `(keys, values)`. Columns come back as the
@@ -141,11 +143,11 @@ def segmented_sort(
       ValueError: an argument's shape is not one of the above, both or neither of heads and flags are given, or ends
         without heads; 2^31 items or more as for `mergesort`.
 
-    Time is O(n log t) for tiles of t items and O(n log(s / t)) for segments of s > t items, whatever the mixture of
-    lengths; scratch memory is one copy of keys and values. The algorithm is a block sort and merge rounds that stop
-    where a segment is done (Baxter, moderngpu, 2013), with runs counted from each segment's own start. On a GPU, few
-    heads for all items make long segments, which are sorted by digits as in `sort`. Columns cost as in `mergesort`.
-    With ends, items between segments are marked first, in flags of n bytes.
+    Time is O(n log t) for tiles of t items and O(n log(s / t)) for segments of s > t items, in any mixture of lengths;
+    scratch memory is one copy of keys and values. The algorithm is a block sort and merge rounds that stop when a
+    segment is done (Baxter, moderngpu, 2013), with runs counted from each segment's own start. On a GPU, if there are
+    few heads, the long segments are sorted by digits as in `sort`. Columns cost as in `mergesort`. With ends, items
+    between segments are marked first, in flags of n bytes.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -211,7 +213,7 @@ def segmented_sort_indices(
     less: LessFunction | None = None,
     axis_name: AxisName | None = None,
 ) -> tuple[Any, jax.Array]:
-    """Sorts each segment of `keys` and tells where each key came from.
+    """Sorts each segment of `keys`, and gives the position that each key came from.
 
     Args:
       keys: see `segmented_sort`.
@@ -281,14 +283,14 @@ def _segments(
 
 
 def flags_of_gaps(heads: jax.Array, ends: jax.Array, n: int) -> jax.Array:
-    """Flags for segments that have ends: each segment's start is one, and so is each item between segments."""
+    """Flags for segments that have ends, set at each segment's start and at each item between segments."""
 
     def flags_of(heads: jax.Array, ends: jax.Array) -> jax.Array:
         starts, stops = heads_inside(heads, n), heads_inside(ends, n)
         dtype = common_dtype(starts, stops)
         starts = starts.astype(dtype)
         stops = jnp.maximum(stops.astype(dtype), starts)
-        # A gap reaches from the greatest end so far to the next head. An empty segment may lie within another one.
+        # A gap reaches from the largest end so far to the next head. An empty segment may lie within another one.
         first, last = jnp.zeros((1,), dtype), jnp.full((1,), n, dtype)
         gap_starts = jnp.concatenate([first, scan(stops, "max")])
         lengths = jnp.maximum(jnp.concatenate([starts, last]) - gap_starts, 0)
@@ -297,6 +299,6 @@ def flags_of_gaps(heads: jax.Array, ends: jax.Array, n: int) -> jax.Array:
         flags = scatter_rows(marks, gap_starts, offsets, total[None], nothing)[:, 0]
         return flags.at[jnp.where(stops > starts, starts, n)].set(True, mode="drop")
 
-    if not heads.size or n == 0:  # everything lies in a gap
+    if not heads.size or n == 0:  # all items are in a gap
         return jnp.ones((n,), jnp.bool_)
     return automatic(flags_of)(heads, ends)

@@ -1,4 +1,4 @@
-"""Selection: rows by index, the items that a mask keeps, in front or alone, and the starts of runs of equal items."""
+"""Selection: rows by index, the items that a mask keeps, partitions, and the starts of runs of equal items."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ class Selection(NamedTuple):
     """The result of `select` and `partition`.
 
     Attributes:
-      values: the kept items, in order, in the structure of `x`; each leaf `[size, …]`. Of `partition`, all other items
-        follow.
+      values: the kept items, in order, in the structure of `x`; each leaf `[size, …]`. After a `partition`, all other
+        items follow.
       count: the number of kept items, a scalar. It can exceed `size`: then `values` has the first `size` items.
 
     Example:
@@ -93,8 +93,8 @@ class SelectedIndices(NamedTuple):
     """The result of `select_indices`.
 
     Attributes:
-      indices: `[size]`, where the kept items are, in order; past `count` `n`, or the fill value.
-      count: the number of kept items, a scalar. It can exceed `size`: then the first `size` ones are told.
+      indices: `[size]`, the positions of the kept items, in order; past `count`, `n` or the fill value.
+      count: the number of kept items, a scalar. It can exceed `size`: then `indices` has the first `size` ones.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -108,7 +108,7 @@ class SelectedIndices(NamedTuple):
 
 
 class Runs(NamedTuple):
-    """The runs of equal neighbours that `run_starts` finds. They are a ragged batch of runs: one row a segment.
+    """The runs of equal neighbours that `run_starts` finds, a ragged batch of runs with one row per segment.
 
     Attributes:
       starts: `[size]`, the position at which each run starts; `n` past the last run, so they can serve as heads.
@@ -132,15 +132,15 @@ class Runs(NamedTuple):
 def take(x: Pytree, indices: ArrayLike | Groups, *, fill_value: ArrayLike | None = None) -> Any:
     """Takes rows by their indices.
 
-    A gradient adds up what a row receives in float32 at least, in one order in every run. `jnp.take` adds in the type
-    of `x`, where a sum of bfloat16 ones stops at 256, and on a GPU in any order.
+    A gradient adds up a row's contributions in float32 or wider, in a fixed order. `jnp.take` adds in the type of `x`,
+    where a sum of bfloat16 ones stops at 256, and on a GPU in any order.
 
     Args:
       x: an array or a pytree of arrays with leading axis `n`, of any dtype and trailing shape.
-      indices: an array of integers of any shape. They may repeat. Or the `Groups` of `[k]` of them: then the transpose,
-        which finds the items of each row, sorts nothing.
-      fill_value: the value of rows whose index lies outside of `x`, a scalar; converted to each dtype. None is 0. A
-        negative index lies outside too: -1 stands for no row.
+      indices: an array of integers of any shape, which may repeat. Or the `Groups` of `[k]` indices: then the
+        transpose, which needs the items of each row, sorts nothing.
+      fill_value: the value of rows whose index is outside of `x`, a scalar, converted to each dtype; None means 0.
+        Negative indices are outside too: -1 stands for no row.
 
     Returns:
       The pytree of rows, `[*indices.shape, ...]` each.
@@ -175,7 +175,7 @@ def take(x: Pytree, indices: ArrayLike | Groups, *, fill_value: ArrayLike | None
 
 
 def _take_groups(name: str, x: Pytree, groups: Groups, n: int, fill_value: ArrayLike) -> Any:
-    """Rows that are repeated for the items of each, in the order of the ids, and brought to the places of these."""
+    """Repeats each row for the items of its id, in the order of the ids, and moves them to the items' positions."""
     order, heads, count = group_operands(name, groups, None, n)
     items = order.shape[0]
 
@@ -190,20 +190,19 @@ def _take_groups(name: str, x: Pytree, groups: Groups, n: int, fill_value: Array
 
 @jit_eager()
 def inverse_permutation(order: ArrayLike, *, count: ArrayLike | None = None) -> jax.Array:
-    """Where each item went: the permutation that undoes another, such as one from `argsort`.
+    """The inverse of a permutation, such as one from `argsort`: where each item went.
 
     Args:
-      order: `[n]`, distinct integers from 0 to `n - 1`: which item is at each place.
-      count: the number of live places, an integer scalar (default `n`). Places past it are never read.
+      order: `[n]`, distinct integers from 0 to `n - 1`: the item at each position.
+      count: the number of live positions, an integer scalar (default `n`). Positions past it are never read.
 
-    Returns:
-      `[n]`: the place of each item, -1 for one that is at no live place; int32, or int64 from 2^31 items on.
+    Returns: `[n]`: the position of each item, -1 for one without a live position; int32, or int64 from 2^31 items on.
 
     Raises:
       TypeError: `order` or count are not integers.
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    Time is that of one scatter; on a GPU, of more than 2^23 items, that of a sort, which takes less.
+    Time is that of one scatter; on a GPU, for more than 2^23 items, that of a sort, which is faster.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -290,7 +289,7 @@ def select_indices(
     count: ArrayLike | None = None,
     axis_name: AxisName | None = None,
 ) -> SelectedIndices:
-    """The positions where a mask is set.
+    """The positions at which a mask is set.
 
     Args:
       keep: `bool[n]`.
@@ -336,7 +335,7 @@ def select_indices(
 def partition(
     x: Pytree, keep: ArrayLike, *, count: ArrayLike | None = None, axis_name: AxisName | None = None
 ) -> Selection:
-    """Moves the items where a mask is set to the front and the others behind them; both keep their order.
+    """Moves the items at which a mask is set to the front, followed by the others; both keep their order.
 
     Args:
       x: a pytree of arrays with leading axis `n`, of any dtype and trailing shape.
@@ -405,14 +404,14 @@ def run_starts(
         segment whether listed or not; a repeated head is an empty segment; a head past the last item is padding. Or
         `Segments`, then without `ends` and `count`.
       size: the static number of starts (default `n`).
-      least: the static least length of a run: shorter ones are left out.
+      least: the static smallest length of a run: shorter runs are left out.
       ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`, and no run starts outside of all
         segments. See `segmented_reduce`.
       count: the number of live items, an integer scalar (default `n`).
       axis_name: find the runs of the items of all devices of a mesh axis, or of a tuple of axes, within
         `jax.shard_map`. A device's starts and heads are those among its own items, counted from the first of these; a
-        run continues on the devices that follow, up to the next start. Position 0 starts a segment on the first device
-        that has items, and on another device if it is listed. Columns may have up to 64 bits in all.
+        run continues on the next devices, up to the next start. Position 0 starts a segment on the first device that
+        has items, and on another device if it is listed. Columns may have up to 64 bits in all.
 
     Returns:
       `Runs`: the starts, the place among them where the runs of each segment begin, and the number of runs.
@@ -469,20 +468,20 @@ def unique(
     return_counts: bool = False,
     axis_name: AxisName | None = None,
 ) -> tuple[Any, ...]:
-    """The distinct keys in ascending order, as `jnp.unique` gives them.
+    """The distinct keys in ascending order, as in `jnp.unique`.
 
     Args:
       keys: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits, in any order. All NaNs are equal, and so are the
-        zeros. Or columns: a tuple of 1 to 8 such arrays, compared column by column, the first one first.
+        zeros. Or columns: a tuple of 1 to 8 such arrays, compared one after the other.
       size: the static number of results.
       count: the number of live items, an integer scalar (default `n`).
-      return_index: whether to tell where each key occurs first.
-      return_inverse: whether to tell, for each item, which of the results it is.
-      return_counts: whether to tell how often each key occurs.
+      return_index: whether to return the position of each key's first occurrence.
+      return_inverse: whether to return, for each item, its position among the results.
+      return_counts: whether to return how often each key occurs.
       axis_name: take the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. The keys
-        are sorted over all devices; a distinct key is on the device that then has the first of its copies. `size` and
-        the number are the device's own. Indices are positions in the global array. The inverse stays with its item, and
-        tells the place among the results of all devices. Columns may have up to 64 bits in all.
+        are sorted over all devices; a distinct key belongs to the device that then has its first copy. `size` and the
+        number are the device's own. Indices are positions in the global array. The inverse stays with its item, and
+        refers to the results of all devices. Columns may have up to 64 bits in all.
 
     Returns:
       A tuple. First come the keys, `[size]`, or the tuple of columns, each the first of its equal keys in the input.
@@ -557,7 +556,7 @@ def select_rows(
 
 
 def positions(keep: jax.Array, count: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
-    """Where items are kept, `n` past the last one, and how many are."""
+    """The positions of kept items, `n` past the last one, and their number."""
     found, total = _select(
         x=NO_ROWS, keep=keep, count=count, fill_value=NO_FILL, size=size, indices=True, partition=False
     )
@@ -565,7 +564,7 @@ def positions(keep: jax.Array, count: jax.Array, size: int) -> tuple[jax.Array, 
 
 
 def ranks(keep: jax.Array, count: jax.Array) -> jax.Array:
-    """How many items are kept before each."""
+    """The number of kept items before each."""
     n = keep.shape[0]
     marks = (whole_axes(keep) & live_mask(n, count)).astype(index_dtype("select", "keep", n))
     return scan(marks, exclusive=True)
@@ -594,7 +593,7 @@ def _fallback(
 
 
 def _places(keep: jax.Array, count: jax.Array, partition: int) -> tuple[jax.Array, jax.Array]:
-    """The place to which each item goes, past all places if it goes nowhere, and how many are kept."""
+    """The destination of each item, past all positions if it has none, and the number of kept items."""
     (n,) = keep.shape
     dtype = index_dtype("select", "keep", n)
     kept = keep & live_mask(n, count)
@@ -621,15 +620,15 @@ def _jvp(primals: Operands, tangents: Tangents, **attributes: int) -> tuple[Any,
 
 
 def _transpose(cotangents: Sequence[Any], operands: Operands, *, size: int, indices: int, partition: int) -> jax.Array:
-    """Each item gets the cotangent of its place."""
+    """Each item gets the cotangent of its destination."""
     del indices
     places, _ = _places(operands.keep, operands.count, partition)
     places = jnp.where(places < size, places, size)
     return take_or_fill(cotangents[0], places, unique=True)
 
 
-# With `indices` the result is the positions, and x and fill_value are not read. With `partition` the other items follow
-# those that are kept, and those past the count stay where they are.
+# With `indices`, the results are positions, and x and fill_value are not read. With `partition`, the other items follow
+# the kept ones, and those past the count stay where they are.
 _select = Operation(
     "select",
     operands={"x": 2, "keep": 1, "count": 1, "fill_value": 1},

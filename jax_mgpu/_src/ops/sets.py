@@ -110,33 +110,32 @@ def set_intersection(
       size: the static length of the result (default `min(n_a, n_b)`).
       duplicates: False promises that no key occurs twice in a, nor twice in b, and saves time.
       fill_value: the value of keys and values past the last one, a scalar; converted to the dtype of each.
-      descending: whether a and b, and the result, are in descending order; a tuple of bools is a direction a column. It
-        cannot be combined with `less`.
+      descending: whether a and b, and the result, are in descending order; a tuple of bools gives a direction for each
+        column. It cannot be combined with `less`.
       assume_sorted: whether a and b are sorted. False takes keys in any order, and sorts both with their values; not
         over a mesh axis.
       a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
       b_count: the same for b (default `n_b`).
-      less: the order, in place of that of numbers; see `mergesort`. Keys are equal where neither comes first.
+      less: a comparator that replaces the order of numbers; see `mergesort`. Keys are equal if neither comes first.
         Cannot be combined with `axis_name`.
-      axis_name: work on the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`;
-        columns have up to 64 bits then. Each device gets a part of the result, of about equally many items of a and b.
+      axis_name: work on the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`; columns
+        may then have up to 64 bits. Each device gets a part of the result, from about equally many items of a and b.
         `size` and the number are the device's own. The default of `size` is the most that a part can have: n_a + n_b,
-        half for the intersection.
+        half of it for the intersection.
       aligned: over a mesh axis, whether a and b are results of `align`. Then no item moves to another device. The
         default of `size` is n_a, for a union or symmetric difference n_a + n_b.
 
-    Returns:
-      A `SetResult`: keys and values as they are in a, bit for bit, and their number.
+    Returns: A `SetResult`: keys and values as in a, bit for bit, and their number.
 
     Raises:
       TypeError: an argument's dtype is not one of the above, or `size` is not static.
       ValueError: an argument's shape is not one of the above; 2^31 items or more in both inputs together without
         `jax_enable_x64`.
 
-    Time is O(n_a + n_b), each key read once and each result written once. Equal parts of both inputs are found by
-    balanced path (Baxter, moderngpu, 2013), which puts the r-th copy of a key in a and the r-th in b into the same
-    part. A scan with decoupled look-back (Merrill and Garland, 2016) finds the place of the results, in the same pass.
-    Columns cost as in `merge`.
+    Time is O(n_a + n_b), each key read once and each result written once. Balanced path finds equal parts of both
+    inputs (Baxter, moderngpu, 2013), such that the r-th copies of a key in a and in b are in the same part. A scan with
+    decoupled look-back (Merrill and Garland, 2016) finds where the results go, in the same pass. Columns cost as in
+    `merge`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -395,7 +394,7 @@ def _on_device(asked: SetCall, pair: KeyPair, a_values: Pytree, b_values: Pytree
 
 
 def _over_axis(asked: SetCall, pair: KeyPair, a_values: Pytree, b_values: Pytree) -> SetResult:
-    """A device's part of the result. Columns are the code that holds them, and floats among them travel as values."""
+    """A device's part of the result. Columns become the code that holds them; floats among them travel as values."""
     name, kind = asked.name, asked.kind
     size = None if asked.size is None else static_size(name, "size", asked.size)
     a, b, a_count, b_count = pair.code_operands
@@ -439,7 +438,7 @@ def _fallback(
     size: int,
     payload: int,
 ) -> Sequence[jax.Array]:
-    """Sorts both together; each copy counts the copies of its key on either side, and kept items move up."""
+    """Sorts both together; each copy counts the copies of its key on either side, and kept items are compacted."""
     n_a, n = a.shape[0], a.shape[0] + b.shape[0]
     index = index_dtype("set operation", "a and b", n)
     if n == 0:
@@ -497,7 +496,7 @@ def _jvp(primals: Operands, tangents: Tangents, *, payload: int, **attributes: i
 
 
 def _given(b_values: jax.Array, kind: int) -> jax.Array | None:
-    """B's values, where the operation takes some."""
+    """B's values, if the operation takes any."""
     return b_values if kind in TAKES_B else None
 
 

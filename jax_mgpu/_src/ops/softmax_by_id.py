@@ -24,10 +24,10 @@ __all__ = ["log_softmax_by_id", "softmax_by_id"]
 
 @jit_eager("size")
 def softmax_by_id(x: ArrayLike, ids: ArrayLike | Groups, size: int) -> jax.Array:
-    """The softmax over the items of each id, whatever their order.
+    """The softmax over the items of each id, in any order.
 
-    It is attention over the edges of a graph whose edges are in no order; `segmented_softmax` is the form for items
-    that are sorted by id.
+    Use it for attention over the edges of a graph in any order; `segmented_softmax` is the form for items that are
+    sorted by id.
 
     Args:
       x: `[n, …]`, floats; each trailing position has a softmax of its own.
@@ -44,8 +44,8 @@ def softmax_by_id(x: ArrayLike, ids: ArrayLike | Groups, size: int) -> jax.Array
       ValueError: an argument's shape is not one of the above; a size that is negative; 2^31 items or more without
         `jax_enable_x64`.
 
-    Sums are as those of `reduce_by_id`, the same in every run. Derivatives of any order; an item without an id has
-    none. Time is that of two calls of `reduce_by_id`, for a maximum and a sum, and of two gathers.
+    Sums are those of `reduce_by_id`, the same in every run. There are derivatives of any order; items without an id
+    have none. Time is that of two calls of `reduce_by_id`, for a maximum and a sum, and of two gathers.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -93,7 +93,7 @@ def _normalize(
         raise value_error(name, "ids", f"one for each item of x, {n}", describe(ids))
     if x.size == 0 or size == 0:
         return jnp.zeros_like(x)
-    # A compiled function may close over NumPy's arrays, which jax.custom_jvp refuses; a copy is JAX's own.
+    # A compiled function may close over NumPy arrays, which jax.custom_jvp refuses; a copy is a JAX array.
     rows = jnp.copy(whole_axes(x)).reshape(n, -1)
     has_id = jnp.broadcast_to(_has_id(ids, ABSENT, size)[:, None], rows.shape)
     results = function(select(has_id, rows, jnp.zeros_like(rows)), jnp.copy(ids), size)
@@ -102,7 +102,7 @@ def _normalize(
 
 
 def _of_groups(x: jax.Array, groups: tuple[jax.Array, jax.Array, jax.Array], *, log: bool) -> jax.Array:
-    """The softmax of segments of the items in the order of their ids, each brought back to its place."""
+    """The softmax of segments of the items in the order of their ids, moved back to the items' positions."""
     order, heads, count = groups
     if x.size == 0 or heads.size == 0:
         return jnp.zeros_like(x)
@@ -143,17 +143,17 @@ def _log_softmax_jvp(
 
 
 def _shifted(x: jax.Array, ids: jax.Array, size: int) -> jax.Array:
-    """Items, in float32 at least, less the largest of their id."""
+    """Items minus the largest of their id, in float32 or wider."""
     x = widened(x)
     return x - _per_item(x, ids, size, Kind.MAX)
 
 
 def _per_item(rows: jax.Array, ids: jax.Array, size: int, op: Kind) -> jax.Array:
-    """The combination of all rows of each item's id; 0 without one."""
+    """The combination of all rows of each item's id; 0 for items without one."""
     return gather(_reduce_by_id(x=rows, ids=ids, op=op, wide=False, size=size)[0], ids)
 
 
 def _sums(powers: jax.Array, ids: jax.Array, size: int) -> jax.Array:
-    """The sum of each item's id; 1 without one, so that nothing is divided by 0."""
+    """The sum of each item's id; 1 for items without one, so that nothing is divided by 0."""
     sums = _reduce_by_id(x=powers, ids=ids, op=Kind.ADD, wide=False, size=size)[0]
     return take_or_fill(sums, ids, jnp.ones((1,), sums.dtype))

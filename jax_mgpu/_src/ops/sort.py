@@ -1,4 +1,4 @@
-"""sort and argsort, which choose the fastest way."""
+"""sort and argsort, which choose the fastest method."""
 
 from __future__ import annotations
 
@@ -71,19 +71,20 @@ def sort(
     axis_name: AxisName | None = None,
     even: bool = True,
 ) -> Any:
-    """Sorts `keys`, stable, with the values that belong to them, in the fastest way for their type and number.
+    """Sorts `keys`, stably, with their values, by the fastest method for their type and number.
 
     Args:
       keys: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits. Floats are in the order of `jax.lax.sort`: NaN
         is largest, the two zeros are equal. Or columns: a tuple of 1 to 8 such arrays, compared one after the other.
       values: a pytree of arrays with leading axis `n`, of any dtype and trailing shape, moved along with the keys.
-      descending: sort in the reverse order; equal keys stay in input order. A tuple of bools is a direction a column.
+      descending: sort in the reverse order; equal keys stay in input order. A tuple of bools gives a direction for each
+        column.
       count: the number of live items, an integer scalar (default `n`). Items past it stay where they are.
-      bits: a promise that the keys are integers from 0 to `2**bits - 1`. Fewer bits may take less time.
+      bits: a promise that the keys are integers from 0 to `2**bits - 1`. Fewer bits may be faster.
       axis_name: sort the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`; columns
         may have up to 64 bits in all.
-      even: over a mesh axis, devices get numbers of items that differ by at most one; if False, devices are filled from
-        the first one on.
+      even: over a mesh axis, the devices' numbers of items differ by at most one; if False, devices are filled from the
+        first one on.
 
     Returns:
       The sorted keys, bit for bit a permutation of the input; with values, `(keys, values)`. Columns come back as the
@@ -96,11 +97,11 @@ def sort(
         with values other than one vector of 4- or 8-byte items, without `jax_enable_x64`.
 
     Time is O(n b) for keys of b bits; scratch memory is one copy of keys and values. On a GPU, long arrays are sorted
-    by digits of 8 bits (Adinets and Merrill, "Onesweep: A Faster Least Significant Digit Radix Sort for GPUs", 2022);
-    a digit that all keys share costs nothing. Short arrays are sorted by merging, as `mergesort` does; rows of a batch
-    whose keys have 16 bits at most, or `bits` of no more, by digits in one launch. Values of up to 8 bytes a row travel
-    with the keys; others are gathered by the sorted indices. Several columns are sorted by one code, or one after the
-    other.
+    by digits of 8 bits (Adinets and Merrill, "Onesweep: A Faster Least Significant Digit Radix Sort for GPUs", 2022); a
+    digit that all keys share costs nothing. Short arrays are sorted by merging, as in `mergesort`. Rows of a batch
+    whose keys have at most 16 bits, or at most 16 `bits`, are sorted by digits in one launch. Values of up to 8 bytes
+    per row travel with the keys; others are gathered by the sorted indices. Several columns are sorted by one code, or
+    one after the other.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -136,7 +137,7 @@ def argsort(
     axis_name: AxisName | None = None,
     even: bool = True,
 ) -> Any:
-    """The indices that sort `keys`, stable, as `jax.numpy.argsort`.
+    """The indices that sort `keys`, stably, as in `jax.numpy.argsort`.
 
     Args:
       keys: see `sort`.
@@ -181,7 +182,7 @@ def run_sort(
     axis_name: AxisName | None = None,
     even: bool = True,
 ) -> Any:
-    """Keys, checked, sorted within segments, with the pytree of values that belong to them, if there is one.
+    """Keys, checked and sorted within segments, with the pytree of their values, if there is one.
 
     Over a mesh axis there are no segments.
     """
@@ -204,7 +205,7 @@ def run_sort(
 
 
 def _has_nothing_to_sort(keys: jax.Array | Columns, given: dict[str, Any]) -> bool:
-    """Whether there is one item at most. Counts, heads and flags go to the sort, with which their checks run."""
+    """Whether there is at most one item. Counts, heads and flags still go to the sort, which runs their checks."""
     return surely(lambda: keys.shape[0] <= 1) and not any(given[name].size for name in ("heads", "flags", "count"))
 
 
@@ -225,7 +226,7 @@ def run_sort_indices(
     axis_name: AxisName | None = None,
     even: bool = True,
 ) -> tuple[Any, jax.Array]:
-    """Keys, checked, sorted within segments, and the place that each came from."""
+    """Keys, checked and sorted within segments, and the position that each came from."""
     if axis_name is not None:
         options = _mesh_options(operation, keys, descending, count, even, method, bits)
         result: tuple[Any, jax.Array] = over_axis(mesh.sorts.sort_indices, operation, axis_name, keys, **options)
@@ -264,7 +265,7 @@ def _mesh_options(
 
 
 def _few_bits(operation: str, keys: jax.Array, count: jax.Array, bits: int | None) -> tuple[jax.Array, int]:
-    """Keys, and how many of their low bits matter."""
+    """Keys, and the number of their low bits that matter."""
     most = 8 * keys.dtype.itemsize
     if bits is None:
         return keys, most

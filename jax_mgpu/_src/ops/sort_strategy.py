@@ -1,4 +1,4 @@
-"""The ways of a sort, and which is taken: by one code, by two keys, part after part; with what travels along."""
+"""Selects how to sort: by one code, by two keys, or part after part; and how values travel along."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from jax_mgpu._src.ops.sort_primitives import SORT, Method
 __all__ = ["given_to_sort", "is_long_permutation", "partitioned", "sort_indices", "sort_keys", "sort_rows"]
 
 
-# A permutation of more words than a GPU's cache holds reads or writes a line for each. For 2^26 words on an H200, a
-# scatter takes 4.4 ms, a gather 1.7, a sort of the words by their places 1.7, 4 bytes more of payload in a sort 0.6.
+# A permutation of more words than a GPU's cache holds reads or writes a cache line for each. For 2^26 words on an H200,
+# a scatter takes 4.4 ms, a gather 1.7, a sort of the words by their positions 1.7, and 4 bytes more of payload in a
+# sort 0.6.
 LONG_PERMUTATION = 1 << 23
 
 
 def is_long_permutation(n: int) -> bool:
-    """Whether a permutation of so many items takes longer on a GPU than a sort that carries them."""
+    """Whether a permutation of this many items takes longer on a GPU than a sort that carries them."""
     return surely(lambda: n >= LONG_PERMUTATION)
 
 
@@ -54,7 +55,7 @@ def given_to_sort(
 def _sorted(
     keys: jax.Array | Columns, given: dict[str, Any], bits: int | None, payload: Payload, values: Any = ABSENT
 ) -> list[Any]:
-    """Keys in their order, an array or columns that follow from a code, and their payload, by one call of kernels."""
+    """Sorted keys, an array or columns that a code determines, and their payload, by one call of kernels."""
     if not isinstance(keys, Columns):
         return SORT(**given, keys=keys, bits=bits, values=values, payload=payload)
     codes, *moved = SORT(**given, keys=keys.codes()[0], bits=keys.bits, values=values, payload=payload)
@@ -64,7 +65,7 @@ def _sorted(
 def sort_indices(
     operation: str, keys: jax.Array | Columns, given: dict[str, Any], bits: int | None
 ) -> tuple[Any, jax.Array]:
-    """Keys in their order, and where each was."""
+    """Sorted keys, and the position that each came from."""
     index_dtype(operation, "keys", keys.shape[0])
     if not isinstance(keys, Columns) or keys.is_code:
         sorted_keys, indices = _sorted(keys, given, bits, Payload.INDICES)
@@ -77,16 +78,16 @@ def sort_indices(
     return keys.restored([codes], lambda column: take_rows(column, indices)), indices
 
 
-# The least number of items from which columns go another way than by one code, or by the indices that it gives. On an
-# H200, 2^26 keys of two columns of 32 bits take 3.8 ms by their code and 3.5 by two sorts of pairs; with floats, 8.7 ms
-# by their code. Three columns take 4.3 to 6.2 part after part. docs/notes/sort.md has more.
-LONG_WORDS = 1 << 23  # two columns of integers of 32 bits, keys alone
-LONG_FLOATS = 1 << 20  # the same, one of them of floats
-LONG_COLUMNS = 1 << 22  # part after part: those that no code holds, and on a CPU the keys of any
+# The smallest number of items for which columns are not sorted by one code, or by its indices. On an H200, 2^26 keys of
+# two columns of 32 bits take 3.8 ms by their code and 3.5 by two sorts of pairs; with floats, 8.7 ms by their code.
+# Three columns take 4.3 to 6.2 part after part. docs/notes/sort.md has more.
+LONG_WORDS = 1 << 23  # two columns of 32-bit integers, without values
+LONG_FLOATS = 1 << 20  # the same with floats in one of them
+LONG_COLUMNS = 1 << 22  # part after part: columns that no code holds, and on a CPU any columns without values
 
 
 def sort_keys(operation: str, keys: jax.Array | Columns, given: dict[str, Any], bits: int) -> Any:
-    """Keys in their order, with nothing that belongs to them."""
+    """Sorted keys without values."""
     if not isinstance(keys, Columns):
         return _sorted(keys, given, bits, Payload.NONE)[0]
 
@@ -117,7 +118,7 @@ def sort_keys(operation: str, keys: jax.Array | Columns, given: dict[str, Any], 
 
 
 def _sort_two_keys(high: SortKey, low: SortKey, given: dict[str, Any]) -> list[jax.Array]:
-    """By the lower keys, which bring the higher ones, then by those."""
+    """Sorts by the lower keys, which carry the higher ones, then by those."""
 
     def sort(key: SortKey, keys: jax.Array | Columns, other: jax.Array) -> tuple[jax.Array, jax.Array]:
         in_order, (moved,) = _sort_carrying(keys, [other], {**given, "descending": key.descending}, key.bits)
@@ -136,7 +137,7 @@ def sort_rows(
     *,
     ordered: bool = False,
 ) -> tuple[Any, list[jax.Array]]:
-    """Keys and the leaves in their order; with `ordered`, the position that each had is the first of the leaves."""
+    """Sorted keys and leaves; with `ordered`, the first of the leaves is the position that each key came from."""
     (n,) = keys.shape
     positions = [jnp.arange(n, dtype=index_dtype(operation, "keys", n))] if ordered else []
     carried = [*positions, *leaves]
@@ -167,7 +168,7 @@ def sort_rows(
         )
 
     goes_by_indices = not is_long_permutation(n) or given["heads"].size or not travel_with_keys(carried)
-    if goes_by_indices or (ordered and not leaves):  # kernels count positions by themselves
+    if goes_by_indices or (ordered and not leaves):  # kernels number positions themselves
         return by_indices()
     return platform_dependent(cuda=packed, default=by_indices)
 
@@ -175,7 +176,7 @@ def sort_rows(
 def _sort_carrying(
     keys: jax.Array | Columns, leaves: Sequence[jax.Array], given: dict[str, Any], bits: int
 ) -> tuple[Any, list[jax.Array]]:
-    """Keys, and leaves that travel with them as one payload. Those that are packed for it have no derivatives."""
+    """Keys, and leaves that travel with them as one payload. Packed leaves have no derivatives."""
     if not leaves:
         return _sorted(keys, given, bits, Payload.NONE)[0], []
     payload = carried_leaf(leaves)
@@ -226,8 +227,8 @@ def _sort_by_parts(
     leaves: list[jax.Array],
     given: dict[str, Any],
 ) -> tuple[Any, list[jax.Array]]:
-    """By the first part, then by each that follows, within the segments of equal keys."""
-    form, bits = keys.replaced([]), keys.code_bits[0]  # what JAX keeps of these functions must hold no arrays
+    """Sorts by the first part, then by each following one, within the segments of equal keys."""
+    form, bits = keys.replaced([]), keys.code_bits[0]  # JAX keeps these functions, so they must hold no arrays
 
     def sort(arrays: list[jax.Array], leaves: list[jax.Array], given: dict[str, Any]) -> Any:
         columns = form.replaced(arrays)
@@ -254,7 +255,7 @@ def _sort_by_parts(
 
 
 def _within_equal(keys: jax.Array | Columns, given: dict[str, Any]) -> dict[str, Any]:
-    """The operands and attributes of a sort within the segments that are given, cut where sorted keys differ."""
+    """The operands and attributes of a sort within the given segments, cut where sorted keys differ."""
     starts, heads, flags = key_starts(keys), given["heads"], given["flags"]
     if heads.size or flags.size:
         starts |= marked_starts(keys.shape[0], heads, flags)
@@ -264,9 +265,9 @@ def _within_equal(keys: jax.Array | Columns, given: dict[str, Any]) -> dict[str,
 def partitioned(
     codes: jax.Array, bits: int, count: jax.Array, rows: jax.Array | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    """Codes in the order of their highest bits, from 1 on, and the row of each; `count` is an operand.
+    """Codes partitioned by their highest bits (at least 1), and the row of each; `count` is an operand.
 
-    Without rows they are where each code was. Codes that share these bits may come in any order, but equal ones stay in
+    Without rows, they are the codes' positions. Codes that share these bits may come in any order, but equal ones keep
     theirs.
     """
     given: dict[str, Any] = {"keys": codes, "count": count, "bits": bits, "method": Method.PARTITIONING}

@@ -1,4 +1,4 @@
-"""Sorted search: looks the items of one sorted array up in another, all in one pass, or needles in ragged rows."""
+"""Sorted search: looks the items of one sorted array up in another in one pass, or needles in ragged rows."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ from jax_mgpu._src.ops.argsorted import count_of, in_order
 __all__ = ["SortedMatch", "search", "segmented_search", "sorted_equal_count", "sorted_match", "sorted_search"]
 
 
-# From so many needles on, XLA's vectors take a CPU half the time of the kernel for 10^6 needles in as many items; where
-# the haystack has as many items too, a sort of the needles and a walk along both takes a third of that.
+# From this many needles on, XLA's vectors take half the time of the kernel on a CPU for 10^6 needles in as many items.
+# If the haystack has this many items too, a sort of the needles and a walk along both takes a third of that.
 CPU_LONG = 1 << 17
 
 
@@ -60,8 +60,8 @@ class SortedMatch(NamedTuple):
       b_index: `[n_b]`, the insertion point of each item of B in A; -1 past `b_count`.
       a_match: bool `[n_a]`, whether the item of A occurs in B; False past `a_count`.
       b_match: bool `[n_b]`, whether the item of B occurs in A; False past `b_count`.
-      a_match_count: how many items of A occur in B.
-      b_match_count: how many items of B occur in A.
+      a_match_count: the number of items of A that occur in B.
+      b_match_count: the number of items of B that occur in A.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -91,7 +91,7 @@ def sorted_search(
     axis_name: AxisName | None = None,
     aligned: bool = False,
 ) -> jax.Array:
-    """The insertion points of sorted needles in a sorted haystack, as `jnp.searchsorted` gives them.
+    """The insertion points of sorted needles in a sorted haystack, as in `jnp.searchsorted`.
 
     Args:
       needles: `[n]`, sorted integers of 8 to 64 bits or floats of 16 to 64 bits. Floats are in the order of
@@ -104,7 +104,7 @@ def sorted_search(
       haystack_count: the same for the haystack (default `m`).
       fill_value: the value of results past `needles_count`, an integer scalar. `m` makes them padding if the positions
         serve as heads.
-      less: an order in place of that of numbers; see `mergesort`. Cannot be combined with `axis_name`.
+      less: a comparator that replaces the order of numbers; see `mergesort`. Cannot be combined with `axis_name`.
       axis_name: look up the needles of all devices of a mesh axis, or of a tuple of axes, in the haystack of all of
         them, within `jax.shard_map`; columns may have up to 64 bits in all. Positions are those in the global haystack;
         each is on the device of its needle.
@@ -164,18 +164,17 @@ def sorted_match(
       b: `[n_b]`, sorted, of the same dtype, or as many columns of the same dtypes.
       side: `"left"` gives the lower bounds of A in B and the upper bounds of B in A, which are the places of the items
         in a merge with A first; `"right"` gives the reverse.
-      descending: whether a and b are in descending order; a tuple of bools is a direction a column.
-      assume_sorted: whether a and b are sorted. False takes keys in any order: then the index of an item is that of
-        the first item that equals it in the other array (`"left"`), or of the last (`"right"`), -1 if there is none;
-        not over a mesh axis.
+      descending: whether a and b are in descending order; a tuple of bools gives a direction for each column.
+      assume_sorted: whether a and b are sorted. False accepts keys in any order: then the index of an item is that of
+        the first equal item of the other array (`"left"`), or of the last (`"right"`), -1 if there is none; not over a
+        mesh axis.
       a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
       b_count: the same for b (default `n_b`).
       axis_name: see `sorted_search`.
       aligned: see `sorted_search`.
 
-    Returns:
-      A `SortedMatch`; indices and counts are int32, or int64 where a or b has 2^31 items or more. Over a mesh axis, the
-      numbers of matches are those of all devices.
+    Returns: A `SortedMatch`; indices and counts are int32, or int64 if a or b has 2^31 items or more. Over a mesh axis,
+      the numbers of matches are those of all devices.
 
     Raises:
       TypeError: an argument's dtype is not one of the above.
@@ -221,7 +220,7 @@ def sorted_equal_count(
       a: `[n_a]`, sorted integers of 8 to 64 bits or floats of 16 to 64 bits, in the order of `jax.lax.sort`, or a tuple
         of columns.
       b: `[n_b]`, sorted, of the same dtype, or as many columns of the same dtypes.
-      descending: whether a and b are in descending order; a tuple of bools is a direction a column.
+      descending: whether a and b are in descending order; a tuple of bools gives a direction for each column.
       a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
       b_count: the same for b (default `n_b`).
       axis_name: see `sorted_search`.
@@ -255,9 +254,9 @@ def sorted_equal_count(
 
 @jit_eager("side")
 def search(needles: Keys, haystack: Keys, side: Side = "left", *, count: ArrayLike | None = None) -> jax.Array:
-    """The insertion points of needles in any order in a sorted haystack, as `jnp.searchsorted` gives them.
+    """The insertion points of needles in any order in a sorted haystack, as in `jnp.searchsorted`.
 
-    Where the needles are sorted too, `sorted_search` finds them in one pass.
+    If the needles are sorted too, `sorted_search` finds them in one pass.
 
     Args:
       needles: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits, in any order. Or columns: a tuple of 1 to 8
@@ -276,8 +275,9 @@ def search(needles: Keys, haystack: Keys, side: Side = "left", *, count: ArrayLi
       ValueError: an argument's shape or side is not one of the above; 2^31 haystack items or more without
         `jax_enable_x64`.
 
-    Time is O(n log m): a binary search of each needle, several at a time; on a CPU, of many needles in a long haystack,
-    that of a sort of the needles. Columns of more than 64 bits in all are ranked first, by sorts of both sides.
+    Time is O(n log m): a binary search for each needle, several at a time. On a CPU, many needles in a long haystack
+    take the time of a sort of the needles. Columns of more than 64 bits in all are ranked first, by sorts of both
+    sides.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -325,7 +325,7 @@ def segmented_search(
     haystack_count: ArrayLike | None = None,
     fill_value: ArrayLike = -1,
 ) -> jax.Array:
-    """The insertion point of each needle in a segment of its own of a ragged haystack.
+    """The insertion point of each needle in one segment of a ragged haystack.
 
     Args:
       needles: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits, in any order. Or columns: a tuple of 1 to 8
@@ -355,7 +355,7 @@ def segmented_search(
       ValueError: an argument's shape or side is not one of the above; 2^31 items of the haystack or segments or more
         without `jax_enable_x64`.
 
-    Time is O(n log s) for segments of s items: a binary search of each needle, several at a time. Columns of more than
+    Time is O(n log s) for segments of s items: a binary search for each needle, several at a time. Columns of more than
     64 bits in all are ranked first, by sorts of both sides.
 
     Example:
@@ -376,7 +376,7 @@ def segmented_search(
     index = index_dtype(name, "haystack and heads", size, m)
 
     def positions(x: jax.Array, most: int) -> jax.Array:
-        """Indices of the type of the result; one that is out of range stays so."""
+        """Indices in the type of the result; one that is out of range stays so."""
         return x if x.dtype == index else jnp.clip(wide_enough(x, most), -1, most).astype(index)
 
     heads, ids = positions(segments.heads, size), positions(ids, m)
@@ -388,7 +388,7 @@ def segmented_search(
 
 
 def _sorted_within(name: str, haystack: Keys, heads: jax.Array, ends: jax.Array, count: jax.Array) -> Any:
-    """A haystack that is in order within each segment."""
+    """A haystack that must be sorted within each segment."""
     size = expect_keys(name, "haystack", haystack)[0].shape[0]
 
     def follows() -> jax.Array:
@@ -401,7 +401,7 @@ def _sorted_within(name: str, haystack: Keys, heads: jax.Array, ends: jax.Array,
 
 
 def _in_order(name: str, haystack: Keys, count: jax.Array, within: Callable[[], jax.Array] | None = None) -> Any:
-    """A haystack that is in order; `within` as for `sorted_keys`."""
+    """A haystack that must be sorted; `within` as for `sorted_keys`."""
     keys, _ = expect_keys(name, "haystack", haystack)
     if not isinstance(keys, Columns):
         return sorted_keys(name, "haystack", keys, count, within=within)
@@ -412,7 +412,7 @@ def _in_order(name: str, haystack: Keys, count: jax.Array, within: Callable[[], 
 def _comparable(
     name: str, needles: Keys, haystack: Keys, needles_count: jax.Array, haystack_count: jax.Array
 ) -> Sequence[jax.Array]:
-    """Both sides as single keys that compare as they do, in the order in which they came."""
+    """Both sides as single keys that compare as they do, in input order."""
     sides = [("needles", needles, count_of(needles_count)), ("haystack", haystack, count_of(haystack_count))]
     counts = [count for _, _, count in sides]
     checked = [expect_keys(name, argument, keys)[0] for argument, keys, _ in sides]
@@ -454,7 +454,7 @@ def _match_shapes(a: Aval, b: Aval) -> Sequence[Any]:
 
 
 def _bounds(needles: jax.Array, haystack: jax.Array, live: jax.Array, right: bool, index: DTypeLike) -> jax.Array:
-    """Binary searches in the first `live` items, all needles in step."""
+    """Binary searches in the first `live` items, all needles in lockstep."""
     low = jnp.zeros(needles.shape, index)
     return _bounds_between(needles, haystack, low, jnp.full_like(low, live.astype(index)), right)
 
@@ -462,7 +462,7 @@ def _bounds(needles: jax.Array, haystack: jax.Array, live: jax.Array, right: boo
 def _bounds_in_step(
     needles: jax.Array, haystack: jax.Array, live: jax.Array, right: bool, index: DTypeLike
 ) -> jax.Array:
-    """The same in a loop over the steps, each of which XLA's CPU backend runs in vectors: `jnp.searchsorted`'s way."""
+    """The same in a loop over the steps, each of which XLA's CPU backend vectorizes, as in `jnp.searchsorted`."""
     low = vary_as(jnp.zeros(needles.shape, index), needles, haystack)
     if haystack.shape[0] == 0:
         return low
@@ -479,7 +479,7 @@ def _bounds_in_step(
 
 
 def _bounds_between(needles: jax.Array, haystack: jax.Array, low: jax.Array, high: jax.Array, right: bool) -> jax.Array:
-    """Binary searches from `low` to `high` of each needle."""
+    """Binary searches from `low` to `high`, for each needle."""
     if haystack.shape[0] == 0:
         return low
 
@@ -498,7 +498,7 @@ def _bounds_of_segments(heads: jax.Array, ends: jax.Array, size: int, count: jax
 def insertion_points(needles: jax.Array, haystack: jax.Array, *, right: bool = False) -> jax.Array:
     """Where each of a few needles would be inserted in a sorted vector of integers of their dtype.
 
-    The kernels read the whole haystack, and these searches some 30 items a needle, in one program without a loop.
+    The kernels read the whole haystack; these searches read some 30 items per needle, in one program without a loop.
     """
     n = haystack.shape[0]
     index = index_dtype("sorted_search", "haystack", n)

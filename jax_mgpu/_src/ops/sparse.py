@@ -1,4 +1,4 @@
-"""Sparse matrices in compressed rows: segments of columns and values, over the functions of segments and of keys."""
+"""Sparse matrices in compressed rows (CSR): segments of columns and values, on the functions of segments."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ __all__ = ["Csr", "sddmm"]
 class Csr:
     """A sparse matrix in compressed rows, a pytree: the values of its entries, their columns, and where rows start.
 
-    All methods call functions of this package, so a matrix works in `jit`, `vmap`, `grad`, `scan` and wherever a pytree
-    does. Derivatives are by the values and by dense operands; `jax.grad` by a matrix needs `allow_int=True`, as columns
-    are integers. Results have the same bits in every run.
+    All methods call functions of this package, so a matrix works in `jit`, `vmap`, `grad` and `scan`, like any pytree.
+    Derivatives are by the values and by dense operands; `jax.grad` by a matrix needs `allow_int=True`, as columns are
+    integers. Results have the same bits in every run.
 
     Args:
-      values: `[capacity]`, numbers. What lies past the last entry is padding, and has no meaning.
-      indices: `[capacity]`, integers: the column of each entry. An entry whose column lies outside is none.
+      values: `[capacity]`, numbers. Values past the last entry are padding, without a meaning.
+      indices: `[capacity]`, integers: the column of each entry. An entry with a column out of range does not count.
       offsets: `[rows + 1]`, non-decreasing integers from 0: where each row starts, and the number of entries.
       shape: `(rows, columns)`.
 
@@ -65,9 +65,10 @@ class Csr:
       offsets: where each row starts, and the number of entries.
       shape: the numbers of rows and columns.
 
-    `A @ x` takes vectors `[columns]` and matrices `[columns, k]`, `x @ A` vectors `[rows]` and matrices `[k, rows]`.
-    `A + B`, `A - B`, `-A`, `s * A` and `A / s` are matrices, for scalars s. In results of methods columns rise within
-    each row. Where a `size` is too small for all entries, `count` is their true number, and the first ones are kept.
+    `A @ x` takes vectors `[columns]` and matrices `[columns, k]`, `x @ A` vectors `[rows]` and matrices `[k, rows]`. `A
+    + B`, `A - B`, `-A`, `s * A` and `A / s` are matrices, for scalars s. Methods return entries with ascending columns
+    within each row. If a `size` is too small for all entries, `count` is their true number, and the first ones are
+    kept.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -90,7 +91,7 @@ class Csr:
     _transposed: tuple[jax.Array, jax.Array, jax.Array] | None
 
     __hash__ = None  # type: ignore[assignment]  # as an array
-    __array_ufunc__ = None  # an array of NumPy on the left leaves the operator to us
+    __array_ufunc__ = None  # makes a NumPy array on the left leave the operator to us
 
     def __init__(self, values: ArrayLike, indices: ArrayLike, offsets: ArrayLike, shape: Sequence[int]):
         name = "Csr"
@@ -122,7 +123,7 @@ class Csr:
 
     @classmethod
     def tree_unflatten(cls, shape: tuple[int, int], children: Sequence[Any]) -> Csr:
-        """A matrix of children that JAX made, which may be anything."""
+        """A matrix of the given children, which JAX may have replaced by anything."""
         made = object.__new__(cls)
         made.values, made.indices, made.offsets, made._transposed = children
         made.shape = shape
@@ -134,10 +135,10 @@ class Csr:
     def from_coo(
         cls, rows: ArrayLike, columns: ArrayLike, values: ArrayLike, *, shape: Sequence[int], size: int | None = None
     ) -> Csr:
-        """Entries at rows and columns, in any order; those of one place are added up in order.
+        """Entries at rows and columns, in any order; entries at the same place are added up in order.
 
-        An entry outside of the shape, at a negative place too, is dropped; a zero is an entry as others. There is room
-        for `size` entries (default as many as values).
+        An entry outside of the shape, also at a negative place, is dropped; zeros are entries like others. There is
+        room for `size` entries (default as many as values).
         """
         name = "Csr.from_coo"
         m, n = _shape(name, shape)
@@ -148,7 +149,7 @@ class Csr:
                 raise value_error(name, argument, f"one for each of {values.shape[0]} values", describe(given))
         size = values.shape[0] if size is None else static_size(name, "size", size)
         is_inside = (rows >= 0) & (rows < m) & (columns >= 0) & (columns < n)
-        # What lies outside is one more place, the last one.
+        # Entries outside go to one more place, the last one.
         places = jnp.where(is_inside, rows, m).astype(jnp.int32), jnp.where(is_inside, columns, 0).astype(jnp.int32)
         dtype = index_dtype(name, "values", size)
         with by_construction():
@@ -162,7 +163,7 @@ class Csr:
 
     @classmethod
     def from_dense(cls, x: ArrayLike, *, size: int | None = None) -> Csr:
-        """The items of a matrix that are not 0. Within `jit` it needs `size`, the room for entries."""
+        """The nonzero items of a matrix. Within `jit` it needs `size`, the room for entries."""
         name = "Csr.from_dense"
         x = as_array(name, "x", x)
         if x.ndim != 2:
@@ -193,12 +194,12 @@ class Csr:
     def from_scipy(cls, x: Any) -> Csr:
         """A sparse matrix or array of SciPy, of any format; not within `jit`."""
         rows = x.tocsr(copy=True)
-        rows.sum_duplicates()  # which sorts columns too
+        rows.sum_duplicates()  # this sorts columns too
         return cls(jnp.asarray(rows.data), rows.indices, rows.indptr, rows.shape)
 
     def to_bcoo(self) -> Any:
         """The same as a `jax.experimental.sparse.BCOO`, whose padding has indices outside of the shape."""
-        sparse = importlib.import_module("jax.experimental.sparse")  # which takes long, and few need it
+        sparse = importlib.import_module("jax.experimental.sparse")  # importing it takes long, and few need it
         rows, is_entry = self.rows, self._entries()
         places = [jnp.where(is_entry, x, size) for x, size in zip((rows, self.indices), self.shape, strict=True)]
         values = jnp.where(is_entry, self.values, 0)
@@ -233,7 +234,7 @@ class Csr:
 
     @property
     def count(self) -> jax.Array:
-        """The number of entries, a scalar, which exceeds the capacity where a `size` was too small."""
+        """The number of entries, a scalar, which exceeds the capacity if a `size` was too small."""
         return self.offsets[-1]
 
     @property
@@ -248,7 +249,7 @@ class Csr:
 
     @property
     def T(self) -> Csr:
-        """The transposed matrix, in compressed rows too. Its entries are sorted, but for a matrix `with_transpose`."""
+        """The transposed matrix, in compressed rows too. It sorts the entries, unless made by `with_transpose`."""
         order, rows, offsets = self._transposed or self._transpose()
         made = _made(gather(self.values, order, unique=True, inside=True), rows, offsets, self.shape[::-1])
         if self._transposed is not None:
@@ -257,18 +258,18 @@ class Csr:
         return made
 
     def with_transpose(self) -> Csr:
-        """The same matrix with the order of its transposed one, by which the derivative of `A @ x` is a product too."""
+        """The same matrix with the order of its transpose, which makes the derivative of `A @ x` a product too."""
         return self._with(self.values, self._transpose())
 
     def with_values(self, values: ArrayLike) -> Csr:
-        """Other values in the same places."""
+        """Other values at the same places."""
         values = _numbers("Csr.with_values", "values", values)
         if values.shape != self.values.shape:
             raise value_error("Csr.with_values", "values", f"{self.capacity}", describe(values))
         return self._with(values, self._transposed)
 
     def astype(self, dtype: DTypeLike) -> Csr:
-        """Values of another type."""
+        """Values converted to another type."""
         return self.with_values(self.values.astype(dtype))
 
     def __repr__(self) -> str:
@@ -385,7 +386,7 @@ class Csr:
 def _made(
     values: jax.Array, indices: jax.Array, offsets: jax.Array, shape: tuple[int, int], transposed: Any = None
 ) -> Csr:
-    """A matrix of parts that need no checks; the number of entries may exceed the room."""
+    """A matrix from parts that need no checks; the number of entries may exceed the room."""
     return Csr.tree_unflatten(shape, (values, indices, offsets, transposed))
 
 
@@ -398,9 +399,8 @@ def sddmm(A: Csr, x: ArrayLike, y: ArrayLike) -> Csr:
       x: `[m, k]`, numbers.
       y: `[n, k]`, numbers.
 
-    Returns:
-      The matrix whose entry `(i, j)` is that of A times the dot of `x[i]` and `y[j]`, which is made in float32 at
-      least; values have the type of all three together.
+    Returns: The matrix whose entry `(i, j)` is that of A times the dot of `x[i]` and `y[j]`, computed in float32 or
+      wider; values have the type of all three together.
 
     Raises:
       TypeError: x or y are not numbers.
@@ -450,10 +450,10 @@ def _numbers(name: str, argument: str, x: ArrayLike, ndim: int | None = 1) -> ja
 
 
 def _expect_offsets(name: str, offsets: ArrayLike, capacity: int) -> None:
-    """Offsets from the host in order, from 0 to the number of values at most."""
+    """Offsets from the host, checked: in order, from 0 to at most the number of values."""
     host = np.asarray(offsets)
     if host.ndim != 1 or host.dtype.kind not in "iu" or host.size == 0:
-        return  # told by the checks that follow
+        return  # the checks that follow report it
     ends = host.astype(np.int64)
     broken = np.flatnonzero(np.diff(ends, prepend=0) < 0)
     if ends[0] != 0 or broken.size or ends[-1] > capacity:
@@ -461,7 +461,7 @@ def _expect_offsets(name: str, offsets: ArrayLike, capacity: int) -> None:
         raise value_error(name, "offsets", expected, host)
 
 
-# ---- The product of a matrix whose transposed one is known -----------------------------------------------------------
+# ---- The product of a matrix whose transpose is known ----------------------------------------------------------------
 
 
 def _product_fallback(x: jax.Array, values: jax.Array, indices: jax.Array, offsets: jax.Array) -> Sequence[jax.Array]:

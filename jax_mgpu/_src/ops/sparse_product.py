@@ -1,8 +1,8 @@
 """Products of two sparse matrices: where their entries are, and their values.
 
-A product of entries is one of an entry of A and one of the row of B that its column names. There may be far more of
-them than entries of the result, so they are made a chunk at a time, in memory of a fixed size. The values are a sum
-over triples of entries, of A, of B and of the result; so is each derivative, by another one of the three.
+A product term pairs an entry of A with an entry of the row of B that its column names. There may be far more terms than
+entries of the result, so they are computed a chunk at a time, in memory of a fixed size. The values are a sum over
+triples of entries of A, of B and of the result; so is each derivative, over another two of the three.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Structure = tuple[jax.Array, jax.Array, jax.Array]
 
 
 def _before(a: Structure, b: Structure) -> jax.Array:
-    """How many products lie before those of each entry of A, and how many there are."""
+    """The number of product terms before those of each entry of A, and their total number."""
     (columns, _, rows), (_, offsets, own) = a, b
     ends = jnp.minimum(offsets, own.shape[0])
     lengths = ends[1:] - ends[:-1]
@@ -44,14 +44,14 @@ def _before(a: Structure, b: Structure) -> jax.Array:
 
 
 def _chunk(a: Structure, b: Structure, size: int) -> int:
-    """How many products are made at a time: those of any row of A, which has no column twice."""
+    """The number of terms computed at a time: at least those of any row of A, which has no column twice."""
     return max(LEAST_CHUNK, a[0].shape[0] + b[0].shape[0], size)
 
 
 def _entries(
     before: jax.Array, b: Structure, a: Structure, begin: jax.Array, end: jax.Array, room: int
 ) -> tuple[Any, Any]:
-    """The entries of A and of B of some products; -1 from the end on."""
+    """The entries of A and of B of some terms; -1 from the end on."""
     places = begin + jnp.arange(room, dtype=before.dtype)
     is_product = places < end
     of_a = sorted_search(places, before, "right") - 1
@@ -61,7 +61,7 @@ def _entries(
 
 
 def pattern_of_product(a: Structure, b: Structure, shape: tuple[int, int], size: int) -> tuple[jax.Array, jax.Array]:
-    """The columns of the first entries of a product, so many, in order, and the offsets of all."""
+    """The columns of the first `size` entries of a product, in order, and the offsets of all."""
     m, n = shape
     before, room = _before(a, b), _chunk(a, b, size)
     of_rows = gather(before, jnp.minimum(a[1], a[0].shape[0]))
@@ -71,7 +71,7 @@ def pattern_of_product(a: Structure, b: Structure, shape: tuple[int, int], size:
         return of_rows[state[0]] < before[-1]
 
     def chunk(state: Any) -> Any:
-        """Whole rows."""
+        """Extends the chunk to whole rows."""
         row, written, columns, counts = state
         begin = of_rows[row]
         end_row = jnp.maximum(row + 1, jnp.searchsorted(of_rows, begin + room, side="right").astype(row.dtype) - 1)
@@ -155,7 +155,7 @@ def _jvp(primals: Operands, tangents: Tangents, **attributes: int) -> tuple[Any,
 
 def _transpose(by: int) -> Any:
     def rule(cotangents: Sequence[Any], operands: Operands, *, target: int, size: int) -> jax.Array:
-        """The sum over the same triples by the operand's entries, of the cotangent and the other operand."""
+        """The sum over the same triples by the operand's entries, of the cotangent times the other operand."""
         del size
         x, y, *structure = operands
         others = [i for i in range(3) if i != target]
@@ -167,8 +167,8 @@ def _transpose(by: int) -> Any:
     return rule
 
 
-# The sums over all products of entries of A and of B of what x and y have at two of the three entries of each, by the
-# third: of A, of B and of the result.
+# Sums over all terms: the values that x and y have at two of the three entries (of A, of B and of the result) are
+# multiplied, and added up by the third.
 _triples = Operation(
     "csr_triples",
     operands=dict.fromkeys(

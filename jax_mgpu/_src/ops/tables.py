@@ -122,7 +122,7 @@ def lookup(
         return cond(of_all(numbers.are_dense), lambda: [x() for x in found], by_search)
 
     ways = {"cpu": by_place}
-    if 4 * m <= n:  # on a GPU, only where the places take no more memory than the keys
+    if 4 * m <= n:  # on a GPU, only if the table of positions takes no more memory than the keys
         ways["cuda"] = by_place
     return moved(platform_dependent(**ways, default=by_search))
 
@@ -161,11 +161,11 @@ class Numbers:
         return jnp.where(begins[:-1] < begins[1:], take_or_fill(self.order, begins[:-1]), -1)
 
     def table_rows(self) -> jax.Array:
-        """The row of the table of each key, -1 where there is none."""
+        """The row of the table of each key, -1 if there is none."""
         return take_or_fill(self.rows(), self.places(), jnp.full_like(self.order[:1], -1))
 
     def found(self, x: jax.Array, fill: jax.Array) -> Callable[[], jax.Array]:
-        """A function that gives the item of x of each key."""
+        """A function that gives each key's item of x."""
         return lambda: take_or_fill(take_or_fill(x, self.rows(), fill), self.places(), fill)
 
 
@@ -192,24 +192,24 @@ def asof_join(
         of b that have the same keys.
       by_b: the same for b, of the same dtypes.
       direction: `"backward"` for the last row of b whose time is at most a's, `"forward"` for the first whose time is
-        at least a's, `"nearest"` for the one of these two that is nearer, the earlier one if both are as near.
-      tolerance: the greatest difference of the times, a scalar from 0 on.
-      allow_exact_matches: whether a row of b with the same time is a match; False takes earlier and later ones alone.
+        at least a's, `"nearest"` for the nearer one of these two, or the earlier one if both are as near.
+      tolerance: the largest allowed difference of the times, a scalar of at least 0.
+      allow_exact_matches: whether a row of b with the same time is a match; False accepts only earlier and later ones.
       assume_sorted: whether a and b are sorted; False takes times in any order.
       a_count: the number of live rows of a, an integer scalar (default `n_a`).
       b_count: the same for b (default `n_b`).
 
-    Returns:
-      `[n_a]` positions in b, -1 where there is no such row and past `a_count`. Of several rows of b with the same time
-      and key, it is the last one looking backward and the first one looking forward. A time that is NaN has no partner.
+    Returns: `[n_a]` positions in b, -1 if there is no such row and past `a_count`. Of several rows of b with the same
+      time and key, the last one is taken looking backward and the first one looking forward. A time that is NaN has no
+      partner.
 
     Raises:
       TypeError: an argument's dtype is not one of the above.
       ValueError: an argument's shape or direction is not one of the above, or one of by_a and by_b is missing; 2^31
         items or more without `jax_enable_x64`.
 
-    Time is O(n_a + n_b) for sorted times without keys, and with integer keys, one column, of which those of b span at
-    most 12,288 values. Otherwise it is that of a sort of both sides, and a search.
+    Time is O(n_a + n_b) for sorted times, without keys or with one column of integer keys that span at most 12,288
+    values in b. Otherwise it is that of a sort of both sides, and a search.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -243,7 +243,7 @@ def asof_join(
     one_integer = len(groups[0]) == 1 and jnp.issubdtype(groups[0][0].dtype, jnp.integer)
     if not (assume_sorted and one_integer and times[0].size and times[1].size):
         return problem.by_sort()
-    if not is_local(*times, groups[0][0], groups[1][0]):  # the branches below would have to lie on devices alike
+    if not is_local(*times, groups[0][0], groups[1][0]):  # the branches below would have to be sharded alike
         return problem.by_sort()
     table = GroupTable(groups[1][0], ABSENT if counts[1] is None else counts[1][None])
     if table.always_fits:

@@ -1,6 +1,6 @@
-"""Keys in any order: sorts them with their positions, and tells the partners of each row by positions as given.
+"""Keys in any order: sorts them with their positions, and finds the partners of each row as positions in the input.
 
-Joins, set operations and matches of keys in any order are made of this.
+Joins, set operations and matches of keys in any order are built on it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Matches", "in_order_with", "is_nan", "matches"]
 def in_order_with(
     name: str, argument: str, keys: Keys, values: Pytree, count: Count, descending: Directions = False
 ) -> tuple[Any, Any]:
-    """Keys in order, and the values that go with them, or None."""
+    """Sorted keys, and their values, or None."""
     checked, down = expect_keys(name, argument, keys, descending)
     n = checked.shape[0]
     live = count_operand(name, count_name(argument), count, n)
@@ -41,11 +41,11 @@ def in_order_with(
 
 
 class Matches(NamedTuple):
-    """Two tables of keys in order, of which joins in any order are made.
+    """Two tables with sorted keys, on which joins of keys in any order are built.
 
     Attributes:
-      rows: a's keys in order.
-      others: b's, rows of equal keys in input order.
+      rows: a's sorted keys.
+      others: b's sorted keys, with equal keys in input order.
       pair: both, as kernels take them.
       null_equal: whether NaNs equal each other.
     """
@@ -57,15 +57,15 @@ class Matches(NamedTuple):
 
     @property
     def a_live(self) -> jax.Array:
-        """Which rows of a are live, as they came: bool `[n_a]`."""
+        """Which rows of a are live, in input order: bool `[n_a]`."""
         return live_mask(self.rows.order.shape[0], self.pair.a_count)
 
     def partners(self) -> tuple[jax.Array, jax.Array]:
-        """Where the partners of each row begin in b's order, and how many they are, in the order of a's keys."""
+        """Where the partners of each row begin in b's order, and their number, in the order of a's keys."""
         return self._found(self.pair.operands, self.rows.keys)
 
     def b_alone(self) -> jax.Array:
-        """Which live rows of b have no partner, as they came: bool `[n_b]`."""
+        """Which live rows of b have no partner, in input order: bool `[n_b]`."""
         pair = self.pair
         _, number = self._found((pair.b, pair.a, pair.b_count, pair.a_count), self.others.keys)
         return self.others.to_rows(number == 0) & live_mask(number.shape[0], pair.b_count)
@@ -89,7 +89,7 @@ def matches(
     null_equal: bool,
     descending: Directions = False,
 ) -> Matches:
-    """The rows of both tables in the order of their keys."""
+    """The rows of both tables, sorted by their keys."""
     rows, others = (
         in_order(name, side, keys, count, descending=descending, is_sorted=is_sorted)
         for side, keys, count in (("a", a, a_count), ("b", b, b_count))
