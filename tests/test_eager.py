@@ -181,9 +181,9 @@ def test_batches_and_derivatives_of_values_of_the_host():
         np.testing.assert_array_equal(gradient, [*[0] * i, *range(5 - i)])
 
 
-def test_calls_of_arrays_are_found_by_their_arguments(monkeypatch):
+def test_calls_are_found_by_their_arguments(monkeypatch):
     """In any order, by place or by name, also of one array twice; what is set is a part of the call, to its type."""
-    x, ids = jnp.array([1.0, 2.0, 4.0]), jnp.array([1, 0, 1])
+    host, x, ids = np.arange(3), jnp.array([1.0, 2.0, 4.0]), jnp.array([1, 0, 1])
     a, b = jnp.array([1, 2, 2]), jnp.array([2, 3, 4])
     calls = {
         "by place": (lambda: mgpu.reduce_by_id(x, ids, size=2), [2, 5]),
@@ -194,11 +194,17 @@ def test_calls_of_arrays_are_found_by_their_arguments(monkeypatch):
         "one way": (lambda: mgpu.sorted_search(a, b), [0, 0, 0]),
         "the other way": (lambda: mgpu.sorted_search(b, a), [1, 3, 3]),
         "True": (lambda: mgpu.scan(a, exclusive=True), [0, 1, 3]),
+        "host": (lambda: mgpu.lookup(host, default=7, values=host * 2, table_keys=host[:3]), [0, 2, 4]),
+        "shorter": (lambda: mgpu.lookup(host[:2], default=8, values=host * 2, table_keys=a + 5), [8, 8]),
+        "a number": (lambda: mgpu.quantile(x, 0.5), 2),
+        "another": (lambda: mgpu.quantile(x, 1), 4),
+        "a count": (lambda: mgpu.scan(a, count=2), [1, 3, 0]),
+        "fewer": (lambda: mgpu.scan(a, count=1), [1, 0, 0]),
         "nothing": (lambda: mgpu.scan(a, "sum", count=None), [1, 3, 5]),
     }
     for call, expected in calls.values():
         assert call().tolist() == expected
-    monkeypatch.setattr(eager, "_run", None)
+    monkeypatch.setattr(eager, "_program", None)
     for call, expected in calls.values():
         assert call().tolist() == expected
     with pytest.raises(TypeError):

@@ -54,6 +54,7 @@ KEY_DTYPES = frozenset(
     + ["float16", "bfloat16", "float32", "float64"]
 )
 NUMBERS = "integers of 8 to 64 bits, float16, bfloat16, float32 or float64"
+PLAIN_NUMBERS = frozenset(map(np.dtype, "?bBhHiIlLefd"))  # of the machine's byte order
 INT32_LIMIT = 2**31
 
 
@@ -90,6 +91,10 @@ def as_array(operation: str, argument: str, x: Pytree, limit: int | None = None)
 
 def host_array(x: Any, operation: str, argument: str, limit: int | None) -> jax.Array | np.ndarray:
     """A value of the host as an array, of the dtype that JAX gives it."""
+    if type(x) is np.ndarray and x.dtype in PLAIN_NUMBERS:  # the common ones, in a few steps
+        return _fitting(operation, argument, x, limit)
+    if type(x) is float:
+        return np.asarray(x, jax.dtypes.canonicalize_dtype(np.float64))
     if isinstance(x, np.ma.MaskedArray):
         raise type_error(operation, argument, "an array without a mask", type(x).__name__)
     try:
@@ -117,8 +122,6 @@ def _numbers(operation: str, argument: str, host: np.ndarray, x: Pytree) -> np.n
     """An argument as a NumPy array; only integers of more than 64 bits may be objects."""
     if host.dtype == object:
         numeric = host.size > 0 and all(isinstance(i, int) for i in host.flat)
-    elif host.dtype.kind in "biuf" and host.dtype.itemsize <= 8:
-        numeric = True  # the common types, without the search that JAX makes
     else:
         numeric = jnp.issubdtype(host.dtype, jnp.number) or host.dtype == bool
         numeric = numeric and host.dtype.type not in (np.longdouble, np.clongdouble, np.timedelta64)
@@ -149,6 +152,10 @@ def _fitting(operation: str, argument: str, host: np.ndarray, limit: int | None)
     dtype = jax.dtypes.canonicalize_dtype(given)
     if dtype == host.dtype:
         return host
+    if host.dtype != object:
+        narrow = host.astype(dtype)
+        if not np.count_nonzero(narrow != host):
+            return narrow
     bounds = np.iinfo(dtype)
     if host.size == 0 or (bounds.min <= host.min() and host.max() <= bounds.max):
         return host.astype(dtype)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import itertools
 import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -39,6 +40,10 @@ __all__ = ["HostChecked", "UnknownSizeError", "check_on_host", "jit_eager", "on_
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+# The types of settings and of values of the host by which a call is found in a table.
+PLAIN_SETTINGS, NUMBERS = frozenset([type(None), bool, int, str]), frozenset([bool, int, float])
+OF_HOST = NUMBERS | {np.ndarray}
+
 # The most programs to keep. It bounds what loops over ever new sizes, or over functions that never die, leave behind.
 MOST_PROGRAMS = 4096
 
@@ -50,49 +55,101 @@ def jit_eager(*static: str) -> Callable[[Function], Function]:
     """
 
     def decorate(function: Function) -> Function:
-        names = tuple(inspect.signature(function).parameters)
-        assert set(static) <= set(names)
+        public = _Public(function, static)
+        calls = public.calls
 
         @functools.wraps(function)
         def call(*positional: Any, **named: Any) -> Any:
             if is_within_program() or named.get("axis_name") is not None or not compiles():
-                try:
-                    return function(*positional, **named)
-                except (
-                    InconclusiveSize,
-                    UnknownSizeError,
-                ) as error:  # of the outermost function
-                    given = {**dict(zip(names, positional, strict=False)), **named}
-                    raise unknown_size(function.__name__, given, error) from error
-            key, operands = _of_arrays(function, names, positional, named)
-            found = _CALLS_OF_ARRAYS.get(key)
+                return public.within_program(positional, named)
+            key: Any = len(positional)
+            leaves: Any = positional
+            are_arrays = not named
+            for value in positional:
+                are_arrays = are_arrays and type(value) is ArrayImpl
+            if not are_arrays:
+                key, leaves = public.key_of(positional, named)
+            found = calls.get(key)
             try:
-                if found is not None:
-                    program, order = found
-                    return program.run((), *[operands[i] for i in order])
-                return whole(positional, named, key)
+                if found is None:
+                    return public.run(positional, named, key)
+                run, order = found
+                return run(*leaves) if order is None else run(*[leaves[i] for i in order])
             except Exception as error:
                 _forget_notes(error)
                 raise
 
-        def whole(positional: Sequence[Any], named: Mapping[str, Any], call_key: object) -> Any:
-            given = {**dict(zip(names, positional)), **named}  # noqa: B905 - the argument takes half a microsecond
-            if len(given) < len(positional) + len(named):
-                return function(*positional, **named)  # Python's own error
-            for name, value in given.items():
-                if isinstance(value, HostChecked):
-                    given[name] = value.on_host()
-            settings = {name: given.pop(name) for name in static if name in given} if static else {}
-            try:
-                key = tuple([(name, _key(value)) for name, value in settings.items()]) if settings else ()
-            except TypeError:  # not hashable, such as a traced size: the function raises the error
-                return function(*positional, **named)
-            leaves, structure = flatten(given)
-            return _run((function, key, structure), settings, leaves, call_key)
-
         return call  # type: ignore[return-value]
 
     return decorate
+
+
+class _Public:
+    """A public function, and the calls of it that were made before."""
+
+    def __init__(self, function: Callable[..., Any], static: Sequence[str]):
+        self.function, self.static = function, frozenset(static)
+        self.names = tuple(inspect.signature(function).parameters)
+        assert self.static <= set(self.names)
+        # What runs the calls of arrays, numbers and plain settings by `key_of`, with the places of leaves where these
+        # are not in order.
+        self.calls: dict[Any, tuple[Callable[..., Any], Sequence[int] | None]] = {}
+
+    def within_program(self, positional: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """The call as a part of another program."""
+        try:
+            return self.function(*positional, **named)
+        except (InconclusiveSize, UnknownSizeError) as error:  # of the outermost function
+            given = {**dict(zip(self.names, positional, strict=False)), **named}
+            raise unknown_size(self.function.__name__, given, error) from error
+
+    def key_of(self, positional: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, Sequence[Any]]:
+        """What tells a call from all others, in a few steps, and its leaves; None where arguments are not plain."""
+        key: list[Any] = [len(positional)]
+        leaves, is_of_host, static = [], False, self.static
+        for name, value in itertools.chain(zip(self.names, positional), named.items()):  # noqa: B905 - as below
+            kind = type(value)
+            if kind is ArrayImpl:
+                key.append(name)
+                leaves.append(value)
+            elif value is None or name in static:
+                if kind not in PLAIN_SETTINGS:
+                    return None, ()
+                key.append((name, kind, value))
+            elif kind in OF_HOST and not (kind is int and value.bit_length() > 63):
+                is_of_host = True
+                key.append((name, kind))
+                leaves.append(value)
+            else:
+                return None, ()
+        if is_of_host:
+            arrays = [(x.shape, x.dtype) for x in leaves if type(x) not in NUMBERS]
+            key += [has_64_bits(), *arrays]
+        return tuple(key), leaves
+
+    def run(self, positional: Sequence[Any], named: Mapping[str, Any], found_by: object) -> Any:
+        """Runs a call, which the next ones find."""
+        function, static = self.function, self.static
+        given = {**dict(zip(self.names, positional)), **named}  # noqa: B905 - the argument takes half a microsecond
+        if len(given) < len(positional) + len(named):
+            return function(*positional, **named)  # Python's own error
+        for name, value in given.items():
+            if isinstance(value, HostChecked):
+                given[name] = value.on_host()
+        settings = {name: given.pop(name) for name in self.names if name in static and name in given}
+        try:
+            key = tuple([(name, _key(value)) for name, value in settings.items()]) if settings else ()
+        except TypeError:  # not hashable, such as a traced size: the function raises the error
+            return function(*positional, **named)
+        leaves, structure = flatten(given)
+        program = _program((function, key, structure), settings, leaves)
+        if found_by is not None:
+            kept = [name for name, value in given.items() if value is not None]
+            order = sorted(range(len(kept)), key=lambda i: kept[i])  # as the leaves of a dictionary
+            if len(self.calls) >= MOST_PROGRAMS:
+                self.calls.clear()
+            self.calls[found_by] = program.call, None if order == [*range(len(kept))] else order
+        return program.call(*leaves)
 
 
 class HostChecked:
@@ -162,7 +219,7 @@ def _forget_notes(error: Exception) -> None:
         error.__notes__ = notes
 
 
-ARRAY = jax.ShapeDtypeStruct((0,), bool)
+ARRAY, LEAF = jax.ShapeDtypeStruct((0,), bool), jax.tree.structure(0)
 
 
 class HostValue:
@@ -196,6 +253,8 @@ class _Conversion:
         return cls(convert, static, structure, tuple(places))
 
     def __call__(self, leaves: Sequence[Any]) -> Any:
+        if self.structure == LEAF and self.places[0] is not None:
+            return self.convert(leaves[self.places[0]], *self.static)
         given = [ARRAY if place is None else leaves[place] for place in self.places]
         return self.convert(self.structure.unflatten(given), *self.static)
 
@@ -205,12 +264,12 @@ class _Noted:
 
     def __init__(self, leaves: Sequence[Any]):
         self.leaves = leaves
-        self.conversions: dict[_Conversion, None] = {}
+        self.conversions: dict[_Conversion, bool] = {}  # whether it gives an operand
 
     def of(self, conversion: _Conversion) -> Any:
-        """An operand like the one that the conversion will make."""
-        self.conversions[conversion] = None
+        """An operand like the one that the conversion makes."""
         converted = conversion(self.leaves)
+        self.conversions[conversion] = converted is not None
         return None if converted is None else jax.lax.full_like(jnp.asarray(converted), 0)
 
 
@@ -221,32 +280,12 @@ class _Known:
     operands: Mapping[_Conversion, Any]
 
     def of(self, conversion: _Conversion) -> Any:
-        """The operand of this program."""
-        return self.operands[conversion]
+        """The operand of this program, None of a check."""
+        return self.operands.get(conversion)
 
 
-def _of_arrays(
-    function: Callable[..., Any], names: Sequence[str], positional: Sequence[Any], named: Mapping[str, Any]
-) -> tuple[Any, Sequence[Any]]:
-    """A key of a call with only arrays and plain settings, and its arrays, computed fast.
-
-    A call has no key if it has other arguments.
-    """
-    key: list[Any] = [function, len(positional)]
-    operands = []
-    for name, value in (*zip(names, positional), *named.items()):  # noqa: B905 - as above
-        kind = type(value)
-        if kind is ArrayImpl:
-            operands.append(value)
-            key.append(name)
-        elif value is None or kind in (int, bool, str):
-            key.append((name, kind, value))
-        else:
-            return None, ()
-    return tuple(key), operands
-
-
-def _run(key: tuple[Any, ...], settings: Mapping[str, Any], leaves: Sequence[Any], call_key: Any) -> Any:
+def _program(key: tuple[Any, ...], settings: Mapping[str, Any], leaves: Sequence[Any]) -> _Program:
+    """The program of some calls, made if there is none."""
     host = tuple([i for i, leaf in enumerate(leaves) if not _is_operand(leaf)])
     kinds: list[Any] = []
     if host:  # conversions depend on all shapes and types; JAX knows those of operands
@@ -257,17 +296,10 @@ def _run(key: tuple[Any, ...], settings: Mapping[str, Any], leaves: Sequence[Any
         program = _Program(key, settings, leaves, host)
         if None not in kinds:
             program.keep(key, [value for value in settings.values() if callable(value)])
-    if call_key is not None and not host:
-        names = [part for part in call_key[2:] if isinstance(part, str)]
-        if len(_CALLS_OF_ARRAYS) >= MOST_PROGRAMS:
-            _CALLS_OF_ARRAYS.clear()
-        _CALLS_OF_ARRAYS[call_key] = program, sorted(range(len(names)), key=lambda i: names[i])  # as of a dictionary
-    return program(leaves)
+    return program
 
 
 _PROGRAMS: dict[Any, _Program] = {}
-# Programs by the arguments of calls with only arrays, with the place of each operand among these.
-_CALLS_OF_ARRAYS: dict[Any, tuple[_Program, Sequence[int]]] = {}
 
 
 class _Program:
@@ -287,20 +319,23 @@ class _Program:
         if host:
             values = {i: leaves[i] for i in host}
             jax.eval_shape(lambda *operands: call(settings, values, noted, operands), *self._operands(leaves))
-        self.conversions = conversions = tuple(noted.conversions)
+        self.checks = [conversion for conversion, gives in noted.conversions.items() if not gives]
+        self.conversions = conversions = [conversion for conversion, gives in noted.conversions.items() if gives]
         held = {name: _Weak(value) if callable(value) else value for name, value in settings.items()}
 
-        def run(converted: Sequence[Any], *operands: Any) -> Any:
+        def run(*operands: Any) -> Any:
             given = {name: value.get() if isinstance(value, _Weak) else value for name, value in held.items()}
-            return call(given, stand_ins, _Known(dict(zip(conversions, converted, strict=True))), operands)
+            converted = _Known(dict(zip(conversions, operands)))  # noqa: B905 - the others follow
+            return call(given, stand_ins, converted, operands[len(conversions) :])
 
         run.__name__ = run.__qualname__ = function.__name__
         self.run = jax.jit(run)
+        self.call = self._call_of_host if host else self.run
 
-    def __call__(self, leaves: Sequence[Any]) -> Any:
-        if not self.host:
-            return self.run((), *leaves)
-        return self.run([convert(leaves) for convert in self.conversions], *self._operands(leaves))
+    def _call_of_host(self, *leaves: Any) -> Any:
+        for check in self.checks:
+            check(leaves)
+        return self.run(*[convert(leaves) for convert in self.conversions], *self._operands(leaves))
 
     def _operands(self, leaves: Sequence[Any]) -> list[Any]:
         return [leaf for i, leaf in enumerate(leaves) if i not in self.host]
@@ -308,8 +343,8 @@ class _Program:
     def keep(self, key: tuple[Any, ...], functions: Sequence[Any]) -> None:
         """Lets later calls find the program as long as all of these functions live."""
 
-        def forget(_: object) -> None:
-            _PROGRAMS.pop(key, None)
+        def forget(_: object, programs: dict[Any, _Program] = _PROGRAMS) -> None:  # the module may be gone
+            programs.pop(key, None)
 
         try:
             self.watched = [weakref.ref(part, forget) for one in functions for part in _parts(one)]
