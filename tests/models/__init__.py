@@ -1,0 +1,69 @@
+"""Twelve models, each twice: `ours` by jax_mgpu and `plain` in plain JAX, as one writes them for ragged data under jit.
+
+A module is a model. Beside the two forms it has `inputs(rng, n)` for some n items. Where it has `GRADIENT`, a model is
+trained: the derivative by that argument is compared and timed too. Where it has `compare`, that compares the results.
+
+    python -m tests.models          # lines and times of both forms, on this device
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import io
+import pathlib
+import tokenize
+from types import ModuleType
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+
+import jax_mgpu as mgpu
+
+NAMES = sorted(path.stem for path in pathlib.Path(__file__).parent.glob("[a-z]*.py"))
+SILENT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+
+
+def model(name: str) -> ModuleType:
+    """The module of a model."""
+    return importlib.import_module(f"tests.models.{name}")
+
+
+def lines_of(function) -> int:
+    """How many lines of a function have code on them; the formatter breaks those of both forms alike."""
+    code = inspect.getsource(function)
+    lines = set()
+    for token in tokenize.generate_tokens(io.StringIO(code).readline):
+        is_docstring = token.type == tokenize.STRING and token.line.strip().startswith('"""')
+        if token.type not in SILENT and not is_docstring:
+            lines |= set(range(token.start[0], token.end[0] + 1))
+    return len(lines)
+
+
+def program(module: ModuleType, form: str):
+    """A form of a model as it runs: with its gradient, or exported, where the module says so."""
+    function = getattr(module, form)
+    if hasattr(module, "GRADIENT"):
+        return jax.jit(jax.value_and_grad(lambda *x: mean_square(function(*x)), module.GRADIENT))
+    return jax.jit(function)
+
+
+def exported(function, arguments):
+    """A function that was written by jax.export and read again."""
+    written = jax.export.export(jax.jit(function), disabled_checks=mgpu.export_checks())(*arguments).serialize()
+    return jax.jit(jax.export.deserialize(written).call)
+
+
+def mean_square(results) -> jax.Array:
+    """One number of all floats of a result."""
+    return sum(jnp.mean(leaf**2) for leaf in jax.tree.leaves(results) if jnp.issubdtype(leaf.dtype, jnp.floating))
+
+
+def equal_within(ours, plain, tolerance: float = 1e-4) -> None:
+    """Asserts that all leaves are equal, floats within rounding."""
+    assert jax.tree.structure(ours) == jax.tree.structure(plain)
+    for x, y in zip(jax.tree.leaves(ours), jax.tree.leaves(plain), strict=True):
+        scale = 1 + np.abs(np.where(np.isfinite(y), y, 0)).max(initial=0)
+        np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance * scale)
