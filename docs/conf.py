@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import inspect
 import json
 import logging
 import pathlib
@@ -33,7 +32,7 @@ html_show_copyright = False
 version = release = jax_mgpu.__version__
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
-exclude_patterns = ["_build", "generated"]
+exclude_patterns = ["_build", "generated", "reference/README.md"]
 
 add_module_names = False
 autodoc_typehints = "none"  # the docstrings say more than the annotations, which are those of any array
@@ -106,26 +105,6 @@ def is_no_empty_glob(record: logging.LogRecord) -> bool:
     return getattr(record, "subtype", None) != "empty_glob"
 
 
-def table_of_operations(folder: pathlib.Path) -> str:
-    """The public names in the order of the site, by page, with a line on each: the first of its docstring."""
-    parts = []
-    for page in re.findall(r"^reference/(\w+)$", (folder / "index.md").read_text(encoding="utf-8"), re.MULTILINE):
-        text = (folder / "reference" / f"{page}.md").read_text(encoding="utf-8")
-        names = reference_pages.names_of_page(text)
-        operations = [name for name in names if not hasattr(getattr(jax_mgpu, name), "_fields")]  # no types of results
-        if operations:
-            title = text.partition("# ")[2].splitlines()[0]
-            parts += [f"### [{title}]({page}.md)\n", "| function | what it does |", "|---|---|"]
-            parts += [f"| {{py:obj}}`{name} <jax_mgpu.{name}>` | {first_line(name)} |" for name in operations]
-            parts += [""]
-    return "\n".join(parts)
-
-
-def first_line(name: str) -> str:
-    """What a public name is for, as a cell of a table."""
-    return (inspect.getdoc(getattr(jax_mgpu, name)) or "").splitlines()[0].replace("|", "\\|")
-
-
 def gallery(notebooks: pathlib.Path, folder: pathlib.Path) -> str:
     """The notebooks in the order of their own page, each with its first picture and what it shows."""
     (folder / "thumbnails").mkdir(exist_ok=True)
@@ -146,7 +125,8 @@ def write_sources(app: Sphinx) -> None:
     """Writes the pages that are made of other files: the tables of operations and benchmarks, the notebooks."""
     folder = pathlib.Path(app.srcdir)
     benchmark_page.write(ROOT / "benchmarks" / "results", folder / "generated")
-    (folder / "generated" / "operations.md").write_text(table_of_operations(folder))
+    table = reference_pages.table_of_operations(lambda name: f"{{py:obj}}`{name} <jax_mgpu.{name}>`")
+    (folder / "generated" / "operations.md").write_text(table)
     shutil.rmtree(folder / "notebooks", ignore_errors=True)
     (folder / "notebooks").mkdir()
     for notebook in (ROOT / "notebooks").glob("*.ipynb"):

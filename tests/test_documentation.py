@@ -101,3 +101,38 @@ def test_every_public_name_is_on_one_reference_page(monkeypatch):
         for name in reference_pages.names_of_page(page.read_text(encoding="utf-8"))
     ]
     assert sorted(listed) == sorted(mgpu.__all__)
+
+
+def test_the_list_of_functions_on_github_is_current(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    import reference_pages
+
+    written = (REFERENCE / "README.md").read_text(encoding="utf-8")
+    assert written == reference_pages.on_github(), "run python docs/reference_pages.py"
+
+
+def anchors_of(text):
+    """What GitHub calls the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    plain = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading) for heading in headings)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in plain}
+
+
+def test_links_lead_somewhere():
+    """Those of pages and notebooks to files and headings of the repository; Sphinx knows those of the site alone."""
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/README.md"), *ROOT.glob("notebooks/*.ipynb")]
+    pages = [page for page in pages if not {"_build", "generated"} & set(page.parts)]
+    broken = []
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        targets = re.findall(r"\]\(([^)\s]+)\)", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
+        for target in targets:
+            path, _, anchor = target.partition("#")
+            if re.match(r"\w+:", target) or target == "...":
+                continue
+            file = page.parent / path if path else page
+            is_page = file.suffix == ".md" and file.is_file()
+            if not file.exists() or (anchor and is_page and anchor not in anchors_of(file.read_text(encoding="utf-8"))):
+                broken.append(f"{page.relative_to(ROOT)}: {target}")
+    assert not broken
+    assert len(pages) > 30
