@@ -1,4 +1,4 @@
-"""Sorting, merging, searching and load balancing of ragged data in JAX, on CPU and CUDA."""
+"""Sorts, joins, scans and reductions for JAX that are fast on ragged data, on CUDA and CPUs."""
 
 import pkgutil as _pkgutil
 

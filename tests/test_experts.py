@@ -175,26 +175,39 @@ def dense(matrices, router, x, slots):
     return np.einsum("ts,tsf->tf", weights, np.take_along_axis(made, chosen[..., None], 1))
 
 
-@pytest.mark.parametrize("kind", ["functions", "class"])
-def test_models_are_trained(rng, page, kind):
-    """Each learns what one with other weights gives, and is what a layer of all experts gives."""
+def learned(rng, apply, step, model, parts):
+    """Whether a layer is what one of all experts gives, and then learns what one with other weights gives."""
     x = rng.normal(size=(64, 6)).astype(np.float32)
     target = np.tanh(x @ rng.normal(size=(6, 6))).astype(np.float32)
-    if kind == "functions":
-        params = page["init"](jax.random.key(0), 6, 5)
-        apply = page["apply"]
-        parts = params["experts"], params["router"]
-    else:
-        params = page["Experts"].init(jax.random.key(0), 6, 5)
-        apply = lambda model, x: model(x)  # noqa: E731
-        parts = params.experts, params.router
-    np.testing.assert_allclose(apply(params, x), dense(*map(np.asarray, parts), x, 2), rtol=1e-4, atol=1e-5)
-
-    def loss(params):
-        return ((apply(params, x) - target) ** 2).mean()
-
-    step = jax.jit(lambda params: jax.tree.map(lambda p, g: p - 0.5 * g, params, jax.grad(loss)(params)))
-    before = loss(params)
+    np.testing.assert_allclose(apply(model, x), dense(*map(np.asarray, parts(model)), x, 2), rtol=1e-4, atol=1e-5)
+    losses = []
     for _ in range(30):
-        params = step(params)
-    assert loss(params) < 0.5 * before
+        model, loss = step(model, x, target)
+        losses.append(float(loss))
+    return losses[-1] < 0.5 * losses[0]
+
+
+def test_functions_are_trained(rng, page):
+    init, apply = page["init"], page["apply"]
+
+    @jax.jit
+    def step(params, x, target):
+        loss, slopes = jax.value_and_grad(lambda params: ((apply(params, x) - target) ** 2).mean())(params)
+        return jax.tree.map(lambda p, g: p - 0.5 * g, params, slopes), loss
+
+    params = init(jax.random.key(0), 6, 5)
+    assert learned(rng, apply, step, params, lambda params: (params["experts"], params["router"]))
+
+
+@pytest.mark.parametrize("library", ["equinox", "flax"])
+def test_modules_are_trained(rng, library):
+    """Those of other libraries, where these are installed, as for the documentation."""
+    pytest.importorskip(library)
+    text = (ROOT / "docs" / "experts.md").read_text(encoding="utf-8")
+    (block,) = [block for block in re.findall(r"^```py\n(.*?)^```$", text, re.M | re.S) if library in block]
+    names: dict[str, object] = {}
+    exec(block, names)
+    key = {"key": jax.random.key(0)} if library == "equinox" else {"rngs": names["nnx"].Rngs(0)}
+    model = names["Experts"](6, 5, 2, **key)
+    parts = lambda model: (model.experts[...], model.router[...])  # noqa: E731
+    assert learned(rng, lambda model, x: model(x), names["step"], model, parts)
