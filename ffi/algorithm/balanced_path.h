@@ -1,6 +1,6 @@
 // Balanced path: Baxter, "Set Operations" in Modern GPU (2013). Merge path lists all copies of a key in A before those
-// in B; here the r-th copy in A is followed by the r-th in B, and the longer side's further copies come last. A split
-// of this order never parts the two copies of a pair, so that each part is a problem of multisets of its own.
+// in B. Here the r-th copy in A is followed by the r-th in B, and the longer side's further copies come last. A split
+// of this order never separates the two copies of a pair, so each part is an independent problem of multisets.
 #pragma once
 
 #include "algorithm/merge_path.h"
@@ -15,9 +15,9 @@ struct Split {
 };
 
 // The split of this order near that of merge path with `a_merged` items of A: after `diagonal` items, or after one more
-// where it would part a pair (Baxter's starred diagonals). `duplicates` says whether a key can occur twice in A or in
-// B. `find(begin, end, before)` is a partition_point, serial or of a warp. If the keys are not sorted, the split is
-// another one inside A and B.
+// to keep a pair together (Baxter's starred diagonals). `duplicates` says whether a key can occur twice in A or in B.
+// `find(begin, end, before)` is a partition_point, serial or by a warp. If the keys are not sorted, the split is some
+// other one inside A and B.
 template <typename Index, typename KeysA, typename KeysB, typename Less, typename Find>
 MGPU_HOST_DEVICE Split<Index> balanced_from_merged(Index b_count, Index a_merged, Index diagonal, KeysA a, KeysB b,
                                                    Less less, bool duplicates, Find find) {
@@ -32,7 +32,7 @@ MGPU_HOST_DEVICE Split<Index> balanced_from_merged(Index b_count, Index a_merged
       partition_point_near_end(Index{0}, a_merged - 1, [&](Index i) { return less(a(i), key); }, find);
   const Index b_first = partition_point_near_end(Index{0}, b_merged, [&](Index i) { return less(b(i), key); }, find);
   const Index copies = diagonal - a_first - b_first;  // of the key before the diagonal
-  // B's share is half of them; less where B has fewer copies, more where A has fewer.
+  // B's share is half of them; less if B has fewer copies, more if A has fewer.
   const Index b_wanted = maximum(copies / 2, b_merged - b_first);
   const Index b_end =
       find(b_merged, minimum(b_count, b_first + b_wanted + 1), [&](Index i) { return !less(key, b(i)); });
@@ -42,7 +42,7 @@ MGPU_HOST_DEVICE Split<Index> balanced_from_merged(Index b_count, Index a_merged
   return {a_first + a_copies, b_first + b_copies + starred};
 }
 
-// The same, found from nothing.
+// The same, without a known merge path.
 template <typename Index, typename KeysA, typename KeysB, typename Less, typename Find>
 MGPU_HOST_DEVICE Split<Index> balanced_path(Index a_count, Index b_count, Index diagonal, KeysA a, KeysB b, Less less,
                                             bool duplicates, Find find) {
@@ -51,8 +51,8 @@ MGPU_HOST_DEVICE Split<Index> balanced_path(Index a_count, Index b_count, Index 
   return balanced_from_merged(b_count, a_merged, diagonal, a, b, less, duplicates, find);
 }
 
-// The end of the part from `begin` on that is found to end at `end`: of at most `most` items, even where keys are not
-// sorted and splits contradict each other.
+// The end of the part from `begin` on, given the end that was found: a part has at most `most` items, even if keys are
+// not sorted and splits contradict each other.
 template <typename Index>
 MGPU_HOST_DEVICE Split<Index> part_end(Split<Index> begin, Split<Index> end, Index most) {
   const Index a_count = clamp(end.a - begin.a, Index{0}, most);

@@ -1,4 +1,4 @@
-// What every algorithm header needs: the host/device marker and integer helpers.
+// Helpers of every algorithm header: the host/device marker and integer functions.
 #pragma once
 
 #include "algorithm/standard.h"

@@ -1,4 +1,4 @@
-// Digits of keys, as sorts and selections take them.
+// The digits of keys that sorts and selections use.
 #pragma once
 
 namespace mgpu {

@@ -5,17 +5,17 @@
 
 namespace mgpu {
 
-// Each item as a multiple of a fixed unit, which the largest exponent of the items determines.
+// Represents each item as a multiple of a fixed unit, which the largest exponent of the items determines.
 struct FixedPoint {
   static constexpr unsigned kMantissaBits = 23;
   static constexpr unsigned kSpecial = 255;  // the exponent of infinities and NaN
 
   int up;  // bits of the unit below the last bit of the largest item
 
-  // So many that no sum of so many items overflows.
+  // Chosen so that no sum of n items overflows.
   explicit FixedPoint(int64_t items) : up(62 - static_cast<int>(kMantissaBits) - 1 - ceil_log2(items)) {}
 
-  // That of subnormal numbers is that of the least normal one.
+  // Subnormal numbers have the exponent of the smallest normal one.
   MGPU_HOST_DEVICE static uint32_t exponent(float x) {
     return maximum(std::bit_cast<uint32_t>(x) >> kMantissaBits & kSpecial, 1u);
   }
@@ -24,7 +24,7 @@ struct FixedPoint {
     const unsigned bits = std::bit_cast<uint32_t>(x);
     const unsigned fraction = bits & ((1u << kMantissaBits) - 1), field = bits >> kMantissaBits & kSpecial;
     const bool is_negative = bits >> 31;
-    if (largest == kSpecial) {  // counts infinities, a sign a half; NaN in both
+    if (largest == kSpecial) {  // counts infinities, with the sign in half of the word; NaN counts in both
       if (field < kSpecial) return 0;
       const uint64_t both = uint64_t{1} << 32 | 1;
       return fraction != 0 ? both : is_negative ? uint64_t{1} << 32 : 1;

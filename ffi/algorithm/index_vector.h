@@ -1,12 +1,12 @@
-// Indices and counts come as int32, or as int64 where an array can reach 2^31 items.
+// Indices and counts are int32, or int64 if an array can reach 2^31 items.
 #pragma once
 
 #include "algorithm/common.h"
 
 namespace mgpu {
 
-// An index cut to 2^60 of either sign, far beyond any array: sums of a few of them do not overflow, whatever the caller
-// gave.
+// An index clamped to 2^60 of either sign, far beyond any array: sums of a few of them cannot overflow, whatever the
+// caller passed.
 MGPU_HOST_DEVICE int64_t cut_index(int64_t index) {
   constexpr int64_t kFar = int64_t{1} << 60;
   return clamp(index, -kFar, kFar);
@@ -18,8 +18,8 @@ struct IndexVector {
   bool wide = false;
   MGPU_HOST_DEVICE int64_t operator[](int64_t i) const {
 #ifdef __CUDA_ARCH__
-    // Two loads that are always made, never one by the width: with predicated loads, kernels that ptxas (CUDA 13.0,
-    // sm_90) made moved rows to wrong places (docs/notes/reliability.md).
+    // Always makes both loads, rather than one chosen by the width: with predicated loads, kernels compiled by ptxas
+    // (CUDA 13.0, sm_90) moved rows to wrong places (docs/notes/reliability.md).
     const int32_t* const words = static_cast<const int32_t*>(data) + (wide ? 2 * i : i);
     const int32_t low = words[0];
     const int32_t high = words[wide];
@@ -34,7 +34,7 @@ struct IndexVector {
   }
 };
 
-// A vector of one width: reads without a choice by it. Index is int32_t or int64_t.
+// A vector of one width, so that reads do not choose by it. Index is int32_t or int64_t.
 template <typename Index>
 struct IndicesOf {
   const Index* data;
@@ -56,7 +56,7 @@ MGPU_HOST_DEVICE Result with_width(IndexVector vector, Visit visit) {
   return vector.wide ? visit(IndicesOf<int64_t>(vector)) : visit(IndicesOf<int32_t>(vector));
 }
 
-// How many items of each row are live: the first ones.
+// The number of live items of each row, which come first.
 struct LiveCounts {
   IndexVector counts;  // [rows or 1], or null: every item is live
   int64_t stride = 0;  // from row to row

@@ -12,7 +12,7 @@ namespace mgpu {
 
 enum class KeyKind : int { kUnsigned, kSigned, kFloat };
 
-// Integers: a code is the bits with the sign flipped (signed keys) and all of them flipped (descending).
+// Integers: a code is the bits with the sign flipped (signed keys), and all bits flipped (descending).
 template <typename Word_>
 struct IntegerOrder {
   using Word = Word_;
@@ -36,8 +36,8 @@ struct IntegerOrder {
   MGPU_HOST_DEVICE bool is_nan(Word /*bits*/) const { return false; }
 };
 
-// Floats: IEEE bits made monotone, then rotated so that -inf is 0 and every NaN, of either sign, lies above +inf.
-// The zeros are neighbours, the NaNs one range: `less` takes each of the two as one value.
+// Floats: IEEE bits made monotone, then rotated so that -inf is 0 and every NaN, of either sign, lies above +inf. The
+// zeros are neighbours, the NaNs one range: `less` treats each of the two as one value.
 template <typename Word_>
 struct FloatOrder {
   using Word = Word_;
@@ -71,30 +71,30 @@ struct FloatOrder {
   }
 
   MGPU_HOST_DEVICE bool less(Word a, Word b) const {
-    // Without short cuts: they would be branches, half mispredicted.
+    // Without short-circuits, which would be branches, half of them mispredicted.
     return (a < b) & (a < high) & (b > low) & !((a == zero) & (b == static_cast<Word>(zero + 1)));
   }
 
-  // A word whose plain order is this order: codes that are equal have the same one.
+  // A word whose unsigned order is this order: equal codes have the same word.
   MGPU_HOST_DEVICE Word rank(Word code) const {
     const Word bounded = clamp(code, low, high);
     return static_cast<Word>(bounded - (bounded == static_cast<Word>(zero + 1)));
   }
-  // The greatest code that is equal to this one: these are neighbours.
+  // The largest code that is equal to this one: equal codes are neighbours.
   MGPU_HOST_DEVICE Word last_equal(Word code) const {
     const Word last = maximum(static_cast<Word>(code + (code == zero)), low);
     return code >= high ? static_cast<Word>(~Word{0}) : last;
   }
   MGPU_HOST_DEVICE bool keeps_bits() const { return false; }
 
-  // Whether other codes are equal to this one: the zeros, the NaNs. Only these are lost in a rank.
+  // Whether other codes are equal to this one: those of the zeros and of the NaNs. Only these are lost in a rank.
   MGPU_HOST_DEVICE bool has_equals(Word code) const {
     const Word size = magnitude(decode(code));
     return (size == 0) | (size > infinity());
   }
 
-  // Whether all codes from `least` to `greatest` are of numbers of one sign that are not zero: such keys are ordered as
-  // integers. Where one is infinite it may be denied.
+  // Whether all codes from `least` to `greatest` are nonzero numbers of one sign, so that keys are ordered as integers.
+  // It may be false if one is infinite.
   MGPU_HOST_DEVICE bool is_integer_range(Word least, Word greatest) const {
     return ((least > low) & (greatest < zero)) | ((least > zero + 1) & (greatest < high));
   }
@@ -103,7 +103,7 @@ struct FloatOrder {
     return {static_cast<Word>(bits & kSign ? ~flip : flip)};
   }
 
-  // False for -0 and the NaNs: keys that all are plain are equal only if they are the same.
+  // False for -0 and the NaNs: if all keys are plain, they are equal only if their bits are.
   MGPU_HOST_DEVICE bool is_plain(Word bits) const { return (magnitude(bits) <= infinity()) & (bits != kSign); }
   MGPU_HOST_DEVICE bool is_nan(Word bits) const { return magnitude(bits) > infinity(); }
 

@@ -1,5 +1,5 @@
-// Load-balancing search: objects make runs of outputs, and each output asks which object made it (Baxter, moderngpu,
-// 2013). Interval moves, bulk insertion and removal, and joins are this search and a few lines of their own.
+// Load-balancing search: objects own runs of outputs, and each output looks up its object (Baxter, moderngpu, 2013).
+// Interval moves, bulk insertion and removal, and joins are this search and a few lines of their own.
 #pragma once
 
 #include "algorithm/common.h"
@@ -9,7 +9,7 @@
 
 namespace mgpu {
 
-// The objects of one problem. Object j makes the outputs from start(j) up to the next object's start.
+// The objects of one problem. Object j owns the outputs from start(j) up to the next object's start.
 template <typename Offsets, typename Index>
 struct WorkRowOf {
   static constexpr Index kLast = static_cast<Index>(~uint64_t{0} >> (65 - 8 * sizeof(Index)));
@@ -17,32 +17,32 @@ struct WorkRowOf {
   Index objects;
   Index drift;
   Index live;
-  Index first = 0;  // objects before this one have a negative offset and make nothing
+  Index first = 0;  // objects before this one have a negative offset and own nothing
   Index total = 0;  // outputs
 
   MGPU_HOST_DEVICE Index start(Index j) const { return offsets[j] + drift * (j - first); }
 
-  // Whether object j makes anything, and starts before `position`.
+  // Whether object j owns anything, and starts before `position`.
   MGPU_HOST_DEVICE bool starts_before(Index j, Index position) const {
     const Index offset = offsets[j];
     return offset < live + (drift > 0) && offset + drift * (j - first) < position;
   }
 
-  // The first object that starts at `position` or later. `find(begin, end, before)` is a partition_point, serial or of
-  // a warp. The last object before it made the output in front of `position`.
+  // The first object that starts at `position` or later. `find(begin, end, before)` is a partition_point, serial or by
+  // a warp. The last object before it owns the output before `position`.
   template <typename Find>
   MGPU_HOST_DEVICE Index first_from(Index position, Find find) const {
     return find(first, objects, [&](Index j) { return starts_before(j, position); });
   }
 
-  // What `first` is to be.
+  // The value of `first`.
   template <typename Find>
   MGPU_HOST_DEVICE Index find_first(Find find) const {
     const Index end = objects == 0 || offsets[0] >= 0 ? 0 : objects;
     return find(Index{0}, end, [&](Index j) { return offsets[j] < 0; });
   }
 
-  // The number of live outputs of `size`; `first` is known.
+  // The number of live outputs among `size`, once `first` is known.
   template <typename Find>
   MGPU_HOST_DEVICE Index find_total(Index size, Find find) const {
     if (drift == 0) return objects == 0 ? 0 : minimum(live, size);
@@ -52,22 +52,22 @@ struct WorkRowOf {
 };
 using WorkRow = WorkRowOf<IndexVector, int64_t>;
 
-// The objects of all problems of a batch. With drift 0, `offsets` are the starts themselves. With drift 1 they are
-// positions at which one item each is inserted, so object j starts j outputs later; with drift -1 they are positions of
-// items that are removed, and the run after the j-th of them starts j outputs earlier. Offsets out of order or out of
-// range make other runs, never an output outside `size` nor an object outside `objects`.
+// The objects of all problems of a batch. With drift 0, `offsets` are the starts themselves. With drift 1, they are
+// positions at which single items are inserted, so object j starts j outputs later. With drift -1, they are positions
+// of removed items, and the run after the j-th of them starts j outputs earlier. Offsets out of order or out of range
+// give other runs, but never an output outside `size` or an object outside `objects`.
 struct WorkList {
   int64_t problems = 1;
   int64_t size = 0;      // outputs a problem, live or not
   int64_t objects = 0;   // a problem
-  int64_t capacity = 0;  // the number of live items where no count is given, and the most that there can be
+  int64_t capacity = 0;  // the number of live items if no count is given, and the maximum of any
   int64_t drift = 0;
 
   IndexVector offsets;  // [problems or 1, objects]
   int64_t offsets_stride = 0;
   LiveCounts counts;
 
-  // Of a single problem: other offsets and another count in their place, if *is_replaced, which a kernel may decide.
+  // For a single problem: other offsets and another count instead, if *is_replaced, which a kernel may decide.
   const int32_t* is_replaced = nullptr;
   IndexVector other_offsets;
   const int64_t* other_count = nullptr;
@@ -96,7 +96,7 @@ inline void for_each_run(const WorkRow& row, Range<int64_t> outputs, Visit visit
     const int64_t end = ends_within ? maximum(row.start(next), position + 1) : outputs.end;
     visit(next - 1, Range<int64_t>{position, end});
     position = end;
-    // Objects that make nothing are passed over, many of them by a search.
+    // Objects that own nothing are skipped, many of them by a search.
     const auto makes_nothing = [&](int64_t j) { return row.starts_before(j + 1, position + 1); };
     if (next + 1 < row.objects && makes_nothing(next)) {
       next = galloping_partition_point(next + 1, row.objects - 1, makes_nothing);
@@ -108,7 +108,7 @@ inline void for_each_run(const WorkRow& row, Range<int64_t> outputs, Visit visit
 // each tile and after the last, then `first` and `total` of the WorkRow.
 struct WorkTiles {
   int64_t tile;
-  int64_t tiles;  // a problem
+  int64_t tiles;  // per problem
   int64_t* cells = nullptr;
 
   MGPU_HOST_DEVICE int64_t stride() const { return tiles + 3; }

@@ -1,17 +1,17 @@
-// The memory through which the tiles of a single-pass scan tell each other their sums (cuda/block/look_back.cuh): a
-// closed formula of the number of tiles, for the workspace.
+// The memory through which tiles of a single-pass scan exchange sums (cuda/block/look_back.cuh). Its size is a closed
+// formula of the number of tiles, for the workspace.
 #pragma once
 
 #include "algorithm/common.h"
 
 namespace mgpu {
 
-// Slots of tiles, of groups of 32 tiles, of groups of 32 groups: levels that a warp reads in a load each. Behind them a
-// chain of prefixes, one every 32768 tiles.
+// Slots of tiles, of groups of 32 tiles, and of groups of 32 groups: a warp reads each level in one load per lane. A
+// chain of prefixes follows, one every 32768 tiles.
 struct LookBackLayout {
   static constexpr int kFan = 32;
   static constexpr int kLevels = 3;
-  static constexpr int64_t kSpan = int64_t{kFan} * kFan * kFan;  // of a link of the chain
+  static constexpr int64_t kSpan = int64_t{kFan} * kFan * kFan;  // tiles of a link of the chain
   int64_t tiles;
 
   // The first slot of a level, or, after the last one, of the chain.
@@ -25,7 +25,8 @@ struct LookBackLayout {
   }
   MGPU_HOST_DEVICE int64_t slots() const { return begin(kLevels) + ceil_div(tiles, kSpan) + 1; }
 
-  // 64-bit words of all slots, for values of `bytes` bytes: a word carries 4 of them. To be zeroed before every launch.
+  // 64-bit words of all slots, for values of `bytes` bytes: a word carries 4 of them. The caller zeroes them before
+  // every launch.
   MGPU_HOST_DEVICE int64_t words(int64_t bytes) const { return slots() * ceil_div<int64_t>(bytes, 4); }
 };
 

@@ -5,27 +5,27 @@
 
 namespace mgpu {
 
-// The number of items of A among the first `diagonal` items of the stable merge of A and B (A before B among
-// equals), known to lie in [begin, end]. `a(i)` and `b(i)` give the keys; `find(begin, end, before)` is a
-// partition_point, serial or of a warp.
+// The number of items of A among the first `diagonal` items of the stable merge of A and B (A before B among equals),
+// known to lie in [begin, end]. `a(i)` and `b(i)` give the keys; `find(begin, end, before)` is a partition_point,
+// serial or by a warp.
 template <typename Index, typename KeysA, typename KeysB, typename Less, typename Find>
 MGPU_HOST_DEVICE Index merge_path_between(Index begin, Index end, Index diagonal, KeysA a, KeysB b, Less less,
                                           Find find) {
   return find(begin, end, [&](Index i) { return !less(b(diagonal - 1 - i), a(i)); });
 }
 
-// The same where nothing is known, by one thread.
+// The same without known bounds, by one thread.
 template <typename Index, typename KeysA, typename KeysB, typename Less>
 MGPU_HOST_DEVICE Index merge_path(Index a_count, Index b_count, Index diagonal, KeysA a, KeysB b, Less less) {
   return merge_path_between(maximum(Index{0}, diagonal - b_count), minimum(diagonal, a_count), diagonal, a, b, less,
                             [](Index begin, Index end, auto before) { return partition_point(begin, end, before); });
 }
 
-// The same for keys that are unsigned codes, by the secant method: `guess` is where to look first, `rise` about by how
-// much a(i) - b(diagonal - 1 - i) grows with i. Each probe goes a little past where the answer should be, so that the
-// next one comes from the other side. Of 2^26 random keys some 7 are read of A and of B, of which 4 lie in a place of
-// memory of their own, where a binary search takes 26 and 23. `find` ends the search; other keys cost kGuesses probes
-// more than it takes.
+// The same for keys that are unsigned codes, by the secant method: `guess` is where to look first, and `rise` about how
+// much a(i) - b(diagonal - 1 - i) grows with i. Each probe overshoots the expected answer a little, so that the next
+// one comes from the other side. For 2^26 random keys it reads some 7 keys of A and of B, of which 4 are in separate
+// cache lines; a binary search reads 26, of which 23 are. `find` finishes the search; other distributions of keys cost
+// kGuesses more probes than it needs.
 template <typename Index, typename KeysA, typename KeysB, typename Less, typename Find>
 MGPU_HOST_DEVICE Index merge_path_by_secants(Index begin, Index end, Index diagonal, Index guess, float rise, KeysA a,
                                              KeysB b, Less less, Find find) {
@@ -55,7 +55,7 @@ MGPU_HOST_DEVICE Index merge_path_by_secants(Index begin, Index end, Index diago
       end = probe;
       guess = probe - step;
     }
-    if (gap == 0) break;  // the answer is at the end of equal keys, no matter how far
+    if (gap == 0) break;  // the answer is at the end of equal keys, however far
   }
   return merge_path_between(begin, end, diagonal, a, b, less, find);
 }

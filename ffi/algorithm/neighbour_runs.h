@@ -1,12 +1,11 @@
-// Sorted runs that lie one behind the other in an array and are merged in pairs, each pair in the place of both.
+// Consecutive sorted runs of an array that are merged in pairs, each pair in place.
 #pragma once
 
 #include "algorithm/index_vector.h"
 
 namespace mgpu {
 
-// Two runs, [begin, middle) and [middle, end) of a row. The last pair of a row has the slots behind it too, which hold
-// nothing.
+// Two runs, [begin, middle) and [middle, end) of a row. The last pair of a row also has the unused slots after it.
 struct RunPair {
   int64_t begin;
   int64_t middle;
@@ -22,14 +21,14 @@ struct RunTile {
   int64_t slot;
 };
 
-// Where runs end: the first begins with its row. Ends out of order or out of range give other runs, never any outside
+// Where runs end: the first begins with its row. Ends out of order or out of range give other runs, but none outside
 // the row.
 struct NeighbourRuns {
   IndexVector ends;    // [rows or 1, count]
   int64_t stride = 0;  // from row to row
   int64_t count = 0;   // a row; 0: no runs of one array are merged
 
-  // By the count, as the size of scratch memory is asked for before there are data.
+  // Depends only on the count, as the size of scratch memory is needed before there are data.
   MGPU_HOST_DEVICE bool given() const { return count > 0; }
   MGPU_HOST_DEVICE int64_t pairs() const { return (count + 1) / 2; }
 

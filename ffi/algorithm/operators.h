@@ -1,7 +1,7 @@
 // The operators of reductions and scans. An operator extracts a state from an element and its position, combines
-// states, and finishes a state into a result; state, element and result may be of three types. Where an operator
-// commutes, as every built-in one does, a kernel may combine in any order that is the same in every run; where it does
-// not, in that of the items.
+// states, and finishes a state into a result; state, element and result may have three types. If an operator commutes,
+// as every built-in one does, a kernel may combine in any order that is the same in every run; otherwise it combines in
+// the order of the items.
 #pragma once
 
 #include "algorithm/common.h"
@@ -16,10 +16,10 @@ constexpr bool gives_index(OperatorKind kind) { return kind == OperatorKind::kAr
 constexpr bool gives_largest(OperatorKind kind) { return kind == OperatorKind::kMax || kind == OperatorKind::kArgmax; }
 
 // Sum and product. Integers wrap, so signed ones run as unsigned, and narrow ones in 32 bits; 16-bit floats accumulate
-// in float32. kEither decides at run time, where one compiled kernel for both is worth more than two instructions.
+// in float32. kEither decides at run time, if one compiled kernel for both is worth more than two instructions.
 enum class ArithmeticKind { kSum, kProduct, kEither };
 
-// Results have the elements' type, or are states, where those of 16-bit floats are to keep their digits.
+// Results have the elements' type, or are states to keep the precision of 16-bit floats' sums.
 template <typename Element_, typename State_, ArithmeticKind kKind, typename Result_ = Element_>
 struct Arithmetic {
   using Element = Element_;
@@ -43,7 +43,7 @@ struct Arithmetic {
   MGPU_HOST_DEVICE Result dead() const { return Result{}; }
 };
 
-// And, or and exclusive or of integers' bits, and of bools, whose only bit is the lowest.
+// And, or and exclusive or of integers' bits, and of bools, which have only the lowest bit.
 template <typename Word>
 struct Bitwise {
   using Element = Word;
@@ -74,8 +74,8 @@ MGPU_HOST_DEVICE double exponential(double x) { return exp(x); }
 MGPU_HOST_DEVICE float logarithm(float x) { return logf(x); }
 MGPU_HOST_DEVICE double logarithm(double x) { return log(x); }
 
-// The logarithm of a sum of exponentials: the largest element, and the sum of the exponentials of the others' distances
-// to it.
+// The logarithm of a sum of exponentials: the state holds the largest element, and the sum of the exponentials of the
+// others' differences from it.
 template <typename Real>
 struct ScaledSum {
   Real largest;
@@ -94,8 +94,8 @@ struct LogSumExp {
   MGPU_HOST_DEVICE State extract(Element element, int64_t /*position*/) const {
     return {static_cast<Real>(widen(element)), Real{1}};
   }
-  // A NaN is taken for the largest. Infinities that are equal have no distance. Values are chosen, not the states by
-  // reference: of these, nvcc makes pointers to local memory.
+  // A NaN counts as the largest. Equal infinities have no difference. This selects values rather than states by
+  // reference, which nvcc would turn into pointers to local memory.
   MGPU_HOST_DEVICE State combine(State a, State b) const {
     const bool a_first = a.largest >= b.largest || a.largest != a.largest;
     const Real high = a_first ? a.largest : b.largest;
@@ -114,8 +114,8 @@ struct LogSumExp {
   static constexpr Real infinity() { return static_cast<Real>(__builtin_huge_valf()); }
 };
 
-// Minimum and maximum of any key type are the least of unsigned codes, so one kernel a width serves them all. A float's
-// bits are made monotone, a maximum's flipped, and a NaN is code 0: it wins, as in jnp.min and jnp.max.
+// Minimum and maximum of any key type are the smallest of unsigned codes, so one kernel per width serves them all. A
+// float's bits are made monotone, a maximum's flipped, and a NaN is code 0, so it wins, as in jnp.min and jnp.max.
 template <typename Word>
 struct ExtremumOrder {
   Word fold;  // bits that a negative float flips
@@ -160,7 +160,7 @@ struct Extremum {
   static constexpr bool kGivesIndex = false;
   static constexpr bool kCommutes = true;
   static constexpr bool kIsIdempotent = true;
-  static constexpr bool kIsLeast = true;  // combines unsigned states into the least
+  static constexpr bool kIsLeast = true;  // combines unsigned states into the smallest
 
   ExtremumOrder<Word> order;
 
@@ -173,8 +173,7 @@ struct Extremum {
   MGPU_HOST_DEVICE Result dead() const { return Word{0}; }
 };
 
-// A code with the position it was seen at: the least of these is the first extremum, in whatever order they are
-// combined.
+// A code with its position: the smallest pair is the first extremum, in any order of combination.
 struct CodeAndPosition {
   uint64_t code;
   uint64_t position;
@@ -183,7 +182,7 @@ MGPU_HOST_DEVICE bool operator<(const CodeAndPosition& a, const CodeAndPosition&
   return a.code < b.code || (a.code == b.code && a.position < b.position);
 }
 
-// The index of the first extremum. The state is one 64-bit key, code above position, where both fit.
+// The index of the first extremum. The state is one 64-bit key, code above position, if both fit.
 template <typename Word, typename State_>
 struct ArgExtremum {
   using Element = Word;
@@ -227,14 +226,15 @@ struct ArgExtremum {
   MGPU_HOST_DEVICE Result dead() const { return -1; }
 };
 
-// Whether states are integers that one atomic operation combines: the same bits in any order. Products are left out.
+// Whether states are integers that one atomic operation combines, with the same bits in any order. Products are
+// excluded.
 template <typename Operator>
 constexpr bool has_integer_state() {
   return std::is_same_v<typename Operator::State, uint32_t> || std::is_same_v<typename Operator::State, uint64_t>;
 }
 
-// What a stretch of a segmented sequence leaves for the next: the combination since its last restart, and whether
-// there was one. Combining these is associative, and does not commute.
+// The state that part of a segmented sequence passes on: the combination since its last restart, and whether there was
+// one. Combining these is associative but does not commute.
 template <typename State>
 struct SinceRestart {
   using Flag = std::conditional_t<sizeof(State) % 8 == 0, uint64_t, uint32_t>;  // leaves no padding

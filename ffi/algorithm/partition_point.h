@@ -1,4 +1,4 @@
-// The one binary search: every lower bound, upper bound, merge path and balanced path is a call of it.
+// The only binary search: every lower bound, upper bound, merge path and balanced path calls it.
 #pragma once
 
 #include "algorithm/common.h"
@@ -20,7 +20,7 @@ MGPU_HOST_DEVICE Index partition_point(Index begin, Index end, Predicate before)
   return begin;
 }
 
-// As partition_point, for an answer that is likely near `begin`: a few steps one by one, then in doubling strides.
+// Like partition_point, for an answer that is likely near `begin`: a few single steps, then doubling strides.
 template <typename Index, typename Predicate>
 MGPU_HOST_DEVICE Index galloping_partition_point(Index begin, Index end, Predicate before) {
   Index stride = 1;
@@ -32,8 +32,8 @@ MGPU_HOST_DEVICE Index galloping_partition_point(Index begin, Index end, Predica
   return partition_point(begin, end, before);
 }
 
-// As partition_point, for an answer that is likely near `end`: looks back in steps that grow eightfold, then searches
-// one step. `find(begin, end, before)` is a partition_point, serial or of a warp.
+// Like partition_point, for an answer that is likely near `end`: looks back in steps that grow eightfold, then searches
+// one step. `find(begin, end, before)` is a partition_point, serial or by a warp.
 template <typename Index, typename Predicate, typename Find>
 MGPU_HOST_DEVICE Index partition_point_near_end(Index begin, Index end, Predicate before, Find find) {
   for (Index step = 1; begin < end; step = minimum(8 * step, end - begin)) {

@@ -1,14 +1,14 @@
-// Searches whose reads are on their way side by side: several in step, or one with several probes a step.
+// Searches with several reads in flight: several searches in lockstep, or one with several probes per step.
 #pragma once
 
 #include "algorithm/segments.h"
 
 namespace mgpu {
 
-// As partition_point, of several searches side by side, so that as many reads are on their way at once. A search whose
-// range is found reads position 0 until the others are done: no branch keeps the reads apart. `read(k, i)` gives the
-// item of search k at a position, and `before(k, item)` says whether the search goes on behind it. `hold(items)` keeps
-// a compiler from putting off each read until its item is needed.
+// Like partition_point for several searches in lockstep, so that as many reads are in flight at once. A finished search
+// reads position 0 until the others are done, as a branch would separate the reads. `read(k, i)` gives the item of
+// search k at a position, and `before(k, item)` says whether the search continues after it. `hold(items)` keeps a
+// compiler from postponing each read until its item is needed.
 template <int kCount, typename Index, typename Read, typename Before, typename Hold>
 MGPU_HOST_DEVICE void partition_points(Range<Index> (&searches)[kCount], Read read, Before before, Hold hold) {
   Index longest = 0;
@@ -27,15 +27,15 @@ MGPU_HOST_DEVICE void partition_points(Range<Index> (&searches)[kCount], Read re
     hold(items);
     MGPU_UNROLL
     for (int k = 0; k < kCount; ++k) {
-      const auto [begin, end] = searches[k];  // where they are one, both stay
+      const auto [begin, end] = searches[k];  // a search with one position left stays there
       const bool is_before = before(k, items[k]);
       searches[k] = {is_before ? minimum<Index>(middles[k], end - 1) + 1 : begin, is_before ? end : middles[k]};
     }
   }
 }
 
-// As partition_point, with kProbes probes a step: as many steps fewer as a step finds more bits, where what a search
-// waits for is one read after the other. `read(i)` gives an item, and `before(item)` is true, then false.
+// Like partition_point with kProbes probes per step. This takes fewer steps, for searches that are bound by the latency
+// of one read after the other. `read(i)` gives an item, and `before(item)` is true, then false.
 template <int kProbes, typename Index, typename Read, typename Before>
 MGPU_HOST_DEVICE Index wide_partition_point(Index begin, Index end, Read read, Before before) {
   while (begin < end) {
@@ -43,7 +43,7 @@ MGPU_HOST_DEVICE Index wide_partition_point(Index begin, Index end, Read read, B
     decltype(read(begin)) items[kProbes];
     MGPU_UNROLL
     for (int k = 0; k < kProbes; ++k) items[k] = read(probe(k));
-    int count = 0;  // of probes that are before
+    int count = 0;  // the number of probes that are before
     MGPU_UNROLL
     for (int k = 0; k < kProbes; ++k) count += before(items[k]);
     if (count < kProbes) end = probe(count);

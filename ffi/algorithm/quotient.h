@@ -1,4 +1,4 @@
-// Division by one number, many times.
+// Repeated division by one number.
 #pragma once
 
 #include "algorithm/common.h"

@@ -1,12 +1,12 @@
-// Batches of short rows: a tile is several whole rows, one after the other, and each row has a few threads. What a tile
-// holds follows from the shapes alone.
+// Batches of short rows: a tile is several whole rows, one after the other, and each row has a few threads. A tile's
+// contents follow only from the shapes.
 #pragma once
 
 #include "algorithm/common.h"
 
 namespace mgpu {
 
-// A number to divide by that is known at the launch: the quotient is a product.
+// A divisor that is known at the launch: the quotient is a product.
 struct Divisor {
   unsigned divisor = 1;
   unsigned reciprocal = 1u << 31;
@@ -15,7 +15,7 @@ struct Divisor {
   explicit Divisor(int64_t number)
       : divisor(static_cast<unsigned>(number)), reciprocal(((1u << 31) - 1) / maximum(divisor, 1u) + 1) {}
 
-  // Exact while x * divisor < 2^31; nothing is divided by 0.
+  // Exact while x * divisor < 2^31; there is no division by 0.
   MGPU_HOST_DEVICE unsigned quotient(unsigned x) const {
     return static_cast<unsigned>((uint64_t{x} * reciprocal) >> 31);
   }
@@ -23,12 +23,12 @@ struct Divisor {
 
 struct RowTiles {
   static constexpr int kThreads = 256;
-  // A thread of a tile of many rows takes about 8 slots, which are enough loads in flight; a row of its own can have
+  // A thread of a tile of many rows takes about 8 slots, which keep enough loads in flight; a tile of one row can have
   // twice as many.
   static constexpr int kSlots = 8 * kThreads;
   static constexpr int kMostSlots = 2 * kSlots;
   static constexpr int kMostRows = kThreads;
-  // Every device grants 48 KB unasked; what kernels have of fixed size comes on top.
+  // Every device grants 48 KB without a request; the fixed part of kernels comes on top.
   static constexpr int kMostSharedBytes = 45 << 10;
 
   int64_t rows = 0;   // of the batch
@@ -36,7 +36,7 @@ struct RowTiles {
   Divisor lanes;      // threads of a row
 
   RowTiles() = default;
-  // `row_slots` is what a tile holds of a row, of operands or of results. Where a tile may have more rows than threads,
+  // `row_slots` is the size of a row in a tile, of operands or of results. If a tile may have more rows than threads,
   // rows have no lanes.
   RowTiles(int64_t rows, int64_t row_slots, int most_rows = kMostRows)
       : rows(rows),
@@ -44,17 +44,17 @@ struct RowTiles {
         lanes(kThreads / tile_rows) {}
 
   int64_t tiles() const { return ceil_div<int64_t>(rows, tile_rows); }
-  // The items that a thread takes of so many of a row; where they lie at the same distance from thread to thread, an
-  // odd number, so that threads meet different banks.
+  // The items of a row that a thread takes, of a total number. If they are at the same distance from thread to thread,
+  // it is odd, so that threads access different banks.
   int share(int64_t items) const { return static_cast<int>(ceil_div<int64_t>(items, lanes.divisor)); }
   int odd_share(int64_t items) const { return lanes.divisor > 4 ? share(items) | 1 : share(items); }
 };
 
-// Items from row to row in shared memory: an odd number, so that threads of neighbouring rows meet different banks. All
-// rows may share one.
+// Items from row to row in shared memory: an odd number, so that threads of neighbouring rows access different banks.
+// All rows may share one.
 constexpr int shared_pitch(int64_t length, bool is_shared) { return is_shared ? 0 : static_cast<int>(length | 1); }
 constexpr int shared_room(int64_t length, int pitch, int rows) {
-  constexpr int kAlign = 16;  // what lies behind it is aligned
+  constexpr int kAlign = 16;  // what follows is aligned
   return ceil_div(pitch == 0 ? static_cast<int>(length) : pitch * rows, kAlign) * kAlign;
 }
 

@@ -1,7 +1,7 @@
-// Where an output of a stable merge of four sorted runs comes from: how many of the first `rank` items each run gives.
-// By sampling (after Varman, Scheufler, Iyer, Ricard, "Merging multiple lists on hierarchical-memory multiprocessors",
-// 1991): the answer of each run lies in a window; a few items of each window, compared with those of the others, bound
-// their own ranks in the merge, and so cut the windows.
+// Splits a stable merge of four sorted runs at an output: the number of items of each run among the first `rank`. It
+// samples (after Varman, Scheufler, Iyer, Ricard, "Merging multiple lists on hierarchical-memory multiprocessors",
+// 1991): each run's answer lies in a window; a few items of each window, compared with those of the others, bound their
+// own ranks in the merge, and so narrow the windows.
 #pragma once
 
 #include "algorithm/common.h"
@@ -10,8 +10,8 @@ namespace mgpu {
 
 constexpr int kRuns = 4;
 
-// One step is: every sample of every open window is judged, then `narrow`. Among equals an earlier run comes first. On
-// runs that are not sorted the answers still lie within the runs and have the sum `rank`.
+// In one step, every sample of every open window is judged, then `narrow` is called. Among equal items, an earlier run
+// comes first. If runs are not sorted, the answers still lie within the runs and add up to `rank`.
 template <typename Index, int kSamples>
 struct RunSplit {
   Index begin[kRuns], end[kRuns];  // the answer of run j lies in [begin[j], end[j]]
@@ -28,7 +28,7 @@ struct RunSplit {
     }
   }
 
-  // The position of sample `s` of run j: at most every (kSamples + 1)-th part of the window, all of it where it has few
+  // The position of sample `s` of run j: every (kSamples + 1)-th part of the window at most, or all of it if it has few
   // items.
   MGPU_HOST_DEVICE static Index sample(Index begin, Index end, int s) {
     const Index width = end - begin;
@@ -36,9 +36,9 @@ struct RunSplit {
     return minimum(begin + (step > 0 ? (s + 1) * step : Index{s}), end - 1);
   }
 
-  // What the s-th sample of an open window says: 1 if it is among the first `rank` items, -1 if it is not, 0 if that is
-  // not known yet. `before(j)` is how many samples of run j come before this one, for its own run anything.
-  // Samples of a closed window may be anything too.
+  // The verdict on the s-th sample of an open window: 1 if it is among the first `rank` items, -1 if it is not, 0 if
+  // that is not known yet. `before(j)` is the number of samples of run j that come before this one, any number for its
+  // own run. Verdicts on samples of a closed window may be anything.
   template <typename Before>
   MGPU_HOST_DEVICE int judge(int run, int s, Before before) const {
     Index inside = 0;   // if the sample is among the first `rank`, so are this many
@@ -46,7 +46,7 @@ struct RunSplit {
     MGPU_UNROLL
     for (int j = 0; j < kRuns; ++j) {
       const bool own = j == run;
-      const int others = before(j);  // on all threads: it may be a shuffle
+      const int others = before(j);  // on all threads, as it may be a shuffle
       const int first = own ? s : others;
       const int through = first + own;
       inside += through == 0 ? begin[j] : sample(begin[j], end[j], through - 1) + 1;
@@ -70,7 +70,7 @@ struct RunSplit {
     });
   }
 
-  // Cuts the window of run j, given how many of its samples are in, and how many out.
+  // Narrows the window of run j, given how many of its samples are in, and how many out.
   MGPU_HOST_DEVICE void narrow(int j, int in, int out) {
     const Index low = in > 0 ? sample(begin[j], end[j], in - 1) + 1 : begin[j];
     const Index high = out > 0 ? sample(begin[j], end[j], kSamples - out) : end[j];
@@ -78,7 +78,7 @@ struct RunSplit {
     end[j] = maximum(low, high);
   }
 
-  // The answers, in `begin`, once no sample decides anything: windows are open then only if runs are not sorted.
+  // The answers, in `begin`, once no sample decides anything. Windows are then open only if runs are not sorted.
   MGPU_HOST_DEVICE void finish(const Index (&lengths)[kRuns]) {
     Index missing = rank;
     MGPU_UNROLL

@@ -1,4 +1,4 @@
-// Segments of a ragged array, in each form a caller may give them, and how a segment's runs are paired for merging.
+// Segments of a ragged array, in each form that a caller may give, and how a segment's runs are paired for merging.
 #pragma once
 
 #include "algorithm/common.h"
@@ -16,15 +16,15 @@ struct Range {
 };
 
 // The segments of `rows` rows of `length` items, flattened: positions run from 0 to rows * length, and a row's first
-// position always starts a segment. Items past a row's live count are each a segment of their own, so nothing moves
-// them. Broken input (heads out of order or out of range) gives other segments, never a range outside the row.
+// position always starts a segment. Each item past a row's live count is its own segment, so nothing moves it. Broken
+// input (heads out of order or out of range) gives other segments, but never a range outside the row.
 struct Segments {
   int64_t rows = 1;
   int64_t length = 0;
 
   IndexVector heads;         // [rows or 1, heads_count]
   int64_t heads_count = 0;   // per row
-  int64_t heads_stride = 0;  // from row to row: heads_count, or 0 where all rows share the heads
+  int64_t heads_stride = 0;  // from row to row: heads_count, or 0 if all rows share the heads
 
   const uint8_t* flag_bytes = nullptr;   // [rows or 1, length]
   const uint32_t* flag_words = nullptr;  // [rows or 1, ceil(length / 32)]
@@ -61,7 +61,7 @@ struct Segments {
     return row * (heads_count + 1) + 1 + i;
   }
 
-  // The segment of `position`. `find(begin, end, before)` is a partition_point, serial or of a warp. Only for the forms
+  // The segment of `position`. `find(begin, end, before)` is a partition_point, serial or by a warp. Only for the forms
   // with heads.
   template <typename Find>
   MGPU_HOST_DEVICE Range<int64_t> segment_of(int64_t position, Find find) const {
@@ -76,9 +76,9 @@ struct Segments {
     return {row_begin + minimum(begin, offset), row_begin + clamp(end, offset + 1, live)};
   }
 
-  // Calls mark(position) for every position of `tile` that starts a segment, the work dealt out to `lanes` lanes.
-  // `listed` are the indices of the tile's heads, from listed_from; more heads than positions (repeats, padding, or
-  // broken input) are searched, not walked, so a tile's work is bounded by its width.
+  // Calls mark(position) for every position of `tile` that starts a segment; `lanes` lanes share the work. `listed` are
+  // the indices of the tile's heads, from listed_from. If there are more heads than positions (repeats, padding, or
+  // broken input), they are searched instead of walked, so a tile's work is bounded by its width.
   template <typename Mark>
   MGPU_HOST_DEVICE void mark_heads(Range<int64_t> tile, Range<int64_t> listed, int lane, int lanes, Mark mark) const {
     if (has_flags() || counts.given()) {
@@ -112,15 +112,15 @@ struct Segments {
 };
 
 // How a segment is sorted in cells of `width` positions (a thread's items, a block's tile): each cell sorts its part,
-// then in round k runs of 2^k cells are merged in pairs. Cells lie on a fixed grid, but runs are counted from the
-// segment's own first cell, so a segment over c cells needs ceil(log2(c)) rounds wherever it lies; on runs counted
-// from the grid's origin, a short segment across a large power of two would need every round.
+// then round k merges runs of 2^k cells in pairs. Cells lie on a fixed grid, but runs are counted from the segment's
+// own first cell, so a segment over c cells needs ceil(log2(c)) rounds at any position. If runs were counted from the
+// grid's origin, a short segment across a large power of two would need every round.
 template <typename Index>
 MGPU_HOST_DEVICE int merge_rounds(Range<Index> segment, Index width) {
   return segment.size() <= 0 ? 0 : ceil_log2((segment.end - 1) / width - segment.begin / width + 1);
 }
 
-// The same where a round merges runs four by four, of 4^round cells each.
+// The same if a round merges runs four by four, of 4^round cells each.
 template <typename Index>
 MGPU_HOST_DEVICE int group_rounds(Range<Index> segment, Index width) {
   return (merge_rounds(segment, width) + 1) / 2;

@@ -1,12 +1,12 @@
-// Plain sequential code that runs inside one part of a partition.
+// Sequential code that runs inside one part of a partition.
 #pragma once
 
 #include "algorithm/merge_path.h"
 
 namespace mgpu {
 
-// 0 or 1, of which the compiler knows nothing: so it cannot become a branch, half mispredicted. NVRTC takes it for a
-// function of the device, whose registers have other names.
+// 0 or 1, about which the compiler knows nothing, so that it cannot become a branch, half of them mispredicted. NVRTC
+// compiles it as a device function, whose registers have other names.
 inline int64_t opaque(int64_t taken) {
 #ifndef __CUDACC_RTC__
   asm("" : "+r"(taken));
@@ -14,15 +14,15 @@ inline int64_t opaque(int64_t taken) {
   return taken;
 }
 
-// What is left of a merge of A and B.
+// The rest of a merge of A and B.
 struct MergeWalk {
   int64_t i, i_end;  // items of A
   int64_t j, j_end;
 
   bool open() const { return i < i_end && j < j_end; }
 
-  // Comes to the next item: step(i, j, take_b) after i items of A and j of B, take_b (0 or 1) saying whose item is
-  // next.
+  // Advances to the next item: step(i, j, take_b) after i items of A and j of B, with take_b (0 or 1) saying whose item
+  // is next.
   template <typename KeysA, typename KeysB, typename Less, typename Step>
   [[gnu::always_inline]] void advance(KeysA a, KeysB b, Less less, Step step) {
     const int64_t take_b = opaque(less(b(j), a(i)));
@@ -39,7 +39,7 @@ struct MergeWalk {
   }
 };
 
-// x where take is 0, y where it is 1, without a branch.
+// x if take is 0, y if it is 1, without a branch.
 template <typename Word>
 inline Word select(int64_t take, Word x, Word y) {
   return static_cast<Word>(x ^ ((x ^ y) & static_cast<Word>(-take)));
@@ -51,8 +51,8 @@ inline const Item* select(int64_t take, const Item* x, const Item* y) {
 }
 
 // Walks the merge of A and B, A before B among equals: step(i, j, take_b) for every item in merged order while both
-// sides have some left, then rest_a(i, end, j) or rest_b(j, end, i) for the others. `a(i)` and `b(j)` give the keys.
-// Two halves are walked in step, in which one step's loads do not wait for the other's comparison: 1.8 times faster.
+// sides have items, then rest_a(i, end, j) or rest_b(j, end, i) for the others. `a(i)` and `b(j)` give the keys. Two
+// halves are walked in lockstep, so that one half's loads do not wait for the other's comparison: 1.8 times faster.
 template <typename KeysA, typename KeysB, typename Less, typename Step, typename RestA, typename RestB>
 inline void walk_merge(int64_t a_count, int64_t b_count, KeysA a, KeysB b, Less less, Step step, RestA rest_a,
                        RestB rest_b) {
@@ -84,7 +84,7 @@ inline void serial_merge(const Item* a, const Item* a_end, const Item* b, const 
   while (b < b_end) *out++ = *b++;
 }
 
-// Some rounds of odd-even transposition, the first of which begins with items 0 and 1.
+// Some rounds of odd-even transposition, the first of which starts with items 0 and 1.
 template <int kRounds, int kItems, typename Item, typename Less, typename IsHead>
 MGPU_HOST_DEVICE void odd_even_rounds(Item (&items)[kItems], Less less, IsHead is_head) {
   MGPU_UNROLL
@@ -99,8 +99,8 @@ MGPU_HOST_DEVICE void odd_even_rounds(Item (&items)[kItems], Less less, IsHead i
   }
 }
 
-// Sorts a few items, stable: odd-even transposition, which only ever swaps neighbours, so a segment's head is a wall.
-// `is_head(i)` says whether item i starts a segment. Unless all is written out, two rounds are a step of a loop.
+// Sorts a few items stably by odd-even transposition, which swaps only neighbours, so a segment's head is a wall.
+// `is_head(i)` says whether item i starts a segment. Unless fully unrolled, two rounds are one step of a loop.
 template <bool kWrittenOut = true, int kItems, typename Item, typename Less, typename IsHead>
 MGPU_HOST_DEVICE void odd_even_sort(Item (&items)[kItems], Less less, IsHead is_head) {
   if constexpr (kWrittenOut) {
@@ -116,7 +116,7 @@ namespace network {
 
 template <typename Word>
 MGPU_HOST_DEVICE void exchange(Word& a, Word& b) {
-  if constexpr (sizeof(Word) == 8) {  // one comparison of two instructions
+  if constexpr (sizeof(Word) == 8) {  // one comparison with two instructions
     const bool swap = b < a;
     const Word low = swap ? b : a;
     b = swap ? a : b;
@@ -149,8 +149,8 @@ MGPU_HOST_DEVICE void steps(Word* items) {
 }  // namespace network
 
 // Sorts a few codes by a network of compare-exchanges: Batcher, "Sorting networks and their applications" (1968),
-// odd-even merge sort. Not stable, so for keys alone whose order is total; 17 items take 74 exchanges, odd-even
-// transposition 136.
+// odd-even merge sort. It is not stable, so it serves only keys without payload whose order is total; 17 items take 74
+// exchanges, where odd-even transposition takes 136.
 template <int kItems, typename Word>
 MGPU_HOST_DEVICE void network_sort(Word (&items)[kItems]) {
   network::steps<kItems, 1, 1>(items);

@@ -1,4 +1,4 @@
-// The four operations on sorted multisets as one walk along the balanced path: they differ in what they keep.
+// The four operations on sorted multisets as one walk along the balanced path: they differ in the items that they keep.
 #pragma once
 
 #include "algorithm/common.h"
@@ -7,7 +7,7 @@ namespace mgpu {
 
 enum class SetOperation : int64_t { kIntersection, kUnion, kDifference, kSymmetricDifference };
 
-// Which items the result keeps: of a pair, A's copy; of the rest, those of A, those of B.
+// The items that the result keeps: of pairs, A's copy; of the rest, those of A, those of B.
 struct SetRule {
   bool pairs;
   bool a_alone;
@@ -20,12 +20,12 @@ struct SetRule {
   }
 };
 
-// One step of the walk: the smaller of the next two items, or both where they are a pair. Each is 0 or 1, so that loops
-// on the CPU can go on without a branch that nobody can foretell.
+// One step of the walk: the smaller of the next two items, or both if they are a pair. Each is 0 or 1, so that loops on
+// the CPU need no unpredictable branch.
 struct SetStep {
   int take_a;
   int take_b;
-  int keep;  // B's item where A's is not taken
+  int keep;  // B's item if A's is not taken
 };
 
 MGPU_HOST_DEVICE SetStep set_step(int a_first, int b_first, SetRule rule) {

@@ -1,4 +1,4 @@
-// Two sorted operands A and B, row by row, and the tiles of their merge: what merges, searches and matches walk along.
+// Two sorted operands A and B, row by row, and the tiles of their merge, which merges, searches and matches walk along.
 #pragma once
 
 #include "algorithm/index_vector.h"
@@ -7,19 +7,19 @@
 
 namespace mgpu {
 
-// One side: sorted keys, `length` a row, of which the first live(row) count.
+// One side: sorted keys, `length` per row, of which the first live(row) count.
 struct SortedRows {
   const void* keys = nullptr;
   int64_t length = 0;
-  int64_t stride = 0;  // from row to row: length, or 0 where all rows share the keys
+  int64_t stride = 0;  // from row to row: length, or 0 if all rows share the keys
   int64_t stored = 0;  // keys in memory, over all rows
   LiveCounts counts;
 
   MGPU_HOST_DEVICE int64_t live(int64_t row) const { return counts(row, length); }
 };
 
-// The slots of a merge: a row has one for each item of A and of B, the live ones first, in merged order, then the dead
-// ones of A, then those of B. Slots are counted through all rows.
+// The slots of a merge: a row has one for each item of A and of B: first the live ones in merged order, then the dead
+// ones of A, then those of B. Slots are numbered through all rows.
 struct SortedPair {
   int64_t rows = 1;
   SortedRows a;
@@ -33,7 +33,7 @@ struct SortedPair {
 // A run of slots of one row, and the live items in them.
 struct MergeTile {
   int64_t row;
-  int64_t begin;  // the first slot, counted in its row
+  int64_t begin;  // the first slot, relative to its row
   int64_t size;
   int64_t a;  // live items of A in the row's earlier slots
   int64_t b;
@@ -45,7 +45,7 @@ struct MergeTile {
   MGPU_HOST_DEVICE int64_t dead() const { return size - live(); }
 };
 
-// Finds tiles. Broken input (unsorted keys) gives other tiles, never one with items outside the operands.
+// Finds tiles. Broken input (unsorted keys) gives other tiles, but never one with items outside the operands.
 template <typename Order>
 struct MergeTiles {
   SortedPair pair;
@@ -60,7 +60,7 @@ struct MergeTiles {
     return order.encode(static_cast<const Word*>(pair.b.keys)[row * pair.b.stride + i]);
   }
 
-  // The tile from `slot` up to `end` or to the end of its row, of at most `width` slots, its items not yet found.
+  // The tile from `slot` to `end` or to the end of its row, of at most `width` slots; its items are not yet found.
   MGPU_HOST_DEVICE MergeTile slots_from(int64_t slot, int64_t end, int64_t width) const {
     const int64_t row = pair.rows == 1 ? 0 : slot / pair.row_slots();
     const int64_t begin = slot - row * pair.row_slots();
@@ -83,7 +83,7 @@ struct MergeTiles {
     return split(row, slot, 0, slot, find);
   }
 
-  // The same where nothing is known, A and B taken for keys of one distribution, evenly spread.
+  // The same without known bounds, assuming that A and B have one distribution of evenly spread keys.
   template <typename Find>
   MGPU_HOST_DEVICE int64_t likely_split(int64_t row, int64_t slot, Find find) const {
     const int64_t a_live = pair.a.live(row);
@@ -115,7 +115,7 @@ struct MergeTiles {
     const int64_t end = minimum(tile.begin + tile.size, a_live + b_live);
     tile.a = a_begin;
     tile.b = begin - a_begin;
-    // Where keys are not sorted, searches in different ranges contradict each other.
+    // If keys are not sorted, searches in different ranges contradict each other.
     tile.a_count = clamp(a_end, maximum(a_begin, end - b_live), minimum(a_begin + (end - begin), a_live)) - a_begin;
     tile.b_count = end - begin - tile.a_count;
     tile.b_left = tile.b + tile.b_count < b_live;
@@ -123,7 +123,7 @@ struct MergeTiles {
 
   // The dead items of A and of B in a tile, as positions in the row.
   MGPU_HOST_DEVICE Range<int64_t> a_dead(const MergeTile& tile) const {
-    const int64_t first = tile.begin + tile.live() - pair.b.live(tile.row);  // where a slot holds A's item
+    const int64_t first = tile.begin + tile.live() - pair.b.live(tile.row);  // where A's item goes
     return {minimum(first, pair.a.length), minimum(first + tile.dead(), pair.a.length)};
   }
   MGPU_HOST_DEVICE Range<int64_t> b_dead(const MergeTile& tile) const {

@@ -1,4 +1,4 @@
-// What the headers use of the standard library. NVRTC has none, so there it is written out.
+// The part of the standard library that the headers use. NVRTC has none, so it is written out for it.
 #pragma once
 
 #ifndef __CUDACC_RTC__
@@ -88,7 +88,7 @@ using make_unsigned_t =
     conditional_t<sizeof(T) == 1, uint8_t,
                   conditional_t<sizeof(T) == 2, uint16_t, conditional_t<sizeof(T) == 4, uint32_t, uint64_t> > >;
 
-// Of signed integers alone.
+// Only for signed integers.
 template <typename T>
 struct numeric_limits {
   static_assert(T(-1) < T(0));

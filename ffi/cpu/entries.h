@@ -1,4 +1,4 @@
-// Keys with what they carry, as the CPU sorts and merges them: loaded as codes, stored as the keys' own bits.
+// Keys with their payload, as the CPU sorts and merges them: loaded as codes, stored as the keys' own bits.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +30,7 @@ struct EntryLess {
   }
 };
 
-// A keys array and its payload array. Without a payload array, a position's payload is its offset in its row.
+// An array of keys and one of payloads. Without the latter, a position's payload is its offset in its row.
 template <typename Order, typename Payload>
 struct EntryBuffer {
   using Word = typename Order::Word;
@@ -66,7 +66,7 @@ struct TemporaryBuffer {
   EntryBuffer<Order, Payload> buffer() const { return {order, keys.get(), payload.get()}; }
 
   Order order;
-  std::unique_ptr<typename Order::Word[]> keys;  // not zeroed: that alone would take a third of a sort's time
+  std::unique_ptr<typename Order::Word[]> keys;  // not zeroed: zeroing would take a third of a sort's time
   std::unique_ptr<Payload[]> payload;
 };
 
@@ -79,8 +79,8 @@ inline ThreadRoom& kept_room() {
   return room;
 }
 
-// Two arrays for a task, in room that the calling thread keeps from task to task: fresh pages for each tile would cost
-// more than sorting it. A thread keeps one room, whatever the types, and none that is large.
+// Two arrays for a task, in memory that the calling thread reuses from task to task: fresh pages for each tile would
+// cost more than sorting it. A thread keeps one buffer for all types, and never a large one.
 template <typename First, typename Second>
 class ThreadScratch {
  public:
@@ -106,8 +106,8 @@ class ThreadScratch {
   ThreadRoom room_;
 };
 
-// Merges two runs from both ends at once: two chains of dependent steps instead of one, and for as many steps as the
-// shorter run has items neither run can end, so nothing else is compared.
+// Merges two runs from both ends at once, which makes two chains of dependent steps instead of one. For as many steps
+// as the shorter run has items, neither run can end, so nothing else is compared.
 template <typename Item, typename Less>
 void merge_runs(const Item* a, int64_t a_count, const Item* b, int64_t b_count, Item* out, Less less) {
   const Item* a_last = a + a_count - 1;
@@ -126,7 +126,7 @@ void merge_runs(const Item* a, int64_t a_count, const Item* b, int64_t b_count, 
   serial_merge(a, a_last + 1, b, b_last + 1, out, less);
 }
 
-// Sorts a few items, stable.
+// Sorts a few items stably.
 template <typename Item, typename Less>
 void insertion_sort(Item* items, int64_t count, Less less) {
   for (int64_t i = 1; i < count; ++i) {
@@ -137,7 +137,7 @@ void insertion_sort(Item* items, int64_t count, Less less) {
   }
 }
 
-// Sorts up to kCount codes of a total order by a network, the rest of it filled with the last code.
+// Sorts up to kCount codes of a total order by a network, padded with the last code.
 template <int kCount, typename Item>
 void network_sort_few(Item* items, int64_t count) {
   using Word = decltype(Item::code);
@@ -167,9 +167,10 @@ void merge_sort(Item* items, Item* scratch, int64_t count, bool into_scratch, Le
   merge_runs(from, half, from + half, count - half, into_scratch ? scratch : items, less);
 }
 
-// Stable sort by the digits of the rank, the least significant first; the bits in which no ranks differ take no pass.
-// Digits are as wide as the items pay for: besides fewer passes, a counter is seldom read while it is still being
-// written. 16,384 random 32-bit keys took 17 ns an item in four passes of 8 bits, take 8 in three of 11.
+// Stable sort by the digits of the rank, the least significant first; bits that are the same in all ranks take no pass.
+// Digits are as wide as the number of items allows: besides fewer passes, a counter is then rarely read while it is
+// still being written. 16,384 random 32-bit keys took 17 ns per item in four passes of 8 bits, and take 8 in three of
+// 11.
 template <typename Item, typename Order>
 void radix_sort(Item* items, Item* scratch, int64_t count, const Order& order) {
   using Word = typename Order::Word;
@@ -202,7 +203,7 @@ void radix_sort(Item* items, Item* scratch, int64_t count, const Order& order) {
   if (from != items) std::copy(from, from + count, items);
 }
 
-// Stable sort, by whichever is faster for so many.
+// Stable sort, by whichever method is faster for this many items.
 template <bool kTotalOrder, typename Item, typename Order>
 void sort_entries(Item* items, Item* scratch, int64_t count, const Order& order) {
   if (count < 64 * static_cast<int64_t>(sizeof(typename Order::Word))) {

@@ -1,4 +1,4 @@
-// Reducing a contiguous range on the CPU.
+// Reduces a contiguous range on the CPU.
 #pragma once
 
 #include <bit>
@@ -10,7 +10,8 @@
 
 namespace mgpu::cpu {
 
-// A running combination held as a tree with eight children a node: a float sum of n parts rounds log n times, not n.
+// A running combination held as a tree with eight children per node: a float sum of n parts rounds log n times instead
+// of n.
 template <typename Operator>
 class Running {
   using State = typename Operator::State;
@@ -46,10 +47,10 @@ class Running {
   int64_t parts_;
 };
 
-// A range of up to this many items is read as a window of so many, the items past its end masked.
+// A range of at most this many items is read as a window of this size, with the items past its end masked.
 constexpr int kFew = 8;
 
-// a or b, by bits where there are bits to choose: compilers make branches of a conditional.
+// a or b, selected by bits if there are bits to select: compilers make branches of a conditional.
 template <typename State>
 State choose(bool first, State a, State b) {
   if constexpr (std::is_arithmetic_v<State>) {
@@ -61,7 +62,7 @@ State choose(bool first, State a, State b) {
   }
 }
 
-// The combination of running states, the two halves first.
+// The combination of running states, its two halves first.
 template <typename Operator>
 typename Operator::State fold_lanes(const Operator& op, typename Operator::State (&lanes)[kFew]) {
   for (int width = kFew / 2; width > 0; width /= 2) {
@@ -70,8 +71,8 @@ typename Operator::State fold_lanes(const Operator& op, typename Operator::State
   return lanes[0];
 }
 
-// The combination of x[begin .. end) out of `count` items, at most kFew of them. Without a branch on the length, which
-// could not be foretold; all but the last few ranges of x take the same vector instructions.
+// The combination of x[begin .. end) out of `count` items, at most kFew of them. It does not branch on the length,
+// which is unpredictable; all but the last few ranges of x take the same vector instructions.
 template <typename Operator>
 typename Operator::State fold_few(const Operator& op, const typename Operator::Element* x, int64_t begin, int64_t end,
                                   int64_t count) {
@@ -87,15 +88,15 @@ typename Operator::State fold_few(const Operator& op, const typename Operator::E
   return fold_lanes(op, lanes);
 }
 
-// Whether an element is a state as it is.
+// Whether an element is already a state.
 template <typename Operator>
 constexpr bool kElementIsState = false;
 template <typename State, ArithmeticKind kKind>
 constexpr bool kElementIsState<Arithmetic<State, State, kKind>> = true;
 
-// The combinations of kGroup ranges of at most kFew items, bit for bit those of fold_few, for operators that take no
-// positions: range s is the first lengths[s] items of x from begins[s] on, where kFew can be read. One by one they cost
-// 3.3 ns each, together 1.8: only the first step is taken range by range, the others are taken for four at a time.
+// The combinations of kGroup ranges of at most kFew items, bit for bit those of fold_few, for operators without
+// positions: range s is the first lengths[s] items of x from begins[s] on, where kFew can be read. Separately they cost
+// 3.3 ns each, together 1.8: only the first step is done range by range, the others for four ranges at a time.
 constexpr int kGroup = 32;
 template <typename Operator, typename Index>
 void fold_few_of_group(const Operator op, const typename Operator::Element* x, const Index* begins, const int* lengths,
@@ -106,7 +107,7 @@ void fold_few_of_group(const Operator op, const typename Operator::Element* x, c
   constexpr Bits kAll = ~Bits{0};
   static constexpr Bits kLive[2 * kFew] = {kAll, kAll, kAll, kAll, kAll, kAll, kAll, kAll};
   State extracted[kElementIsState<Operator> ? 1 : kGroup * kFew];
-  if constexpr (!kElementIsState<Operator>) {  // of all ranges in one loop, which vector instructions can be made of
+  if constexpr (!kElementIsState<Operator>) {  // all ranges in one loop, which compilers can vectorize
     typename Operator::Element items[kGroup * kFew];
     for (int s = 0; s < kGroup; ++s) std::memcpy(items + s * kFew, x + begins[s], kFew * sizeof(items[0]));
     for (int i = 0; i < kGroup * kFew; ++i) extracted[i] = op.extract(items[i], 0);
@@ -132,9 +133,9 @@ void fold_few_of_group(const Operator op, const typename Operator::Element* x, c
   }
 }
 
-// The combination of a short range x[begin .. end), of any length. Running states make vector instructions of it; the
-// items that fill no whole step are those of the range's last window that no step has taken. So the number of steps is
-// all that a branch predictor can miss: segments of 30 items took 26 ns with the last items one by one, take 20.
+// The combination of a short range x[begin .. end), of any length. It is vectorized by running states; the items that
+// fill no whole step are taken from the range's last window. So a branch predictor can miss only the number of steps:
+// segments of 30 items took 26 ns with the last items one by one, and take 20.
 template <typename Operator>
 typename Operator::State fold_block(const Operator& op, const typename Operator::Element* x, int64_t begin,
                                     int64_t end) {
@@ -169,7 +170,7 @@ typename Operator::State fold_block(const Operator& op, const typename Operator:
 
 constexpr int64_t kFoldBlock = 512;
 
-// The combination of x[begin .. end), in an order that depends on the length alone.
+// The combination of x[begin .. end), in an order that depends only on the length.
 template <typename Operator>
 typename Operator::State fold(const Operator& op, const typename Operator::Element* x, int64_t begin, int64_t end) {
   if (end - begin <= kFoldBlock) return fold_block(op, x, begin, end);

@@ -1,4 +1,4 @@
-// The tiles of the CPU's kernels: what one task does at a time.
+// The tiles of the CPU's kernels: the work of one task.
 #pragma once
 
 #include <cstdint>
@@ -6,15 +6,15 @@
 namespace mgpu::cpu {
 
 constexpr int64_t kCountBinsPart = 1 << 16;    // items
-constexpr int64_t kGroupSearchPart = 1 << 16;  // rows of both sides, at least
+constexpr int64_t kGroupSearchPart = 1 << 16;  // rows of both sides, or more
 constexpr int64_t kGroupSearchParts = 256;     // at most, each with a table of all groups
 constexpr int64_t kJoinTile = 1 << 14;         // items of both inputs; rows of the output
 constexpr int64_t kLoadBalanceTile = 1 << 14;  // outputs
-// Slots of what walks along a merge: so many that a search of 2^26 items is nothing beside them.
+// Slots of walks along a merge: so many that a search among 2^26 items costs nothing in comparison.
 constexpr int64_t kMergeTile = 1 << 16;
 constexpr int64_t kOrderStatisticsPart = 1 << 16;  // items
 constexpr int64_t kReduceTile = 1 << 15;           // items; items and ends of segments
-// Elements of rows and of ends, in all columns of a tile; the most columns, and the least rows and ends.
+// Elements of rows and of ends, in all columns of a tile; the most columns, and the fewest rows and ends.
 constexpr int64_t kReduceRowsTile = 1 << 17;
 constexpr int64_t kReduceRowsColumns = 1 << 10;
 constexpr int64_t kReduceRowsLeastUnits = 1 << 6;

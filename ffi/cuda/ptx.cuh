@@ -1,4 +1,4 @@
-// All inline PTX, an instruction or a few to a function: what another platform would have to write anew.
+// All inline PTX, with a few instructions per function: what another platform would have to rewrite.
 #pragma once
 
 #include "algorithm/common.h"
@@ -7,7 +7,7 @@ namespace mgpu::cuda {
 
 // ---- Values
 
-// Hides from the compiler how these were computed: what it is to keep as it stands, it cannot compute anew or later.
+// Hides from the compiler how these were computed, so that it cannot recompute or postpone them.
 __device__ __forceinline__ void keep(unsigned& x) { asm volatile("" : "+r"(x)); }
 __device__ __forceinline__ void keep(unsigned& x, unsigned& y) { asm volatile("" : "+r"(x), "+r"(y)); }
 __device__ __forceinline__ void keep(unsigned& x, unsigned& y, unsigned& z) {
@@ -30,9 +30,9 @@ __device__ __forceinline__ uint16_t float_to_half(float x) {
   return bits;
 }
 
-// ---- Launches. A kernel may start before the one launched last in its stream is done, if its launch says so: from
-// when all blocks of that one have called start_next_kernel() or have ended. All of its blocks are to call
-// wait_for_last_kernel(), after which what that one wrote can be read. Compiled for less than sm_90, both do nothing.
+// ---- Launches. A kernel may start before the previous one in its stream is done, if its launch allows it: once all
+// blocks of that one have called start_next_kernel() or ended. All of its blocks must call wait_for_last_kernel(),
+// after which they can read what that one wrote. Compiled for less than sm_90, both do nothing.
 
 __device__ inline void start_next_kernel() {
 #if __CUDA_ARCH__ >= 900
@@ -45,7 +45,7 @@ __device__ inline void wait_for_last_kernel() {
 #endif
 }
 
-// ---- Words in device memory that blocks tell each other
+// ---- Words in device memory that blocks exchange
 
 __device__ __forceinline__ void store_relaxed(uint32_t* word, uint32_t value) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
@@ -53,7 +53,7 @@ __device__ __forceinline__ void store_relaxed(uint32_t* word, uint32_t value) {
 __device__ __forceinline__ void store_relaxed(uint64_t* word, uint64_t value) {
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
 }
-// To a variable: a load that a condition guards leaves what it holds.
+// Loads into a variable: if a condition guards the load, the variable keeps its value otherwise.
 __device__ __forceinline__ void load_relaxed(uint32_t& value, const uint32_t* word) {
   asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
 }
@@ -77,7 +77,7 @@ __device__ __forceinline__ unsigned lanes_of_same_bit(unsigned digit, int bit) {
   return lanes;
 }
 
-// The greater of two, or NaN if one is.
+// The larger of two, or NaN if one is.
 __device__ __forceinline__ float max_or_nan(float a, float b) {
 #if __CUDA_ARCH__ >= 800
   float most;
@@ -97,8 +97,8 @@ __device__ __forceinline__ unsigned and_of_three(unsigned a, unsigned b, unsigne
 
 // ---- Barriers of some of a block's warps
 
-// The named barrier kId, which kThreads threads take part in: those that wait and those that only arrive. A number that
-// is not a constant would have a block take all 16 barriers.
+// The named barrier kId, in which kThreads threads take part: those that wait and those that only arrive. With a number
+// that is not a constant, a block would occupy all 16 barriers.
 template <int kId, int kThreads>
 __device__ void barrier_sync() {
   asm volatile("bar.sync %0, %1;" ::"n"(kId), "n"(kThreads) : "memory");
@@ -108,7 +108,7 @@ __device__ void barrier_arrive() {
   asm volatile("bar.arrive %0, %1;" ::"n"(kId), "n"(kThreads) : "memory");
 }
 
-// The same where the barrier is not a constant: of `threads` threads, some of which only announce what they wrote,
+// The same for a barrier that is not a constant, of `threads` threads, some of which only announce what they wrote,
 // while the others wait for it.
 __device__ __forceinline__ void barrier_arrive(int barrier, int threads) {
   __syncwarp();
@@ -121,7 +121,7 @@ __device__ __forceinline__ void barrier_sync(int barrier, int threads) {
 
 // ---- Shared memory by its 32-bit addresses
 
-// Where in shared memory an item lies, as the 32-bit address that its loads take.
+// The 32-bit address of an item in shared memory, which its loads use.
 template <typename Word>
 __device__ uint32_t shared_address(const Word* key) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(key));
@@ -152,8 +152,8 @@ __device__ Word shared_load(uint32_t address) {
   }
 }
 
-// ---- Steps of searches and merges in shared memory, predicated by hand: in C++ the compiler makes branches of them,
-// or moves what stays the same.
+// ---- Steps of searches and merges in shared memory, predicated by hand: for C++ code, the compiler makes branches, or
+// moves unchanged values.
 
 // Loads a key of each run where `inside`.
 template <typename Word>
@@ -180,7 +180,7 @@ __device__ inline void move_if(bool condition, int bytes, int items, uint32_t& a
       : "r"(static_cast<int>(condition)), "r"(bytes), "r"(items));
 }
 
-// Moves on in B or in A.
+// Advances B or A.
 template <int kBytes>
 __device__ void move_either(bool in_b, uint32_t& a, uint32_t& b) {
   asm volatile("{ .reg .pred p; setp.ne.s32 p, %2, 0; @p add.u32 %1, %1, %3; @!p add.u32 %0, %0, %3; }"
@@ -188,8 +188,8 @@ __device__ void move_either(bool in_b, uint32_t& a, uint32_t& b) {
                : "r"(static_cast<int>(in_b)), "n"(kBytes));
 }
 
-// Moves on in B or in A, and loads the head that follows. In C++ the compiler renames both heads and both addresses and
-// spends four moves a step to join them again; predicated on both sides the step is 8 instructions instead of 13, and
+// Advances B or A, and loads the next head. For C++ code, the compiler renames both heads and both addresses and spends
+// four moves per step to join them again; predicated on both sides, the step is 8 instructions instead of 13, and
 // merging is bound by instructions (ncu, a round of the segmented sort: 65% of the issue slots, 49% of the memory).
 template <typename Word>
 __device__ void advance(bool in_b, uint32_t& a, uint32_t& b, Word& a_key, Word& b_key) {
@@ -223,7 +223,7 @@ __device__ void advance(bool in_b, uint32_t& a, uint32_t& b, Word& a_key, Word& 
   }
 }
 
-// Stores `value` at `to` and moves on where `stores`; else counts `value` up.
+// Stores `value` at `to` and advances if `stores`; else increments `value`.
 __device__ __forceinline__ void put_or_count(unsigned stores, uint32_t& to, int32_t& value) {
   asm volatile(
       "{ .reg .pred p; setp.ne.u32 p, %2, 0;"
@@ -233,8 +233,8 @@ __device__ __forceinline__ void put_or_count(unsigned stores, uint32_t& to, int3
       : "memory");
 }
 
-// The same on two sides, with a byte for each item: an item of A is stored with the number of B's before it, and counts
-// A's up.
+// The same on two sides, with one byte per item: an item of A is stored with the number of B's items before it, and
+// increments A's count.
 __device__ __forceinline__ void put_match(unsigned is_a, uint32_t& a_to, uint32_t& a_match_to, int32_t& a_before,
                                           unsigned is_b, uint32_t& b_to, uint32_t& b_match_to, int32_t& b_before,
                                           unsigned match) {
@@ -248,8 +248,8 @@ __device__ __forceinline__ void put_match(unsigned is_a, uint32_t& a_to, uint32_
       : "memory");
 }
 
-// ---- Copies from device to shared memory that run while the thread goes on. Items of 4, 8 and 16 bytes on sm_80 and
-// newer; others are copied at once.
+// ---- Asynchronous copies from device to shared memory. Items of 4, 8 and 16 bytes on sm_80 and newer; others are
+// copied at once.
 
 template <typename T>
 __device__ void copy_async(T* shared, const T* global) {
@@ -260,7 +260,7 @@ __device__ void copy_async(T* shared, const T* global) {
         "l"(global), "n"(sizeof(T))
         : "memory");
     return;
-  } else if constexpr (sizeof(T) == 16) {  // past the L1 cache
+  } else if constexpr (sizeof(T) == 16) {  // bypasses the L1 cache
     asm volatile(
         "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
         "l"(global)
@@ -286,7 +286,7 @@ __device__ void copy_wait() {
 #endif
 }
 
-// ---- The copy engine of sm_90 and newer; not to be called by what is compiled for less.
+// ---- The copy engine of sm_90 and newer; code compiled for less must not call this.
 
 #if __CUDA_ARCH__ >= 900
 constexpr bool kHasBulkCopies = true;
@@ -294,7 +294,7 @@ constexpr bool kHasBulkCopies = true;
 // Orders this thread's accesses of shared memory before later ones of the copy engine.
 __device__ inline void fence_bulk_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// A barrier in shared memory on which one thread arrives, and the bytes that it says.
+// A barrier in shared memory at which one thread arrives, and announces a number of bytes.
 __device__ inline void bulk_barrier_init(uint64_t* barrier) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barrier)) : "memory");
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -325,7 +325,7 @@ __device__ inline void bulk_store(void* global, const void* shared, uint32_t byt
                "r"(shared_address(static_cast<const char*>(shared))), "r"(bytes)
                : "memory");
 }
-// Waits until the shared memory of the stores that this thread started may be written again.
+// Waits until the shared memory that this thread's stores read may be overwritten.
 __device__ inline void wait_bulk_stores() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");

@@ -1,10 +1,10 @@
-// What a block works on at a time.
+// The unit of a block's work.
 #pragma once
 
 namespace mgpu {
 
-// A block's threads and the items that each takes. The latter is odd where lanes read their items from shared memory,
-// so that they meet different banks.
+// A block's threads and the items that each takes. The latter is odd if lanes read their items from shared memory, so
+// that they access different banks.
 struct TileShape {
   int threads;
   int items;

@@ -4,7 +4,7 @@
 
 #include "algorithm/common.h"
 
-// A function too large to be copied to each place that calls it.
+// A function too large to be inlined at each call.
 #ifdef __CUDACC__
 #define MGPU_CALLED __host__ __device__ __noinline__
 #else
@@ -38,13 +38,13 @@ MGPU_HOST_DEVICE constexpr void for_each_leaf(Visit&& visit) {
   }
 }
 
-// How items are cut for the kernels: the same for the host, which knows only sizes.
+// How kernels cut items: the same for the host, which knows only sizes.
 struct ItemShape {
   int size;    // of the struct, or of what is made of it, where that is larger
   int widest;  // bytes of an item in the array of its widest leaf
   int packed;  // bytes of an item in all of its arrays
 
-  // The items that a thread loads at a time: 16 bytes of the widest leaf at most, and 64 in all.
+  // The items that a thread loads at a time: at most 16 bytes of the widest leaf, and 64 in all.
   MGPU_HOST_DEVICE constexpr int vector() const {
     int items = 1;
     while (2 * items * widest <= 16 && 2 * items * size <= 64) items *= 2;
@@ -52,7 +52,7 @@ struct ItemShape {
   }
   // The vectors of a thread in a tile.
   MGPU_HOST_DEVICE constexpr int rows() const { return clamp(64 / (vector() * packed), 1, 4); }
-  // The same where a thread keeps their states in registers.
+  // The same if a thread keeps their states in registers.
   MGPU_HOST_DEVICE constexpr int segment_rows(int64_t state_bytes) const {
     return maximum(static_cast<int>(64 / (vector() * state_bytes)), 1);
   }
@@ -71,7 +71,7 @@ MGPU_HOST_DEVICE constexpr ItemShape item_shape() {
   return shape;
 }
 
-// Copies kBytes bytes between memory, aligned to what divides them, and registers.
+// Copies kBytes bytes, aligned to what divides them, between memory and registers.
 template <int kBytes>
 constexpr int kCopyBytes = kBytes % 16 == 0  ? 16
                            : kBytes % 8 == 0 ? 8
@@ -143,7 +143,7 @@ struct ItemArrays {
   }
 };
 
-// Where elements lie: in an array, or in an array a leaf.
+// Where elements are: in one array, or in one array per leaf.
 template <typename Element>
 struct SourceOf_ {
   using Type = const Element*;
@@ -155,7 +155,7 @@ struct SourceOf_<Element> {
 template <typename Element>
 using SourceOf = typename SourceOf_<Element>::Type;
 
-// What a host knows of the items of a compiled function: nothing, so the parameters of kernels are laid out alike for
+// A host's view of the items of a compiled function, which knows nothing: kernels' parameters have the same layout for
 // all of them.
 struct AnyItem {
   [[maybe_unused]] static constexpr int kLeaves = 0;

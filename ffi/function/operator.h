@@ -1,7 +1,7 @@
-// A compiled function as an operator of the kernels. `Function` has the structs of what lies in memory (Element), of
-// what is combined (Item), and of results (Result); combine(a, b); nothing(), the result over no items, or, where
+// A compiled function as an operator of the kernels. `Function` has the structs of items in memory (Element), of
+// combined items (Item), and of results (Result); combine(a, b); nothing(), the result over no items, or, if
 // kHasNeutral, neutral(), which changes no bit of what it is combined with; dead(), the result for an item past the
-// count; where kLoads, load(element, position), which makes an item of an element, and where kFinishes, finish(item).
+// count; if kLoads, load(element, position), which makes an item from an element, and if kFinishes, finish(item).
 #pragma once
 
 #include "algorithm/operators.h"
@@ -9,7 +9,7 @@
 
 namespace mgpu {
 
-// What both kinds of operators have.
+// The common part of both kinds of operators.
 template <typename Function>
 struct OperatorOfFunction {
   using Element = typename Function::Element;
@@ -23,7 +23,7 @@ struct OperatorOfFunction {
   int64_t length;  // of a row
 
   MGPU_HOST_DEVICE Function function() const { return {captures}; }
-  // `position` counts through all rows, the function's own through the item's.
+  // `position` counts through all rows; the function's own position counts through the items of one row.
   MGPU_HOST_DEVICE typename Function::Item load(const Element& element, int64_t position) const {
     if constexpr (Function::kLoads) {
       return function().load(element, position < length ? position : position % length);
@@ -72,7 +72,7 @@ struct LiftedOperator : OperatorOfFunction<Function> {
     return {this->load(element, position), 1};
   }
   MGPU_HOST_DEVICE State combine(const State& a, const State& b) const {
-    if constexpr (Function::kBranches) {  // might never end on what is no item, or cost much
+    if constexpr (Function::kBranches) {  // might never end on a non-item, or cost much
       if (!b.some) return a;
       if (!a.some) return b;
       return {this->function().combine(a.item, b.item), 1};
@@ -96,7 +96,7 @@ struct LiftedOperator : OperatorOfFunction<Function> {
   }
 };
 
-// Either, as a host knows it.
+// A host's view of either.
 struct AnyOperator {
   using Element = AnyItem;
   using State = char;

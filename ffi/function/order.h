@@ -5,15 +5,15 @@
 
 namespace mgpu {
 
-// As a host knows it: how wide its words are.
+// A host's view: how wide its words are.
 template <typename Word_>
 struct AnyOrder {
   using Word = Word_;
   Captures captures;
 };
 
-// Of small items: a key is handled as a word that begins with the bytes of an item's struct, in which the leaves of the
-// widest elements come first; what is left of the word is zero. A word of 16 bytes is an unsigned __int128.
+// For small items: a key is a word that begins with the bytes of an item's struct, in which the leaves with the widest
+// elements come first; the rest of the word is zero. A word of 16 bytes is an unsigned __int128.
 template <typename Function, typename Word_>
 struct FunctionOrder {
   using Word = Word_;
@@ -34,8 +34,8 @@ struct FunctionOrder {
   MGPU_HOST_DEVICE bool less(Word a, Word b) const { return Function{captures}.less(item(a), item(b)); }
 };
 
-// Of larger items, which stay where they are: a key is handled as its position among the items of all rows, and a
-// sorted key is its position within its row. A comparison reads both items.
+// For larger items, which stay in place: a key is its position among the items of all rows, and a sorted key is its
+// position within its row. A comparison reads both items.
 template <typename Item>
 struct ItemPositions {
   ItemArrays<Item> items;
@@ -44,7 +44,7 @@ struct ItemPositions {
   uint32_t last;    // position
 };
 
-// As a host knows it.
+// A host's view.
 struct AnyIndexOrder : ItemPositions<AnyItem> {
   using Word = uint32_t;
 };
@@ -58,9 +58,9 @@ struct FunctionIndexOrder : ItemPositions<typename Function::Item> {
 
   __device__ Word input_code(int64_t position) const { return static_cast<Word>(position); }
   __device__ Word decode(Word code) const { return code % this->length; }
-  // The kernels also compare what is no key.
+  // The kernels also compare words that are no keys.
   __device__ typename Function::Item item(Word code) const { return this->items[minimum(code, this->last)]; }
-  // A comparison of wide items is too large to be copied to each place that asks for one.
+  // A comparison of wide items is too large to inline at each use.
   __device__ __noinline__ bool less(Word a, Word b) const { return Function{this->captures}.less(item(a), item(b)); }
 };
 

@@ -1,6 +1,6 @@
-// What compiled functions are made of: the meaning that XLA gives each primitive, on scalars, once for host and device.
-// A line of a function becomes `const float v7 = xla::add(v3, v5);` and no more, so corner cases live here alone.
-// jit/function_data.cc lets only types in that each is for.
+// The primitives of compiled functions: XLA's meaning of each primitive, on scalars, once for host and device. A line
+// of a function becomes just `const float v7 = xla::add(v3, v5);`, so corner cases are handled only here.
+// jit/function_data.cc accepts only the types that each primitive supports.
 #pragma once
 
 #include "algorithm/floats.h"
@@ -16,7 +16,7 @@ constexpr bool is_integer = !is_float<T> && !std::is_same_v<T, bool>;
 template <typename T>
 constexpr bool is_signed = T(-1) < T(0);
 
-// What a type computes in: float for the 16-bit floats; for integers, which wrap, unsigned ones of at least 32 bits.
+// The type of computation: float for the 16-bit floats; for integers, which wrap, unsigned ones of at least 32 bits.
 template <typename T>
 struct Wide {
   using Type = std::conditional_t<is_integer<T>, std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>, T>;
@@ -32,9 +32,9 @@ struct Wide<BFloat16> {
 template <typename T>
 using WideOf = typename Wide<T>::Type;
 
-// An integer cut to fewer bits. ptxas 13.0 compares the negative of a register of 16 bits without cutting it to these
-// (neg.s16, setp.s16): -(-32768) > 32767. So no such instruction may be made of what was negated: the compiler knows
-// nothing of the word that 16 bits are cut from.
+// An integer truncated to fewer bits. ptxas 13.0 compares the negative of a 16-bit register without truncating it
+// (neg.s16, setp.s16): -(-32768) > 32767. So no such instruction may be made for negated values: the compiler knows
+// nothing of the word that 16 bits are taken from.
 template <typename To, typename From>
 MGPU_HOST_DEVICE To cut(From x) {
 #ifdef __CUDA_ARCH__
@@ -66,9 +66,9 @@ MGPU_HOST_DEVICE T down(WideOf<T> x) {
   }
 }
 
-// ~x, of which the compiler knows nothing. Integers of 32 bits are subtracted by it: where ptxas 13.0 makes one
-// instruction of two extrema (VIMNMX3, sm_90), it loses the sign of a negative, so that min(min(a, -b), c) may be
-// min(min(a, b), c). It knows a negative by whatever gives one (0 - b, b * -1), but not by a complement and 1.
+// ~x, of which the compiler knows nothing. Integers of 32 bits are subtracted with it: where ptxas 13.0 fuses two
+// extrema into one instruction (VIMNMX3, sm_90), it loses the sign of a negated operand, so that min(min(a, -b), c) may
+// become min(min(a, b), c). It recognizes negation in any form (0 - b, b * -1), but not as a complement plus 1.
 template <typename Word>
 MGPU_HOST_DEVICE Word complement(Word x) {
   x = ~x;
@@ -84,7 +84,7 @@ MGPU_HOST_DEVICE To bits(From x) {
   return std::bit_cast<To>(x);
 }
 
-// A double as a float that rounds on as the double would: the last bit says that something was cut off.
+// A double as a float that rounds further as the double would: the last bit says that bits were cut off.
 MGPU_HOST_DEVICE float odd_float(double x) {
   const float nearest = static_cast<float>(x);
   const double back = nearest;
@@ -95,7 +95,7 @@ MGPU_HOST_DEVICE float odd_float(double x) {
   return bits<float>(away ? word - 1 : word + 1);
 }
 
-// ---- Conversions. Floats become integers by truncation, out of range the nearest integer, NaN 0.
+// ---- Conversions. Floats become integers by truncation; out of range they become the nearest integer, NaN becomes 0.
 
 template <typename To, typename From>
 MGPU_HOST_DEVICE To saturate(From x) {
@@ -246,7 +246,7 @@ MGPU_HOST_DEVICE T clamp(T low, T x, T high) {
   return min(max(low, x), high);
 }
 
-// Whether an item takes the place of the extremum of those before it: a NaN comes first.
+// Whether an item replaces the extremum of those before it: a NaN comes first.
 template <typename T>
 MGPU_HOST_DEVICE bool above(T item, T extremum) {
   return !ne(extremum, extremum) && (ne(item, item) || gt(item, extremum));
@@ -429,7 +429,7 @@ MGPU_HOST_DEVICE T atan2(T y, T x) {
     return down<T>(::atan2f(up(y), up(x)));
   }
 }
-// By the bits, so denormals count.
+// By the bits, so that denormals count.
 template <typename T>
 MGPU_HOST_DEVICE T nextafter(T x, T y) {
   using Word = std::conditional_t<sizeof(T) == 8, uint64_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>>;
@@ -445,7 +445,7 @@ MGPU_HOST_DEVICE T nextafter(T x, T y) {
   return bits<T>(static_cast<Word>(shrinks ? word - 1 : word + 1));
 }
 
-// ---- Choices by an index that data give: of `size` places, the nearest to it.
+// ---- Choices by an index from data: of `size` places, the nearest to it.
 
 template <typename T>
 MGPU_HOST_DEVICE int64_t nearest_place(T i, int64_t size) {
@@ -470,7 +470,7 @@ MGPU_HOST_DEVICE T pick(int64_t i, T first, Rest... rest) {
   return i == 0 ? first : pick<T>(i - 1, rest...);
 }
 
-// In a loop that may not end. C++ lets a compiler take it that a loop without effects ends, and this is one.
+// In a loop that may not end. C++ lets a compiler assume that a loop without effects ends; this is an effect.
 MGPU_HOST_DEVICE void make_progress() { asm volatile(""); }
 
 }  // namespace mgpu::xla

@@ -18,7 +18,7 @@
 
 namespace mgpu::cuda {
 
-// The CUDA version of the driver, as 12040; 0 where there is none.
+// The CUDA version of the driver, as 12040; 0 if there is none.
 int driver_version() {
   int version = 0;
   const bool is_there = cudaDriverGetVersion(&version) == cudaSuccess;
@@ -33,7 +33,7 @@ using compiled::Image;
 
 [[noreturn]] void fail(const std::string& what) { throw std::runtime_error(what); }
 
-// ---- The driver, whose functions are found at run time: the module links no libcuda.
+// ---- The driver, whose functions are found at run time: the module does not link libcuda.
 
 template <typename Function>
 Function driver_function(const char* name) {
@@ -84,7 +84,7 @@ int architecture(int device) {
          device_attribute(cudaDevAttrComputeCapabilityMinor, device);
 }
 
-// ---- NVRTC, by dlopen: the package is built without it, and runs without it where no function is compiled.
+// ---- NVRTC, by dlopen: the package is built without it, and runs without it if no function is compiled.
 
 std::vector<std::string>& folders() {
   static std::vector<std::string> list;
@@ -110,7 +110,7 @@ struct Nvrtc {
   int major = 0, minor = 0;
   std::vector<int> known;  // architectures
 
-  // Whether threads compile at the same time. NVRTC 12.1, 12.6 and 12.9 let one wait for the other.
+  // Whether threads can compile at the same time. In NVRTC 12.1, 12.6 and 12.9, one waits for the other.
   bool compiles_in_threads() const { return major >= 13; }
 
   static Nvrtc load() {
@@ -123,7 +123,7 @@ struct Nvrtc {
         const fs::path path = folder.empty() ? fs::path(name) : fs::path(folder) / name;
         std::error_code error;
         if (!folder.empty() && !fs::exists(path, error)) continue;
-        // NVRTC opens its builtins by name alone, which finds them where they are loaded already.
+        // NVRTC opens its builtins by name, which works if they are already loaded.
         for (const auto& file : folder.empty() ? fs::directory_iterator() : fs::directory_iterator(folder, error)) {
           const std::string sibling = file.path().filename();
           if (sibling.rfind("libnvrtc-builtins.so." + std::to_string(release), 0) == 0) {
@@ -170,14 +170,14 @@ const Nvrtc& nvrtc() {
   return loaded;
 }
 
-// ---- What is compiled: a cubin, or PTX where NVRTC is older than the device, and the kernels' names in it.
+// ---- Compiled images: a cubin, or PTX if NVRTC is older than the device, and the kernels' names in it.
 
 struct Request {
   std::string source;
   std::vector<std::string> names;
   std::string option;  // the architecture
 
-  // All that the image depends on.
+  // Everything that the image depends on.
   std::string key() const {
     std::string text = "NVRTC " + std::to_string(nvrtc().major) + "." + std::to_string(nvrtc().minor) + ", headers " +
                        compiled::embedded_headers_digest() + ", " + option;
@@ -232,7 +232,7 @@ Image image_of(const Request& request) {
   return image;
 }
 
-// The images of all requests, each but the first by a thread of its own.
+// The images of all requests; each but the first is compiled by a separate thread.
 std::vector<Image> images_of(const std::vector<Request>& requests) {
   std::vector<std::future<Image>> others;
   for (size_t i = 1; i < requests.size(); ++i) {

@@ -58,13 +58,13 @@ const Type& type_of(DType dtype) {
   return *std::find_if(std::begin(kTypes), std::end(kTypes), [&](const Type& type) { return type.dtype == dtype; });
 }
 
-// A scalar in memory. A byte there that should be 0 or 1 may be any, and a C++ bool may not.
+// A scalar in memory. A byte that should be 0 or 1 may be anything, but a C++ bool may not.
 const char* stored_text(const Type& type) { return type.domain == kBools ? "uint8_t" : type.text; }
 std::string loaded_text(const Type& type, std::string stored) {
   return type.domain == kBools ? "(" + stored + " != 0)" : stored;
 }
 
-// Functions of ffi/function/primitives.h, of operands of one type; they give that type, or a bool.
+// Functions of ffi/function/primitives.h whose operands have one type; they return that type, or a bool.
 struct Operation {
   std::string_view names;
   size_t operands;
@@ -148,7 +148,7 @@ std::string struct_text(const Layout& layout, const char* name, int64_t largest)
 
 // ---- Functions
 
-// The functions of an operator and an order: which items they take, by their letters, and what they give.
+// The functions of an operator and an order: the items they take, by their letters, and what they return.
 struct Member {
   std::string_view name;
   std::string_view arguments;
@@ -167,7 +167,7 @@ constexpr Member kMembers[] = {
     {"less", "ab", &FunctionData::item, nullptr, "bool less(const Item& a, const Item& b) const"},
 };
 
-// A part of an expression, which needs no parentheses.
+// A part of an expression that needs no parentheses.
 struct Term {
   std::string text;
   const Type* type;
@@ -441,7 +441,7 @@ class Reader {
     line("}");
   }
 
-  // What was computed in a block is not known after it.
+  // Values computed in a block are not known after it.
   void forget(const Block& block) {
     for (size_t i = block.first_value; i < values_.size(); ++i) values_[i].is_known = false;
   }
@@ -465,7 +465,7 @@ class Reader {
     const std::string variable = std::string(gives.text) + " v" + std::to_string(values_.size());
     if (name == "variable") {
       expect(given.empty(), "no operand");
-      line(variable + "{};");  // what has no value might be anything each time that it is looked at
+      line(variable + "{};");  // a variable without a value might be anything each time it is read
       return values_.push_back({&gives, 0, true});
     }
     Value made{&gives, 0, false};

@@ -1,6 +1,6 @@
-// The function of a call, an operator or an order, which the call carries as data: lines of operations on scalars. They
-// come with a program, from anywhere, so they are checked; the library writes C++ of them, and so decides all that a
-// function can do.
+// The function of a call, an operator or an order, which the call carries as data: lines of operations on scalars. As
+// they come with a program, from any source, they are checked; the library generates C++ from them, and so decides all
+// that a function can do.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +45,7 @@ struct FunctionData {
   };
   using Layout = std::vector<Leaf>;
 
-  // What is read of a captured array.
+  // The facts read about a captured array.
   struct Capture {
     bool is_read = false;
     DType dtype = DType::u8;
@@ -59,14 +59,14 @@ struct FunctionData {
   std::vector<Capture> captures;
   std::string source;  // C++, `struct Function`
 
-  // Throws a CallError where the data are not of the language.
+  // Throws a CallError if the data are not of the language.
   explicit FunctionData(std::string_view data);
 
-  // Of an item and a state of the kernels.
+  // Sizes of an item and a state of the kernels.
   ItemShape shape() const;
   int64_t state_bytes() const;
 
-  // That a call's arrays are what the function reads and writes. The captured ones are `count` operands.
+  // Checks that a call's arrays are what the function reads and writes. The captured ones are `count` operands.
   void expect_leaves(const Call& call, int batch_rank, int64_t items) const;
   void expect_results(const Call& call, size_t first, int64_t items) const;
   void expect_captures(const Call& call, size_t first, size_t count) const;

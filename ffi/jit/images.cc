@@ -68,7 +68,7 @@ std::string entry_name(const std::string& key) {
   return hexadecimal(hash_of(key, 0)) + hexadecimal(hash_of(key, 0x9e3779b97f4a7c15u)).append(kEntry);
 }
 
-// ---- What an entry holds.
+// ---- The contents of an entry.
 
 void put_text(std::string& file, std::string_view text) {
   const uint64_t size = text.size();
@@ -95,7 +95,7 @@ std::string content_of(const std::string& key, const Image& image) {
   return content + body;
 }
 
-// Nothing where a part was cut off or changed.
+// Nothing if a part was cut off or changed.
 std::optional<Image> image_in(std::string_view content, const std::string& key, size_t names) {
   std::string text, digest;
   Image image;
@@ -108,7 +108,7 @@ std::optional<Image> image_in(std::string_view content, const std::string& key, 
   return image;
 }
 
-// ---- Files. What is opened is checked, not its name, which may name another file by then.
+// ---- Files. The opened file is checked, not its name, which may name another file by then.
 
 class Descriptor {
  public:
@@ -142,12 +142,12 @@ void warn(const fs::path& folder, const std::string& why) {
   });
 }
 
-// The folder of the cache, which is made if it is to be written to and is not there.
+// The folder of the cache, created if it is missing and is to be written to.
 Descriptor open_folder(bool makes) {
   const auto folder = cache_folder();
   if (!folder) return Descriptor(-1);
   if (makes) {
-    std::error_code ignored;  // opening tells
+    std::error_code ignored;  // opening reports it
     fs::create_directories(folder->parent_path(), ignored);
     mkdir(folder->c_str(), S_IRWXU);
   }
@@ -165,7 +165,7 @@ Descriptor open_folder(bool makes) {
   return Descriptor(-1);
 }
 
-// A regular file of this user; a link is not followed, and a FIFO not waited for.
+// A regular file of this user; links are not followed, and FIFOs are not waited for.
 Descriptor open_file(const Descriptor& folder, const char* name, struct stat& found) {
   Descriptor file(openat(folder.number(), name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   const bool is_good = file && fstat(file.number(), &found) == 0 && S_ISREG(found.st_mode) && is_own(found);
@@ -190,7 +190,7 @@ bool write_all(const Descriptor& file, std::string_view content) {
   return true;
 }
 
-// Writes an entry under a name that nobody foresees, then gives it its own: others see all of it or nothing.
+// Writes an entry under an unpredictable name, then renames it: others see all of it or nothing.
 bool write_entry(const Descriptor& folder, const std::string& name, std::string_view content) {
   uint64_t random = 0;
   if (getrandom(&random, sizeof(random), 0) != sizeof(random)) return false;
@@ -205,7 +205,7 @@ bool write_entry(const Descriptor& folder, const std::string& name, std::string_
   return false;
 }
 
-// Drops the entries that were not used for longest, beyond `limit` bytes, and parts that a process left unfinished.
+// Drops the least recently used entries beyond `limit` bytes, and parts that a process left unfinished.
 void drop_oldest(const Descriptor& folder, uint64_t limit) {
   struct Entry {
     timespec used;
@@ -214,7 +214,7 @@ void drop_oldest(const Descriptor& folder, uint64_t limit) {
   };
   std::vector<Entry> entries;
   uint64_t total = 0;
-  // A descriptor of its own, as a directory that is read has one position for all duplicates.
+  // A separate descriptor, as all duplicates of a directory's descriptor share one position.
   const int number = openat(folder.number(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   const std::unique_ptr<DIR, int (*)(DIR*)> listing(fdopendir(number), closedir);
   if (!listing) {

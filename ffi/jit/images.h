@@ -1,5 +1,5 @@
-// What compilers made of functions, on the disk: a file each, whole or not there. MGPU_CACHE_DIR is the folder, empty
-// for none; MGPU_CACHE_BYTES how much may lie there, of which the files that were used last stay.
+// The cache of compiled functions on the disk, one file each, complete or absent. MGPU_CACHE_DIR is the folder, empty
+// for none; MGPU_CACHE_BYTES is the most bytes in it, of which the most recently used files stay.
 #pragma once
 
 #include <optional>
@@ -11,19 +11,19 @@
 namespace mgpu::compiled {
 
 struct Image {
-  std::vector<std::string> names;  // of the kernels in it, where they are found by names
+  std::vector<std::string> names;  // of its kernels, if they are found by names
   std::string code;
 };
 
-// The file that a compiler is given: the function, as the struct `mgpu::function::Function`, after this header.
+// The file that the compiler gets: the function, as the struct `mgpu::function::Function`, after this header.
 std::string source_file(std::string_view header, std::string_view function);
 
-// `key` holds all that an image depends on.
+// `key` holds everything that an image depends on.
 std::optional<Image> read_image(const std::string& key, size_t names);
 // Keeps what was just compiled.
 void keep_image(const std::string& key, const Image& image);
 
-// How many this process has compiled, and read.
+// The numbers of images that this process has compiled, and read.
 std::pair<int, int> image_counts();
 
 }  // namespace mgpu::compiled

@@ -13,8 +13,8 @@ namespace mgpu::compiled {
 template <typename Kernels>
 class Registry {
  public:
-  // Those of a key. The first thread to ask makes them, while others that ask for the same wait; an error is tried
-  // anew.
+  // The kernels of a key. The first thread to ask compiles them, while others that ask for the same wait; after an
+  // error, it is tried again.
   const Kernels& get(const std::string& key, const std::function<Kernels()>& make) {
     Entry* entry = nullptr;
     {

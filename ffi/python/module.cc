@@ -72,7 +72,7 @@ class PlainCall {
 class Library {
  public:
   explicit Library(const std::filesystem::path& path) : path_(path) {
-    void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // for the life of the process, as its handlers
+    void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // for the life of the process, like its handlers
     if (!handle) throw nb::import_error((path.string() + " cannot be loaded: " + dlerror()).c_str());
     const auto find = reinterpret_cast<decltype(&jax_mgpu_library)>(dlsym(handle, "jax_mgpu_library"));
     table_ = find ? find() : nullptr;
@@ -106,7 +106,7 @@ class Library {
     return all;
   }
 
-  // Of each kernel: its name, shapes, and whether it may do without.
+  // For each kernel: its name, its shapes, and whether it is optional.
   nb::list kernel_shapes() const {
     return list_of(table_->kernel_shapes, [](const KernelShapesEntry& kernel) {
       const nb::list shapes = list_of(
@@ -199,7 +199,8 @@ NB_MODULE(_kernels, module) {
   nb::set_leak_warnings(false);  // an open library stays for the life of the process
   module.doc() = "Opens the libraries of kernels, and asks them.";
 
-  if (const nb::handle known = nb::type<Library>(); known.is_valid()) {  // a second import, of a package dropped before
+  if (const nb::handle known = nb::type<Library>();
+      known.is_valid()) {  // a second import, after the package was dropped
     module.attr("Library") = known;
     return;
   }

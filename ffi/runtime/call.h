@@ -1,5 +1,5 @@
-// One call of an operation, as plain data: what a handler receives, free of XLA and of Python, so that the families
-// compile fast, run in C++ tests under sanitizers, and answer for their workspace without a device.
+// One call of an operation, as plain data: what a handler receives, free of XLA and of Python, so that families compile
+// fast, run in C++ tests under sanitizers, and report their workspace without a device.
 #pragma once
 
 #include <new>
@@ -55,15 +55,15 @@ struct CallError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A GPU's memory does not suffice. That of the host is a std::bad_alloc as well.
+// A GPU's memory does not suffice. If the host's does not, it is a std::bad_alloc.
 struct DeviceMemoryError final : std::bad_alloc {
   const char* what() const noexcept override { return "out of memory on the GPU"; }
 };
 
 struct FunctionData;
 
-// An array has fewer bytes than this, which is more than a process can address, and all rows of a batch have fewer
-// items of an operand, even one that they share: so the sizes that follow from these do not overflow.
+// Limits: an array has fewer bytes than this, more than a process can address, and all rows of a batch have fewer items
+// of an operand, even of a shared one. So the sizes that follow from these do not overflow.
 constexpr int64_t kMostArrayBytes = int64_t{1} << 47;
 
 struct Call {
@@ -71,7 +71,7 @@ struct Call {
   std::vector<Array> operands;
   std::vector<Array> results;  // without the scratch memory
   const Attributes& attributes;
-  const FunctionData* function = nullptr;  // where the operation is by one; not there where only sizes are asked for
+  const FunctionData* function = nullptr;  // if the operation has one; null if only sizes are asked for
   Array workspace = {};                    // of a CUDA call (take_workspace)
 
   // The number of problems in the batch: the product of the leading dimensions of an array whose own rank is `rank`.
@@ -88,7 +88,7 @@ struct Call {
     return {array.data, array.dtype == DType::s64};
   }
 
-  // Refuses rows that share so many items that the products of sizes below could overflow.
+  // Rejects rows that share so many items that products of sizes below could overflow.
   void expect_items(int64_t rows, int64_t length, const char* name) const {
     if (length > 0 && rows >= kMostArrayBytes / length) {
       fail(std::string(name) + ": expected less than 2^47 items in all rows, got " + std::to_string(rows) +
@@ -96,8 +96,8 @@ struct Call {
     }
   }
 
-  // The distance from row to row of an operand of `length` items a row: 0 where all `rows` rows share one. `own_rank`
-  // is the operand's rank without batch dimensions.
+  // The distance from row to row of an operand of `length` items per row: 0 if all `rows` rows share one. `own_rank` is
+  // the operand's rank without batch dimensions.
   int64_t row_stride(const Array& array, int64_t length, int64_t rows, const char* name, int own_rank = 1) const {
     expect_items(rows, length, name);
     if (array.rank() <= own_rank) return 0;
@@ -108,7 +108,7 @@ struct Call {
     return length;
   }
 
-  // An operand of one live count a row; nothing, where it is absent.
+  // An operand of one live count per row; nothing if it is absent.
   LiveCounts live_counts(const Array& array, int64_t rows, const char* name = "count") const {
     if (length(array) == 0) return {};
     return {index_vector(array, name), row_stride(array, 1, rows, name)};

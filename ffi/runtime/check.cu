@@ -1,4 +1,4 @@
-// The check of a precondition on CUDA. It waits for the device, so it is no part of an ordinary handler.
+// The check of a precondition on CUDA. It waits for the device, so ordinary handlers do not contain it.
 #include <cstddef>
 #include <vector>
 

@@ -1,5 +1,5 @@
 // The outcome of a precondition's check: for each problem of the batch, the first position at which an argument breaks
-// it, and what is there.
+// it, and the value there.
 #pragma once
 
 #include <charconv>
@@ -31,9 +31,9 @@ inline std::string number_text(const void* data, DType dtype, int64_t index) {
   }
 }
 
-// Operands: the argument [.., *], positions [..] int32, -1 where all is well, and the items there [..]. `positions` and
-// `values` are theirs in host memory. Throws, naming the first position of the first problem that breaks the
-// precondition.
+// Operands: the argument [.., *], positions [..] int32, -1 if the precondition holds, and the items there [..].
+// `positions` and `values` are copies of these in host memory. Throws an error that names the first position of the
+// first problem that breaks the precondition.
 inline void throw_if_broken(const Call& call, const int32_t* positions, const void* values, std::string_view expected) {
   const int64_t problems = call.operands[1].size();
   for (int64_t problem = 0; problem < problems; ++problem) {

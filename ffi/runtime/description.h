@@ -1,4 +1,4 @@
-// Makes the table of a library. Names in signatures end within longer texts, so they are copied.
+// Makes the table of a library. Names in signatures are parts of longer texts, so they are copied.
 #pragma once
 
 #include <deque>

@@ -26,8 +26,8 @@ void run_tasks(Executor& executor, int64_t count, void (*run)(const void* body, 
     return;
   }
   auto shared = std::make_shared<Shared>();
-  // A helper that starts late finds no task left and does not touch `body`, which may be gone by then. After a failure
-  // tasks are still taken one by one, though not run: so no helper is in the body once all of them are finished.
+  // A helper that starts late finds no task left and does not touch `body`, which may be gone by then. After a failure,
+  // tasks are still taken one by one, but not run, so no helper is in the body once all of them are finished.
   auto work = [shared, count, run, body] {
     for (int64_t i; (i = shared->next.fetch_add(1, std::memory_order_relaxed)) < count;) {
       try {
@@ -45,7 +45,7 @@ void run_tasks(Executor& executor, int64_t count, void (*run)(const void* body, 
   }
   work();
   for (int64_t done; (done = shared->finished.load(std::memory_order_acquire)) < count;) shared->finished.wait(done);
-  // The calling thread alone has the exception from here on, whatever late helpers keep.
+  // From here on, only the calling thread holds the exception, whatever late helpers hold.
   if (const auto error = std::exchange(shared->error, nullptr)) std::rethrow_exception(error);
 }
 

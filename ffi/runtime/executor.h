@@ -6,20 +6,20 @@
 
 namespace mgpu::cpu {
 
-// Where helper tasks run. Nothing is promised of when, or whether, a scheduled task starts.
+// Where helper tasks run. A scheduled task may start at any time, or never.
 struct Executor {
   virtual ~Executor() = default;
   virtual int concurrency() const = 0;
   virtual void schedule(std::function<void()> task) = 0;
 };
 
-// Calls run(body, i) for every i in [0, count). Where calls throw, those that have not begun are left out, and the
-// first exception is thrown on the calling thread when no helper is in the body any more.
+// Calls run(body, i) for every i in [0, count). If calls throw, those that have not begun are left out, and the first
+// exception is thrown on the calling thread once no helper is in the body any more.
 void run_tasks(Executor& executor, int64_t count, void (*run)(const void* body, int64_t i), const void* body);
 
 // Runs body(i) for every i in [0, count). The calling thread takes tasks like any helper and can finish all of them
-// alone, so it never waits for a helper that has not started; body may throw, and must not wait for another task.
-// The body is called by its address, so that it is compiled once and not for each place that calls it: tasks are long.
+// alone, so it never waits for a helper that has not started. The body may throw, but must not wait for another task.
+// It is called by its address, so that this is compiled once and not for each caller: tasks are long.
 template <typename Body>
 void parallel_for(Executor& executor, int64_t count, const Body& body) {
   run_tasks(executor, count, [](const void* body, int64_t i) { (*static_cast<const Body*>(body))(i); }, &body);

@@ -59,7 +59,7 @@ inline std::string_view attribute_text(const ffi::Dictionary& dictionary, std::s
   return *value;
 }
 
-// What XLA is told of the exception that is being handled.
+// XLA's error for the exception that is being handled.
 inline ffi::Error handled_error(const char* operation) {
   const auto exhausted = [&](const char* what) {
     std::string message = "out of memory";  // short enough to need none
@@ -77,14 +77,14 @@ inline ffi::Error handled_error(const char* operation) {
     return exhausted(error.what());
   } catch (const std::bad_alloc&) {
     return exhausted("out of memory");
-  } catch (const std::length_error&) {  // more than any vector holds
+  } catch (const std::length_error&) {  // longer than any vector
     return exhausted("out of memory");
   } catch (const std::exception& error) {
     return ffi::Error::Internal(std::string(operation) + ": " + error.what());
   }
 }
 
-// Makes the function of a call ready, when XLA loads a program.
+// Prepares the function of a call when XLA loads a program.
 template <typename Prepare>
 ffi::Error prepare_call(const char* operation, const ffi::Dictionary& attributes, Prepare prepare) {
   try {

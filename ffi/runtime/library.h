@@ -1,5 +1,5 @@
-// What a library of kernels gives to Python: one table of plain data, which ffi/python/module.cc reads. A library knows
-// nothing of Python, so one serves every version of it; and it may come from another build than the module.
+// The interface of a library of kernels to Python: one table of plain data, which ffi/python/module.cc reads. A library
+// does not know Python, so one serves every version of it, and it may come from another build than the module.
 #pragma once
 
 #include <cstdint>
@@ -47,30 +47,30 @@ struct EnumerationEntry {
   List<const char*> values;
 };
 
-// What is cut into tiles, and the sizes of these on both platforms: edges for tests.
+// A dimension that is cut into tiles, and the sizes of these on both platforms: edges for tests.
 struct TileSizesEntry {
   const char* what;
   List<int64_t> sizes;
 };
 
-// A shape of a kernel that needs more shared memory than every device grants unasked.
+// A shape of a kernel that needs more shared memory than every device grants without a request.
 struct KernelShapeEntry {
   int64_t bytes;        // of shared memory
-  int64_t least_limit;  // what a device has to grant a block for the shape to be taken
+  int64_t least_limit;  // the device must grant this much for the shape to be chosen
 };
 struct KernelShapesEntry {
   const char* kernel;
   List<KernelShapeEntry> shapes;
-  bool is_optional;  // another kernel serves where no shape can be taken
+  bool is_optional;  // another kernel serves if no shape fits
 };
 
-// What a library says of how it was built.
+// A library's description of how it was built.
 struct FactEntry {
   const char* name;
   const char* text;
 };
 
-// A call whose workspace or plan is asked for.
+// A call whose workspace or plan is requested.
 struct ArrayEntry {
   const char* dtype;
   List<int64_t> dimensions;
@@ -86,7 +86,7 @@ struct CallEntry {
   List<AttributeValue> attributes;
 };
 
-// What runs for a call on a device: `PlanReport` of plan.h, and the scratch memory that the call gets on any device.
+// The implementation of a call on a device: `PlanReport` of plan.h, and the scratch memory of the call for any device.
 struct PlanEntry {
   const char* variant;
   const char* condition;
@@ -96,8 +96,8 @@ struct PlanEntry {
   int64_t scratch;
 };
 
-// The answer to a question, or an error in place of it. Texts and lists in an answer stay until the same thread asks
-// the same question again.
+// The answer to a question, or an error instead. Texts and lists in an answer stay valid until the same thread asks the
+// same question again.
 template <typename Answer>
 struct Result {
   Answer answer;
@@ -105,7 +105,7 @@ struct Result {
 };
 
 struct LibraryTable {
-  int64_t bytes;  // sizeof: a table of another layout is not read
+  int64_t bytes;  // sizeof: a table of another layout is rejected
   const char* version;
   int64_t ffi_api_major, ffi_api_minor;
   List<FactEntry> facts;
@@ -127,7 +127,7 @@ struct LibraryTable {
   void (*compiled_functions)(int64_t& compiled, int64_t& read);  // in this process, and read from the disk
 };
 
-// Hands out an answer, or the error that it ends in.
+// Returns an answer, or the error that computing it threw.
 template <typename Answer, typename Make>
 Result<Answer> result_of(Make make) {
   static thread_local std::string error;
@@ -141,5 +141,5 @@ Result<Answer> result_of(Make make) {
 
 }  // namespace mgpu
 
-// The one name that a library shows.
+// The only name that a library exports.
 extern "C" __attribute__((visibility("default"))) const mgpu::LibraryTable* jax_mgpu_library();

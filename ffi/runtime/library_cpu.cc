@@ -69,7 +69,7 @@ int64_t workspace_bytes(const Call& call) {
   throw CallError("no operation of this name: " + std::string(call.operation));
 }
 
-// The plan of a call on a device. Its texts stay until the next plan of this thread.
+// The plan of a call on a device. Its texts stay valid until the next plan of this thread.
 PlanEntry plan_of(const Call& call, const Traits& traits) {
   static thread_local PlanReport plan;
   static thread_local std::vector<AttributeValue> tiles;

@@ -1,4 +1,4 @@
-// The library of the CUDA kernels: handlers over their object files. Loads without a driver.
+// The library of the CUDA kernels: handlers over their object files. It loads without a driver.
 #include <deque>
 #include <string>
 #include <tuple>
@@ -38,7 +38,7 @@ MGPU_OPERATIONS(MGPU_HANDLER)
 MGPU_CUDA_OPERATIONS(MGPU_HANDLER)
 #undef MGPU_HANDLER
 
-// XLA instantiates a call when it loads a program, and records its execution alone.
+// XLA instantiates a call when it loads a program, and records only its execution.
 #define MGPU_HANDLER(name)                                                                                \
   ffi::Error name##_instantiate(ffi::RemainingArgs, ffi::RemainingRets, ffi::Dictionary attributes) {     \
     return prepare_call(#name, attributes, cuda::prepare_##name);                                         \
@@ -97,7 +97,7 @@ struct CudaDescription : Description {
   }
 
  private:
-  // Of each kernel that needs more shared memory than every device grants unasked.
+  // For each kernel that needs more shared memory than every device grants without a request.
   void add_kernel_shapes() {
     struct None final : Attributes {
       int64_t operator[](std::string_view) const override { return 0; }

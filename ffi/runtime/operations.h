@@ -1,4 +1,4 @@
-// The list of operations with kernels: one line each. A line declares the CPU and the CUDA function of the family, the
+// The list of operations with kernels, one line each. A line declares the CPU and the CUDA function of the family, the
 // size of its CUDA workspace and its names, and registers both functions as FFI handlers under the operation's name.
 #pragma once
 
@@ -80,7 +80,7 @@ MGPU_OPERATIONS(MGPU_DECLARE)
 #undef MGPU_DECLARE
 }  // namespace cpu
 
-// The first makes the kernels of a function ready on all devices, from the attributes alone.
+// The first one prepares the kernels of a function on all devices, from the attributes only.
 #define MGPU_DECLARE(name)                                                         \
   namespace cuda {                                                                 \
   void prepare_##name(const Attributes& attributes, const FunctionData& function); \

@@ -1,5 +1,5 @@
-// What runs for a call on a CUDA device: a row of a table that the operation has, in order. A plan follows from shapes,
-// types, attributes and from what the device has. It is made without a device, so tests and `explain` can ask for it.
+// Plans: the row of an operation's ordered table that runs for a call on a CUDA device. A plan follows from shapes,
+// types, attributes and the device's traits. It is made without a device, so tests and `explain` can ask for it.
 #pragma once
 
 #include <algorithm>
@@ -10,19 +10,19 @@
 
 namespace mgpu {
 
-// What plans ask of a device.
+// The traits of a device that plans depend on.
 struct Traits {
   int64_t multiprocessors = 0;
-  int64_t shared_memory = 0;  // bytes that a block is granted if it asks for them
+  int64_t shared_memory = 0;  // bytes that a block gets on request
   int64_t l2_cache = 0;       // bytes
   int64_t capability = 0;     // 90 of sm_90
 };
 
-// What every device grants a block that asks for it.
+// The shared memory that every device grants a block on request.
 constexpr int64_t kLeastSharedMemory = 64 << 10;
 
-// A row of a table: a way to run a problem. The first row whose condition holds, and whose blocks get the shared memory
-// that they ask for, is the plan.
+// A row of a table: one way to run a problem. The plan is the first row whose condition holds and whose blocks get the
+// shared memory that they need.
 template <typename Variant, typename Problem>
 struct PlanRow {
   Variant variant;
@@ -32,7 +32,7 @@ struct PlanRow {
   int64_t (*shared_bytes)(const Problem& problem) = nullptr;  // null: no more than every device grants
 
   bool is_for(const Problem& problem) const { return !holds || holds(problem); }
-  // What a device has to grant a block.
+  // The shared memory that a device must grant a block.
   int64_t demand(const Problem& problem) const {
     return shared_bytes ? std::max(shared_bytes(problem), kLeastSharedMemory) : kLeastSharedMemory;
   }
@@ -46,7 +46,7 @@ const auto& plan_row(const Table& table, const Problem& problem, const Traits& t
   return *(std::end(table) - 1);  // whose condition always holds
 }
 
-// The most that `bytes(row)` is for a row that some device takes. A program may be lowered without a device.
+// The largest `bytes(row)` of the rows that some device takes. A program may be lowered without a device.
 template <typename Table, typename Problem, typename Bytes>
 int64_t most_bytes(const Table& table, const Problem& problem, Bytes bytes) {
   int64_t most = 0, granted = INT64_MAX;  // less than this, or an earlier row is taken
@@ -59,7 +59,7 @@ int64_t most_bytes(const Table& table, const Problem& problem, Bytes bytes) {
   return most;
 }
 
-// A plan as others see it.
+// A plan as callers see it.
 struct PlanReport {
   std::string variant;    // the name of the row
   std::string condition;  // why the row was taken

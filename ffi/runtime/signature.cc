@@ -8,7 +8,7 @@ namespace {
 
 std::string text_of(std::string_view text) { return std::string(text); }
 
-// The types and shapes of one call's arrays against its signature.
+// Checks the types and shapes of one call's arrays against its signature.
 class Check {
  public:
   Check(const Call& call, const Signature& signature, const Array* const* results)
@@ -41,7 +41,7 @@ class Check {
     return nullptr;
   }
 
-  // The array of this name: for an operand one of the results if there is one, for a result one of the operands.
+  // The array of this name; looks among the results for an operand's type, and among the operands for a result's.
   const Array& like(const Argument& argument, bool is_operand) const {
     const Array* const of_results = named(signature_.results, argument.like, true);
     const Array* const of_operands = named(signature_.operands, argument.like, false);
@@ -72,7 +72,7 @@ class Check {
     for (const Signature::Attribute& attribute : signature_.attributes) {
       wide = wide || (attribute.name == "wide" && call_.attributes["wide"] != 0);
     }
-    if (wide) {  // what is wider than x is the dispatch's to say
+    if (wide) {  // the dispatch rejects types wider than x
       return call_.expect(kind == OperatorKind::kAdd || kind == OperatorKind::kMul, "wide: expected a sum or product");
     }
     if (gives_index(kind)) return expect_index();
@@ -94,7 +94,7 @@ class Check {
     if (rows != rows_) fail(argument, std::to_string(rows_) + " in the batch", std::to_string(rows));
   }
 
-  // What an axis of this name has: `size` where it is the first of the call.
+  // The length of an axis of this name: `size` if it is the first one in the call.
   int64_t length(std::string_view axis, int64_t size) {
     if (axis == "1") return 1;
     for (const Signature::Attribute& attribute : signature_.attributes) {
@@ -121,7 +121,7 @@ void expect_sizes(const Call& call) {
     for (const Array& array : *arrays) {
       int64_t bytes = byte_width(array.dtype);
       for (const int64_t size : array.dimensions) {
-        // Also where a batch of none has large rows.
+        // Also for an empty batch of large rows.
         call.expect(size >= 0 && (size == 0 || bytes < kMostArrayBytes / size),
                     "expected arrays of less than 2^47 bytes");
         bytes *= maximum<int64_t>(size, 1);

@@ -1,5 +1,5 @@
-// What an operation takes and gives. Python compares its own names with these when it is imported; the reading of a
-// call asks for arrays and attributes by name, after each was checked for the type, shape and range that is written
+// The operands, results and attributes of an operation. Python compares its own names with these at import; code that
+// reads a call asks for arrays and attributes by name, after each was checked against the type, shape and range given
 // here.
 #pragma once
 
@@ -26,8 +26,8 @@ struct Enumeration {
 inline const Enumeration kNumber{"number", {}};
 
 // The edges at which kernels go from one tile to the next, for tests: of both platforms, all widths, and devices of any
-// size. By what is cut: the sizes of its tiles, and in `sort_items` and `sort_cells` of what a thread or a block sorts
-// first.
+// size. By dimension: the sizes of its tiles, and in `sort_items` and `sort_cells` the items that a thread or a block
+// sorts first.
 using TileSizes = std::map<std::string, std::set<int64_t>>;
 inline constexpr int kKeyWidths[] = {1, 2, 4, 8};  // bytes of a key, or of an element
 inline constexpr int kStateWidths[] = {4, 8, 16};  // of what an operator combines
@@ -98,7 +98,7 @@ struct Argument {
   }
 };
 
-// In the order of the call. As many of each as have a name.
+// In the order of the call. Only entries with a name count.
 struct Signature {
   struct Attribute {
     std::string_view name;
@@ -108,7 +108,7 @@ struct Signature {
   Argument results[8] = {};  // beside the workspace
   Attribute attributes[4] = {};
   void (*tiles)(TileSizes& sizes) = nullptr;                             // adds those of its kernels
-  PlanReport (*plan)(const Call& call, const Traits& traits) = nullptr;  // null: one kernel, whatever the call
+  PlanReport (*plan)(const Call& call, const Traits& traits) = nullptr;  // null: one kernel for every call
 };
 
 inline std::string_view name_of(std::string_view name) { return name; }
@@ -123,7 +123,7 @@ size_t named_count(const Item (&items)[kMost]) {
   return std::find_if(items, items + kMost, [](const Item& item) { return name_of(item).empty(); }) - items;
 }
 
-// Refuses sizes that no array has, with which the sums and products of sizes below could overflow.
+// Rejects sizes that no array has, with which sums and products of sizes below could overflow.
 void expect_sizes(const Call& call);
 
 // The arrays and attributes of a call, by their names. All of them are checked before the first is read.
@@ -162,7 +162,7 @@ class Arguments {
 
   const Call& call_;
   const Signature& signature_;
-  const Array* results_[8] = {};  // null: one that this call does not give
+  const Array* results_[8] = {};  // null if this call does not give it
 };
 
 }  // namespace mgpu

@@ -1,5 +1,5 @@
-// Runs of device memory copied to shared memory and back by one warp, for the block's other warps to work on. On sm_90
-// the copy engine moves a whole run for one instruction; before, the warp moves it chunk by chunk.
+// Copies of runs between device and shared memory by one warp, for the block's other warps to work on. On sm_90 the
+// copy engine moves a whole run with one instruction; on older devices, the warp moves it chunk by chunk.
 #pragma once
 
 #include "algorithm/common.h"
@@ -23,7 +23,7 @@ __host__ __device__ constexpr int round_up_to_line(int position) {
   return (position + kItems - 1) / kItems * kItems;
 }
 
-// Barrier kId or kId + 1, by turns.
+// Barrier kId or kId + 1, alternating.
 template <int kId, int kThreads>
 __device__ void barrier_sync(int turn) {
   turn % 2 == 0 ? barrier_sync<kId, kThreads>() : barrier_sync<kId + 1, kThreads>();
@@ -33,8 +33,8 @@ __device__ void barrier_arrive(int turn) {
   turn % 2 == 0 ? barrier_arrive<kId, kThreads>() : barrier_arrive<kId + 1, kThreads>();
 }
 
-// What the copies of one of two stages are waited for by; before sm_90 it is the named barrier kId or kId + 1, of
-// kThreads threads. Its uses are counted through both stages.
+// A barrier for the copies of one of two stages; before sm_90 it is the named barrier kId or kId + 1, of kThreads
+// threads. Its uses are counted over both stages.
 struct CopyBarrier {
   uint64_t state;
 
@@ -44,7 +44,7 @@ struct CopyBarrier {
 #endif
   }
 
-  // By the whole warp that started the copies, of `bytes` bytes in all.
+  // For the whole warp that started the copies, of `bytes` bytes in all.
   template <int kId, int kThreads>
   __device__ void arrive([[maybe_unused]] uint32_t bytes, [[maybe_unused]] int use) {
 #if __CUDA_ARCH__ >= 900
@@ -57,7 +57,7 @@ struct CopyBarrier {
 #endif
   }
 
-  // By those who work on what was copied.
+  // For those who work on the copied data.
   template <int kId, int kThreads>
   __device__ void wait(int use) {
 #if __CUDA_ARCH__ >= 900
@@ -68,8 +68,8 @@ struct CopyBarrier {
   }
 };
 
-// A run of device memory on its way to shared memory, by one warp: made ahead, started when there is room. The run
-// [first, first + count) of an array of `size` items comes to `to`, at the start of a line of shared memory: item
+// A copy of a run of device memory to shared memory by one warp: prepared ahead, started when there is room. The run
+// [first, first + count) of an array of `size` items goes to `to`, at the start of a line of shared memory: item
 // `first` lands at to[place_in_line(array, first)]. Whole chunks are copied, but none across the array's edges.
 template <typename Word>
 class BulkLoad {
@@ -81,7 +81,7 @@ class BulkLoad {
         low_(static_cast<int>(maximum<int64_t>(array - from_, 0))),
         high_(static_cast<int>(minimum<int64_t>(array + size - from_, chunks_ * kItems))) {}
 
-  // Gives the number of bytes that the barrier is to wait for.
+  // Returns the number of bytes that the barrier should wait for.
   __device__ uint32_t start([[maybe_unused]] CopyBarrier& barrier) const {
     const int lane = threadIdx.x % kWarp;
     const int begin = low_ > 0;  // whole chunks of the array
@@ -110,11 +110,11 @@ class BulkLoad {
   const Word* from_;
   Word* to_;
   int chunks_;
-  int low_, high_;  // where the array begins and ends, counted from from_ and cut to the chunks
+  int low_, high_;  // where the array begins and ends, relative to from_ and clamped to the chunks
 };
 
-// A run on its way back, by one warp: `count` items go to the run of an array that begins with item `first`, from
-// shared memory, where that item lies at from[place_in_line(array, first)]. Before sm_90 it does nothing.
+// A copy of a run back by one warp: `count` items go to the run of an array that begins with item `first`, from shared
+// memory, where that item lies at from[place_in_line(array, first)]. Before sm_90 it does nothing.
 template <typename Word>
 class BulkStore {
  public:
@@ -144,7 +144,7 @@ class BulkStore {
   int place_, limit_;
 };
 
-// The same by kThreads threads, for where the copy engine does nothing.
+// The same by kThreads threads, for devices where the copy engine does nothing.
 template <int kThreads, typename Word>
 __device__ void store_run(Word* array, int64_t first, int count, const Word* from) {
   for (int i = threadIdx.x; i < count; i += kThreads) array[first + i] = from[place_in_line(array, first) + i];

@@ -1,4 +1,4 @@
-// Copies of runs of device memory to shared memory that the block does not wait for.
+// Asynchronous copies of runs of device memory to shared memory.
 #pragma once
 
 #include "algorithm/segments.h"
@@ -6,7 +6,7 @@
 
 namespace mgpu::cuda {
 
-// Copies move whole, aligned chunks, so an item lies in shared memory where it lies within its chunk.
+// Copies move whole, aligned chunks, so an item has the same place within its chunk in shared memory.
 constexpr int kChunkBytes = 16;
 
 // The place of item `first` of an array within its chunk.
@@ -23,8 +23,8 @@ __device__ int round_up_to_chunk(int position) {
 }
 
 // Starts to copy the chunks of the run [first, first + count) of an array to `to`, at the start of a chunk of shared
-// memory: item `first` lands at to[place_in_chunk(array, first)]. Of the chunks no item outside of `readable` is read.
-// All threads of the block call it, then copy_commit. Before sm_80 the copy is done on return.
+// memory: item `first` lands at to[place_in_chunk(array, first)]. No item outside of `readable` is read. All threads of
+// the block call it, then copy_commit. Before sm_80 the copy is done on return.
 template <int kThreads, typename Word>
 __device__ void start_copy(const Word* array, Range<int64_t> readable, int64_t first, int count, Word* to) {
   constexpr int kItems = kChunkBytes / sizeof(Word);

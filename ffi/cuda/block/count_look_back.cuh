@@ -12,15 +12,16 @@
 
 namespace mgpu::cuda {
 
-// A word a tile: 0, then the tile's count, then the sum of the row's counts up to it. The two highest bits say which.
+// One word per tile: 0, then the tile's count, then the sum of the row's counts up to it. The two highest bits tell
+// which.
 constexpr uint64_t kCountKnown = uint64_t{1} << 62;
 constexpr uint64_t kSumKnown = uint64_t{1} << 63;
 constexpr int64_t kLargestCount = (int64_t{1} << 62) - 1;
 
-// Sums stop at the largest count.
+// Sums saturate at the largest count.
 __device__ __forceinline__ int64_t add_counts(int64_t x, int64_t y) { return minimum(x + y, kLargestCount); }
 
-// By one thread. A row's first tile knows its sum at once, and no look-back goes past it.
+// Called by one thread. A row's first tile knows its sum at once, and no look-back goes past it.
 __device__ __forceinline__ void publish_count(uint64_t* words, int64_t tile, bool first_of_row, int64_t count) {
   store_relaxed(words + tile, (first_of_row ? kSumKnown : kCountKnown) | static_cast<uint64_t>(count));
 }
@@ -37,7 +38,7 @@ __device__ inline int64_t count_before(uint64_t* words, int64_t tile, bool first
     do {
       if (mine >= 0) load_relaxed(word, words + mine);
       sums = __ballot_sync(0xffffffffu, word >= kSumKnown);
-      needed = 2 * (sums & -sums) - 1;  // lanes up to that of the nearest sum; all where there is none
+      needed = 2 * (sums & -sums) - 1;  // lanes up to that of the nearest sum; all lanes if there is none
       missing = __ballot_sync(0xffffffffu, word < kCountKnown) & needed;
     } while (missing != 0);
     const int64_t value = needed >> lane & 1 ? static_cast<int64_t>(word & kLargestCount) : 0;

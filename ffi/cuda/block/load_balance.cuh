@@ -120,8 +120,8 @@ struct TileWork {
     return shared.marks[i] != (i == 0 ? 0 : previous);
   }
 
-  // For each output of the tile, out[i] = value(i, mark) where an object made it, else `fill`. A thread writes 16
-  // bytes at a time where the address allows, and asks for several values before it writes the first.
+  // For each output of the tile, out[i] = value(i, mark) if it has an object, else `fill`. A thread writes 16 bytes at
+  // a time if the address allows it, and computes several values before it writes the first.
   template <typename Word, typename Value>
   __device__ void store(Word* out, Word fill, Value value) const {
     constexpr int kVector = 16 / sizeof(Word);

@@ -63,7 +63,7 @@ struct Slot {
     return loaded;
   }
 
-  // The value, once it is there. `loaded` is a load issued earlier, so that several slots can be asked for at once.
+  // The value, once it has been published. `loaded` is an earlier load, so that several slots can be loaded at once.
   __device__ __forceinline__ static Value await(const uint64_t* words, Words loaded) {
     while (!loaded.ready()) loaded = load(words);
     unsigned parts[kWords];

@@ -1,4 +1,4 @@
-// Packs of short rows: as many whole rows as the vectors of a warp hold, each lane with one vector of 16 bytes.
+// Packs of short rows: as many whole rows as the vectors of a warp hold, with one vector of 16 bytes per lane.
 #pragma once
 
 #include "algorithm/row_tiles.h"
@@ -6,18 +6,18 @@
 
 namespace mgpu::cuda {
 
-// How many rows a warp's vectors hold. Where the rows of a pack are whole vectors, packs begin where vectors do; of
-// rows that are too long for that they begin anywhere, and lanes at both ends share a vector with the next pack.
+// The number of rows in a warp's vectors. If the rows of a pack fill whole vectors, packs begin where vectors do. Rows
+// that are too long for that begin anywhere, and lanes at both ends share a vector with the next pack.
 struct PackedRows {
   Divisor length;
-  int rows = 0;  // 0 where rows are too long
+  int rows = 0;  // 0 if rows are too long
   bool shares_vectors = false;
-  int most_back = 0;  // lanes from one to that in which its row begins
+  int most_back = 0;  // lanes back to that in which its row begins, at most
 
   PackedRows(int64_t row_length, int vector) : length(row_length) {
     if (row_length > kWarp * vector) return;
     const int size = static_cast<int>(row_length);
-    int period = vector;  // rows that are whole vectors
+    int period = vector;  // rows that fill whole vectors
     while (period > 1 && size * (period / 2) % vector == 0) period /= 2;
     rows = kWarp * vector / size / period * period;
     shares_vectors = rows == 0;

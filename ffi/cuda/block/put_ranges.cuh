@@ -1,4 +1,4 @@
-// Ranges of places, one a lane, most of them short.
+// Ranges of positions, one per lane, most of them short.
 #pragma once
 
 #include "cuda/block/partition.cuh"
@@ -6,8 +6,8 @@
 
 namespace mgpu::cuda {
 
-// Calls put(i, owner) for each i from `begin` up to `end`, with the lane's own `owner`. What a range has beyond kOwn
-// the warp shares, all of whose lanes call this.
+// Calls put(i, owner) for each i from `begin` to `end`, with the lane's own `owner`. The warp shares the part of a
+// range beyond kOwn, so all of its lanes call this.
 template <typename Put>
 __device__ __forceinline__ void put_ranges(int64_t begin, int64_t end, int64_t owner, Put put) {
   constexpr int64_t kOwn = 32;

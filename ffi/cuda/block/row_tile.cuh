@@ -25,7 +25,7 @@ struct RowTile {
         rows(static_cast<int>(minimum<int64_t>(tiles.tile_rows, tiles.rows - first))) {}
 };
 
-// The row that a thread works on, counted in the tile, and its first slot there. A thread without a row gets the slots
+// The row that a thread works on, relative to the tile, and its first slot there. A thread without a row gets the slots
 // past the end of the last one.
 struct RowLane {
   int row;
@@ -41,8 +41,8 @@ struct RowLane {
   }
 };
 
-// Calls visit(slot, row, i) for all slots of the tile's rows, `size` a row, counted through them; i is the slot's place
-// in its row. Neighbouring threads have neighbouring slots.
+// Calls visit(slot, row, i) for all slots of the tile's rows, `size` per row, numbered through the rows; i is the
+// slot's place in its row. Neighbouring threads have neighbouring slots.
 template <typename Visit>
 __device__ __forceinline__ void for_each_slot(const RowTile& tile, const Divisor& size, Visit visit) {
   const int slots = tile.rows * static_cast<int>(size.divisor);
@@ -53,8 +53,8 @@ __device__ __forceinline__ void for_each_slot(const RowTile& tile, const Divisor
   }
 }
 
-// The same by load(slot, row, i), which gives what visit(slot, row, i, loaded) gets: a thread asks for several before
-// it visits the first, so that its loads wait for memory together.
+// The same with load(slot, row, i), whose result visit(slot, row, i, loaded) gets: a thread loads several before it
+// visits the first, so that its loads overlap.
 template <int kBatch, typename Load, typename Visit>
 __device__ __forceinline__ void for_each_loaded(const RowTile& tile, const Divisor& size, Load load, Visit visit) {
   const int slots = tile.rows * static_cast<int>(size.divisor);
@@ -81,13 +81,13 @@ __device__ __forceinline__ void for_each_loaded(const RowTile& tile, const Divis
 template <typename Word>
 struct SharedRows {
   Word* items;
-  int pitch;  // 0 where all rows share one
+  int pitch;  // 0 if all rows share one
 
   __device__ Word* row(int row) const { return items + row * pitch; }
 };
 
-// Brings the tile's rows of an array, `length` a row, `stride` from row to row (or 0), to `to`; convert(item) is what
-// is kept. A barrier follows.
+// Copies the tile's rows of an array, `length` per row, `stride` from row to row (or 0), to `to`, as convert(item). A
+// barrier must follow.
 template <typename Item, typename Word, typename Convert>
 __device__ SharedRows<Word> load_rows(const RowTile& tile, const Item* array, const Divisor& length, int64_t stride,
                                       int pitch, Word* to, Convert convert) {
@@ -100,7 +100,7 @@ __device__ SharedRows<Word> load_rows(const RowTile& tile, const Item* array, co
   return {to, pitch};
 }
 
-// The live items of each of the tile's rows, in shared memory; a barrier follows. `Operand` has live(row).
+// The live items of each of the tile's rows, in shared memory; a barrier must follow. `Operand` has live(row).
 template <typename Operand>
 __device__ void load_live(const RowTile& tile, const Operand& operand, int* live) {
   static_assert(RowTiles::kMostRows <= kRowThreads);
@@ -109,11 +109,11 @@ __device__ void load_live(const RowTile& tile, const Operand& operand, int* live
   }
 }
 
-// Where 2-byte words of slots lie, so that threads 8 or 16 slots apart meet different banks.
+// The places of 2-byte words of slots, such that threads 8 or 16 slots apart access different banks.
 MGPU_HOST_DEVICE constexpr int spread(int slot) { return slot + slot / 64 * 2; }
 
-// The sums of a number of each thread over the threads before it, in the order of rows and lanes: `shared` has room for
-// one a row and one more, and then holds the sum before each row. The sums within a row are differences to these.
+// The sums of each thread's number over the threads before it, in the order of rows and lanes. `shared` has room for
+// one sum per row and one more, and then holds the sum before each row; the sums within a row are relative to these.
 // Contains barriers.
 __device__ inline int scan_rows(int number, const RowLane& lane, const RowTile& tile, int* before_row) {
   __shared__ int warp_sums[kRowThreads / kWarp];

@@ -6,7 +6,7 @@
 
 namespace mgpu::cuda {
 
-// What stretches of a sequence add up to: a state, and in a segmented one whether it restarted.
+// The sum over part of a sequence: a state and, in a segmented one, whether it restarted.
 template <typename Operator, bool kSegmented>
 struct Sums {
   using State = typename Operator::State;
@@ -72,7 +72,7 @@ __device__ __forceinline__ Prefix<typename Sums<Operator, kSegmented>::Value> sc
 }
 
 // The sum of the warps before this one, and of the whole block, from each warp's sum. Contains a barrier; `shared` has
-// room for a value a warp.
+// room for one value per warp.
 template <int kWarps, typename Value, typename Combine>
 __device__ __forceinline__ Prefix<Value> scan_warps(Value* shared, const Value& warp_sum, const Value& identity,
                                                     Combine combine) {
@@ -99,8 +99,8 @@ __device__ __forceinline__ T sum_up_to(T x) {
   return x;
 }
 
-// The sum of the threads before this one, and of the whole block. Contains a barrier; `shared` has room for a value a
-// warp.
+// The sum of the threads before this one, and of the whole block. Contains a barrier; `shared` has room for one value
+// per warp.
 template <int kWarps, typename T>
 __device__ __forceinline__ Prefix<T> sum_block(T* shared, T x) {
   const T up_to = sum_up_to(x);
@@ -109,7 +109,7 @@ __device__ __forceinline__ Prefix<T> sum_block(T* shared, T x) {
   return {in_block.before + (up_to - x), in_block.all};
 }
 
-// The same for any combination that has an identity.
+// The same for any combination with an identity.
 template <int kWarps, typename T, typename Combine>
 __device__ Prefix<T> scan_block(T* shared, T x, T identity, Combine combine) {
   const int lane = threadIdx.x % kWarp;

@@ -1,5 +1,5 @@
-// The item at a rank of a few in shared memory, by a block: digits of the ranks are counted, the most significant
-// first.
+// Selects the item at a rank among a few in shared memory, by a block: it counts digits of the ranks, the most
+// significant first.
 #pragma once
 
 #include "algorithm/digits.h"
@@ -7,7 +7,7 @@
 
 namespace mgpu::cuda {
 
-// The leading digits of the word of some item: `left` of the `own` items whose words begin with them are not after it.
+// The leading digits of the word of some item: `left` of the `own` items whose words begin with them come up to it.
 template <typename Word>
 struct LeadingDigits {
   Word prefix;
@@ -21,7 +21,7 @@ template <int kThreads>
 class SelectDigits {
   static constexpr int kWarps = kThreads / kWarp;
   static constexpr int kCopies = 8;              // of each counter: a lane adds to one of them, so lanes seldom meet
-  static constexpr int kCounters = kDigits + 1;  // of a copy: those of one digit lie in different banks
+  static constexpr int kCounters = kDigits + 1;  // of a copy, so that those of one digit are in different banks
   static_assert(kThreads >= kDigits);
 
  public:
@@ -31,14 +31,14 @@ class SelectDigits {
     int digit, before, own;
   };
 
-  // A barrier is to follow before the first use.
+  // A barrier must follow before the first use.
   __device__ explicit SelectDigits(Shared& shared) : shared_(shared) {
     for (int i = threadIdx.x; i < kCounters * kCopies; i += kThreads) shared.counters[i] = 0;
   }
 
-  // The digits of item number `left`, counted from 1, in the order of word_of(0), …, word_of(count - 1), of which only
-  // those count for which among(i) is true: all digits, or as many as suffice(digits) says. By all threads of the
-  // block. Contains barriers: one after the last call of word_of.
+  // The digits of item number `left`, counted from 1, in the order of word_of(0), …, word_of(count - 1), among those
+  // for which among(i) is true: all digits, or as many as suffice(digits) says. All threads of the block call it.
+  // Contains barriers, one of them after the last call of word_of.
   template <typename Word, typename WordOf, typename Among, typename Suffice>
   __device__ LeadingDigits<Word> operator()(int count, int left, WordOf word_of, Among among, Suffice suffice) {
     LeadingDigits<Word> known{0, 8 * sizeof(Word), left, count};
@@ -59,8 +59,8 @@ class SelectDigits {
     return known;
   }
 
-  // A sum a warp, added up over the warps. Contains one barrier; that of the next call is before the sums are written
-  // again, as two sets of them alternate.
+  // One sum per warp, added up over the warps. Contains one barrier. The barrier of the next call comes before the sums
+  // are overwritten, as two sets of them alternate.
   __device__ Prefix<int> before_warp(int warp_sum) {
     turn_ ^= 1;
     return scan_warps<kWarps>(shared_.warp_sums[turn_], warp_sum, 0, [](int x, int y) { return x + y; });

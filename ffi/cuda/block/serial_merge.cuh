@@ -16,7 +16,7 @@
 
 namespace mgpu::cuda {
 
-// What is left of two sorted runs in shared memory: [a, a_end) and [b, b_end).
+// The rest of two sorted runs in shared memory: [a, a_end) and [b, b_end).
 struct MergeCursor {
   int a, a_end, b, b_end;
 };
@@ -30,9 +30,9 @@ __device__ MergeCursor merge_cursor(const MergeCursor& runs, int diagonal, Code 
   return {runs.a + split, runs.a_end, runs.b + diagonal - split, runs.b_end};
 }
 
-// The cursor after the first `diagonal` items of the merge of two runs in shared memory: merge path, in strides that
-// halve, from `stride` on, a power of two, at least half of the shorter run. On addresses a step is 9 instructions, not
-// 17, where the stride is a constant and the loop unrolled. The cursor lies within the runs even where keys are not
+// The cursor after the first `diagonal` items of the merge of two runs in shared memory: merge path, in halving strides
+// from `stride` on, a power of two, at least half of the shorter run. With addresses, a step is 9 instructions instead
+// of 17, if the stride is a constant and the loop unrolled. The cursor lies within the runs even if keys are not
 // sorted.
 template <typename Word, typename Less>
 __device__ __forceinline__ MergeCursor shared_cursor(const Word* keys, const MergeCursor& runs, int diagonal,
@@ -57,7 +57,7 @@ __device__ __forceinline__ MergeCursor shared_cursor(const Word* keys, const Mer
   return {runs.a + split, runs.a_end, runs.b + diagonal - split, runs.b_end};
 }
 
-// The first stride of a search in runs of which the shorter one has at most so many items.
+// The first stride of a search in runs of which the shorter one has at most this many items.
 MGPU_HOST_DEVICE constexpr int first_stride(int64_t shorter) {
   return static_cast<int>(std::bit_floor(static_cast<unsigned>(shorter)));
 }
@@ -84,7 +84,7 @@ struct MergeHeads {
         a_key(keys[cursor.a]),
         b_key(keys[cursor.b]) {}
 
-  // Whether B's head goes first. & and |: nothing here is worth a branch.
+  // Whether B's head goes first. It uses & and |, as nothing here is worth a branch.
   template <typename Less>
   __device__ bool next_is_b(Less less) const {
     return (b < b_end) & ((a >= a_end) | less(b_key, a_key));
@@ -92,8 +92,8 @@ struct MergeHeads {
   __device__ void take(bool in_b) { advance(in_b, a, b, a_key, b_key); }
 };
 
-// The heads of a serial merge as codes; with kOpen, neither run comes to its end. One load a step by all lanes: two
-// predicated ones meet in banks more often, and so each code is made once.
+// The heads of a serial merge as codes; with kOpen, neither run ends. All lanes make one load per step: two predicated
+// loads conflict on banks more often. So each code is computed once.
 template <typename Order, bool kOpen_>
 struct CodeHeads {
   using Word = typename Order::Word;
@@ -125,7 +125,7 @@ struct CodeHeads {
   }
 };
 
-// Leaves items where they are: a merge of what begins at `position` with nothing.
+// Leaves items in place: a merge of the run at `position` with an empty one.
 __device__ inline MergeCursor stay_cursor(int position) { return {position, 1 << 24, 0, 0}; }
 
 // The cursor at output `diagonal` of the runs [a, b) and [b, b_end).
@@ -143,8 +143,8 @@ __device__ void take_head(MergeHeads<Word>& heads, Less less, Word& code, uint32
   heads.take(in_b);
 }
 
-// Takes the next kItems outputs of one merge. Gives codes, and the shared addresses that they came from. Reads one
-// code past the end of the tile at most.
+// Takes the next kItems outputs of one merge. Returns codes, and the shared addresses that they came from. Reads at
+// most one code past the end of the tile.
 template <int kItems, typename Word, typename Less>
 __device__ void take_merged(const Word* codes, MergeCursor cursor, Less less, Word (&taken)[kItems],
                             uint32_t (&from)[kItems]) {
@@ -153,8 +153,8 @@ __device__ void take_merged(const Word* codes, MergeCursor cursor, Less less, Wo
   for (int i = 0; i < kItems; ++i) take_head(heads, less, taken[i], from[i]);
 }
 
-// The same over two merges: outputs from position `begin` on, up to `first_end` by the cursor `first`, from
-// `last_begin` on by the cursor `last`, which starts at a segment's head; between the two, items stay.
+// The same over two merges: outputs from position `begin` to `first_end` by the cursor `first`, from `last_begin` on by
+// the cursor `last`, which starts at a segment's head. Items in between stay.
 template <int kItems, typename Word, typename Less>
 __device__ void take_merged(const Word* codes, int begin, MergeCursor first, int first_end, MergeCursor last,
                             int last_begin, Less less, Word (&taken)[kItems], uint32_t (&from)[kItems]) {
@@ -168,10 +168,10 @@ __device__ void take_merged(const Word* codes, int begin, MergeCursor first, int
   }
 }
 
-// Takes kItems outputs of a merge of two runs, each followed by kItems greatest words, which may stand for items of the
-// other run that equal them, as any item may: only where equal words are the same. The run that gave the last item is
-// read on until its head is above the other's; the sum of the two places to be read next grows by one with each item.
-// One load a step: a merge is bound by shared memory, and loads of neighbouring threads lie in random banks.
+// Takes kItems outputs of a merge of two runs, each followed by kItems largest words, which may stand for equal items
+// of the other run: only if equal words are the same. The run that gave the last item is read on until its head is
+// above the other's; the sum of the two places to read next grows by one with each item. There is one load per step: a
+// merge is bound by shared memory, and loads of neighbouring threads are in random banks.
 template <int kItems, typename Word, typename Take>
 __device__ void take_either(const Word* words, const MergeCursor& cursor, Take take) {
   constexpr uint32_t kWidth = sizeof(Word);
@@ -189,13 +189,14 @@ __device__ void take_either(const Word* words, const MergeCursor& cursor, Take t
   }
 }
 
-// The same where items that are equal differ in what belongs to them: A's go first. No word of either run may be the
-// greatest. Gives words, and the shared addresses that they came from; A lies before B.
+// The same if equal items differ in their payload: A's go first. No word of either run may be the largest one. Returns
+// words, and the shared addresses that they came from; A lies before B.
 template <int kItems, typename Word, typename Take>
 __device__ void take_in_order(const Word* words, const MergeCursor& cursor, Take take) {
   constexpr uint32_t kWidth = sizeof(Word);
   const uint32_t b_begin = shared_address(words + cursor.b);
-  uint32_t taken = shared_address(words + cursor.a) - kWidth;  // where the last item came from; read on behind it
+  uint32_t taken =
+      shared_address(words + cursor.a) - kWidth;  // where the last item came from; reading continues after it
   const uint32_t sum = taken + b_begin;
   Word held = words[cursor.b];
 #pragma unroll
@@ -214,7 +215,7 @@ __device__ void take_in_order(const Word* words, const MergeCursor& cursor, Take
   }
 }
 
-// The same for any order: whether A has ended is asked for.
+// The same for any order: checks whether A has ended.
 template <int kItems, typename Word, typename Less, typename Take>
 __device__ void take_first(const Word* codes, const MergeCursor& cursor, Less less, Take take) {
   MergeHeads<Word> heads(codes, cursor);

@@ -17,7 +17,7 @@ __device__ __forceinline__ Value shuffle_words(const Value& value, Move move) {
   return moved;
 }
 
-// One of two values of any plain type, word by word: a choice between structs would be one between their addresses, and
+// One of two values of any plain type, word by word: a choice between structs would select between their addresses, and
 // put them into memory.
 template <typename Value>
 __device__ __forceinline__ Value choose(bool first, const Value& a, const Value& b) {
@@ -35,13 +35,13 @@ __device__ __forceinline__ Value choose(bool first, const Value& a, const Value&
   }
 }
 
-// The value of the lane `distance` below; of no meaning in the lowest lanes.
+// The value of the lane `distance` below; undefined in the lowest lanes.
 template <typename Value>
 __device__ __forceinline__ Value shuffle_up(const Value& value, int distance) {
   return shuffle_words(value, [=](unsigned word) { return __shfl_up_sync(0xffffffffu, word, distance); });
 }
 
-// The value of the lane `distance` above; of no meaning in the highest lanes.
+// The value of the lane `distance` above; undefined in the highest lanes.
 template <typename Value>
 __device__ __forceinline__ Value shuffle_down(const Value& value, int distance) {
   return shuffle_words(value, [=](unsigned word) { return __shfl_down_sync(0xffffffffu, word, distance); });
@@ -52,7 +52,7 @@ __device__ __forceinline__ Value shuffle(const Value& value, int lane) {
   return shuffle_words(value, [=](unsigned word) { return __shfl_sync(0xffffffffu, word, lane); });
 }
 
-// The values of all lanes combined in lane order, in every lane. Folds are many in a kernel: those of large values,
+// The combination of all lanes' values in lane order, in every lane. A kernel has many folds: those of large values,
 // whose combination may be a caller's function, are loops, as each copy takes time to compile.
 template <typename Value, typename Combine>
 __device__ __forceinline__ Value fold_warp(Value value, Combine combine) {

@@ -1,6 +1,6 @@
 // A bitonic sort (Batcher, "Sorting Networks and Their Applications", 1968) of a few thousand entries by a block, in
-// its registers: a lane exchanges neighbours by itself, a warp by shuffles, and only what is farther apart goes through
-// shared memory. It is not stable, so entries hold their places.
+// its registers: a lane exchanges neighbours by itself, a warp by shuffles, and only larger distances go through shared
+// memory. It is not stable, so entries hold their positions.
 #pragma once
 
 #include "cuda/block/shuffle.cuh"
@@ -8,7 +8,7 @@
 
 namespace mgpu::cuda {
 
-// What is sorted, and a number that tells equal ones apart.
+// An entry of the sort, with a number that distinguishes equal ones.
 template <typename Rank>
 class SortedEntry {
  public:
@@ -25,7 +25,7 @@ class SortedEntry {
   Rank number_;  // as wide, so that there is no padding
 };
 
-// Of up to 32 bits, one word.
+// Entries of up to 32 bits take one word.
 template <typename Rank>
   requires(sizeof(Rank) <= 4)
 class SortedEntry<Rank> {
@@ -41,8 +41,8 @@ class SortedEntry<Rank> {
 };
 
 // The slots of `size` entries, a power of two from kItems to kThreads * kItems: thread t has those from t * kItems on.
-// Others than these have entries that come after all. `shared` has room for `size` entries, and is free to be written
-// after a barrier of the caller's. Contains barriers where the entries are of several warps.
+// Other slots hold entries that come after all. `shared` has room for `size` entries, and may be overwritten after a
+// barrier of the caller. Contains barriers if the entries span several warps.
 template <int kThreads, int kItems, typename Entry>
 __device__ __forceinline__ void sort_entries(Entry (&entries)[kItems], Entry* shared, int size) {
   static_assert((kItems & (kItems - 1)) == 0);
@@ -50,7 +50,7 @@ __device__ __forceinline__ void sort_entries(Entry (&entries)[kItems], Entry* sh
   const int thread = static_cast<int>(threadIdx.x);
   const int first = thread * kItems;
   const bool takes_part = thread / kWarp * kWarpEntries < size;
-  // Whether the slot that has this entry, and not the other one, keeps the lesser of both.
+  // Whether the slot with this entry, rather than the other one, keeps the smaller of both.
   const auto keeps_less = [](int slot, int run, int distance) {
     return ((slot & run) == 0) == ((slot & distance) == 0);
   };

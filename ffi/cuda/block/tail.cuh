@@ -1,4 +1,4 @@
-// What lies behind the live items of a result of static size.
+// The part of a result of static size after its live items.
 #pragma once
 
 #include "algorithm/common.h"
@@ -10,8 +10,8 @@ constexpr int64_t kTailPiece = 4096;
 
 constexpr int64_t tail_pieces(int64_t rows, int64_t size) { return rows * ceil_div(size, kTailPiece); }
 
-// Calls visit(row, begin, end) for the slots from live(row) to `size` of each row: by kTailThreads threads of any
-// number of blocks, a piece of a row at a time.
+// Calls visit(row, begin, end) for the slots from live(row) to `size` of each row, one piece of a row at a time, with
+// kTailThreads threads of any number of blocks.
 template <typename Live, typename Visit>
 __device__ void for_each_tail_piece(int64_t rows, int64_t size, Live live, Visit visit) {
   const int64_t row_pieces = ceil_div(size, kTailPiece);
@@ -30,7 +30,7 @@ __device__ void for_each_tail_slot(int64_t rows, int64_t size, Live live, Visit 
   });
 }
 
-// Fills to[0 .. count) by kTailThreads threads, 16 bytes at a time where they lie so.
+// Fills to[0 .. count) by kTailThreads threads, 16 bytes at a time if aligned.
 template <typename Item>
 __device__ void fill_items(Item* to, int64_t count, Item value) {
   constexpr int kItems = 16 / sizeof(Item);

@@ -1,4 +1,4 @@
-// Where segments start in a tile, and what a thread needs to know of them.
+// Where segments start in a tile, and what each thread needs to know of them.
 #pragma once
 
 #include "algorithm/segments.h"
@@ -6,7 +6,7 @@
 
 namespace mgpu::cuda {
 
-// One bit a position, in shared memory.
+// One bit per position, in shared memory.
 template <int kThreads, int kItems>
 struct TileHeads {
   static constexpr int kTile = kThreads * kItems;
@@ -41,8 +41,8 @@ struct TileHeads {
     __syncthreads();
   }
 
-  // What the marked heads mean for this thread. Positions from `size` on are each a segment of their own. Contains a
-  // barrier.
+  // The segments of this thread's items, from the marked heads. Each position from `size` on is its own segment.
+  // Contains a barrier.
   __device__ static Thread of_thread(Shared& shared, int size) {
     const int begin = threadIdx.x * kItems;
     const int lane = threadIdx.x % kWarp;
@@ -51,7 +51,7 @@ struct TileHeads {
     heads &= (1u << kItems) - 1;
     if (begin + kItems > size) heads |= ((1u << kItems) - 1) & (~0u << maximum(size - begin, 0));
 
-    const int first_head = begin + __ffs(heads) - 1;  // of no meaning without heads
+    const int first_head = begin + __ffs(heads) - 1;  // undefined without heads
     const int last_head = begin + 31 - __clz(heads);
     const unsigned with_heads = __ballot_sync(0xffffffffu, heads != 0);
     const unsigned before = with_heads & ((1u << lane) - 1);

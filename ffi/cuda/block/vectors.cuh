@@ -1,4 +1,4 @@
-// 16 bytes at a time: the loads and stores that reach memory bandwidth.
+// Loads and stores of 16 bytes at a time, which reach memory bandwidth.
 #pragma once
 
 #include "algorithm/operators.h"
@@ -7,7 +7,7 @@
 
 namespace mgpu::cuda {
 
-// As many items as 16 bytes hold.
+// The number of items in 16 bytes.
 template <typename Element>
 struct Vector {
   static constexpr int kItems = 16 / sizeof(Element);
@@ -22,7 +22,7 @@ struct Vector {
   }
 };
 
-// Of items in an array a leaf, 16 bytes of the widest leaf at most.
+// For items with one array per leaf: at most 16 bytes of the widest leaf.
 template <IsItem Element>
 struct Vector<Element> {
   static constexpr int kItems = item_shape<Element>().vector();
@@ -60,7 +60,7 @@ __device__ __forceinline__ void store_vector(T* to, int64_t i, const T (&items)[
 
 inline bool is_aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
-// What a thread has of a reduction of items from `begin` on, taken in the order of their offsets from there.
+// A thread's part of a reduction of items from `begin` on, in the order of their offsets from there.
 template <typename Operator>
 class Gathered {
  public:
@@ -81,7 +81,7 @@ class Gathered {
 };
 
 // The index of an extremum: 32 bits each of code and of offset from `begin`, half the instructions of a 64-bit state.
-// An item that equals the identity is never less than it, so the first item stands where nothing was found.
+// An item that equals the identity is never less than it, so if nothing was found, the first item is the answer.
 template <typename Word, typename State>
   requires(sizeof(Word) == 4)
 class Gathered<ArgExtremum<Word, State>> {
@@ -116,9 +116,9 @@ class Gathered<ArgExtremum<Word, State>> {
   int first_ = -1;
 };
 
-// The same for floats: the greatest, or the least as the greatest of their negatives, by instructions for floats. A
-// product with 1 or -1 and a sum with 0 make all NaNs one and the zeros equal, so that two are equal if their bits are.
-// Of the first vector with the greatest one its items are kept, among which that is looked for at the end.
+// The same for floats: the largest, or the smallest as the largest of their negatives, with float instructions. A
+// product with 1 or -1 and a sum with 0 make all NaNs identical and the zeros equal, so two values are equal if their
+// bits are. It keeps the items of the first vector with the largest one, and finds the position among them at the end.
 template <typename State>
 class GatheredFloats {
   using Operator = ArgExtremum<uint32_t, State>;
@@ -135,7 +135,7 @@ class GatheredFloats {
 #pragma unroll
     for (int i = 1; i < kCount; ++i) greatest = max_or_nan(greatest, turn(items[i]));
     const uint32_t bits = __float_as_uint(max_or_nan(greatest, __uint_as_float(greatest_)));
-    // Items may all be the least there is: the first ones stand.
+    // If all items are the smallest value, the first ones stand.
     const bool changes = offset_ < 0 || bits != greatest_;
     greatest_ = bits;
     offset_ = changes ? offset : offset_;
@@ -159,12 +159,12 @@ class GatheredFloats {
   const Operator& op_;
   float sign_;
   int64_t begin_;
-  uint32_t greatest_ = 0xff800000u;  // the bits of a float: less than any item or equal
+  uint32_t greatest_ = 0xff800000u;  // the bits of a float that is at most any item
   int offset_ = -1;
   uint32_t items_[kItems] = {};
 };
 
-// Codes of narrow items, two in a word, each a signed number of 16 bits: the least is the first extremum.
+// Codes of narrow items, two in a word, each a signed 16-bit number: the smallest is the first extremum.
 template <typename Word>
 struct PackedCodes {
   static constexpr unsigned kMost = 0x7fff7fffu;  // no code is greater
@@ -178,11 +178,11 @@ struct PackedCodes {
     const bool is_float = order.negative_zero != 0;
     fold = twice(order.fold);
     flip = sizeof(Word) == 1 ? order.flip * 0x01010101u : twice(order.flip ^ 0x8000u);
-    step = !is_float ? 0 : flip ? ~0u : 0x00010001u;  // -1 where the order is turned round
+    step = !is_float ? 0 : flip ? ~0u : 0x00010001u;  // -1 if the order is reversed
     numbers = twice(order.largest_number) | 0x80008000u;
   }
 
-  // The least of `least` and the codes of four bytes, in each half.
+  // The smaller of `least` and the codes of four bytes, in each half.
   __device__ __forceinline__ unsigned take(unsigned items, unsigned least) const {
     if constexpr (sizeof(Word) == 1) {
       const unsigned codes = items ^ flip;
@@ -196,12 +196,12 @@ struct PackedCodes {
   }
 
  private:
-  // All bits of each half as its highest one.
+  // Sets all bits of each half to its highest one.
   __device__ __forceinline__ static unsigned signs(unsigned halves) { return (halves >> 15 & 0x00010001u) * 0xffffu; }
 };
 
-// The same for narrow items: the least code of each vector, and of the first vector with the least one its items, among
-// which the extremum is looked for at the end.
+// The same for narrow items: the smallest code of each vector. It keeps the items of the first vector with the smallest
+// one, among which the extremum is found at the end.
 template <typename Word, typename State>
   requires(sizeof(Word) <= 2)
 class Gathered<ArgExtremum<Word, State>> {
@@ -225,7 +225,7 @@ class Gathered<ArgExtremum<Word, State>> {
 #pragma unroll
     for (int i = 0; i < (kCount == 1 ? 1 : 4); ++i) least = codes_.take(words[i], least);
     least = __vmins2(least, __byte_perm(least, 0, 0x1032));
-    // Items may all have the greatest code: the first ones stand.
+    // If all items have the largest code, the first ones stand.
     const bool less = offset_ < 0 || static_cast<int>(least) < least_;
     least_ = less ? static_cast<int>(least) : least_;
     offset_ = less ? offset : offset_;
@@ -257,9 +257,9 @@ class Gathered<ArgExtremum<Word, State>> {
 };
 
 // The combination of x[begin .. end), fewer than 2^30 items, by `threads` threads, of which this is number `thread`:
-// its part of it, which a Part gathers. The order is that of the positions a thread meets, so it serves operators that
-// commute. A thread has kInFlight loads on their way before the first use. Offsets have 32 bits: small reductions wait
-// for the addresses of their loads.
+// its part of it, which a Part gathers. The order is that in which a thread meets positions, so it serves operators
+// that commute. A thread has kInFlight loads in flight before the first use. Offsets have 32 bits, as small reductions
+// wait for the addresses of their loads.
 template <int kInFlight, typename Part, typename Operator>
 __device__ typename Operator::State fold_strided(const Operator& op, const SourceOf<typename Operator::Element>& x,
                                                  bool aligned, int64_t begin, int64_t end, int thread, int threads) {
@@ -277,7 +277,7 @@ __device__ typename Operator::State fold_strided(const Operator& op, const Sourc
   const int last = first + (size - first) / kItems * kItems;
 #pragma unroll 1
   for (int i = thread; i < first; i += threads) take_one(i);
-  // All threads take as many rounds, so that no warp waits for the loads of one after those of another.
+  // All threads take the same number of rounds, so that no warp waits for the loads of one after those of another.
   const int stride = threads * kItems;
   int offset = first + thread * kItems;
   int left = last - first;  // of all threads
@@ -297,7 +297,7 @@ __device__ typename Operator::State fold_strided(const Operator& op, const Sourc
     take_round([](int) { return true; });
     offset += kInFlight * stride;
   }
-  // Without an `if` around it: of a load that is known to be made ptxas uses the result before it makes the others.
+  // Without an `if` around it: if a load is known to be made, ptxas uses its result before it makes the others.
   left -= thread * kItems;
   take_round([&](int k) { return k * stride < left; });
 #pragma unroll 1

@@ -15,9 +15,9 @@ struct ShortWork {
   int pitch;
 
   static constexpr int kMostOffset = 1 << 30;             // past every output
-  static constexpr int kMostRows = RowTiles::kSlots / 2;  // of which those of two outputs fill a tile
+  static constexpr int kMostRows = RowTiles::kSlots / 2;  // of which two outputs each fill a tile
 
-  // `row_words` are those that an output moves.
+  // `row_words` is the number of words that an output moves.
   ShortWork(const WorkList& work, int64_t row_words)
       : work(work),
         size(work.size),
@@ -34,7 +34,7 @@ struct ShortWork {
   struct Ends {
     int first, live, total;  // as of a WorkRow
   };
-  // The objects of the outputs, the offsets, what is known of each row.
+  // The objects of the outputs, the offsets, and the facts about each row.
   int offsets_room() const { return shared_room(work.objects, pitch, tiles.tile_rows); }
   size_t shared_bytes() const {
     return RowTiles::kSlots * sizeof(uint16_t) + offsets_room() * sizeof(int) + tiles.tile_rows * sizeof(Ends);
@@ -43,7 +43,7 @@ struct ShortWork {
   MGPU_HOST_DEVICE bool is_shared() const { return pitch == 0 && work.drift == 0; }
 };
 
-// An output of a row, as a route sees it: a tile that begins with the row, and of which it is asked for one output.
+// An output of a row, as a route sees it: a tile that begins with the row, for one output.
 struct RowOutput {
   WorkRowOf<const int*, int> row;
   int64_t problem;
@@ -87,8 +87,8 @@ class WorkRows {
     __syncthreads();
   }
 
-  // Calls visit(output, object, is_made) with the object that made output i of a row, which is slot `slot` of the tile;
-  // past the live outputs with no object.
+  // Calls visit(output, object, is_made) with the object of output i of a row, which is slot `slot` of the tile; past
+  // the live outputs, without an object.
   template <typename Visit>
   __device__ auto with_output(int slot, int row, int i, Visit visit) const {
     const ShortWork::Ends ends = ends_[row];
@@ -113,8 +113,8 @@ class WorkRows {
             ends.total};
   }
 
-  // Of objects with one start all but the last are empty. Without drift, those past the live ones start behind all live
-  // outputs, so rows that share their offsets share their marks.
+  // Of several objects with one start, all but the last are empty. Without drift, those past the live ones start after
+  // all live outputs, so rows that share offsets share marks.
   __device__ void mark_heads() const {
     RowTile marked = tile;
     if (problem_.is_shared()) marked.rows = 1;
@@ -130,7 +130,7 @@ class WorkRows {
     });
   }
 
-  // Gives each output the last mark up to it in its row.
+  // Gives each output the last mark before or at it in its row.
   __device__ void carry_marks() const {
     __shared__ unsigned warp_last[kRowThreads / kWarp];
     Marks marks = reinterpret_cast<const Marks*>(objects_)[threadIdx.x];
@@ -169,7 +169,7 @@ class WorkRows {
   };
 
   const ShortWork& problem_;
-  uint16_t* objects_;  // 1 + the object of each output, 0 where no object of its row starts before it
+  uint16_t* objects_;  // 1 + the object of each output, 0 if no object of its row starts before it
   SharedRows<int> offsets_;
   ShortWork::Ends* ends_;
 };

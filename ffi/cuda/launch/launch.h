@@ -1,4 +1,4 @@
-// What every kernel file needs around its launches.
+// Helpers for launches, which every kernel file uses.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,8 +12,8 @@
 
 namespace mgpu::cuda {
 
-// A failure of CUDA is no error of the caller's: the handler makes an internal error of it, or one of memory. It is
-// also the thread's last error until that is read, and would be taken for one of the next launch.
+// A failure of CUDA is not the caller's error: the handler reports an internal error, or one of memory. It also stays
+// the thread's last error until that is read, and would be attributed to the next launch.
 inline void check(const Call&, cudaError_t status) {
   if (status == cudaSuccess) return;
   cudaGetLastError();
@@ -24,8 +24,8 @@ inline void check(const Call&, cudaError_t status) {
 // A refused launch is not an error of the stream and would otherwise leave the results unwritten.
 inline void check_launch(const Call& call) { check(call, cudaGetLastError()); }
 
-// The bytes of shared memory that the device grants a block that asks. MGPU_SHARED_MEMORY_LIMIT makes it less, so that
-// a large device takes the shapes of a small one.
+// The bytes of shared memory that the device grants a block on request. MGPU_SHARED_MEMORY_LIMIT reduces it, so that a
+// large device takes the shapes of a small one.
 inline int64_t shared_memory_limit(const Call& call) {
   static const int64_t kCap = [] {
     const char* const bytes = std::getenv("MGPU_SHARED_MEMORY_LIMIT");
@@ -44,7 +44,7 @@ inline int64_t multiprocessors(const Call& call) {
   return count;
 }
 
-// What plans ask of the device.
+// The traits of the device that plans depend on.
 inline Traits device_traits(const Call& call) {
   int device = 0;
   check(call, cudaGetDevice(&device));
@@ -60,8 +60,8 @@ inline Traits device_traits(const Call& call) {
       .capability = 10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor)};
 }
 
-// Lets a kernel have more shared memory than every device grants unasked: all that there is, as another thread may be
-// about to launch the same kernel with more than this call needs.
+// Lets a kernel use more shared memory than every device grants without a request: all there is, as another thread may
+// be about to launch the same kernel with more than this call needs.
 template <typename Kernel>
 void allow_shared(const Call& call, Kernel kernel, size_t bytes) {
   constexpr int64_t kUnasked = 48 << 10;
@@ -78,7 +78,7 @@ void allow_shared(const Call& call, Kernel kernel, size_t bytes) {
                                    static_cast<int>(limit - static_cast<int64_t>(attributes.sharedSizeBytes))));
 }
 
-// A kernel over tiles of short rows, a block a tile.
+// A kernel over tiles of short rows, one block per tile.
 template <typename Kernel, typename... Arguments>
 void launch_rows(const Call& call, cudaStream_t stream, Kernel kernel, const RowTiles& tiles, size_t shared_bytes,
                  const Arguments&... arguments) {

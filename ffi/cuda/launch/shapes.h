@@ -1,6 +1,5 @@
-// The shapes of the kernels that need more shared memory than every device grants unasked, and what each takes. A
-// launch picks its shape by what the device grants a block that asks; the test of all shapes picks by what devices
-// have.
+// The shapes of kernels that need more shared memory than every device grants without a request, and how much. A launch
+// chooses its shape by what the device grants on request; the test of all shapes chooses by what devices have.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +12,17 @@ namespace mgpu::cuda {
 
 struct KernelShape {
   int64_t bytes;        // of shared memory that a block takes
-  int64_t least_limit;  // what a device has to grant a block for this shape to be taken: `bytes`, or more
+  int64_t least_limit;  // the device must grant this much for the shape to be chosen: `bytes`, or more
 };
 
 struct KernelShapes {
   std::string kernel;
-  std::vector<KernelShape> shapes;  // the first that can be taken is
+  std::vector<KernelShape> shapes;  // the first that fits is
   bool is_optional = false;         // where none can be taken, other kernels do the work
 };
 using KernelShapeList = std::vector<KernelShapes>;
 
-// Those of a family, for all types. `call` is for errors alone.
+// Those of a family, for all types. `call` is only for errors.
 void list_count_bins_shapes(const Call& call, KernelShapeList& list);
 void list_group_search_shapes(const Call& call, KernelShapeList& list);
 void list_merge_shapes(const Call& call, KernelShapeList& list);
