@@ -13,7 +13,18 @@ from jax_mgpu._src.arguments.check import index_dtype, value_error
 from jax_mgpu._src.arguments.counts import live_items
 from jax_mgpu._src.core.compat import invariant_gather, reconcile_vma
 
-__all__ = ["Axis"]
+__all__ = ["Axis", "before"]
+
+
+def before(x: jax.Array) -> jax.Array:
+    """For each device, what those before it have together, of `[..., devices, any]`.
+
+    XLA fuses this sum of a few numbers with what makes them. A running sum is a program of its own.
+    """
+    devices = jax.lax.broadcasted_iota(jnp.int32, (x.shape[-2],) * 2, 0)
+    earlier = devices > devices.T
+    return jnp.sum(jnp.where(earlier[:, :, None], x[..., None, :, :], 0), axis=-2, dtype=x.dtype)
+
 
 T = TypeVar("T")
 
@@ -37,6 +48,11 @@ class Axis:
     def index(self) -> jax.Array:
         """The number of this device."""
         return jax.lax.axis_index(self.name)
+
+    def own(self, x: jax.Array, axis: int = 0) -> jax.Array:
+        """This device's entry along an axis of an array that has one a device."""
+        entry: jax.Array = jax.lax.dynamic_index_in_dim(x, self.index, axis, False, allow_negative_indices=False)
+        return entry
 
     @property
     def devices(self) -> jax.Array:
@@ -72,5 +88,5 @@ class Axis:
         return live_items(n, count, self.index_dtype(argument, n))
 
     def begin(self, counts: jax.Array) -> jax.Array:
-        """The global position of this device's first item, from the numbers of live items of all devices."""
-        return (jnp.cumsum(counts, dtype=counts.dtype) - counts)[self.index]
+        """The global position of this device's first item, by the live items of all devices."""
+        return jnp.sum(jnp.where(self.devices < self.index, counts, 0), dtype=counts.dtype)

@@ -9,9 +9,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jax_mgpu._src.arguments.rows import RowForm
 from jax_mgpu._src.core.compat import axes_bound, cond, fori_loop, platform_dependent
 from jax_mgpu._src.keys.bits import keeping_bits
-from jax_mgpu._src.mesh.axis import Axis
+from jax_mgpu._src.mesh.axis import Axis, before
+from jax_mgpu._src.ops.intervals import gather_rows
 
 __all__ = ["Parts", "exchange", "exchange_together"]
 
@@ -27,8 +29,8 @@ class Parts:
 
     Args:
       axis: the devices.
-      starts: `[from, to]`, the position of the part's first item in the sender's array.
-      sizes: `[from, to]`, the number of its items.
+      starts: `[..., from, to]`, the position of the part's first item in the sender's array.
+      sizes: `[..., from, to]`, the number of its items.
       slots: the number of slots that receive.
       behind: parts that arrive in the same slots before these.
     """
@@ -37,24 +39,25 @@ class Parts:
 
     def __init__(self, axis: Axis, starts: jax.Array, sizes: jax.Array, slots: int, *, behind: Parts | None = None):
         self.axis, self.starts, self.slots = axis, starts, slots
-        first = jnp.zeros_like(sizes[0]) if behind is None else behind.sizes.sum(0, dtype=sizes.dtype)
-        # Parts without room, which occur if keys are not in the required order, are not sent.
-        ends = jnp.minimum(first + jnp.cumsum(sizes, axis=0, dtype=sizes.dtype), slots)
-        offsets = jnp.concatenate([first[None], ends])
-        self.places, self.sizes = offsets[:-1], offsets[1:] - offsets[:-1]  # on the receiver, [from, to]
+        begins = before(sizes)
+        if behind is not None:
+            begins += behind.sizes.sum(0, dtype=sizes.dtype)
+        # What has no room, as where keys are not in the order that they should be in, is not sent.
+        self.places = jnp.minimum(begins, slots)  # on the receiver, [from, to]
+        self.sizes = jnp.minimum(begins + sizes, slots) - self.places
 
     @classmethod
     def between(cls, axis: Axis, edges: jax.Array, slots: int) -> Parts:
-        """Device i sends its items `edges[i, j]` to `edges[i, j + 1]` to device j."""
-        return cls(axis, edges[:, :-1], edges[:, 1:] - edges[:, :-1], slots)
+        """Device i sends its items `edges[i, j]` to `edges[i, j + 1]` to device j, none where that is less."""
+        return cls(axis, edges[..., :-1], jnp.maximum(edges[..., 1:] - edges[..., :-1], 0), slots)
 
     def behind(self, other: Parts) -> Parts:
         """The same parts, received after others in the same slots."""
         return Parts(self.axis, self.starts, self.sizes, self.slots, behind=other)
 
     def back(self, slots: int) -> Parts:
-        """The same parts, returned to where they came from, in the devices' own order."""
-        return Parts(self.axis, self.places.T, self.sizes.T, slots)
+        """The same parts returned to where they came from."""
+        return Parts.unflatten((self.axis, slots), (self.places.T, self.starts.T, self.sizes.T))
 
     def in_slots(self, slots: int) -> Parts:
         """The same parts with more slots."""
@@ -62,18 +65,18 @@ class Parts:
 
     @property
     def received(self) -> jax.Array:
-        """The number of items that this device gets from each: `[devices]`."""
-        return self.sizes[:, self.axis.index]
+        """How many items this device gets from each: `[devices]`."""
+        return self.axis.own(self.sizes, 1)
 
     @property
     def begins(self) -> jax.Array:
-        """Where the items from each device begin on this one: `[devices]`."""
-        return self.places[:, self.axis.index]
+        """Where the parts from each device begin on this one: `[devices]`."""
+        return self.axis.own(self.places, 1)
 
     @property
     def total(self) -> jax.Array:
-        """The number of items that this device gets."""
-        return self.received.sum(dtype=self.sizes.dtype)
+        """How many items this device gets: parts lie one behind the other."""
+        return self.axis.own(self.places[-1] + self.sizes[-1] - self.places[0])
 
     def flatten(self) -> tuple[Any, Any]:
         """The traced arrays, and the static values."""
@@ -121,16 +124,23 @@ def exchange_together(parts: Sequence[Parts], sources: Sequence[Sequence[jax.Arr
 
 
 def _gathered(sent: Sequence[tuple[Parts, jax.Array]], into: jax.Array) -> jax.Array:
-    """All arrays on all devices: for CPU devices, which share their memory, and for axes within one device."""
+    """All arrays on all devices: for CPU devices, which share their memory, and for axes within one device.
+
+    What a device receives are runs of these, one a sender, which a kernel copies.
+    """
     for parts, x in sent:
-        slot = jnp.arange(parts.slots, dtype=parts.sizes.dtype)
-        begun = slot[:, None] >= parts.begins
-        source = jnp.sum(begun[:, 1:], axis=1, dtype=slot.dtype)
-        item = parts.starts[source, parts.axis.index] + slot - parts.begins[source]
-        used = jnp.any(begun & (slot[:, None] < parts.begins + parts.received), axis=1)
-        everything = jax.lax.all_gather(x, parts.axis.name, tiled=True).reshape(parts.axis.size, *x.shape)
-        taken = everything.at[source, item].get(mode="clip")
-        into = jnp.where(_along(used, taken), taken, into)
+        form = RowForm(parts.axis.operation, "x", x)
+        everything = jax.lax.all_gather(form.pack("x", x), parts.axis.name, tiled=True)
+        starts = parts.axis.own(parts.starts, 1) + x.shape[0] * parts.axis.devices.astype(parts.starts.dtype)
+        is_first = parts is sent[0][0]
+        end = parts.total if is_first else parts.begins[0] + parts.total
+        runs = {"starts": starts, "offsets": parts.begins, "total": end.reshape(1), "fill_value": form.fill(0)}
+        # No item of one sender comes to a device twice.
+        taken = form.unpack(gather_rows(x=everything, **runs, size=parts.slots, disjoint=True)[0])
+        if not is_first:  # behind the others
+            slot = jnp.arange(parts.slots, dtype=parts.sizes.dtype)
+            taken = jnp.where(_along(slot < parts.begins[0], taken), into, taken)
+        into = taken
     return into
 
 

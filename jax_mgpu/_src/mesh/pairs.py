@@ -16,13 +16,12 @@ from jax_mgpu._src.arguments.values import take_or_fill
 from jax_mgpu._src.core.compat import stack
 from jax_mgpu._src.keys.bits import as_columns, is_words, of_words, part_of, special_case
 from jax_mgpu._src.keys.columns import KeyPair
-from jax_mgpu._src.mesh.axis import Axis
+from jax_mgpu._src.mesh.axis import Axis, before
 from jax_mgpu._src.mesh.exchange import Parts, exchange, exchange_together
 from jax_mgpu._src.mesh.splitters import (
     Sorted,
     Words,
     cut_at,
-    edges_of,
     equal,
     even_ranks,
     order_codes,
@@ -66,69 +65,79 @@ def pair_parts(
     sequences = [Sorted(x, jnp.zeros_like(n), n, descending) for x, n in zip(arrays, live, strict=True)]
     ranks = even_ranks(axis, every.sum(dtype=dtype), None if even else slots)
     cuts = cut_at(axis, sequences, ranks, pairs=pairs)
-    return [Parts.between(axis, edges_of(cuts[i], every[:, i]), slots) for i in (0, 1)]
+    parts = Parts.between(axis, cuts, slots)
+    return [jax.tree.map(lambda x, i=i: x[i], parts) for i in (0, 1)]
 
 
 class AlignedPair:
     """Two sorted arrays in which no key on a device is greater than one on a later device.
 
-    Searches are local, except for two keys: copies of the device's smallest key may lie on earlier devices too, and
-    copies of its largest on later ones. The devices exchange only how many there are.
+    Searches are this device's own, but for two keys: copies of its least key may lie on earlier devices too, and
+    copies of its greatest on later ones. How many there are is all that the devices tell each other. Where they were
+    cut so that the copies of one side come before those of the other, `first`, less is asked.
     """
 
-    def __init__(self, axis: Axis, keys: Sequence[jax.Array], live: Sequence[jax.Array]):
-        self.keys, self.live, self.dtype = keys, live, live[0].dtype
-        self._codes = [order_codes(x, False) for x in keys]
-        has = (live[0] > 0) | (live[1] > 0)
-        firsts, lasts = (
-            [_item(x, n, at, missing) for x, n, at in zip(self._codes, live, places, strict=True)]
-            for places, missing in (([jnp.zeros_like(n) for n in live], ~0), ([n - 1 for n in live], 0))
-        )
-        self._least = _chosen(precede(firsts[0], firsts[1]), *firsts)
-        self._greatest = _chosen(precede(lasts[0], lasts[1]), lasts[1], lasts[0])
-        told = (has, self._least, self._greatest, self._copies(least=True), self._copies(least=False))
-        every, counts = axis.gather((told, stack(live)))
-        have, least, greatest, copies_of_least, copies_of_greatest = every
-        before = have & (axis.devices < axis.index) & equal(greatest, self._least)
-        behind = have & (axis.devices > axis.index) & equal(least, self._greatest)
-        self._earlier = jnp.where(before[:, None], copies_of_greatest, 0).sum(0, dtype=self.dtype)
-        self._later = jnp.where(behind[:, None], copies_of_least, 0).sum(0, dtype=self.dtype)
-        self.counts = counts  # [devices, 2]
-        self.before = (jnp.cumsum(counts, 0, dtype=self.dtype) - counts)[axis.index]
+    def __init__(self, axis: Axis, keys: Sequence[jax.Array], live: Sequence[jax.Array], first: int | None = None):
+        self.axis, self.keys, self.live, self.dtype, self.first = axis, keys, live, live[0].dtype, first
+        self.counts = axis.gather(stack(live))  # [devices, 2]
+        self.before = axis.own(before(self.counts))
+        self._codes_at: dict[bool, list[jax.Array]] = {}
+        self._copies_at: dict[tuple[int, bool], jax.Array] = {}
 
-    def _copies(self, *, least: bool) -> jax.Array:
-        """The numbers of items of each array that equal this device's smallest key, or its largest."""
-        code = [x.reshape(1, 1) for x in (self._least if least else self._greatest)]
-        found = []
-        for x, n in zip(self.keys, self.live, strict=True):
-            place = search(Sorted(x, jnp.zeros_like(n), n), code, after_equals=least)[0, 0] if x.shape[0] else 0
-            found.append(jnp.asarray(place if least else n - place, self.dtype))
-        return stack(found)
+    def _codes(self, side: int) -> list[jax.Array]:
+        return order_codes(self.keys[side], False)
+
+    def _end(self, least: bool) -> list[jax.Array]:
+        """The code of this device's least key, or of its greatest."""
+        if least not in self._codes_at:
+            missing = ~0 if least else 0
+            x, y = (
+                _item(self._codes(i), n, jnp.zeros_like(n) if least else n - 1, missing)
+                for i, n in enumerate(self.live)
+            )
+            self._codes_at[least] = _chosen(precede(x, y) if least else precede(y, x), x, y)
+        return self._codes_at[least]
+
+    def _elsewhere(self, side: int, least: bool) -> jax.Array:
+        """How many items of a side equal this device's least key on earlier devices, or its greatest on later ones.
+
+        Each device counts for all of them.
+        """
+        if (side, least) not in self._copies_at:
+            x, n = Sorted(self.keys[side], jnp.zeros_like(self.live[side]), self.live[side]), self.axis.index
+            ends = [code[None] for code in self.axis.gather(self._end(least))]
+            low, high = (search(x, ends, after_equals=after)[0] for after in (False, True))
+            asking = self.axis.devices > n if least else self.axis.devices < n
+            self._copies_at[side, least] = self.axis.own(self.axis.sum(jnp.where(asking, high - low, 0)))
+        return self._copies_at[side, least]
 
     def is_apart(self, axis: Axis) -> jax.Array:
         """Whether no key has copies on several devices; the same on all of them."""
-        return axis.sum((jnp.any(self._earlier > 0) | jnp.any(self._later > 0)).astype(jnp.int32)) == 0
+        copies = [self._elsewhere(side, least) > 0 for side in (0, 1) for least in (True, False)]
+        return axis.sum(jnp.any(stack(copies)).astype(jnp.int32)) == 0
 
     def lower(self, side: int) -> jax.Array:
-        """The number of items of the other array that are less than each of this one; -1 past the live items."""
-        earlier = jnp.where(equal(self._codes[side], self._least), self._earlier[1 - side], 0)
-        return self._found(side, False, self.before[1 - side] - earlier)
+        """How many items of the other array are less than each of this one; -1 past the live items."""
+        return self._found(side, False, self.before[1 - side] - self._copies(side, 1 - side, least=True))
 
     def upper(self, side: int) -> jax.Array:
-        """The number of items of the other array that are no greater than each of this one; -1 past the live items."""
-        later = jnp.where(equal(self._codes[side], self._greatest), self._later[1 - side], 0)
-        return self._found(side, True, self.before[1 - side] + later)
+        """How many items of the other array are no greater than each of this one; -1 past the live items."""
+        return self._found(side, True, self.before[1 - side] + self._copies(side, 1 - side, least=False))
+
+    def _copies(self, side: int, other: int, *, least: bool) -> jax.Array:
+        """For each key of a side, how many copies another side has on earlier devices, or on later ones."""
+        if self.first == (side if least else other) and side != other:
+            return jnp.zeros((), self.dtype)
+        return jnp.where(equal(self._codes(side), self._end(least)), self._elsewhere(other, least), 0)
 
     def number(self, side: int) -> jax.Array:
         """The number of items of the other array that equal each of this one; 0 past the live items."""
         return self.upper(side) - self.lower(side)
 
     def rank(self, side: int) -> jax.Array:
-        """The number of equal items of the same array before each item."""
-        keys = self.keys[side]
-        first = self._search(side, side, False)
-        earlier = jnp.where(equal(self._codes[side], self._least), self._earlier[side], 0)
-        return jnp.arange(keys.shape[0], dtype=self.dtype) - first + earlier
+        """How many equal items of the same array come before each."""
+        places = jnp.arange(self.keys[side].shape[0], dtype=self.dtype)
+        return places - self._search(side, side, False) + self._copies(side, side, least=True)
 
     def _search(self, side: int, other: int, right: bool) -> jax.Array:
         """The positions of this device's keys of one side among those of another."""
@@ -152,16 +161,24 @@ def _chosen(first: jax.Array, codes: Words, others: Words) -> list[jax.Array]:
 
 
 def aligned_pair(
-    axis: Axis, a: jax.Array, b: jax.Array, a_count: jax.Array, b_count: jax.Array, *, aligned: bool = False
+    axis: Axis,
+    a: jax.Array,
+    b: jax.Array,
+    a_count: jax.Array,
+    b_count: jax.Array,
+    *,
+    aligned: bool = False,
+    first: int = 0,
 ) -> tuple[AlignedPair, list[Parts] | None]:
-    """Both arrays aligned, and the parts in which they were moved, if they were."""
+    """Both arrays aligned, and the parts in which they were moved, if they were: copies of the `first` side first."""
     if aligned:
         dtype = axis.index_dtype("a and b", a.shape[0] + b.shape[0])
         live = [live_items(x.shape[0], count, dtype) for x, count in ((a, a_count), (b, b_count))]
         return AlignedPair(axis, (a, b), live), None
-    parts = pair_parts(axis, (a, b), (a_count, b_count))
+    turn = -1 if first else 1
+    parts = pair_parts(axis, (a, b)[::turn], (a_count, b_count)[::turn])[::turn]
     keys = [exchange(p, [x])[0] for p, x in zip(parts, (a, b), strict=True)]
-    return AlignedPair(axis, keys, [p.total for p in parts]), parts
+    return AlignedPair(axis, keys, [p.total for p in parts], first), parts
 
 
 def align(
@@ -244,7 +261,8 @@ def sorted_search(
     aligned: bool,
 ) -> jax.Array:
     """Each needle's insertion point in the global haystack, on the needle's device."""
-    pair, parts = aligned_pair(axis, needles, haystack, needles_count, haystack_count, aligned=aligned)
+    operands = needles, haystack, needles_count, haystack_count
+    pair, parts = aligned_pair(axis, *operands, aligned=aligned, first=int(right))
     found = pair.upper(0) if right else pair.lower(0)
     return found if parts is None else _returned(parts[0], needles_count, needles.shape[0], [found], [-1])[0]
 

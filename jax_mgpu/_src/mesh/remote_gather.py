@@ -13,7 +13,7 @@ from jax_mgpu._src.arguments.values import take_or_fill, take_rows
 from jax_mgpu._src.core.compat import axes_bound, cond, fori_loop
 from jax_mgpu._src.core.operation import ABSENT
 from jax_mgpu._src.keys.bits import keeping_bits
-from jax_mgpu._src.mesh.axis import Axis
+from jax_mgpu._src.mesh.axis import Axis, before
 from jax_mgpu._src.mesh.exchange import Parts, exchange
 from jax_mgpu._src.ops.gather import gather
 from jax_mgpu._src.ops.sort import run_sort_indices
@@ -48,8 +48,8 @@ class Share:
 
 
 def begins_of(counts: jax.Array) -> jax.Array:
-    """Where each device's items begin in the global array, from the numbers of all devices."""
-    return jnp.cumsum(counts, dtype=counts.dtype) - counts
+    """Where each device's items begin in the global array, by the numbers of all devices."""
+    return before(counts[:, None])[:, 0]
 
 
 def deal(

@@ -22,7 +22,7 @@ from jax_mgpu._src.mesh.exchange import Parts, exchange
 from jax_mgpu._src.mesh.reductions import own_ends
 from jax_mgpu._src.mesh.remote_gather import fetch
 from jax_mgpu._src.mesh.sorts import one_key
-from jax_mgpu._src.mesh.splitters import Sorted, cut_at, edges_of, equal, order_codes
+from jax_mgpu._src.mesh.splitters import Sorted, cut_at, equal, order_codes
 from jax_mgpu._src.ops.argsorted import count_of
 from jax_mgpu._src.ops.load_balance import _search
 from jax_mgpu._src.ops.reduce import _firsts, _run_heads
@@ -83,7 +83,8 @@ def segmented_sort(
         end = jnp.where(before, lives, jnp.where(reaches_down, firsts, 0))
         ranks = jnp.sum(jnp.where(before, end - begin, 0), axis=0, dtype=live.dtype)
         cuts = cut_at(axis, [Sorted(keys, begin[axis.index], end[axis.index], descending)], ranks)
-        parts = Parts.between(axis, edges_of(cuts[0], lives[:, 0]), n)
+        edges = jnp.concatenate([jnp.zeros_like(lives), begin + cuts[0], lives], axis=1)
+        parts = Parts.between(axis, edges, n)
         keys, *leaves = exchange(parts, [keys, *leaves])
         ends = ((jnp.zeros_like(first), first), (last, live))  # the segments that other devices share
         window = min(FEW_ITEMS, n)

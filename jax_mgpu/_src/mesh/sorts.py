@@ -16,7 +16,7 @@ from jax_mgpu._src.keys.bits import is_words
 from jax_mgpu._src.keys.columns import Columns
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.exchange import Parts, exchange
-from jax_mgpu._src.mesh.splitters import Sorted, cut_at, edges_of, even_ranks
+from jax_mgpu._src.mesh.splitters import Sorted, cut_at, even_ranks
 from jax_mgpu._src.ops.merge import merged_runs
 from jax_mgpu._src.ops.sort import run_sort as local_sort
 from jax_mgpu._src.ops.sort_primitives import Method
@@ -62,7 +62,7 @@ def sort(
             [Sorted(keys, jnp.zeros_like(live), live, descending)],
             even_ranks(axis, counts.sum(dtype=counts.dtype), None if even else n),
         )
-        parts = Parts.between(axis, edges_of(cuts[0], counts), n)
+        parts = Parts.between(axis, cuts[0], n)
         keys, leaves = received_in_order(name, parts, keys, leaves, **options)
         live = parts.total
     result, leaves = restored(keys, leaves, live)

@@ -5,37 +5,35 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_mgpu._src.arguments.check import index_dtype
 from jax_mgpu._src.core.compat import fori_loop, stack
-from jax_mgpu._src.keys.bits import is_words, ordered_integers, words_of
-from jax_mgpu._src.mesh.axis import Axis
+from jax_mgpu._src.keys.bits import is_words, of_words, ordered_integers, words_of
+from jax_mgpu._src.mesh.axis import Axis, before
+from jax_mgpu._src.ops.sorted_search import _segmented_search
 
-__all__ = ["Sorted", "Words", "cut_at", "edges_of", "equal", "even_ranks", "order_codes", "precede", "search"]
+__all__ = ["Sorted", "Words", "cut_at", "equal", "even_ranks", "order_codes", "precede", "search"]
 
 # The candidate codes that one round of the search counts, over all cuts: on an H200, 2^14 take as long as 2^8.
 MOST_CANDIDATES = 1 << 14
-# The keys that one step of a search reads, over all codes. A step is a few kernels that take longer to start than to
-# run: a binary search of 2^26 keys has 27 steps, one by 2^10 parts has three.
-MOST_PROBES = 1 << 18
-MOST_WAYS = 10
 
 
 # A long unsigned number, highest word first, so that no 64-bit type of JAX is needed.
 Words = Sequence[jax.Array]
 
 
-class Sorted(NamedTuple):
-    """This device's part of a sorted sequence: `keys[begin:end]`, with one window for all cuts, or one per cut."""
+class Sorted:
+    """This device's part of a sorted sequence: `keys[begin:end]`; one window for all cuts, or one a cut."""
 
-    keys: jax.Array
-    begin: jax.Array
-    end: jax.Array
-    descending: bool = False
+    def __init__(self, keys: jax.Array, begin: jax.Array, end: jax.Array, descending: bool = False):
+        self.begin, self.end, self.descending = begin, end, descending
+        self.n, self.like = keys.shape[0], keys[:0]
+        self.rising = jax.lax.rev(keys, (0,)) if descending else keys  # what the kernel searches
 
 
 def order_codes(keys: jax.Array, descending: bool) -> list[jax.Array]:
@@ -65,29 +63,37 @@ def equal(codes: Words, others: Words) -> jax.Array:
     return functools.reduce(operator.and_, [x == y for x, y in zip(codes, others, strict=True)])
 
 
+def keys_of(codes: Words, dtype: Any) -> jax.Array:
+    """Keys of codes in rising order. A code that no key has gives a key that as many keys are less than."""
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        return of_words(*codes)
+    word = jnp.dtype(f"uint{8 * dtype.itemsize}")
+    code = codes[0] if len(codes) == 1 else codes[0].astype(word) << word.type(32) | codes[1].astype(word)
+    if jnp.issubdtype(dtype, jnp.unsignedinteger):
+        return code
+    integer = np.dtype(f"int{8 * dtype.itemsize}")
+    ordered = jax.lax.bitcast_convert_type(code ^ np.array(1 << (8 * word.itemsize - 1), word), integer)
+    if not jnp.issubdtype(dtype, jnp.floating):
+        return ordered
+    largest = np.iinfo(integer).max
+    infinity = jax.lax.bitcast_convert_type(np.array(np.inf, dtype), integer)
+    ordered = jnp.maximum(ordered, ~infinity)  # the bits of what is less are those of NaNs
+    return jax.lax.bitcast_convert_type(jnp.where(ordered < 0, ordered ^ largest, ordered), dtype)
+
+
 def search(sequence: Sorted, codes: Words, *, after_equals: bool) -> jax.Array:
-    """How far codes, `[cuts, any]`, reach into the sequence: positions before, or after, the keys equal to them."""
-    n, shape = sequence.keys.shape[0], codes[0].shape
-    probes = min(MOST_PROBES, max(n, 256))
-    ways = max(1, min(MOST_WAYS, (probes // max(codes[0].size, 1)).bit_length() - 1))  # 2^ways parts per step
-    cuts = jnp.arange(1, 1 << ways, dtype=sequence.end.dtype)
-    low, high = (jnp.broadcast_to(x.reshape(-1, 1), shape) for x in (sequence.begin, sequence.end))
-    sought = [x[..., None] for x in codes]
-
-    def part(length: jax.Array, cut: jax.Array) -> jax.Array:
-        """Length * cut / 2^ways, without a product that overflows."""
-        return (length >> ways) * cut + ((length & ((1 << ways) - 1)) * cut >> ways)
-
-    for _ in range(-(-n.bit_length() // ways)):
-        length = high - low
-        places = part(length[..., None], cuts)
-        keys = order_codes(sequence.keys.at[low[..., None] + places].get(mode="clip"), sequence.descending)
-        before = precede(keys, sought, or_equal=after_equals)
-        reached = jnp.sum((places < length[..., None]) & before, axis=-1, dtype=low.dtype)
-        high = low + part(length, reached + 1)
-        # If keys are not sorted, a part that was passed may also be the next one.
-        low = jnp.where(reached > 0, jnp.minimum(low + part(length, reached) + 1, high), low)
-    return low
+    """How far codes, `[cuts, any]`, reach into the sequence: positions before, or after, the keys that equal them."""
+    n, falls = sequence.n, sequence.descending
+    needles = keys_of([~x if falls else x for x in codes], sequence.like.dtype)
+    windows = [x.reshape(-1) for x in (sequence.begin, sequence.end)]
+    (m,) = windows[0].shape
+    index = index_dtype("search", "keys", n, m)
+    ids = jnp.broadcast_to(jnp.arange(m, dtype=index)[:, None], needles.shape)
+    heads, ends = (x.astype(index) for x in ([n - x for x in windows[::-1]] if falls else windows))
+    given = {"needles": needles.reshape(-1), "ids": ids.reshape(-1), "haystack": sequence.rising}
+    found = _segmented_search(**given, heads=heads, ends=ends, right=after_equals != falls)[0]
+    places = found.reshape(needles.shape).astype(sequence.end.dtype)
+    return n - places if falls else places
 
 
 def cut_at(axis: Axis, sequences: Sequence[Sorted], ranks: jax.Array, *, pairs: bool = False) -> jax.Array:
@@ -107,43 +113,46 @@ def cut_at(axis: Axis, sequences: Sequence[Sorted], ranks: jax.Array, *, pairs: 
       pairs: see above.
 
     Returns:
-      `[sequences, devices, cuts]`, the same on all devices: positions in each device's keys.
+      `[sequences, devices, cuts]`, the same on all devices: how many items of each device's parts come before a cut.
     """
     (cuts,) = ranks.shape
     if cuts == 0:
         return jnp.zeros((len(sequences), axis.size, 0), ranks.dtype)
-    words = [x.dtype for x in order_codes(sequences[0].keys[:0], False)]
-    word, bits = words[0], 8 * words[0].itemsize
-    slots = max(sequence.keys.shape[0] for sequence in sequences)
-    candidates = max(min(MOST_CANDIDATES, slots), 256)
+    words = order_codes(sequences[0].like, False)
+    number, word, bits = len(words), words[0].dtype, 8 * words[0].dtype.itemsize
+    candidates = max(min(MOST_CANDIDATES, max(s.n for s in sequences)), 256)
     digit_bits = max(b for b in (1, 2, 4, 8, 16) if b <= bits and (b == 1 or cuts << b <= candidates))
     digits = np.arange(1, 1 << digit_bits).astype(word)
-    code: list[jax.Array] = []
+    rounds = bits // digit_bits  # of a word
+    ids = jnp.arange(cuts, dtype=jnp.int32)
+    heads = ids * len(digits)
 
-    def next_word(code: Words) -> jax.Array:
-        def next_digit(done: jax.Array, prefix: jax.Array) -> jax.Array:
-            shift = jnp.asarray(bits - digit_bits * (done + 1), word)
-            candidate = prefix[:, None] | (jnp.asarray(digits) << shift)[None, :]
-            rest = [jnp.zeros_like(candidate)] * (len(words) - len(code) - 1)
-            codes = [*(jnp.broadcast_to(x, candidate.shape) for x in code), candidate, *rest]
-            below = [search(s, codes, after_equals=False) - s.begin.reshape(-1, 1) for s in sequences]
-            digit = jnp.sum(axis.sum(sum(below[1:], below[0])) <= ranks[:, None], axis=1).astype(word)
-            return prefix | (digit << shift)
+    def next_digit(done: jax.Array, code: jax.Array) -> jax.Array:
+        shift = jnp.asarray(bits - digit_bits * (done % rounds + 1), word)
+        own = (np.arange(number) == done // rounds)[:, None]
+        candidate = code[:, :, None] | jnp.where(own, digits << shift, np.zeros((), word))[:, None]
+        below = [search(s, list(candidate), after_equals=False) - s.begin.reshape(-1, 1) for s in sequences]
+        everywhere = axis.sum(sum(below[1:], below[0])).reshape(-1)
+        digit = _segmented_search(needles=ranks, ids=ids, haystack=everywhere, heads=heads, right=True)[0] - heads
+        return code | jnp.where(own, digit.astype(word) << shift, np.zeros((), word))
 
-        return fori_loop(0, bits // digit_bits, next_digit, jnp.zeros((cuts,), word))[:, None]
-
-    for _ in words:
-        code.append(next_word(code))
-    low, high = (stack([search(s, code, after_equals=after)[:, 0] for s in sequences]) for after in (False, True))
-    begins = stack([jnp.broadcast_to(s.begin, (cuts,)) for s in sequences])
-    # [sequences, devices, cuts]
-    low, equal, begins = (jnp.moveaxis(x, 0, 1) for x in axis.gather((low, high - low, begins)))
-    rest = ranks - (low - begins).sum((0, 1)).astype(ranks.dtype)  # this many of the equal keys come before the cut
+    code = list(fori_loop(0, number * rounds, next_digit, jnp.zeros((number, cuts), word))[:, :, None])
+    found = [search(s, code, after_equals=after)[:, 0] - s.begin for s in sequences for after in (False, True)]
+    every: jax.Array = axis.gather(stack(found)).reshape(axis.size, len(sequences), 2, cuts)
+    low, high = every[:, :, 0].swapaxes(0, 1), every[:, :, 1].swapaxes(0, 1)  # [sequences, devices, cuts]
     if pairs:
-        return low + _paired(equal, rest)
-    flat = equal.reshape(-1, cuts)
-    earlier = (jnp.cumsum(flat, 0, dtype=flat.dtype) - flat).reshape(equal.shape)
-    return low + jnp.clip(rest - earlier, 0, equal)
+        return low + _paired(high - low, ranks - low.sum((0, 1), dtype=low.dtype))
+    return low + _in_turn(low, high, ranks)
+
+
+def _in_turn(low: jax.Array, high: jax.Array, ranks: jax.Array) -> jax.Array:
+    """How many equal keys of each sequence and device come before a cut, of those before and behind these keys."""
+    cuts = ranks.shape[0]
+    place = jax.lax.broadcasted_iota(jnp.int32, (low.shape[0] * low.shape[1],) * 2, 0)
+    earlier = (place > place.T)[:, :, None]
+    others = jnp.where(earlier, high.reshape(1, -1, cuts), low.reshape(1, -1, cuts))
+    rest = ranks - jnp.sum(others, axis=1, dtype=low.dtype)
+    return jnp.clip(rest.reshape(low.shape), 0, high - low)
 
 
 def _paired(equal: jax.Array, rest: jax.Array) -> jax.Array:
@@ -152,23 +161,12 @@ def _paired(equal: jax.Array, rest: jax.Array) -> jax.Array:
     paired = jnp.minimum((rest + 1) // 2, jnp.minimum(a, b))
     alone = jnp.maximum(rest - 2 * jnp.minimum(a, b), 0)
     shares = stack([paired + jnp.where(a > b, alone, 0), paired + jnp.where(b > a, alone, 0)])
-    earlier = jnp.cumsum(equal, 1, dtype=equal.dtype) - equal
-    return jnp.clip(shares[:, None] - earlier, 0, equal)
+    return jnp.clip(shares[:, None] - before(equal), 0, equal)
 
 
 def even_ranks(axis: Axis, total: jax.Array, slots: int | None = None) -> jax.Array:
-    """The ranks at which devices 1, 2, ... begin: of equal parts, or where each earlier device is full."""
-    device = jnp.arange(1, axis.size, dtype=total.dtype)
+    """The ranks at which devices begin, and the last one ends: of equal parts, or where each device before is full."""
+    device = jnp.arange(axis.size + 1, dtype=total.dtype)
     if slots is not None:
         return jnp.minimum(device * slots, total)
     return device * (total // axis.size) + jnp.minimum(device, total % axis.size)
-
-
-def edges_of(cuts: jax.Array, counts: jax.Array) -> jax.Array:
-    """Each device's cuts, bounded by its first and last live item: `[devices, devices + 1]`.
-
-    They are in order even if keys are not, and no part of an exchange leaves the array.
-    """
-    if cuts.shape[1]:
-        cuts = jnp.clip(jax.lax.cummax(cuts.astype(counts.dtype), axis=1), 0, counts[:, None])
-    return jnp.concatenate([jnp.zeros_like(counts)[:, None], cuts, counts[:, None]], axis=1)

@@ -498,11 +498,11 @@ def _bounds_of_segments(heads: jax.Array, ends: jax.Array, size: int, count: jax
 def insertion_points(needles: jax.Array, haystack: jax.Array, *, right: bool = False) -> jax.Array:
     """Where each of a few needles would be inserted in a sorted vector of integers of their dtype.
 
-    The kernels read the whole haystack; these searches read some 30 items per needle, in one program without a loop.
+    The kernels of `sorted_search` read the whole haystack; this one reads some 30 items per needle.
     """
-    n = haystack.shape[0]
-    index = index_dtype("sorted_search", "haystack", n)
-    return _bounds(needles, haystack, jnp.asarray(n, index), right, index)
+    index = index_dtype("sorted_search", "haystack", haystack.shape[0])
+    segment = {"ids": jnp.zeros(needles.shape, index), "heads": jnp.zeros((1,), index)}
+    return _segmented_search(needles=needles, haystack=haystack, **segment, right=right)[0]
 
 
 def _search_fallback(
