@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 import jax_mgpu as mgpu
 from jax_mgpu._src.mesh import exchange
 from jax_mgpu._src.ops.sort_strategy import LONG_PERMUTATION
-from tests import mesh
+from tests import budgets, mesh
 
 SLOTS = 1 << 12
 KEYS = {"axis_name": mesh.AXIS}
@@ -98,9 +98,9 @@ EQUAL_PARTS = {"join_columns", "join_columns, derivative", "reduce_by_id, few", 
 WITHOUT_EXCHANGE = {"ragged_all_to_all": IN_PLACE | EQUAL_PARTS, "all_to_all": IN_PLACE}
 
 
-def traced(call, devices, slots=SLOTS):
-    """The call on a mesh of so many devices, of which none is there."""
-    devices_mesh = AbstractMesh((devices,), (mesh.AXIS,), axis_types=(AxisType.Auto,))
+def traced(call, devices, slots=SLOTS, mesh_of_devices=None):
+    """The call on a mesh of so many devices, of which none need be there."""
+    devices_mesh = mesh_of_devices or AbstractMesh((devices,), (mesh.AXIS,), axis_types=(AxisType.Auto,))
     spread = NamedSharding(devices_mesh, P(mesh.AXIS))
     shapes = ((devices, slots), np.float32), ((devices, slots), np.int32), ((devices,), np.int32)
     given = [jax.ShapeDtypeStruct(shape, dtype, sharding=spread) for shape, dtype in shapes]
@@ -138,8 +138,32 @@ def test_no_data_is_gathered(name, devices, form):
     held = SLOTS if name in ONE else 2 * SLOTS
     assert held <= max(map(mesh.elements, lines)) <= 2.2 * held
     gathered = [mesh.elements(line.rsplit("->", 1)[1]) for line in lines if "stablehlo.all_gather" in line]
-    assert max(gathered, default=0) <= 2 * devices * (devices + 1)
+    assert max(gathered, default=0) <= 4 * devices * (devices + 1)  # two cuts of two arrays for each other device
     assert (form in text) == (name not in WITHOUT_EXCHANGE[form])
+
+
+# The most equations of a program, and KB of text, where these are more than of others. Equations are those of the
+# exchanges of all platforms.
+MOST_EQUATIONS, MOST_TEXT = 2000, 100
+LONG_PROGRAMS = {
+    "group_by": (3100, 180),
+    "group_by, ranks": (4600, 300),
+    "join": (10200, 410),
+    "join, columns": (3450, 150),
+    "join, columns in any order": (8800, 365),
+    "rank": (2400, 115),
+    "rank, segments": (2400, 130),
+    "sorted_match": (2750, 130),
+}
+
+
+@pytest.mark.parametrize("name", [*ONE, *TWO])
+def test_programs_are_short(name):
+    """Those of four CPU devices. `python scripts/first_calls.py --devices 4` says how long they compile."""
+    made = traced(ONE.get(name) or TWO[name], 4)
+    most, most_text = LONG_PROGRAMS.get(name, (MOST_EQUATIONS, MOST_TEXT))
+    assert budgets.equations(made.jaxpr.jaxpr) <= most
+    assert len(made.lower(lowering_platforms=("cpu",)).as_text()) <= most_text << 10
 
 
 # What a device needs for its operands, its results and in between, as a multiple of its operands: these, the results,
