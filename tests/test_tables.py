@@ -12,6 +12,7 @@ import pytest
 from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
+from jax_mgpu._src.ops import tables
 from tests import data, mesh, oracle
 from tests.oracle import same_bits
 
@@ -141,8 +142,9 @@ def test_lookup(rng, form):
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "int64"])
-def test_lookup_of_numbers(rng, dtype):
+def test_lookup_of_numbers(rng, dtype, monkeypatch):
     """Tables of integers that are close together, and those that one far away keeps from being so."""
+    monkeypatch.setattr(tables, "CPU_LEAST_PLACED", 0)
     limits = np.iinfo(dtype)
     lookup = jax.jit(mgpu.lookup)
     with jax.enable_x64(True):

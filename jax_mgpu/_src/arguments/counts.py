@@ -16,7 +16,7 @@ import numpy as np
 from jax_mgpu._src.arguments.annotations import DTypeLike
 from jax_mgpu._src.arguments.check import index_dtype
 from jax_mgpu._src.core.compat import smaller, surely
-from jax_mgpu._src.keys.bits import shifted
+from jax_mgpu._src.keys.bits import clip, shifted, where
 
 __all__ = [
     "common_dtype",
@@ -41,7 +41,7 @@ def live_items(n: int, count: jax.Array, dtype: DTypeLike | None = None) -> jax.
     dtype = index_dtype("count", "n", n) if dtype is None else dtype
     if not count.size:
         return jnp.asarray(n, dtype)
-    return jnp.clip(count[0], 0, smaller(n, jnp.iinfo(count.dtype).max)).astype(dtype)
+    return clip(count.reshape(()), 0, smaller(n, jnp.iinfo(count.dtype).max)).astype(dtype)
 
 
 def live_mask(n: int, count: jax.Array) -> jax.Array:
@@ -65,7 +65,7 @@ def partition_points(low: jax.Array, high: jax.Array, n: int, before: Callable[[
     for _ in range(n.bit_length()):
         middle = low + (high - low) // 2
         is_before = (low < high) & before(middle)
-        low, high = jnp.where(is_before, middle + 1, low), jnp.where(is_before, high, middle)
+        low, high = where(is_before, middle + 1, low), where(is_before, high, middle)
     return low
 
 
@@ -91,7 +91,7 @@ def heads_inside(heads: jax.Array, n: int) -> jax.Array:
 
     XLA would evaluate a scatter of constant heads at compile time, which takes seconds. The barrier hides them.
     """
-    return jnp.clip(jax.lax.optimization_barrier(wide_enough(heads, n)), 0, n)
+    return clip(jax.lax.optimization_barrier(wide_enough(heads, n)), 0, n)
 
 
 def is_first(n: int) -> jax.Array:
@@ -121,7 +121,7 @@ def segment_numbers(positions: jax.Array, heads: jax.Array, flags: jax.Array, co
         return None
     segments = jnp.cumsum(marked_starts(n, heads, flags), dtype=positions.dtype)
     if count.size and n:  # dead items form a segment after all live ones
-        segments = jnp.where(live_mask(n, count), segments, segments[-1:] + 1 + positions)
+        segments = where(live_mask(n, count), segments, segments[-1:] + 1 + positions)
     return segments
 
 
@@ -130,10 +130,10 @@ def segment_bounds(heads: jax.Array, n: int, count: jax.Array, index: Any = None
     live = live_items(n, count, index)
     dtype = common_dtype(heads, live)
     live = live.astype(dtype)
-    begin = jnp.clip(heads.astype(dtype), 0, live)
+    begin = clip(heads.astype(dtype), 0, live)
     m = heads.shape[0]
     is_last = jnp.arange(m, dtype=index_dtype("heads", "heads", m)) == m - 1
-    return begin, jnp.where(is_last, live, shifted(begin, -1))
+    return begin, where(is_last, live, shifted(begin, -1))
 
 
 def segment_lengths(heads: jax.Array, n: int, count: jax.Array, dtype: DTypeLike) -> jax.Array:
@@ -141,7 +141,7 @@ def segment_lengths(heads: jax.Array, n: int, count: jax.Array, dtype: DTypeLike
     positions = jax.dtypes.canonicalize_dtype(np.uint64)
     most = smaller(n, int(jnp.iinfo(positions).max))
     begin, end = segment_bounds(jnp.maximum(heads, 0).astype(positions), most, count, positions)
-    lengths = jnp.where(end > begin, end - begin, 0).astype(dtype)
+    lengths = where(end > begin, end - begin, 0).astype(dtype)
     return lengths if most == n or count.size else lengths.at[-1:].add(np.asarray(n - most, dtype))
 
 

@@ -312,7 +312,9 @@ def sorted_columns(
     within: Callable[[], jax.Array] | None = None,
 ) -> list[jax.Array]:
     """Live keys of several columns in order: each column where all previous ones are equal; `within` as above."""
-    tied = within()[1:] if within and _ON.value else jnp.ones((max(columns[0].shape[0] - 1, 0),), bool)
+    if not _ON.value or BY_CONSTRUCTION.get():
+        return list(columns)
+    tied = within()[1:] if within else jnp.ones((max(columns[0].shape[0] - 1, 0),), bool)
     checked = []
     for i, (name, x, down) in enumerate(zip(names, columns, descending, strict=True)):
         codes = ordered_integers(x)
@@ -327,8 +329,7 @@ def sorted_columns(
 
         ties = ", where the columns before are equal" if i else ""
         checked.append(_require(operation, name, _keys_in_order(down, distinct, within) + ties, x, holds))
-        if _ON.value:
-            tied = tied & (codes[1:] == codes[:-1])
+        tied = tied & (codes[1:] == codes[:-1])
     return checked
 
 

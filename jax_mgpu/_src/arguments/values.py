@@ -21,7 +21,15 @@ from jax_mgpu._src.arguments.check import describe, expect_leading_axis, host_ar
 from jax_mgpu._src.arguments.counts import wide_enough
 from jax_mgpu._src.core.compat import flatten, stack
 from jax_mgpu._src.core.eager import on_host
-from jax_mgpu._src.keys.bits import is_narrow_float, is_random_key, is_words, keeping_bits, of_words, words_of
+from jax_mgpu._src.keys.bits import (
+    is_narrow_float,
+    is_random_key,
+    is_words,
+    keeping_bits,
+    of_words,
+    where,
+    words_of,
+)
 from jax_mgpu._src.keys.digits import WIDEST, WORD, Digit, code_digits, code_of, part
 from jax_mgpu._src.ops.gather import gather
 
@@ -151,8 +159,10 @@ def _element_bits(dtype: np.dtype) -> int:
 def _columns(x: jax.Array, width: int) -> list[jax.Array]:
     """The elements of rows, of `bits` bits, as columns of unsigned integers."""
     words = x.astype(jnp.uint8) if x.dtype == jnp.bool_ else jax.lax.bitcast_convert_type(x, f"uint{width}")
+    if x.ndim == 1:
+        return [words]
     rows = words.reshape(x.shape[0], math.prod(x.shape[1:]))
-    return [words] if x.ndim == 1 else [rows[:, i] for i in range(rows.shape[1])]
+    return [rows[:, i] for i in range(rows.shape[1])]
 
 
 def _of_columns(columns: Sequence[jax.Array], like: jax.Array) -> jax.Array:
@@ -200,7 +210,7 @@ def take_from_pair(
     def rows(x: jax.Array | None, inside: jax.Array, position: jax.Array) -> jax.Array | None:
         if x is None or x.shape[0] == 0:
             return None
-        return gather(x, jnp.where(inside, position, -1), unique=True)
+        return gather(x, where(inside, position, -1), unique=True)
 
     def take(arrays: Any, indices: jax.Array) -> jax.Array:
         a, b, fill = arrays
@@ -212,7 +222,7 @@ def take_from_pair(
             taken = next((x for x in (a_rows, b_rows) if x is not None), None)
             taken = jax.lax.full_like(like, 0, shape=(*indices.shape, *like.shape[1:])) if taken is None else taken
         else:
-            taken = jnp.where(_along(from_b, a_rows), b_rows, a_rows)
+            taken = where(_along(from_b, a_rows), b_rows, a_rows)
         return taken if fill is None else fill_rows(taken, fill, indices >= 0)
 
     if a is None and b is None and fill is None:
@@ -225,23 +235,33 @@ def _along(mask: jax.Array, rows: jax.Array) -> jax.Array:
     return mask.reshape(*mask.shape, *[1] * (rows.ndim - mask.ndim))
 
 
-def take_or_fill(x: jax.Array, indices: jax.Array, fill: jax.Array | None = None, *, unique: bool = False) -> jax.Array:
+def take_or_fill(
+    x: jax.Array,
+    indices: jax.Array,
+    fill: jax.Array | int | None = None,
+    *,
+    unique: bool = False,
+    or_none: bool = False,
+) -> jax.Array:
     """Rows of x at the indices; the fill element, `[1]`, or 0, at indices outside of x such as -1.
 
-    `unique` says that no row is taken twice, so that the transpose of the derivative scatters rows without adding.
+    `unique` says that no row is taken twice. Then the transpose of the derivative scatters rows and adds none.
+    `or_none` says that an index outside of x is negative.
     """
+    if fill is None or isinstance(fill, int):
+        return gather(x, indices, unique=unique, fill=fill or 0)
     taken = gather(x, indices, unique=unique)
-    if fill is None:
-        return taken
-    inside = (indices >= 0) & (wide_enough(indices, x.shape[0]) < x.shape[0])
+    inside = indices >= 0
+    if not or_none:
+        inside &= wide_enough(indices, x.shape[0]) < x.shape[0]
     return keeping_bits(lambda pair, inside: fill_rows(pair[0], pair[1], inside), (taken, fill), inside)
 
 
 def fill_rows(rows: jax.Array, fill: jax.Array, inside: jax.Array) -> jax.Array:
     """Rows where `inside` holds, else the fill element, whose narrow cotangents are added in float32."""
     wide = jnp.float32 if is_narrow_float(fill.dtype) else fill.dtype
-    element = fill.astype(wide).reshape([1] * rows.ndim)
-    return jnp.where(_along(inside, rows), rows.astype(wide), element).astype(rows.dtype)
+    element = fill.astype(wide).reshape(())
+    return where(_along(inside, rows), rows.astype(wide), element).astype(rows.dtype)
 
 
 def filled_behind(x: jax.Array, live: jax.Array, fill: jax.Array) -> jax.Array:
@@ -249,7 +269,7 @@ def filled_behind(x: jax.Array, live: jax.Array, fill: jax.Array) -> jax.Array:
     is_live = jnp.arange(x.shape[0], dtype=live.dtype) < live
 
     def filled(arrays: tuple[jax.Array, jax.Array]) -> jax.Array:
-        return jnp.where(_along(is_live, arrays[0]), *arrays)
+        return where(_along(is_live, arrays[0]), *arrays)
 
     return keeping_bits(filled, (x, fill))
 
@@ -261,7 +281,7 @@ def fill_missing(operation: str, indices: jax.Array, fill_value: ArrayLike) -> j
     fill = fill_value if isinstance(fill_value, jax.Array) else on_host(_index, fill_value, operation, indices.dtype)
     if fill.ndim != 0 or not jnp.issubdtype(fill.dtype, jnp.integer):
         raise type_error(operation, "fill_value", "an integer scalar", describe(fill_value))
-    return jnp.where(indices < 0, fill.astype(indices.dtype), indices)
+    return where(indices < 0, fill.astype(indices.dtype), indices)
 
 
 def _index(x: Any, operation: str, dtype: np.dtype) -> Any:

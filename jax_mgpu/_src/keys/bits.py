@@ -14,6 +14,7 @@ from jax_mgpu._src.core.compat import cond
 
 __all__ = [
     "as_columns",
+    "clip",
     "is_random_key",
     "is_words",
     "keeping_bits",
@@ -23,6 +24,7 @@ __all__ = [
     "part_of",
     "shifted",
     "special_case",
+    "where",
     "words_of",
 ]
 
@@ -32,6 +34,31 @@ T = TypeVar("T")
 def is_random_key(dtype: DTypeLike) -> bool:
     """Whether a dtype is one of typed random keys, which only JAX itself can store."""
     return jnp.issubdtype(dtype, jax.dtypes.prng_key)
+
+
+def where(condition: jax.Array, x: Any, y: Any) -> jax.Array:
+    """`jnp.where`; of arrays alike and numbers it is one or two steps of a program, where JAX's is a function."""
+    like = next((v for v in (x, y) if isinstance(v, jax.Array) and v.shape == condition.shape), None)
+    if like is None:
+        return jnp.where(condition, x, y)
+    numbers = (int, float) if jnp.issubdtype(like.dtype, jnp.floating) else int
+    same = [v if v is like or not _fills(v, like, numbers) else jax.lax.full_like(like, v) for v in (x, y)]
+    if any(getattr(v, "shape", None) != like.shape or v.dtype != like.dtype for v in same):
+        return jnp.where(condition, x, y)
+    return jax.lax.select(condition, *same)
+
+
+def _fills(v: Any, like: jax.Array, numbers: Any) -> bool:
+    """Whether a scalar can be repeated in the shape and the dtype of an array, unchanged."""
+    if hasattr(v, "dtype"):
+        return bool(v.ndim == 0 and v.dtype == like.dtype)
+    return isinstance(v, numbers) and not isinstance(v, bool)
+
+
+def clip(x: jax.Array, low: Any, high: Any) -> jax.Array:
+    """`jnp.clip` between scalars that the type of x holds, as one step of a program."""
+    low, high = (np.asarray(v, x.dtype) if isinstance(v, int) else jnp.asarray(v, x.dtype) for v in (low, high))
+    return jax.lax.clamp(low, x, high)
 
 
 def ordered_integers(keys: jax.Array) -> jax.Array:
@@ -45,8 +72,8 @@ def ordered_integers(keys: jax.Array) -> jax.Array:
     bits, infinity = (jax.lax.bitcast_convert_type(x, word) for x in (keys, jnp.asarray(jnp.inf, keys.dtype)))
     largest = jnp.asarray(jnp.iinfo(word).max, word)
     magnitude = bits & largest
-    ordered = jnp.where((bits < 0) & (magnitude > 0), bits ^ largest, magnitude)
-    return jnp.where(magnitude > infinity, largest, ordered)
+    ordered = where((bits < 0) & (magnitude > 0), bits ^ largest, magnitude)
+    return where(magnitude > infinity, largest, ordered)
 
 
 def ordered_together(*arrays: jax.Array) -> tuple[jax.Array, ...]:

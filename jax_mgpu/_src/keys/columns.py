@@ -48,7 +48,7 @@ from jax_mgpu._src.core.compat import has_64_bits, whole_axes
 from jax_mgpu._src.core.eager import check_on_host
 from jax_mgpu._src.core.operation import REGISTRY
 from jax_mgpu._src.functions.operators import Kind
-from jax_mgpu._src.keys.bits import ordered_integers, shifted
+from jax_mgpu._src.keys.bits import ordered_integers, shifted, where
 from jax_mgpu._src.keys.digits import WIDEST, WORD, Digit, code_digits, code_dtype, code_of, part, split
 
 __all__ = [
@@ -440,7 +440,7 @@ class KeyPair:
         def restore(a: jax.Array, b: jax.Array, unpacked: jax.Array | None) -> jax.Array:
             fill = fill_operand(self._operation, fill_value, a.dtype)
             if unpacked is not None:
-                return jnp.where(used, unpacked, fill)
+                return where(used, unpacked, fill)
             assert indices is not None
             result: jax.Array = take_from_pair(a, b, indices, self.a.shape[0], fill)
             return result
@@ -473,7 +473,7 @@ def whole_keys(operation: str, argument: str, keys: Keys, axis_name: AxisName | 
 def _nans_apart(x: jax.Array) -> jax.Array:
     """The integers that order a column; those of NaNs are one less than `ordered_integers` gives."""
     ordered = ordered_integers(x)
-    return ordered if _is_integer(x) else jnp.where(jnp.isnan(x), ordered - 1, ordered)
+    return ordered if _is_integer(x) else where(jnp.isnan(x), ordered - 1, ordered)
 
 
 def _one_column(operation: str, keys: jax.Array) -> Columns:
@@ -549,7 +549,7 @@ def _merge_places(codes: jax.Array, others: jax.Array, count: jax.Array, others_
     n = codes.shape[0] + others.shape[0]
     dtype = index_dtype("keys", "a and b", n)
     positions = jnp.arange(codes.shape[0], dtype=dtype)
-    firsts = jnp.where(_run_starts(code_digits(codes, WIDEST)), positions, 0)
+    firsts = where(_run_starts(code_digits(codes, WIDEST)), positions, 0)
     firsts = REGISTRY["scan"](x=firsts, op=Kind.MAX, exclusive=False, reverse=False, total=False)[0]
     before = REGISTRY["sorted_search"](
         needles=codes, haystack=others, needles_count=count, haystack_count=others_count, right=False

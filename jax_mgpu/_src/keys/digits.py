@@ -42,10 +42,10 @@ def part(digits: Sequence[Digit], at: int, bits: int) -> jax.Array:
     for words, width in digits:
         first, last = max(at, begin), min(end, begin + width)
         if first < last:
-            held = words >> np.uint32(begin + width - last)
+            held = words >> np.uint32(begin + width - last) if last < begin + width else words
             if first > begin:
                 held = held & np.uint32((1 << (last - first)) - 1)
-            held = held << np.uint32(end - last)
+            held = held << np.uint32(end - last) if last < end else held
             found = held if found is None else found | held
         begin += width
     assert found is not None

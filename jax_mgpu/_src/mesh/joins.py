@@ -184,7 +184,7 @@ def _by_partners(
         partner = fetch(axis, [of_b.order.astype(dtype) + 1], of_b.sorted_counts, partner, [None])[0] - 1
     if alone is not None:
         partner = alone.behind(partner, share, here)
-    return take_or_fill(a_index + 1, owner) - 1, partner, share.count
+    return take_or_fill(a_index, owner, -1), partner, share.count
 
 
 def _of_own_rows(

@@ -44,7 +44,8 @@ class Ordered(NamedTuple):
 
 
 def _scattered(order: jax.Array, x: jax.Array) -> jax.Array:
-    return jnp.zeros_like(x).at[order].set(x, unique_indices=True, mode="promise_in_bounds")
+    given: dict[str, Any] = {"mode": "promise_in_bounds", "unique_indices": True, "wrap_negative_indices": False}
+    return jnp.zeros_like(x).at[order].set(x, **given)
 
 
 def sorted_back(order: jax.Array, x: jax.Array) -> jax.Array:

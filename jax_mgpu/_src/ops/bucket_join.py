@@ -179,7 +179,7 @@ def _fallback(
     counts = a_bounds[-1:], b_bounds[-1:]
     a_places, b_places, count = REGISTRY["join"].fallback(a_codes, b_codes, *counts, size=size, keep_a=keep_a, keep_b=0)
     return [
-        *(take_or_fill(rows + 1, places) - 1 for rows, places in ((a_rows, a_places), (b_rows, b_places))),
+        *(take_or_fill(rows, places, -1) for rows, places in ((a_rows, a_places), (b_rows, b_places))),
         count,
     ]
 

@@ -24,22 +24,22 @@ from jax_mgpu._src.keys.bits import keeping_bits
 __all__ = ["add_rows", "gather", "scatter", "set_sums"]
 
 
-def gather(x: jax.Array, indices: jax.Array, *, unique: bool = False, inside: bool = False) -> jax.Array:
+def gather(x: jax.Array, indices: jax.Array, *, unique: bool = False, inside: bool = False, fill: int = 0) -> jax.Array:
     """Rows of x at indices of any rank; 0 at indices outside of x, negative ones included.
 
     `unique` says that no row is taken twice, so that the transpose scatters rows without adding. `inside` says that no
     index lies outside.
     """
     if not jnp.issubdtype(x.dtype, jnp.inexact):
-        return _take(x, indices, inside)
+        return _take(x, indices, inside, fill)
     return _gather(x.ndim - 1, indices.ndim)(x=x, indices=indices, unique=unique, inside=inside)[0]
 
 
-def _take(x: jax.Array, indices: jax.Array, inside: int) -> jax.Array:
+def _take(x: jax.Array, indices: jax.Array, inside: int, fill: int = 0) -> jax.Array:
     n = x.shape[0]
     if n == 0:  # nothing is taken, but the result must vary under shard_map as rows of x would
-        return vary_as(jax.lax.full_like(x, 0, shape=(*indices.shape, *x.shape[1:])), x, indices)
-    mode: dict[str, Any] = {"mode": "promise_in_bounds"} if inside else {"mode": "fill", "fill_value": 0}
+        return vary_as(jax.lax.full_like(x, fill, shape=(*indices.shape, *x.shape[1:])), x, indices)
+    mode: dict[str, Any] = {"mode": "promise_in_bounds"} if inside else {"mode": "fill", "fill_value": fill}
     options: dict[str, Any] = {"wrap_negative_indices": False, "out_sharding": rows_sharding(x, indices.ndim)}
     return x.at[wide_enough(indices, n)].get(**mode, **options)
 

@@ -59,7 +59,7 @@ from jax_mgpu._src.functions.named_operators import (
     named_leaves,
 )
 from jax_mgpu._src.functions.operators import Kind, select
-from jax_mgpu._src.keys.bits import is_random_key
+from jax_mgpu._src.keys.bits import is_random_key, where
 from jax_mgpu._src.keys.columns import Columns, expect_keys, expect_one_code, expect_told_apart, key_starts
 from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.ops.argsorted import Ordered, count_of, rows_in_order
@@ -69,7 +69,7 @@ from jax_mgpu._src.ops.scan import _scan, covered, next_marked, pieces
 from jax_mgpu._src.ops.select import positions
 from jax_mgpu._src.ops.sort import run_sort_indices
 from jax_mgpu._src.ops.sort_primitives import Method
-from jax_mgpu._src.ops.unsorted_pairs import is_nan
+from jax_mgpu._src.ops.unsorted_pairs import but_nan
 
 __all__ = ["group_by", "rank", "segmented_shift"]
 
@@ -210,7 +210,7 @@ class _Kept:
         self.name, self.axis_name, self.n = name, axis_name, columns[0].shape[0]
         keep = jnp.ones((self.n,), bool)
         for x in columns:
-            keep &= ~is_nan(x)
+            keep = but_nan(keep, x)
         self.found, total = positions(keep, count, self.n)
         self.given, self.count = count, total.reshape(1)
         moved = self.rows(columns)
@@ -223,9 +223,8 @@ class _Kept:
 
     def places(self, x: jax.Array) -> jax.Array:
         """The position of a kept row in the caller's arrays; -1 for -1."""
-        fill = jnp.full((1,), -1, x.dtype)
         if self.axis_name is None:
-            return take_or_fill(self.found.astype(x.dtype), x, fill)
+            return take_or_fill(self.found.astype(x.dtype), x, -1)
         operands = (self.found, self.given, self.count, x)
         return over_axis(mesh.groups.places_before, self.name, self.axis_name, *operands)
 
@@ -249,7 +248,7 @@ class Groups(SegmentedItems):
 
     def _given(self, places: jax.Array) -> jax.Array:
         """The position of an item in the caller's arrays; -1 for -1."""
-        return take_or_fill(self.order, places, jnp.full((1,), -1, self.order.dtype))
+        return take_or_fill(self.order, places, -1)
 
     def combined(self, x: jax.Array, operator: str, dtype: DTypeLike | None, ddof: float) -> jax.Array:
         """One result per group of the values x, in sorted order, or in the caller's order for values that stay."""
@@ -350,8 +349,8 @@ def rank(
         live = live_items(n, segments.count, order.dtype)
         ranks = rank_of_run(form, _last_marked(places, differs), next_marked(differs, live), begins)
     ranks = Ordered(sorted_keys, order, ABSENT).to_rows(ranks)
-    ranks = jnp.where(live_mask(n, segments.count), ranks, 0)
-    return ranks if segments.ends is None else jnp.where(covered(n, starts), ranks, 0)
+    ranks = where(live_mask(n, segments.count), ranks, 0)
+    return ranks if segments.ends is None else where(covered(n, starts), ranks, 0)
 
 
 def rank_of_run(form: str, begin: jax.Array, end: jax.Array, segment: jax.Array) -> jax.Array:
@@ -365,7 +364,7 @@ def rank_of_run(form: str, begin: jax.Array, end: jax.Array, segment: jax.Array)
 
 def _last_marked(places: jax.Array, marked: jax.Array) -> jax.Array:
     """For each position, the last marked one up to it; 0 before the first."""
-    marks = jnp.where(marked, places, 0)
+    marks = where(marked, places, 0)
     return _scan(x=marks, op=Kind.MAX, exclusive=False, reverse=False, total=False)[0]
 
 
@@ -456,8 +455,8 @@ def _shift_fallback(
     sources = places - by.astype(heads.dtype)
     inside = (sources >= 0) & (sources < live) & (places < live)
     segments = jnp.cumsum(segment_starts(n, heads), dtype=heads.dtype)
-    same = take_or_fill(segments, jnp.where(inside, sources, -1)) == segments
-    return [take_or_fill(x, jnp.where(inside & same, sources, -1), fill_value)]
+    same = take_or_fill(segments, where(inside, sources, -1)) == segments
+    return [take_or_fill(x, where(inside & same, sources, -1), fill_value)]
 
 
 def _shift_jvp(primals: Operands, tangents: Tangents) -> tuple[Any, Any]:

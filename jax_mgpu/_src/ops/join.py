@@ -43,7 +43,7 @@ from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.functions import blocked_scan
 from jax_mgpu._src.functions.comparator_ops import ranked_pair
 from jax_mgpu._src.functions.operators import Kind
-from jax_mgpu._src.keys.bits import ordered_together
+from jax_mgpu._src.keys.bits import ordered_together, where
 from jax_mgpu._src.keys.columns import KeyPair, directed_pair, expect_told_apart, sorted_pair
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ops.argsorted import Ordered, count_of
@@ -321,7 +321,7 @@ def rows_by_key(
 
 def _numbers(rows: jax.Array, places: jax.Array) -> jax.Array:
     """The numbers of the rows at places, -1 for none."""
-    return take_or_fill(rows + 1, places) - 1
+    return take_or_fill(rows, places, -1)
 
 
 def _in_order_of_rows(
@@ -330,13 +330,13 @@ def _in_order_of_rows(
     """All rows of a join, stably sorted by a's rows, then those of b without a partner, sorted by b's."""
     ranks = a_rows.astype(f"uint{8 * a_rows.dtype.itemsize}")
     if keep_b:
-        ranks = jnp.where(a_rows < 0, n_a + b_rows.astype(ranks.dtype), ranks)
+        ranks = where(a_rows < 0, n_a + b_rows.astype(ranks.dtype), ranks)
     with by_construction():
         bits = ((n_a + n_b if keep_b else n_a) - 1).bit_length()
         given: dict[str, Any] = {"descending": False, "count": count, "bits": max(1, bits)}
         ranks, b_rows = run_sort("join", ranks, ABSENT, ABSENT, b_rows, **given, method=Method.FASTEST)
     paired = (jnp.arange(a_rows.shape[0], dtype=count.dtype) < count) & (ranks < n_a)
-    return JoinResult(jnp.where(paired, ranks.astype(a_rows.dtype), -1), b_rows, count)
+    return JoinResult(where(paired, ranks.astype(a_rows.dtype), -1), b_rows, count)
 
 
 def _expanded(found: Matches, keep_a: bool, keep_b: bool, size: int) -> JoinResult:
@@ -347,14 +347,14 @@ def _expanded(found: Matches, keep_a: bool, keep_b: bool, size: int) -> JoinResu
     )
     first, number = map(found.rows.to_rows, found.partners())
     made = jnp.maximum(number, 1) if keep_a else number
-    made = jnp.where(found.a_live, made, 0).astype(count_spec.dtype)
+    made = where(found.a_live, made, 0).astype(count_spec.dtype)
     a_rows, places, count = expanded_rows(made, first, number, size)
     b_rows = _numbers(found.others.order, places)
     if keep_b:
         paired = jnp.minimum(count, size)
         alone, others = kept_positions(found.b_alone(), n_b)
         slots = jnp.arange(n_b, dtype=count_spec.dtype)
-        slots = jnp.where((slots < others.astype(slots.dtype)) & (slots < size - paired), slots + paired, size)
+        slots = where((slots < others.astype(slots.dtype)) & (slots < size - paired), slots + paired, size)
         b_rows = b_rows.at[slots].set(alone, mode="drop")
         count += jnp.minimum(others.astype(count.dtype), jnp.iinfo(count.dtype).max - count)
     return JoinResult(a_rows.astype(a_spec.dtype), b_rows.astype(b_spec.dtype), count)
@@ -371,7 +371,7 @@ def expanded_rows(
     rows, ranks = load_balance_search(starts, size, total=jnp.minimum(count, size), return_rank=True)
     first, number = (take_or_fill(x, rows) for x in (first, number))
     has_partner = (rows >= 0) & (ranks.astype(number.dtype) < number)
-    return rows, jnp.where(has_partner, first + ranks.astype(first.dtype), -1), count
+    return rows, where(has_partner, first + ranks.astype(first.dtype), -1), count
 
 
 @jit_eager()
@@ -458,11 +458,11 @@ def _gather(
         rows, is_null = over_axis(mesh.joins.join_columns, name, axis_name, indices, leaves, fills, live)
         return structure.unflatten(restore(rows)), is_null
     if count is not None:
-        indices = jnp.where(indices < live_items(length, live), indices, -1)
+        indices = where(indices < live_items(length, live), indices, -1)
     indices = row_indices(name, f"result.{side}_indices", indices, length)
     if order is not None:
         # One more than the indices, so that entries outside of them are 0, and then -1.
-        indices = take_or_fill(order + 1, indices) - 1
+        indices = take_or_fill(order, indices, -1)
     rows = [take_or_fill(x, indices, fill_operand(name, fill_value, x.dtype)) for x in leaves]
     return structure.unflatten(restore(rows)), (indices < 0) | (indices >= length)
 
@@ -490,7 +490,7 @@ def _fallback(
     def bounds(needles: jax.Array, haystack: jax.Array, live: jax.Array) -> tuple[jax.Array, jax.Array]:
         # Items past the live ones may be anything: they are replaced by the largest key, and do not count.
         past = jnp.arange(haystack.shape[0], dtype=live.dtype) >= live
-        keys = jnp.where(past, np.array(np.iinfo(haystack.dtype).max, haystack.dtype), haystack)
+        keys = where(past, np.array(np.iinfo(haystack.dtype).max, haystack.dtype), haystack)
         return tuple(  # type: ignore[return-value]
             jnp.minimum(jnp.searchsorted(keys, needles, side).astype(live.dtype), live) for side in ("left", "right")
         )
@@ -498,7 +498,7 @@ def _fallback(
     lower, upper = bounds(a, b, b_live)
     matches = upper - lower
     made = jnp.maximum(matches, 1) if keep_a else matches
-    made = jnp.where(live_mask(n_a, a_count), made, 0).astype(count_spec.dtype)
+    made = where(live_mask(n_a, a_count), made, 0).astype(count_spec.dtype)
 
     def total(x: jax.Array, y: jax.Array) -> jax.Array:
         # A sum that does not fit its type becomes the largest number that does.
@@ -511,8 +511,8 @@ def _fallback(
         row = jnp.minimum(jnp.searchsorted(ends, slots, side="right"), n_a - 1)
         rank = slots - (ends[row] - made[row])
         inside = slots < paired
-        a_indices = jnp.where(inside, row, -1).astype(a_spec.dtype)
-        b_indices = jnp.where(inside & (matches[row] > 0), lower[row] + rank.astype(b_spec.dtype), -1)
+        a_indices = where(inside, row, -1).astype(a_spec.dtype)
+        b_indices = where(inside & (matches[row] > 0), lower[row] + rank.astype(b_spec.dtype), -1)
     else:
         a_indices, b_indices = jnp.full((size,), -1, a_spec.dtype), jnp.full((size,), -1, b_spec.dtype)
     if not keep_b:
@@ -520,7 +520,7 @@ def _fallback(
     a_lower, a_upper = bounds(b, a, a_live)
     alone = (a_lower == a_upper) & live_mask(n_b, b_count)
     ranks = jnp.cumsum(alone, dtype=count_spec.dtype) - 1
-    targets = jnp.where(alone & (ranks < size - jnp.minimum(paired, size)), paired + ranks, size)
+    targets = where(alone & (ranks < size - jnp.minimum(paired, size)), paired + ranks, size)
     b_indices = b_indices.at[targets].set(jnp.arange(n_b, dtype=b_spec.dtype), mode="drop")
     return [a_indices, b_indices, total(paired, jnp.sum(alone, dtype=count_spec.dtype))]
 
@@ -533,7 +533,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **attributes: int) -> 
 def kept_positions(keep: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
     """The first kept positions, `[size]`, -1 past them, and their number."""
     found, count = positions(keep, ABSENT, size)
-    return jnp.where(found < keep.shape[0], found, -1), count
+    return where(found < keep.shape[0], found, -1), count
 
 
 def saturated_offsets(lengths: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -543,7 +543,7 @@ def saturated_offsets(lengths: jax.Array) -> tuple[jax.Array, jax.Array]:
     before = jnp.concatenate([jnp.zeros_like(ends[:1]), ends[:-1]])
     wrapped = (ends < before).astype(lengths.dtype)  # a length is no more than the largest number
     wrapped = _scan(x=wrapped, op=Kind.MAX, exclusive=False, reverse=False, total=False)[0]
-    ends = jnp.where(wrapped > 0, largest, ends)
+    ends = where(wrapped > 0, largest, ends)
     starts = jnp.concatenate([jnp.zeros_like(ends[:1]), ends[:-1]])
     return starts, ends[-1] if ends.shape[0] else jnp.zeros((), ends.dtype)
 

@@ -15,6 +15,7 @@ from jax_mgpu._src.arguments.counts import live_mask, wide_enough
 from jax_mgpu._src.arguments.preconditions import non_decreasing
 from jax_mgpu._src.arguments.values import fill_missing
 from jax_mgpu._src.core.operation import Operation, jit_eager
+from jax_mgpu._src.keys.bits import where
 from jax_mgpu._src.mesh import devices_of, over_axis
 
 __all__ = ["load_balance_search"]
@@ -118,7 +119,7 @@ def find_objects(offsets: jax.Array, total: jax.Array, size: int) -> tuple[jax.A
     objects = jnp.searchsorted(offsets, items.astype(offsets.dtype), side="right").astype(dtype) - 1
     live = live_mask(size, total) & (objects >= 0)
     ranks = items - offsets[jnp.maximum(objects, 0)].astype(dtype)
-    return jnp.where(live, objects, -1), jnp.where(live, ranks, -1)
+    return where(live, objects, -1), where(live, ranks, -1)
 
 
 def _shapes(offsets: Aval, *, size: int, return_rank: int) -> Sequence[Any]:

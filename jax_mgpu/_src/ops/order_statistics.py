@@ -35,6 +35,7 @@ from jax_mgpu._src.arguments.values import take_or_fill
 from jax_mgpu._src.core.compat import whole_axes
 from jax_mgpu._src.core.operation import ABSENT, Operation
 from jax_mgpu._src.functions.operators import accumulator_dtype
+from jax_mgpu._src.keys.bits import where
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ops.argsorted import count_of
 from jax_mgpu._src.ops.scan import pieces
@@ -101,7 +102,7 @@ def quantiles(
     undefined = (begin == end)[None] | jnp.isnan(q)[:, None]
     if is_float:  # NaNs come last
         undefined |= jnp.isnan(items[-1:])
-    return jnp.where(undefined, jnp.nan, found).astype(dtype).reshape(shape)
+    return where(undefined, jnp.nan, found).astype(dtype).reshape(shape)
 
 
 class _OrderStatistics(Operation):
@@ -170,13 +171,13 @@ def _taken(
     if method == "linear":
         return lower, upper, weight
     if method == "midpoint":
-        return lower, upper, jnp.where(weight > 0, 0.5, 0).astype(weight.dtype)
+        return lower, upper, where(weight > 0, 0.5, 0).astype(weight.dtype)
     is_upper = {
         "lower": jnp.zeros_like(weight, bool),
         "higher": weight > 0,
         "nearest": (weight > 0.5) | ((weight == 0.5) & (lower & 1 == 1)),  # the even rank if both are as near
     }[method]
-    rank = jnp.where(is_upper, upper, lower)
+    rank = where(is_upper, upper, lower)
     return rank, rank, jnp.zeros_like(weight)
 
 
@@ -196,20 +197,20 @@ def _neighbours(q: jax.Array, lengths: jax.Array, rounding: float) -> tuple[jax.
         middle = k * (last & 4095)  # nothing here is negative: bits take a few instructions, quotients many
         return k * (last >> 12) + (middle >> 12), (middle & 4095).astype(q.dtype) / 4096
 
-    coarse = jnp.floor(jnp.where(jnp.isnan(q), 0, q) * 4096)
+    coarse = jnp.floor(where(jnp.isnan(q), 0, q) * 4096)
     k = jnp.clip(coarse, 0, 4096).astype(last.dtype)
     lower, rest = rank(k)
     rest = rest + (q - coarse / 4096) * last.astype(q.dtype)
     whole = jnp.floor(rest)
     weight = rest - whole
-    lower = lower + jnp.where(jnp.isnan(whole), 0, whole).astype(last.dtype)
+    lower = lower + where(jnp.isnan(whole), 0, whole).astype(last.dtype)
     next_lower, next_weight = rank(jnp.minimum(k + 1, 4096))
     is_past = (lower > next_lower) | ((lower == next_lower) & (weight > next_weight))
-    lower, exact = jnp.where(is_past, next_lower, lower), jnp.where(is_past, next_weight, weight)
+    lower, exact = where(is_past, next_lower, lower), where(is_past, next_weight, weight)
     error = jnp.minimum(q * last.astype(q.dtype) * rounding, MOST_ERROR)
     is_next = 1 - exact <= error
     lower = jnp.clip(lower + is_next.astype(lower.dtype), 0, last)
-    weight = with_derivative(jnp.where(is_next | (exact <= error), 0, exact), weight)
+    weight = with_derivative(where(is_next | (exact <= error), 0, exact), weight)
     upper = jnp.minimum(lower + (weight > 0).astype(lower.dtype), last)
     return lower, upper, weight
 
@@ -222,14 +223,14 @@ def middle(
     dtype = dtype if is_float else jnp.dtype(jax.dtypes.canonicalize_dtype(jnp.float64))
 
     def item(place: jax.Array) -> jax.Array:
-        return take(ordered, jnp.where(number > 0, begin + place, -1))
+        return take(ordered, where(number > 0, begin + place, -1))
 
     below, above = (item(place).astype(accumulator_dtype(dtype)) for place in ((number - 1) >> 1, number >> 1))
-    found = between(below, above, jnp.where(number & 1 == 1, 0, 0.5).astype(below.dtype))
+    found = between(below, above, where(number & 1 == 1, 0, 0.5).astype(below.dtype))
     undefined = number == 0
     if is_float:  # NaNs come last
         undefined |= jnp.isnan(item(number - 1))
-    return jnp.where(undefined, jnp.nan, found).astype(dtype)
+    return where(undefined, jnp.nan, found).astype(dtype)
 
 
 def between(below: jax.Array, above: jax.Array, weight: jax.Array) -> jax.Array:
@@ -241,13 +242,13 @@ def between(below: jax.Array, above: jax.Array, weight: jax.Array) -> jax.Array:
     is_inner = ((below < 0) == (above < 0)) & jnp.isfinite(below) & jnp.isfinite(above)
     falls = below < 0
     near, far, share = (
-        jnp.where(falls, above, below),
-        jnp.where(falls, below, above),
-        jnp.where(falls, 1 - weight, weight),
+        where(falls, above, below),
+        where(falls, below, above),
+        where(falls, 1 - weight, weight),
     )
-    inner = near + share * (jnp.where(is_inner, far, near) - near)
-    inner = with_derivative(jnp.where(jnp.abs(inner) > jnp.abs(far), far, inner), inner)
-    return jnp.where(weight > 0, jnp.where(is_inner, inner, below * (1 - weight) + above * weight), below)
+    inner = near + share * (where(is_inner, far, near) - near)
+    inner = with_derivative(where(jnp.abs(inner) > jnp.abs(far), far, inner), inner)
+    return where(weight > 0, where(is_inner, inner, below * (1 - weight) + above * weight), below)
 
 
 @jax.custom_jvp

@@ -72,7 +72,7 @@ from jax_mgpu._src.functions.operators import (
 )
 from jax_mgpu._src.functions.recurrence import weighted
 from jax_mgpu._src.functions.transform import Load, mapped, one_leaf
-from jax_mgpu._src.keys.bits import ordered_together, shifted
+from jax_mgpu._src.keys.bits import ordered_together, shifted, where
 from jax_mgpu._src.keys.columns import Columns, key_starts, whole_keys
 from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.ops.argsorted import count_of
@@ -248,7 +248,7 @@ class SegmentedItems(Grouping):
 
     def places(self, last: bool) -> jax.Array:
         begin, end = segment_bounds(self.heads, self.n, self.count)
-        return self._shaped(jnp.where(begin < end, end - 1 if last else begin, -1))
+        return self._shaped(where(begin < end, end - 1 if last else begin, -1))
 
     @functools.cached_property
     def _segments(self) -> jax.Array:
@@ -604,7 +604,7 @@ def _rows_fallback(
     dtype = result_dtype("segmented_reduce", op, x, wide)
     n, items = x.shape[0], indices.shape[0]
     inside = (indices >= 0) & (indices < n)
-    rows = jnp.where(inside, wide_enough(indices, n), 0)
+    rows = where(inside, wide_enough(indices, n), 0)
     operator = builtin(op, x.dtype, dtype)
 
     def extract(x: jax.Array, positions: jax.Array) -> Any:
@@ -681,11 +681,11 @@ def logsumexp_weights(
     `exact` is rounded, so the powers of the differences to it do not add up to 1 (3% off at 1e6): they are divided by
     their sum. An infinite item has the share NaN and all others 0; with a NaN, all have NaN.
     """
-    shift = jax.lax.stop_gradient(jnp.where(exact == -jnp.inf, 0, exact))
+    shift = jax.lax.stop_gradient(where(exact == -jnp.inf, 0, exact))
     inside = of_items(jnp.ones_like(exact)) > 0
-    powers = jnp.where(inside, jnp.exp(jnp.where(inside, x.astype(exact.dtype) - of_items(shift), 0)), 0)
-    total = of_items(summed(jnp.where(jnp.isnan(powers), 0, powers)))
-    return powers / jnp.where(total == 0, 1, total)
+    powers = where(inside, jnp.exp(where(inside, x.astype(exact.dtype) - of_items(shift), 0)), 0)
+    total = of_items(summed(where(jnp.isnan(powers), 0, powers)))
+    return powers / where(total == 0, 1, total)
 
 
 def _of_items(
@@ -700,23 +700,23 @@ def _of_items(
     n, trailing = shape[0], [1] * (len(shape) - 1)
     index_dtype(f"derivative of {name}", "x", n)
     if values.ndim < len(shape):  # for all items together
-        return jnp.where(live_mask(n, count), values, 0)
+        return where(live_mask(n, count), values, 0)
     if not heads.size:
         return jnp.zeros(shape, values.dtype)
     segments = item_segments(name, indices.shape[0] if indices.size else n, heads, count)
     if indices.size:
         inside = (indices >= 0) & (indices < n)
-        places = jnp.where(inside, wide_enough(indices, n), n)
+        places = where(inside, wide_enough(indices, n), n)
         segments = jnp.full((n,), -1, segments.dtype).at[places].set(segments, mode="drop", unique_indices=True)
     taken = take_or_fill(values, segments)
-    return jnp.where((segments >= 0).reshape(-1, *trailing), taken, 0)
+    return where((segments >= 0).reshape(-1, *trailing), taken, 0)
 
 
 def item_segments(name: str, n: int, heads: jax.Array, count: jax.Array) -> jax.Array:
     """The segment of each item, -1 before the first head and past the live ones."""
     index_dtype(f"derivative of {name}", "x", n)
     marks = jnp.zeros((n,), heads.dtype).at[heads_inside(heads, n)].add(1, mode="drop")
-    return jnp.where(live_mask(n, count), scan_columns(marks, Kind.ADD) - 1, -1)
+    return where(live_mask(n, count), scan_columns(marks, Kind.ADD) - 1, -1)
 
 
 def _products(x: jax.Array, heads: jax.Array, indices: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -730,7 +730,7 @@ def _products(x: jax.Array, heads: jax.Array, indices: jax.Array, count: jax.Arr
     if not indices.size:
         return before, after
     inside = (indices >= 0) & (indices < x.shape[0])
-    places = jnp.where(inside, wide_enough(indices, x.shape[0]), x.shape[0])
+    places = where(inside, wide_enough(indices, x.shape[0]), x.shape[0])
     back = [jnp.zeros_like(x).at[places].set(part, mode="drop", unique_indices=True) for part in (before, after)]
     return back[0], back[1]
 
@@ -746,7 +746,7 @@ def take_columns(x: jax.Array, indices: jax.Array, *, unique: bool = True) -> ja
         columns = jax.vmap(functools.partial(take_or_fill, unique=unique), in_axes=(1, -1), out_axes=-1)
         return columns(x, indices)
     places = indices.astype(index_dtype("derivative", "x", x.size))
-    places = jnp.where(places < 0, -1, places * width + jnp.arange(width, dtype=places.dtype))
+    places = where(places < 0, -1, places * width + jnp.arange(width, dtype=places.dtype))
     return take_or_fill(x.reshape(-1), places, unique=unique)
 
 
@@ -763,7 +763,7 @@ def _run_heads_fallback(keys: jax.Array, count: jax.Array, *, size: int) -> Sequ
     (classes,) = ordered_together(keys)
     is_head = ((classes != shifted(classes, 1)) | (positions == 0)) & live_mask(n, count)
     runs = jnp.sum(is_head, dtype=dtype)
-    slots = jnp.where(is_head, jnp.cumsum(is_head, dtype=dtype) - 1, size + 1)
+    slots = where(is_head, jnp.cumsum(is_head, dtype=dtype) - 1, size + 1)
     heads = jnp.full((size + 1,), n, dtype).at[slots].set(positions, mode="drop")
     covered = jnp.minimum(heads[size], live_items(n, count))
     return [heads[:size], _firsts(keys, heads[:size]), covered, runs]

@@ -102,7 +102,7 @@ def weighted_choice(
     positive = jnp.where(weights > 0, jnp.arange(n, dtype=index), -1)
     last = _segmented_reduce(x=positive, heads=heads, op=Kind.MAX, wide=False)[0]
     last = last if segments is None or given.ends is None else last[::2]
-    last = take_or_fill(jnp.maximum(last, -1) + 1, numbers) - 1
+    last = take_or_fill(jnp.maximum(last, -1), numbers, -1)
     return jnp.where(found < take_or_fill(end, numbers), found, last).reshape(u.shape)
 
 

@@ -42,6 +42,7 @@ from jax_mgpu._src.arguments.segments import Groups, group_operands, segment_ope
 from jax_mgpu._src.arguments.values import fill_missing, flatten_values, plain_leaves, take_or_fill
 from jax_mgpu._src.core.compat import platform_dependent, whole_axes
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
+from jax_mgpu._src.keys.bits import where
 from jax_mgpu._src.keys.columns import Columns, key_starts, whole_keys
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ops.argsorted import sorted_back
@@ -221,7 +222,7 @@ def inverse_permutation(order: ArrayLike, *, count: ArrayLike | None = None) -> 
     places = jnp.arange(n, dtype=dtype)
 
     def scattered(order: jax.Array, places: jax.Array) -> jax.Array:
-        at = jnp.where(live_mask(n, count) & (order >= 0), wide_enough(order, n), n)
+        at = where(live_mask(n, count) & (order >= 0), wide_enough(order, n), n)
         return jnp.full((n,), -1, dtype).at[at].set(places, unique_indices=True, mode="drop")
 
     if count.size or not is_long_permutation(n):
@@ -327,7 +328,7 @@ def select_indices(
         return SelectedIndices(fill_missing(name, indices, fill_value), room(name, total, size))
     indices, total = positions(keep, count, size)
     if fill_value is not None:
-        indices = fill_missing(name, jnp.where(indices < n, indices, -1), fill_value)
+        indices = fill_missing(name, where(indices < n, indices, -1), fill_value)
     return SelectedIndices(indices, room(name, total, size))
 
 
@@ -601,10 +602,10 @@ def _places(keep: jax.Array, count: jax.Array, partition: int) -> tuple[jax.Arra
     before = ends - kept.astype(dtype)
     total = ends[-1] if n else jnp.zeros((), dtype)
     if not partition:
-        return jnp.where(kept, before, jnp.iinfo(dtype).max), total
+        return where(kept, before, jnp.iinfo(dtype).max), total
     items = jnp.arange(n, dtype=dtype)
-    others = jnp.where(live_mask(n, count), total + items - before, items)
-    return jnp.where(kept, before, others), total
+    others = where(live_mask(n, count), total + items - before, items)
+    return where(kept, before, others), total
 
 
 def _jvp(primals: Operands, tangents: Tangents, **attributes: int) -> tuple[Any, Any]:
@@ -623,7 +624,7 @@ def _transpose(cotangents: Sequence[Any], operands: Operands, *, size: int, indi
     """Each item gets the cotangent of its destination."""
     del indices
     places, _ = _places(operands.keep, operands.count, partition)
-    places = jnp.where(places < size, places, size)
+    places = where(places < size, places, size)
     return take_or_fill(cotangents[0], places, unique=True)
 
 

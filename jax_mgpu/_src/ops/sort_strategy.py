@@ -242,7 +242,8 @@ def _sort_by_parts(
             for j in others:
                 in_order[j], *moved = moved
             leaves = moved
-            given = _within_equal(parts[i].of_key(in_order[i]), given)
+            if i + 1 < len(parts):
+                given = _within_equal(parts[i].of_key(in_order[i]), given)
         restored = [part.of_key(x).arrays for part, x in zip(parts, in_order, strict=True)]
         return form.structure(list(chain.from_iterable(restored))), leaves
 

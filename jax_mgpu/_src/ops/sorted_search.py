@@ -39,7 +39,7 @@ from jax_mgpu._src.arguments.values import fill_missing, take_or_fill
 from jax_mgpu._src.core.compat import fori_loop, platform_dependent, surely, vary_as
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.functions.comparator_ops import ranked_pair
-from jax_mgpu._src.keys.bits import is_words, ordered_together
+from jax_mgpu._src.keys.bits import is_words, ordered_together, where
 from jax_mgpu._src.keys.columns import Columns, directed_pair, expect_keys, expect_told_apart, sorted_pair
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ops.argsorted import count_of, in_order
@@ -433,7 +433,7 @@ def _match_any_order(name: str, a: Keys, b: Keys, right: bool, a_count: Count, b
     swapped = (pair.b, pair.a, pair.b_count, pair.a_count)
     for own, other, operands in ((rows[0], rows[1], pair.operands), (rows[1], rows[0], swapped)):
         low, high = (_search.run(operands, right=upper)[0] for upper in (False, True))
-        place = take_or_fill(other.order + 1, jnp.where(low < high, high - 1 if right else low, -1)) - 1
+        place = take_or_fill(other.order, where(low < high, high - 1 if right else low, -1), -1)
         sides.append((own.to_rows(place), own.to_rows(low < high), jnp.sum(low < high, dtype=place.dtype)))
     return SortedMatch(*(part for parts in zip(*sides, strict=True) for part in parts))
 
@@ -473,7 +473,7 @@ def _bounds_in_step(
         middle = low + (high - low) // 2
         items = haystack[middle]
         is_before = (low < high) & (items <= needles if right else items < needles)
-        return jnp.where(is_before, middle + 1, low), jnp.where(is_before, high, middle)
+        return where(is_before, middle + 1, low), where(is_before, high, middle)
 
     return fori_loop(0, haystack.shape[0].bit_length(), step, bounds)[0]
 
@@ -513,7 +513,7 @@ def _search_fallback(
     live = live_items(m, haystack_count)
     needles, haystack = ordered_together(needles, haystack)
     found = _bounds(needles, haystack, live, bool(right), index)
-    return [jnp.where(live_mask(n, needles_count), found, -1)]
+    return [where(live_mask(n, needles_count), found, -1)]
 
 
 def _match_fallback(
@@ -528,7 +528,7 @@ def _match_fallback(
         is_live, live = live_mask(needles.shape[0], count), live_items(haystack.shape[0], haystack_count)
         bounds = [_bounds(needles, haystack, live, side, index) for side in (False, True)]
         found = is_live & (bounds[0] < bounds[1])
-        return jnp.where(is_live, bounds[upper], -1), found, jnp.sum(found, dtype=index)
+        return where(is_live, bounds[upper], -1), found, jnp.sum(found, dtype=index)
 
     sides = look_up(a, a_count, b, b_count, bool(right)), look_up(b, b_count, a, a_count, not right)
     return [part for parts in zip(*sides, strict=True) for part in parts]
@@ -553,10 +553,10 @@ def _segmented_fallback(
     if m == 0:
         return [jnp.full_like(ids, -1)]
     has_segment = live_mask(n, needles_count) & (ids >= 0) & (ids < m)
-    segments = jnp.where(has_segment, ids, 0)
+    segments = where(has_segment, ids, 0)
     low, high = (x.astype(ids.dtype)[segments] for x in _bounds_of_segments(heads, ends, size, haystack_count))
     needles, haystack = ordered_together(needles, haystack)
-    return [jnp.where(has_segment, _bounds_between(needles, haystack, low, high, bool(right)), -1)]
+    return [where(has_segment, _bounds_between(needles, haystack, low, high, bool(right)), -1)]
 
 
 _search = Operation(

@@ -32,11 +32,12 @@ from jax_mgpu._src.arguments.values import flatten_values, take_or_fill
 from jax_mgpu._src.core.compat import cond, is_local, platform_dependent, surely, whole_axes
 from jax_mgpu._src.core.library import cpu_library
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
-from jax_mgpu._src.keys.bits import ordered_integers
+from jax_mgpu._src.keys.bits import ordered_integers, where
 from jax_mgpu._src.keys.columns import Columns, expect_keys, expect_told_apart, sorted_pair
 from jax_mgpu._src.ops.argsorted import Ordered, count_of, in_order, rows_in_order
+from jax_mgpu._src.ops.gather import gather
 from jax_mgpu._src.ops.sorted_search import _search
-from jax_mgpu._src.ops.unsorted_pairs import is_nan
+from jax_mgpu._src.ops.unsorted_pairs import but_nan, is_nan
 
 __all__ = ["asof_join", "lookup"]
 
@@ -94,16 +95,16 @@ def lookup(
 
     def moved(found: Sequence[jax.Array]) -> Any:
         parts = zip(leaves, fills, looked_up, found, strict=True)
-        return unflatten([got if done else take_or_fill(x, got, fill) for x, fill, done, got in parts])
+        return unflatten([got if done else take_or_fill(x, got, fill, or_none=True) for x, fill, done, got in parts])
 
     def by_search() -> list[jax.Array]:
         rows = in_order(name, "keys", keys, count_of(live))
         with by_construction():
             pair = sorted_pair(name, rows.keys, table.keys, count_of(live), table_live, names=("keys", "table_keys"))
         found, after = (_search.run(pair.operands, right=side)[0] for side in (False, True))
-        places = rows.to_rows(jnp.where(found < after, take_or_fill(table.order, found), -1))
+        places = rows.to_rows(where(found < after, take_or_fill(table.order, found), -1))
         parts = zip(leaves, fills, looked_up, strict=True)
-        return [take_or_fill(x, places, fill) if done else places for x, fill, done in parts]
+        return [take_or_fill(x, places, fill, or_none=True) if done else places for x, fill, done in parts]
 
     n, m = checked.shape[0], table.order.shape[0]
     if isinstance(checked, Columns) or not jnp.issubdtype(checked.dtype, jnp.integer):
@@ -114,17 +115,25 @@ def lookup(
         return moved(by_search())  # which raises the error
     if not is_local(checked, table.keys, *leaves):  # the branches below would have to be sharded alike
         return moved(by_search())
+    # On a GPU, only if the table of positions takes no more memory than the keys.
+    gains = {"cpu": surely(lambda: n >= CPU_LEAST_PLACED), "cuda": surely(lambda: 4 * m <= n)}
+    platforms = [platform for platform, holds in gains.items() if holds]
+    if not platforms:
+        return moved(by_search())
+    numbers = Numbers(checked, live, table)
 
     def by_place() -> list[jax.Array]:
-        numbers = Numbers(checked, live, table)
+        rows, places = numbers.rows(), numbers.places()
         parts = zip(leaves, fills, looked_up, strict=True)
-        found = [numbers.found(x, fill) if done else numbers.table_rows for x, fill, done in parts]
-        return cond(of_all(numbers.are_dense), lambda: [x() for x in found], by_search)
+        found = [take_or_fill(x, rows, fill, or_none=True) if done else rows for x, fill, done in parts]
+        return [gather(x, places, inside=True) for x in found]
 
-    ways = {"cpu": by_place}
-    if 4 * m <= n:  # on a GPU, only if the table of positions takes no more memory than the keys
-        ways["cuda"] = by_place
-    return moved(platform_dependent(**ways, default=by_search))
+    ways: dict[str, Any] = {platform: lambda are_dense: are_dense for platform in platforms}
+    is_by_place: jax.Array = platform_dependent(numbers.are_dense, **ways, default=jnp.zeros_like)
+    return moved(cond(of_all(is_by_place), by_place, by_search))
+
+
+CPU_LEAST_PLACED = 4096  # fewer keys take less time to sort than the positions take to search
 
 
 class Numbers:
@@ -136,10 +145,13 @@ class Numbers:
     def __init__(self, keys: jax.Array, live: jax.Array, table: Ordered):
         (m,) = table.order.shape
         self.keys, self.live, self.order, self.size = keys, live, table.order, 4 * m
-        table_live = live_items(m, table.count)
-        self.least, self.greatest = table.keys[0], table.keys[jnp.maximum(table_live - 1, 0)]
-        self.are_dense = (table_live > 0) & (self.place(self.greatest) < self.size)
-        self.table_places, self.table_count = self.place(table.keys).astype(jnp.uint32), table.count
+        self.least, self.greatest, self.table_count = table.keys[0], table.keys[m - 1], table.count
+        has_rows = jnp.ones((), bool)
+        if table.count.size:
+            table_live = live_items(m, table.count)
+            self.greatest, has_rows = gather(table.keys, jnp.maximum(table_live - 1, 0), inside=True), table_live > 0
+        self.are_dense = has_rows & (self.place(self.greatest) < self.size)
+        self.table_places = self.place(table.keys).astype(jnp.uint32)
 
     def place(self, keys: jax.Array) -> jax.Array:
         """The difference of keys from the smallest one; a large number for keys below it."""
@@ -147,26 +159,21 @@ class Numbers:
         return distance.astype(np.dtype(f"uint{max(32, 8 * keys.dtype.itemsize)}"))
 
     def places(self) -> jax.Array:
-        """The position of each key to look up; one past the last for keys outside of the table's range."""
-        inside = live_mask(self.keys.shape[0], self.live) & (self.keys >= self.least) & (self.keys <= self.greatest)
-        return jnp.where(inside, self.place(self.keys), self.size).astype(self.order.dtype)
+        """The position of each key to look up; the last one, which is empty, for keys outside of the table's range."""
+        inside = (self.keys >= self.least) & (self.keys <= self.greatest)
+        if self.live.size:
+            inside &= live_mask(self.keys.shape[0], self.live)
+        return where(inside, self.place(self.keys), self.size).astype(self.order.dtype)
 
     def rows(self) -> jax.Array:
         """The first row of the table at each position, -1 if there is none."""
-        ends = jnp.arange(self.size + 1, dtype=jnp.uint32)
+        ends = jnp.arange(self.size + 2, dtype=jnp.uint32)
         begins = _search(
             needles=ends, haystack=self.table_places, needles_count=ABSENT, haystack_count=self.table_count,
             right=False,
         )[0]  # fmt: skip
-        return jnp.where(begins[:-1] < begins[1:], take_or_fill(self.order, begins[:-1]), -1)
-
-    def table_rows(self) -> jax.Array:
-        """The row of the table of each key, -1 if there is none."""
-        return take_or_fill(self.rows(), self.places(), jnp.full_like(self.order[:1], -1))
-
-    def found(self, x: jax.Array, fill: jax.Array) -> Callable[[], jax.Array]:
-        """A function that gives each key's item of x."""
-        return lambda: take_or_fill(take_or_fill(x, self.rows(), fill), self.places(), fill)
+        begins, ends = begins[:-1], begins[1:]
+        return where(begins < ends, take_or_fill(self.order, begins), -1)
 
 
 @jit_eager("direction", "allow_exact_matches", "assume_sorted")
@@ -273,19 +280,19 @@ class AsofJoin(NamedTuple):
             pair = sorted_pair(self.name, rows[0].keys, rows[1].keys, *(count_of(side.count) for side in rows))
         columns = [tuple(map(whole_axes, side.keys if isinstance(side.keys, tuple) else (side.keys,))) for side in rows]
         (*group, time), (*b_group, b_time) = columns
-        live = live_mask(time.shape[0], rows[0].count) & ~is_nan(time)
+        live = but_nan(live_mask(time.shape[0], rows[0].count), time)
         b_live = live_items(b_time.shape[0], rows[1].count)
 
         def beside_cut(right: bool, later: bool) -> jax.Array:
             position = _search.run(pair.operands, right=right)[0] - int(not later)
-            inside = live & (position >= 0) & (position < b_live)
-            place = jnp.where(inside, position, -1)
+            inside = live & (position < b_live if later else position >= 0)
+            place = where(inside, position, -1)
             for x, y in zip(group, b_group, strict=True):
                 inside &= ordered_integers(x) == ordered_integers(take_or_fill(y, place))
-            return jnp.where(inside & ~is_nan(take_or_fill(b_time, place)), position, -1)
+            return where(but_nan(inside, take_or_fill(b_time, place)), position, -1)
 
         found = self._nearest(time, b_time, beside_cut)
-        return rows[0].to_rows(take_or_fill(rows[1].order + 1, found) - 1)
+        return rows[0].to_rows(take_or_fill(rows[1].order, found, -1))
 
     def by_table(self, table: GroupTable) -> jax.Array:
         """Joins sorted times with groups that fit a table; rows stay in place."""
@@ -294,14 +301,14 @@ class AsofJoin(NamedTuple):
         (time, b_time), b_count = self.times, pair.b_count
         has_nan = jnp.issubdtype(time.dtype, jnp.floating)
         if has_nan:  # NaNs sort last, and have no partner
-            live = live_mask(b_time.shape[0], b_count) & ~is_nan(b_time)
+            live = but_nan(live_mask(b_time.shape[0], b_count), b_time)
             b_count = jnp.sum(live, dtype=live_items(b_time.shape[0], b_count).dtype)[None]
         given = table.operands(self.groups[0][0], self.groups[1][0])
 
         def beside_cut(right: bool, later: bool) -> jax.Array:
             cuts = _search.run(pair.operands, right=right)[0]
             found = _group_search(cuts=cuts, **given, a_count=pair.a_count, b_count=b_count, forward=later)[0]
-            return jnp.where(is_nan(time), -1, found) if has_nan else found
+            return where(is_nan(time), -1, found) if has_nan else found
 
         return self._nearest(time, b_time, beside_cut)
 
@@ -325,13 +332,13 @@ class AsofJoin(NamedTuple):
 
         if self.looks != "nearest":
             position, is_near, _ = partner(self.looks == "forward")
-            return position if self.largest is None else jnp.where(is_near, position, -1)
+            return position if self.largest is None else where(is_near, position, -1)
         (before, is_before, gaps_before), (after, is_after, gaps_after) = partner(False), partner(True)
         is_later, *half_is_later = (x > y for x, y in zip(gaps_before, gaps_after, strict=True))
         if half_is_later:
-            is_later = jnp.where(jnp.isinf(gaps_before[0]) & jnp.isinf(gaps_after[0]), half_is_later[0], is_later)
+            is_later = where(jnp.isinf(gaps_before[0]) & jnp.isinf(gaps_after[0]), half_is_later[0], is_later)
         take_after = is_after & (~is_before | is_later)
-        return jnp.where(take_after, after, jnp.where(is_before, before, -1))
+        return where(take_after, after, where(is_before, before, -1))
 
 
 class GroupTable:
@@ -350,12 +357,14 @@ class GroupTable:
             self.number = jnp.asarray(highest - lowest + 1, jnp.int32)
             self.fits = jnp.asarray(True)
             return
-        live = live_mask(groups.shape[0], count)
-        self.least = jnp.min(jnp.where(live, groups, jnp.asarray(highest, groups.dtype)))
-        greatest = jnp.max(jnp.where(live, groups, jnp.asarray(lowest, groups.dtype)))
+        low = high = groups
+        if count.size:
+            live = live_mask(groups.shape[0], count)
+            low, high = (where(live, groups, np.asarray(most, groups.dtype)) for most in (highest, lowest))
+        self.least, greatest = jnp.min(low), jnp.max(high)
         span = _distance(self.least, greatest)
         self.fits = span < MOST_GROUPS
-        self.number = jnp.where(self.fits, span, 0).astype(jnp.int32) + 1
+        self.number = jnp.minimum(span, MOST_GROUPS - 1).astype(jnp.int32) + 1
 
     def operands(self, a_groups: jax.Array, b_groups: jax.Array) -> dict[str, jax.Array]:
         """The kernels' operands that describe groups."""
@@ -369,6 +378,8 @@ class GroupTable:
             return x.astype(jnp.int32)
         if x.dtype.itemsize == 8:
             x = jnp.minimum(_distance(self.least, x), jnp.asarray(2**32 - 1, jnp.uint64)).astype(jnp.uint32)
+        if x.dtype == jnp.int32:
+            return x
         return jax.lax.bitcast_convert_type(x, jnp.int32)
 
 
@@ -398,7 +409,7 @@ def _columns_of(name: str, argument: str, by: ArrayLike | tuple[ArrayLike, ...],
 def _distance(early: jax.Array, late: jax.Array) -> jax.Array:
     """The exact difference of two times, unsigned for integers."""
     if jnp.issubdtype(early.dtype, jnp.floating):
-        return jnp.where(early == late, jnp.zeros((), early.dtype), late - early)
+        return where(early == late, jnp.zeros((), early.dtype), late - early)
     word = f"uint{8 * early.dtype.itemsize}"
     return jax.lax.bitcast_convert_type(late, word) - jax.lax.bitcast_convert_type(early, word)
 
@@ -447,7 +458,7 @@ def _group_search_fallback(
         return [jnp.full_like(cuts, -1)]
     first, number = first_group.astype(jnp.uint32), group_count.astype(jnp.uint32)
     a_codes, codes = (x.astype(jnp.uint32) - first for x in (a_groups, b_groups))
-    codes = jnp.where(live_mask(m, b_count), codes, number)
+    codes = where(live_mask(m, b_count), codes, number)
     order = jnp.argsort(codes, stable=True).astype(cuts.dtype)
     codes = codes[order]
 
@@ -459,7 +470,7 @@ def _group_search_fallback(
     places = found if forward else found - 1
     inside = live_mask(cuts.shape[0], a_count) & (a_codes < number)
     inside &= take_or_fill(codes, places, number) == a_codes
-    return [jnp.where(inside, take_or_fill(order, places), -1)]
+    return [where(inside, take_or_fill(order, places), -1)]
 
 
 _group_search = Operation(

@@ -17,13 +17,14 @@ from jax_mgpu._src.arguments.counts import live_mask
 from jax_mgpu._src.arguments.preconditions import by_construction
 from jax_mgpu._src.arguments.values import flatten_values
 from jax_mgpu._src.core.operation import ABSENT
+from jax_mgpu._src.keys.bits import where
 from jax_mgpu._src.keys.columns import KeyPair, expect_keys, sorted_pair
 from jax_mgpu._src.ops.argsorted import Ordered, count_name, count_of, in_order
 from jax_mgpu._src.ops.sort import run_sort
 from jax_mgpu._src.ops.sort_primitives import Method
 from jax_mgpu._src.ops.sorted_search import _search
 
-__all__ = ["Matches", "in_order_with", "is_nan", "matches"]
+__all__ = ["Matches", "but_nan", "in_order_with", "is_nan", "matches"]
 
 
 def in_order_with(
@@ -74,7 +75,7 @@ class Matches(NamedTuple):
         low, high = (_search.run(operands, right=right)[0] for right in (False, True))
         number = high - low
         for x in () if self.null_equal else jax.tree.leaves(keys):
-            number = jnp.where(is_nan(x), 0, number)
+            number = where(is_nan(x), 0, number)
         return low, number
 
 
@@ -99,6 +100,11 @@ def matches(
         pair = sorted_pair(name, rows.keys, others.keys, *counts, descending=descending)
     has_nan = any(jnp.issubdtype(x.dtype, jnp.floating) for x in jax.tree.leaves(rows.keys))
     return Matches(rows, others, pair, null_equal or not has_nan)
+
+
+def but_nan(mask: jax.Array, x: jax.Array) -> jax.Array:
+    """A mask without the items that are NaN."""
+    return mask & ~jnp.isnan(x) if jnp.issubdtype(x.dtype, jnp.floating) else mask
 
 
 def is_nan(x: jax.Array) -> jax.Array:
