@@ -29,13 +29,14 @@ from jax_mgpu._src.arguments.check import (
     index_dtype,
     type_error,
 )
+from jax_mgpu._src.arguments.counts import live_items
 from jax_mgpu._src.arguments.preconditions import by_construction, fractions
-from jax_mgpu._src.arguments.segments import GivenSegments, segment_operands
+from jax_mgpu._src.arguments.segments import segment_operands
 from jax_mgpu._src.arguments.values import take_or_fill
 from jax_mgpu._src.core.compat import whole_axes
 from jax_mgpu._src.core.operation import ABSENT, Operation
 from jax_mgpu._src.functions.operators import accumulator_dtype
-from jax_mgpu._src.keys.bits import where
+from jax_mgpu._src.keys.bits import clip, where
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ops.argsorted import count_of
 from jax_mgpu._src.ops.scan import pieces
@@ -72,20 +73,22 @@ def quantiles(
     types = (q.dtype, wide) if jnp.issubdtype(q.dtype, jnp.floating) else (wide,)
     rounding = max(float(jnp.finfo(dtype).eps) for dtype in types) / 2
     q = fractions(name, "q", whole_axes(q).astype(wide).reshape(-1))
+    index = index_dtype(name, "x", n)
     if heads is ABSENT:
-        segments = GivenSegments(jnp.zeros((1,), jnp.int32), None, count_operand(name, "count", count, n), n)
+        live = count_operand(name, "count", count, n)
+        begin, end = jnp.zeros((1,), index), live_items(n, live).reshape(1)
     else:
         segments = segment_operands(name, heads, ends, count, n, whole=True)
-        shape = (*shape, segments.m)
-    index, live = index_dtype(name, "x", n), segments.count
+        live, shape = segments.count, (*shape, segments.m)
+        begin, end = (bound.astype(index) for bound in segments.bounds())
     if 0 in shape:  # a batch over an Explicit mesh cannot reshape it
         return jnp.zeros(shape, dtype)
     if axis_name is not None:
         total, item_at = over_axis(mesh.selections.ordered_items, name, axis_name, x, live)
         begin, end = jnp.zeros((1,), total.dtype), total.reshape(1)
-    else:
-        begin, end = (bound.astype(index) for bound in segments.bounds())
-    lower, upper, weight = _taken(method, *_neighbours(q[:, None], (end - begin)[None], rounding))
+    is_nan = jnp.isnan(q)
+    known = where(is_nan, 0, q)[:, None]
+    lower, upper, weight = _taken(method, *_neighbours(known, (end - begin)[None], rounding))
     last = jnp.broadcast_to(jnp.maximum(end - 1, 0), (1, *end.shape))
     positions = jnp.concatenate([begin[None] + lower, begin[None] + upper, last])
     if axis_name is not None:
@@ -99,7 +102,7 @@ def quantiles(
         items = take_or_fill(ordered, positions.reshape(-1)).reshape(positions.shape)
     below, above = (part.astype(wide) for part in jnp.split(items[:-1], 2))
     found = between(below, above, weight)
-    undefined = (begin == end)[None] | jnp.isnan(q)[:, None]
+    undefined = (begin == end)[None] | is_nan[:, None]
     if is_float:  # NaNs come last
         undefined |= jnp.isnan(items[-1:])
     return where(undefined, jnp.nan, found).astype(dtype).reshape(shape)
@@ -192,24 +195,28 @@ def _neighbours(q: jax.Array, lengths: jax.Array, rounding: float) -> tuple[jax.
     11 items is the item of rank 7, without a share of its neighbour, which may be infinite.
     """
     last = jnp.maximum(lengths - 1, 0)
-
-    def rank(k: jax.Array) -> tuple[jax.Array, jax.Array]:
-        middle = k * (last & 4095)  # nothing here is negative: bits take a few instructions, quotients many
-        return k * (last >> 12) + (middle >> 12), (middle & 4095).astype(q.dtype) / 4096
-
-    coarse = jnp.floor(where(jnp.isnan(q), 0, q) * 4096)
-    k = jnp.clip(coarse, 0, 4096).astype(last.dtype)
-    lower, rest = rank(k)
-    rest = rest + (q - coarse / 4096) * last.astype(q.dtype)
+    high, low, last_float = (
+        last >> 12,
+        last & 4095,
+        last.astype(q.dtype),
+    )  # bits take a few instructions, quotients many
+    scaled = q * 4096
+    coarse = jnp.floor(scaled)
+    k = clip(coarse, 0, 4096).astype(last.dtype)
+    product = k * low
+    lower, digits = k * high + (product >> 12), product & 4095
+    rest = (digits.astype(q.dtype) + (scaled - coarse) * last_float) * (1 / 4096)
     whole = jnp.floor(rest)
     weight = rest - whole
-    lower = lower + where(jnp.isnan(whole), 0, whole).astype(last.dtype)
-    next_lower, next_weight = rank(jnp.minimum(k + 1, 4096))
+    next_digits = digits + low
+    next_lower = lower + high + (next_digits >> 12)
+    next_weight = (next_digits & 4095).astype(q.dtype) * (1 / 4096)
+    lower = lower + whole.astype(last.dtype)
     is_past = (lower > next_lower) | ((lower == next_lower) & (weight > next_weight))
     lower, exact = where(is_past, next_lower, lower), where(is_past, next_weight, weight)
-    error = jnp.minimum(q * last.astype(q.dtype) * rounding, MOST_ERROR)
+    error = jnp.minimum(q * last_float * rounding, MOST_ERROR)
     is_next = 1 - exact <= error
-    lower = jnp.clip(lower + is_next.astype(lower.dtype), 0, last)
+    lower = jnp.minimum(jnp.maximum(lower + is_next.astype(lower.dtype), 0), last)
     weight = with_derivative(where(is_next | (exact <= error), 0, exact), weight)
     upper = jnp.minimum(lower + (weight > 0).astype(lower.dtype), last)
     return lower, upper, weight
@@ -239,16 +246,12 @@ def between(below: jax.Array, above: jax.Array, weight: jax.Array) -> jax.Array:
     It lies between the two, and equals them if they are equal. It starts from the one nearer to 0, whose digits matter.
     If their signs differ, the difference may overflow: then each of the two has its share.
     """
-    is_inner = ((below < 0) == (above < 0)) & jnp.isfinite(below) & jnp.isfinite(above)
-    falls = below < 0
-    near, far, share = (
-        where(falls, above, below),
-        where(falls, below, above),
-        where(falls, 1 - weight, weight),
-    )
+    falls, rest = below < 0, 1 - weight
+    is_inner = (falls == (above < 0)) & jnp.isfinite(above - below)
+    near, far, share = where(falls, above, below), where(falls, below, above), where(falls, rest, weight)
     inner = near + share * (where(is_inner, far, near) - near)
-    inner = with_derivative(where(jnp.abs(inner) > jnp.abs(far), far, inner), inner)
-    return where(weight > 0, where(is_inner, inner, below * (1 - weight) + above * weight), below)
+    inner = with_derivative(jax.lax.clamp(below, inner, above), inner)
+    return where(weight > 0, where(is_inner, inner, below * rest + above * weight), below)
 
 
 @jax.custom_jvp
