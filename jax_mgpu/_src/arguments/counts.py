@@ -63,7 +63,7 @@ def partition_points(low: jax.Array, high: jax.Array, n: int, before: Callable[[
     The places lie among n items. All searches run in lockstep, in one program without a loop.
     """
     for _ in range(n.bit_length()):
-        middle = low + (high - low) // 2
+        middle = low + ((high - low) >> 1)
         is_before = (low < high) & before(middle)
         low, high = where(is_before, middle + 1, low), where(is_before, high, middle)
     return low

@@ -69,7 +69,7 @@ def ordered_integers(keys: jax.Array) -> jax.Array:
     if not jnp.issubdtype(keys.dtype, jnp.floating):
         return keys
     word = jnp.dtype(f"int{8 * keys.dtype.itemsize}")
-    bits, infinity = (jax.lax.bitcast_convert_type(x, word) for x in (keys, jnp.asarray(jnp.inf, keys.dtype)))
+    bits, infinity = jax.lax.bitcast_convert_type(keys, word), np.asarray(np.inf, keys.dtype).view(word)
     largest = jnp.asarray(jnp.iinfo(word).max, word)
     magnitude = bits & largest
     ordered = where((bits < 0) & (magnitude > 0), bits ^ largest, magnitude)

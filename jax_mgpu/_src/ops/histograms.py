@@ -26,7 +26,7 @@ from jax_mgpu._src.arguments.renamed import renamed
 from jax_mgpu._src.core.compat import whole_axes
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.functions.operators import Kind, accumulator_dtype, sum_dtype
-from jax_mgpu._src.keys.bits import ordered_integers
+from jax_mgpu._src.keys.bits import ordered_integers, where
 from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.ops.reduce import reduce
 from jax_mgpu._src.ops.reduce_by_id import _reduce_by_id
@@ -180,15 +180,15 @@ def _between_even_edges(
     dtype = x.dtype if is_float else jnp.dtype(jax.dtypes.canonicalize_dtype(jnp.float64))
     if bounds is None:
         low, high = (reduce(x, op, axis_name=axis_name).astype(dtype) for op in ("min", "max"))
-        low, high = jnp.where(low > high, 0, low), jnp.where(low > high, 1, high)  # without items
+        low, high = where(low > high, 0, low), where(low > high, 1, high)  # without items
     else:
         low, high = (fill_operand(name, bound, dtype, "range")[0] for bound in bounds)
-    half = jnp.where(low == high, 0.5, 0).astype(dtype)
+    half = where(low == high, 0.5, 0).astype(dtype)
     low, high, wide = low - half, high + half, accumulator_dtype(dtype)
     places = jnp.arange(size + 1)
     parts = places.astype(wide) / size  # the parts of jnp.linspace, as it fails in a batch over an Explicit axis
     edges = low.astype(wide) * (1 - parts) + high.astype(wide) * parts
-    edges = jnp.where(places == size, high, edges.astype(dtype))
+    edges = where(places == size, high, edges.astype(dtype))
     with by_construction():
         return _between_edges(x.astype(dtype), edges, weights, axis_name=axis_name)
 
@@ -213,14 +213,14 @@ def _between_edges(
         places = search(x, edges, "right") - 1
         # as integers: XLA may take subnormal floats for zeros
         is_last = (ordered_integers(x) == ordered_integers(edges[-1:])) & (places == size)
-        places = jnp.where(is_last, size - 1, jnp.where(jnp.isnan(x), size, places))
+        places = where(is_last, size - 1, where(jnp.isnan(x), size, places))
         sums = _sums(weights, places, size)
     return sums if axis_name is None else jax.lax.psum(sums, axis_name), edges
 
 
 def _inside(ids: jax.Array, length: int) -> jax.Array:
     """Ids, with `length` for items that are not counted."""
-    return jnp.where((ids >= 0) & (ids < length), ids, length)
+    return where((ids >= 0) & (ids < length), ids, length)
 
 
 class _CountBins(Operation):
@@ -251,7 +251,7 @@ def _count_fallback(x: jax.Array, edges: jax.Array, *, bins: int) -> Sequence[ja
         _search(needles=edges, haystack=keys, needles_count=ABSENT, haystack_count=ABSENT, right=right)[0]
         for right in (False, True)
     )
-    last = jnp.where(jnp.isnan(edges[-1:]), before[-1:], through[-1:])
+    last = where(jnp.isnan(edges[-1:]), before[-1:], through[-1:])
     return [jnp.diff(jnp.concatenate([before[:-1], last]))]
 
 

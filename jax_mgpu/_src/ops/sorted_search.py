@@ -470,8 +470,8 @@ def _bounds_in_step(
 
     def step(_: jax.Array, bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         low, high = bounds
-        middle = low + (high - low) // 2
-        items = haystack[middle]
+        middle = low + ((high - low) >> 1)
+        items = haystack.at[middle].get(mode="clip", wrap_negative_indices=False)
         is_before = (low < high) & (items <= needles if right else items < needles)
         return where(is_before, middle + 1, low), where(is_before, high, middle)
 
