@@ -331,10 +331,25 @@ def test_nothing(op):
     assert mgpu.segmented_reduce(jnp.ones((4, 2)), empty, op, indices=[1]).shape == (0, 2)
 
 
-def test_gathered_rows_are_not_in_memory():
+@pytest.mark.parametrize("weights", [None, *([] if mgpu.has_cuda() else [1.0])])  # CUDA multiplies gathered rows
+def test_gathered_rows_are_not_in_memory(weights):
     x, indices, heads = jnp.ones((100, 64)), jnp.zeros(10_000, jnp.int32), jnp.arange(0, 10_000, 10)
-    compiled = jax.jit(lambda x, i: mgpu.segmented_reduce(x, heads, "mean", indices=i)).lower(x, indices).compile()
+    weights = weights and jnp.full(indices.shape, weights)
+    call = jax.jit(lambda x, i, w: mgpu.segmented_reduce(x, heads, "mean", indices=i, weights=w))
+    compiled = call.lower(x, indices, weights).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < indices.size * 64 * 4 / 4
+
+
+def test_long_segments_of_weighted_rows():
+    """Over tiles of the CPU's kernel, with as many columns as vector instructions take and with some left."""
+    rng = np.random.default_rng(11)
+    entries = 6000
+    for width, groups in ((1, 1), (5, 5), (64, 1), (66, 2), (3, 1), (40, 40)):
+        x, weights = drawn(rng, "float32", N, groups, width // groups), drawn(rng, "float32", entries, groups)
+        indices, heads = rng.integers(-1, N + 1, entries).astype(np.int32), np.array([5, 5, 4000, 4031, 4070], np.int32)
+        got = jax.jit(lambda x, i, w, h: mgpu.segmented_reduce(x, h, indices=i, weights=w))(x, indices, weights, heads)
+        parts = segments(indices, N, heads)
+        np.testing.assert_array_equal(got, weighted_sums(x, weights, indices, parts))
 
 
 ERRORS = {

@@ -36,6 +36,13 @@
   // one line each, in alphabetical order
 // clang-format on
 
+// Operations with a kernel on the CPU alone: elsewhere they are composed of the others.
+// clang-format off
+#define MGPU_CPU_OPERATIONS(OPERATION) \
+  OPERATION(gathered_rows)             \
+  // one line each, in alphabetical order
+// clang-format on
+
 // Operations with a kernel on CUDA alone: elsewhere they are composed of the others.
 // clang-format off
 #define MGPU_CUDA_OPERATIONS(OPERATION) \
@@ -77,8 +84,15 @@ MGPU_CUDA_OPERATIONS(MGPU_DECLARE)
 namespace cpu {
 #define MGPU_DECLARE(name) void name(const Call& call, Executor& executor);
 MGPU_OPERATIONS(MGPU_DECLARE)
+MGPU_CPU_OPERATIONS(MGPU_DECLARE)
 #undef MGPU_DECLARE
 }  // namespace cpu
+
+namespace signature {
+#define MGPU_DECLARE(name) extern const Signature name;
+MGPU_CPU_OPERATIONS(MGPU_DECLARE)
+#undef MGPU_DECLARE
+}  // namespace signature
 
 // The first one prepares the kernels of a function on all devices, from the attributes only.
 #define MGPU_DECLARE(name)                                                         \

@@ -285,6 +285,7 @@ class Garbage {
 namespace garbage {
 #define MGPU_GARBAGE(name) void name(Garbage& make);
 MGPU_OPERATIONS(MGPU_GARBAGE)
+MGPU_CPU_OPERATIONS(MGPU_GARBAGE)
 MGPU_CUDA_OPERATIONS(MGPU_GARBAGE)
 MGPU_FUNCTION_OPERATIONS(MGPU_GARBAGE)
 #undef MGPU_GARBAGE
@@ -501,6 +502,26 @@ void reduce_rows(Garbage& make) {
   make.into(types.element, rows, width);
   make.indices(m, n);
   make.flip() ? make.numbers(n, rows) : make.absent();
+  make.count(n);
+  make.result(types.result, {m, width});
+}
+
+void gathered_rows(Garbage& make) {
+  const bool weighted = make.flip();
+  OperatorTypes types{make.key_type(), {}};
+  if (weighted) {
+    make.attribute("op", 0, 0);
+    make.attribute("wide", 0, 0);
+    types.result = types.element;
+  } else {
+    types = reduction_types(make);
+  }
+  const int64_t n = make.length(), m = make.length(), groups = make.draw(1, 3), width = groups * make.draw(0, 40);
+  const int64_t items = make.flip() ? make.length() : 0;
+  make.into(types.element, n, width);
+  make.indices(m, n);
+  items > 0 ? make.numbers(items, n) : make.absent();
+  weighted ? make.into(types.element, items > 0 ? items : n, groups) : make.absent();
   make.count(n);
   make.result(types.result, {m, width});
 }
@@ -736,6 +757,7 @@ void survives(const char* name, void (*function)(const Call&, cpu::Executor&), v
 TEST(every_handler_survives_garbage) {
 #define MGPU_SURVIVES(name) survives(#name, &cpu::name, &garbage::name);
   MGPU_OPERATIONS(MGPU_SURVIVES)
+  MGPU_CPU_OPERATIONS(MGPU_SURVIVES)
 #undef MGPU_SURVIVES
 }
 
@@ -816,6 +838,7 @@ TEST(every_handler_refuses_what_it_does_not_take) {
 TEST(every_handler_tells_of_failed_allocations_and_works_again) {
 #define MGPU_TELLS(name) tells_of_failed_allocations(#name, &cpu::name, &garbage::name);
   MGPU_OPERATIONS(MGPU_TELLS)
+  MGPU_CPU_OPERATIONS(MGPU_TELLS)
 #undef MGPU_TELLS
   std::printf("  %d allocations failed\n", static_cast<int>(failed_allocations));
   CHECK(kThreadSanitizer || failed_allocations > 2000);

@@ -39,11 +39,23 @@ struct ReduceRowsOperands : OperatorOperands {
   ReduceRowsOperands(const Call& call, const Arguments& in);
 
   SegmentEnds ends() const { return {segments}; }
+  bool is_empty() const { return segments.rows * segments.heads_count * sources.width == 0; }
 
   // What CUDA runs: plan.h. Elements are read `vector` at a time.
   RowTiling tiling(int vector) const;
   struct Scratch;
   Scratch layout(Workspace& workspace, int64_t state_bytes) const;
+};
+
+// The same with weights [.., items, groups], of x's type, or absent: of each group of neighbouring columns. Sums alone
+// have them.
+struct GatheredRowsOperands : ReduceRowsOperands {
+  const void* weights = nullptr;
+  int64_t groups = 0;
+
+  explicit GatheredRowsOperands(const ReduceRowsOperands& unweighted) : ReduceRowsOperands(unweighted) {}
+  explicit GatheredRowsOperands(const Call& call);
+  GatheredRowsOperands(const Call& call, const Arguments& in);
 };
 
 }  // namespace mgpu

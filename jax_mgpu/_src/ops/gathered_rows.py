@@ -1,9 +1,9 @@
 """Segments of rows that are gathered, weighted, or both: pooled embeddings, sparse times dense, messages.
 
 Sums, and other operators that need no position, are one operation over the table. Its derivatives are again sums: by
-row for the table, dots of rows for weights. Today it is composed of a gather and `reduce_rows`. A kernel that reads,
-weights and adds a row at once would replace only `_fallback`. All other operators combine rows that are gathered first,
-without the dropped ones.
+row for the table, dots of rows for weights. On a CPU, a kernel reads, weights and adds a row at once. Elsewhere the
+operation is composed of a gather and `reduce_rows`. All other operators combine rows that are gathered first, without
+the dropped ones.
 """
 
 from __future__ import annotations
@@ -399,8 +399,8 @@ _gathered_rows = _GatheredRows(
     attributes={"op": Kind, "wide": bool},
     shapes=_shapes,
     fallback=_fallback,
-    only="",
-    is_registered=False,
+    streamed=("x", "indices", "weights"),
+    only="cpu",
 )
 _gathered_rows.def_jvp(_jvp)
 _gathered_rows.def_transpose("x", _transpose_x)
