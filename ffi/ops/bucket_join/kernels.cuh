@@ -1,9 +1,9 @@
 // The kernels of bucket_join. A block puts a bucket's rows of b into a table in shared memory and looks up the bucket's
-// rows of a in it, a chunk at a time. Chunks beyond the first of a bucket are taken by blocks of their own, so that one
-// frequent key of a keeps many of them busy.
+// rows of a in it, a chunk at a time. Separate blocks take the chunks beyond the first of a bucket, so that many of
+// them share one frequent key of a.
 //
-// The table has a slot for each value of the next bits of the codes, so that all of it is in the order of the codes,
-// and in that of b's rows where they are equal: the partners of a row of a are a range of it.
+// The table has a slot for each value of the next bits of the codes. So the whole table is sorted by code, and by b's
+// rows among equal codes: the partners of a row of a are a range of it.
 #pragma once
 
 #include "algorithm/partition_point.h"
@@ -25,7 +25,7 @@ static_assert(kBucketCapacity == kThreads * kItems && kBucketChunk == kThreads *
 static_assert(kThreadWords == 4, "a thread scans its counters as one vector");
 static_assert(kBucketCapacity < 1 << 15, "a counter has 16 bits, and so has a place in the table");
 
-// As many blocks as find room in the shared memory of a multiprocessor.
+// As many blocks as fit the shared memory of a multiprocessor.
 constexpr int resident_blocks_wanted() {
 #if !defined(__CUDA_ARCH__)
   return kBucketBlocks;
@@ -43,14 +43,14 @@ constexpr int32_t kLargest = 0x7fffffff;
 struct BucketShared {
   uint32_t codes[kBucketCapacity];
   int32_t rows[kBucketCapacity];
-  // Of each slot first how many entries it has, then the place of its first one; two of them a word. Behind them the
-  // number of all entries.
+  // For each slot, first the number of its entries, then the place of its first one; two slots per word. The number of
+  // all entries follows.
   alignas(16) uint32_t begins[kSlots / 2 + 4];
   int sums[kWarps];
   unsigned long long first_slot;
 };
 
-// Places in the table, one of each item of a thread, two in a register.
+// Places in the table, one for each item of a thread, two per register.
 struct PackedPlaces {
   uint32_t words[kItems / 2];
   __device__ __forceinline__ int get(int k) const { return static_cast<int>(words[k / 2] >> k % 2 * 16 & 0xffff); }
@@ -63,7 +63,7 @@ class BucketTable {
  public:
   __device__ BucketTable(BucketShared& shared, int bucket_bits) : shared_(shared), bucket_bits_(bucket_bits) {}
 
-  // Makes the table of `count` entries, at most kBucketCapacity. By all threads of the block; the last step is a
+  // Makes the table of `count` entries, at most kBucketCapacity. All threads of the block call it; the last step is a
   // barrier.
   __device__ __forceinline__ void build(const uint32_t* codes, const int32_t* rows, int count) {
     const auto thread = static_cast<int>(threadIdx.x);
@@ -76,7 +76,7 @@ class BucketTable {
     }
     *counters = make_uint4(0, 0, 0, 0);
     __syncthreads();
-    PackedPlaces places{};  // first among the entries of its slot, in the order of their arrival
+    PackedPlaces places{};  // first the number among the entries of its slot, in order of arrival
 #pragma unroll
     for (int k = 0; k < kItems; ++k) {
       if (k * kThreads + thread >= count) continue;
@@ -85,7 +85,7 @@ class BucketTable {
       places.set(k, static_cast<int>(atomicAdd(shared_.begins + at / 2, 1u << shift) >> shift & 0xffff));
     }
     __syncthreads();
-    int32_t row[kItems];  // on their way while the counters are scanned
+    int32_t row[kItems];  // in flight while the counters are scanned
 #pragma unroll
     for (int k = 0; k < kItems; ++k) {
       const int i = k * kThreads + thread;
@@ -104,7 +104,7 @@ class BucketTable {
       sort(count);
       return;
     }
-    // Each entry counts those of its slot that come before it, if it is not alone.
+    // Each entry counts the entries of its slot that come before it, unless it is alone.
     unsigned company = 0;
 #pragma unroll
     for (int k = 0; k < kItems; ++k) {
@@ -130,7 +130,7 @@ class BucketTable {
     __syncthreads();
   }
 
-  // The entries of a code: the place of the first, and how many they are.
+  // The entries of a code: the place of the first, and their number.
   __device__ __forceinline__ void find(uint32_t code, int& first, int& number) const {
     const int at = slot(code);
     const int end = begin(at + 1);
@@ -146,8 +146,8 @@ class BucketTable {
     return reinterpret_cast<const uint16_t*>(shared_.begins)[slot];
   }
 
-  // Turns the numbers of entries, of which a thread has those of a few slots, into the places where they begin. Gives
-  // whether a list is longer than entries should put in order by themselves. Ends with a barrier.
+  // Scans the numbers of entries, of which a thread has those of a few slots, into the places where they begin. Returns
+  // whether a list is too long for entries to order themselves. Ends with a barrier.
   __device__ __forceinline__ bool count_to_begins(uint4* counters) {
     int sum = 0, longest = 0;
     for_each_word(counters, [&](uint32_t& word) {
@@ -157,7 +157,7 @@ class BucketTable {
     });
     const auto [before, all] = sum_block<kWarps>(shared_.sums, sum);
     auto next = static_cast<uint32_t>(before);
-    // They are read again: the rows take the registers now.
+    // They are read again, as the rows take the registers now.
     *counters = for_each_word(counters, [&](uint32_t& word) {
       const uint32_t second = next + (word & 0xffff);
       const uint32_t pair = next | second << 16;
@@ -178,8 +178,8 @@ class BucketTable {
     return words;
   }
 
-  // Sorts all entries, and ends with a barrier. Those of a bucket share the bits before the slot's, so their order is
-  // that of the slots too.
+  // Sorts all entries, and ends with a barrier. The codes of a bucket share the bits above the slot's, so sorting by
+  // code also sorts by slot.
   __device__ void sort(int count) {
     using Entry = SortedEntry<uint32_t>;
     const auto thread = static_cast<int>(threadIdx.x);
@@ -213,10 +213,10 @@ struct BucketPart {
   int chunk;
 };
 
-// What a row of a found, in a word: where its partners begin in the table, and how many rows of the output it makes.
+// A row of a's result, in one word: where its partners begin in the table, and the number of its output rows.
 constexpr uint32_t kLone = 0xffffu << 16;  // instead of where they begin
 
-// Joins a part. By all threads of the block.
+// Joins a part. All threads of the block call it.
 __device__ __forceinline__ void join_part(const BucketJoinOperands& operands, int problem, BucketPart part,
                                           unsigned long long* counters, BucketShared& shared) {
   const BucketSide a = operands.a_side(problem);
@@ -257,7 +257,7 @@ __device__ __forceinline__ void join_part(const BucketJoinOperands& operands, in
     made += static_cast<int>(found[k] & 0xffff);
   }
 
-  // The block takes its slots of the output, then each warp its own, row of a by row of a.
+  // The block claims its slots of the output, then each warp claims its own, in the order of the rows of a.
   const auto [before, all] = sum_block<kWarps>(shared.sums, made);
   if (thread == 0) shared.first_slot = atomicAdd(counters + problem, static_cast<unsigned long long>(all));
   const int warp_before = __shfl_sync(~0u, before, 0);
@@ -265,7 +265,7 @@ __device__ __forceinline__ void join_part(const BucketJoinOperands& operands, in
   const auto first_slot = static_cast<int64_t>(shared.first_slot) + warp_before;
   int32_t* const a_out = operands.a_rows + int64_t{problem} * operands.size + first_slot;
   int32_t* const b_out = operands.b_rows + int64_t{problem} * operands.size + first_slot;
-  // No row of the output has a slot from here on.
+  // From here on, no row has a slot in the output.
   const auto room = static_cast<int>(clamp<int64_t>(operands.size - first_slot, 0, kLargest));
   const auto put = [&](int slot, int32_t a_row, uint32_t its_found, int rank) {
     if (slot >= room) return;
@@ -282,7 +282,7 @@ __device__ __forceinline__ void join_part(const BucketJoinOperands& operands, in
       slot += __popc(makers);
       continue;
     }
-    // The lanes take slots that lie side by side, and look for the row of a that makes each.
+    // Lanes take consecutive slots, and find the row of a that each belongs to.
     const int up_to = sum_up_to(number);
     const int total = __shfl_sync(~0u, up_to, kWarp - 1);
     for (int first = 0; first < total && slot + first < room; first += kWarp) {
@@ -301,7 +301,7 @@ __device__ __forceinline__ void join_part(const BucketJoinOperands& operands, in
   }
 }
 
-// A block a bucket; then those that share the chunks of a beyond the first of a bucket.
+// One block per bucket; then blocks that share the chunks of a beyond the first of a bucket.
 static __global__ void __launch_bounds__(kThreads, resident_blocks_wanted())
     join_buckets(const __grid_constant__ BucketJoinOperands operands, unsigned long long* counters) {
   start_next_kernel();
@@ -309,7 +309,7 @@ static __global__ void __launch_bounds__(kThreads, resident_blocks_wanted())
   const auto buckets = static_cast<int>(operands.buckets());
   const auto blocks = static_cast<unsigned>(operands.blocks());
   const auto problem = static_cast<int>(blockIdx.x / blocks);
-  // Of those beyond the first ones of their buckets; from -buckets to -1 it is a first one.
+  // The number among the chunks beyond the first ones; from -buckets to -1, it is a first chunk.
   int chunk = static_cast<int>(blockIdx.x % blocks) - buckets;
 #pragma unroll 1
   for (;;) {
@@ -329,7 +329,7 @@ static __global__ void __launch_bounds__(kThreads, resident_blocks_wanted())
   }
 }
 
-// The counts, and nothing behind the rows.
+// Writes the counts, and fills the slots after the rows.
 static __global__ void finish_counts(const __grid_constant__ BucketJoinOperands operands,
                                      const unsigned long long* counters) {
   wait_for_last_kernel();

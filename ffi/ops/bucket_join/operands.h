@@ -1,5 +1,5 @@
 // The call of bucket_join as its kernels see it: the pairs of rows of two tables whose codes are equal. Rows are in
-// buckets by the highest bits of their codes, and a bucket of b fits the fast memory of a block.
+// buckets by the highest bits of their codes, and a bucket of b fits the shared memory of a block.
 #pragma once
 
 #include "algorithm/index_vector.h"
@@ -15,7 +15,7 @@ constexpr int kBucketCapacity = 1 << 12;  // rows of b
 constexpr int kBucketChunk = 1 << 12;     // rows of a
 constexpr int kBucketSlotBits = 12;
 
-// The slot of a code in the table of its bucket: the bits that follow those of the bucket.
+// The slot of a code in its bucket's table: the bits after those of the bucket.
 MGPU_HOST_DEVICE int bucket_slot(uint32_t code, int bucket_bits) {
   return static_cast<int>(code << bucket_bits >> (32 - kBucketSlotBits));
 }
@@ -24,10 +24,10 @@ MGPU_HOST_DEVICE int bucket_slot(uint32_t code, int bucket_bits) {
 struct BucketSide {
   const uint32_t* codes;
   const int32_t* rows;
-  const int32_t* bounds;  // of the buckets, one more than these
+  const int32_t* bounds;  // of the buckets, one more than their number
   int64_t length;
 
-  // The positions of a bucket: inside the table, whatever the bounds are.
+  // The positions of a bucket, which are inside the table for any bounds.
   MGPU_HOST_DEVICE Range<int64_t> bucket(int64_t number) const {
     const int64_t begin = clamp<int64_t>(bounds[number], 0, length);
     return {begin, clamp<int64_t>(bounds[number + 1], begin, length)};
@@ -35,14 +35,14 @@ struct BucketSide {
 };
 
 // Operands: a_codes [.., n_a] and b_codes [.., n_b], uint32, in buckets by their highest bits; a_rows [.., n_a] and
-// b_rows [.., n_b], which go with them, in ascending order where codes are equal; a_bounds and b_bounds
-// [.., 2^bits + 1], where the buckets begin, and the last one ends; extra_chunks [.., 2^bits + 1], how many chunks of
-// kBucketChunk rows beyond the first one the buckets of a before each have. All but codes are int32. Attributes: size,
-// keep_a: whether a row of a without a partner makes a row of its own. Results: a_rows [.., size] and b_rows
-// [.., size], the rows of each pair, -1 for b's where there is none, and both -1 past the count; count [..], which may
-// exceed the size. Rows come in any order, but those of one row of a stand together, in the order of b's.
+// b_rows [.., n_b], the row of each code, ascending among equal codes; a_bounds and b_bounds [.., 2^bits + 1], where
+// the buckets begin, and the last one ends; extra_chunks [.., 2^bits + 1], for each bucket of a, the number of chunks
+// of kBucketChunk rows beyond the first one in earlier buckets. All but codes are int32. Attributes: size, keep_a:
+// whether a row of a without a partner makes a row of its own. Results: a_rows [.., size] and b_rows [.., size], the
+// rows of each pair, -1 for a missing row of b, and both -1 past the count; count [..], which may exceed the size. Rows
+// come in any order, but those of one row of a are consecutive, in the order of b's.
 //
-// Of a bucket of b the first kBucketCapacity rows count.
+// Only the first kBucketCapacity rows of a bucket of b count.
 struct BucketJoinOperands {
   int64_t problems;
   int64_t size;
@@ -69,16 +69,16 @@ struct BucketJoinOperands {
   MGPU_HOST_DEVICE BucketSide a_side(int64_t problem) const { return side(a, a_strides, problem); }
   MGPU_HOST_DEVICE BucketSide b_side(int64_t problem) const { return side(b, b_strides, problem); }
 
-  // A count that its type cannot hold is told as the largest that it can.
+  // A count that does not fit its type is given as the largest number that does.
   MGPU_HOST_DEVICE void set_count(int64_t problem, uint64_t count) const {
     constexpr uint64_t kLargest = 2147483647;
     counts.set(problem, static_cast<int64_t>(counts.wide ? count : minimum(count, kLargest)));
   }
 
-  // Chunks beyond the first of their buckets are no more than these.
+  // The most chunks beyond the first ones of their buckets.
   MGPU_HOST_DEVICE int64_t most_extra_chunks() const { return a.length / kBucketChunk; }
-  // What CUDA runs: plan.h. Blocks of a problem are one a bucket, then those that share these chunks; scratch memory is
-  // how many rows each problem has.
+  // The launch on CUDA (plan.h): one block per bucket, then blocks that share the extra chunks. Scratch memory holds
+  // each problem's number of rows.
   MGPU_HOST_DEVICE int64_t extra_blocks() const;
   MGPU_HOST_DEVICE int64_t blocks() const;
   unsigned long long* layout(Workspace& workspace) const;

@@ -1,5 +1,5 @@
-// The calls of bulk_remove and bulk_insert as their kernels see them: one load-balancing search, with the positions
-// drifting by one from object to object.
+// The calls of bulk_remove and bulk_insert as their kernels see them: one load-balancing search, with positions that
+// drift by one from object to object.
 #pragma once
 
 #include "ops/load_balance/operands.h"
@@ -12,7 +12,7 @@ namespace mgpu {
 struct BulkOperands {
   WorkList work;
   Rows x;
-  Rows values{};  // of an insertion
+  Rows values{};  // of insertions
   Fill fill;
   Rows out;
 

@@ -23,14 +23,14 @@ struct BulkRoute {
 
   template <int kRowBytes, typename Tile>
   __device__ auto of_tile(const Tile& tile) const {
-    const int64_t before = tile.before - tile.row.first + 1;  // items removed or inserted left of the tile
+    const int64_t before = tile.before - tile.row.first + 1;  // items removed or inserted before the tile
     const int64_t origin = kInserts ? tile.begin - before : tile.begin + before;
     const char* const x_rows = x.of_problem(tile.problem) + origin * width_of<kRowBytes>(x);
     const char* const value_rows =
         values.of_problem(kInserts ? tile.problem : 0) + tile.before * width_of<kRowBytes>(values);
     char* const out_rows = out_row<kRowBytes>(tile, 0);
     return [=, this, &tile](int i, auto mark, bool is_made) {
-      // rows of x are counted from `origin`, in the marks' width
+      // rows of x are counted from `origin`, in the type of the marks
       using Row = std::conditional_t<sizeof(mark) == 4, int, int64_t>;
       constexpr int64_t kFar = int64_t{1} << (8 * sizeof(Row) - 2);
       const Row begin = static_cast<Row>(clamp(-origin, -kFar, kFar));

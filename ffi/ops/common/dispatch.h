@@ -22,7 +22,7 @@ constexpr int mantissa_bits(DType dtype) {
   }
 }
 
-// Calls visit(order) with the order of keys of this type: seven kinds for twelve types.
+// Calls visit(order) with the order of keys of this type: seven orders for twelve types.
 template <typename Visit>
 void dispatch_order(const Call& call, DType dtype, bool descending, Visit visit) {
   call.expect(is_key(dtype), "keys of a type without an order");

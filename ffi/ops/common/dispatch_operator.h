@@ -6,7 +6,7 @@
 
 namespace mgpu {
 
-// Calls visit(operator) with the sum or product of this type: eight kinds for twelve types.
+// Calls visit(operator) with the sum or product of this type: eight operators for twelve types.
 template <ArithmeticKind kKind, typename Visit>
 void dispatch_arithmetic(const Call& call, DType dtype, bool multiply, Visit visit) {
   switch (dtype) {
@@ -26,8 +26,8 @@ void dispatch_arithmetic(const Call& call, DType dtype, bool multiply, Visit vis
   }
 }
 
-// Calls visit(operator) with a minimum or maximum, or the index of one, over positions below `positions`: a kind for
-// each width of element, and one more for 32-bit elements of more positions than 32 bits can count.
+// Calls visit(operator) with a minimum or maximum, or the index of one, over positions below `positions`: one operator
+// for each width of element, and one more for 32-bit elements with more positions than 32 bits can count.
 template <typename Visit>
 void dispatch_extremum(const Call& call, OperatorKind kind, DType dtype, int64_t positions, Visit visit) {
   call.expect(is_number(dtype), "x: expected an integer or float type");
@@ -50,7 +50,7 @@ void dispatch_extremum(const Call& call, OperatorKind kind, DType dtype, int64_t
   }
 }
 
-// Calls visit(operator) with a bitwise operator: a kind for each width.
+// Calls visit(operator) with a bitwise operator: one for each width.
 template <typename Visit>
 void dispatch_bitwise(const Call& call, OperatorKind kind, DType dtype, Visit visit) {
   const bool is_bool = dtype == DType::boolean;
@@ -74,8 +74,8 @@ void dispatch_logsumexp(const Call& call, DType dtype, Visit visit) {
   }
 }
 
-// Calls visit(operator) with the sum or product of elements whose results are states of a wider type: of 16-bit floats
-// float32, of integers the 32 or 64 bits of their sign.
+// Calls visit(operator) with the sum or product of elements whose results are states of a wider type: float32 for
+// 16-bit floats, 32 or 64 bits of the same signedness for integers.
 template <ArithmeticKind kKind, typename Visit>
 void dispatch_wide(const Call& call, DType dtype, DType result, bool multiply, Visit visit) {
   const auto dispatch_integer = [&](auto element, DType word, DType long_word) {
@@ -117,7 +117,7 @@ void dispatch_operator(const Call& call, OperatorKind kind, DType dtype, int64_t
     case OperatorKind::kAnd:
     case OperatorKind::kOr:
     case OperatorKind::kXor: return dispatch_bitwise(call, kind, dtype, visit);
-    case OperatorKind::kLogsumexp: break;  // of reductions alone
+    case OperatorKind::kLogsumexp: break;  // only for reductions
   }
   call.fail("op: expected 0 to 8");
 }

@@ -1,4 +1,4 @@
-// What reductions and scans have alike.
+// The common part of reductions and scans.
 #pragma once
 
 #include "algorithm/operators.h"
@@ -12,20 +12,20 @@ struct Array;
 struct Call;
 class Workspace;
 
-// What every call with an operator has: the elements [.., n], or rows [.., n, width] of them, the segments they fall
-// into, and the operator.
+// The common part of calls with an operator: the elements [.., n], or rows [.., n, width] of them, their segments, and
+// the operator.
 struct OperatorOperands {
   OperatorKind kind;
   DType dtype;
   DType sum_dtype;  // of results of sums and products, which may be wider than the elements
   Segments segments;
   const void* x;
-  int64_t positions;  // what those that an operator is given lie below
+  int64_t positions;  // the positions that an operator gets are below this
 
   OperatorOperands(const Call& call, const Array& elements, const Array* heads, const Array* count, int own_rank = 1);
 
-  // Calls visit(operator), of a few kinds. With kMerged, sum and product are one type of operator. dispatch_operator.h
-  // defines it.
+  // Calls visit(operator), for a few types of operators. With kMerged, sum and product have one type.
+  // dispatch_operator.h defines it.
   template <bool kMerged, typename Visit>
   void dispatch(const Call& call, Visit visit) const;
 
@@ -36,7 +36,7 @@ struct OperatorOperands {
   int64_t state_bytes(const Call& call) const;
 };
 
-// Where results go: items of the operator's own type, or indices of 32 or 64 bits.
+// The array of results: items of the operator's own type, or indices of 32 or 64 bits.
 template <typename Operator>
 struct ResultVector {
   using Result = typename Operator::Result;
@@ -55,7 +55,7 @@ struct ResultVector {
   }
 };
 
-// The same of items in an array a leaf.
+// The same for items with one array per leaf.
 template <typename Operator>
   requires IsItem<typename Operator::Result>
 struct ResultVector<Operator> {
@@ -75,7 +75,7 @@ struct ResultVector<Operator> {
   }
 };
 
-// The kind of a scan. Compiled functions are compiled for one.
+// The kind of a scan. A function is compiled for one kind.
 template <typename Operator>
 MGPU_HOST_DEVICE constexpr bool scans_exclusively(bool exclusive) {
   if constexpr (requires { Operator::kExclusive; }) {

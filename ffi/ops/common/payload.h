@@ -1,4 +1,4 @@
-// What an operation carries along with its keys.
+// The payload that an operation carries along with its keys.
 #pragma once
 
 #include "algorithm/common.h"

@@ -1,4 +1,4 @@
-// What the reading of every call needs.
+// Helpers for reading any call.
 #pragma once
 
 #include "algorithm/sorted_pair.h"

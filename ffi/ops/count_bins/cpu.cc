@@ -1,4 +1,4 @@
-// count_bins on the CPU: each task counts a part of a row in bins of its own, and adds them up at the end.
+// count_bins on the CPU: each task counts a part of a row in its own bins, and adds them up at the end.
 #include <algorithm>
 #include <atomic>
 #include <vector>

@@ -38,7 +38,7 @@ struct NumberedBins {
   }
 };
 
-// What an item and an edge are compared as: the code of an integer, or a float.
+// The form in which an item and an edge are compared: the code of an integer, or a float.
 template <typename Order>
 struct Comparable {
   using Word = typename Order::Word;
@@ -63,8 +63,8 @@ struct Comparable<FloatOrder<Word_>> {
   __device__ static Value greatest() { return static_cast<Value>(__int_as_float(0x7f800000)); }
 };
 
-// Slots, into which the values from the lowest edge to the highest are cut: a number that never falls where a value
-// rises, from 0 up to, not including, as many as were asked for.
+// Slots that divide the values from the lowest edge to the highest: a number that never decreases as a value increases,
+// from 0 up to, not including, the requested number.
 template <typename Value>
 struct IntegerSlots {
   Value lowest = 0;
@@ -76,7 +76,7 @@ struct IntegerSlots {
   __device__ __forceinline__ unsigned operator()(Value x) const { return static_cast<unsigned>((x - lowest) >> shift); }
 };
 
-// Those of a float: the bits of it, which rise with it, cut it into slots that spread by factors.
+// Slots of a float by its bits, which increase with it: they grow with the magnitude.
 template <typename Value>
 struct SpreadSlots {
   unsigned lowest = 0;
@@ -94,8 +94,8 @@ struct SpreadSlots {
   }
 };
 
-// The bits of scale * x + offset, near 2^23, are steps of one: slots of one width. The bits of a float that is not
-// positive do not rise with it, so all are to be: then `fits` is true.
+// The bits of scale * x + offset, near 2^23, change in steps of one: slots of equal width. The bits of a float increase
+// with it only if it is positive, so all must be: then `fits` is true.
 template <typename Value>
 struct EvenSlots {
   float scale = 0, offset = 0;
@@ -118,7 +118,7 @@ struct EvenSlots {
   }
 };
 
-// A table has for each slot the edges in it: none in most, one in others, so that an item is compared with one edge.
+// A table has the edges in each slot: none in most, one in others, so an item is compared with one edge.
 template <typename Order>
 struct BinsBetweenEdges {
   using Item = typename Order::Word;
@@ -126,7 +126,7 @@ struct BinsBetweenEdges {
   using Value = typename Comparable<Order>::Value;
   struct Slot {
     Value edge;
-    int bin;  // of what is not below the edge; what is below is in the one before; or negative: the edges to search
+    int bin;  // of items not below the edge; those below are in the previous one; or negative: the edges to search
   };
   static constexpr int kThreadSlots = kEdgeSlots / kThreads;
   static constexpr int kWarps = kThreads / kWarp;
@@ -141,7 +141,7 @@ struct BinsBetweenEdges {
 
   Order order;
 
-  // By all threads of the block: visit(bin_of) counts the items.
+  // All threads of the block call it: visit(bin_of) counts the items.
   template <typename Visit>
   __device__ void with_bins(const CountTask& task, int64_t row, void* memory, Visit visit) const {
     Shared& table = *static_cast<Shared*>(memory);
@@ -169,7 +169,7 @@ struct BinsBetweenEdges {
   }
 
  private:
-  // Edges that share the slot of the one before.
+  // Edges that share the slot of the previous edge.
   template <typename Slots>
   __device__ static int crowding(const Shared& table, int edges, const Slots& slots) {
     int crowded = 0;
@@ -212,7 +212,7 @@ struct BinsBetweenEdges {
     if (!(value >= lowest && value <= highest)) return kNoBin;
     const Slot slot = table.slots[slots(value)];
     if (slot.bin >= 0) return slot.bin - (value < slot.edge);
-    // The edges between the outer ones that are not above the value: some of those in this slot, and all before.
+    // The number of inner edges that are not above the value: some of those in this slot, and all before it.
     int begin = slot.bin >> kCountBits & ((1 << kCountBits) - 1);
     int end = begin + (slot.bin & ((1 << kCountBits) - 1));
     while (begin < end) {
@@ -235,7 +235,7 @@ __device__ inline void add_to(const IndexResult& counts, int64_t i, unsigned cou
   }
 }
 
-// A block a part of a row. The counts are zero before.
+// One block per part of a row. The caller zeroes the counts.
 template <typename Bins>
 __global__ void __launch_bounds__(kThreads) count_parts(const __grid_constant__ CountTask task, Bins bins) {
   using Item = typename Bins::Item;
@@ -283,7 +283,7 @@ __global__ void __launch_bounds__(kThreads) count_parts(const __grid_constant__ 
 
   for (int bin = threadIdx.x; bin < bin_count; bin += kThreads) {
     unsigned sum = 0;
-    // Each thread begins with a copy of its own: they lie in different banks.
+    // Each thread starts with its own copy, in a different bank.
     for (int i = 0; i < copies; ++i) sum += counters[bin * copies + ((i + threadIdx.x) & (copies - 1))];
     if (sum > 0) add_to(operands.counts, row * bin_count + bin, sum);
   }

@@ -1,4 +1,4 @@
-// The call of count_bins as its kernels see it: how many items of each row lie in each of a few bins.
+// The call of count_bins as its kernels see it: the number of items of each row in each of a few bins.
 #pragma once
 
 #include "algorithm/index_vector.h"
@@ -8,9 +8,9 @@ namespace mgpu {
 
 struct Call;
 
-// Operands: x [.., n]; edges [.., m] in order, or absent. Results: counts [.., bins]. With edges there is a bin between
-// each two neighbours, which has its lower edge and not its upper one, but the last, which has both: x are keys, and a
-// NaN is in no bin. Without edges x are the bins' numbers, int32 or int64. An item in no bin is not counted.
+// Operands: x [.., n]; edges [.., m], sorted, or absent. Results: counts [.., bins]. With edges, each two neighbours
+// bound a bin that includes its lower edge but not its upper one; the last bin includes both. x are keys, and a NaN is
+// in no bin. Without edges, x are the bins' numbers, int32 or int64. An item in no bin is not counted.
 struct CountBinsOperands {
   bool has_edges;
   DType item_type;

@@ -16,10 +16,10 @@ namespace mgpu {
 struct Call;
 class Workspace;
 
-// Operands: the leaves of the items [.., n, *], the arrays that the function has captured, heads [.., m] or absent,
-// count [.., 1] or absent. Results: the leaves of what the operation gives. Attributes: the numbers of the first two
-// (leaves, captures), of the leaves of a result (results) and the bytes of all of them (result_bytes), of the batch
-// axes (batch_rank), and the sizes of an item (ItemShape) and of a state.
+// Operands: the leaves of the items [.., n, *], the arrays that the function captured, heads [.., m] or absent, count
+// [.., 1] or absent. Results: the leaves of the operation's results. Attributes: the numbers of the first two (leaves,
+// captures), of the leaves of a result (results) and the bytes of all of them (result_bytes), of the batch axes
+// (batch_rank), and the sizes of an item (ItemShape) and of a state.
 struct FunctionOperands {
   ItemShape shape;
   int64_t state_bytes;
@@ -29,7 +29,7 @@ struct FunctionOperands {
   Captures captures{};
   bool aligned = true;  // all leaves
 
-  // Of a call that gives so many results, each of all leaves.
+  // For a call with this many results, each of all leaves.
   explicit FunctionOperands(const Call& call, int outputs = 1);
 
   bool rows_aligned() const { return aligned && (segments.rows == 1 || segments.length % shape.vector() == 0); }
@@ -37,7 +37,7 @@ struct FunctionOperands {
   // The leaves of `items` results, from a call's result `first` on.
   std::vector<void*> results(const Call& call, size_t first, int64_t items) const;
 
-  // As kernels take them.
+  // In the form that kernels take.
   ItemArrays<AnyItem> sources() const;
   static ResultVector<AnyOperator> targets(const std::vector<void*>& leaves);
   AnyOperator op() const { return {captures, segments.length}; }
@@ -78,7 +78,7 @@ struct ReduceFunctionOperands : FunctionOperands {
 
   explicit ReduceFunctionOperands(const Call& call);
 
-  // A block's items, as many for each of its warps.
+  // A block's items, the same number for each of its warps.
   int64_t chunk_items() const {
     const int64_t least = int64_t{256} * shape.vector();
     int64_t items = maximum<int64_t>(kReduceChunkBytes / shape.packed / least, 1) * least;

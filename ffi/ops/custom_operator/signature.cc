@@ -8,7 +8,7 @@
 
 namespace mgpu {
 
-// Bytes of an item or a state, beyond those of any function.
+// Bytes of an item or a state, more than any function has.
 constexpr int64_t kMostItemBytes = 1 << 12;
 
 FunctionOperands::FunctionOperands(const Call& call, int outputs) {

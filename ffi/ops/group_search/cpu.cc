@@ -32,7 +32,7 @@ struct Search {
     return {minimum(part * width, walk.slots()) - before[0], minimum((part + 1) * width, walk.slots()) - before[1]};
   }
 
-  // Held apart, parts of cuts that are not in order have each row once too, and no two write one place.
+  // Clamped, so that even if cuts are not sorted each row is in exactly one part, and no two parts write one place.
   void split() {
     splits.resize(operands.problems * (parts + 1));
     cpu::parallel_for(executor, operands.problems, [&](int64_t problem) {
@@ -48,7 +48,7 @@ struct Search {
     });
   }
 
-  // First the last row of b of each group in each part, then before it.
+  // First the last row of b of each group in each part, then that before each part.
   void find_lasts() {
     lasts.assign(operands.problems * parts * kGroupTable, -1);
     cpu::parallel_for(executor, operands.problems * parts, [&](int64_t task) {

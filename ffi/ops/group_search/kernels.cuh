@@ -1,11 +1,11 @@
-// The kernels of group_search. The walk along the rows of both sides is cut into parts, one a resident block, each of
-// which has a table in shared memory: the last row of b of each group. A first kernel finds the last rows of each part,
-// a second one those before it, and then each block walks its part in tiles.
+// The kernels of group_search. The walk along the rows of both sides is cut into parts, one per resident block. Each
+// block keeps a table in shared memory: the last row of b of each group. The first kernel finds the last rows of each
+// part, the second one those before each part, and then each block walks its part in tiles.
 //
-// Within a tile all rows of b enter the table before any row of a reads it, a window of 32 at a time. So a row of a may
-// find a row that is after its cut. For that each row of b keeps which rows of its window are of its group, and the
-// last one of its group before the window: a step for each window of the tile that has the group is enough, in
-// whatever order groups come.
+// Within a tile, all rows of b enter the table before any row of a reads it, a window of 32 at a time. So a row of a
+// may find a row after its cut. Therefore each row of b keeps a mask of the rows of its window in its group, and the
+// last one of its group before the window: one step for each window of the tile that has the group is enough, for any
+// order of groups.
 #pragma once
 
 #include "algorithm/segments.h"
@@ -20,11 +20,11 @@ constexpr int kItems = kGroupSearchShape.items;
 constexpr int kTile = kGroupSearchShape.tile();
 constexpr int kTableBytes = kGroupTable * sizeof(int32_t);
 constexpr int kSearchBytes = kTableBytes + kTile * (sizeof(int32_t) + sizeof(unsigned));
-constexpr int kSpreadGroups = kWarp;  // of a block that brings the last rows on from part to part
+constexpr int kSpreadGroups = kWarp;  // of a block that carries the last rows from part to part
 constexpr int kSpreadWarps = 32;
 static_assert(kTile % kWarp == 0 && kThreads % kWarp == 0);
 
-// Entries of a block's table: places in the rows of b from the part's first one on, which fit 32 bits.
+// Entries of a block's table: positions in b relative to the part's first row, which fit 32 bits.
 constexpr int32_t kNone = static_cast<int32_t>(0x80000000u);
 constexpr int32_t kFar = kNone + 1;  // of int64 positions: too far before the part
 constexpr uint32_t kNoGroup = ~uint32_t{0};
@@ -40,17 +40,17 @@ struct GroupSearchTask {
   }
 };
 
-// A part of a walk: rows of both sides. With cuts that are not in order, `a` may end before it begins, and others have
-// its rows.
+// A part of a walk: rows of both sides. If cuts are not sorted, `a` may end before it begins, and other parts have its
+// rows.
 struct WalkPart {
   Range<int64_t> a;
   Range<int64_t> b;
 
-  // By the rows of a before it and before the next.
+  // From the rows of a before it and before the next part.
   template <typename Walk>
   __device__ WalkPart(const GroupSearchTask& task, const Walk& walk, int64_t part, Range<int64_t> a)
       : a(a), b{first_slot(task, walk, part) - a.begin, first_slot(task, walk, part + 1) - a.end} {
-    constexpr int64_t kMost = int64_t{1} << 30;  // more are only where cuts are not in order
+    constexpr int64_t kMost = int64_t{1} << 30;  // more occur only if cuts are not sorted
     this->a.end = minimum(a.end, a.begin + kMost);
     b.end = minimum(b.end, b.begin + kMost);
   }
@@ -61,7 +61,7 @@ struct WalkPart {
   }
 };
 
-// A block a part: where it begins, and the last row of each group in it.
+// One block per part: finds where it begins, and the last row of each group in it.
 template <typename Index, bool kForward>
 __global__ void __launch_bounds__(kGroupLastsThreads) find_lasts(const __grid_constant__ GroupSearchTask task) {
   start_next_kernel();
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kGroupLastsThreads) find_lasts(const __grid_co
   const int64_t part_number = blockIdx.x - problem * task.parts;
   const auto walk = task.operands.walk<Index, kForward>(problem);
   for (int group = threadIdx.x; group < walk.groups; group += kGroupLastsThreads) table[group] = kNone;
-  // The first half of each warp searches for the begin, the second one for the end.
+  // The first half of each warp searches for the start, the second half for the end.
   constexpr int kLanes = kWarp / 2;
   const int half = static_cast<int>(threadIdx.x) % kWarp / kLanes;
   const int64_t split =
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kGroupLastsThreads) find_lasts(const __grid_co
   if (threadIdx.x == 0) task.scratch.splits[blockIdx.x] = begin;
   __syncthreads();
 
-  // From the last row on: most of the others then find a later one of their group, and leave the table alone.
+  // From the last row on: most others then find a later row of their group, and leave the table unchanged.
   const auto last_place = static_cast<int32_t>(part.b.size()) - 1 - static_cast<int>(threadIdx.x);
   const uint32_t* const words = walk.b_groups + walk.b_row(part.b.begin);
   for (int32_t first = last_place; first >= 0; first -= kInFlight * kGroupLastsThreads) {
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kGroupLastsThreads) find_lasts(const __grid_co
   }
 }
 
-// Turns the last rows in each part into those before it. A lane has a group, a warp a run of parts.
+// Replaces the last rows in each part by those before it. A lane has a group, a warp a sequence of parts.
 template <typename Index>
 __global__ void __launch_bounds__(kWarp* kSpreadWarps) bring_lasts_on(const __grid_constant__ GroupSearchTask task) {
   wait_for_last_kernel();
@@ -141,12 +141,12 @@ __global__ void __launch_bounds__(kWarp* kSpreadWarps) bring_lasts_on(const __gr
   }
 }
 
-// What a thread reads of a tile: kItems items of a column, kThreads rows apart.
+// The part of a tile that a thread reads: kItems items of a column, kThreads rows apart.
 template <typename Item>
 struct TileColumn {
   Item items[kItems];
 
-  // Of the first `count` rows of a tile whose first one is at `rows`, each kStep items after the one before.
+  // For the first `count` rows of a tile whose first one is at `rows`, each kStep items after the previous one.
   template <int kStep>
   __device__ __forceinline__ void load(const Item* rows, int count, Item rest) {
     const Item* const own = rows + kStep * static_cast<int>(threadIdx.x);
@@ -157,14 +157,14 @@ struct TileColumn {
   }
 };
 
-// A block a part. What the next tile reads is on its way while a tile is worked on.
+// One block per part. The reads of the next tile are in flight while a tile is processed.
 template <typename Index, bool kForward>
 __global__ void __launch_bounds__(kThreads, kGroupSearchBlocks)
     search_parts(const __grid_constant__ GroupSearchTask task) {
   wait_for_last_kernel();
   extern __shared__ __align__(16) int32_t table[];
   int32_t* const entries =
-      table + kGroupTable;  // of a tile's rows of b: the group, then the last row before the window
+      table + kGroupTable;  // for a tile's rows of b: the group, then the last row before the window
   unsigned* const alike = reinterpret_cast<unsigned*>(entries + kTile);  // the rows of the window of the same group
   __shared__ int taken;                                                  // rows of a in the next tile
 
@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(kThreads, kGroupSearchBlocks)
   for (int group = thread; group < walk.groups; group += kThreads) {
     const Index last = task.parts > 1 ? task.lasts<Index>(blockIdx.x)[group] : Index{-1};
     const int64_t place = last - part.b.begin;
-    const bool is_before = last >= 0 && place < 0;  // as it is where cuts are in order
+    const bool is_before = last >= 0 && place < 0;  // normally, if cuts are sorted
     table[group] = !is_before ? kNone : place <= kFar && sizeof(Index) == 8 ? kFar : static_cast<int32_t>(place);
   }
   if (thread == 0) taken = 0;
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(kThreads, kGroupSearchBlocks)
   }
   __syncthreads();
 
-  // Rows are counted from the part's first ones on.
+  // Rows are counted from the part's first ones.
   const int a_size = maximum(static_cast<int>(part.a.size()), 0);
   const int b_size = maximum(static_cast<int>(part.b.size()), 0);
   const Index* const part_cuts = walk.cuts + walk.a_row(part.a.begin);
@@ -199,14 +199,14 @@ __global__ void __launch_bounds__(kThreads, kGroupSearchBlocks)
   const uint32_t* const part_b_words = walk.b_groups + walk.b_row(part.b.begin);
   Index* const part_positions = walk.positions + walk.a_row(part.a.begin) + kStep * thread;
   const auto first_row = static_cast<Index>(walk.b_row(part.b.begin));
-  // A tile: its first rows, how many they are, and of those of a the cuts and groups.
+  // A tile: its first rows and their number, with the cuts and groups of those of a.
   int a = 0, b = 0;
   int a_count = 0, b_count = 0;
   TileColumn<Index> cuts, next_cuts, later_cuts;
   TileColumn<uint32_t> a_words, next_a_words, next_b_words;
   next_cuts.template load<kStep>(part_cuts, a_size, 0);
   for (;;) {
-    // How many rows of a the next tile has: of its slots those that a row of a stands at.
+    // The number of rows of a in the next tile: its slots at which a row of a is.
     const int next_a = a + a_count;
     const int next_b = b + b_count;
     const int a_left = minimum(a_size - next_a, kTile);
@@ -280,7 +280,7 @@ __global__ void __launch_bounds__(kThreads, kGroupSearchBlocks)
     if (slots == 0) break;
     __syncthreads();
 
-    // The next tile, whose rows of b the warps compare, each a window.
+    // The next tile, whose rows of b the warps compare, one window each.
     a = next_a;
     b = next_b;
     a_count = next_a_count;

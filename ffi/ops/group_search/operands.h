@@ -1,5 +1,5 @@
-// The call of group_search as its kernels see it: for each row of a, the row of b that stands nearest to its cut among
-// those of its group.
+// The call of group_search as its kernels see it: for each row of a, the row of b of its group that is nearest to its
+// cut.
 #pragma once
 
 #include "algorithm/index_vector.h"
@@ -11,12 +11,12 @@ namespace mgpu {
 struct Call;
 class Workspace;
 
-// One problem as it is walked: both sides from their first row on or, forward, from their last live one down. So in the
-// order of the walk the row that is looked for is always the last one before the cut. Positions i and j count along the
-// walk: row i of a follows the rows of b before its cut, and stands at slot i + cut(i) of the walk along both.
+// One problem as it is walked: both sides from their first rows on or, forward, from their last live ones down. So in
+// the order of the walk, the sought row is always the last one before the cut. Positions i and j count along the walk:
+// row i of a comes after the rows of b before its cut, at slot i + cut(i) of the walk along both.
 template <typename Index, bool kForward>
 struct GroupWalk {
-  static constexpr int kStep = kForward ? -1 : 1;  // from a row to the next one of the walk
+  static constexpr int kStep = kForward ? -1 : 1;  // from one row of the walk to the next
 
   const Index* cuts;
   const uint32_t* a_groups;
@@ -30,7 +30,7 @@ struct GroupWalk {
   MGPU_HOST_DEVICE int64_t slots() const { return a_live + b_live; }
   MGPU_HOST_DEVICE int64_t a_row(int64_t i) const { return kForward ? a_live - 1 - i : i; }
   MGPU_HOST_DEVICE int64_t b_row(int64_t j) const { return kForward ? b_live - 1 - j : j; }
-  // How far along the walk a cut that was read is behind row `from` of b. Cuts that are no positions in b are anywhere.
+  // The distance along the walk from row `from` of b to a cut. Cuts that are no positions in b may give anything.
   MGPU_HOST_DEVICE Index along(Index cut, int64_t from = 0) const {
     using Word = std::make_unsigned_t<Index>;
     const Word word = kForward ? static_cast<Word>(b_live) - static_cast<Word>(cut) : static_cast<Word>(cut);
@@ -42,8 +42,8 @@ struct GroupWalk {
   // A number below `groups`, or that of no group.
   MGPU_HOST_DEVICE uint32_t group(uint32_t word) const { return word - first_group; }
 
-  // The rows of a among the first `slot` slots. `find(begin, end, before)` is a partition_point, serial or of a warp.
-  // With cuts that are not in order it is some number that leaves a row of b for each other slot.
+  // The number of rows of a among the first `slot` slots. `find(begin, end, before)` is a partition_point, serial or by
+  // a warp. If cuts are not sorted, it is some number that leaves one row of b for each other slot.
   template <typename Find>
   MGPU_HOST_DEVICE int64_t split(int64_t slot, Find find) const {
     return find(maximum<int64_t>(0, slot - b_live), minimum(slot, a_live),
@@ -55,10 +55,10 @@ struct GroupWalk {
 constexpr int kGroupTable = 12288;
 
 // Operands: cuts [.., n], ascending positions in b, from 0 to m; a_groups [.., n] and b_groups [.., m], int32;
-// first_group [.., 1], int32, and group_count [.., 1], at most kGroupTable: rows of other groups than these, from the
-// first one on, have no partner; a_count [.., 1] and b_count [.., 1], which may be absent. Attribute: forward. Result:
-// positions [.., n], the last row of b before the cut that is of the same group or, forward, the first one from the cut
-// on; -1 where there is none. Cuts and positions are of one type.
+// first_group [.., 1], int32, and group_count [.., 1], at most kGroupTable: rows of groups outside this range have no
+// partner; a_count [.., 1] and b_count [.., 1], which may be absent. Attribute: forward. Result: positions [.., n], the
+// last row of b before the cut in the same group or, forward, the first one from the cut on; -1 if there is none. Cuts
+// and positions have one type.
 struct GroupSearchOperands {
   int64_t problems;
   bool forward;
@@ -96,15 +96,15 @@ struct GroupSearchOperands {
             static_cast<Index*>(positions.data) + problem * a_length};
   }
 
-  // The parts of each problem, which are walked at once: at most `most` in all if there are fewer problems, of at least
-  // `least` slots. A place in a part fits 32 bits.
+  // The parts of each problem, which are walked concurrently: at most `most` in all, or one per problem, with at least
+  // `least` slots each. A position in a part fits 32 bits.
   int64_t parts(int64_t most, int64_t least) const {
     const int64_t slots = a_length + b_length;
     const int64_t wanted = minimum(most / maximum<int64_t>(problems, 1), ceil_div(slots, least));
     return maximum(wanted, 1 + (slots >> 30));
   }
 
-  // What CUDA runs: plan.h.
+  // The plan on CUDA (plan.h).
   int64_t cuda_parts(int64_t multiprocessors) const;
   struct Scratch;
   Scratch layout(Workspace& workspace, int64_t parts) const;

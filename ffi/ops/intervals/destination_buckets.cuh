@@ -1,5 +1,5 @@
 // Intervals sorted by the region of the result that they go to: one pass of a radix sort that also adds up their
-// lengths, so that the new order has offsets of its own.
+// lengths, so that the new order has its own offsets.
 #pragma once
 
 #include "cuda/block/partition.cuh"
@@ -28,7 +28,7 @@ struct RegionIntervals {
 
   __device__ int end() const { return static_cast<int>(minimum(work.row(0).live, work.size)); }
 
-  // Broken offsets give any lengths, which give other runs.
+  // Broken offsets give arbitrary lengths, and so other runs.
   __device__ unsigned length(int j, int last, int end) const {
     const int begin = offsets[j];
     const int next = offsets[minimum(j + 1, last)];
@@ -79,8 +79,8 @@ static __global__ void __launch_bounds__(kOrderThreads)
   if (threadIdx.x == 0) atomicAdd(intervals.order.touched, touched);
 }
 
-// Where the regions begin, and whether intervals are so far out of order that it pays to bring them in order: whether
-// those of a block go to more than an eighth of all regions. One block.
+// Finds where the regions begin, and whether intervals are so unordered that sorting them pays: whether those of a
+// block go to more than an eighth of all regions. Launched with one block.
 static __global__ void begin_regions(RegionOrder order, int blocks) {
   __shared__ RegionOrder::Sum sums[RegionOrder::kRegions];
   const int region = threadIdx.x;
@@ -105,8 +105,8 @@ static __global__ void begin_regions(RegionOrder order, int blocks) {
   *order.is_used = *order.touched > int64_t{blocks} * RegionOrder::kRegions / 8;
 }
 
-// Puts a tile of intervals in the order of their regions, and each region's part of it behind what the region has. What
-// blocks there are besides fill the result, which need not wait: these kernels wait for memory, and a fill for its
+// Puts a tile of intervals in the order of their regions, and appends each region's part to that region. Additional
+// blocks fill the result, which need not wait: these kernels are bound by the latency of memory, a fill by its
 // bandwidth.
 static __global__ void __launch_bounds__(kOrderThreads, 4)
     place_intervals(const __grid_constant__ RegionIntervals intervals, const __grid_constant__ ArrayFill fill) {
@@ -161,7 +161,7 @@ static __global__ void __launch_bounds__(kOrderThreads, 4)
   }
   __syncthreads();
 
-  // The lengths in their new order, added up.
+  // Adds up the lengths in their new order.
   const int mine = threadIdx.x * kOrderItems;
   unsigned items = 0;
 #pragma unroll

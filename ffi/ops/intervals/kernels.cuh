@@ -30,7 +30,7 @@ struct ExpandRoute {
   }
 };
 
-// Values of one word are slots themselves, and the outputs are written 16 bytes at a time.
+// Values of one word are the slots themselves, and outputs are written 16 bytes at a time.
 template <typename Word>
 __global__ void __launch_bounds__(kWorkThreads, work_blocks(sizeof(Word)))
     expand_words(const __grid_constant__ WorkList work, const __grid_constant__ WorkTiles tiles,
@@ -52,9 +52,9 @@ __global__ void __launch_bounds__(kWorkThreads, work_blocks(sizeof(Word)))
   }
 }
 
-// Gathers, scatters or both. Distances, from outputs to rows, wrap: uint32_t where that tells all rows from what is no
-// row, which takes half the instructions of uint64_t. Starts are as wide, and are never read by a width that a kernel
-// learns as it runs: such reads left arrays (docs/notes/reliability.md).
+// Gathers, scatters or both. Distances from outputs to rows wrap: uint32_t if that distinguishes valid rows from
+// invalid ones, which takes half the instructions of uint64_t. Starts are as wide, and are never read by a width that a
+// kernel learns at run time: such reads left arrays (docs/notes/reliability.md).
 template <bool kGathers_, bool kScatters_, typename Distance>
 struct MoveRoute {
   static constexpr bool kGathers = kGathers_;
@@ -124,7 +124,7 @@ struct MoveRoute {
   }
 };
 
-// An array that blocks fill with one element: thread i stores every 16 bytes of number i, i + threads, and so on.
+// An array that blocks fill with one element: thread i stores the 16 bytes of number i, i + threads, and so on.
 struct ArrayFill {
   char* out;
   int64_t bytes;

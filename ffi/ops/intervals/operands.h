@@ -12,7 +12,7 @@ struct Starts {
   IndexVector at;
   int64_t stride = 0;
 
-  // Where output `position` of object j lies, for starts of this problem.
+  // The position of output `position` of object j, for starts of this problem.
   MGPU_HOST_DEVICE int64_t target(const WorkRow& row, int64_t problem, int64_t j, int64_t position) const {
     return at.data ? at[problem * stride + j] + (position - row.start(j)) : position;
   }
@@ -30,16 +30,16 @@ struct IntervalExpandOperands {
   WorkTiles layout(Workspace& workspace) const;
 };
 
-// Intervals in the order of the regions of the result that they go to. The pieces of a 32-byte sector, which short
-// intervals write at different times, then meet in the cache, and none is read from memory to be completed.
+// Intervals in the order of the regions of the result that they go to. The parts of a 32-byte sector, which short
+// intervals write at different times, then meet in the cache, so that no sector is read from memory to be completed.
 struct RegionOrder {
   static constexpr int kRegions = 128;
-  // A region's intervals in the low half, their items in the high half, so that both come from one atomic addition.
+  // A region's number of intervals in the low half, of items in the high half, so that one atomic addition counts both.
   using Sum = unsigned long long;
 
   int shift;            // a target's region is target >> shift
   Sum* sums = nullptr;  // [kRegions]
-  Sum* ends = nullptr;  // [kRegions], of the intervals that have their place
+  Sum* ends = nullptr;  // [kRegions], of the intervals placed so far
   int32_t* touched;     // how many regions the intervals of a block go to, summed over the blocks
   int32_t* is_used;     // whether that is so many that the order below is worth making
   int64_t* items;       // of all intervals
@@ -47,41 +47,41 @@ struct RegionOrder {
   int32_t* gather_starts;
   int32_t* scatter_starts;
 
-  // Where there are as many intervals as items, each may have one. Then the items themselves are put in the order of
-  // the regions, with no counts before: a region of `1 << shift` items gets no more, unless intervals overlap.
-  unsigned* unit_counts = nullptr;  // [kRegions], of the items that have come
+  // If there are as many intervals as items, each may have one item. Then the items themselves are put in the order of
+  // the regions, without counting first: a region of `1 << shift` items gets no more, unless intervals overlap.
+  unsigned* unit_counts = nullptr;  // [kRegions], the number of items placed so far
   int32_t* is_mixed = nullptr;      // whether some interval has not one item, or a region would get too many
   void* unit_moves = nullptr;       // [regions << shift] of unit_move_bytes each
 
-  // Whether the items are moved, and nothing is left to do.
+  // Whether the items have been moved, so that nothing is left to do.
   MGPU_HOST_DEVICE bool is_done() const { return is_mixed && *is_mixed == 0; }
 };
 
-// An item and its place.
+// An item and its destination.
 constexpr int64_t unit_move_bytes(int64_t row_bytes) { return row_bytes <= 4 ? 8 : 2 * row_bytes; }
 
-// What interval_gather and interval_move share: output `position` of object j moves row `gather.target` of x to row
-// `scatter.target` of the result.
+// The common part of interval_gather and interval_move: output `position` of object j moves row `gather.target` of x to
+// row `scatter.target` of the result.
 struct IntervalMoveOperands {
   WorkList work;
   Rows x;
   Starts gather;
   Starts scatter;
   bool has_fill;     // rows without a source are filled; otherwise the result keeps what it has
-  const void* into;  // what to copy to the result first, or null
+  const void* into;  // copied to the result first, or null
   Fill background;   // the element to fill the result with first; its address is null where there is none
   Fill fill;
   Rows out;
   bool scatters = false;
 
-  // Whether sums of starts, offsets and positions need 64 bits to tell which rows there are.
+  // Whether sums of starts, offsets and positions need 64 bits to distinguish rows.
   bool is_wide() const {
     constexpr int64_t kTooMany = int64_t{1} << 31;
     return work.offsets.wide || gather.at.wide || scatter.at.wide || maximum(work.size, x.count) >= kTooMany ||
            out.count >= kTooMany;
   }
 
-  // Whether all starts have them. Of no objects none are read.
+  // Whether all starts have 64 bits. Without objects, none are read.
   bool has_wide_starts() const {
     const auto is_wide = [](const Starts& starts) { return !starts.at.data || starts.at.wide; };
     return work.objects == 0 || (is_wide(gather) && is_wide(scatter));
@@ -92,7 +92,7 @@ struct IntervalMoveOperands {
     constexpr int64_t kLeastBytes = int64_t{1} << 25;
     constexpr int64_t kMostBytesAnInterval = 4096;
     const int64_t bytes = out.count * out.row_bytes;
-    // Single items go to a result of just so many bytes in less time as they come.
+    // For a result of exactly this many bytes, single items are faster in input order.
     const bool is_larger = has_as_many() ? bytes > kLeastBytes : bytes >= kLeastBytes;
     return scatters && work.problems == 1 && !is_wide() && !is_wide_row(out.row_bytes) && is_larger &&
            work.objects < int64_t{1} << 30 && bytes <= work.objects * kMostBytesAnInterval;
@@ -101,17 +101,17 @@ struct IntervalMoveOperands {
   // Whether there are as many intervals as items, so that each may have one.
   bool has_as_many() const { return work.objects == work.size; }
 
-  // Whether the intervals of that order may have one item each. Then a region has room for all its places.
+  // Whether the intervals of that order may have one item each. Then a region has room for all its positions.
   bool may_have_units() const { return has_order() && has_as_many() && out.count <= 2 * work.size; }
 
-  // The length that all intervals have if they have the same one, where there are kernels for that length; else 0.
+  // The length of all intervals if they have equal lengths, if there are kernels for that length; else 0.
   int64_t unit_length() const {
     if (work.problems != 1 || work.objects == 0 || is_wide() || is_wide_row(out.row_bytes)) return 0;
     const int64_t length = work.size % work.objects == 0 ? work.size / work.objects : 0;
     return length <= 2 ? length : 0;
   }
 
-  // Whether arrays are larger than what a second cache holds.
+  // Whether arrays are larger than the L2 cache holds.
   bool is_large() const {
     constexpr int64_t kMostItems = int64_t{1} << 22;
     constexpr int64_t kMostBytes = int64_t{1} << 25;
@@ -119,16 +119,16 @@ struct IntervalMoveOperands {
   }
 
   // Whether there are kernels for what may be intervals of that length. Scatters of more items, or of larger arrays,
-  // would take too long where they have other lengths: 2^22 items of zero to two each 97 us for 67.
+  // would take too long if they have other lengths: 2^22 items of zero to two each 97 us instead of 67.
   bool has_likely_units() const {
     constexpr int64_t kMostScattered = int64_t{1} << 21;
     return unit_length() > 0 && (!scatters || (work.size <= kMostScattered && !is_large())) && !has_order();
   }
 
-  // The sweeps over the outputs of such a large gather. Each takes what lies in one part of x, which stays in the
-  // second cache, 50 MB on an H200. There a prototype took 0.29 ms for 2^24 words of 4 bytes in one sweep, 0.21 in two,
-  // 0.20 in three, 0.22 in four. Of larger x, and first of longer words, less of a part is read again. Few outputs read
-  // no part often.
+  // The sweeps over the outputs of such a large gather. Each takes the items in one part of x, which stays in the L2
+  // cache, 50 MB on an H200. There a prototype took 0.29 ms for 2^24 words of 4 bytes in one sweep, 0.21 in two, 0.20
+  // in three, 0.22 in four. For larger x, and even more for longer words, less of a part is read again. With few
+  // outputs, no part is read often.
   int64_t sweeps() const {
     constexpr int64_t kPart = int64_t{1} << 25;
     constexpr int64_t kMost = 3;
@@ -137,13 +137,13 @@ struct IntervalMoveOperands {
     return parts <= (x.row_bytes <= 4 ? 8 : 4) ? minimum(parts, kMost) : 1;
   }
 
-  // Its tiles that have other lengths.
+  // Its tiles with other lengths.
   static constexpr int64_t kUnitTile = 1024;  // outputs
   uint8_t* take_mixed_tiles(Workspace& workspace) const;
 
   RegionOrder take_order(Workspace& workspace) const;
 
-  // The order comes first.
+  // The order is first in the workspace.
   WorkTiles layout(Workspace& workspace) const;
 };
 
@@ -151,9 +151,9 @@ struct IntervalMoveOperands {
 // [.., 1]. Result: [.., size, elements].
 IntervalMoveOperands interval_gather_operands(const Call& call);
 
-// Operands: x [.., n, elements], gather_starts [.., objects] or absent, scatter_starts [.., objects], offsets
-// [.., objects], total [.., 1] or absent, into [.., k, elements] or, where one element fills it, that alone: [1].
-// Result: [.., k, elements].
+// Operands: x [.., n, elements], gather_starts [.., objects] or absent, scatter_starts [.., objects], offsets [..,
+// objects], total [.., 1] or absent, into [.., k, elements] or, if one element fills it, only that: [1]. Result: [..,
+// k, elements].
 IntervalMoveOperands interval_move_operands(const Call& call);
 
 }  // namespace mgpu

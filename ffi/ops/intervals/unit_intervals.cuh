@@ -1,5 +1,5 @@
-// Intervals of one item each, or of one length: an index an item, as in a gather or scatter. The shapes allow it, the
-// offsets tell.
+// Intervals of one item each, or of one length: one index per item, as in a gather or scatter. The shapes allow it; the
+// offsets show whether it holds.
 #pragma once
 
 #include "ops/intervals/destination_buckets.cuh"
@@ -7,20 +7,20 @@
 
 namespace mgpu::cuda {
 
-// An item and its place in the result.
+// An item and its position in the result.
 template <typename Word>
 struct alignas(sizeof(Word) <= 4 ? 8 : 16) UnitMove {
   uint32_t place;
   Word row;
 };
 
-// A tile's part of a region, if all are as large, has 256 bytes.
+// A tile's part of a region, if all parts are equal, has 256 bytes.
 template <typename Word>
 constexpr int kUnitItems = 128 / sizeof(UnitMove<Word>);
 
-// Puts the moves of a tile in the order of their regions, and each region's part of it behind what the region has. Then
-// what is stored at once lies in a part of the result that stays in the second cache: scattered as they come, 2^24
-// items of 4 bytes take 0.75 ms, so 0.34.
+// Puts the moves of a tile in the order of their regions, and appends each region's part to that region. Stores that
+// happen together are then in a part of the result that stays in the L2 cache: scattered in input order, 2^24 items of
+// 4 bytes take 0.75 ms, this way 0.34.
 template <typename Word>
 __global__ void __launch_bounds__(kOrderThreads) put_units_in_order(const __grid_constant__ RegionIntervals intervals,
                                                                     const __grid_constant__ Rows x, int64_t places) {
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kOrderThreads) put_units_in_order(const __grid
   __shared__ unsigned warp_sums[kOrderThreads / kWarp];
   __shared__ unsigned counts[kRegions];
   __shared__ unsigned begins[kRegions];
-  __shared__ unsigned slots[kRegions];  // from ranks in the tile to places in the region
+  __shared__ unsigned slots[kRegions];  // from ranks in the tile to positions in the region
   __shared__ UnitMove<Word> moves[kTile];
   const RegionOrder& order = intervals.order;
   if (threadIdx.x < kRegions) counts[threadIdx.x] = 0;
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kOrderThreads) put_units_in_order(const __grid
   }
 }
 
-// That a block moves; a region has many times as many.
+// The items that a block moves; a region has many times as many.
 constexpr int kMovedItems = 4;
 constexpr int kMovedUnits = kOrderThreads * kMovedItems;
 
@@ -118,13 +118,12 @@ __global__ void __launch_bounds__(kOrderThreads)
   }
 }
 
-// Items that a thread moves where it may be that all intervals have one length: more wait for memory no longer
-// together.
+// The items that a thread moves if all intervals probably have one length: with more, loads no longer overlap.
 constexpr int kUnitMoves = 4;
 constexpr int kUnitTile = kUnitMoves * kWorkThreads;
 static_assert(kUnitTile == IntervalMoveOperands::kUnitTile);
 
-// Blocks on a multiprocessor: as many as registers allow without spills or, where a block moves any lengths, with few.
+// Blocks per multiprocessor: as many as registers allow without spills or, if a block moves any lengths, with few.
 template <bool kIsLarge, typename Word>
 constexpr int unit_blocks() {
   if (kIsLarge) return sizeof(Word) <= 4 ? 8 : 1;
@@ -135,7 +134,7 @@ constexpr int unit_blocks() {
 #endif
 }
 
-// Rows of x, of which there are less than 2^31.
+// Rows of x, of which there are fewer than 2^31.
 struct RowPart {
   uint32_t begin;
   uint32_t size;
@@ -143,7 +142,7 @@ struct RowPart {
   __device__ bool has(uint32_t row) const { return row - begin < size; }
 };
 
-// Loads and stores that pass by leave the second cache to what is gathered in sweeps.
+// Streaming loads and stores leave the L2 cache to rows that are gathered in sweeps.
 template <bool kPasses, typename T>
 __device__ __forceinline__ T load_passing(const T* from) {
   return kPasses ? __ldcs(from) : *from;
@@ -157,8 +156,8 @@ __device__ __forceinline__ void store_passing(T* to, const T& value) {
   }
 }
 
-// The cells of tile blockIdx.x of a single problem, found by the block itself, in shared memory. For TileWork they are
-// those of the last tile.
+// The cells of tile blockIdx.x of a single problem, which the block finds itself, in shared memory. For TileWork they
+// look like those of the last tile.
 __device__ inline WorkTiles find_cells(const WorkList& work, int64_t tile, int64_t (&cells)[4]) {
   const auto find = [](int64_t begin, int64_t end, auto before) {
     int64_t begins[1] = {begin}, ends[1] = {end};
@@ -183,8 +182,8 @@ __device__ inline WorkTiles find_cells(const WorkList& work, int64_t tile, int64
   return {tile, int64_t{blockIdx.x} + 1, cells - blockIdx.x};
 }
 
-// The tile of kItems outputs a thread that is this block's, of any lengths. Its objects are found here, so that there
-// is no kernel before this one.
+// This block's tile of kItems outputs per thread, with any lengths. Its objects are found here, so no kernel runs
+// before this one.
 template <int kItems, typename Word, typename Route>
 __device__ __forceinline__ void move_mixed_tile(const WorkList& work, const Route& route) {
   using Tile = RouteTile<kItems, Route, true>;
@@ -197,9 +196,9 @@ __device__ __forceinline__ void move_mixed_tile(const WorkList& work, const Rout
   });
 }
 
-// Moves one-word rows of intervals that most likely have one length, as many times as there are objects: an index an
-// output. A tile of other ones is moved as such or, between large arrays, left to gather_mixed_tiles: what moves it
-// takes registers, and 2^24 items of length 2 0.160 ms in place of 0.149. The first of several sweeps stores all
+// Moves one-word rows of intervals that probably have one length, with as many moves as objects: one index per output.
+// A tile of other lengths is moved as such or, between large arrays, left to gather_mixed_tiles: moving it takes
+// registers, which made 2^24 items of length 2 take 0.160 ms instead of 0.149. The first of several sweeps stores all
 // outputs.
 template <int kLength, bool kIsLarge, typename Word, typename Route>
 __global__ void __launch_bounds__(kWorkThreads, unit_blocks<kIsLarge, Word>())
@@ -231,7 +230,7 @@ __global__ void __launch_bounds__(kWorkThreads, unit_blocks<kIsLarge, Word>())
       target[k] = static_cast<uint32_t>(i < size ? route.scatter_starts[j] : 0) + i % kLength;
     }
   }
-  // That no later object makes the last output of the tile.
+  // Checks that no later object owns the last output of the tile.
   bool is_unit = threadIdx.x > 0 || behind >= size || offsets[behind / kLength] >= minimum<int64_t>(behind, live);
   Word row[kUnitMoves];
   bool is_here[kUnitMoves];
@@ -287,7 +286,7 @@ __global__ void __launch_bounds__(kWorkThreads)
   }
 }
 
-// The tiles that the sweeps have left: of more outputs, as any lengths then take fewer searches for objects.
+// The tiles that the sweeps have left: with more outputs, as any lengths then take fewer searches for objects.
 template <typename Word, typename Route>
 __global__ void __launch_bounds__(kWorkThreads)
     gather_mixed_tiles(const __grid_constant__ WorkList work, const __grid_constant__ Route route,

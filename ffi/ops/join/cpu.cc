@@ -101,7 +101,7 @@ class Join {
     });
   }
 
-  // Notes the partners of item i of A, which come from item j of B on, and returns how many rows they make.
+  // Records the partners of item i of A, which start at item j of B, and returns the number of their rows.
   int64_t find_partners(int64_t i, int64_t j) {
     const Word key = a(i);
     const int64_t end = galloping_partition_point(j, b_live_, [&](int64_t k) { return !less(key, b(k)); });
@@ -109,7 +109,7 @@ class Join {
     return partners_[i].count;
   }
 
-  // Whether item j of B, before which lie i items of A, is in A no more than that.
+  // Whether item j of B, which comes after i items of A, does not occur in A.
   bool is_alone(int64_t i, int64_t j) const { return i == 0 || less(a(i - 1), b(j)); }
 
   // Writes rows [begin, end) of the output, all of them of rows of A.

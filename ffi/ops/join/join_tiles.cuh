@@ -1,5 +1,5 @@
-// The passes of a join: over the tiles; over those that make very many rows, of which many blocks share one; and over
-// what lies behind the rows of A.
+// The passes of a join: over the tiles; over those with very many rows, which many blocks share; and over the slots
+// after the rows of A.
 #pragma once
 
 #include "cuda/block/tail.cuh"
@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(Problem<Order>::kThreads, Problem<Order>::kBlo
   const Sums sums = problem.keep_b ? tile.template find_partners<true>() : tile.template find_partners<false>();
   const bool is_light = sums.rows() <= kJoinHeavy;
   const int64_t total = is_light ? sums.rows() : tile.count_many_rows();
-  // By the thread that later writes the sum to the same word: it must not overtake the count.
+  // By the thread that later writes the sum to the same word, so that it cannot overtake the count.
   if (threadIdx.x == 0) publish_count(scratch.row_words, plan.tile, plan.is_first, total);
   if (threadIdx.x == kWarp && problem.keep_b) {
     publish_count(scratch.alone_words, plan.tile, plan.is_first, sums.alone());
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(Problem<Order>::kThreads, Problem<Order>::kBlo
   }
 }
 
-// The heavy tiles, which are searched once more by each block that writes a unit of one.
+// The heavy tiles, which each block that writes a unit of one searches once more.
 template <typename Order>
 __global__ void __launch_bounds__(Problem<Order>::kThreads, 2)
     join_heavy_tiles(const __grid_constant__ Problem<Order> problem) {
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(Problem<Order>::kThreads, 2)
   }
 }
 
-// The rows of B without a partner, and nothing behind them.
+// Writes the rows of B without a partner, and fills the slots after them.
 static __global__ void finish_rows(const __grid_constant__ JoinOperands operands,
                                    const __grid_constant__ JoinOperands::Scratch scratch) {
   wait_for_last_kernel();

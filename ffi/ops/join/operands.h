@@ -24,13 +24,13 @@ struct JoinOperands {
 
   explicit JoinOperands(const Call& call);
 
-  // A count that its type cannot hold is told as the largest that it can.
+  // A count that does not fit its type is given as the largest number that does.
   MGPU_HOST_DEVICE void set_count(int64_t row, int64_t count) const {
     constexpr int64_t kLargest = 2147483647;
     counts.set(row, counts.wide ? count : minimum(count, kLargest));
   }
 
-  // What CUDA runs: plan.h.
+  // The plan on CUDA (plan.h).
   int64_t row_tiles() const;
   int64_t tiles() const { return pair.rows * row_tiles(); }
   struct Scratch;

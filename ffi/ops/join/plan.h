@@ -7,17 +7,17 @@
 namespace mgpu {
 
 constexpr TileShape join_tile_shape(int key_width) { return {256, key_width == 8 ? 11 : 23}; }
-constexpr int64_t kJoinHeavy = 1 << 16;  // rows of the output from which a tile is heavy, and shared by many blocks
+constexpr int64_t kJoinHeavy = 1 << 16;  // output rows that make a tile heavy: many blocks share it
 constexpr int64_t kJoinUnit = 1 << 15;   // a block's share of it
 
-// Where two tiles meet, in the merge in which B's items come before equal ones of A: the items of B before, and those
-// of them with the key of A's next item.
+// The boundary of two tiles, in the merge in which B's items come before equal ones of A: the items of B before it, and
+// those of them with the key of A's next item.
 struct JoinEdge {
   int64_t b;
   int64_t entering;
 };
 
-// A tile that makes more rows of the output than one block should write, dealt out in units.
+// A tile with more output rows than one block should write, divided into units.
 struct JoinHeavyTile {
   int64_t first_unit;
   int64_t slot;  // of the first row
@@ -30,7 +30,7 @@ struct JoinOperands::Scratch {
   JoinHeavyTile* heavy;
   int64_t* paired;          // a row: rows of the output that come from A
   int64_t* alone;           // a row: items of B without a partner
-  IndexResult alone_items;  // which they are, b.length a row
+  IndexResult alone_items;  // their items, b.length per row
   uint64_t* zeroed;         // before every launch: all that follows
   uint64_t* heavy_state;    // 2^40 times the number of heavy tiles, plus that of their units
   uint64_t* row_words;      // of the look-backs

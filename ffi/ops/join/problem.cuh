@@ -1,4 +1,4 @@
-// What the kernels of a join work on, and the edges of its tiles.
+// The problem of the kernels of a join, and the edges of its tiles.
 #pragma once
 
 #include "cuda/block/two_runs.cuh"
@@ -8,10 +8,10 @@
 namespace mgpu::cuda::joining {
 
 constexpr unsigned kAllLanes = 0xffffffffu;
-// One heavy tile in the state that counts tiles and units at once, so that both come from one atomic addition and the
-// tiles lie in the order of their units.
+// One heavy tile in the state that counts tiles and units at once, so that one atomic addition counts both and the
+// tiles are in the order of their units.
 constexpr uint64_t kHeavyTile = uint64_t{1} << 40;
-// Partners of one item are counted up to about here: a tile where this is too few is heavy, and no sum overflows.
+// Partners of one item are counted up to about here: a tile with more is heavy, and no sum overflows.
 constexpr int kMostEntering = 1 << 17;
 static_assert(kMostEntering > kJoinHeavy);
 
@@ -34,7 +34,7 @@ struct Problem {
   JoinOperands::Scratch scratch;
 };
 
-// A thread an edge.
+// One thread per edge.
 template <typename Order>
 __global__ void find_edges(const __grid_constant__ Problem<Order> problem) {
   start_next_kernel();
@@ -57,13 +57,13 @@ __global__ void find_edges(const __grid_constant__ Problem<Order> problem) {
   problem.scratch.edges[edge] = {b, entering};
 }
 
-// What a block does.
+// The work of a block.
 struct Plan {
   unsigned tile;
   int64_t row;
   bool is_first;  // of its row
   bool is_last;
-  bool a_follows;  // whether A goes on behind the tile
+  bool a_follows;  // whether A continues after the tile
   int64_t a;       // the row's items before
   int64_t b;
   int64_t entering;  // of those of B, the ones with the key of the next item of A
@@ -91,7 +91,7 @@ __device__ Plan plan_tile(const Problem<Order>& problem, unsigned tile) {
   plan.b = edges[0].b;
   plan.a = begin - plan.b;
   plan.entering = edges[0].entering;
-  // Where keys are not sorted, edges contradict each other.
+  // If keys are not sorted, edges contradict each other.
   const int64_t b_end = clamp(edges[1].b, maximum(plan.b, end - a_live), minimum(plan.b + (end - begin), b_live));
   plan.a_count = static_cast<int>(end - b_end - plan.a);
   plan.a_follows = end - b_end < a_live;

@@ -1,5 +1,5 @@
-// join of short rows: each item of A finds its partners in B by binary search, the numbers of rows they make are summed
-// up, and each row of the output finds the item that makes it.
+// join of short rows: each item of A finds its partners in B by binary search, the numbers of its rows are summed up,
+// and each row of the output finds its item.
 #pragma once
 
 #include "ops/sorted_pair/short_rows.cuh"
@@ -20,7 +20,8 @@ struct Join {
 
   static constexpr int64_t kMostSize = 4 * RowTiles::kMostSlots;
 
-  // The keys; for each item of A its first row and its first partner; for each of B, that it has none; two sums a row.
+  // The keys; for each item of A, its first row and its first partner; for each item of B, that it has none; two sums
+  // per row.
   size_t shared_bytes() const {
     const auto items = [&](const SortedRows& side) { return rows.tiles.tile_rows * static_cast<int>(side.length); };
     return rows.room * sizeof(typename Order::Word) + 2 * (rows.tiles.tile_rows + 1) * sizeof(int) +

@@ -1,5 +1,5 @@
-// A block's work on one tile of a join: it merges the tile and so counts the partners of its items of A, then deals the
-// rows of the output out evenly to its warps.
+// A block's work on one tile of a join: it merges the tile and so counts the partners of its items of A, then
+// distributes the rows of the output evenly to its warps.
 #pragma once
 
 #include "cuda/block/count_look_back.cuh"
@@ -9,20 +9,20 @@
 
 namespace mgpu::cuda::joining {
 
-// An item of A that makes rows of the output.
+// An item of A with output rows.
 struct Entry {
   int start;        // its first row, counted from the first row to be written
-  unsigned origin;  // where it lies in the tile and, times 2^16, its first partner: 2 and its place in the tile
+  unsigned origin;  // its place in the tile and, times 2^16, its first partner: 2 and its place in the tile
 };
 constexpr unsigned kNoPartner = 0;
 constexpr unsigned kEntering = 1;  // the first of B's items that enter the tile
 
-// The items of A and of B in a tile are fewer than 2^16; the rows that count fewer than 2^31.
+// The numbers of items of A and of B in a tile are below 2^16; the number of rows that count is below 2^31.
 struct Sums {
   uint64_t packed = 0;
 
   __device__ int rows() const { return static_cast<int>(packed >> 32); }              // of the output
-  __device__ int entries() const { return static_cast<int>(packed >> 16 & 0xffff); }  // items of A that make any
+  __device__ int entries() const { return static_cast<int>(packed >> 16 & 0xffff); }  // items of A with output rows
   __device__ int alone() const { return static_cast<int>(packed & 0xffff); }          // items of B without a partner
 };
 
@@ -52,8 +52,8 @@ class Tile {
  public:
   __device__ Tile(const P& problem, Shared<Order>& shared) : problem_(problem), shared_(shared), plan(shared.plan) {}
 
-  // Counts the partners of the thread's items, and gives the sums over the tile. Where the rows are more than
-  // kJoinHeavy they may be more than it says. kFindsAlone: items of B without a partner are found too.
+  // Counts the partners of the thread's items, and returns the sums over the tile. If there are more than kJoinHeavy
+  // rows, the sum may be too small. kFindsAlone: items of B without a partner are found too.
   template <bool kFindsAlone>
   __device__ Sums find_partners() {
     const Order order = problem_.tiles.order;
@@ -71,7 +71,7 @@ class Tile {
     first_b_ = merged.a - plan.runs.b_place;
     first_a_ = diagonal - first_b_;
 
-    // The item before in the merge, or an equal one, and the copies of it in B up to here.
+    // The previous item in the merge, or an equal one, and its copies in B up to here.
     const int entering = static_cast<int>(minimum<int64_t>(plan.entering, kMostEntering));
     Word last = a[0];
     int copies = 0;
@@ -106,11 +106,11 @@ class Tile {
       partners_[step] = copies;
       is_a_ |= in_a ? 1u << step : 0;
       has_partners |= in_a & (copies > 0) ? 1u << step : 0;
-      // Left alone, the compiler keeps the comparisons of all steps in registers and sets the bits at the end.
+      // By default, the compiler keeps the comparisons of all steps in registers and sets the bits at the end.
       keep(is_a_, has_partners, is_paired);
       heads.take(in_a);
     }
-    // Past the end items seem to come from B.
+    // Past the end, items seem to come from B.
     makes_rows_ = problem_.keep_a ? is_a_ : has_partners;
     is_alone_ = kFindsAlone ? ((1u << minimum(kItems, total - diagonal)) - 1) & ~is_a_ & ~is_paired : 0;
     rows += __popc(makes_rows_ & ~has_partners);
@@ -122,7 +122,7 @@ class Tile {
     return {in_block.all};
   }
 
-  // The rows of a tile that makes very many, and those before the thread's.
+  // The rows of a tile with very many, and those before the thread's.
   __device__ int64_t count_many_rows() {
     int64_t rows = 0;
 #pragma unroll
@@ -133,7 +133,7 @@ class Tile {
     return static_cast<int64_t>(minimum<uint64_t>(in_block.all, kLargestCount));
   }
 
-  // Notes the entries that make rows [begin, end) of the tile.
+  // Records the entries with rows [begin, end) of the tile.
   template <bool kMany>
   __device__ void place(int64_t begin, int64_t end) {
     int64_t start = rows_before_;
@@ -182,7 +182,7 @@ class Tile {
     const Index entering = static_cast<Index>(plan.b - plan.entering);
     int entry = warp_partition_point(0, entries, [&](int e) { return shared_.entries[e].start < warp * share; }) - 1;
     for (int base = warp * share; base < share_end; base += kWarp) {
-      // Every entry makes a row, so the 32 rows from `base` on are made by this entry and the next 32 at most.
+      // Every entry has a row, so the 32 rows from `base` on belong to this entry and at most the next 32.
       const int next = entry + 1 + lane;
       const int distance = next < entries ? shared_.entries[next].start - base : kWarp;
       const unsigned marks = or_lanes(distance < kWarp ? 1u << distance : 0u);
@@ -199,7 +199,7 @@ class Tile {
     }
   }
 
-  // Notes the thread's items of B without a partner, of which the tile's first goes to `slot` of the row's list.
+  // Records the thread's items of B without a partner; the tile's first goes to `slot` of the row's list.
   __device__ void list_alone(int64_t slot) const {
     const int64_t length = problem_.tiles.pair.b.length;
     int64_t listed = slot + before_.alone();
@@ -236,7 +236,7 @@ class Tile {
   unsigned is_a_ = 0;     // a bit a step
   unsigned makes_rows_ = 0;
   unsigned is_alone_ = 0;
-  Sums before_;  // what the earlier threads make
+  Sums before_;  // rows of earlier threads
   int64_t rows_before_;
 
  public:

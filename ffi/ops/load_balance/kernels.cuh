@@ -9,14 +9,14 @@
 namespace mgpu::cuda::load_balancing {
 
 constexpr int kCellThreads = 128;
-// Lanes that search for a cell together: all cells of 2^26 outputs in one wave of warps, each of which waits for memory
-// 8 times, where warps of a cell each would take 3 waves of 5.
+// Lanes that search for a cell together: all cells of 2^26 outputs take one wave of warps, each of which waits for
+// memory 8 times; with one warp per cell it would take 3 waves of 5.
 constexpr int kCellLanes = 8;
 
-// How the cells of a work list are found, a thread for each of `threads` of a problem.
+// How the cells of a work list are found: each of `threads` threads of a problem finds some.
 struct CellSearch {
-  // Of which a cell then has few on average, and few cells lie between two of them: with 16, expansions of 2^22 items
-  // take 10.7 us in place of 9.5.
+  // An object then spans few cells, and a cell few objects: with 16, expansions of 2^22 items take 10.7 us instead of
+  // 9.5.
   bool by_objects;
   int64_t threads;
 
@@ -24,12 +24,12 @@ struct CellSearch {
       : by_objects(work.objects <= 16 * tiles.tiles && tiles.tiles <= 4 * work.objects),
         threads(by_objects ? work.objects + 1 : (tiles.tiles + 1) * kCellLanes) {}
 
-  MGPU_HOST_DEVICE int64_t blocks() const { return ceil_div<int64_t>(threads, kCellThreads); }  // a problem's
+  MGPU_HOST_DEVICE int64_t blocks() const { return ceil_div<int64_t>(threads, kCellThreads); }  // per problem
 };
 
-// A thread an object, or behind the last one, has the cells that begin after the start of the object before it and not
-// after its own. Each thread reads two offsets at once, where a search waits for memory once a step. Offsets out of
-// order give some cells to several threads, and none to nobody.
+// One thread per object, and one past the last, has the cells that begin after the start of the previous object and not
+// after its own. Each thread reads two offsets at once, whereas a search waits for memory in each step. With offsets
+// out of order, some cells are written by several threads, but none by nobody.
 template <typename Row>
 __device__ __forceinline__ void place_cells_by_objects(const WorkTiles& tiles, const Row& row, int64_t size, int64_t j,
                                                        int64_t* heads) {
@@ -54,7 +54,7 @@ __device__ __forceinline__ void place_cells_by_objects(const WorkTiles& tiles, c
   put_ranges(cell, limit, j, [&](int64_t c, int64_t object) { heads[c] = object; });
 }
 
-// The groups of lanes search for a cell each.
+// Each group of lanes searches for one cell.
 template <typename Row, typename Find>
 __device__ __forceinline__ void search_cell(const WorkTiles& tiles, Row row, int64_t size, int64_t thread, Find find,
                                             int64_t* heads) {
@@ -79,7 +79,7 @@ static __global__ void __launch_bounds__(kCellThreads)
   const int64_t problem = blockIdx.x / blocks;
   const int64_t thread = int64_t{blockIdx.x % blocks} * kCellThreads + threadIdx.x;
   int64_t* const heads = tiles.cells + problem * tiles.stride();
-  if (work.replaced() && work.live(0) == 0) {  // by nothing: other kernels did it all
+  if (work.replaced() && work.live(0) == 0) {  // waits for nothing, as other kernels did all the work
     for (int64_t i = thread; i < tiles.stride(); i += int64_t{blocks} * kCellThreads) heads[i] = 0;
     return;
   }
@@ -97,7 +97,7 @@ static __global__ void __launch_bounds__(kCellThreads)
   });
 }
 
-// With ranks, an object's slot is how far the tile's first output lies behind the object's own.
+// With ranks, an object's slot is the distance of the tile's first output from the object's own.
 template <typename Index, bool kRanks>
 __global__ void __launch_bounds__(kWorkThreads, work_blocks(sizeof(Index)))
     search_tiles(const __grid_constant__ WorkList work, const __grid_constant__ WorkTiles tiles, Index* objects,

@@ -1,13 +1,13 @@
-// How CUDA searches and moves by load balancing: tiles.
+// How CUDA searches and moves by load balancing: the tiles.
 #pragma once
 
 #include "ops/load_balance/operands.h"
 
 namespace mgpu {
 
-// A block finds the objects of this many outputs a thread: of words, of rows of several words, and of rows of
-// kWideRowBytes and more in words of 16 bytes. Those have many words for each row that is found, and small tiles leave
-// blocks enough for all multiprocessors: 32,768 rows of 14,336 bytes take 0.161 ms for 0.193, while rows of 48 bytes
+// A block finds the objects of this many outputs per thread: for words, for rows of several words, and for rows of
+// kWideRowBytes and more in words of 16 bytes. The latter have many words for each row, and small tiles leave enough
+// blocks for all multiprocessors: 32,768 rows of 14,336 bytes take 0.161 ms instead of 0.193, while rows of 48 bytes
 // would take up to 1.3 times as long.
 constexpr int kWorkThreads = 256;
 constexpr int kWordItems = 16;
@@ -18,8 +18,8 @@ constexpr int work_items(int64_t row_bytes, int word_bytes) {
   if (row_bytes <= word_bytes) return kWordItems;
   return word_bytes == 16 && row_bytes >= kWideRowBytes ? kWideRowItems : kRowItems;
 }
-// Blocks on a multiprocessor where one step makes words of so many bytes: what their registers allow. With six blocks
-// in place of eight, expansions of 4-byte words of mean 5 took 9% longer.
+// Blocks per multiprocessor if one step makes words of this many bytes: as many as their registers allow. With six
+// blocks instead of eight, expansions of 4-byte words of mean 5 took 9% longer.
 constexpr int work_blocks(int word_bytes) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
   return 4;

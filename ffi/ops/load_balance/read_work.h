@@ -1,4 +1,4 @@
-// The objects of a load-balancing search, read.
+// Reads the objects of a load-balancing search.
 #pragma once
 
 #include "algorithm/load_balance.h"

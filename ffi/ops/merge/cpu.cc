@@ -1,4 +1,4 @@
-// merge on the CPU: runs of the output found by merge path, merged one by one.
+// merge on the CPU: merge path finds runs of the output, and each is merged sequentially.
 #include "ops/sorted_pair/cpu.h"
 
 #include <algorithm>
@@ -55,7 +55,7 @@ void merge_rows(const MergeOperands& operands, Order order, cpu::Executor& execu
   });
 }
 
-// Each pair of runs as two arrays of its own; what lies behind the last is filled.
+// Merges each pair of runs as two separate arrays, and fills the slots after the last one.
 template <typename Payload, typename Order>
 void merge_runs(const MergeOperands& operands, Order order, cpu::Executor& executor) {
   using Word = typename Order::Word;

@@ -13,20 +13,20 @@ struct RunSplits;
 
 // Operands: a [.., n_a], b [.., n_b], their payloads of the same shapes, a_count [.., 1], b_count [.., 1], run_ends
 // [.., runs]; payloads, counts and ends may be absent (empty). Attributes: descending, payload, size. Results: keys
-// [.., size], and the payload; size is n_a + n_b. With run_ends, A is neighbouring runs that end there, the first
-// beginning at 0; all of B and the counts are absent. Runs 0 and 1 are merged in the place of both, then 2 and 3. The
-// results are then the first `size` slots of A, in which all runs end; those behind the last run get 0.
+// [.., size], and the payload; size is n_a + n_b. With run_ends, A consists of consecutive runs that end there, the
+// first beginning at 0; all of B and the counts are absent. Runs 0 and 1 are merged in place, then 2 and 3, and so on.
+// The results are then the first `size` slots of A, in which all runs end; slots after the last run get 0.
 struct MergeOperands {
-  // One side's payload; rows as of its keys.
+  // One side's payload, with rows like those of its keys.
   struct Payload {
-    const void* data = nullptr;  // null stands for indices into the concatenation of A and B
+    const void* data = nullptr;  // null means indices into the concatenation of A and B
     int64_t stride = 0;
     int64_t stored = 0;
   };
 
   DType key_type;
   bool descending;
-  SortedPair pair;  // of runs: both sides are all of A, and B has no slots of its own
+  SortedPair pair;  // for runs, both sides are all of A, and B has no slots of its own
   NeighbourRuns runs;
   Payload a_payload;
   Payload b_payload;
@@ -37,7 +37,7 @@ struct MergeOperands {
 
   explicit MergeOperands(const Call& call);
   RunSplits layout(Workspace& workspace) const;  // scratch memory on CUDA
-  // Tiles of a row that cutting at the ends of pairs may add.
+  // The additional tiles of a row that cutting at the ends of pairs may need.
   int64_t pairs_beyond_first() const { return runs.given() ? runs.pairs() - 1 : 0; }
   bool gives_indices() const { return payload && !a_payload.data && !b_payload.data; }
 };

@@ -1,4 +1,4 @@
-// merge of short rows: a few threads a row merge it from where merge path splits it, in shared memory.
+// merge of short rows: a few threads per row merge it in shared memory, each from its split of merge path.
 #pragma once
 
 #include "ops/common/payload.h"

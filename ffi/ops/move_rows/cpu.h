@@ -1,4 +1,4 @@
-// Moving rows of bytes on the CPU.
+// Moves rows of bytes on the CPU.
 #pragma once
 
 #include <algorithm>
@@ -26,15 +26,15 @@ void dispatch_row_bytes(int64_t row_bytes, Visit visit) {
   }
 }
 
-// Rows of one width, `kBytes` where it is known.
+// Rows of one width, `kBytes` if it is known at compile time.
 template <int64_t kBytes>
 struct RowMover {
   int64_t row_bytes;
   int64_t width() const { return kBytes > 0 ? kBytes : row_bytes; }
 
-  // Where nothing is to be copied, the rows may lie anywhere: no address is made of them.
+  // If nothing is copied, the rows may be anywhere: no address is computed.
   void copy(char* to, int64_t to_row, const char* from, int64_t from_row, int64_t count) const {
-    constexpr int64_t kFew = 4;  // below it, the call of memcpy takes longer than the copy
+    constexpr int64_t kFew = 4;  // below this, the call of memcpy takes longer than the copy
     if (kBytes > 0 && count < kFew) {
       for (int64_t i = 0; i < count; ++i)
         std::memcpy(to + (to_row + i) * kBytes, from + (from_row + i) * kBytes, kBytes);
@@ -43,10 +43,10 @@ struct RowMover {
     }
   }
 
-  // Writes one row over and over.
+  // Writes one row repeatedly.
   void repeat(char* to, Range<int64_t> rows, const char* row) const { repeat(to, rows, rows.end, row); }
 
-  // The same where rows up to `limit` are written later.
+  // The same if rows up to `limit` are written later.
   void repeat(char* to, Range<int64_t> rows, int64_t limit, const char* row) const {
     if constexpr (kBytes > 0) {
       using Row = std::array<char, kBytes>;
@@ -58,14 +58,14 @@ struct RowMover {
   }
 };
 
-// A whole row of the fill element; none where rows stay as they are.
+// A whole row of the fill element; none if rows stay unchanged.
 inline std::vector<char> fill_row(const Fill& fill, int64_t problem, int64_t row_bytes) {
   std::vector<char> row(row_bytes);
   for (int64_t i = 0; i < row_bytes; ++i) row[i] = fill.of_problem(problem)[i % fill.element_bytes];
   return row;
 }
 
-// Rows of a task: enough to pay for the searches of its ends, few enough to spread.
+// The rows of a task: enough to pay for the searches of its ends, and few enough to distribute.
 inline int64_t rows_per_task(int64_t row_bytes) { return clamp<int64_t>((1 << 17) / row_bytes, 64, 1 << 14); }
 
 }  // namespace mgpu::cpu

@@ -9,10 +9,10 @@
 
 namespace mgpu::cuda {
 
-// Words of a row that a block moves at a time: a run of 256 bytes for rows of 16-byte words.
+// The words of a row that a block moves at a time: 256 bytes for rows of 16-byte words.
 constexpr int kColumns = 16;
 
-// A row's way: what is written is the row at `from`, or the fill where it is not to be read.
+// A row's move: the row at `from` is written, or the fill if it must not be read.
 struct RowMove {
   const char* from;
   char* to;
@@ -38,8 +38,8 @@ __device__ Word fill_word(const char* element, int64_t element_bytes) {
   }
 }
 
-// Copies the words of move_of(0), …, move_of(count - 1); what is not to be read is fill_of(i). The moves of several
-// words, up to kMost, are asked for before the first is made, so that a thread's loads wait for memory together.
+// Copies the words of move_of(0), …, move_of(count - 1); unreadable ones become fill_of(i). The moves of several words,
+// up to kMost, are computed before the first is made, so that a thread's loads overlap.
 template <int kMost, typename Word, typename FillOf, typename MoveOf>
 __device__ void copy_words(int count, FillOf fill_of, MoveOf move_of) {
   constexpr int kBatch = sizeof(Word) == 16 ? 2 : kMost;
@@ -69,16 +69,16 @@ __device__ void copy_words(int count, FillOf fill_of, MoveOf move_of) {
   if (base + static_cast<int>(threadIdx.x) < count) copy(base + threadIdx.x, std::false_type{});
 }
 
-// The width of rows in bytes: kRowBytes where it is known, which makes an address two instructions, or 0.
+// The width of rows in bytes: kRowBytes if it is known at compile time, which makes an address two instructions, or 0.
 template <int kRowBytes>
 __device__ int64_t width_of(const Rows& rows) {
   return kRowBytes > 0 ? kRowBytes : rows.row_bytes;
 }
 
 // A route says where rows come from and go to. route.of_tile<kRowBytes>(tile) is a function (i, slot, is_made) that
-// gives the RowMove of output i, made by the object with this Route::Slot if is_made; without slots it gets the mark
+// returns the RowMove of output i, whose object has this Route::Slot if is_made; without slots it gets the mark
 // instead, of object tile.before + mark. It is called only in tiles with live outputs. If route.fills, outputs without
-// a source are filled with route.fill, and route.out_row<kRowBytes>(tile, i) is their place.
+// a source are filled with route.fill, and route.out_row<kRowBytes>(tile, i) is their position.
 template <typename Word, typename Route>
 __device__ Word route_fill(const Route& route, int64_t problem) {
   if constexpr (Route::fills) {
@@ -88,7 +88,7 @@ __device__ Word route_fill(const Route& route, int64_t problem) {
   }
 }
 
-// Moves in a thread at once: many where their slots are at hand, few where those are read from memory, and take
+// Concurrent moves of a thread: many if their slots are at hand, few if those are read from memory, which takes
 // registers.
 using Many = std::integral_constant<int, 8>;
 using Few = std::integral_constant<int, 2>;
@@ -96,7 +96,7 @@ using Few = std::integral_constant<int, 2>;
 template <int kItems, typename Route, bool kNarrowOffsets = false>
 using RouteTile = TileWork<kWorkThreads, kItems, typename Route::Slot, kNarrowOffsets>;
 
-// What reads the slots of a tile: route.slots_of(tile), where the route has any.
+// The function that reads the slots of a tile: route.slots_of(tile), if the route has any.
 template <typename Route>
 __device__ auto slots_of(const Route& route) {
   if constexpr (std::is_same_v<typename Route::Slot, NoSlot>) {
@@ -106,7 +106,7 @@ __device__ auto slots_of(const Route& route) {
   }
 }
 
-// Calls visit(move_of, most) with the moves of a tile; a thread should make up to `most` together.
+// Calls visit(move_of, most) with the moves of a tile; a thread should make up to `most` at once.
 template <int kRowBytes, typename Tile, typename Route, typename Visit>
 __device__ void with_moves(const Tile& tile, const Route& route, Visit visit) {
   if (tile.live == 0) {
@@ -125,9 +125,9 @@ __device__ void with_moves(const Tile& tile, const Route& route, Visit visit) {
   });
 }
 
-// Blocks of one-word rows on a multiprocessor. Six ask for enough at once, and more of them leave too little of the
-// first cache to hold what is on its way: 2^26 words in runs of 5 take 0.44 ms with 6 blocks, 0.58 with 8. Scattered
-// and other words take more registers than six leave them.
+// Blocks of one-word rows per multiprocessor. Six keep enough loads in flight; more leave too little of the L1 cache to
+// hold them: 2^26 words in runs of 5 take 0.44 ms with 6 blocks, 0.58 with 8. Scattered and other words take more
+// registers than six blocks leave.
 template <typename Word, typename Route>
 constexpr int word_blocks() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kWorkThreads, word_blocks<Word, Route>())
   });
 }
 
-// Wide rows, `row_words` words each. Blocks of one tile (blockIdx.y) share the words of its rows.
+// Wide rows, of `row_words` words each. Blocks of one tile (blockIdx.y) share the words of its rows.
 template <typename Word, int kItems, typename Route>
 __global__ void __launch_bounds__(kWorkThreads)
     move_wide_rows(const __grid_constant__ WorkList work, const __grid_constant__ WorkTiles tiles,

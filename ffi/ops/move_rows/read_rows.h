@@ -1,4 +1,4 @@
-// Arrays of rows, read.
+// Reads arrays of rows.
 #pragma once
 
 #include "ops/move_rows/rows.h"

@@ -1,4 +1,4 @@
-// Arrays whose items are rows of any type, moved whole: bytes, as the kernels see them.
+// Arrays whose items are rows of any type, moved whole: to the kernels they are bytes.
 #pragma once
 
 #include "algorithm/common.h"
@@ -24,7 +24,7 @@ struct Fill {
   MGPU_HOST_DEVICE const char* of_problem(int64_t problem) const { return data + problem * stride; }
 };
 
-// The widest word, up to 16 bytes, that divides a row: what a CUDA thread moves at a time.
+// The widest word, up to 16 bytes, that divides a row: a CUDA thread moves this much at a time.
 constexpr int row_word(int64_t row_bytes) {
   int word = 16;
   while (row_bytes % word != 0) word /= 2;

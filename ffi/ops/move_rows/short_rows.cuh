@@ -1,4 +1,4 @@
-// Rows moved by a load-balancing search of short rows: each output asks the operation's route for its move.
+// Moves rows by a load-balancing search of short rows: each output asks the operation's route for its move.
 #pragma once
 
 #include "cuda/block/work_rows.cuh"
@@ -6,7 +6,7 @@
 
 namespace mgpu::cuda {
 
-// The move of output i of a row of a tile of short ones, which is the tile's output `slot`.
+// The move of output i of a row in a tile of short rows; it is the tile's output `slot`.
 template <int kRowBytes, typename Route>
 __device__ RowMove move_in_row(const WorkRows& rows, const Route& route, int slot, int row, int i) {
   return rows.with_output(slot, row, i, [&](const RowOutput& output, int object, bool is_made) {
@@ -18,14 +18,14 @@ __device__ RowMove move_in_row(const WorkRows& rows, const Route& route, int slo
     if constexpr (std::is_same_v<typename Route::Slot, NoSlot>) {
       return move_of(i, object, is_made);
     } else {
-      const int known = maximum(object, 0);  // whatever it is, it may be read
+      const int known = maximum(object, 0);  // any object may be read
       return move_of(i, slots_of(route)(output)(known, output.row.offsets[known]), is_made);
     }
   });
 }
 
-// Blocks on a multiprocessor: as many as it has threads for where that spills 28 bytes at most. Expansions of 4-byte
-// words take 3% less so, gathers 8%.
+// Blocks per multiprocessor: as many as it has threads for, if that spills at most 28 bytes. Expansions of 4-byte words
+// then take 3% less, gathers 8%.
 template <typename Word, bool kWideRows, typename Route>
 constexpr int short_row_blocks() {
   using Slot = typename Route::Slot;
@@ -35,7 +35,7 @@ constexpr int short_row_blocks() {
   return work_blocks(has_room ? sizeof(uint32_t) : sizeof(uint64_t));
 }
 
-// Rows of a batch that are short: all words of several problems, `row_words` an output.
+// Short rows of a batch: all words of several problems, `row_words` per output.
 template <typename Word, bool kWideRows, typename Route>
 __global__ void __launch_bounds__(kWorkThreads, short_row_blocks<Word, kWideRows, Route>())
     move_short_rows(const __grid_constant__ ShortWork problem, const __grid_constant__ Route route,

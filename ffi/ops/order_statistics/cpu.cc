@@ -1,5 +1,5 @@
-// order_statistics on the CPU: the highest digits of all ranks are counted, which tells in what digit each asked-for
-// item lies; the few items that have one of these digits are collected, and selected from.
+// order_statistics on the CPU: counting the highest digits of all ranks shows in which digit each sought item is; the
+// few items with one of these digits are collected, and selected from.
 #include <algorithm>
 #include <vector>
 

@@ -50,7 +50,7 @@ void run(const Call& call, const OrderStatisticsOperands& operands, Order order,
 
 void list_order_statistics_shapes(const Call& call, KernelShapeList& list) {
   for_each_kind(call, "digits of ranks", {0}, [&](auto, auto, const std::string& name) {
-    constexpr int64_t kBytes = ranking::kCounterBytes + 1024;  // what is static has room in the rest
+    constexpr int64_t kBytes = ranking::kCounterBytes + 1024;  // leaves room for static memory
     list.push_back({name, {{kBytes, kBytes}}});
   });
 }

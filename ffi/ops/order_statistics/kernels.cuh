@@ -1,6 +1,6 @@
-// The kernel of order_statistics: a pass over the keys for each digit of their ranks, the most significant first. It
-// counts the next digit of the keys that begin with the digits known so far, of which each asked-for rank then gets one
-// more.
+// The kernel of order_statistics: one pass over the keys for each digit of their ranks, the most significant first. It
+// counts the next digit of the keys that begin with the digits known so far, which gives each sought rank one more
+// digit.
 #pragma once
 
 #include "cuda/block/scan.cuh"
@@ -9,9 +9,9 @@
 
 namespace mgpu::cuda::ranking {
 
-constexpr int kRankCounters = kRankDigits + 1;  // of a copy: those of one digit lie in different banks
+constexpr int kRankCounters = kRankDigits + 1;  // of a copy: those of one digit are in different banks
 
-// What the passes go over: a row, or what lies in its intervals.
+// The items that the passes go over: a row, or the items in its intervals.
 template <typename Order>
 struct RankSource {
   using Word = typename Order::Word;
@@ -35,21 +35,21 @@ struct RankSource {
       ranks = nullptr;
     }
   }
-  // The rank that is looked for among them; negative: none is.
+  // The rank that is sought among them, or a negative number for none.
   __device__ int64_t rank(const RanksTask<Order>& task, int64_t row, int i) const {
     return ranks ? ranks[i] : task.operands.rank(row, i);
   }
 };
 
-// Which ranks begin with the same digits: they share counts, those of the first of them.
+// Ranks that begin with the same digits share counts, those of the first of them.
 template <typename Word>
 struct SharedRanks {
-  Word prefixes[kMostRanks];  // of those that are not the same
+  Word prefixes[kMostRanks];  // of distinct ones
   int first[kMostRanks];      // of the ranks with each
   int distinct;
 };
 
-// Finds the next digit of each rank from a row's counts, and clears them. By all threads of one block.
+// Finds the next digit of each rank from a row's counts, and clears them. All threads of one block call it.
 template <typename Order>
 __device__ void find_digits(const RanksTask<Order>& task, int64_t row) {
   using Word = typename Order::Word;
@@ -73,7 +73,7 @@ __device__ void find_digits(const RanksTask<Order>& task, int64_t row) {
       sum += own[k];
     }
     const int64_t left = source.rank(task, row, i) - befores[i];
-    int64_t before = sum_block<kRankWarps>(warp_sums, sum).before;  // its barrier is behind all that is read above
+    int64_t before = sum_block<kRankWarps>(warp_sums, sum).before;  // its barrier comes after all reads above
 #pragma unroll
     for (int k = 0; k < kEach; ++k) {
       if (before <= left && left < before + own[k]) {
@@ -95,7 +95,7 @@ __device__ void find_digits(const RanksTask<Order>& task, int64_t row) {
   }
 }
 
-// Counts the next digit of a part of what a pass goes over. By all threads of one block.
+// Counts the next digit in one part of the pass. All threads of one block call it.
 template <typename Order>
 __device__ void count_digits(const RanksTask<Order>& task, int64_t row, const typename Order::Word* keys, int64_t begin,
                              int64_t end) {
@@ -105,7 +105,7 @@ __device__ void count_digits(const RanksTask<Order>& task, int64_t row, const ty
   unsigned* const counters = reinterpret_cast<unsigned*>(shared_memory);
   __shared__ SharedRanks<Word> shared;
   const int ranks = static_cast<int>(task.operands.rank_count);
-  const int above = task.shift + task.digit_bits;  // the place of the digits that are known
+  const int above = task.shift + task.digit_bits;  // the place of the known digits
   if (threadIdx.x == 0) {
     int distinct = 0;
     for (int i = 0; i < ranks; ++i) {
@@ -161,7 +161,7 @@ __device__ void count_digits(const RanksTask<Order>& task, int64_t row, const ty
   }
 }
 
-// A block a part of a row. The last one of a row to be done finds the digits.
+// One block per part of a row. The last block of a row to finish finds the digits.
 template <typename Order>
 __global__ void __launch_bounds__(kRankThreads) count_rank_digits(const __grid_constant__ RanksTask<Order> task) {
   using Word = typename Order::Word;

@@ -1,4 +1,4 @@
-// The call of order_statistics as its kernels see it: the items that stand at a few ranks of each row's sorted order.
+// The call of order_statistics as its kernels see it: the items at a few ranks of each row's sorted order.
 #pragma once
 
 #include "algorithm/index_vector.h"
@@ -9,12 +9,13 @@ namespace mgpu {
 struct Call;
 class Workspace;
 
-// Digits of so many bits are found a pass.
+// Each pass finds digits of this many bits.
 constexpr int kRankDigitBits = 11;
 constexpr int kRankDigits = 1 << kRankDigitBits;
 
 // Operands: x [.., n], ranks [.., m], count [.., 1] or absent. Results: values [.., m]. A rank beyond the live items is
-// that of the last one; of no items it is 0. Of items that are equal it may be another one's bits: a zero is +0.
+// that of the last one; without items, the result is 0. Among equal items, it may have another one's bits: a zero is
+// +0.
 struct OrderStatisticsOperands {
   DType key_type;
   int64_t rows;
@@ -30,20 +31,20 @@ struct OrderStatisticsOperands {
   explicit OrderStatisticsOperands(const Call& call);
 
   MGPU_HOST_DEVICE int64_t live(int64_t row) const { return counts(row, length); }
-  // Where rank number i stands in the order of a row that has items.
+  // The position of rank number i in the order of a row that has items.
   MGPU_HOST_DEVICE int64_t rank(int64_t row, int64_t i) const {
     return clamp<int64_t>(ranks[row * ranks_stride + i], 0, live(row) - 1);
   }
 
-  // What CUDA runs: plan.h. Whether it looks for the ranks between two items of a sample first, and the items of a row
-  // between such for which there is room.
+  // The plan on CUDA (plan.h): whether it first narrows the ranks down to intervals between two items of a sample, and
+  // how many items of a row in such intervals it has room for.
   MGPU_HOST_DEVICE bool takes_sample() const;
   MGPU_HOST_DEVICE int64_t between_room() const;
   struct Scratch;
   Scratch layout(Workspace& workspace) const;
 };
 
-// The key of a rank's word: +0 where it is zero.
+// The key of a rank's word; +0 for zeros.
 template <typename Order>
 MGPU_HOST_DEVICE typename Order::Word key_of_rank(const Order& order, typename Order::Word rank) {
   using Word = typename Order::Word;

@@ -5,18 +5,18 @@
 
 namespace mgpu {
 
-// As many ranks at once as every device has room for the counters of.
+// The most ranks whose counters fit every device at once.
 constexpr int kMostRanks = 7;
-constexpr int64_t kRankPart = 1 << 14;  // items, at least, of a block
-// The ranks of one quantile in long rows, the two beside it and the last: a sample of the row tells an interval for
-// each. From so many items on, of a row and of all rows, that takes less time.
+constexpr int64_t kRankPart = 1 << 14;  // items of a block, or more
+// The ranks of one quantile in long rows: its two neighbours and the last one. A sample of the row gives an interval
+// for each. From this many items on, of a row and of all rows, that is faster.
 constexpr int kMostIntervals = 3;
 constexpr int64_t kRankSampledRow = 1 << 18;
 constexpr int64_t kRankSampledItems = 1 << 24;
 constexpr int kRankSampleBytes = 32 << 10;
-constexpr int64_t kRankGatheredPart = 1 << 15;  // of what lies in the intervals: a block adds up as many counters
+constexpr int64_t kRankGatheredPart = 1 << 15;  // of the items in the intervals: a block adds up as many counters
 
-// The intervals of a row's order in which its ranks are looked for: disjoint, in order. Their ends are items' ranks, as
+// The intervals of a row's order in which its ranks are sought: disjoint, in order. Their ends are items' ranks, as
 // words.
 struct RankIntervals {
   struct Interval {
@@ -36,7 +36,7 @@ MGPU_HOST_DEVICE bool OrderStatisticsOperands::takes_sample() const {
 }
 MGPU_HOST_DEVICE int64_t OrderStatisticsOperands::between_room() const { return takes_sample() ? length / 8 : 0; }
 
-// Scratch memory of the CUDA kernels, zero before the first but for the items between.
+// Scratch memory of the CUDA kernels, zeroed before the first one except for the items between.
 struct OrderStatisticsOperands::Scratch {
   uint64_t* prefixes;        // [rows, rank_count]: the digits that are known of each rank's item
   int64_t* before;           // [rows, rank_count]: how many items have lesser ones

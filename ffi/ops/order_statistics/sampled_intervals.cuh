@@ -1,7 +1,6 @@
-// Long rows, before the passes of order_statistics: a sample tells an interval in which each asked-for rank lies almost
-// certainly. One pass over the row gathers what lies in it, some 4% of the row, and counts what is below. The passes
-// then go over what is gathered; where an interval missed its rank, or there is no room for what lies in it, over the
-// row.
+// Long rows, before the passes of order_statistics: a sample gives an interval that almost certainly contains each
+// sought rank. One pass over the row collects the items in it, some 4% of the row, and counts those below. The passes
+// then go over the collected items; if an interval missed its rank, or its items do not fit, they go over the row.
 #pragma once
 
 #include "cuda/block/select_digits.cuh"
@@ -10,7 +9,7 @@
 
 namespace mgpu::cuda::ranking {
 
-// An interval of ranks as what items are compared with: a number of which order it is.
+// An interval of ranks in the form that items are compared with: numbers in their order.
 template <typename Order>
 struct Interval {
   using Word = typename Order::Word;
@@ -29,7 +28,7 @@ struct Interval {
   }
 };
 
-// Floats are compared as such. A NaN is never below, and may always be reached.
+// Floats are compared as such. A NaN is never below, and always counts as possibly inside.
 template <typename Word>
   requires(sizeof(Word) >= 4)
 struct Interval<FloatOrder<Word>> {
@@ -44,7 +43,7 @@ struct Interval<FloatOrder<Word>> {
       return __longlong_as_double(static_cast<long long>(key));
     }
   }
-  // All numbers are below a NaN, which no comparison tells.
+  // All numbers are below a NaN, which comparisons do not show.
   __device__ static bool can_hold(const Order& order, Word low_rank) { return !order.is_nan(order.decode(low_rank)); }
   __device__ void set(const Order& order, Word low_rank, Word high_rank) {
     low = of(order.decode(low_rank));
@@ -54,7 +53,7 @@ struct Interval<FloatOrder<Word>> {
   __device__ __forceinline__ bool reaches(const Order& /*order*/, Word key) const { return !(of(key) > high); }
 };
 
-// A block a row: samples it, and finds the interval of each rank.
+// One block per row: samples it, and finds the interval of each rank.
 template <typename Order>
 __global__ void __launch_bounds__(kRankThreads) find_intervals(const __grid_constant__ RanksTask<Order> task) {
   using Word = typename Order::Word;
@@ -72,13 +71,13 @@ __global__ void __launch_bounds__(kRankThreads) find_intervals(const __grid_cons
   const int64_t stride = live / kSample;
 #pragma unroll 8
   for (int i = threadIdx.x; i < kSample; i += kRankThreads) {
-    // Somewhere in its part of the row, so that no period of the row is sampled.
+    // Samples at random within each part of the row, so that no period of the row is sampled.
     const uint64_t place = (static_cast<uint64_t>(i) * 0x9e3779b97f4a7c15u >> 32) * static_cast<uint64_t>(stride) >> 32;
     sample[i] = task.order.rank(task.order.encode(keys[i * stride + static_cast<int64_t>(place)]));
   }
   __syncthreads();
   const auto select = [&](int left) {
-    // A few more items of the sample than it takes make the interval little wider.
+    // A few more sample items than necessary widen the interval only a little.
     return select_digits.template operator()<Word>(
         kSample, left, [&](int i) { return sample[i]; }, [](int) { return true; },
         [](const auto& known) { return known.own <= kSample / 256; });
@@ -86,13 +85,13 @@ __global__ void __launch_bounds__(kRankThreads) find_intervals(const __grid_cons
   for (int i = 0; i < ranks; ++i) {
     const int64_t rank = operands.rank(row, i);
     if (i > 0 && rank >= operands.rank(row, i - 1) && rank - operands.rank(row, i - 1) <= stride) {
-      if (threadIdx.x == 0) {  // the interval of its neighbour is wide enough
+      if (threadIdx.x == 0) {  // its neighbour's interval is wide enough
         lows[i] = lows[i - 1];
         highs[i] = highs[i - 1];
       }
       continue;
     }
-    // Five standard deviations to each side: of random items one rank in a million is missed.
+    // Five standard deviations to each side: for random items, one rank in a million is missed.
     const float share = static_cast<float>(rank) / static_cast<float>(live);
     const float deviation = sqrtf(kSample * share * (1 - share));
     const int before = static_cast<int>(kSample * share - 5 * deviation) - 3;
@@ -105,7 +104,7 @@ __global__ void __launch_bounds__(kRankThreads) find_intervals(const __grid_cons
     }
   }
   if (threadIdx.x != 0) return;
-  // Intervals that overlap become one.
+  // Merges intervals that overlap.
   RankIntervals& found = task.scratch.intervals[row];
   unsigned placed = 0;
   int count = 0;
@@ -128,7 +127,7 @@ __global__ void __launch_bounds__(kRankThreads) find_intervals(const __grid_cons
   found.count = can_hold ? count : 0;
 }
 
-// By one thread, when all of the row has been counted.
+// Called by one thread, once the whole row has been counted.
 template <typename Order>
 __device__ void place_ranks(const RanksTask<Order>& task, int64_t row) {
   using Word = typename Order::Word;
@@ -137,7 +136,7 @@ __device__ void place_ranks(const RanksTask<Order>& task, int64_t row) {
   const int ranks = static_cast<int>(operands.rank_count);
   bool holds_all = static_cast<int64_t>(__ldcg(&found.gathered)) <= operands.between_room();
   for (int i = 0; i < ranks; ++i) {
-    int64_t earlier = 0;  // of what is gathered
+    int64_t earlier = 0;  // of the collected items
     for (int j = 0; j < found.interval_of[i]; ++j) earlier += static_cast<int64_t>(__ldcg(&found.intervals[j].between));
     const RankIntervals::Interval& interval = found.intervals[found.interval_of[i]];
     int64_t rank = operands.rank(row, i) - static_cast<int64_t>(__ldcg(&interval.below));
@@ -148,7 +147,7 @@ __device__ void place_ranks(const RanksTask<Order>& task, int64_t row) {
     rank -= at_low;
     const bool is_known = rank < 0 || rank >= between;
     found.ranks[i] = is_known ? -1 : earlier + rank;
-    if (is_known) {  // or written again, if the interval does not hold it
+    if (is_known) {  // or overwritten, if the interval does not hold it
       static_cast<Word*>(operands.values)[row * ranks + i] =
           key_of_rank(task.order, static_cast<Word>(rank < 0 ? interval.low : interval.high));
     }
@@ -156,7 +155,7 @@ __device__ void place_ranks(const RanksTask<Order>& task, int64_t row) {
   found.holds_all = holds_all;
 }
 
-// A block a part of a row. Each warp gathers by itself, in shared memory, and then many items at a time.
+// One block per part of a row. Each warp collects items in shared memory, and then writes many at a time.
 template <typename Order>
 __global__ void __launch_bounds__(kRankThreads, 2) gather_between(const __grid_constant__ RanksTask<Order> task) {
   using Word = typename Order::Word;

@@ -1,4 +1,4 @@
-// What the kernels of order_statistics work on.
+// The problem of the kernels of order_statistics.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -25,8 +25,8 @@ struct RanksTask {
   int64_t part;   // items
 };
 
-// Whether this block is the last of its row's to be done: what the others wrote can be read. Called once by all threads
-// of each block.
+// Whether this block is the last of its row's to finish, so that the others' writes can be read. All threads of each
+// block call it once.
 template <typename Order>
 __device__ bool is_last_of_row(const RanksTask<Order>& task, int64_t row) {
   __shared__ bool is_last;

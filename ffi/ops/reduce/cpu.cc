@@ -29,7 +29,7 @@ void reduce_rows(const ReduceProblem<Operator, false>& problem, Executor& execut
   const Segments& segments = problem.segments;
   constexpr int64_t kTile = kReduceTile;
   const int64_t tiles = std::max<int64_t>(1, ceil_div(segments.length, kTile));               // of a row
-  const int64_t group = std::max<int64_t>(1, kTile / std::max<int64_t>(1, segments.length));  // tiles a task
+  const int64_t group = std::max<int64_t>(1, kTile / std::max<int64_t>(1, segments.length));  // tiles per task
   std::vector<State> states(segments.rows * tiles);
   parallel_for(executor, ceil_div<int64_t>(states.size(), group), [&](int64_t task) {
     const int64_t last = std::min<int64_t>(states.size(), (task + 1) * group);
@@ -72,7 +72,7 @@ class SegmentedReduce {
   }
 
  private:
-  // What a tile leaves for its neighbours: its first segment may have begun before it, its last may go on after it.
+  // The states that a tile leaves for its neighbours: its first segment may begin earlier, its last may continue.
   struct Tile {
     int64_t first_end = -1;
     State before_first_end;
@@ -108,9 +108,9 @@ class SegmentedReduce {
     return result;
   }
 
-  // The segments that the ends [j, j_end) close, all of them listed heads of one row but its first; `begin` is where
-  // the first of the segments begins. What the general loop looks up for each end is looked up once: twice as fast
-  // where segments have 4 items. Returns where the last segment ends.
+  // Reduces the segments that the ends [j, j_end) close, all of them listed heads of one row but its first; `begin` is
+  // where the first segment begins. Lookups that the general loop makes for each end are made once, which is twice as
+  // fast for segments of 4 items. Returns where the last segment ends.
   template <typename Head>
   int64_t reduce_heads(int64_t j, int64_t j_end, int64_t begin, int64_t last_item) const {
     const Segments& segments = ends_.segments;
@@ -137,9 +137,9 @@ class SegmentedReduce {
     return begin;
   }
 
-  // The segments that the kGroup heads from ends[0] on close, the first of which begins at ends[-1] >= 0. Segments over
-  // kFew items, which are done one by one afterwards, must not be most of them, and none may lie past `limit`: else
-  // returns false, with nothing done.
+  // Reduces the segments that the kGroup heads from ends[0] on close, the first of which begins at ends[-1] >= 0.
+  // Segments over kFew items, which are done one by one afterwards, must not be the majority, and none may lie past
+  // `limit`: otherwise returns false, with nothing done.
   template <typename Head>
   bool reduce_group(const Head* ends, int64_t limit, int64_t row_begin, int64_t entries) const {
     if constexpr (Operator::kGivesIndex || !std::is_arithmetic_v<State>) {

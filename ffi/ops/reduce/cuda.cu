@@ -12,17 +12,18 @@ namespace {
 // The power of two at or above n, up to `most`.
 int power_of_two(int64_t n, int most) { return 1 << minimum(ceil_log2(n), ceil_log2(most)); }
 
-// How a row is dealt out to lanes.
+// How a row is distributed to lanes.
 struct RowLanes {
   int lanes;
-  bool many;  // vectors a lane
+  bool many;  // vectors per lane
 };
 
-// A lane has a few vectors where there are enough rows to fill the device, but four lanes, which read a stretch of
-// memory together, have fewer. Lanes have more vectors where items are compared by many instructions. By a bare driver
-// (H200), rows of 8, 32, 128 and 512 of 2^22 floats take 0.0060, 0.0061, 0.0057 and 0.0057 ms by 1, 4, 8 and 32 lanes,
-// but 0.0084 by 2, 0.0080 by 1, 0.0063 by 16 and 0.0061 by 8. 131,072 rows of 1,000 floats and their argmax take 0.117
-// and 0.119 by 32 lanes, 0.121 and 0.124 by 8; the argmax of as many integers takes 0.131 by 16, 0.146 by 32.
+// A lane has a few vectors if there are enough rows to fill the device, but groups of four lanes, which read
+// consecutive memory, have fewer. Lanes have more vectors if comparing items takes many instructions. With a bare
+// driver (H200), rows of 8, 32, 128 and 512 of 2^22 floats take 0.0060, 0.0061, 0.0057 and 0.0057 ms with 1, 4, 8 and
+// 32 lanes, but 0.0084 with 2, 0.0080 with 1, 0.0063 with 16 and 0.0061 with 8. 131,072 rows of 1,000 floats and their
+// argmax take 0.117 and 0.119 with 32 lanes, 0.121 and 0.124 with 8; the argmax of as many integers takes 0.131 with
+// 16, 0.146 with 32.
 template <typename Operator>
 RowLanes lanes_of_rows(const Segments& segments, const Operator& op) {
   constexpr int64_t kEnoughLanes = 1 << 16;
@@ -38,10 +39,10 @@ RowLanes lanes_of_rows(const Segments& segments, const Operator& op) {
   return {lanes, vectors >= kManyVectors * lanes};
 }
 
-// Rows in equal shares: a block a row, or a few lanes, of two vectors at least where rows have them. False where they
-// have none. By a bare driver (H100), 2^22 floats in rows of 8, 32, 128, 512, 2,048 and 8,192 take 6.7, 6.9, 6.8, 6.8,
-// 6.9 and 6.9 us so, and 6.9, 7.0, 7.1, 6.9, 7.2 and 7.2 by packs and by loops; 16-bit floats 4.2, 4.2, 4.2, 4.3, 4.4
-// and 4.4, before 4.4, 4.5, 4.8, 5.1, 4.5 and 4.6.
+// Rows in equal shares: one block per row, or a few lanes, with at least two vectors each if rows have them. Returns
+// false if they have none. With a bare driver (H100), 2^22 floats in rows of 8, 32, 128, 512, 2,048 and 8,192 take 6.7,
+// 6.9, 6.8, 6.8, 6.9 and 6.9 us this way, and 6.9, 7.0, 7.1, 6.9, 7.2 and 7.2 by packs and by loops; 16-bit floats 4.2,
+// 4.2, 4.2, 4.3, 4.4 and 4.4, before 4.4, 4.5, 4.8, 5.1, 4.5 and 4.6.
 template <typename Operator>
 bool launch_equal_shares(const Call& call, const reducing::WholeRows<Operator>& rows, const Operator& op,
                          cudaStream_t stream) {
@@ -54,7 +55,7 @@ bool launch_equal_shares(const Call& call, const reducing::WholeRows<Operator>& 
     check_launch(call);
     return true;
   };
-  if constexpr (kItems >= 4) {  // rows that are less than a vector
+  if constexpr (kItems >= 4) {  // rows shorter than a vector
     if (rows.length == kItems / 2) return launch.template operator()<kItems / 2, 1>(1);
     if (rows.length == kItems / 4) return launch.template operator()<kItems / 4, 1>(1);
   }
@@ -70,7 +71,7 @@ bool launch_equal_shares(const Call& call, const reducing::WholeRows<Operator>& 
     return true;
   }
   int lanes = minimum(kWarp, vectors & -vectors);
-  if (lanes > 1 && lanes == vectors) lanes /= 2;  // two loads on their way
+  if (lanes > 1 && lanes == vectors) lanes /= 2;  // two loads in flight
   switch (vectors / lanes) {
     case 1: return launch.template operator()<kItems, 1>(lanes);
     case 2: return launch.template operator()<kItems, 2>(lanes);
@@ -82,8 +83,8 @@ bool launch_equal_shares(const Call& call, const reducing::WholeRows<Operator>& 
   }
 }
 
-// Whole rows by kernels that do nothing else: in equal shares, or of whole vectors by packs or by loops. False where
-// rows are others, or too long for packs and better left to a few lanes each.
+// Whole rows by specialized kernels: in equal shares, or rows of whole vectors by packs or by loops. Returns false for
+// other rows, and for those too long for packs that a few lanes each serve better.
 template <typename Operator>
 bool launch_whole_rows(const Call& call, const ReduceOperands& operands, const reducing::Reduction<Operator>& reduction,
                        const Operator& op, cudaStream_t stream) {
@@ -95,7 +96,7 @@ bool launch_whole_rows(const Call& call, const ReduceOperands& operands, const r
   const auto blocks = [&](int64_t block_rows) {
     return static_cast<unsigned>(ceil_div<int64_t>(segments.rows, block_rows));
   };
-  // Lanes of packs fold their states in more steps than a few lanes a row do, which counts where a step is long.
+  // Lanes of packs fold their states in more steps than a few lanes per row do, which matters if a step is long.
   using State = typename Operator::State;
   constexpr bool kFoldsQuickly =
       !Operator::kGivesIndex && sizeof(State) <= maximum<size_t>(4, sizeof(typename Operator::Element));

@@ -9,7 +9,7 @@ namespace mgpu {
 class Arguments;
 struct SegmentTiling;
 
-// Operands: x [.., n], count [.., 1] or absent. Attribute: op. Result: one a row.
+// Operands: x [.., n], count [.., 1] or absent. Attribute: op. Result: one per row.
 struct ReduceOperands : OperatorOperands {
   void* result;
   bool wide_result;
@@ -17,16 +17,16 @@ struct ReduceOperands : OperatorOperands {
   explicit ReduceOperands(const Call& call);
   ReduceOperands(const Call& call, const Arguments& in);
 
-  // What CUDA runs: plan.h. Scratch memory is a state a chunk.
+  // The plan on CUDA (plan.h). Scratch memory holds one state per chunk.
   int64_t chunk_items() const;
   int64_t chunks() const { return ceil_div(segments.length, chunk_items()); }
   bool has_short_rows() const;
   char* layout(Workspace& workspace, int64_t state_bytes) const;
 };
 
-// What closes a segmented reduction's segments, as one non-decreasing sequence over all rows: in each row the heads, of
-// which the first closes the gap before it and each other the segment before it, then the end of the live items, which
-// closes the last segment, then the end of the row, which closes the dead items.
+// The ends of a segmented reduction's segments, as one non-decreasing sequence over all rows: in each row the heads, of
+// which the first closes the gap before it and each other one the segment before it, then the end of the live items,
+// which closes the last segment, then the end of the row, which closes the dead items.
 struct SegmentEnds {
   Segments segments;
 
@@ -35,7 +35,7 @@ struct SegmentEnds {
   MGPU_HOST_DEVICE int64_t row(int64_t j) const { return segments.rows == 1 ? 0 : j / per_row(); }
 
   MGPU_HOST_DEVICE int64_t operator[](int64_t j) const {
-    // Most often there is one row, and searches are shorter for it.
+    // Usually there is one row, for which searches are shorter.
     if (segments.rows == 1 && j < segments.heads_count) return minimum(segments.row_head(0, j), segments.live(0));
     const int64_t row = this->row(j);
     const int64_t i = j - row * per_row();
@@ -51,8 +51,8 @@ struct SegmentEnds {
     return i == 0 || i > segments.heads_count ? -1 : row * segments.heads_count + i - 1;
   }
 
-  // Items and ends are consumed in one order, an end after the items before it: balanced whatever the lengths. End j is
-  // unit (*this)[j] + j. The number of items among the first `diagonal` units.
+  // Items and ends are consumed in one order, an end after the items before it: balanced for any lengths. End j is unit
+  // (*this)[j] + j. Returns the number of items among the first `diagonal` units.
   MGPU_HOST_DEVICE int64_t units() const { return segments.total() + count(); }
   template <typename Find>
   MGPU_HOST_DEVICE int64_t items_before(int64_t diagonal, Find find) const {

@@ -10,14 +10,14 @@
 
 namespace mgpu::cpu {
 
-// Items and segment ends, consumed in one order by tiles of so many units.
+// Items and segment ends, consumed in one order by tiles of equal numbers of units.
 struct SegmentTiles {
   int64_t units;  // of all tiles
   int64_t tile;
   int64_t count;
   std::vector<int64_t> items_before;  // each tile, and all of them
 
-  // Heads out of order give tiles that overlap; held apart, each end is in one tile.
+  // Heads out of order give tiles that overlap; clamping puts each end in exactly one tile.
   SegmentTiles(const SegmentEnds& ends, int64_t tile, Executor& executor)
       : units(ends.units()), tile(tile), count(ceil_div(units, tile)), items_before(count + 1) {
     parallel_for(executor, count + 1, [&](int64_t i) {

@@ -10,7 +10,7 @@ namespace mgpu::cuda {
 
 namespace segment_reducing {
 
-// False where rows are too long for it.
+// False if rows are too long for it.
 template <typename Operator>
 bool reduce_short_rows(const Call& call, const SegmentedReduceOperands& operands, const Operator& op,
                        cudaStream_t stream) {

@@ -1,6 +1,6 @@
-// The kernels of segmented_reduce: items and segment ends are consumed in one order, in equal tiles, whatever the
-// lengths (unit_tiles.cuh). A tile stores the segments that begin and end in it; what it leaves of its first and last
-// segment is joined by a second kernel, so no tile waits for another.
+// The kernels of segmented_reduce: items and segment ends are consumed in one order, in equal tiles for any lengths
+// (unit_tiles.cuh). A tile stores the segments that begin and end in it. A second kernel joins the states of tiles'
+// first and last segments, so no tile waits for another.
 #pragma once
 
 #include "cuda/block/scan.cuh"
@@ -12,16 +12,16 @@
 namespace mgpu::cuda::segment_reducing {
 
 constexpr int kThreads = segmented_reduce_shape(4).threads;
-constexpr int kFewEnds = 8;  // of a tile, of which no place is marked
+constexpr int kFewEnds = 8;  // of a tile, whose positions are then not marked
 constexpr int kJoinThreads = 256;
-constexpr int kJoinTiles = 8;  // a thread's, where a block looks back
+constexpr int kJoinTiles = 8;  // per thread, if a block looks back
 
 inline UnitTiles unit_tiles(const SegmentTiling& tiling, int64_t* items_before) {
   return {tiling.ends, tiling.tiles(), SegmentTiling::tile_units(tiling.largest_bytes), items_before};
 }
 inline unsigned join_blocks(int64_t tiles) { return static_cast<unsigned>(ceil_div<int64_t>(tiles, kJoinThreads)); }
 
-// The bytes of a state, or of what one is made of, where that is larger: what a thread has room for.
+// The bytes of a state, or of its item if that is larger, for which a thread needs room.
 template <typename Operator>
 constexpr int64_t state_bytes() {
   using Element = typename Operator::Element;
@@ -30,8 +30,8 @@ constexpr int64_t state_bytes() {
   return bytes;
 }
 
-// A tile has places for its items, after those between the last multiple of 16 bytes and its first item. A lane has a
-// run of neighbouring places in each of its warp's rows.
+// A tile has places for its items, preceded by those between the last multiple of 16 bytes and its first item. A lane
+// has a run of neighbouring places in each of its warp's rows.
 template <typename Operator>
 struct Shape {
   static constexpr int kVector = Vector<typename Operator::Element>::kItems;
@@ -53,7 +53,7 @@ struct SegmentedReduction {
   ResultVector<Operator> result;
 };
 
-// The marks of a run, a byte each.
+// The marks of a run, one byte each.
 template <int kRun>
 struct alignas(kRun) Marks {
   unsigned words[kRun / 4];
@@ -85,7 +85,7 @@ struct TilePlaces {
   int limit;
 };
 
-// A tile's ends, of which those of the first one's row are told from the others: they are found without a division.
+// A tile's ends. Those of the first one's row are distinguished from the others, as they are found without a division.
 struct TileEnds {
   int64_t row_begin;
   int64_t first_entry;  // the result that the first end closes
@@ -104,7 +104,7 @@ __device__ __forceinline__ int place_of(int row) {
   return (first_row + row) * Shape<Operator>::kRowPlaces + lane * Shape<Operator>::kRun;
 }
 
-// Vectors from x on, which lies at a multiple of 16 bytes, up to place `limit`.
+// Vectors from x on, which is at a multiple of 16 bytes, up to place `limit`.
 template <typename Operator>
 __device__ __forceinline__ void load_vectors(SourceOf<typename Operator::Element> x, int limit,
                                              RowVectors<Operator>& vectors) {
@@ -142,7 +142,7 @@ __device__ __forceinline__ void load_items(const SegmentedReduction<Operator>& r
   }
 }
 
-// The items of a run, of which those outside of the tile are identities.
+// The items of a run; those outside of the tile are identities.
 template <typename Operator>
 __device__ __forceinline__ void extract_run(const Operator& op, const TilePlaces& places, int row,
                                             const RowVectors<Operator>& vectors,
@@ -165,7 +165,7 @@ __device__ __forceinline__ void extract_run(const Operator& op, const TilePlaces
   }
 }
 
-// What a warp leaves of a tile with few ends: the segment of its first end, and what follows its last.
+// The states that a warp leaves of a tile with few ends: the segment of its first end, and the items after its last.
 template <typename State>
 struct WarpParts {
   State opening;
@@ -195,7 +195,7 @@ struct LoadedRuns {
   __device__ __forceinline__ void items(int row, States& states) const {
     extract_run(op, places, row, vectors, states);
   }
-  // The place of a lane's end, or one behind all.
+  // The place of a lane's end, or one past all.
   __device__ __forceinline__ int place_of_end(const SegmentEnds& ends, const TileUnits& units) const {
     const int lane = threadIdx.x % kWarp;
     int own_place = places.lead;
@@ -204,7 +204,7 @@ struct LoadedRuns {
       own_place = static_cast<int>(clamp<int64_t>(place, places.lead, places.limit));
     }
 #pragma unroll
-    for (int distance = 1; distance < kFewEnds; distance *= 2) {  // in order, whatever the heads
+    for (int distance = 1; distance < kFewEnds; distance *= 2) {  // sorted, for any heads
       const int below = __shfl_up_sync(~0u, own_place, distance);
       if (lane >= distance) own_place = maximum(own_place, below);
     }
@@ -229,8 +229,9 @@ __device__ __forceinline__ typename Operator::State fold_lanes(const Operator& o
   return fold_warp(state, [&](const State& a, const State& b) { return op.combine(a, b); });
 }
 
-// A tile with few ends: each warp takes its rows one after the other, and folds its lanes at an end alone. A lane has
-// an end. An end is a warp's that has items before it in the warp's rows; the first warp's are also those before all.
+// A tile with few ends: each warp takes its rows one after the other, and folds its lanes only at an end. Each lane has
+// one end. An end belongs to the warp that has items before it in its rows; the first warp also has those before all
+// items.
 template <typename Operator>
 __device__ __forceinline__ void reduce_rows_to_ends(const SegmentedReduction<Operator>& reduction, const Operator& op,
                                                     const TileUnits& units, const TilePlaces& places,
@@ -246,7 +247,7 @@ __device__ __forceinline__ void reduce_rows_to_ends(const SegmentedReduction<Ope
   const int first = warp == 0 ? 0 : __popc(__ballot_sync(~0u, own_place <= warp_begin));
   int next = first;
   int next_place = shuffle(own_place, next);
-  State sum = op.identity();  // since the last end: a lane's own where items may change places, else the warp's
+  State sum = op.identity();  // since the last end: a lane's own if items may be reordered, else the warp's
   const auto add = [&](const State& state) {
     sum = op.combine(sum, Operator::kCommutes ? state : fold_lanes(op, state));
   };
@@ -264,7 +265,7 @@ __device__ __forceinline__ void reduce_rows_to_ends(const SegmentedReduction<Ope
     const int row_end = warp_begin + (row + 1) * Shape::kRowPlaces;
     if (row_end - Shape::kRowPlaces >= places.limit) break;
     State states[kRun];
-    // Here, not twice below: of int8 of mean 700, maxima took 149 us in place of 126.
+    // Here, not twice below: for int8 of mean 700, maxima took 149 us instead of 126.
     runs.items(row, states);
     if (next_place > row_end) {
       add(combine_run<Operator>(op, states));
@@ -293,7 +294,7 @@ __device__ __forceinline__ void reduce_rows_to_ends(const SegmentedReduction<Ope
   }
 }
 
-// Puts together what the warps leave.
+// Joins the states that the warps leave.
 template <typename Operator>
 __device__ __forceinline__ void join_warps(const SegmentedReduction<Operator>& reduction, const Operator& op,
                                            int64_t tile, const TileUnits& units,
@@ -303,7 +304,7 @@ __device__ __forceinline__ void join_warps(const SegmentedReduction<Operator>& r
   const SegmentEnds& ends = reduction.tiles.ends;
   __syncthreads();
   if (threadIdx.x > kWarps || (threadIdx.x < kWarps && parts[threadIdx.x].ends == 0)) return;
-  // A thread has a warp's first end, or what follows the last end of all.
+  // A thread has a warp's first end, or the items after the last end of all.
   State state = threadIdx.x < kWarps ? parts[threadIdx.x].opening : op.identity();
   for (int before = static_cast<int>(threadIdx.x) - 1; before >= 0; --before) {
     state = op.combine(parts[before].open, state);
@@ -311,7 +312,7 @@ __device__ __forceinline__ void join_warps(const SegmentedReduction<Operator>& r
   }
   if (threadIdx.x == kWarps) {
     reduction.open[tile] = {state, units.ends > 0};
-    if (units.ends == 0) reduction.opening[tile] = state;  // of no meaning, but read
+    if (units.ends == 0) reduction.opening[tile] = state;  // unused, but read
   } else if (parts[threadIdx.x].first == 0) {
     reduction.opening[tile] = state;
   } else {
@@ -319,7 +320,7 @@ __device__ __forceinline__ void join_warps(const SegmentedReduction<Operator>& r
   }
 }
 
-// Marks the ends, and notes their places. The heads of the first end's row are loaded four at a time.
+// Marks the ends, and records their places. The heads of the first end's row are loaded four at a time.
 template <typename Operator>
 __device__ __forceinline__ TileEnds mark_ends(const SegmentedReduction<Operator>& reduction, const TileUnits& units,
                                               const TilePlaces& places, const TileMemory<Operator>& memory) {
@@ -362,7 +363,7 @@ __device__ __forceinline__ TileEnds mark_ends(const SegmentedReduction<Operator>
       }
     }
   };
-  if (units.items > 0) {  // without items all segments are empty, wherever they lie
+  if (units.items > 0) {  // without items all segments are empty, wherever they are
     if (heads.wide) {
       put_heads(static_cast<const int64_t*>(heads.data));
     } else {
@@ -379,7 +380,7 @@ __device__ __forceinline__ TileEnds mark_ends(const SegmentedReduction<Operator>
   return {row_begin, row_entries + first_in_row, own_heads};
 }
 
-// Sums up each run and each row, from end to end. A row without ends needs no more than its sum.
+// Sums up each run and each row, from end to end. A row without ends needs only its sum.
 template <typename Operator>
 __device__ __forceinline__ void sum_runs(const Operator& op, const TilePlaces& places,
                                          const RowVectors<Operator>& vectors, const TileMemory<Operator>& memory) {
@@ -421,7 +422,7 @@ __device__ __forceinline__ void sum_runs(const Operator& op, const TilePlaces& p
   __syncthreads();
 }
 
-// Puts the segments together, and stores those that begin and end in the tile.
+// Joins the segments, and stores those that begin and end in the tile.
 template <typename Operator>
 __device__ __forceinline__ void store_segments(const SegmentedReduction<Operator>& reduction, const Operator& op,
                                                const TileUnits& units, const TileEnds& tile_ends,
@@ -453,7 +454,7 @@ __device__ __forceinline__ void store_segments(const SegmentedReduction<Operator
   for (int i = 1 + threadIdx.x; i < own_segments; i += kThreads) {
     reduction.result.store(tile_ends.first_entry + i, op.finish(segment(i), tile_ends.row_begin));
   }
-  // Those of later rows, the open one, and that of the first end.
+  // Stores those of later rows, the open one, and that of the first end.
 #pragma unroll 1
   for (int k = own_segments + threadIdx.x; k <= units.ends + 1; k += kThreads) {
     const int i = k <= units.ends ? k : 0;
@@ -476,7 +477,7 @@ __global__ void __launch_bounds__(kThreads, sizeof(typename Operator::State) > 8
   using State = typename Operator::State;
   using Shape = Shape<Operator>;
   constexpr int kPlaces = Shape::kPlaces;
-  constexpr int kSumBytes = kPlaces * maximum<int>(sizeof(State), sizeof(int));  // a place each, of an end too
+  constexpr int kSumBytes = kPlaces * maximum<int>(sizeof(State), sizeof(int));  // one place each, also for an end
   __shared__ alignas(16) char sums[kSumBytes];
   __shared__ State before_run[kPlaces / Shape::kRun];
   __shared__ State row_sums[kPlaces / Shape::kRowPlaces];
@@ -502,8 +503,8 @@ __global__ void __launch_bounds__(kThreads, sizeof(typename Operator::State) > 8
   store_segments(reduction, op, units, ends, memory);
 }
 
-// A thread a tile: the segment of its first end gets what the tiles before it left open, added up from the last one
-// with an end.
+// One thread per tile: adds the states that the preceding tiles left open, from the last one with an end on, to the
+// segment of its first end.
 template <typename Operator>
 __global__ void __launch_bounds__(kJoinThreads) join_tiles(SegmentedReduction<Operator> reduction, Operator op) {
   using Sums = Sums<Operator, true>;
@@ -523,9 +524,9 @@ __global__ void __launch_bounds__(kJoinThreads) join_tiles(SegmentedReduction<Op
   wait_for_last_kernel();
   const int64_t block_tile = int64_t{blockIdx.x} * kJoinThreads;
   const int64_t tile = block_tile + threadIdx.x;
-  // All at once, needed or not: the kernel waits for memory.
+  // Loads all at once, needed or not, as the kernel is bound by latency.
   const Sum own = open_of(tile);
-  Sum before_block = open_of(block_tile - 1);  // most often it has an end
+  Sum before_block = open_of(block_tile - 1);  // usually it has an end
   typename Operator::State opening = op.identity();
   int64_t end = 0;
   if (tile < reduction.tiles.tiles) {
@@ -544,7 +545,7 @@ __global__ void __launch_bounds__(kJoinThreads) join_tiles(SegmentedReduction<Op
     __syncthreads();
     before_block = sums(scan_block(sum).all, before_block);
   }
-  // Heads out of order may leave tiles to nobody, and their ends unknown.
+  // Heads out of order may leave tiles without a block, and their ends unknown.
   if (!own.restarted || end < 0 || end >= reduction.tiles.total_ends) return;
   const SegmentEnds& ends = reduction.tiles.ends;
   const int64_t entry = ends.entry(end);

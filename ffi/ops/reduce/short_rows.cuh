@@ -1,4 +1,4 @@
-// segmented_reduce of short rows: the items of a row are scanned, anew from each head, and a segment's result stands at
+// segmented_reduce of short rows: the items of a row are scanned, restarting at each head, and a segment's result is at
 // its last item.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Tiles of items and segment ends, consumed in one order: equal ones, whatever the lengths (Merrill and Garland,
+// Tiles of items and segment ends, consumed in one order: equal tiles for any lengths (Merrill and Garland,
 // "Merge-based Parallel Sparse Matrix-Vector Multiplication", 2016).
 #pragma once
 
@@ -25,7 +25,7 @@ struct UnitTiles {
   int64_t total_items;
   int64_t total_ends;
   int64_t tiles;
-  int units;  // in a tile
+  int units;  // per tile
   int64_t* items_before;
 
   UnitTiles(const SegmentEnds& ends, int64_t tiles, int units, int64_t* items_before)
@@ -36,8 +36,8 @@ struct UnitTiles {
         units(units),
         items_before(items_before) {}
 
-  // Whether the ends say where tiles begin. They are few then, and few tiles begin between two of them: with 25, sums
-  // of 2^26 items take 75 us in place of 71.
+  // Whether the ends find where tiles begin. They are then few, and few tiles begin between two of them: with 25, sums
+  // of 2^26 items take 75 us instead of 71.
   MGPU_HOST_DEVICE bool are_placed_by_ends() const { return total_ends <= 16 * tiles && tiles <= 4 * total_ends; }
 
   unsigned partition_blocks() const {
@@ -51,7 +51,7 @@ struct UnitTiles {
 
   __device__ __forceinline__ int64_t first_end(int64_t tile) const { return tile * units - items_before[tile]; }
 
-  // The same without partition_units: by a block of kThreads, which searches for both ends of its tile.
+  // The same without partition_units: each block of kThreads searches for both ends of its tile.
   template <int kThreads>
   __device__ TileUnits find(int64_t tile) const {
     const int64_t diagonals[2] = {tile * units, minimum((tile + 1) * units, total_items + total_ends)};
@@ -69,16 +69,17 @@ struct UnitTiles {
   __device__ __forceinline__ TileUnits between(int64_t tile, int64_t item, int64_t next_item) const {
     const int64_t begin = tile * units;
     const int size = static_cast<int>(minimum<int64_t>(units, total_items + total_ends - begin));
-    // Heads out of order may ask for more than there is.
+    // Heads out of order may require more than there is.
     const int items = static_cast<int>(clamp<int64_t>(next_item - item, 0, size));
     const int64_t end = begin - item;
     return {item, end, size, items, static_cast<int>(minimum<int64_t>(size - items, total_ends - end))};
   }
 };
 
-// A thread an end, or behind the last one, has the tiles that begin after the end before it and not after its own. Each
-// thread reads two ends at once, where a search waits for memory once a step: sums of 2^22 items in one giant segment
-// among short ones take 12.9 us for 14.2. Ends out of order give some tiles to several threads, and none to nobody.
+// One thread per end, and one past the last, has the tiles that begin after the previous end and not after its own.
+// Each thread reads two ends at once, whereas a search waits for memory in each step: sums of 2^22 items in one giant
+// segment among short ones take 12.9 us instead of 14.2. With ends out of order, some tiles are written by several
+// threads, but none by nobody.
 __device__ __forceinline__ void place_tiles_by_ends(const UnitTiles& tiles) {
   const int64_t end = int64_t{blockIdx.x} * kPartitionThreads + threadIdx.x;
   const auto tiles_up_to = [&](int64_t j) { return (tiles.ends[j] + j) / tiles.units + 1; };

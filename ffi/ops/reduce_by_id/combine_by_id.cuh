@@ -1,12 +1,12 @@
 // The kernels of reduce_by_id for operators whose order does not matter: sums of integers, extrema and their positions,
-// bitwise operators. Atomic operations on integers give the same bits in any order. Each block combines in a table in
-// shared memory what it can, and then that with the states in device memory. Where the table holds all results an item
-// goes to the entry of its result. Else the first result that comes to an entry keeps it, and items of others go to
-// device memory at once: frequent ids come early, so that few items of theirs meet there.
+// bitwise operators. Atomic operations on integers give the same bits in any order. Each block combines items in a
+// table in shared memory as far as possible, and then the table with the states in device memory. If the table holds
+// all results, an item goes to the entry of its result. Otherwise the first result to reach an entry keeps it, and
+// items of others go to device memory directly: frequent ids come early, so few of their items collide there.
 //
-// 2^25 items on an H200, 2026-11-28: max into 5,000 0.088 ms (predicted 0.07; 0.62 with a table a warp, in order), into
-// 10^6 0.375 (0.36; 0.87 by a sort), 0.086 and 0.183 where ids are skewed by Zipf's law of 1.2 (0.79, 0.84). int32 sums
-// 0.095 (0.62) and 0.39 (0.86). docs/notes/by_id.md has what was tried.
+// 2^25 items on an H200, 2026-11-28: max into 5,000 0.088 ms (predicted 0.07; 0.62 with one table per warp, in order),
+// into 10^6 0.375 (0.36; 0.87 by a sort), 0.086 and 0.183 if ids are skewed by Zipf's law of 1.2 (0.79, 0.84). int32
+// sums 0.095 (0.62) and 0.39 (0.86). docs/notes/by_id.md has what was tried.
 #pragma once
 
 #include "algorithm/quotient.h"
@@ -19,10 +19,10 @@ namespace mgpu::cuda::id_combining {
 constexpr int kThreads = 1024;
 constexpr int kMostTaggedEntries = 8192;
 constexpr uint32_t kNobody = ~uint32_t{0};
-constexpr int64_t kMostPartItems = int64_t{1} << 30;  // and less than a row more: below 2^31
+constexpr int64_t kMostPartItems = int64_t{1} << 30;  // and less than one row more: below 2^31
 static_assert(kMostPartItems + kMostIdColumns <= int64_t{1} << 31);
 
-// Items of a thread. Extrema look before they change anything, which takes registers; sums gain more by twice the
+// Items per thread. Extrema compare before they change anything, which takes registers; sums gain more from twice the
 // threads.
 template <typename Operator>
 constexpr int in_flight() {
@@ -39,7 +39,7 @@ struct IdCombination {
   Segments segments;
   Quotient width;
   int64_t size;
-  int64_t slots;  // of a problem: a result each
+  int64_t slots;  // per problem, one for each result
   int64_t parts;
   int entries;    // of a block's table: a power of two, if it does not hold all
   State* states;  // of each problem's slots
@@ -65,8 +65,8 @@ struct Part {
   }
 
   // Calls load(k, item, row) for kItems items of each thread, then use(k, slot) for each, the slot being that of the
-  // item's result or kNobody. All threads of a warp make each call together. Past the end the last item is loaded
-  // again: loads that nothing guards are all under way at once, while guarded ones wait for each other.
+  // item's result or kNobody. All threads of a warp make each call together. Past the end, the last item is loaded
+  // again: unguarded loads are all in flight at once, while guarded ones wait for each other.
   template <int kItems, typename Load, typename Use>
   __device__ __forceinline__ void for_each(Load load, Use use) const {
     with_width<void>(ids, [&](auto ids) {
@@ -119,8 +119,8 @@ __device__ void combine_atomically(const Bitwise<Element>& op, Word* to, Word st
   }
 }
 
-// Where the slots of a thread's items are: in the block's table, or in device memory. A table that does not hold all of
-// them has one entry for neighbours far apart; the first that comes gets it.
+// The location of the slots of a thread's items: the block's table, or device memory. A table that does not hold all of
+// them has one entry for several distant slots; the first to reach it gets it.
 template <bool kHoldsAll, int kItems>
 class Places {
  public:
@@ -145,14 +145,14 @@ class Places {
 
   __device__ __forceinline__ bool in_table(int k) const { return kHoldsAll || in_table_[k]; }
 
-  // The item's place, or any that may be read.
+  // The item's position, or any that may be read.
   template <typename State>
   __device__ __forceinline__ State* of(int k, State* table, State* states) const {
     if constexpr (kHoldsAll) return table + (is_used(k) ? slots_[k] : 0);
     return in_table_[k] ? table + (slots_[k] & mask_) : states + (is_used(k) ? slots_[k] : 0);
   }
 
-  // Calls use(place), in code of its own for each kind of memory, whose atomic operations are others.
+  // Calls use(place), in separate code for each kind of memory, which have different atomic operations.
   template <typename State, typename Use>
   __device__ __forceinline__ void visit(int k, State* table, State* states, Use use) const {
     if constexpr (kHoldsAll) {
@@ -170,13 +170,13 @@ class Places {
   bool in_table_[kItems];
 };
 
-// Whether all lanes of a warp have one slot. They would wait for each other, so they combine what they have.
+// Whether all lanes of a warp have the same slot. As they would wait for each other, they combine their values first.
 __device__ __forceinline__ bool are_alike(uint32_t slot) {
   return __all_sync(0xffffffffu, slot == __shfl_sync(0xffffffffu, slot, 0));
 }
 
-// What is there now, or was there a moment ago. An extremum that would leave it as it is needs no atomic operation:
-// what is old is never better than what is there.
+// The current value, or a recent one. An extremum that would not change it needs no atomic operation: an old value is
+// never better than the current one.
 template <typename State>
 __device__ __forceinline__ State read_state(const State* at) {
   return *static_cast<const volatile State*>(at);
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(kThreads, Operator::kIsIdempotent ? 1 : 2)
   constexpr int kInFlight = in_flight<Operator>();
   extern __shared__ uint64_t shared[];
   auto* const table = reinterpret_cast<State*>(shared);
-  auto* const tags = reinterpret_cast<uint32_t*>(table + combination.entries);  // where it does not hold all
+  auto* const tags = reinterpret_cast<uint32_t*>(table + combination.entries);  // if it does not hold all
   for (int i = threadIdx.x; i < combination.entries; i += kThreads) {
     table[i] = op.identity();
     if constexpr (!kHoldsAll) tags[i] = kNobody;

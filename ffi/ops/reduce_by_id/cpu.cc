@@ -1,4 +1,4 @@
-// reduce_by_id on the CPU: parts of the rows have states of all ids, which are combined in the parts' order.
+// reduce_by_id on the CPU: parts of the rows have states of all ids, which are combined in the order of the parts.
 #include <algorithm>
 #include <memory>
 
@@ -23,13 +23,13 @@ class ReduceById {
         width_(operands.width),
         result_{operands.result, operands.wide_result} {}
 
-  // Each part of a problem's rows has states of all ids, where it has four rows an id at least. The parts follow from
-  // the shapes alone, so that float results do not depend on the number of threads.
+  // Each part of a problem's rows has states of all ids, if it has at least four rows per id. The parts follow only
+  // from the shapes, so that float results do not depend on the number of threads.
   void run(cpu::Executor& executor) const {
     const int64_t problems = operands_.segments.rows, slots = operands_.slots();
     const int64_t parts =
         std::clamp<int64_t>(length_ / std::max(4 * operands_.size, cpu::kIdLeastPart), 1, cpu::kIdMostParts);
-    // The states of the first part lie where the results will, if these are as wide.
+    // The states of the first part use the memory of the results, if these are as wide.
     constexpr bool kInPlace = !Operator::kGivesIndex && sizeof(State) == sizeof(typename Operator::Result);
     const int64_t stored = kInPlace ? parts - 1 : parts;
     const auto scratch = std::make_unique_for_overwrite<State[]>(problems * stored * slots);

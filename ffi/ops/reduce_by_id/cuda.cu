@@ -1,5 +1,4 @@
-// reduce_by_id on CUDA: where the order of items does not matter, for sums of floats as integers, and else where ids
-// are few.
+// reduce_by_id on CUDA: if the order of items does not matter, for sums of floats as integers, and for few ids.
 #include "cuda/launch/overlapping.h"
 #include "ops/common/dispatch_operator.h"
 #include "ops/reduce_by_id/combine_by_id.cuh"
@@ -43,7 +42,7 @@ void reduce_in_order(const Call& call, cudaStream_t stream, const ReduceByIdOper
   launch_overlapping(call, stream, join_parts<Operator>, blocks, kJoinWarps * kWarp, 0, reduction, op);
 }
 
-// The blocks of a problem that fill the device, each with so many items that its table is worth filling.
+// The blocks of a problem that fill the device, each with enough items to be worth a table.
 int64_t parts_of(const ReduceByIdOperands& operands, int64_t device_blocks, int64_t least_items) {
   const int64_t items = operands.segments.length * operands.width;
   const int64_t most = maximum(device_blocks / operands.segments.rows, int64_t{1});
@@ -84,7 +83,7 @@ unsigned blocks_of_slots(const ReduceByIdOperands& operands) {
   return static_cast<unsigned>(ceil_div<int64_t>(operands.segments.rows * operands.slots(), id_combining::kThreads));
 }
 
-// Combines all items with the states, which the kernel launched last has filled.
+// Combines all items with the states, which the previous kernel has filled.
 template <typename Operator>
 void launch_combination(const Call& call, cudaStream_t stream, const ReduceByIdOperands& operands,
                         id_combining::IdCombination<Operator> combination, Operator op) {

@@ -1,6 +1,6 @@
-// The kernels of reduce_by_id where ids are few: each warp has states of all ids in shared memory, and takes its rows
-// in order, those of lanes of one id in the order of the lanes. No atomic operation adds, so that float results are the
-// same in every run. Then the states of a block's warps are combined, and those of all blocks.
+// The kernels of reduce_by_id for few ids: each warp has states of all ids in shared memory, and takes its rows in
+// order, lanes with the same id in the order of the lanes. It uses no atomic additions, so float results are the same
+// in every run. Then the states of a block's warps are combined, and those of all blocks.
 #pragma once
 
 #include "cuda/block/shuffle.cuh"
@@ -62,7 +62,7 @@ __global__ void reduce_parts(IdReduction<Operator> reduction, Operator op) {
   const auto* const x = reduction.x + problem * reduction.x_stride * reduction.width;
   const IndexVector ids = reduction.ids.from(problem * reduction.ids_stride);
 
-  // Each lane has one state at most, for a slot, or -1.
+  // Each lane has at most one state, for a slot, or -1.
   const auto add = [&](int slot, const State& state) {
     if (__all_sync(0xffffffffu, slot == __shfl_sync(0xffffffffu, slot, 0))) {
       const State all = fold_warp(state, [&](const State& a, const State& b) { return op.combine(a, b); });
@@ -115,7 +115,7 @@ __global__ void reduce_parts(IdReduction<Operator> reduction, Operator op) {
   }
 }
 
-// A lane a result: the warps of a block share the parts.
+// One lane per result: the warps of a block share the parts.
 template <typename Operator>
 __global__ void __launch_bounds__(kJoinWarps* kWarp) join_parts(IdReduction<Operator> reduction, Operator op) {
   wait_for_last_kernel();

@@ -1,4 +1,4 @@
-// The call of reduce_by_id as its kernels see it: rows are combined by their ids, which are in any order.
+// The call of reduce_by_id as its kernels see it: rows are combined by their ids, in any order.
 #pragma once
 
 #include "ops/common/operators.h"
@@ -30,10 +30,10 @@ struct ReduceByIdOperands : OperatorOperands {
   // Whether the order of items does not matter, so that atomic operations may combine them on CUDA.
   bool in_any_order(const Call& call) const;
 
-  // Whether they are sums of floats of up to 32 bits by ids so few that CUDA adds them up as integers.
+  // Whether they are sums of floats of up to 32 bits by so few ids that CUDA adds them as integers.
   bool in_fixed_point() const;
 
-  // Scratch memory of the CUDA kernels: the states of all results, or what each part makes of its rows.
+  // Scratch memory of the CUDA kernels: the states of all results, or those of each part of the rows.
   char* layout(Workspace& workspace, const Call& call) const;
 };
 

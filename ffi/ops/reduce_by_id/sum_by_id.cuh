@@ -2,10 +2,10 @@
 // atomic additions of floats would give other bits in each run. Here each item becomes an integer: a multiple of a
 // power of two that the largest exponent among the items of its id determines (combine_by_id.cuh finds it). Integers
 // add up to the same bits in any order. With n items, the sum of an id is off by at most n / 2^(62 - log2 n) of its
-// largest item, less than what a sum in float32 loses.
+// largest item, less than a sum in float32 loses.
 //
-// 2^25 items into 5,000 on an H200, 2026-11-28: 0.217 ms, skewed 0.213 (predicted 0.23; 0.62 and 0.83 with a table a
-// warp, whose lanes of one id meet by masks). docs/notes/by_id.md has what was tried.
+// 2^25 items into 5,000 on an H200, 2026-11-28: 0.217 ms, skewed 0.213 (predicted 0.23; 0.62 and 0.83 with one table
+// per warp, whose lanes of one id meet by masks). docs/notes/by_id.md has what was tried.
 #pragma once
 
 #include "algorithm/fixed_point.h"
@@ -15,7 +15,7 @@ namespace mgpu::cuda::id_summing {
 
 using namespace id_combining;
 
-// The largest exponent of items as the least of its complements.
+// The largest exponent of items, as the smallest of its complements.
 template <typename Element_>
 struct LargestExponent {
   using Element = Element_;
@@ -32,7 +32,7 @@ struct LargestExponent {
   __device__ State combine(State a, State b) const { return minimum(a, b); }
 };
 
-// The bytes of shared memory that an entry takes: two halves of its sum, and its exponent or whose it is.
+// The bytes of shared memory of an entry: two halves of its sum, and its exponent or its owner.
 constexpr int64_t entry_bytes(bool holds_all) { return holds_all ? 9 : 12; }
 
 template <typename Operator>
@@ -53,7 +53,7 @@ __global__ void clear_sums(IdSums<Operator> sums) {
   sums.items.states[i] = LargestExponent<typename Operator::Element>{}.identity();
 }
 
-// Where a block's table does not hold all sums, entries belong to those that come first, as in combine_items.
+// If a block's table does not hold all sums, entries belong to the first to reach them, as in combine_items.
 template <bool kHoldsAll, typename Operator>
 __global__ void __launch_bounds__(kThreads) sum_items(IdSums<Operator> sums) {
   start_next_kernel();
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kThreads) sum_items(IdSums<Operator> sums) {
   uint32_t* const low = halves;
   uint32_t* const high = low + of.entries;
   uint32_t* const tags = high + of.entries;                             // where it does not hold all
-  auto* const largest = reinterpret_cast<uint8_t*>(high + of.entries);  // where it does
+  auto* const largest = reinterpret_cast<uint8_t*>(high + of.entries);  // if it does
   const uint32_t* const exponents = of.states + problem * of.slots;
   auto* const totals = reinterpret_cast<unsigned long long*>(sums.sums) + problem * of.slots;
   wait_for_last_kernel();  // the exponents are known
@@ -85,8 +85,8 @@ __global__ void __launch_bounds__(kThreads) sum_items(IdSums<Operator> sums) {
       [&](int k, unsigned item, unsigned /*row*/) { values[k] = widen(items.x[item]); },
       [&](uint32_t (&slots)[kInFlight]) {
         const Places<kHoldsAll, kInFlight> places(slots, tags, of.entries);
-        // Sums have two halves, as there is no atomic addition of 64 bits in shared memory: the lower one tells of its
-        // carry. All lower ones are under way before the first carry is needed.
+        // Sums have two halves, as shared memory has no atomic addition of 64 bits: the lower one reports its carry.
+        // All lower halves are in flight before the first carry is needed.
         uint32_t low_parts[kInFlight], high_parts[kInFlight], before[kInFlight];
         bool in_halves[kInFlight];
 #pragma unroll

@@ -82,7 +82,7 @@ class ReduceRows {
   void run(cpu::Executor& executor) {
     const int64_t tile_units = std::max(cpu::kReduceRowsLeastUnits, cpu::kReduceRowsTile / columns_);
     const cpu::SegmentTiles tiles(ends_, tile_units, executor);
-    // What each tile leaves for its neighbours: its first segment may have begun before it, its last may go on after.
+    // The states that each tile leaves for its neighbours: its first segment may begin earlier, its last may continue.
     const int64_t width = sources_.width;
     std::vector<int64_t> first_ends(tiles.count, -1);
     std::vector<State> before_first_end(tiles.count * width), open(tiles.count * width);
@@ -123,7 +123,7 @@ class ReduceRows {
   Columns slice(int64_t i) const { return {i * columns_, std::min(columns_, sources_.width - i * columns_)}; }
 
   // Combines a tile's rows, segment by segment. Returns the first end in it, or -1, and gives the states of its first
-  // segment, which may have begun before it, and of its last, which may go on after it.
+  // segment, which may begin before it, and of its last, which may continue after it.
   int64_t reduce_tile(const cpu::SegmentTiles& tiles, int64_t tile, Columns columns, State* before_first_end,
                       State* open) const {
     std::vector<State> states(columns.count);
@@ -267,7 +267,7 @@ class ReduceRows {
     for (int i = 0; i < kCount; ++i) states[i] = sums[i];
   }
 
-  // Stores what segment end j closes; `state` gives the state of a column.
+  // Stores the result of the segment that end j closes; `state` gives the state of a column.
   template <typename StateOf>
   void emit(int64_t j, Columns columns, StateOf state) const {
     const int64_t entry = ends_.entry(j);

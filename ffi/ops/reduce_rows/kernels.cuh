@@ -1,6 +1,6 @@
-// The kernels of reduce_rows: rows and segment ends are consumed in one order, in equal tiles (unit_tiles.cuh).
-// A worker, a few neighbouring lanes, takes one row after the other, each lane a vector of columns. What workers leave
-// of their first and last segments is joined in the block, what tiles leave by a second kernel.
+// The kernels of reduce_rows: rows and segment ends are consumed in one order, in equal tiles (unit_tiles.cuh). A
+// worker, a few neighbouring lanes, takes one row after the other, each lane a vector of columns. The block joins the
+// states of workers' first and last segments, a second kernel those of tiles.
 #pragma once
 
 #include "cuda/block/vectors.cuh"
@@ -17,7 +17,7 @@ constexpr int kJoinSerial = 16;        // more tiles of one segment than these a
 constexpr uint16_t kNoEntry = 0xffff;  // of an end that closes no result
 static_assert(kReduceRowsTileUnits < kNoEntry);
 
-// The elements that a lane reads at once: 16 bytes of them, 32 bytes of states at most.
+// The elements that a lane reads at once: 16 bytes of them, and at most 32 bytes of states.
 template <typename Operator>
 constexpr int kMostVector =
     static_cast<int>(minimum<size_t>(16 / sizeof(typename Operator::Element), 32 / sizeof(typename Operator::State)));
@@ -28,7 +28,7 @@ struct RowReduction {
   const typename Operator::Element* x;
   RowSources sources;
   UnitTiles tiles;
-  bool finds_tiles;  // each block its own, where rows are contiguous
+  bool finds_tiles;  // each block for itself, if rows are contiguous
   int64_t slices;
   int64_t vectors;
   int lanes;
@@ -39,13 +39,13 @@ struct RowReduction {
   State* open;         // since each tile's last end
   ResultVector<Operator> result;
 
-  // Of a block of reduce_tiles: two states a thread, six bytes a unit, where each worker's ends begin, and whether it
-  // has one.
+  // Shared memory of a block of reduce_tiles: two states per thread, six bytes per unit, where each worker's ends
+  // begin, and whether it has one.
   MGPU_HOST_DEVICE int64_t shared_bytes(int vector) const {
     return 2 * kThreads * vector * static_cast<int64_t>(sizeof(State)) + unit_slots() * int64_t{6} +
            (kThreads + 1) * 4 + kThreads;
   }
-  // Some more than the units of a tile: a worker reads the sources of the rows behind its last one too.
+  // Somewhat more than the units of a tile: a worker also reads the sources of rows after its last one.
   MGPU_HOST_DEVICE int unit_slots() const { return tiles.units + kRowsInFlight; }
 };
 
@@ -99,7 +99,7 @@ __device__ __forceinline__ void store_row(const RowReduction<Operator>& reductio
   }
 }
 
-// kGathers: the items are rows by their indices.
+// kGathers: the items are rows at their indices.
 template <int kVector, bool kGathers, typename Operator>
 __global__ void __launch_bounds__(kThreads, 3) reduce_tiles(RowReduction<Operator> reduction, Operator op) {
   using State = typename Operator::State;
@@ -107,8 +107,8 @@ __global__ void __launch_bounds__(kThreads, 3) reduce_tiles(RowReduction<Operato
   extern __shared__ uint4 shared[];
   State* const exchanged = reinterpret_cast<State*>(shared);  // by vector place, then by thread
   State* const openings = exchanged + kThreads * kVector;
-  // Of each end the items before it and its entry of the results, from the first; behind them of each gathered row the
-  // low and the high bits of its source.
+  // For each end, the items before it and its entry of the results, relative to the first; then for each gathered row
+  // the low and the high bits of its source.
   int* const bounds = reinterpret_cast<int*>(openings + kThreads * kVector);
   int* const worker_ends = bounds + reduction.unit_slots();
   uint16_t* const entries = reinterpret_cast<uint16_t*>(worker_ends + kThreads + 1);
@@ -124,8 +124,8 @@ __global__ void __launch_bounds__(kThreads, 3) reduce_tiles(RowReduction<Operato
   } else {
     tile = reduction.tiles[tile_index];
   }
-  // An end's entry is worked out once, not in the nine places where a lane may close a segment: 14% less code, and rows
-  // by shuffled ids 0.268 to 0.226 ms.
+  // An end's entry is computed once, not in the nine places where a lane may close a segment: 14% less code, and rows
+  // by shuffled ids take 0.226 ms instead of 0.268.
   const int64_t first_entry = tile.first_end - 2 * reduction.tiles.ends.row(tile.first_end) - 1;
 #pragma unroll 4
   for (int i = threadIdx.x; i < tile.ends; i += kThreads) {
@@ -135,8 +135,8 @@ __global__ void __launch_bounds__(kThreads, 3) reduce_tiles(RowReduction<Operato
     entries[i] = entry < 0 ? kNoEntry : static_cast<uint16_t>(entry - first_entry);
   }
   if constexpr (kGathers) {
-    // Once, not by all lanes of a worker: their choices by the width of indices and their divisions by the length of a
-    // problem let one load wait for the other.
+    // Once, not by all lanes of a worker: their branches on the width of indices and their divisions by the length of a
+    // problem would serialize loads.
 #pragma unroll 4
     for (int i = threadIdx.x; i < tile.items; i += kThreads) {
       const int64_t source = reduction.sources(tile.first_item + i);
@@ -226,7 +226,7 @@ __global__ void __launch_bounds__(kThreads, 3) reduce_tiles(RowReduction<Operato
     while (end < last_end) close();
   }
 
-  // A scan over the workers of what each leaves open, from end to end.
+  // A scan over the workers of the states that each leaves open, from end to end.
   bool ended = closed;
   const auto exchange = [&] {
 #pragma unroll
@@ -269,12 +269,13 @@ __global__ void __launch_bounds__(kThreads, 3) reduce_tiles(RowReduction<Operato
   }
 }
 
-// A warp a tile: the segment of its first end gets what the tiles before it left open, from the last one with an end.
+// One warp per tile: adds the states that preceding tiles left open, from the last one with an end on, to the segment
+// of its first end.
 template <typename Operator>
 __global__ void __launch_bounds__(kJoinTiles* kWarp) join_tiles(RowReduction<Operator> reduction, Operator op) {
   using State = typename Operator::State;
   __shared__ State parts[kJoinTiles][kWarp];
-  __shared__ int64_t long_begin[kJoinTiles];  // of what the whole block takes, or -1
+  __shared__ int64_t long_begin[kJoinTiles];  // of the part that the whole block takes, or -1
   const int64_t width = reduction.sources.width;
   const auto slices = static_cast<unsigned>(ceil_div<int64_t>(width, kWarp));
   const int64_t first_tile = int64_t{blockIdx.x / slices} * kJoinTiles;

@@ -1,4 +1,4 @@
-// The call of reduce_rows as its kernels see it: segments of rows, of which each column is reduced on its own.
+// The call of reduce_rows as its kernels see it: segments of rows, each column of which is reduced by itself.
 #pragma once
 
 #include "ops/reduce/operands.h"
@@ -7,7 +7,7 @@ namespace mgpu {
 
 struct RowTiling;
 
-// Where the items of the sequence that is reduced lie: item i is row i of x, or the row that its index names.
+// Where the items of the reduced sequence are: item i is row i of x, or the row at its index.
 struct RowSources {
   int64_t width;   // elements of a row
   int64_t count;   // rows of a problem's x
@@ -41,7 +41,7 @@ struct ReduceRowsOperands : OperatorOperands {
   SegmentEnds ends() const { return {segments}; }
   bool is_empty() const { return segments.rows * segments.heads_count * sources.width == 0; }
 
-  // What CUDA runs: plan.h. Elements are read `vector` at a time.
+  // The plan on CUDA (plan.h). Elements are read `vector` at a time.
   RowTiling tiling(int vector) const;
   struct Scratch;
   Scratch layout(Workspace& workspace, int64_t state_bytes) const;

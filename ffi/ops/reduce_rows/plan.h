@@ -7,9 +7,10 @@
 namespace mgpu {
 
 // A worker is a few neighbouring lanes, each of which has a vector of columns and takes one row after the other; a
-// block's workers consume a tile of rows and segment ends. Up to 32 lanes read 512 bytes of a row, so that also of wide
-// rows a tile has many, and what it leaves for the next is little beside them. A tile is as large as it may be while
-// the tiles fill a large device in whole waves: a last wave of few tiles would cost a whole one.
+// block's workers consume a tile of rows and segment ends. Up to 32 lanes read 512 bytes of a row. So a tile has many
+// rows even if they are wide, and the states that it leaves for the next tile matter little. A tile is as large as
+// possible while the tiles fill a large device in whole waves: a last wave of few tiles would cost as much as a whole
+// one.
 constexpr int kReduceRowsThreads = 256;
 constexpr int kReduceRowsMostLanes = 32;
 constexpr int kReduceRowsTileUnits = 4096;                          // rows and ends, at most
@@ -22,7 +23,7 @@ struct RowTiling {
   int vector;     // that a lane has
 
   constexpr int64_t vectors() const { return ceil_div<int64_t>(width, vector); }
-  // Ways to cut the columns, and the lanes that each takes.
+  // The parts that the columns are cut into, and the lanes that each takes.
   constexpr int64_t slices() const { return ceil_div<int64_t>(vectors(), kReduceRowsMostLanes); }
   constexpr int lanes() const { return width > 0 ? static_cast<int>(ceil_div(vectors(), slices())) : 1; }
   constexpr int workers() const { return kReduceRowsThreads / lanes(); }
@@ -37,8 +38,8 @@ struct RowTiling {
   constexpr int64_t tiles() const { return ceil_div<int64_t>(units, tile_units()); }
 };
 
-// Scratch memory of the CUDA kernels: the items before each tile, the first end of each that has one, and what each
-// tile leaves of its first and of its last segment, a row of states each.
+// Scratch memory of the CUDA kernels: the items before each tile, the first end of each that has one, and the states of
+// its first and of its last segment, one row of states each.
 struct ReduceRowsOperands::Scratch {
   int64_t* items_before;
   int64_t* first_end;

@@ -1,6 +1,6 @@
 // The kernels of run_heads: one pass over the keys finds the heads and counts them by tile; the counts are summed up;
-// then the heads go to their slots. A tile with few heads leaves their places and keys, one with many a bit a key, so
-// that its keys are read again. A single pass with look-back waited longer than these take to write and read.
+// then the heads go to their slots. A tile with few heads keeps their positions and keys, one with many a bit per key,
+// so that its keys are read again. A single pass with look-back waited longer than these take to write and read.
 #pragma once
 
 #include "cuda/block/tail.cuh"
@@ -34,14 +34,14 @@ struct RunTask {
   RunHeadsOperands::Scratch scratch;
 
   __device__ __forceinline__ int64_t row_of(int64_t tile) const { return rows.rows == 1 ? 0 : tile / row_tiles; }
-  // Of the heads of tiles that have few, kKept each.
+  // The heads of tiles that have few, kKept each.
   __device__ __forceinline__ uint16_t* places() const { return reinterpret_cast<uint16_t*>(scratch.bits); }
   __device__ __forceinline__ Word* kept_keys() const { return static_cast<Word*>(scratch.kept_keys); }
 };
 
-// The words of a warp's heads, by lane: a bit each for 32 neighbours. `bits` are a lane's: kVector of each of its kRows
-// vectors, from bit 32 / kRows * row on. Neighbouring lanes share the rows between them while a lane has several, so
-// that a word takes one shuffle for each doubling.
+// The words of a warp's heads, by lane: a bit for each of 32 neighbours. `bits` are a lane's: kVector bits for each of
+// its kRows vectors, from bit 32 / kRows * row on. Neighbouring lanes share the rows between them as long as a lane has
+// several, so that a word takes one shuffle per doubling.
 template <int kVector, int kRows>
 __device__ __forceinline__ unsigned words_of_bits(unsigned bits) {
   constexpr int kWordLanes = 32 / kVector;  // whose bits make a word
@@ -63,12 +63,12 @@ __device__ __forceinline__ unsigned words_of_bits(unsigned bits) {
   return lane < kRows * kVector ? word : 0;
 }
 
-// A block a tile. A lane's keys are vectors of 16 bytes, in rows of 32 lanes.
+// One block per tile. A lane's keys are vectors of 16 bytes, in rows of 32 lanes.
 template <typename Order>
 __global__ void __launch_bounds__(kThreads) mark_heads(RunTask<Order> task) {
   start_next_kernel();
   using Word = typename Order::Word;
-  using Class = std::conditional_t<sizeof(Word) == 8, uint64_t, uint32_t>;  // one for all keys that compare equal
+  using Class = std::conditional_t<sizeof(Word) == 8, uint64_t, uint32_t>;  // the same for all keys that compare equal
   using Task = RunTask<Order>;
   using Vector = Vector<Word>;
   constexpr int kVector = Vector::kItems;
@@ -151,12 +151,12 @@ struct SetRuns {
   }
 };
 
-// A block a tile, a thread a word of what the tile left: 32 bits, or two places.
+// One block per tile, one thread per word that the tile left: 32 bits, or two positions.
 template <typename Order>
 __global__ void __launch_bounds__(RunTask<Order>::kTileWords, 2048 / RunTask<Order>::kTileWords)
     write_heads(RunTask<Order> task) {
   wait_for_last_kernel();
-  start_next_kernel();  // which fills the tails: it reads what sum_tiles wrote, and that is there
+  start_next_kernel();  // which fills the tails: it reads the output of sum_tiles, which is complete
   using Task = RunTask<Order>;
   __shared__ int warp_heads[Task::kTileWords / kWarp];
   __shared__ __align__(4) uint16_t places[Task::kTile];

@@ -1,4 +1,4 @@
-// The call of run_heads as its kernels see it: where the runs of equal neighbouring keys start.
+// The call of run_heads as its kernels see it: the starts of runs of equal neighbouring keys.
 #pragma once
 
 #include "algorithm/segments.h"
@@ -10,8 +10,8 @@ struct Call;
 class Workspace;
 
 // Operands: keys [.., n], count [.., 1] or absent. Results: heads [.., size], the first position of each run, n past
-// the last; firsts [.., size], the keys there, 0 past the last; covered [..], the live items that the first `size` runs
-// hold; runs [..], how many there are.
+// the last; firsts [.., size], the keys there, 0 past the last; covered [..], the number of live items in the first
+// `size` runs; runs [..], the number of runs.
 struct RunHeadsOperands {
   DType key_type;
   const void* keys;
@@ -24,10 +24,10 @@ struct RunHeadsOperands {
 
   explicit RunHeadsOperands(const Call& call);
 
-  // A row has one tile at least, which tells its number of runs.
+  // A row has at least one tile, which stores its number of runs.
   int64_t row_tiles(int64_t tile) const { return maximum<int64_t>(1, ceil_div(rows.length, tile)); }
 
-  // What CUDA runs: plan.h.
+  // The plan on CUDA (plan.h).
   int64_t cuda_row_tiles() const;
   struct Scratch;
   Scratch layout(Workspace& workspace) const;

@@ -22,7 +22,7 @@ struct ScanProblem {
   bool exclusive;
   bool reverse;
   ResultVector<Operator> result;
-  ResultVector<Operator> totals;  // not given unless asked for
+  ResultVector<Operator> totals;  // null unless requested
   Operator op;
 };
 
@@ -31,7 +31,7 @@ class Scan {
   using State = typename Operator::State;
   using Since = SinceRestart<State>;
   using Running = cpu::Running<Operator>;
-  // Items of a tile: small enough that what the first pass read is partly still in a cache for the second.
+  // Items of a tile: few enough that part of the first pass's data is still in a cache for the second.
   static constexpr int64_t kTile = kScanTile;
   static constexpr int64_t kBlock = 32;
 
@@ -46,7 +46,7 @@ class Scan {
         totals_(problem.totals),
         total_(segments_.total()),
         tiles_(ceil_div(total_, kTile)) {
-    marking_.counts = {};  // dead items are told apart here, not made segments
+    marking_.counts = {};  // dead items are handled here, not made segments
   }
 
   void run(Executor& executor) const {
@@ -85,8 +85,8 @@ class Scan {
   }
 
  private:
-  // Calls visit(piece, restarts) for the pieces of a tile that lie within one segment, in the order of the scan;
-  // `restarts` says whether the piece begins its segment. Tiles are counted in the order of the scan too.
+  // Calls visit(piece, restarts) for the parts of a tile that lie within one segment, in the order of the scan;
+  // `restarts` says whether the part begins its segment. Tiles are numbered in the order of the scan too.
   template <typename Visit>
   void for_each_piece(int64_t i, Visit visit) const {
     const int64_t tile = problem_.reverse ? tiles_ - 1 - i : i;
@@ -132,9 +132,8 @@ class Scan {
     return {std::min(piece.begin, live_end), std::min(piece.end, live_end)};
   }
 
-  // What came before in the tile is kept apart from what came before the tile, and blocks are scanned from the
-  // identity: a float's rounding errors stay those of short sums, and a block's chain of additions waits for no
-  // other's.
+  // The prefix within the tile is kept apart from the prefix before it, and blocks are scanned from the identity: a
+  // float's rounding errors stay those of short sums, and a block's chain of additions does not wait for another's.
   void scan_piece(Range<int64_t> piece, State before_tile, Running& in_tile) const {
     const int64_t row = segments_.row(piece.begin);
     const int64_t row_begin = row * segments_.length;
@@ -174,14 +173,14 @@ class Scan {
       scanned[k + 1] = op_.combine(scanned[k], op_.extract(x_[position(k)], position(k)));
     }
     const State* const kept = scanned + (problem_.exclusive ? 0 : 1);
-    // Copies: a store of 8-bit items might change what this object holds, as far as the compiler knows.
+    // Copies: for all the compiler knows, a store of 8-bit items might change this object's members.
     const Operator op = op_;
     const ResultVector<Operator> result = result_;
     for (int64_t k = 0; k < count; ++k) result.store(position(k), op.finish(op.combine(before, kept[k]), row_begin));
     in_tile.add(scanned[count]);
   }
 
-  // Whether nothing of the row's live items is left after this piece.
+  // Whether none of the row's live items come after this part.
   bool ends_row(Range<int64_t> piece, int64_t row_begin, int64_t live) const {
     if (problem_.reverse || live == 0) return piece.begin == row_begin;
     return piece.begin < row_begin + live && row_begin + live <= piece.end;

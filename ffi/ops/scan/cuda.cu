@@ -1,6 +1,6 @@
-// scan on CUDA, in one pass over memory, by three kernels that read vectors of 16 bytes: tiles of rows that are long,
-// whole rows that are not, and what restarts anywhere else. A warp's items lie in rows of 32 vectors, each scanned by
-// shuffles where it was loaded, so nothing is transposed through shared memory.
+// scan on CUDA, in one pass over memory, by three kernels that read vectors of 16 bytes: for tiles of long rows, for
+// whole rows that are not long, and for scans that restart anywhere else. A warp's items are in rows of 32 vectors,
+// each scanned by shuffles where it was loaded, so nothing is transposed through shared memory.
 #include "cuda/launch/overlapping.h"
 #include "cuda/launch/shapes.h"
 #include "ops/common/dispatch_operator.h"
@@ -16,7 +16,7 @@ namespace mgpu::cuda {
 
 namespace scanning {
 
-// Whether a block may have the shared memory of tiles: not before sm_80.
+// Whether a block may get the shared memory of tiles: not before sm_80.
 bool has_shared_tiles(const Call& call) {
   return shared_memory_limit(call) >= TileShape::kBytes + TileShape::kStaticBytes;
 }
@@ -35,7 +35,7 @@ ScanTask<Operator> task_of(const ScanOperands& operands) {
           .totals = {operands.totals, operands.wide_result}};
 }
 
-// The kernel of a path, and its launch.
+// The kernel of a variant, and its launch.
 template <ScanOperands::Path kPath, typename Operator>
 void launch(const Call& call, const ScanOperands& operands, const Operator& op, CUstream_st* stream) {
   using State = typename Operator::State;
@@ -49,8 +49,8 @@ void launch(const Call& call, const ScanOperands& operands, const Operator& op, 
   task.look_back = scratch.look_back;
   task.listed = scratch.listed;
   if constexpr (kPath == Path::kWarpByRow) {
-    // Warps of several rows have the next one loaded ahead; blocks of many would drift apart: a grid 16 times as large
-    // as what is resident takes 0.266 ms for 2^17 rows of 1000 floats, a resident one 0.287.
+    // Warps with several rows load the next one ahead. Blocks with many rows would drift apart: a grid 16 times as
+    // large as the resident one takes 0.266 ms for 2^17 rows of 1000 floats, a resident one 0.287.
     const bool whole = segments.length % Vector<typename Operator::Element>::kItems == 0;
     const auto kernel = whole ? scan_rows<Operator, true> : scan_rows<Operator, false>;
     const int64_t blocks = ceil_div<int64_t>(segments.rows, kWarps);
@@ -74,7 +74,7 @@ void launch(const Call& call, const ScanOperands& operands, const Operator& op, 
   }
 }
 
-// False where other kernels are quicker, or where vectors do not begin at multiples of 16 bytes.
+// False if other kernels are faster, or if vectors do not begin at multiples of 16 bytes.
 template <typename Operator>
 bool launch_packs(const Call& call, const ScanOperands& operands, const Operator& op, CUstream_st* stream) {
   const auto task = task_of<Operator>(operands);
@@ -86,7 +86,7 @@ bool launch_packs(const Call& call, const ScanOperands& operands, const Operator
   return true;
 }
 
-// False where rows are too long for it.
+// False if rows are too long for it.
 template <typename Operator>
 bool launch_short_rows(const Call& call, const ScanOperands& operands, const Operator& op, CUstream_st* stream) {
   const Segments& segments = operands.segments;

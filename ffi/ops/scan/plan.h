@@ -7,12 +7,12 @@
 
 namespace mgpu {
 
-// What a thread loads at a time where nothing restarts inside a row are vectors of 16 bytes.
+// If nothing restarts inside a row, a thread loads vectors of 16 bytes at a time.
 constexpr int kScanThreads = 256;
 constexpr int kScanVectors = 4;
 constexpr int64_t kScanTileBytes = kScanThreads * kScanVectors * 16;
-// With restarts, 64 bytes of states a thread stay in registers, and leave room for enough blocks to hide each other's
-// waiting; a thread loads 16 bytes at least.
+// With restarts, 64 bytes of states per thread stay in registers, which leaves enough blocks to hide each other's
+// latency; a thread loads at least 16 bytes.
 constexpr TileShape scan_segments_shape(int64_t state_bytes, int64_t element_bytes) {
   return {kScanThreads, static_cast<int>(maximum(64 / state_bytes, 16 / element_bytes))};
 }
@@ -20,13 +20,13 @@ constexpr TileShape scan_segments_shape(int64_t state_bytes, int64_t element_byt
 struct ScanOperands::Tiles {
   int64_t per_row;  // of one look-back
   int64_t rows;
-  int64_t value_bytes;  // of what the tiles publish: states or, with restarts, states since the last one
+  int64_t value_bytes;  // published by the tiles: states or, with restarts, states since the last one
   int64_t count() const { return per_row * rows; }
   int64_t look_back_words() const { return 1 + rows * LookBackLayout{per_row}.words(value_bytes); }
 };
 
 // Scratch memory of the CUDA kernels: a ticket counter and the tiles' look-backs; the listed heads before each tile of
-// the segmented kernel, which can stand in for the others.
+// the segmented kernel, which can replace the others.
 struct ScanOperands::Scratch {
   uint64_t* look_back;
   int64_t* listed;

@@ -1,4 +1,4 @@
-// What the kernels of a scan work on, and the row of vectors that each of them scans by warps.
+// The problem of the kernels of a scan, and the row of vectors that each of them scans by warps.
 #pragma once
 
 #include "cuda/block/scan.cuh"
@@ -10,8 +10,8 @@ namespace mgpu::cuda::scanning {
 constexpr int kThreads = kScanThreads;
 constexpr int kWarps = kThreads / kWarp;
 
-// How often loops are unrolled that are not what a scan waits for. Each copy of a caller's function takes time to
-// compile in the first call, and of large states it is long.
+// How far loops are unrolled that do not limit a scan. Each copy of a caller's function takes time to compile at the
+// first call, and those of large states take long.
 template <typename Operator>
 constexpr int kRareUnroll = IsItem<typename Operator::Element> && sizeof(typename Operator::State) > 8 ? 1 : kWarp;
 
@@ -27,7 +27,7 @@ struct ScanTask {
   uint64_t* look_back;    // a ticket counter, then the slots of each row
   const int64_t* listed;  // the listed heads before each tile's first cut
   ResultVector<Operator> result;
-  ResultVector<Operator> totals;  // null if not asked for
+  ResultVector<Operator> totals;  // null if not requested
 
   __device__ __forceinline__ bool is_exclusive() const { return scans_exclusively<Operator>(exclusive); }
   __device__ __forceinline__ bool is_reverse() const { return scans_in_reverse<Operator>(reverse); }
@@ -63,7 +63,7 @@ __device__ __forceinline__ void store_results(const ResultVector<Operator>& to, 
   }
 }
 
-// The items of an array that a warp or a block scans, all of one row.
+// The items of an array that a warp or a block scans, all in one row.
 struct Stretch {
   int64_t row;
   int64_t begin;  // its first item in memory
@@ -82,8 +82,8 @@ __device__ __forceinline__ void mirror(T (&items)[kCount]) {
   }
 }
 
-// Scans a row of a warp's vectors, of which the thread's begins at `place` in the stretch, and stores the results.
-// `sum` is the combination of all items before the row, and then also of the row's.
+// Scans a row of a warp's vectors, of which the thread's begins at `place` in the range, and stores the results. `sum`
+// is the combination of all items before the row, and on return also includes the row's.
 template <bool kWhole, bool kReverse, typename Operator>
 __device__ __forceinline__ void scan_vectors(const ScanTask<Operator>& task, const Operator& op, const Stretch& stretch,
                                              int place, const Vector<typename Operator::Element>& vector,

@@ -1,4 +1,4 @@
-// Whole rows that are not long, a warp each.
+// Whole rows that are not long, one warp each.
 #pragma once
 
 #include "ops/scan/problem.cuh"
@@ -11,8 +11,8 @@ constexpr int kRowBlocks = sizeof(typename Operator::Element) == 1              
                            : Vector<typename Operator::Element>::kItems * sizeof(typename Operator::State) > 32 ? 2
                                                                                                                 : 3;
 
-// Scans rows of which each is a warp's, while the next vectors, of this row or the warp's next one, are on their way.
-// kWhole: of whole vectors; others share a vector with each neighbour.
+// Scans rows, one per warp, while the next vectors, of this row or the warp's next one, are in flight. kWhole: rows of
+// whole vectors; others share a vector with each neighbour.
 template <typename Operator, bool kWhole>
 __global__ void __launch_bounds__(kThreads, kRowBlocks<Operator>) scan_rows(ScanTask<Operator> task, Operator op) {
   using Items = Vector<typename Operator::Element>;

@@ -9,7 +9,7 @@
 namespace mgpu::cuda::scanning {
 
 // The segmented kernel's tile: as many items as keep their states in registers. Offsets in a tile are counted in the
-// order of the scan; in a reverse scan that is from the end of its memory.
+// order of the scan, in a reverse scan from the end of its memory.
 template <typename Operator>
 struct Shape {
   static constexpr int kVector = Vector<typename Operator::Element>::kItems;
@@ -36,7 +36,7 @@ struct Shape {
 template <typename Operator>
 constexpr int kBlocks = sizeof(typename Operator::State) > 4 || sizeof(typename Operator::Element) == 1 ? 2 : 3;
 
-// The listed heads before each tile, by a warp. A forward scan restarts at a head, a reverse one after it.
+// The listed heads before each tile, one warp per tile. A forward scan restarts at a head, a reverse one after it.
 template <int kBlock = kThreads>
 __global__ void __launch_bounds__(kBlock)
     list_heads(Segments segments, int64_t tiles, int tile_items, bool reverse, int64_t* listed) {
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kBlock)
   if (threadIdx.x % kWarp == 0) listed[tile] = heads;
 }
 
-// Marks the restarts of the tile that begins at `begin`, a byte a position, in the order of the scan.
+// Marks the restarts of the tile that begins at `begin`, one byte per position, in the order of the scan.
 template <int kTile>
 __device__ void mark_restarts(uint8_t* restarts, const Segments& segments, int64_t begin, Range<int64_t> listed,
                               bool reverse) {
@@ -98,8 +98,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks<Operator>) scan_segments(Sca
   const int64_t tile_in_memory = task.is_reverse() ? task.tiles - 1 - tile : tile;
   const int64_t begin = tile_in_memory * Shape::kTile;
 
-  // Places in the tile's memory, from here on: those from `live` on are dead, and, with a count a row and several rows
-  // in a tile, so may others be.
+  // Positions in the tile's memory: those from `live` on are dead. With one count per row and several rows in a tile,
+  // others may be dead too.
   const bool mixes_rows = segments.rows > 1;
   const bool counts_by_item = mixes_rows && segments.counts.given();
   const bool knows_rows = mixes_rows && (task.totals.given() || Operator::kGivesIndex);
@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<Operator>) scan_segments(Sca
     warp_sum = sums(warp_sum, in_row.all);
   }
 
-  // The tile's sum, and what comes before the tile.
+  // The tile's sum, and the prefix before the tile.
   const auto in_block = scan_warps<kWarps>(warp_sums, warp_sum, sums.identity(), sums);
   if (threadIdx.x < kWarp) {
     const Sum before_tile = look_back(task.look_back + 1, task.tiles, tile, in_block.all, sums.identity(), sums);

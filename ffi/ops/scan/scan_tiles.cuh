@@ -1,4 +1,4 @@
-// Long rows, tile by tile, by blocks that stay.
+// Long rows, tile by tile, by persistent blocks.
 #pragma once
 
 #include "cuda/block/look_back.cuh"
@@ -7,8 +7,8 @@
 
 namespace mgpu::cuda::scanning {
 
-// How the kernel of tiles is cut: its workers scan tiles of some vectors a thread, summed up kAhead steps before their
-// look-backs start. Two blocks fill a multiprocessor's shared memory and its registers.
+// The structure of the kernel of tiles: its workers scan tiles of a few vectors per thread, which are summed up kAhead
+// steps before their look-backs start. Two blocks fill a multiprocessor's shared memory and its registers.
 struct TileShape {
   static constexpr int kWorkers = kScanThreads;
   static constexpr int kAhead = 3;
@@ -44,7 +44,7 @@ struct Staged {
   }
 };
 
-// Of items, leaf by leaf.
+// For items, leaf by leaf.
 template <IsItem Element>
 struct Staged<Element> {
   using Items = Vector<Element>;
@@ -97,18 +97,18 @@ struct Staged<Element> {
   }
 };
 
-// A block's way through tiles, by the numbers of tickets. In step k its workers start to copy tile k + 2 + kAhead to
-// shared memory, sum up tile k + 1 + kAhead, and scan tile k; a thread reads only vectors that it copied. Meanwhile one
-// warp publishes the sum as soon as it is there, one ends the look-back of tile k and starts that of tile k + 1, and
-// one draws a ticket.
+// A block's steps through its tiles, which are numbered by tickets. In step k its workers start to copy tile k + 2 +
+// kAhead to shared memory, sum up tile k + 1 + kAhead, and scan tile k; a thread reads only vectors that it copied.
+// Meanwhile one warp publishes the sum as soon as it is computed, one ends the look-back of tile k and starts that of
+// tile k + 1, and one draws a ticket.
 //
-// When a tile looks back, the tiles before it, which other blocks drew at about the same time, were published some
-// steps ago, so there is hardly anything to wait for. For the same reason a group's sum is published a step after its
-// last tile's, and that of a group of groups another step later: at once, each step would wait for the slowest of 32
-// blocks, which takes 0.39 ms in place of 0.28 for 2^27 floats.
+// When a tile looks back, the preceding tiles, which other blocks drew at about the same time, were published some
+// steps ago, so there is hardly anything to wait for. For the same reason a group's sum is published one step after its
+// last tile's, and that of a group of groups another step later: otherwise each step would wait for the slowest of 32
+// blocks, which takes 0.39 ms instead of 0.28 for 2^27 floats.
 //
-// Nor can blocks wait for each other in a circle. Look-backs and groups wait for sums of tiles with earlier tickets,
-// and a tile's sum is published after the block's look-backs and groups of tiles with earlier tickets.
+// Blocks cannot wait for each other in a circle. Look-backs and groups wait for sums of tiles with earlier tickets, and
+// a tile's sum is published after the block's look-backs and groups of tiles with earlier tickets.
 template <typename Operator>
 struct TileStream {
   using State = typename Operator::State;
@@ -211,8 +211,8 @@ struct TileStream {
     return sum;
   }
 
-  // A row of the warp's vectors after the other, in the order of the scan. In whole tiles, which are most, the rows'
-  // sums are folded together.
+  // Takes one row of the warp's vectors after the other, in the order of the scan. In whole tiles, which are the
+  // majority, the rows' sums are folded together.
   template <bool kWhole>
   __device__ __forceinline__ State sum_in_order(int k) const {
     if constexpr (!kWhole) {
@@ -272,7 +272,7 @@ struct TileStream {
   __device__ __forceinline__ LoadedSums<State> start_look_back(int k) const {
     return load_sums<State>(slots(tile(k)), task.tiles, tile(k).index);
   }
-  // Finds what comes before each warp's part of a tile.
+  // Finds the prefix before each warp's part of a tile.
   __device__ __forceinline__ void end_look_back(int k, const LoadedSums<State>& loaded) const {
     const Tile& tile = this->tile(k);
     const auto in_tile = scan_warp<false, kRareUnroll<Operator>>(op, warp_sum(k), 0);
@@ -304,7 +304,7 @@ struct TileStream {
   }
 };
 
-// Scans rows by their tiles. The grid need not be resident as a whole.
+// Scans rows by their tiles. Not all blocks of the grid need to be resident.
 template <typename Operator>
 __global__ void __launch_bounds__(TileShape::kThreads, sizeof(typename Operator::State) > 16 ? 1 : TileShape::kBlocks)
     scan_tiles(ScanTask<Operator> task, Operator op) {
@@ -319,7 +319,7 @@ __global__ void __launch_bounds__(TileShape::kThreads, sizeof(typename Operator:
   if (draws) stream.tile(0) = stream.find(draw_ticket(task.look_back));
   __syncthreads();
 
-  // Barriers that one side passes without waiting.
+  // Barriers at which one side arrives without waiting.
   constexpr int kSummed = 1;
   constexpr int kFound = 2;
   constexpr int kMeeting = P::kWorkers + kWarp;

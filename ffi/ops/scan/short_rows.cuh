@@ -18,7 +18,7 @@ struct Scan {
   bool exclusive;
   bool reverse;
   ResultVector<Operator> result;
-  ResultVector<Operator> totals;  // null if not asked for
+  ResultVector<Operator> totals;  // null if not requested
 
   size_t shared_bytes() const {
     return shared_room(segments.length, pitch, tiles.tile_rows) * sizeof(typename Operator::State);
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kRowThreads) scan(const __grid_constant__ Scan
   __shared__ int live[RowTiles::kMostRows];
   load_live(tile, segments, live);
   __syncthreads();
-  // Where an item of a row comes in the order of its scan.
+  // The position of an item of a row in the order of its scan.
   const auto place_of = [&](int i, int live) { return problem.reverse ? live - 1 - i : i; };
   for_each_loaded<8>(
       tile, problem.length, [&](int slot, int, int) { return problem.x[first + slot]; },

@@ -1,4 +1,4 @@
-// segmented_search on the CPU: tasks look up needles, several at a time, as one search alone waits for memory.
+// segmented_search on the CPU: tasks look up several needles at a time, as a single search waits for memory.
 #include <algorithm>
 
 #include "ops/common/dispatch.h"

@@ -1,5 +1,5 @@
-// The call of segmented_search as its kernels see it: each needle is looked up in a segment of its own, by a binary
-// search that is the same on both platforms.
+// The call of segmented_search as its kernels see it: each needle is looked up in its own segment, by the same binary
+// search on both platforms.
 #pragma once
 
 #include "algorithm/partition_points.h"
@@ -13,7 +13,7 @@ struct Call;
 // Operands: needles [.., n]; ids [.., n], the segment of each needle; haystack [.., size], sorted within each segment;
 // heads [.., m] and ends [.., m] or absent; needles_count [.., 1] and haystack_count [.., 1], which may be absent.
 // Attribute: right, for side "right". Result: positions [.., n] in the haystack, -1 for a needle that is not live or
-// whose id is not that of a segment. Ids, heads, ends and positions are of one type.
+// has no valid id. Ids, heads, ends and positions have one type.
 struct SegmentedSearchOperands {
   DType key_type;
   bool right;
@@ -23,15 +23,15 @@ struct SegmentedSearchOperands {
   int64_t segments;
   const void* heads;
   int64_t heads_stride;
-  const void* ends;  // null where a segment ends where the next begins
+  const void* ends;  // null if a segment ends where the next begins
   int64_t ends_stride = 0;
   IndexResult positions;
 
   explicit SegmentedSearchOperands(const Call& call);
 
-  // Looks up needles of a problem: the first one, then kCount - 1 others, each `stride` further. For one past the last
-  // it is the last one again. There are needles and segments. What is read of all of them is read in one loop and
-  // without branches, so that none waits for another; `hold` is as for partition_points.
+  // Looks up needles of a problem: the first one, then kCount - 1 others, each `stride` further, or the last one again
+  // past the end. Needles and segments must exist. Reads common to all of them are in one loop without branches, so
+  // that none waits for another; `hold` is as in partition_points.
   template <int kCount, typename Index, typename Order, typename Hold>
   MGPU_HOST_DEVICE void search(const Order& order, int64_t problem, int64_t first, int64_t stride, Hold hold) const {
     using Word = typename Order::Word;

@@ -7,8 +7,8 @@
 namespace mgpu {
 
 // Operands: x [.., n, elements]; heads [.., m], the first of which is 0; by [.., 1]; count [.., 1] or absent;
-// fill_value [.., 1]. Result: [.., n, elements], whose row i is row i - by of x where both are live and of one segment,
-// and filled elsewhere. Heads are int64 where int32 does not hold 2 n.
+// fill_value [.., 1]. Result: [.., n, elements], whose row i is row i - by of x if both are live and in one segment,
+// and is filled otherwise. Heads are int64 if int32 does not hold 2 n.
 struct SegmentedShiftOperands {
   WorkList work;  // its objects are the segments
   Rows x;
@@ -20,7 +20,7 @@ struct SegmentedShiftOperands {
   explicit SegmentedShiftOperands(const Call& call);
   WorkTiles layout(Workspace& workspace) const;
 
-  // How far the rows of a problem move, and no further than past all of them.
+  // How far the rows of a problem move, clamped to just past all of them.
   MGPU_HOST_DEVICE int64_t distance(int64_t problem) const {
     return clamp<int64_t>(by[problem * by_stride], -work.size, work.size);
   }

@@ -6,8 +6,8 @@
 
 namespace mgpu::cuda {
 
-// Rows move up or down, so one end of a segment is enough to tell which of them leave it. Index is the type of the
-// heads, which are never read by a width that a kernel learns as it runs: such reads left arrays
+// Rows move up or down, so one end of a segment suffices to tell which of them leave it. Index is the type of the
+// heads, which are never read by a width that a kernel learns at run time: such reads left arrays
 // (docs/notes/reliability.md).
 template <typename Index>
 struct ShiftRoute {

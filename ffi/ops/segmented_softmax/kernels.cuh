@@ -1,6 +1,6 @@
 // The kernels of segmented_softmax. A tile finishes the segments that begin and end in it, reading and writing its
-// items once. Of the two that reach over its edges it leaves maximum and sum; a second kernel joins these along each
-// segment, and a third one writes the items of such segments, so that no tile waits for another.
+// items once. For the two segments that cross its edges, it stores maximum and sum. A second kernel joins these along
+// each segment, and a third one writes the items of such segments, so that no tile waits for another.
 #pragma once
 
 #include "algorithm/floats.h"
@@ -11,7 +11,7 @@
 
 namespace mgpu::cuda::softmax {
 
-// float16 and bfloat16 count in float32.
+// float16 and bfloat16 are computed in float32.
 template <typename Element>
 using Accumulator = std::conditional_t<std::is_same_v<Element, double>, double, float>;
 
@@ -30,14 +30,14 @@ struct Shape {
   static_assert(kItems <= 16 && kItems % kVector == 0 && kTile <= kPlaces);
 };
 
-// What a stretch of a segment has: the maximum, and the sum of the powers below it. Of nothing, -inf and 0.
+// The state of a part of a segment: the maximum, and the sum of the powers relative to it. Without items, -inf and 0.
 template <typename Float>
 struct Part {
   Float max;
   Float sum;
 };
 
-// No sum is so large that the quick division is less exact.
+// No sum is large enough to make the fast division inexact.
 template <typename Float>
 __device__ __forceinline__ Float divide(Float x, Float sum) {
   if constexpr (sizeof(Float) == 4) {
@@ -51,13 +51,13 @@ __device__ __forceinline__ Float least() {
   return static_cast<Float>(std::bit_cast<float>(0xff800000u));  // -inf
 }
 
-// What items are shifted by. Those of a part that are all -inf have powers of 0, as another part may have numbers.
+// The shift of items. A part whose items are all -inf has powers of 0, as another part may have numbers.
 template <typename Float>
 __device__ __forceinline__ Float shift_of(Float max) {
   return max == least<Float>() ? Float{0} : max;
 }
 
-// Nothing is shifted by itself: -inf less -inf has no value.
+// Equal values have the difference 0: -inf minus -inf is undefined.
 template <typename Float>
 __device__ __forceinline__ Part<Float> join(const Part<Float>& a, const Part<Float>& b) {
   if (a.sum == 0) return b;
@@ -86,10 +86,10 @@ struct Softmax {
   Element* result;
   bool aligned;  // x and result
   Segments segments;
-  Segments restarts;  // without counts: a dead item is in no sum, and needs no segment of its own
+  Segments restarts;  // without counts: a dead item is in no sum, and needs no segment
   int64_t tiles;
   const int64_t* listed;
-  int* first_head;  // a tile's; its size where it has none
+  int* first_head;  // per tile; the tile's size if it has none
   int* last_head;
   Part<Float>* opening;
   Part<Float>* open;
@@ -104,7 +104,7 @@ struct Softmax {
   }
 };
 
-// What becomes of an item, of which `kept` is left once the sum is known: its logarithm or its power.
+// The result of an item, given `kept` and the sum: its logarithm or its power.
 template <bool kLog, typename Float>
 __device__ __forceinline__ Float result_of(Float kept, Float sum) {
   return kLog ? kept - logarithm(sum) : divide(kept, sum);
@@ -119,8 +119,8 @@ struct ThreadItems {
   int before;      // heads of the tile before the thread
   Float* own;      // the thread's places in shared memory
 
-  // Combines `states` from head to head, and gives each item, from the last to the first, what its segment has in all:
-  // take(i, total). `totals` has room for a value a segment of the tile. Contains barriers.
+  // Combines `states` from head to head, and gives each item, from the last to the first, the total of its segment:
+  // take(i, total). `totals` has room for one value per segment of the tile. Contains barriers.
   template <typename Operator, typename Take>
   __device__ __forceinline__ void total(const Operator& op, Float (&states)[kItems], Float* totals, int all_heads,
                                         SinceRestart<Float>* warp_sums, Take take) const {
@@ -130,15 +130,15 @@ struct ThreadItems {
     for (int i = 1; i < kItems; ++i) {
       states[i] = heads >> i & 1 ? states[i] : op.combine(states[i - 1], states[i]);
     }
-    // The first head is at a place that registers cannot be asked for: shared memory can.
+    // The first head is at a position that registers cannot be indexed by; shared memory can.
     store_vector(own, 0, states);
     const int first_head = __ffs(heads) - 1;
     const Float last = first_head > 0 ? own[first_head - 1] : op.identity();
     const Sums sums{op};
     const auto in_warp = scan_warp<true>(op, states[kItems - 1], __ballot_sync(~0u, heads != 0));
-    __syncthreads();  // the totals before these have been read
+    __syncthreads();  // earlier totals have been read
     const auto in_block = scan_warps<kWarps>(warp_sums, in_warp.all, sums.identity(), sums);
-    // What lies before the thread's first head belongs to an earlier segment, which ends here.
+    // Items before the thread's first head belong to an earlier segment, which ends here.
     if (heads != 0) totals[before] = op.combine(sums(in_block.before, in_warp.before).state, last);
     if (threadIdx.x == 0) totals[all_heads] = in_block.all.state;
     __syncthreads();
@@ -161,7 +161,7 @@ struct ThreadItems {
   }
 };
 
-// The bits of a tile's heads, and how many come before each word of 32.
+// The bits of a tile's heads, and the number of heads before each word of 32.
 template <typename Element>
 struct HeadBits {
   unsigned words[Shape<Element>::kWords];
@@ -207,7 +207,7 @@ __global__ void __launch_bounds__(Shape<Element>::kThreads, kLog ? 3 : 4) normal
   __shared__ SinceRestart<Float> warp_sums[Shape::kWarps];
   __shared__ Float totals[Shape::kTile + 1];
 
-  // Load: vectors side by side over the block, then a thread's own items.
+  // Load: interleaved vectors for the block, then a thread's own items.
   const int64_t tile = blockIdx.x;
   const int64_t begin = tile * Shape::kTile;
   const int size = static_cast<int>(minimum<int64_t>(task.segments.total() - begin, Shape::kTile));
@@ -228,7 +228,7 @@ __global__ void __launch_bounds__(Shape<Element>::kThreads, kLog ? 3 : 4) normal
   } else {
     for (int i = threadIdx.x; i < size; i += Shape::kThreads) places[Shape::place(i)] = widen(x[i]);
   }
-  wait_for_last_kernel();  // items were there before it
+  wait_for_last_kernel();  // earlier contents were items
   mark_heads(bits, task, tile);
   __syncthreads();
 
@@ -244,7 +244,7 @@ __global__ void __launch_bounds__(Shape<Element>::kThreads, kLog ? 3 : 4) normal
   }
   if (all_heads == 0 && threadIdx.x == 0) task.first_head[tile] = task.last_head[tile] = size;
 
-  // Shift the items by their segment's maximum. Those that are dead, or behind the last one, are -inf, of power 0.
+  // Shift the items by their segment's maximum. Dead items, and those after the last one, are -inf, with power 0.
   const Largest<Float> largest;
   const Sum<Float> sum;
   Float kept[kItems], states[kItems];
@@ -277,7 +277,7 @@ __global__ void __launch_bounds__(Shape<Element>::kThreads, kLog ? 3 : 4) normal
     task.opening[tile] = {first_max, bits.words[0] & 1 ? Float{0} : totals[0]};
     task.open[tile] = {last_max, totals[all_heads]};
   }
-  if (all_heads == 0) return;  // of one segment, which reaches over the tile
+  if (all_heads == 0) return;  // in one segment, which extends past the tile
 
   // Store.
   store_vector(items.own, 0, kept);
@@ -300,10 +300,10 @@ __global__ void __launch_bounds__(Shape<Element>::kThreads, kLog ? 3 : 4) normal
 }
 
 constexpr int kJoinThreads = 128;
-constexpr int kJoinTiles = 4;  // a thread's at a time
+constexpr int kJoinTiles = 4;  // per thread at a time
 
-// Joins what three tiles or more have of a segment, by the block of the one in which it starts. All of them get what
-// the whole segment has.
+// Joins the parts of a segment from three or more tiles, by the block of the tile in which it starts. All of these
+// tiles get the total of the segment.
 template <typename Element>
 __global__ void __launch_bounds__(kJoinThreads) join_parts(Softmax<Element> task) {
   using Part = Part<Accumulator<Element>>;
@@ -316,7 +316,7 @@ __global__ void __launch_bounds__(kJoinThreads) join_parts(Softmax<Element> task
   if (!task.has_head(own) || own + 1 == task.tiles || task.has_head(own + 1)) return;
 
   Part all = task.open[own];
-  int64_t end = own + 1;  // behind the last tile with a part of the segment
+  int64_t end = own + 1;  // after the last tile with a part of the segment
   for (int64_t begin = own + 1; begin < task.tiles; begin += kSpan) {
     // The tiles up to the first one with a head have parts.
     const int64_t first = begin + threadIdx.x * kJoinTiles;
@@ -352,9 +352,9 @@ __global__ void __launch_bounds__(kJoinThreads) join_parts(Softmax<Element> task
   for (int64_t tile = own + 1 + threadIdx.x; tile < end; tile += kJoinThreads) task.opening[tile] = all;
 }
 
-constexpr int kCloseThreads = 64;  // most often they have few items
+constexpr int kCloseThreads = 64;  // usually they have few items
 
-// Writes the items of the segments that are open at a tile's begin and at its end.
+// Writes the items of the segments that are open at a tile's start and at its end.
 template <bool kLog, typename Element>
 __global__ void __launch_bounds__(kCloseThreads) close_tiles(Softmax<Element> task) {
   using Shape = Shape<Element>;
@@ -369,7 +369,7 @@ __global__ void __launch_bounds__(kCloseThreads) close_tiles(Softmax<Element> ta
   wait_for_last_kernel();
   const int first_head = task.first_head[tile];
   const int last_head = first_head < size ? task.last_head[tile] : size;
-  // Two tiles that share a segment have its parts; of more, each has what it has in all.
+  // For a segment in two tiles, they hold its parts; for one in more, each holds the total.
   Part opening = task.opening[tile], open = task.open[tile];
   const Part open_before = task.open[before], opening_after = task.opening[after];
   const bool joins_before = before < tile && task.has_head(before) && first_head < size;

@@ -1,6 +1,6 @@
-// segmented_sort on the CPU: the algorithm of the CUDA kernels with a thread's task in the place of a block. Tiles on a
-// fixed grid are sorted segment by segment, then runs of tiles are merged within each segment, an output tile a task.
-// Segments of many tiles are dealt out to buckets first, which are segments of few.
+// segmented_sort on the CPU: the algorithm of the CUDA kernels, with a thread's task instead of a block. Tiles on a
+// fixed grid are sorted segment by segment, then runs of tiles are merged within each segment, one output tile per
+// task. Segments of many tiles are first distributed to buckets, which become segments of few tiles.
 #include <algorithm>
 #include <vector>
 
@@ -25,15 +25,15 @@ struct SortProblem {
   EntryBuffer<Order, Payload> output;
 };
 
-// Items of a tile: few enough that each thread has some tiles to sort, and otherwise many, as a merge round costs what
-// a tile's sort does (2^22 random keys on 2 threads: 3 rounds from tiles of 2^19, 8 from tiles of 2^14).
+// Items of a tile: few enough that each thread has some tiles to sort, and otherwise many, as a merge round costs as
+// much as a tile's sort (2^22 random keys on 2 threads: 3 rounds from tiles of 2^19, 8 from tiles of 2^14).
 int64_t tile_width(int64_t total, int threads) {
   int64_t width = kSortTile;
   while (width < 1 << 19 && 4 * width * threads <= total) width *= 2;
   return width;
 }
 
-// What a tile's heads say about the segments that cross its edges.
+// The facts that a tile's heads give about the segments that cross its edges.
 struct TileHeads {
   bool at_start = false;  // the tile's first position is a head
   int64_t inner = -1;     // the first head after it, or -1
@@ -44,7 +44,7 @@ template <typename Order, typename Payload>
 class SegmentedSort {
   using Buffer = EntryBuffer<Order, Payload>;
   using Item = typename Buffer::Item;
-  // Equal items are the same bits, so that a network may exchange them.
+  // Equal items have the same bits, so that a network may exchange them.
   static constexpr bool kPlainCodes = Order::kTotal && std::is_same_v<Payload, NoPayload>;
 
  public:
@@ -61,7 +61,7 @@ class SegmentedSort {
     std::vector<Range<int64_t>> crossing = crossing_segments(executor);
     const TemporaryBuffer<Order, Payload> temporary(most_rounds(crossing) > 0 ? total_ : 0, input_.order);
     // A segment that takes r rounds starts in the output for even r, in the temporary for odd r, and alternates, so it
-    // ends in the output and nothing is ever copied.
+    // ends in the output without a copy.
     const Buffer buffers[2] = {output_, temporary.buffer()};
     if (most_rounds(crossing) > 1) {
       deal_long_segments(executor, crossing, buffers[1]);
@@ -84,7 +84,8 @@ class SegmentedSort {
     return rounds;
   }
 
-  // Deals segments that would take several rounds out to buckets in `to`: segments of their own from here on.
+  // Distributes segments that would take several rounds to buckets in `to`, which are segments of their own from here
+  // on.
   void deal_long_segments(Executor& executor, const std::vector<Range<int64_t>>& crossing, const Buffer& to) {
     for (const auto& segment : crossing) {
       const bool again = !dealt_.empty() && dealt_.back().begin == segment.begin;
@@ -106,7 +107,7 @@ class SegmentedSort {
     for (; head != bucket_heads_.end() && *head < range.end; ++head) mark(*head);
   }
 
-  // A tile's items as they were given, or as they were dealt out.
+  // A tile's items as they were given, or as they were distributed.
   void load_tile(Range<int64_t> range, const Buffer& dealt, Item* items) const {
     const auto load = [&](const Buffer& from, int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) items[i - range.begin] = from.load(i);
@@ -162,7 +163,7 @@ class SegmentedSort {
     for (int64_t begin = 0, end; begin < range.size(); begin = end) {
       end = begin + 1;
       while (!is_head[end]) ++end;
-      if (end == begin + 1 && begin > 0 && end < range.size()) {  // a segment of one item, which is in its place
+      if (end == begin + 1 && begin > 0 && end < range.size()) {  // a segment of one item, which is in place
         output_.store(range.begin + begin, items[begin]);
         continue;
       }
@@ -203,8 +204,8 @@ class SegmentedSort {
     return buffers[(merge_rounds(segment, width_) - round) % 2];
   }
 
-  // Merges what lies in this tile of the output: a part of the segment that comes in from the left, and a part of the
-  // one that goes on to the right.
+  // Merges the segments in this tile of the output: a part of the one that began to the left, and a part of the one
+  // that continues to the right.
   void merge_tile(int64_t tile, int round, const std::vector<Range<int64_t>>& crossing,
                   const std::vector<int64_t>& splits, const Buffer (&buffers)[2]) const {
     const Range<int64_t> range = tile_range(tile);
@@ -248,7 +249,7 @@ class SegmentedSort {
   int64_t tiles_;
   Buffer input_;
   Buffer output_;
-  std::vector<Range<int64_t>> dealt_;  // segments whose items lie in the temporary, in buckets, in order
+  std::vector<Range<int64_t>> dealt_;  // segments whose items are in the temporary, in buckets, in order
   std::vector<int64_t> bucket_heads_;  // where their buckets start, in order
 };
 

@@ -26,7 +26,7 @@ void run_phases(const Call& call, P problem, const SortScratch& scratch, int mos
   const auto merge = merge_rows<P>;
   constexpr int kMergeShared = sizeof(MergeRowsShared<P>);
   allow_shared(call, merge, kMergeShared);
-  // What there is to do is known on the device alone, and most often it is little.
+  // Only the device knows how much there is to do, and usually it is little.
   const auto few_blocks = [&](auto kernel, int threads, int shared_bytes, int64_t tiles) {
     constexpr int kTurns = 4;  // of blocks on a multiprocessor, so that it does not wait for a slow one
     return minimum(tiles, int64_t{kTurns} * resident_blocks(call, kernel, threads, shared_bytes, tiles));
@@ -35,7 +35,7 @@ void run_phases(const Call& call, P problem, const SortScratch& scratch, int mos
   constexpr int kCellTiles = P::kCell / P::kTile;
   static_assert(kCellTiles == 1 || kCellTiles == 2);
   constexpr int kCellTilesShift = kCellTiles - 1;
-  auto* counts = reinterpret_cast<Phase::Counts*>(scratch.rounds + 1);  // behind the flag
+  auto* counts = reinterpret_cast<Phase::Counts*>(scratch.rounds + 1);  // after the flag
   for (int first_round = 0; first_round < most_rounds; first_round += kPhaseRounds, ++counts) {
     const int64_t width = int64_t{P::kCell} << (2 * first_round);
     const Phase phase{width,
@@ -137,7 +137,7 @@ void run_few_items(const Call& call, const SegmentedSortOperands& operands, Orde
   }
 }
 
-// Where the number of inversions is found, of items so far from each other.
+// Where to find the number of inversions between items at this distance.
 template <typename Order>
 const int* look_at_order(const Call& call, const SegmentedSortOperands& operands, const Order& order,
                          const SortScratch& scratch, int64_t distance, cudaStream_t stream) {
@@ -149,7 +149,7 @@ const int* look_at_order(const Call& call, const SegmentedSortOperands& operands
   return inversions;
 }
 
-// Whole rows: what a block works on follows from its index, so nothing is described.
+// Whole rows: a block's work follows from its index, so nothing is described.
 template <RowShape kShape, typename Order, typename Payload>
 void run_rows(const Call& call, const SortPlan& plan, Order order, const SortScratch& scratch, cudaStream_t stream) {
   using P = RowProblem<Order, Payload, kShape>;
@@ -167,7 +167,7 @@ void run_rows(const Call& call, const SortPlan& plan, Order order, const SortScr
     check(call, cudaMemsetAsync(scratch.rounds, 0, SortScratch::kCounters * sizeof(int), stream));
   }
   if (phases && may_be_digits) {
-    // Left to digits is what has, by the samples, an item far from its place in every fourth cell.
+    // Rows are left to digits if, by the samples, every fourth cell has an item far from its place.
     const int* const inversions = look_at_order(call, operands, order, scratch, int64_t{4} * P::kCell, stream);
     problem.disorder = {inversions, static_cast<int>(segments.total() / kSampleItems / P::kCell / 4)};
     sort_by_digits(call, plan, scratch, problem.disorder, stream);
@@ -220,7 +220,7 @@ struct SegmentKernels {
   }
 };
 
-// Of keys and payload as their kernels are compiled.
+// Keys and payload in the types that their kernels are compiled for.
 template <typename Order, typename Payload>
 void run_plan(const Call& call, const SortPlan& plan, const SortScratch& scratch, Order order, cudaStream_t stream) {
   constexpr int kWidth = sizeof(typename Order::Word);
@@ -249,7 +249,7 @@ void run_plan(const Call& call, const SortPlan& plan, const SortScratch& scratch
     case SortVariant::kSegments: {
       const SegmentKernels<Order, Payload> kernels{call, stream};
       sort_segments<Order, Payload>(call, plan, scratch, order, stream, kernels);
-      // After the merges, as pairs on their way through the scratch memory lie where those have other items.
+      // After the merges, as pairs in the scratch memory share memory with their items.
       if (plan.variant() == SortVariant::kLongSegments) sort_by_digits(call, plan, scratch, Disorder{}, stream);
       return;
     }

@@ -1,8 +1,8 @@
-// What a nearly sorted row still has to merge once its cells are sorted: the overlaps of neighbouring cells. A phase
-// takes 16 cells to a group, and sorts each group, which is a cell of the next phase. Where no item of the group's
-// earlier cells is above any of its later ones, a cell is cut: its items between the greatest earlier and the least
-// later one are in their place. What lies between two cuts is a segment to merge, in one or two rounds of four runs, or
-// at once by a warp where it is short.
+// The merges that a nearly sorted row still needs once its cells are sorted: the overlaps of neighbouring cells. A
+// phase groups 16 cells, and sorts each group, which is a cell of the next phase. If no item of the group's earlier
+// cells is above any of its later ones, a cell is cut: its items between the largest earlier and the smallest later one
+// are in place. The items between two cuts are a segment to merge, in one or two rounds of four runs, or by one warp at
+// once if it is short.
 #pragma once
 
 #include "algorithm/partition_points.h"
@@ -11,9 +11,9 @@
 
 namespace mgpu::cuda::sorting {
 
-// A phase: all items lie in the output before and after it.
+// A phase: before and after it, all items are in the output.
 struct Phase {
-  // What the kernels of a phase tell each other, zeroed before the first phase.
+  // Data that the kernels of a phase exchange, zeroed before the first phase.
   struct Counts {
     int tiles[kPhaseRounds];
     int groups;
@@ -31,7 +31,7 @@ struct Phase {
   Counts* counts;
 };
 
-// A warp a group. Both halves of the warp have a cell in each lane.
+// One warp per group. Both halves of the warp have one cell in each lane.
 template <typename P>
 __global__ void __launch_bounds__(128)
     cut_cells(const __grid_constant__ P problem, const __grid_constant__ Phase phase) {
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(128)
   const Word* const codes = problem.buffers[0].keys + row.begin;
   const auto rank = [&](int64_t position) { return problem.order.rank(codes[position]); };
 
-  // The greatest item before each cell, and the least after it.
+  // The largest item before each cell, and the smallest after it.
   const int lane = threadIdx.x % kWarp;
   const int own = lane % kGroupCells;
   const int64_t cell = first_cell + own;
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(128)
   const unsigned cuts = __ballot_sync(kAll, before <= after) & ((1u << kGroupCells) - 1);
   const bool is_cut = cuts >> own & 1;
 
-  // Where the cuts are: the upper half of the warp finds where segments end, the lower half where they begin.
+  // The positions of the cuts: the upper half of the warp finds where segments end, the lower half where they begin.
   const bool finds_end = lane >= kGroupCells;
   const Range<int64_t> searched = is_cut ? items : Range<int64_t>{items.end, items.end};
   constexpr int kProbes = 15;
@@ -84,14 +84,14 @@ __global__ void __launch_bounds__(128)
   const int64_t low = __shfl_sync(kAll, found, kGroupCells + own);
   const int64_t high = __shfl_sync(kAll, found, own);
 
-  // The segment that begins in the lane's cell: the cell in which it ends, its rounds, where they start.
+  // The segment that begins in the lane's cell: the cell in which it ends, its rounds, and where they start.
   const unsigned later = cuts & ~((2u << own) - 1);
   const unsigned earlier = cuts & ((1u << own) - 1);
   const int last = later ? __ffs(later) - 1 : own;
   const Range<int64_t> segment{high, from_lane(low, last)};
   const bool begins = !finds_end && is_cut && later && segment.size() > 0;
   const int rounds = last - own + 1 > kRuns ? 2 : 1;
-  // One that a warp or, without payload, a block has room for is merged in place: all is read before any is written.
+  // A segment that fits a warp or, without payload, a block is merged in place: all is read before any is written.
   const bool is_short = begins && rounds == 1 && segment.size() <= kShortItems;
   const bool in_place = is_short || (!P::kHasPayload && rounds == 1 && segment.size() <= P::kTile);
   const int start = in_place ? 0 : rounds & 1;
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(128)
       (round == 0 ? first_tiles : second_tiles) += tiles_of(runs);
     });
   }
-  const auto claim = [&](int count, int* counter) {  // places in a list, after those of the lanes before
+  const auto claim = [&](int count, int* counter) {  // places in a list, after those of the preceding lanes
     int sum = count;
 #pragma unroll
     for (int distance = 1; distance < kWarp; distance *= 2) {
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(128)
     const auto runs = merge_group<int64_t>(segment, first_cell + own, width, first_cell + own, 0);
     phase.groups[problem.most_groups() - 1 - short_place] = {runs, row.begin, 0, 0, phase.last};
   }
-  // The warp lists one segment after the other: one of the last phase may have all the tiles of a row.
+  // The warp lists one segment after the other: one of the last phase may have all tiles of a row.
   for (unsigned segments = __ballot_sync(kAll, begins && !is_short); segments; segments &= segments - 1) {
     const int at = __ffs(segments) - 1;
     const auto its = [&](auto value) { return __shfl_sync(kAll, value, at); };
@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(128)
 
 constexpr int kStartThreads = 256;
 
-// Brings the parts of a tile that start in the other buffer there, and makes keys of what is in its place.
+// Moves the parts of a tile that start in the other buffer there, and decodes those that are in place.
 template <typename P>
 __device__ void start_tile(const P& problem, const Phase& phase, int64_t tile, bool decodes) {
   const int64_t row_index = problem.segments.rows == 1 ? 0 : tile / problem.row_tiles;
@@ -205,8 +205,8 @@ __device__ void start_tile(const P& problem, const Phase& phase, int64_t tile, b
   }
 }
 
-// Brings the segments that start in the other buffer there. In the last phase what is in its place becomes keys. Few
-// blocks, as most often there is nothing to do.
+// Moves the segments that start in the other buffer there. In the last phase, items in place are decoded to keys. It
+// uses few blocks, as usually there is nothing to do.
 template <typename P>
 __global__ void __launch_bounds__(kStartThreads)
     start_segments(const __grid_constant__ P problem, const __grid_constant__ Phase phase) {

@@ -1,4 +1,4 @@
-// The segment that reaches into each tile, and the most rounds of merging that any segment takes.
+// Finds the segment that reaches into each tile, and the most rounds of merging that any segment takes.
 #pragma once
 
 #include "cuda/block/partition.cuh"
@@ -19,7 +19,7 @@ inline __device__ TileDescriptor described(Range<int64_t> segment, int64_t liste
   return {segment, listed, segment.begin / tile_width, rounds};
 }
 
-// From heads: a warp a tile, two searches.
+// From heads: one warp per tile, two searches.
 static __global__ void describe_tiles(Segments segments, int64_t tiles, int tile_width, TileDescriptor* descriptors,
                                       int64_t least_long, int* rounds) {
   start_next_kernel();
@@ -33,8 +33,8 @@ static __global__ void describe_tiles(Segments segments, int64_t tiles, int tile
   if (threadIdx.x % kWarp == 0) descriptors[tile] = described(segment, listed, tile_width, least_long, rounds);
 }
 
-// From flags, first step: a warp a tile finds its first head past the start (in `end`) and its last head (in `begin`),
-// -1 where there is none; `listed` says whether the tile's start is a head.
+// From flags, first step: one warp per tile finds its first head past the start (in `end`) and its last head (in
+// `begin`), or -1; `listed` says whether the tile's start is a head.
 static __global__ void find_tile_heads(Segments segments, int64_t tiles, int tile_width, TileDescriptor* descriptors) {
   const int64_t tile = (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) / kWarp;
   if (tile > tiles) return;

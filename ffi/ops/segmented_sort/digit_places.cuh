@@ -1,5 +1,5 @@
-// Where a tile's items go in the tile in the order of a digit, stable: behind the items of lower digits, and of the
-// same digit in the warps before. Each warp has neighbouring items, a lane every 32nd of them.
+// The places of a tile's items in the order of a digit, stably: after the items of lower digits, and of the same digit
+// in earlier warps. Each warp has neighbouring items, a lane every 32nd of them.
 #pragma once
 
 #include "algorithm/digits.h"
@@ -8,7 +8,7 @@
 
 namespace mgpu::cuda::sorting {
 
-// The lanes of the warp whose digit is this lane's. Ballots take half the time of the instruction that matches words.
+// The lanes of the warp with this lane's digit. Ballots take half the time of the match instruction.
 __device__ __forceinline__ unsigned lanes_of_same_digit(unsigned digit) {
   static_assert(kDigitBits == 8);
   unsigned lanes = lanes_of_same_bit(digit, 0);
@@ -19,8 +19,8 @@ __device__ __forceinline__ unsigned lanes_of_same_digit(unsigned digit) {
   return lanes & lanes_of_same_bit(digit, 7);
 }
 
-// Turns the warps' counts of this thread's digit, of `count` items in all, into where the next item of each warp goes,
-// and returns where the digit begins. By the first kDigits threads.
+// Replaces the warps' counts of this thread's digit, of `count` items in all, by the place of each warp's next item,
+// and returns where the digit begins. The first kDigits threads call it.
 __device__ __forceinline__ unsigned turn_into_places(unsigned (*counts)[kDigits], int warps, unsigned count,
                                                      unsigned* sums) {
   const int digit = threadIdx.x, warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;

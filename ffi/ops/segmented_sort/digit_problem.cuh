@@ -1,6 +1,6 @@
-// What the kernels of a sort by digits work on: whole rows, or long segments of them, whose keys are sorted by one
-// digit of their rank a pass, the least significant first. A digit has 8 bits. (Adinets and Merrill, "Onesweep: A
-// Faster Least Significant Digit Radix Sort for GPUs", 2022.)
+// The problem of the kernels of a radix sort: whole rows, or long segments of them, whose keys are sorted by one digit
+// of their rank per pass, the least significant first. A digit has 8 bits. (Adinets and Merrill, "Onesweep: A Faster
+// Least Significant Digit Radix Sort for GPUs", 2022.)
 #pragma once
 
 #include "ops/segmented_sort/problem.cuh"
@@ -13,12 +13,12 @@ struct Columns {
   Word* keys;
   Payload* payload;  // null, in the input: the position in the row
 
-  // The same memory where every key has its payload beside it.
+  // The same memory with each payload beside its key.
   __device__ __forceinline__ uint64_t* entries() const { return reinterpret_cast<uint64_t*>(keys); }
 };
 
-// Which passes a segment takes, a bit each: those of digits in which its keys differ, or the first alone, which then
-// copies it. They alternate between two buffers, and the last of them ends in the output.
+// The passes that a segment takes, one bit each: those of digits in which its keys differ, or only the first, which
+// then copies it. They alternate between two buffers, and the last of them ends in the output.
 struct DigitPasses {
   uint32_t taken;
 
@@ -33,17 +33,17 @@ struct ListedSegments {
   const DigitTotals* totals;
   uint32_t* taken;  // passes that any of them takes
 };
-// Nothing: with 32 bytes of parameters more, and the same instructions, passes over 2^22 uint32 keys took 26.4 us for
-// 23.5 (H200). docs/notes/segmented_sort.md has what else was tried.
+// Without them: with 32 more bytes of parameters, and the same instructions, passes over 2^22 uint32 keys took 26.4 us
+// instead of 23.5 (H200). docs/notes/segmented_sort.md has what else was tried.
 struct WholeRows {};
 
-// The shape of the tiles of few items, or of more.
+// The shape of the tiles for few items, or for more.
 template <typename Word, typename Payload, bool kFew>
 constexpr DigitShape kDigitShape =
     digit_shape(sizeof(Word), std::is_same_v<Payload, NoPayload> ? 0 : sizeof(Payload), kFew);
 
-// A whole row is a segment, and its tiles follow from the row's number. Of segments that heads list (kListed), a kernel
-// makes a list of those that are not empty. Tiles lie within segments, and are numbered over all of them.
+// A whole row is a segment, and its tiles follow from the row's number. For segments from heads (kListed), a kernel
+// lists those that are not empty. Tiles lie within segments, and are numbered over all of them.
 template <typename Order_, typename Payload_, typename Offset_, bool kListed_, bool kFew = false>
 struct DigitProblem : std::conditional_t<kListed_, ListedSegments, WholeRows> {
   using Order = Order_;
@@ -54,15 +54,15 @@ struct DigitProblem : std::conditional_t<kListed_, ListedSegments, WholeRows> {
   static constexpr bool kHasPayload = !std::is_same_v<Payload, NoPayload>;
   static constexpr DigitShape kShape = kDigitShape<Word, Payload, kFew>;
   static constexpr int kTile = kShape.tile();
-  // Copies of the counters: a lane adds to one of them, so that lanes seldom meet in a bank, whatever the keys.
+  // Copies of the counters: a lane adds to one of them, so that lanes rarely conflict on a bank, for any keys.
   static constexpr int kCounterCopies = 8;
-  // Two words of 4 bytes travel as one of 8: half the loads and stores, and longer runs in memory. Only through the
-  // scratch memory, as key and payload of the output are two arrays.
+  // Two words of 4 bytes travel as one of 8: half the loads and stores, and longer runs in memory. This happens only in
+  // the scratch memory, as keys and payload of the output are two arrays.
   static constexpr bool kJoined = kHasPayload && sizeof(Word) == 4 && sizeof(Payload) == 4;
   static constexpr int kOutput = 0, kScratch = 1;  // of the buffers
-  // 256 words of a look-back for a tile of keys of 2 bytes are 5% of them. So a row's last tile has none, digits are
-  // counted in the scratch memory for keys, and the starts found are at the beginning of the row's result. There they
-  // stay until the row's first tile has read them: all others wait for its words before they store a key.
+  // The 256 words of a look-back per tile of 2-byte keys are 5% of the keys' memory. So a row's last tile has none,
+  // digits are counted in the scratch memory for keys, and the starts are stored at the beginning of the row's result.
+  // They stay there until the row's first tile has read them: all others wait for its words before they store a key.
   static constexpr bool kSavesMemory = sizeof(Word) == 2 && !kHasPayload && !kListed;
 
   Order order;
@@ -77,11 +77,11 @@ struct DigitProblem : std::conditional_t<kListed_, ListedSegments, WholeRows> {
   Offset* starts;                     // [segments, places, kDigits]: how many have the digit; then, a lesser one
   Offset* sums;                       // [tiles, kDigits], of the look-back
   uint64_t* tickets;                  // [places]
-  unsigned* counted;  // blocks that are done with a row; places in a listed segment's tiles that are counted
+  unsigned* counted;  // blocks that finished a row; positions in a listed segment's tiles that are counted
   uint32_t* passes;   // [rows], of whole rows
-  Disorder disorder;  // where somebody has looked and it is not large, nothing is done
+  Disorder disorder;  // if it was measured and is not large, nothing is done
 
-  // The place of a pass's digit. Only keys of 4 bytes are partitioned: the kernels of others have no registers to
+  // The place of a pass's digit. Only keys of 4 bytes are partitioned: the kernels for others have no registers to
   // spare.
   __device__ __forceinline__ int place(int pass) const {
     if constexpr (sizeof(Word) == 4) {
@@ -98,7 +98,7 @@ struct DigitProblem : std::conditional_t<kListed_, ListedSegments, WholeRows> {
 
   // A row's tiles that have words.
   __device__ __forceinline__ int64_t row_word_tiles() const { return row_tiles - kSavesMemory; }
-  // Where memory is saved: a row's starts, [places, kDigits].
+  // If memory is saved: a row's starts, [places, kDigits].
   __device__ __forceinline__ Offset* row_starts(int64_t row) const {
     const auto result = reinterpret_cast<uintptr_t>(buffers[kOutput].keys + row * length);
     return reinterpret_cast<Offset*>((result + sizeof(Offset) - 1) / sizeof(Offset) * sizeof(Offset));
@@ -124,8 +124,8 @@ __device__ __forceinline__ int digit_at(Word rank, int place) {
   return static_cast<int>(__byte_perm(bits, 0, 0x4440 | place));
 }
 
-// Copies what lies past the live items of a segment, which stays where it is. The segment begins at `origin`, and at
-// `position` of its row. By all threads of a block.
+// Copies the items past the live ones of a segment, which stay in place. The segment begins at `origin`, and at
+// `position` of its row. All threads of a block call it.
 template <int kThreads, typename P>
 __device__ void copy_dead(const P& problem, int64_t origin, int64_t position, int64_t begin, int64_t end) {
   for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {

@@ -1,4 +1,4 @@
-// The sort by digits, whose kernels are a file of their own.
+// The radix sort, whose kernels are in a separate file.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,7 +8,7 @@
 
 namespace mgpu::cuda::sorting {
 
-// Launches all of it, which does nothing where `disorder` says that rows are to be merged.
+// Launches all of it, which does nothing if `disorder` says that rows are to be merged.
 void sort_by_digits(const Call& call, const SortPlan& plan, const SortScratch& scratch, const Disorder& disorder,
                     cudaStream_t stream);
 

@@ -1,5 +1,5 @@
-// Keys of one digit that have neither payload nor equals of other bits: how many there are of each tells the whole
-// result, so that nothing is ranked or moved.
+// Keys of one digit without payload or equal keys of other bits: the number of keys with each digit determines the
+// result, so nothing is ranked or moved.
 #pragma once
 
 #include "algorithm/partition_point.h"
@@ -9,7 +9,7 @@
 namespace mgpu::cuda::sorting {
 
 constexpr int kFillThreads = 256;
-constexpr int kFilledBytes = 16;  // that a thread stores at once
+constexpr int kFilledBytes = 16;  // stored by a thread at once
 
 template <typename P>
 constexpr bool kFillsDigits = sizeof(typename P::Word) == 1 && P::Order::kTotal && !P::kHasPayload && !P::kListed;
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kFillThreads)
     return partition_point(0, kDigits, [&](int digit) { return start(digit) <= position; }) - 1;
   };
   const auto key_of = [&](int digit) { return problem.order.decode(static_cast<Word>(digit)); };
-  // Vectors lie where device memory has them: the first may begin before the part, the last end behind it.
+  // Vectors are aligned in device memory: the first may begin before the part, the last may end after it.
   const int64_t skew = static_cast<int64_t>(reinterpret_cast<uintptr_t>(keys + part) % kVector);
   for (int64_t at = part - skew + threadIdx.x * kVector; at < end; at += kFillThreads * kVector) {
     const int64_t first = maximum(at, part), last = minimum(at + kVector, end);

@@ -14,11 +14,11 @@ constexpr int count_shared_bytes(int places) {
 
 template <typename P>
 constexpr int64_t most_shared_bytes() {
-  constexpr int64_t kStatic = 1024;  // the counting kernel has some more
+  constexpr int64_t kStatic = 1024;  // the counting kernel needs some more
   return maximum<int64_t>(count_shared_bytes<P>(sizeof(typename P::Word)) + kStatic, sizeof(ScatterShared<P>));
 }
 
-constexpr int64_t kLeastItems = int64_t{1} << 14;  // of a block, whose counters take a while to clear and to add up
+constexpr int64_t kLeastItems = int64_t{1} << 14;  // of a block, whose counters take time to clear and to add up
 
 template <typename P>
 void launch_count(const Call& call, const P& problem, cudaStream_t stream) {

@@ -1,4 +1,4 @@
-// The segments of a sort by digits, and the tiles of each.
+// The segments of a radix sort, and the tiles of each.
 #pragma once
 
 #include "cuda/block/scan.cuh"
@@ -7,8 +7,8 @@
 
 namespace mgpu::cuda::sorting {
 
-// All that are not empty, where heads list few: one block. A head that comes before an earlier one is taken for that
-// one, so that segments never overlap.
+// Lists all nonempty segments, if there are few heads: one block. A head before an earlier one is replaced by that one,
+// so that segments never overlap.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads)
     list_segments(Segments segments, int tile_items, DigitSegment* listed, DigitTotals* totals) {
@@ -45,8 +45,8 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) *totals = all;
 }
 
-// The long ones alone, in any order, where tiles of `tile_width` items have been described: a warp a tile. Clears the
-// counters of those that it lists.
+// Lists only the long ones, in any order, after tiles of `tile_width` items have been described: one warp per tile.
+// Clears the counters of those that it lists.
 template <typename P>
 __global__ void list_long_segments(const __grid_constant__ P problem, Segments segments,
                                    const TileDescriptor* descriptors, int64_t tiles, int tile_width,

@@ -1,4 +1,4 @@
-// How far nearly sorted rows are from their order, by samples: whether to merge what overlaps or to sort by digits.
+// Estimates from samples how far nearly sorted rows are from their order: whether to merge overlaps or to radix-sort.
 #pragma once
 
 #include "ops/segmented_sort/problem.cuh"
@@ -6,16 +6,16 @@
 namespace mgpu::cuda::sorting {
 
 constexpr int kDisorderThreads = 256;
-constexpr int kSampleItems = 1024;  // of which one is looked at
+constexpr int kSampleItems = 1024;  // of which one is sampled
 
-// Compares an item of every kSampleItems with the one `distance` items behind it, and counts pairs out of order. Items
-// that are further than this from their place keep cells of items from being cut, even if they are few.
+// Compares one of every kSampleItems items with the one `distance` items after it, and counts pairs out of order. Items
+// further than this from their place keep cells from being cut, even if they are few.
 template <typename Order>
 __global__ void __launch_bounds__(kDisorderThreads)
     measure_disorder(const __grid_constant__ Order order, const __grid_constant__ Segments segments,
                      const typename Order::Word* keys, int64_t distance, int* inversions) {
   const int64_t sample = blockIdx.x * int64_t{kDisorderThreads} + threadIdx.x;
-  // Not one item in so many exactly: what is far from its place may be so too.
+  // The sampled position varies, as items far from their place may be periodic too.
   const int64_t position = sample * kSampleItems + static_cast<int64_t>(sample * 0x9E3779B97F4A7C15ull >> 54);
   bool inverted = false;
   if (position < segments.total()) {

@@ -1,4 +1,4 @@
-// A round of a sort of whole rows: four runs at a time, or two, are merged, a tile of outputs by each block.
+// A round of a sort of whole rows: merges four runs at a time, or two, one tile of outputs per block.
 #pragma once
 
 #include "cuda/block/copy_run.cuh"
@@ -76,31 +76,31 @@ __global__ void __launch_bounds__(kPlanThreads, 4) split_rows(const __grid_const
   }
 }
 
-// What a tile takes from each of its four runs: items [from, from + count) of the array, which are brought to shared
-// memory, to `at` on.
+// The items that a tile takes from each of its four runs: [from, from + count) of the array, which are copied to shared
+// memory, to `at`.
 struct TileRuns {
   int at[kRuns];
   int count[kRuns];
   int64_t from[kRuns];
 };
 
-// Each run is followed by as many greatest codes as a thread takes: the merges compare with them instead of asking
-// where a run ends.
+// Each run is followed by as many largest codes as a thread takes: merges compare with them instead of checking where a
+// run ends.
 template <typename P>
 struct MergeRowsShared {
   static_assert(P::kCell % P::kTile == 0);
   static constexpr int kItems = P::kMerge.items;
   static constexpr int kChunk = kChunkBytes / sizeof(typename P::Word);
   static constexpr int kRoom = P::kTile + kRuns * (kItems + 2 * kChunk) + kItems;
-  // Of two merges that are dealt out by whole threads, each may leave its last thread with a single item.
+  // If two merges are each dealt to whole threads, each may leave its last thread with a single item.
   static constexpr int kMiddle = ((P::kTile + 2 * (kItems - 1)) / kItems + 2) * kItems;
   alignas(kChunkBytes) typename P::Word codes[kRoom];
   typename P::Word middle[P::kPairs ? 1 : kMiddle];
-  // Where in `codes` an item was brought to: the low half of its shared address.
+  // Where in `codes` an item was copied to: the low half of its shared address.
   uint16_t from[P::kHasPayload ? ceil_div(P::kTile, kItems) * kItems : 1];
   uint16_t middle_from[P::kHasPayload && !P::kPairs ? kMiddle : 1];
-  // Payload of the codes' width is brought too: to a place of its own, or, where there is a second level to hide that
-  // behind, to the codes' place once they are merged.
+  // Payload of the codes' width is copied too: to its own place or, if a second level of merging hides the copy, to the
+  // place of the codes once they are merged.
   static constexpr bool kStaged = P::kHasPayload && sizeof(typename P::Payload) == sizeof(typename P::Word);
   alignas(kChunkBytes) typename P::Payload payload[kStaged && P::kPairs ? kRoom : 1];
   static_assert(sizeof(codes) <= 1 << 16);
@@ -108,7 +108,7 @@ struct MergeRowsShared {
   int64_t splits[2][kRuns];
 };
 
-// By the first warp: a lane a run, between the splits at the tile's start and end.
+// By the first warp: one lane per run, between the splits at the tile's start and end.
 template <typename P>
 __device__ void place_runs(int64_t row_begin, const MergeGroup<int64_t>& group, const int64_t* start,
                            const int64_t* stop, int size, const typename P::Word* keys, TileRuns& runs) {
@@ -137,8 +137,7 @@ __device__ void place_runs(int64_t row_begin, const MergeGroup<int64_t>& group, 
   }
 }
 
-// Starts to copy the tile's runs of an array to shared memory. What lies next to their group may never have been
-// written.
+// Starts to copy the tile's runs of an array to shared memory. Memory beside their group may never have been written.
 template <typename P, typename T>
 __device__ void copy_runs(const T* array, Range<int64_t> group, const TileRuns& runs, T* to) {
   constexpr int kChunk = kChunkBytes / sizeof(T);
@@ -148,8 +147,8 @@ __device__ void copy_runs(const T* array, Range<int64_t> group, const TileRuns& 
   }
 }
 
-// Merges what a thread has to take: put(i, code, address), the shared address being that which an item came from, and
-// only given with payload. `plain` says that codes compare as words, and with payload that none is the greatest.
+// Merges a thread's items: put(i, code, address), with the shared address that an item came from, which is given only
+// with payload. `plain` says that codes compare as words and, with payload, that none is the largest.
 template <typename P, typename Put>
 __device__ void take_codes(const typename P::Order& order, bool plain, const typename P::Word* codes,
                            const MergeCursor& runs, int diagonal, Put put) {
@@ -169,8 +168,8 @@ __device__ void take_codes(const typename P::Order& order, bool plain, const typ
   }
 }
 
-// Where a tile's edges split a pair of runs, by a warp each: a step of 32 probes is one memory latency, and four of
-// them do. To split four runs takes as many again, and each has more to work out.
+// The splits of a pair of runs at a tile's edges, one warp each: a step of 32 probes is one memory latency, and four of
+// them suffice. Splitting four runs takes as many again, with more work in each.
 template <typename P>
 __device__ void split_pair(const P& problem, const typename P::Word* codes, const RowMerge& merge,
                            int64_t (&splits)[2][kRuns]) {
@@ -191,21 +190,21 @@ __device__ void split_pair(const P& problem, const typename P::Word* codes, cons
   __syncthreads();
 }
 
-// Where a tile's runs lie in shared memory.
+// Where a tile's runs are in shared memory.
 struct PlacedRuns {
   int at[kRuns];
   int count[kRuns];
 };
 
-// A tile merged: its codes in order and, with payload, where each came from.
+// A merged tile: its codes in order and, with payload, where each came from.
 template <typename P>
 struct MergedTile {
   const typename P::Word* codes;
   const uint16_t* from;
 };
 
-// Brings a tile's runs to shared memory, each followed by greatest codes. Gives whether codes compare as words, and
-// with payload that none is the greatest.
+// Copies a tile's runs to shared memory, each followed by largest codes. Returns whether codes compare as words and,
+// with payload, none is the largest.
 template <typename P>
 __device__ __forceinline__ bool bring_runs(const P& problem, const RowMerge& merge, Range<int64_t> written,
                                            MergeRowsShared<P>& shared, PlacedRuns& runs) {
@@ -278,8 +277,8 @@ __device__ __forceinline__ MergedTile<P> merge_two(const P& problem, bool plain,
   return {shared.codes, shared.from};
 }
 
-// Merges four runs, two by two and then what comes of them. bring_payload() is called when the codes that were brought
-// are not needed any more.
+// Merges four runs, two by two and then the results. bring_payload() is called when the copied codes are no longer
+// needed.
 template <typename P, typename BringPayload>
 __device__ __forceinline__ MergedTile<P> merge_four(const P& problem, bool plain, int size, const PlacedRuns& placed,
                                                     MergeRowsShared<P>& shared, BringPayload bring_payload) {
@@ -288,7 +287,7 @@ __device__ __forceinline__ MergedTile<P> merge_four(const P& problem, bool plain
   constexpr Word kGreatest = static_cast<Word>(~Word{0});
   const auto& [at, count] = placed;
   const int thread = threadIdx.x;
-  // First level: runs 0 and 1, and runs 2 and 3, by as many whole threads as each takes.
+  // First level: runs 0 and 1, and runs 2 and 3, by as many whole threads as each needs.
   const int first_count = count[0] + count[1];
   const int second_count = count[2] + count[3];
   const int first_threads = ceil_div(first_count, kItems);
@@ -366,7 +365,7 @@ __device__ __forceinline__ void store_codes(const P& problem, const RowMerge& me
   }
 }
 
-// Stores a tile's payload, from shared memory where that was brought, else from device memory.
+// Stores a tile's payload, from shared memory if it was copied there, else from device memory.
 template <typename P>
 __device__ __forceinline__ void store_payload(const P& problem, const RowMerge& merge, const MergedTile<P>& merged,
                                               const PlacedRuns& placed, MergeRowsShared<P>& shared) {
@@ -422,7 +421,7 @@ __device__ __forceinline__ bool merge_tile(const P& problem, int64_t tile, int r
     merged = merge_two(problem, plain, merge.size, runs, shared);
   } else {
     merged = merge_four(problem, plain, merge.size, runs, shared, [&] {
-      // While the second level is merged, the payload takes the place of the codes.
+      // While the second level is merged, the payload overwrites the codes.
       if constexpr (MergeRowsShared<P>::kStaged) {
         const auto* const payload = problem.buffers[merge.source].payload;
         copy_runs<P>(payload, written, shared.runs, reinterpret_cast<typename P::Payload*>(shared.codes));
@@ -435,7 +434,7 @@ __device__ __forceinline__ bool merge_tile(const P& problem, int64_t tile, int r
   return true;
 }
 
-// A block a tile. Of nearly sorted rows, whose tiles are as many as the kernels before found, a few blocks take all.
+// One block per tile. For nearly sorted rows, whose number of tiles earlier kernels found, a few blocks take all.
 template <typename P>
 __global__ void __launch_bounds__(P::kMerge.threads, 3) merge_rows(const __grid_constant__ P problem, int round) {
   extern __shared__ __align__(16) unsigned char storage[];

@@ -12,15 +12,15 @@ constexpr int kPlanSlots = 4;  // three are in use: the tile's, the next one's, 
 template <typename Order, typename Payload>
 struct MergeShared {
   using Shape = Problem<Order, Payload>;
-  // Each run starts within a chunk of its own, and may end within one; a merge reads on past the end of its runs.
+  // Each run starts within a separate chunk, and may end within one; a merge reads past the end of its runs.
   static constexpr int kPadding = 2 * kRuns * 2 * (kChunkBytes / sizeof(typename Order::Word)) + Shape::kShape.items;
   alignas(kChunkBytes) typename Order::Word codes[2][(Shape::kTile + kPadding + 15) / 16 * 16];
   uint16_t from[Shape::kHasPayload ? Shape::kTile + Shape::kShape.items : 1];
   MergePlan plans[kPlanSlots];
 };
 
-// Calls visit(i) for each of a thread's strided positions i * threads + thread that lie in [begin, end). Most tiles are
-// whole, and then nothing is compared.
+// Calls visit(i) for each of a thread's strided positions i * threads + thread in [begin, end). Most tiles are whole,
+// and need no comparison.
 template <TileShape kShape, typename Visit>
 __device__ void for_strided(int begin, int end, Visit visit) {
   if (begin == 0 && end == kShape.threads * kShape.items) {
@@ -35,8 +35,8 @@ __device__ void for_strided(int begin, int end, Visit visit) {
   }
 }
 
-// Where in device memory an item of a piece lies, given its place in shared memory, or where a chunk of `granule` items
-// does. In registers: shared memory would be read again after every copy.
+// The position in device memory of an item of a piece, from its place in shared memory, or of a chunk of `granule`
+// items. It is in registers, as shared memory would be read again after every copy.
 struct PieceSource {
   int at[kRuns];
   int64_t from[kRuns];
@@ -53,7 +53,7 @@ struct PieceSource {
   }
 };
 
-// The codes of the chunks across the edges of a piece's segment, by a thread each.
+// Copies the codes of the chunks across the edges of a piece's segment, one per thread.
 template <typename Word>
 __device__ void load_edges(const MergePiece& piece, const Word* keys, Word* codes) {
   constexpr int kItems = kChunkBytes / sizeof(Word);
@@ -115,8 +115,8 @@ __device__ void store_tile(const Problem<Order, Payload>& problem, const MergePl
   }
 }
 
-// The merges of two runs in shared memory that make a tile: of runs 0 and 1 and of runs 2 and 3 of each piece, and on
-// the second level of the two results.
+// The merges of two runs in shared memory that make a tile: of runs 0 and 1 and of runs 2 and 3 of each piece, and, on
+// the second level, of the two results.
 struct TileMerges {
   const MergePiece (&pieces)[2];
   bool second_level;
@@ -133,7 +133,7 @@ struct TileMerges {
   }
   __device__ static int middle(const MergePiece& piece) { return piece.begin + piece.count[0] + piece.count[1]; }
 
-  // The merge that makes output i. On the second level 1 and 2 are both the right piece's.
+  // The merge of output i. On the second level, 1 and 2 both belong to the right piece.
   __device__ int at(int i) const { return (begins[1] <= i) + (begins[2] <= i) + (begins[3] <= i); }
   __device__ int begin(int merge) const {
     return merge == 0 ? begins[0] : merge == 1 ? begins[1] : merge == 2 ? begins[2] : begins[3];
@@ -151,7 +151,7 @@ struct TileMerges {
   }
 };
 
-// Takes a thread's outputs, from `begin` on. Those outside the pieces are of no meaning.
+// Takes a thread's outputs, from `begin` on. Those outside the pieces are undefined.
 template <int kTile, int kItems, typename Word, typename Less>
 __device__ void take_outputs(const TileMerges& merges, const Word* codes, int begin, Less less, Word (&taken)[kItems],
                              uint32_t (&from)[kItems]) {
@@ -160,7 +160,7 @@ __device__ void take_outputs(const TileMerges& merges, const Word* codes, int be
   const int most = runs.a_end - runs.a + runs.b_end - runs.b;
   const MergeCursor start = shared_cursor<kTile>(codes, runs, minimum(begin - merges.begin(merge), most), less);
   take_merged(codes, start, less, taken, from);
-  // Where other merges begin among the thread's outputs, it takes the rest of them again.
+  // If other merges begin among the thread's outputs, it takes the rest of them again.
   for (int other = merges.end(merge); other < begin + kItems; other = merges.end(merge)) {
     merge = merges.at(other);
     MergeHeads<Word> heads(codes, merges.runs(merge));
@@ -171,12 +171,12 @@ __device__ void take_outputs(const TileMerges& merges, const Word* codes, int be
   }
 }
 
-// Whether a piece is merged after the first level: nothing comes from runs 0 and 1, or nothing from runs 2 and 3.
+// Whether a piece is complete after the first level: no items come from runs 0 and 1, or none from runs 2 and 3.
 __device__ inline bool is_one_merge(const MergePiece& piece) {
   return piece.count[0] + piece.count[1] == 0 || piece.count[2] + piece.count[3] == 0;
 }
 
-// Merges a tile in shared memory. Gives each item's place there before, in `shared_from`.
+// Merges a tile in shared memory. Returns each item's previous place there, in `shared_from`.
 template <typename Order, typename Payload>
 __device__ void merge_tile(const Problem<Order, Payload>& problem, const MergePiece (&pieces)[2],
                            typename Order::Word* codes, uint16_t* shared_from) {
@@ -221,7 +221,7 @@ __device__ inline void load_plan(const MergePlan* plan, MergePlan* shared) {
 }
 
 // One round: as many blocks as the device holds take the planned tiles in turn. While a tile is merged, the next one
-// and the plan of the one after it are on their way to shared memory.
+// and the plan of the one after it are being copied to shared memory.
 template <typename Order, typename Payload>
 __global__ void __launch_bounds__(Problem<Order, Payload>::kShape.threads, Problem<Order, Payload>::kBlocksPerProcessor)
     merge_tiles(const __grid_constant__ Problem<Order, Payload> problem, int round) {

@@ -9,9 +9,9 @@ namespace mgpu {
 
 struct Call;
 
-// kMerging: whole rows by merging, segments in the fastest way. kNearlySorted: by merging, with a look at what is in
-// its place already. kPartitioning: in the order of the highest `bits` bits at least; items that share these may come
-// in any order, but equal ones stay in theirs.
+// kMerging: whole rows by merging, segments by the fastest method. kNearlySorted: by merging, using items that are in
+// place. kPartitioning: partitions by the highest `bits` bits, or more; items that share these may come in any order,
+// but equal ones keep theirs.
 enum class SortMethod : int64_t { kMerging, kFastest, kNearlySorted, kPartitioning };
 
 // Operands: keys [.., n], heads [.., m], flags [.., n] bool or [.., ceil(n / 32)] uint32, count [.., 1], payload
@@ -20,7 +20,7 @@ enum class SortMethod : int64_t { kMerging, kFastest, kNearlySorted, kPartitioni
 struct SegmentedSortOperands {
   DType key_type;
   bool descending;
-  SortMethod method;  // without heads and flags, unless it is by merging
+  SortMethod method;  // without heads and flags, unless by merging
   int bits;           // of the keys that may differ, the lowest; of a partition, the highest
   PayloadMode payload_mode;
   int payload_width = 0;  // bytes; 0 without payload
@@ -34,7 +34,7 @@ struct SegmentedSortOperands {
 
   explicit SegmentedSortOperands(const Call& call);
 
-  // The length of a row where the payload is the indices of its items, else 0.
+  // The length of a row if the payload is the indices of its items, else 0.
   int64_t index_row_length() const { return payload_mode == PayloadMode::kIndices ? segments.length : 0; }
 };
 

@@ -25,13 +25,12 @@ int64_t total(const Problem& of) { return of.segments.total(); }
 int64_t mean_segment(const Problem& of) { return length(of) / (of.segments.heads_count + 1); }
 bool is_nearly_sorted(const Problem& of) { return of.method == SortMethod::kNearlySorted; }
 bool has_short_offsets(const Problem& of) { return length(of) < int64_t{1} << 30; }
-// Their cells are slower, and large ones no better than segments.
+// Their cells are slower, and large ones are no better than segments.
 bool is_wide(const Problem& of) { return width(of) == 8 && has_payload(of); }
 
-// ---- Segments.
-// Those that are merged have smaller tiles than whole rows have cells, and take more rounds. By digits each has half a
-// tile more than it fills, and 1 KB of counts a place: 7% of the memory of keys of 4 bytes that have 2^15 items a
-// segment.
+// ---- Segments. Merged segments have smaller tiles than whole rows have cells, and take more rounds. By digits, each
+// segment has half a tile more than it fills, and 1 KB of counts per place: 7% of the memory of 4-byte keys with 2^15
+// items per segment.
 constexpr int64_t long_segment(int places) { return int64_t{1} << (places <= 2 ? 14 : places <= 4 ? 15 : 19); }
 
 bool are_long(const Problem& of) {
@@ -39,8 +38,8 @@ bool are_long(const Problem& of) {
          mean_segment(of) >= long_segment(places(of));
 }
 
-// Where no segment is long, passes that do nothing take the place of rounds that do nothing. They take 14 us more of
-// 2^26 items, which is less than 2% if segments are not too short. Keys of 64 bits would take twice as many.
+// If no segment is long, passes that do nothing replace rounds that do nothing. They take 14 us more for 2^26 items,
+// which is less than 2% if segments are not too short. Keys of 64 bits would take twice as many.
 bool may_be_long(const Problem& of) {
   return !of.whole_rows && has_short_offsets(of) && total(of) >= int64_t{1} << 22 && width(of) <= 4 &&
          length(of) >= long_segment(places(of)) && mean_segment(of) >= 512;
@@ -48,7 +47,7 @@ bool may_be_long(const Problem& of) {
 
 bool are_segments(const Problem& of) { return !of.whole_rows; }
 
-// ---- Whole rows in a block each.
+// ---- Whole rows, one block each.
 constexpr int64_t kLongestByDigits = kRowDigitThreads * kRowDigitItems;
 
 bool may_have_blocks(const Problem& of) {
@@ -56,13 +55,13 @@ bool may_have_blocks(const Problem& of) {
          of.method != SortMethod::kPartitioning;
 }
 
-// A digit costs a row as much as 500 items. Merging shares few long rows among more blocks. A block needs longer for
-// codes of floats; those of more than 16 bits have no kernel.
+// A digit costs a row as much as 500 items. Merging distributes few long rows over more blocks. A block takes longer
+// for codes of floats; those of more than 16 bits have no kernel.
 bool are_row_digits(const Problem& of) {
   if (!may_have_blocks(of) || places(of) > 2 || (is_float(of) && width(of) > 2)) return false;
   const bool is_long = length(of) > kLongestByDigits / 2;
   if (places(of) == 1) return length(of) > 512 && total(of) > int64_t{1} << (is_long ? 15 : 12);
-  // Merging takes longer for floats of 16 bits, whose zeros are equal, and not for integers with payload.
+  // Merging takes longer for 16-bit floats, whose zeros are equal, but not for integers with payload.
   if (length(of) <= 1024) {
     const bool merges_slowly = width(of) == 2 && (is_float(of) || !has_payload(of));
     return length(of) > 512 && total(of) >= int64_t{1} << 18 && merges_slowly;
@@ -76,8 +75,8 @@ int64_t row_digits_bytes(const Problem& of) {
   return row_digit_bytes(length(of), has_place ? 4 : width(of), false) + kRowDigitStaticBytes;
 }
 
-// Merging shares few rows among more blocks, and takes rows that are nearly in order in less time. Eight digits of a
-// short row take its block as long as merging takes many rows, or a few with many blocks.
+// Merging distributes few rows over more blocks, and is faster for nearly sorted rows. Eight digits of a short row take
+// its block as long as merging takes for many rows, or for a few with many blocks.
 constexpr int64_t kFewItems = int64_t{1} << 18;
 bool are_row_ranks(const Problem& of) {
   if (!may_have_blocks(of) || places(of) <= 2 || !has_payload(of) || width(of) < 4) return false;
@@ -88,8 +87,8 @@ int64_t row_ranks_bytes(const Problem& of) {
   return row_digit_bytes(length(of), 2 + width(of), true) + kRowDigitStaticBytes;
 }
 
-// ---- Whole rows of few comparisons, which are made at once. A row has a block of its own, which takes 0.6 ns. More
-// rows share the tiles of the kernels for segments: 2^20 rows of 4 keys of 4 bytes take 36 us for 650.
+// ---- Whole rows of few comparisons, which are all made at once. Each row has a block, which takes 0.6 ns. More rows
+// share the tiles of the kernels for segments: 2^20 rows of 4 keys of 4 bytes take 36 us instead of 650.
 int64_t comparisons(const Problem& of) { return total(of) * length(of); }
 bool has_few_comparisons(const Problem& of) {
   return length(of) <= kOneCellShape.cell() && rows(of) <= int64_t{1} << 15 && comparisons(of) <= int64_t{1} << 24;
@@ -98,7 +97,7 @@ bool has_fewest_comparisons(const Problem& of) {
   return has_few_comparisons(of) && (is_wide(of) || comparisons(of) <= int64_t{1} << 22);
 }
 
-// The kernels for segments take 20 us for any rows. From 2^20 items on what counts is how much of a cell is filled.
+// The kernels for segments take 20 us for any rows. From 2^20 items on, the filled part of a cell matters.
 bool are_packed(const Problem& of) {
   constexpr int64_t kNotMany = int64_t{1} << 20;
   if (rows(of) == 1 || length(of) < 64 || length(of) > 512) return false;
@@ -106,8 +105,8 @@ bool are_packed(const Problem& of) {
   return total(of) <= kNotMany || 4 * length(of) >= 3 * packed_slot(length(of), kFewItemsShape);
 }
 
-// ---- Whole rows by digits. Merging takes a round for each doubling of a row beyond a cell, digits as many passes for
-// any length. Rows of one or two digits go by digits where they are too long for a block of their own.
+// ---- Whole rows by digits. Merging takes a round for each doubling of a row beyond a cell; digits take the same
+// number of passes for any length. Rows of one or two digits are sorted by digits if they are too long for one block.
 bool are_many_for_digits(const Problem& of) {
   const int count = places(of);
   const int least_items = count == 1 ? 17 : count == 2 ? 18 : count <= 4 ? 19 : has_payload(of) ? 20 : 22;
@@ -130,7 +129,7 @@ bool fills(const Problem& of, const RowShape& shape) {
 RowShape pairs(const Problem& of) { return pairs_shape(width(of), has_payload(of)); }
 RowShape long_rows(const Problem& of) { return row_shape(width(of), has_payload(of)); }
 
-// Wide cells take longer, but half as long as two in one where there are no more than the device has room for.
+// Wide cells take longer, but half as long as two sequential ones if there are no more than the device has room for.
 bool has_few_items(const Problem& of) {
   constexpr int64_t kFewWideItems = int64_t{1} << 20;
   const int64_t cell = kFewItemsShape.cell();
@@ -145,7 +144,7 @@ bool are_pairs(const Problem& of) {
          fills(of, pairs(of));
 }
 int64_t pairs_bytes(const Problem& of) { return row_shared_bytes(width(of), has_payload(of), true); }
-// Narrow keys with payload, and keys with wide payload, the kernels for segments sort as fast.
+// The kernels for segments are as fast for narrow keys with payload, and for keys with wide payload.
 bool are_long_rows(const Problem& of) {
   const bool is_slow = has_payload(of) && (width(of) != 4 || of.payload_width != 4);
   return !is_nearly_sorted(of) && !is_slow && fills(of, long_rows(of));
@@ -157,7 +156,7 @@ bool are_nearly_sorted(const Problem& of) {
 bool are_nearly_sorted_or_digits(const Problem& of) { return are_nearly_sorted(of) && are_many_for_digits(of); }
 int64_t either_bytes(const Problem& of) { return maximum(long_rows_bytes(of), digit_bytes(of)); }
 
-// With each row, what it gave beside the way taken before, on H200s.
+// Beside each row, its gain over the variant used before, on H200s.
 constexpr Row kTable[] = {
     // Keys of 4 bytes in segments of 10^6: 2.06 ms to 1.19, with payload 3.32 to 1.81 (2^26 items, 2026-11-21).
     {SortVariant::kSegmentsByDigits, "segments by digits", "heads list few segments for all items", are_long,
@@ -221,7 +220,7 @@ DigitCounts DigitCounts::take(Workspace& workspace, int64_t rows, int64_t length
 }
 
 DigitCounts DigitCounts::take_listed(Workspace& workspace, int64_t segments, int64_t total, int places, int tile) {
-  // A segment has one tile at most that it does not fill.
+  // A segment has at most one tile that it does not fill.
   DigitCounts counts = take_counts(workspace, segments, total / tile + segments, places, sizeof(uint32_t));
   counts.segments = workspace.take<DigitSegment>(segments);
   counts.tiles = workspace.take<DigitTile>(counts.most_tiles);
@@ -250,7 +249,7 @@ int SortPlan::digit_tile() const {
 }
 bool SortPlan::packs_large_cells() const {
   const int64_t slot = packed_slot(length(operands_), kOneCellShape);
-  // Of fewer items, large cells would leave multiprocessors without a block.
+  // With fewer items, large cells would leave multiprocessors without a block.
   return 2 * length(operands_) > slot && rows(operands_) * slot > kFewItems;
 }
 int64_t SortPlan::least_long_segment() const {
@@ -275,7 +274,7 @@ void SortPlan::take_keys_behind_counts(Workspace& workspace, SortScratch& scratc
   const int64_t offset_bytes = has_long_offsets() ? sizeof(uint64_t) : sizeof(uint32_t);
   const int64_t begin = workspace.used();
   counts.most_tiles = rows * ceil_div<int64_t>(length(operands_), digit_tile());
-  // In one piece: each has 256 bytes at least, 0.05% of the fewest keys.
+  // In one piece, as each has at least 256 bytes, 0.05% of the fewest keys.
   auto* const words = reinterpret_cast<uint32_t*>(workspace.take<uint64_t>(places + rows));
   if (words) {
     counts.tickets = reinterpret_cast<uint64_t*>(words);
@@ -295,7 +294,7 @@ void SortPlan::take_digits(Workspace& workspace, SortScratch& scratch) const {
   }
   scratch.keys = workspace.take<char>(key_bytes);
   scratch.payload = workspace.take<char>(total(operands_) * operands_.payload_width);
-  // One pass goes from the input to the output: its counts take the place of the second buffer.
+  // One pass goes from the input to the output: its counts use the memory of the second buffer.
   Workspace counts;
   take_digit_counts(counts);
   if (digit_places() == 1 && counts.used() <= key_bytes) {
@@ -346,7 +345,7 @@ SortScratch SortPlan::layout(Workspace& workspace) const {
     }
     case SortVariant::kLongSegments:
       scratch.digits = take_digit_counts(workspace);
-      // Long segments are yet to be found: who lists them clears their starts.
+      // Long segments have yet to be found: the kernel that lists them clears their starts.
       scratch.zeroed_bytes += scratch.digits.zeroed_bytes - scratch.digits.starts_bytes;
       [[fallthrough]];
     case SortVariant::kSegments: {

@@ -1,4 +1,4 @@
-// A round's plan: where the runs of tiles that it merges are split, and which tiles have something to merge.
+// A round's plan: the splits of the runs of the tiles that it merges, and the tiles with something to merge.
 #pragma once
 
 #include "cuda/block/copy_run.cuh"
@@ -7,7 +7,7 @@
 
 namespace mgpu::cuda::sorting {
 
-// The runs of a segment that have outputs in a tile. The data are codes.
+// The runs of a segment with outputs in a tile. The data are codes.
 template <typename Order, typename Payload>
 struct TileGroup {
   using P = Problem<Order, Payload>;
@@ -22,8 +22,9 @@ struct TileGroup {
         last_round(round + 1 == of.rounds),
         group(merge_group<int64_t>(of.segment, of.first_tile, P::kTile, tile, round)) {}
 
-  // What the merge takes from the runs, between two splits, for the outputs from `begin` on. `at` is the first free
-  // place in shared memory, and moves on. An item lies there where it lies within its chunk in device memory.
+  // The items that the merge takes from the runs, between two splits, for the outputs from `begin` on. `at` is the
+  // first free place in shared memory, and is advanced. An item has the same place within its chunk as in device
+  // memory.
   __device__ MergePiece piece(const P& problem, int begin, int end, const int64_t* split_begin,
                               const int64_t* split_end, int& at) const {
     using Word = typename Order::Word;
@@ -35,7 +36,7 @@ struct TileGroup {
     const auto* const codes = problem.buffers[source].keys;
 #pragma unroll
     for (int k = 0; k < kRuns; ++k) {
-      // Runs out of order, from heads that contradict each other, may give splits out of order: stay inside the runs.
+      // Runs out of order, from heads that contradict each other, may give splits out of order; clamp them to the runs.
       const int64_t first = split_begin ? minimum(split_begin[k], group.length(k)) : 0;
       const int64_t last = split_end ? minimum(split_end[k], group.length(k)) : group.length(k);
       const int count = static_cast<int>(clamp<int64_t>(last - first, 0, maximum(end - begin, 0)));
@@ -58,15 +59,15 @@ struct TileGroup {
 
 constexpr int kPlanThreads = 256;
 
-// Each edge is split by a few lanes: a sample a lane, four of each run. Fewer samples take more steps, more samples
+// A few lanes split each edge: one sample per lane, four of each run. Fewer samples take more steps, more samples take
 // more instructions in all: 2^26 random keys take 15 steps in the last round, 31 with two samples, 14 with eight.
 constexpr int kSamples = 4;
 constexpr int kSplitLanes = kRuns * kSamples;
 constexpr int kPlanEdges = kPlanThreads / kSplitLanes;
-constexpr int kPlanTiles = kPlanEdges - 1;  // a block's; tiles share the edges between them
+constexpr int kPlanTiles = kPlanEdges - 1;  // per block; tiles share the edges between them
 
-// How many items each run gives to the first `rank` of a group, by kSplitLanes neighbouring lanes, each of which gets
-// the answer; all lanes of the warp take part.
+// The number of items that each run gives to the first `rank` of a group, by kSplitLanes neighbouring lanes, each of
+// which gets the answer; all lanes of the warp take part.
 template <typename Index, typename Order>
 __device__ void split_runs(const Order& order, const typename Order::Word* codes, const MergeGroup<int64_t>& group,
                            int64_t rank, int64_t (&answer)[kRuns]) {
@@ -116,8 +117,8 @@ __device__ void split_runs(const Order& order, const typename Order::Word* codes
   for (int j = 0; j < kRuns; ++j) answer[j] = split.begin[j];
 }
 
-// Up to this many bytes of codes, a segment over one edge is merged by its edge's warp as it plans: in the merge
-// kernel, edges crossed by a few items each took 0.16 ms for 2^26 keys.
+// Up to this many bytes of codes, the edge's warp merges a segment over one edge while it plans: in the merge kernel,
+// edges crossed by a few items each took 0.16 ms for 2^26 keys.
 constexpr int kShortBytes = 2560;
 
 template <typename Order>
@@ -125,8 +126,8 @@ __device__ bool is_short(const TileDescriptor& of) {
   return of.rounds == 1 && of.segment.size() <= kShortBytes / static_cast<int>(sizeof(typename Order::Word));
 }
 
-// Where item i of sorted runs, of which run k lies in codes[bounds[k] .. bounds[k + 1]), comes in their merge: its
-// place in its own run plus its rank in each other one.
+// The rank of item i of sorted runs, of which run k is in codes[bounds[k] .. bounds[k + 1]), in their merge: its place
+// in its own run plus its rank in each other one.
 template <int kCount, typename Order>
 __device__ __forceinline__ int merged_place(const Order& order, const typename Order::Word* codes,
                                             const int (&bounds)[kCount + 1], int i) {
@@ -146,7 +147,7 @@ __device__ __forceinline__ int merged_place(const Order& order, const typename O
   return place;
 }
 
-// Merges a short segment over one tile's edge in one go. By one warp, with room for the segment's codes.
+// Merges a short segment over one tile's edge at once. One warp calls it, with room for the segment's codes.
 template <typename Order, typename Payload>
 __device__ void merge_by_rank(const Problem<Order, Payload>& problem, Range<int64_t> segment, int64_t edge,
                               typename Order::Word* codes) {
@@ -167,8 +168,8 @@ __device__ void merge_by_rank(const Problem<Order, Payload>& problem, Range<int6
   }
 }
 
-// Plans the tiles that have something to merge in this round. The edges between tiles are split first: an edge's split
-// is where the one tile ends and the next begins.
+// Plans the tiles that have something to merge in this round. The edges between tiles are split first: one tile ends
+// and the next begins at an edge's split.
 template <typename Order, typename Payload>
 __global__ void __launch_bounds__(kPlanThreads, 4)
     plan_tiles(const __grid_constant__ Problem<Order, Payload> problem, int round) {

@@ -1,4 +1,4 @@
-// What the kernels of a segmented sort work on.
+// The problem of the kernels of a segmented sort.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -14,23 +14,23 @@ struct Buffer {
   Payload* payload;
 };
 
-// What was found of the order of nearly sorted rows.
+// The measured disorder of nearly sorted rows.
 struct Disorder {
-  const int* inversions = nullptr;  // null: nobody has looked
+  const int* inversions = nullptr;  // null: not measured
   int most = 0;                     // that merging is worth
   __device__ bool is_large() const { return inversions && *inversions > most; }
 };
 
-// Orders that make the codes of keys from their positions. Their comparisons read memory, so their blocks need more
+// Orders that compute the codes of keys from their positions. Their comparisons read memory, so their blocks need more
 // registers than others.
 template <typename Order>
 concept IsOfPositions = requires(const Order& order) { order.input_code(int64_t{}); };
 
-// Orders that are compiled while the first call waits for them: their kernels are to be small.
+// Orders that are compiled while the first call waits: their kernels should be small.
 template <typename Order>
 concept IsCompiled = requires { typename Order::Item; };
 
-// Blocks that a multiprocessor should hold: caps registers where that costs no spill, or few.
+// Blocks per multiprocessor: limits registers if that costs no spill, or few.
 template <typename Order, typename Payload>
 constexpr int sort_blocks_per_processor() {
   constexpr int kWidth = sizeof(typename Order::Word);
@@ -45,11 +45,11 @@ struct Problem {
   static constexpr bool kHasPayload = !std::is_same_v<Payload, NoPayload>;
   static constexpr TileShape kShape = tile_shape(sizeof(typename Order::Word));
   static constexpr int kTile = kShape.threads * kShape.items;
-  // Whether there are kernels that sort long segments of such keys by digits beside these.
+  // Whether long segments of such keys can be sorted by digits instead.
   static constexpr bool kLeavesLongSegments =
       sizeof(typename Order::Word) <= 4 && !IsOfPositions<Order> && !IsCompiled<Order>;
-  // Whether tiles hold ranks in place of codes, which are read again at the end: a comparison of codes of 16 bits cuts
-  // each result to these, and took as long as the rest of the sort.
+  // Whether tiles hold ranks instead of codes, which are read again at the end: a comparison of 16-bit codes truncates
+  // each result, and took as long as the rest of the sort.
   static constexpr bool kRanksInTiles = kHasPayload && std::is_same_v<Order, FloatOrder<uint16_t>>;
   static constexpr int kBlocksPerProcessor = sort_blocks_per_processor<Order, Payload>();
 
@@ -58,12 +58,12 @@ struct Problem {
   int64_t total;
   int64_t tiles;
   Buffer<Order, Payload> input;
-  // A segment that takes r rounds starts in buffers[r % 2] and alternates, so it ends in buffers[0], the output, and
-  // nothing is ever copied.
+  // A segment that takes r rounds starts in buffers[r % 2] and alternates, so it ends in buffers[0], the output,
+  // without a copy.
   Buffer<Order, Payload> buffers[2];
   TileDescriptor* descriptors;
   int* rounds;       // the most rounds that any segment takes
-  MergePlan* plans;  // of the tiles with something to merge in this round, in no order
+  MergePlan* plans;  // the tiles with something to merge in this round, in no order
   int* planned;      // how many, for each round
   bool leaves_long;  // segments to the kernels that sort by digits
 
@@ -74,7 +74,7 @@ struct Problem {
       return order.encode(input.keys[position]);
     }
   }
-  // The order of what a tile holds, and what it holds of the item at a position.
+  // The order of a tile's words, and the word of the item at a position.
   __device__ static decltype(auto) order_in_tile(const Order& order) {
     if constexpr (kRanksInTiles) {
       return IntegerOrder<uint16_t>{};

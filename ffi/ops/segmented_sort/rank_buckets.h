@@ -1,5 +1,5 @@
-// Dealing the keys of a long segment out to buckets in the order of their ranks: what is left is short segments, where
-// a merge sort of the whole would take a round for each doubling.
+// Distributes the keys of a long segment to buckets in the order of their ranks. Short segments remain, whereas a merge
+// sort of the whole would take a round for each doubling.
 #pragma once
 
 #include <algorithm>
@@ -13,13 +13,13 @@
 namespace mgpu {
 
 // Ranks are counted in equal bins, and neighbouring bins are joined to buckets of about the same number of keys, so
-// that what is crowded (floats about 1, say) is spread. Keys of one bin stay together, however many they are.
+// that clusters (floats near 1, say) are spread. Keys of one bin stay together, however many they are.
 template <typename Order, typename Payload>
 class RankBuckets {
   using Buffer = EntryBuffer<Order, Payload>;
   using Word = typename Order::Word;
   static constexpr int kBins = 1 << 12;           // 32 KB of counters: sign, exponent and three more bits of a float
-  static constexpr int64_t kLeastKeys = 1 << 14;  // of a bucket, about: fewer are sorted no faster
+  static constexpr int64_t kLeastKeys = 1 << 14;  // of a bucket, roughly: fewer are sorted no faster
   static constexpr int kBuckets = 256;            // about so many are written to at the same time, at most twice that
   static constexpr int kSamples = 1 << 10;
 
@@ -35,11 +35,11 @@ class RankBuckets {
     while (((uint64_t{most} - least) >> shift_) >= kBins) ++shift_;
   }
 
-  // Writes the keys, bucket by bucket and in each as they came, to `to`. Adds where buckets start, but the first, to
-  // `heads`.
+  // Writes the keys to `to`, bucket by bucket, in input order within each. Adds the starts of all buckets but the first
+  // to `heads`.
   void deal(cpu::Executor& executor, const Buffer& to, std::vector<int64_t>& heads) const {
     const int64_t tasks = 4 * executor.concurrency();
-    std::vector<std::vector<int64_t>> next(tasks);  // by bin: how many; then by bucket: the next one's place
+    std::vector<std::vector<int64_t>> next(tasks);  // by bin: the count; then by bucket: the place of the next key
     parallel_for(executor, tasks, [&](int64_t task) {
       next[task].assign(kBins, 0);
       const Range<int64_t> part = this->part(task, tasks);
@@ -59,7 +59,7 @@ class RankBuckets {
  private:
   Word rank(int64_t i) const { return from_.order.rank(from_.load(i).code); }
 
-  // Samples may have missed what is least and most: that belongs to the first bin and the last.
+  // Samples may have missed the smallest and largest keys: those belong to the first bin and the last.
   int bin(Word rank) const {
     const uint64_t above = rank < least_ ? 0 : rank - least_;
     return static_cast<int>(std::min<uint64_t>(above >> shift_, kBins - 1));
@@ -69,7 +69,7 @@ class RankBuckets {
     return {segment_.begin + segment_.size() * task / tasks, segment_.begin + segment_.size() * (task + 1) / tasks};
   }
 
-  // The bucket of each bin. Turns the tasks' counts of bins into their first places in buckets.
+  // The bucket of each bin. Replaces the tasks' counts of bins by their first places in buckets.
   std::vector<uint16_t> join_bins(std::vector<std::vector<int64_t>>& next, std::vector<int64_t>& heads) const {
     const int64_t keys = std::max(kLeastKeys, ceil_div<int64_t>(segment_.size(), kBuckets));
     std::vector<uint16_t> buckets(kBins);

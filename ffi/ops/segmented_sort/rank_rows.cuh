@@ -1,4 +1,4 @@
-// The sort of few items by ranks: each item finds its own place, and no block waits for another item's.
+// The sort of few items by ranks: each item finds its own place, and no block waits for another.
 #pragma once
 
 #include "cuda/block/partition.cuh"
@@ -8,7 +8,7 @@
 namespace mgpu::cuda::sorting {
 
 // Sorts rows by counting: lane i of each of a block's warps has the block's item i, and each warp counts, over its part
-// of the row, what comes before that item.
+// of the row, the items before that item.
 constexpr int kRankWarps = 32;  // at most
 
 template <typename P>
@@ -74,8 +74,8 @@ __global__ void __launch_bounds__(kRankWarps* kWarp) rank_rows(const __grid_cons
   if constexpr (P::kHasPayload) target.payload[row.begin + rank] = payload;
 }
 
-// Merges four runs: a warp takes some items of one run, finds where the first and the last of them belong in each of
-// the others, and between these each lane searches for its own.
+// Merges four runs: a warp takes some items of one run, finds the places of the first and the last of them in each
+// other run, and between these each lane searches for its own.
 template <typename P>
 __global__ void __launch_bounds__(P::kMerge.threads, 4)
     merge_rows_by_rank(const __grid_constant__ P problem, int round) {
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(P::kMerge.threads, 4)
   const int source = (row.rounds - round) & 1;
   const Buffer<typename P::Order, typename P::Payload> from = problem.buffers[source];
   const Word* codes = from.keys + row.begin + group_begin;
-  keep(codes);  // else it is added up anew for each load
+  keep(codes);  // else it is recomputed for each load
 
   Word code[kItems], mine[kItems];
   [[maybe_unused]] typename P::Payload payload[kItems];
@@ -116,10 +116,10 @@ __global__ void __launch_bounds__(P::kMerge.threads, 4)
     if constexpr (P::kHasPayload) payload[i] = from.payload[row.begin + group_begin + position];
     mine[i] = order.rank(code[i]);
   }
-  // Where each item belongs in the other runs, as positions in the group. A window without items is taken for one at
-  // the warp's own items, so that every load is of a live item.
+  // The place of each item in the other runs, as positions in the group. A window without items becomes one at the
+  // warp's own items, so that every load is of a live item.
   int at[kOthers][kItems], high[kOthers];
-  Word limit[kOthers][kItems];  // what is below it comes before the item
+  Word limit[kOthers][kItems];  // codes below it come before the item
   int rank = begin - (own << shift) + lane;
   int most = 0;
   {
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(P::kMerge.threads, 4)
 #pragma unroll
       for (int i = 0; i < kItems; ++i) {
         limit[r][i] = static_cast<Word>(mine[i] + earlier);
-        at[r][i] = earlier && limit[r][i] == 0 ? high[r] : start;  // above the greatest word is everything
+        at[r][i] = earlier && limit[r][i] == 0 ? high[r] : start;  // all codes are below the largest word
       }
     }
   }

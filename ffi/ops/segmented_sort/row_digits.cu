@@ -1,4 +1,4 @@
-// Whole rows that fit into a block, sorted by digits.
+// Whole rows that fit one block, sorted by digits.
 #include "cuda/launch/overlapping.h"
 #include "ops/segmented_sort/digit_sort.h"
 #include "ops/segmented_sort/sort_rows_by_digits.cuh"
@@ -7,8 +7,8 @@ namespace mgpu::cuda::sorting {
 
 namespace {
 
-// Calls visit(problem) with the kinds of problems of these keys and payload, with those of keys of so many digits if
-// that is not 0. Floats of more than 16 bits have more than two digits. Without payload merging takes less time.
+// Calls visit(problem) with the problem types for these keys and payload, for keys of `digits` digits if that is not 0.
+// Floats of more than 16 bits have more than two digits. Without payload, merging is faster.
 template <typename Order, typename Payload, typename Visit>
 void for_row_digits(int places, Visit visit) {
   constexpr int kWidth = sizeof(typename Order::Word);

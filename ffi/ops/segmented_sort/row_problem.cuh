@@ -1,13 +1,13 @@
-// What the kernels of a sort of whole rows, without heads, work on: where a row, its runs and its tiles lie follows
-// from a block's index.
+// The problem of the kernels of a sort of whole rows, without heads: the positions of a row, its runs and its tiles
+// follow from a block's index.
 #pragma once
 
 #include "ops/segmented_sort/problem.cuh"
 
 namespace mgpu::cuda::sorting {
 
-// What is sorted: a word whose plain order is the order of the keys and, with payload, their places among equal ones.
-// So no two entries differ and are equal, and it does not matter in which order equal ones are taken.
+// The sorted entries: a word whose unsigned order is the order of the keys and, with payload, their positions among
+// equal ones. So distinct entries are never equal, and equal ones may be taken in any order.
 template <typename Order, bool kPlaced>
 struct Entries {
   using Word = typename Order::Word;
@@ -30,11 +30,11 @@ struct Entries<Order, true> {
   __device__ static int place(Entry entry) { return static_cast<int>(entry & ((Entry{1} << kPlaceBits) - 1)); }
 };
 
-// Items of a group of runs that a warp merges by ranks, in the place of a block that would wait at its barriers: 2^26
+// The items of a group of runs that one warp merges by ranks, instead of a block that would wait at its barriers: 2^26
 // keys `i + rand(25)` have 3,840 groups of 25 items, which took blocks 0.045 ms, and 0.15 with payload.
 constexpr int kShortItems = 256;
 
-// What a block merges in a round: outputs [first, first + size) of a group of runs, as positions in a row.
+// A block's merge in a round: outputs [first, first + size) of a group of runs, as positions in a row.
 struct RowMerge {
   MergeGroup<int64_t> group;
   int64_t row_begin;
@@ -74,12 +74,12 @@ struct RowProblem {
   Buffer<Order, Payload> buffers[2];  // a row that takes r rounds starts in buffers[r % 2]
   int64_t* splits;                    // kRuns for the start of each tile
   int* unplain;                       // whether codes that differ are equal: some zeros are negative, or there are NaNs
-  // Of nearly sorted rows, which start in the output: what is to merge in a round.
+  // For nearly sorted rows, which start in the output: the merges of a round.
   const RunGroup* groups = nullptr;
   const GroupTile* group_tiles = nullptr;
   const int* group_tiles_count = nullptr;
   const int* short_groups_count = nullptr;
-  Disorder disorder;  // where it is large, rows are sorted by digits, and nothing is merged
+  Disorder disorder;  // if it is large, rows are sorted by digits, and nothing is merged
 
   MGPU_HOST_DEVICE int64_t most_groups() const { return segments.rows * row_cells; }
   MGPU_HOST_DEVICE int rounds(int64_t live) const {
@@ -89,7 +89,7 @@ struct RowProblem {
     const int64_t live = segments.live(index);
     return {index * segments.length, live, groups ? 2 : rounds(live)};
   }
-  // What a block sorts: a cell of a row, which begins there in the row. So many threads sort the row.
+  // A block's sort: a cell of a row, and its position in the row. This many threads sort the row.
   struct Cell {
     const RowProblem& problem;
     __device__ int64_t row() const { return problem.segments.rows == 1 ? 0 : blockIdx.x / problem.row_cells; }
@@ -128,7 +128,7 @@ struct RowProblem {
   }
 };
 
-// A cell of several rows, to a thread that sorts one of them.
+// A cell of several rows, as one thread sees it.
 class PackedCell {
  public:
   __device__ PackedCell(int64_t row, int thread, int threads) : row_(row), thread_(thread), threads_(threads) {}
@@ -142,7 +142,7 @@ class PackedCell {
   int thread_, threads_;
 };
 
-// The same of short rows, several of which share a cell.
+// The same for short rows, several of which share a cell.
 template <typename Order, typename Payload, RowShape kShape>
 struct PackedProblem : RowProblem<Order, Payload, kShape> {
   static constexpr bool kPacked = true;

@@ -1,6 +1,6 @@
-// A pass of a sort by digits. A block puts a tile of a segment in the order of one digit, stable, in shared memory.
-// From there each digit's items go to the digit's part of the segment, behind those of the tiles before, which a
-// look-back over these tiles has added up.
+// A pass of a radix sort. A block puts a tile of a segment in the order of one digit, stably, in shared memory. Then
+// each digit's items go to the digit's part of the segment, after those of the preceding tiles, which a look-back over
+// these tiles adds up.
 #pragma once
 
 #include "cuda/block/look_back.cuh"
@@ -10,9 +10,9 @@
 
 namespace mgpu::cuda::sorting {
 
-// Words of the look-back: a tile's number of items of a digit, or of all tiles up to it. The two upper bits say which.
-// A pass leaves prefixes everywhere, and what means a prefix in one of a segment's passes means nothing in the next:
-// they need no clearing between passes.
+// Words of the look-back: a tile's number of items of a digit, or that of all tiles up to it. The two upper bits
+// distinguish them. A pass leaves prefixes everywhere, and the mark of a prefix in one of a segment's passes has no
+// meaning in the next, so they need no clearing between passes.
 template <typename Offset>
 struct DigitSums {
   static constexpr int kShift = 8 * sizeof(Offset) - 2;
@@ -41,7 +41,7 @@ struct DigitSums {
       for (int i = 0; i < kWindow; ++i) {
         while (state(words[i]) == kNothing) load_relaxed(words[i], from - i * kDigits);
         sum += value(words[i]);
-        if (state(words[i]) == kPrefix) return sum;  // of the first tile if not before
+        if (state(words[i]) == kPrefix) return sum;  // the first tile at the latest
       }
     }
   }
@@ -159,7 +159,7 @@ class DigitScatter {
     return tile;
   }
 
-  // Brings a tile's items to registers: a warp has neighbouring ones, a lane every 32nd of them.
+  // Loads a tile's items to registers: a warp has neighbouring ones, a lane every 32nd of them.
   template <bool kWhole>
   __device__ __forceinline__ void load(const PassTile& tile) {
     const int source_buffer = (tile.after + 1) % 2;
@@ -187,7 +187,7 @@ class DigitScatter {
     }
   }
 
-  // Where the passes need the result's memory before the last one, what lies past the live items.
+  // If the passes need the result's memory before the last one: the items past the live ones.
   __device__ __forceinline__ void finish(const PassTile& tile) const {
     if (tile.size == P::kTile || tile.after != 0 || !problem_.row_passes(tile.segment).takes(pass_)) return;
     const int64_t begin = int64_t{tile.index} * P::kTile;
@@ -195,7 +195,7 @@ class DigitScatter {
                         minimum(begin + P::kTile, problem_.length));
   }
 
-  // Takes the tile whose items are in registers to its places.
+  // Moves the items in registers to their places in the tile.
   template <bool kWhole>
   __device__ __forceinline__ void scatter(const PassTile& tile) {
     count<kWhole>(tile);
@@ -210,7 +210,7 @@ class DigitScatter {
   }
 
  private:
-  // What a thread keeps of its digit.
+  // A thread's facts about its digit.
   struct DigitColumn {
     Offset base;     // of the first tile: where the digit begins in the segment
     unsigned start;  // where it begins in the tile
@@ -247,7 +247,7 @@ class DigitScatter {
   __device__ __forceinline__ bool has_words(const PassTile& tile) const {
     return !P::kSavesMemory || tile.index < problem_.row_word_tiles();
   }
-  // What lies past the segment's end is taken for the greatest digit, and comes last of all.
+  // Items past the segment's end count as the largest digit, and come last.
   template <bool kWhole>
   __device__ __forceinline__ int digit(const typename P::Order& order, int i, int place, int size) const {
     const int digit = digit_at(order.rank(codes_[i]), place);
@@ -276,7 +276,7 @@ class DigitScatter {
     for (int i = 0; i < kItems; ++i) atomicAdd(counts + digit<kWhole>(problem_.order, i, place(), tile.size), 1u);
   }
 
-  // A thread a digit: tells later tiles the tile's count, and turns the warps' counts into places in the tile.
+  // One thread per digit: publishes the tile's count, and turns the warps' counts into places in the tile.
   template <bool kWhole>
   __device__ __forceinline__ DigitColumn publish(const PassTile& tile) {
     const DigitSums<Offset> sums{tile.before % 2 ? 2u : 0u};
@@ -293,7 +293,7 @@ class DigitScatter {
     } else if (has_words(tile)) {
       store_relaxed(words(tile) + int64_t{tile.index} * kDigits, sums.word(sums.kSum, column.count));
     }
-    // As turn_into_places: with that in its place, the compiler makes other code of 11 kernels, which was not timed.
+    // Like turn_into_places, which would make the compiler generate other code for 11 kernels; that was not timed.
     unsigned end = count;
 #pragma unroll
     for (int distance = 1; distance < kWarp; distance *= 2) {
@@ -315,10 +315,10 @@ class DigitScatter {
     return column;
   }
 
-  // Each warp takes its items to their places in the tile.
+  // Each warp moves its items to their places in the tile.
   template <bool kWhole>
   __device__ __forceinline__ void rank(const PassTile& tile) {
-    // Read back, so that the digits are taken from the codes again: kept, they would take a register each.
+    // Reads them back, so that the digits are computed from the codes again: kept digits would take a register each.
     const int place = *const_cast<volatile int*>(&shared_.place);
     typename P::Order order;
     read_back(order);
@@ -341,7 +341,7 @@ class DigitScatter {
     memcpy(&order, values, sizeof(order));
   }
 
-  // A thread a digit: where the tile's items of the digit go.
+  // One thread per digit: finds where the tile's items of the digit go.
   __device__ __forceinline__ void look_back(const PassTile& tile, const DigitColumn& column) {
     Offset base = column.base;
     if (tile.index > 0) {
@@ -377,7 +377,7 @@ class DigitScatter {
   // Of the pass's digit.
   __device__ __forceinline__ int place() const { return problem_.place(pass_); }
 
-  // Calls put(place in the segment, code, payload) with the tile's items, neighbours by neighbouring threads.
+  // Calls put(place in the segment, code, payload) with the tile's items; neighbouring threads have neighbouring items.
   template <bool kWhole, typename Put>
   __device__ __forceinline__ void store_items(const PassTile& tile, Put put) const {
 #pragma unroll
@@ -398,13 +398,14 @@ class DigitScatter {
   Payload payload_[P::kHasPayload ? kItems : 1];
 };
 
-// One pass, a block a tile.
+// One pass, one block per tile.
 template <typename P>
 __global__ void __launch_bounds__(P::kShape.tiles.threads, P::kShape.blocks)
     scatter_digits(const __grid_constant__ P problem, int pass) {
   extern __shared__ __align__(16) unsigned char shared_bytes[];
   auto& shared = *reinterpret_cast<ScatterShared<P>*>(shared_bytes);
-  wait_for_last_kernel();  // whose last block starts these: earlier ones would share multiprocessors unevenly
+  // The last block of the previous kernel starts this one: earlier starts would share multiprocessors unevenly.
+  wait_for_last_kernel();
   if (problem.is_left_to_merging()) return;
   if constexpr (P::kListed) {
     if (!DigitPasses{*problem.taken}.takes(pass) || blockIdx.x >= problem.totals->tiles) return;

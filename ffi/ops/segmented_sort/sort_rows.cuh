@@ -1,4 +1,4 @@
-// The cells of rows sorted: one block sorts one cell, of a row or of several short ones.
+// Sorts the cells of rows: one block sorts one cell, of one row or of several short ones.
 #pragma once
 
 #include "algorithm/serial_merge.h"
@@ -7,7 +7,7 @@
 
 namespace mgpu::cuda::sorting {
 
-// The word of the lane whose number differs by the bits of `mask`.
+// The word of the lane whose number differs in the bits of `mask`.
 template <typename Word>
 __device__ __forceinline__ Word exchange_words(Word word, int mask) {
   if constexpr (sizeof(Word) == 16) {  // a place has 32 bits
@@ -19,7 +19,7 @@ __device__ __forceinline__ Word exchange_words(Word word, int mask) {
   }
 }
 
-// Sorts the words of a warp, kItems a lane (a power of two), lane after lane: each lane's own by a network, then runs
+// Sorts the words of a warp, kItems per lane (a power of two), lane after lane: each lane's own by a network, then runs
 // of lanes by bitonic merges (Batcher 1968). Not stable. A shuffle takes one cycle of shared memory, an item of a merge
 // by merge path about six.
 template <int kItems, typename Word>
@@ -56,13 +56,13 @@ __device__ void warp_sort(Word (&words)[kItems]) {
   }
 }
 
-// Threads take an odd number of items, so that their places lie in different banks.
+// Threads take an odd number of items, so that their places are in different banks.
 template <typename P>
 struct SortRowsShared {
   static constexpr int kItems = P::kSort.items;
   static constexpr int kTaken = kItems + 1;
   static constexpr int kWarps = P::kSort.threads / kWarp;
-  // A warp's run and the greatest words behind it, by which merges know its end.
+  // A warp's run and the largest words after it, which mark its end for merges.
   static constexpr int kRegion = kWarp * kTaken + 1;
   alignas(16) typename P::Entry entries[kWarps * kRegion];
 };
@@ -76,15 +76,15 @@ template <typename P>
 struct RestoringShared : SortRowsShared<P> {
   EqualItems equals[SortRowsShared<P>::kWarps];
 };
-// Packed rows are sorted by ranks where these tell less than the codes, and then get back what they lost. The same for
-// long rows would save a second sort, but takes plain floats 4% longer: 2^20 float32 0.070 ms for 0.067.
+// Packed rows are sorted by ranks if these hold less than the codes, and then get the rest back. The same for long rows
+// would save a second sort, but takes plain floats 4% longer: 2^20 float32 0.070 ms instead of 0.067.
 template <typename P>
 constexpr bool kRestores = P::kPacked && !P::Entries::kPlain;
 template <typename P>
 using CellShared = std::conditional_t<kRestores<P>, RestoringShared<P>, SortRowsShared<P>>;
 
-// Sorts a cell whose equal entries are the same, or each of its rows of so many items. A thread's entries come in any
-// order.
+// Sorts a cell whose equal entries are identical, or each of its rows of this many items. A thread's entries come in
+// any order.
 template <typename P>
 __device__ void sort_entries(typename P::Entry (&entries)[P::kSort.items], int count, SortRowsShared<P>& shared) {
   using Entry = typename P::Entry;
@@ -127,8 +127,8 @@ __device__ void sort_entries(typename P::Entry (&entries)[P::kSort.items], int c
   }
 }
 
-// Sorts a cell of any codes: threads sort their own, then merge runs of threads. The greatest codes past the live ones
-// stay last.
+// Sorts a cell of any codes: threads sort their own, then runs of threads are merged. The largest codes past the live
+// ones stay last.
 template <typename P>
 __device__ void sort_any_codes(const typename P::Word* keys, int live, const typename P::Order& order,
                                typename P::Word* codes) {
@@ -161,8 +161,8 @@ __device__ void sort_any_codes(const typename P::Word* keys, int live, const typ
   }
 }
 
-// Ranks do not tell zeros from each other, nor NaNs. Puts the codes of these where the sorted ranks have them, in the
-// order of the items, a warp's after those of the warps before.
+// Ranks do not distinguish zeros, or NaNs, from each other. Puts their codes where the sorted ranks have them, in the
+// order of the items, each warp's after those of earlier warps.
 template <typename P>
 __device__ void restore_equals(const typename P::Order& order, const typename P::Word* keys, int live,
                                const PackedCell& cell, typename P::Word* sorted, RestoringShared<P>& shared) {
@@ -173,7 +173,7 @@ __device__ void restore_equals(const typename P::Order& order, const typename P:
   const int lane = threadIdx.x % kWarp;
   const int warp = threadIdx.x / kWarp;
   const int begin = cell.thread() / kWarp * kWarp * kItems + lane;
-  // Calls take(code, rank, whether it is there) with the thread's items.
+  // Calls take(code, rank, exists) with the thread's items.
   const auto for_each = [&](auto take) {
 #pragma unroll 1
     for (int i = 0; i < kItems; ++i) {

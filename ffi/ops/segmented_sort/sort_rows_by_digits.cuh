@@ -1,5 +1,5 @@
-// Rows whose items fit into a block: a block sorts a row by one digit after the other in shared memory, and reads and
-// writes it once. Merging would take as long for keys of 8 bits as for any, and longer where payload comes along.
+// Rows that fit one block: a block sorts a row by one digit after the other in shared memory, and reads and writes it
+// once. Merging would take as long for keys of 8 bits as for any, and longer with payload.
 #pragma once
 
 #include "algorithm/upper_rank.h"
@@ -44,9 +44,9 @@ struct RowOfDigits {
   }
 };
 
-// Keys that differ in one or two digits. What is sorted: narrow codes alone, or two digits of a rank, or such a code,
-// and the item's place in the row. Codes of floats are no ranks. A rank is found once, not for each pass, and the key
-// is read again at its place.
+// Keys that differ in one or two digits. The entries are narrow codes only, or two digits of a rank, or such a code,
+// with the item's place in the row. Codes of floats are no ranks. A rank is computed once, not for each pass, and the
+// key is read again at its place.
 template <typename Order_, typename Payload_>
 struct RowDigitsProblem : RowOfDigits<Order_, Payload_> {
   using Base = RowOfDigits<Order_, Payload_>;
@@ -74,12 +74,12 @@ struct RowDigitsProblem : RowOfDigits<Order_, Payload_> {
       return static_cast<uint32_t>(order.encode(key)) << kPlaceBits | static_cast<uint32_t>(place);
     }
   }
-  // The last ones, whose digits are the greatest, are those past the live items.
+  // The last ones, with the largest digits, are those past the live items.
   __device__ __forceinline__ static unsigned digit(Entry entry, int pass, bool is_live) {
     const int shift = (kHasPlace ? kPlaceBits : 0) + kDigitBits * pass;
     return is_live ? static_cast<uint32_t>(entry) >> shift & (kDigits - 1) : kDigits - 1;
   }
-  // Indices of narrow keys: entries have all that is stored, and four items at once would take 5% longer.
+  // Indices of narrow keys: entries hold all that is stored, and four items at once would take 5% longer.
   __device__ __forceinline__ bool stores_entries() const { return kHasCode && kHasPayload && !input.payload; }
   __device__ __forceinline__ Item item(int64_t origin, Entry entry) const {
     if constexpr (!kHasPlace) return {order.decode(entry), {}};
@@ -92,8 +92,8 @@ struct RowDigitsProblem : RowOfDigits<Order_, Payload_> {
   }
 };
 
-// Keys of more digits. Places alone are sorted; the ranks stay where they are, and a digit is looked up in them. So a
-// pass moves two bytes of an item, not all of it.
+// Keys of more digits. Only places are sorted; the ranks stay in place, and digits are looked up in them. So a pass
+// moves two bytes of an item instead of all of it.
 template <typename Order_, typename Payload_>
 struct RowRanksProblem : RowOfDigits<Order_, Payload_> {
   using Base = RowOfDigits<Order_, Payload_>;
@@ -110,8 +110,8 @@ struct RowRanksProblem : RowOfDigits<Order_, Payload_> {
   }
 };
 
-// The ranks of a row's keys in shared memory: of 64 bits, the lower halves of all before the upper ones, so that lanes
-// meet in a bank no more often than with 32 bits.
+// The ranks of a row's keys in shared memory: for 64 bits, the lower halves of all come before the upper ones, so that
+// bank conflicts are no more frequent than with 32 bits.
 template <typename Word>
 class RowRanks {
  public:
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(kRowDigitThreads) sort_rows_by_digits(const __
   const int length = static_cast<int>(problem.length);
   const int live = static_cast<int>(problem.counts(row, problem.length));
 
-  // All loads come before what waits for one, here and at the end; a short row pays for no groups that it lacks.
+  // All loads come before the first use, here and at the end; a short row skips the groups that it lacks.
   Entry entries[kRowDigitItems];
   [[maybe_unused]] const RowRanks<typename P::Word> ranks(sorted + threads * groups, threads * groups);
   // Calls take(i, key) with so many groups of the thread's keys.
@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(kRowDigitThreads) sort_rows_by_digits(const __
       for (int w = 0; w < warps; ++w) count += all_counts[w][thread];
     }
     if constexpr (P::kLooksUp) {
-      // What lies past the live items has the greatest digit.
+      // Items past the live ones have the largest digit.
       const int past = thread == kDigits - 1 ? threads * groups - live : 0;
       if (__syncthreads_or(thread < kDigits && static_cast<int>(count) == live + past)) continue;
       is_moved = true;

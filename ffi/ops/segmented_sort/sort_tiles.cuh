@@ -1,4 +1,4 @@
-// The tiles sorted: one block sorts one tile, each segment's part on its own.
+// Sorts the tiles: one block sorts one tile, each segment's part by itself.
 #pragma once
 
 #include "algorithm/serial_merge.h"
@@ -39,7 +39,8 @@ __device__ void sort_items(Entry (&items)[kItems], const Order& order, unsigned 
 }
 
 // Sorts a thread's codes within segments in shared memory, by binary insertion: few comparisons, for orders that read
-// memory to compare, and few instructions, as an item may be wide. `heads` has a bit for each code that starts one.
+// memory to compare, and few instructions, as an item may be wide. `heads` has a bit for each code that starts a
+// segment.
 template <int kItems, typename Order>
 __device__ void insert_items(typename Order::Word* codes, const Order& order, unsigned heads) {
 #pragma unroll 1
@@ -69,9 +70,8 @@ struct SortShared {
   typename Heads::Shared heads;
 };
 
-// Heads that contradict each other may give neighbouring tiles two segments that overlap: neither of them is then
-// sorted by digits. No two that are left overlap, as the tiles from the first of one to the first of the other would
-// have such a pair with one of them.
+// Heads that contradict each other may give neighbouring tiles two segments that overlap; then neither of them is
+// sorted by digits. No two remaining segments overlap, as the tiles between their first ones would have such a pair.
 template <typename Order, typename Payload>
 __device__ void leave_out_overlapping(const Problem<Order, Payload>& problem, int64_t tile) {
   const TileDescriptor pair[2] = {problem.descriptors[tile], problem.descriptors[tile + 1]};
@@ -82,7 +82,7 @@ __device__ void leave_out_overlapping(const Problem<Order, Payload>& problem, in
   }
 }
 
-// One block sorts one tile, each segment's part on its own: threads sort their items, then merge runs of threads.
+// One block sorts one tile, each segment's part by itself: threads sort their items, then runs of threads are merged.
 template <typename Order, typename Payload>
 __global__ void __launch_bounds__(Problem<Order, Payload>::kShape.threads, Problem<Order, Payload>::kBlocksPerProcessor)
     sort_tiles(const __grid_constant__ Problem<Order, Payload> problem) {
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(Problem<Order, Payload>::kShape.threads, Probl
   const TileDescriptor descriptor = problem.descriptors[tile];
   const TileDescriptor next = problem.descriptors[tile + 1];
   if constexpr (P::kLeavesLongSegments) {
-    // Not before the codes are asked for, with which sorts of short segments took 2 to 4% longer.
+    // Not before the codes are needed: that made sorts of short segments 2 to 4% slower.
     if (problem.leaves_long) {
       if (threadIdx.x == 0) leave_out_overlapping(problem, tile);
       if (!problem.is_merged(descriptor.rounds) && descriptor.segment.end >= origin + size) return;

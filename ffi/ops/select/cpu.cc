@@ -1,4 +1,4 @@
-// select on the CPU: tiles are walked twice, to count what they keep and to move it.
+// select on the CPU: tiles are walked twice, to count their kept items and to move them.
 #include "ops/move_rows/cpu.h"
 
 #include <algorithm>
@@ -16,8 +16,8 @@ namespace {
 
 constexpr int64_t kTile = cpu::kSelectTile;
 
-// Calls visit(position, slot) for the items of `tile` that are kept, or are not: their slots go from `slot` up to
-// `end`. Whether an item is visited is no branch: visit is called for the others too, with the slot of the next.
+// Calls visit(position, slot) for the kept items of `tile`, or for the others: their slots go from `slot` up to `end`.
+// There is no branch on whether an item counts: visit is called for the other items too, with the slot of the next one.
 template <typename Visit>
 void visit_kept(const uint8_t* keep, uint8_t kept, Range<int64_t> tile, int64_t slot, int64_t end, Visit visit) {
   for (int64_t i = tile.begin; slot < end; ++i) {
@@ -26,7 +26,7 @@ void visit_kept(const uint8_t* keep, uint8_t kept, Range<int64_t> tile, int64_t 
   }
 }
 
-// write(row, position, slot) puts an item to its place; pad(row, slots) fills what is left.
+// write(row, position, slot) moves an item to its slot; pad(row, slots) fills the rest.
 template <typename Write, typename Pad>
 void select_items(const SelectOperands& operands, cpu::Executor& executor, Write write, Pad pad) {
   const int64_t row_tiles = operands.row_tiles(kTile);

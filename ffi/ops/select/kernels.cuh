@@ -1,5 +1,5 @@
-// The kernels of select: one pass over the mask makes a bit of each byte and counts those of each tile; the counts are
-// summed up; then each tile lists the places of what it keeps in shared memory, and moves these.
+// The kernels of select: one pass over the mask turns each byte into a bit and counts those of each tile; the counts
+// are summed up; then each tile lists the positions of its kept items in shared memory, and moves these.
 #pragma once
 
 #include "cuda/block/tail.cuh"
@@ -12,7 +12,8 @@ constexpr int kWarps = kThreads / kWarp;
 constexpr int kThreadItems = kSelectTile / kThreads;
 constexpr int kTileWords = kSelectTile / kWarp;
 constexpr int kWarpWords = kTileWords / kWarps;
-// More tiles a block, as many blocks as the device holds: 2^26 items take 0.1603 ms for 0.1628 with four at once.
+// More tiles per block, as many blocks as the device holds: 2^26 items take 0.1603 ms, instead of 0.1628 with four at
+// once.
 constexpr int kMarkTiles = 8;
 constexpr int kMarksInFlight = 2;
 constexpr int kMarkBlocks = 8;  // that a multiprocessor should hold
@@ -41,10 +42,10 @@ struct SelectTile {
   }
 };
 
-// A bit for each of four bools: the bytes' lowest bits come together in the product's highest four.
+// A bit for each of four bools: the product's highest four bits collect the bytes' lowest bits.
 __device__ inline unsigned bits_of_bools(unsigned bools) { return (bools & 0x01010101u) * 0x10204080u >> 28; }
 
-// A block has up to kMarkTiles tiles, of which kMarksInFlight are on their way before the first use.
+// A block has up to kMarkTiles tiles, of which kMarksInFlight are in flight before the first use.
 __global__ void __launch_bounds__(kThreads, kMarkBlocks) mark_kept(SelectTask task) {
   start_next_kernel();
   __shared__ int warp_counts[kMarkTiles][kWarps];
@@ -93,16 +94,16 @@ struct SetKept {
   __device__ void operator()(int64_t row, int64_t all) const { kept.set(row, all); }
 };
 
-// A warp lists the places of 32 neighbours at a time: those that are kept lie side by side in the list, in different
-// banks. With 32 registers a thread, twice as many blocks wait for memory together as with 48.
+// A warp lists the positions of 32 neighbours at a time: kept ones are consecutive in the list, in different banks.
+// With 32 registers per thread, twice as many blocks overlap their latencies as with 48.
 template <bool kPartition, typename Mover>
 __global__ void __launch_bounds__(kThreads) write_kept(SelectTask task, Mover mover) {
   __shared__ int warp_counts[kWarps];
-  __shared__ uint16_t places[kSelectTile];  // of what is kept, then of the others
+  __shared__ uint16_t places[kSelectTile];  // of kept items, then of the others
   const SelectOperands& operands = task.operands;
   const SelectTile tile(task, blockIdx.x);
   wait_for_last_kernel();
-  start_next_kernel();  // which fills the tails: it reads what sum_tiles wrote, and that is there
+  start_next_kernel();  // which fills the tails: it reads the output of sum_tiles, which is complete
   const int64_t before = before_tile(task.scratch.tiles, tile.row, tile.tile);
   if (!kPartition && before >= operands.size) return;
   const int lane = threadIdx.x % kWarp, first_word = threadIdx.x / kWarp * kWarpWords;

@@ -1,4 +1,4 @@
-// What a selection writes: rows of words, or the positions of items.
+// The outputs of a selection: rows of words, or the positions of items.
 #pragma once
 
 #include "cuda/block/tail.cuh"
@@ -32,7 +32,7 @@ struct MoveItems {
   }
 };
 
-// Rows of several words: a few threads a row.
+// Rows of several words: a few threads per row.
 template <typename Item>
 struct MoveWideRows {
   using Value = Item;
@@ -61,7 +61,7 @@ struct SetIndices {
   static constexpr int kBatch = 8;
   IndexResult indices;
   int64_t size;
-  int64_t length;  // where there is no item
+  int64_t length;  // for no item
 
   __device__ Value load(int64_t, int64_t position) const { return position; }
   __device__ Value filling(int64_t) const { return length; }

@@ -10,11 +10,11 @@ struct Call;
 class Workspace;
 
 // Operands: x [.., n, elements]; keep [.., n]; count [.., 1] or absent; fill_value [.., 1]. Results: items [.., size,
-// elements], or with `indices` their positions [.., size], for which x and fill_value are not read; kept [..], how many
-// there are. With `partition` the others follow, and then the items past the count.
+// elements], or with `indices` their positions [.., size], for which x and fill_value are not read; kept [..], the
+// number of kept items. With `partition`, the others follow, and then the items past the count.
 struct SelectOperands {
   const uint8_t* keep;
-  int64_t keep_stride;  // from row to row of the batch: 0 where all share one
+  int64_t keep_stride;  // from row to row of the batch: 0 if all share one
   int64_t rows;
   int64_t length;
   LiveCounts counts;
@@ -24,16 +24,16 @@ struct SelectOperands {
   Rows x;
   Rows out;
   Fill fill;
-  IndexResult indices;  // null where rows are moved
+  IndexResult indices;  // null if rows are moved
   IndexResult kept;
 
   explicit SelectOperands(const Call& call);
 
   MGPU_HOST_DEVICE int64_t live(int64_t row) const { return counts(row, length); }
-  // A row has one tile at least, which tells its number.
+  // A row has at least one tile, which stores its number.
   int64_t row_tiles(int64_t tile) const { return maximum<int64_t>(1, ceil_div(length, tile)); }
 
-  // What CUDA runs: plan.h.
+  // The plan on CUDA (plan.h).
   struct Scratch;
   Scratch layout(Workspace& workspace) const;
 };

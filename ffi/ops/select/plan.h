@@ -6,11 +6,11 @@
 
 namespace mgpu {
 
-// What a thread reads of the mask is a vector of 16 bytes.
+// A thread reads the mask in vectors of 16 bytes.
 constexpr int kSelectThreads = 256;
 constexpr int kSelectTile = 16 * kSelectThreads;
 
-// Scratch memory of the CUDA kernels: a bit for each place in a tile, and the tiles' counts.
+// Scratch memory of the CUDA kernels: one bit per position in a tile, and the tiles' counts.
 struct SelectOperands::Scratch {
   unsigned* bits;
   TileCounts tiles;

@@ -1,4 +1,5 @@
-// Set operations on the CPU: tiles along the balanced path are walked twice, to count what they keep and to write it.
+// Set operations on the CPU: tiles along the balanced path are walked twice, to count their kept items and to write
+// them.
 #include <algorithm>
 #include <type_traits>
 #include <vector>
@@ -14,7 +15,7 @@ namespace mgpu {
 
 namespace {
 
-// Items of both inputs in a tile: a task, and what a core's L2 holds between the two walks where there is one task.
+// Items of both inputs in a tile: one task; a core's L2 cache holds them between the two walks if there is one task.
 constexpr int64_t kTile = cpu::kSetTile;
 
 template <typename Order, typename Payload>
@@ -51,7 +52,7 @@ class SetWalk {
   }
 
  private:
-  // What the row's earlier tiles keep.
+  // The number of items that the row's earlier tiles keep.
   int64_t row_offset(const std::vector<int64_t>& offsets, int64_t row, int64_t tile) const {
     return offsets[row * row_tiles_ + tile] - offsets[row * row_tiles_];
   }
@@ -92,7 +93,7 @@ class SetWalk {
     if (rule.b_alone && j < end.b) keep_rest(true, j, end.b - j);
   }
 
-  // Puts what a tile keeps into slots [begin, end) of its row, as far as there are slots.
+  // Writes a tile's kept items into slots [begin, end) of its row, as far as there are slots.
   void write(int64_t tile, int64_t row, int64_t begin, int64_t end) const {
     end = std::min(end, operands_.size);
     Word* const keys = static_cast<Word*>(operands_.keys) + row * operands_.size;
@@ -113,7 +114,7 @@ class SetWalk {
     }
   }
 
-  // Where nothing of B is kept, it may have no values, and none is read.
+  // If nothing of B is kept, it may have no values, and none is read.
   template <typename Item, typename ItemsA, typename ItemsB>
   void write_items(int64_t tile, int64_t begin, int64_t end, Item* out, ItemsA a, ItemsB b) const {
     if (operands_.rule.b_alone) {
@@ -125,7 +126,7 @@ class SetWalk {
 
   template <bool kKeepsB, typename Item, typename ItemsA, typename ItemsB>
   void write_kept(int64_t tile, int64_t begin, int64_t end, Item* out, ItemsA a, ItemsB b) const {
-    // Every step writes and only some move on.
+    // Every step writes, but only some advance.
     int64_t slot = begin;
     walk(
         tile,

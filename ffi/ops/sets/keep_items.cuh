@@ -1,4 +1,4 @@
-// The pass over the tiles of a set operation: what it keeps of a tile, and where that goes.
+// The pass over the tiles of a set operation: a tile's kept items, and where they go.
 #pragma once
 
 #include "cuda/block/count_look_back.cuh"
@@ -9,7 +9,7 @@
 
 namespace mgpu::cuda::set_operations {
 
-// Finds what the result keeps of a tile, tells the later tiles how much, and moves it together.
+// Finds the kept items of a tile, publishes their number for later tiles, and compacts them.
 template <typename P, typename Order>
 __device__ int keep_in_tile(const P& problem, const Plan& plan, const Order& order, Buffer<P>& buffer, int* warp_sums) {
   using Word = typename P::Word;
@@ -52,11 +52,11 @@ __device__ int keep_in_tile(const P& problem, const Plan& plan, const Order& ord
   return kept;
 }
 
-// The values that belong to what a tile keeps, or the indices.
+// The values of a tile's kept items, or their indices.
 template <typename P, typename Payload>
 __device__ void load_payload(const P& problem, const Plan& plan, const Buffer<P>& buffer, int kept,
                              Payload (&moved)[P::kItems]) {
-  // Added to a place in shared memory: its item.
+  // The item at a place in shared memory is this plus the place.
   const int64_t a_item = plan.begin.a - plan.runs.a_place;
   const int64_t b_item = plan.begin.b - plan.runs.b_place;
   const auto values = [&](const SetsOperands::Rows& rows, int64_t item) {
@@ -78,12 +78,12 @@ __device__ void load_payload(const P& problem, const Plan& plan, const Buffer<P>
   }
 }
 
-// Stores what a tile keeps where it belongs.
+// Stores a tile's kept items at their slots.
 template <typename P, typename Order>
 __device__ void store_tile(const P& problem, const Plan& plan, const Order& order, const Buffer<P>& buffer, int kept,
                            int64_t& shared_slot) {
   [[maybe_unused]] typename P::Value moved[P::kItems];
-  if constexpr (P::kHasPayload) load_payload(problem, plan, buffer, kept, moved);  // on their way during the look-back
+  if constexpr (P::kHasPayload) load_payload(problem, plan, buffer, kept, moved);  // in flight during the look-back
   if (threadIdx.x < kWarp) {
     const int64_t before = count_before(problem.counts_before, plan.tile, plan.is_first, kept);
     if (threadIdx.x == 0) {
@@ -107,9 +107,9 @@ __device__ void store_tile(const P& problem, const Plan& plan, const Order& orde
   }
 }
 
-// Without a payload a block stores a tile once it has told the count of its next one: by then the tiles before have
-// told theirs, and the look-back need not wait. With one, the memory for two tiles would leave room for fewer blocks,
-// which costs more than it gains, and a block has one tile.
+// Without a payload, a block stores a tile once it has published the count of its next one: by then the preceding tiles
+// have published theirs, and the look-back need not wait. With a payload, the memory for two tiles would leave room for
+// fewer blocks, which costs more than it gains, so a block has one tile.
 template <typename Order, typename Payload>
 __global__ void __launch_bounds__(Problem<Order, Payload>::kThreads, Problem<Order, Payload>::kBlocksPerProcessor)
     keep_items(const __grid_constant__ Problem<Order, Payload> problem) {
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(Problem<Order, Payload>::kThreads, Problem<Ord
   }
 }
 
-// A missing fill value stands for -1.
+// A missing fill value means -1.
 template <typename Word>
 __global__ void fill_tails(Word* out, int64_t rows, int64_t size, IndexVector counts, SetsOperands::Rows fill) {
   wait_for_last_kernel();

@@ -11,12 +11,12 @@ namespace mgpu {
 struct Call;
 class Workspace;
 
-// Operands: a [.., n_a], b [.., n_b], a_count [.., 1], b_count [.., 1], fill [.., 1], a_values [.., n_a], b_values
-// [.., n_b], values_fill [.., 1]; counts and values may be absent (empty). Attributes: kind, duplicates, payload.
-// Results: keys [.., size], the payload [.., size] unless there is none, count [..]. A payload of indices counts on
-// from A's to B's items, and is -1 past the count.
+// Operands: a [.., n_a], b [.., n_b], a_count [.., 1], b_count [.., 1], fill [.., 1], a_values [.., n_a], b_values [..,
+// n_b], values_fill [.., 1]; counts and values may be absent (empty). Attributes: kind, duplicates, payload. Results:
+// keys [.., size], the payload [.., size] if there is one, count [..]. A payload of indices numbers A's items and then
+// B's, and is -1 past the count.
 struct SetsOperands {
-  // An array read by rows; null where absent.
+  // An array read by rows; null if absent.
   struct Rows {
     const void* data = nullptr;
     int64_t stride = 0;
@@ -38,10 +38,10 @@ struct SetsOperands {
   IndexResult counts;
 
   explicit SetsOperands(const Call& call);
-  // A row has one tile at least, which tells its count.
+  // A row has at least one tile, which stores its count.
   int64_t row_tiles(int64_t tile) const { return maximum<int64_t>(1, ceil_div(pair.row_slots(), tile)); }
 
-  // What CUDA runs: plan.h.
+  // The plan on CUDA (plan.h).
   int64_t cuda_row_tiles() const;
   struct Scratch;
   Scratch layout(Workspace& workspace) const;

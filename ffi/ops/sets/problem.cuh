@@ -1,4 +1,4 @@
-// What the kernels of a set operation work on: where balanced path splits the inputs, and what a block takes.
+// The problem of the kernels of a set operation: where balanced path splits the inputs, and a block's tile.
 #pragma once
 
 #include "cuda/block/partition.cuh"
@@ -19,7 +19,7 @@ struct Problem {
   static constexpr int kItems = kShape.items;
   static constexpr int kTile = set_tile(sizeof(Word));
   static constexpr int kBuffers = kHasPayload ? 1 : 2;
-  // Blocks that a multiprocessor should hold: caps registers where that costs no spill.
+  // Blocks per multiprocessor: limits registers if that costs no spill.
   static constexpr int kBlocksPerProcessor = sizeof(Word) == 8 || sizeof(Payload) == 8 ? 3 : 4;
 
   MergeTiles<Order> tiles;
@@ -37,8 +37,8 @@ struct Problem {
   IndexResult counts;
 };
 
-// A thread a split: the splits of 2 x 2^26 keys take 0.036 ms by one lane each, 0.045 by 4, 0.147 by 32, which read
-// more sectors.
+// One thread per split: the splits of 2 x 2^26 keys take 0.036 ms with one lane each, 0.045 with 4, and 0.147 with 32,
+// which read more sectors.
 template <typename Order>
 __global__ void split_rows(const __grid_constant__ MergeTiles<Order> tiles, bool duplicates, int64_t row_tiles,
                            int tile_width, Split<int64_t>* splits) {
@@ -56,7 +56,7 @@ __global__ void split_rows(const __grid_constant__ MergeTiles<Order> tiles, bool
       duplicates, [](auto begin, auto end, auto before) { return partition_point(begin, end, before); });
 }
 
-// What a block does.
+// The work of a block.
 struct Plan {
   unsigned tile;
   bool exists;  // or there are no tiles left
@@ -89,9 +89,9 @@ __device__ Plan plan_tile(const P& problem, unsigned tile) {
 template <typename P>
 struct Buffer {
   static constexpr int kRoom = P::kThreads * P::kItems;
-  // A tile's items, and what a thread may read past their end; then the keys that the result keeps.
+  // A tile's items, and those that a thread may read past their end; later the kept keys.
   alignas(kChunkBytes) typename P::Word keys[two_runs_room<typename P::Word>(kRoom) + P::kItems];
-  uint16_t sources[P::kHasPayload ? kRoom : 1];  // where in keys the result's items lie
+  uint16_t sources[P::kHasPayload ? kRoom : 1];  // where in keys the result's items are
 };
 
 template <typename P>
@@ -99,7 +99,7 @@ struct Shared {
   Buffer<P> buffers[P::kBuffers];
   int warp_sums[P::kThreads / kWarp];
   Plan plans[4];
-  int64_t slot;  // of the first item that a tile keeps
+  int64_t slot;  // of the first kept item of a tile
 };
 
 }  // namespace mgpu::cuda::set_operations

@@ -1,5 +1,5 @@
-// Set operations on short rows: a few threads a row walk along its balanced path, and what they keep is moved together
-// in shared memory.
+// Set operations on short rows: a few threads per row walk along its balanced path, and kept items are compacted in
+// shared memory.
 #pragma once
 
 #include "ops/common/payload.h"

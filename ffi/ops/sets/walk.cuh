@@ -1,4 +1,4 @@
-// A thread's way along the balanced path through a tile in shared memory.
+// A thread's walk along the balanced path through a tile in shared memory.
 #pragma once
 
 #include "algorithm/balanced_path.h"
@@ -7,8 +7,8 @@
 
 namespace mgpu::cuda::set_operations {
 
-// The split of the balanced path near that of merge path, where few copies of a key lie between them: false where there
-// may be many. `open` says whether the split parts a pair.
+// The split of the balanced path near that of merge path, if few copies of a key lie between them: false if there may
+// be many. `open` says whether the split separates a pair.
 template <typename Word, typename Less>
 __device__ bool balance_near(const Word* a, const Word* b, int b_count, Split<int>& split, bool& open, Less less) {
   constexpr int kFew = 4;
@@ -18,13 +18,13 @@ __device__ bool balance_near(const Word* a, const Word* b, int b_count, Split<in
   const Word key = b[j];
   if (less(a[i - 1], key)) return true;
   const auto is_copy_in_a = [&](int before) { return before <= i && !less(a[i - before], key); };
-  int paired = 0;  // copies in B before the split; there are as many in A at least
+  int paired = 0;  // copies in B before the split; A has at least as many
 #pragma unroll 1
   while (paired < j && !less(b[j - 1 - paired], key)) {
     if (++paired > kFew) return false;
     if (!is_copy_in_a(paired + 1)) return true;
   }
-  // Of A's further copies, half give way to copies in B.
+  // Half of A's further copies give way to copies in B.
   int moved = 0;
   bool in_b = true;
 #pragma unroll 1
@@ -55,12 +55,12 @@ __device__ Split<int> balanced_cursor(const Word* keys, const MergeCursor& runs,
   return split;
 }
 
-// Walks `share` items, kItems at most, in the order of the balanced path, A's copy of a pair and then B's, and gives
-// the bits of those that the result keeps; `count` items exist. `open` says whether the last item before opened a pair.
-// note(i, in_b, heads) sees each item before it is taken.
+// Walks `share` items, at most kItems, in the order of the balanced path, A's copy of a pair and then B's, and returns
+// the bits of the kept ones; `count` items exist. `open` says whether the previous item opened a pair. note(i, in_b,
+// heads) sees each item before it is taken.
 template <int kItems, typename Word, typename Less, typename Note>
 __device__ unsigned walk(MergeHeads<Word> heads, bool open, int count, int share, SetRule rule, Less less, Note note) {
-  // What the steps took, a bit a step.
+  // The results of the steps, one bit per step.
   struct {
     unsigned b = 0;       // B's item
     unsigned opened = 0;  // A's item of a pair, whose other item comes next
@@ -75,7 +75,7 @@ __device__ unsigned walk(MergeHeads<Word> heads, bool open, int count, int share
     note(i, in_b, heads);
     steps.b |= in_b ? 1u << i : 0;
     steps.opened |= open ? 1u << i : 0;
-    // Left alone, the compiler keeps the comparisons of all steps in registers and sets the bits at the end.
+    // By default, the compiler keeps the comparisons of all steps in registers and sets the bits at the end.
     keep(steps.b, steps.opened);
     heads.take(in_b);
   }

@@ -1,4 +1,4 @@
-// Sorts by compiled functions on CUDA: the kernels of segmented_sort for segments, compiled for one order each.
+// Sorts by compiled functions on CUDA: the kernels of segmented_sort for segments, compiled for each order.
 #include <algorithm>
 #include <iterator>
 

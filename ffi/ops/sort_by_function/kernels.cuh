@@ -1,5 +1,5 @@
-// The kernels of a sort by a compiled function: those of sorts within segments, which ask an order for nothing but
-// which of two keys comes first.
+// The kernels of a sort by a compiled function: those of sorts within segments, which need only know which of two keys
+// comes first.
 #pragma once
 
 #include "function/order.h"

@@ -40,7 +40,7 @@ Captures captured_from(const Call& call, size_t first) {
   return captures;
 }
 
-// Rows of two or four words of 4 bytes as words of 8 or 16, for which the type of that width stands.
+// Rows of two or four words of 4 bytes as words of 8 or 16, represented by the type of that width.
 Array as_words(const Array& array, int64_t word_bytes) {
   if (word_bytes <= 4) return array;
   Array words{array.data, word_bytes == 8 ? DType::u64 : DType::c128, array.dimensions};

@@ -1,4 +1,4 @@
-// Spreads what walks along a merge over threads: equal runs of slots, a task each.
+// Spreads walks along a merge over threads: equal runs of slots, one task each.
 #pragma once
 
 #include <algorithm>
@@ -11,9 +11,9 @@
 
 namespace mgpu::cpu {
 
-// Slots [begin, end), from a row's first to a row's last, in tasks of `width` slots. Where keys are not sorted,
-// searches for the ends of neighbouring tasks contradict each other; held apart, each item is in one task all the same,
-// and no two tasks write one place.
+// Slots [begin, end), from a row's first to a row's last, in tasks of `width` slots. If keys are not sorted, searches
+// for the ends of neighbouring tasks contradict each other; clamping still puts each item in exactly one task, so no
+// two tasks write one place.
 template <typename Order>
 class MergeTasks {
  public:

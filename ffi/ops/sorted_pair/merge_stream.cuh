@@ -1,6 +1,6 @@
-// A merge tile by tile: one kernel finds the tiles, another's blocks take them one after the other. A warp of each
-// block copies a tile's keys to shared memory and what becomes of them back, one tile ahead and one behind the other
-// warps, who merge. So device memory is read and written without a pause.
+// A merge tile by tile: one kernel finds the tiles, another kernel's blocks take them one after the other. A warp of
+// each block copies a tile's keys to shared memory and the results back, one tile ahead and one behind the other warps,
+// which merge. So device memory is read and written without a pause.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -13,18 +13,17 @@
 
 namespace mgpu::cuda {
 
-// A tile's keys in shared memory, as their own bits. When all threads have read them, what leaves the tile may be put
-// in their place.
+// A tile's keys in shared memory, as their own bits. Once all threads have read them, outputs reuse the key buffer.
 template <typename Order, int kTile>
 struct TileKeys {
   using Word = typename Order::Word;
   Word* buffer;
   Order order;
   MergeCursor runs;
-  bool open;  // so many keys of A and of B follow that the merge of a thread needs no bounds, all in order `open_order`
+  bool open;  // enough keys of A and of B follow that a thread's merge needs no bounds, all in order `open_order`
   IntegerOrder<Word> open_order;
 
-  // Where a thread comes in, its first item being the tile's item `diagonal` or past the last one.
+  // Where a thread starts: its first item is the tile's item `diagonal`, or past the last one.
   __device__ MergeCursor cursor(int diagonal) const {
     if constexpr (!Order::kTotal) {
       if (open) return cursor(diagonal, open_order);
@@ -32,23 +31,23 @@ struct TileKeys {
     return cursor(diagonal, order);
   }
 
-  // Comes to the next kItems items: step(i, in_b, heads) for each, before it is taken. Bit i of the result says whether
-  // the i-th is B's.
+  // Advances over the next kItems items: step(i, in_b, heads) for each, before it is taken. Bit i of the result says
+  // whether the i-th is B's.
   template <int kItems, typename Step>
   __device__ unsigned merge_from(const MergeCursor& cursor, Step step) const {
     return open ? merge_heads<kItems, true>(cursor, open_order, step) : merge_heads<kItems, false>(cursor, order, step);
   }
 
  private:
-  // As shared_cursor, but a thread whose search is done branches past the loads: where each probe is encoded, that one
-  // is up to 11% slower (keys of 16 bits, floats in rows with counts).
+  // Like shared_cursor, but a thread whose search is done branches past the loads: if each probe is encoded,
+  // shared_cursor is up to 11% slower (keys of 16 bits, floats in rows with counts).
   template <typename AnyOrder>
   __device__ MergeCursor cursor(int diagonal, const AnyOrder& order) const {
     const int a_count = runs.a_end - runs.a;
     const int b_count = runs.b_end - runs.b;
     const int bounded = minimum(diagonal, a_count + b_count);
     const int low = maximum(0, bounded - b_count);
-    int left = minimum(bounded, a_count) - low;  // the answer is among so many items of A and the end
+    int left = minimum(bounded, a_count) - low;  // the answer is within this many items of A before the end
     uint32_t a = shared_address(buffer + runs.a + low);
     uint32_t b = shared_address(buffer + runs.b + bounded - low - 1);
     // `left` is at most half a tile.
@@ -84,20 +83,19 @@ struct TileKeys {
 
 constexpr int kStreamThreads = kStreamWorkers + kWarp;
 
-// A tile, and where the live items of A and of B end: those of its row, or of the pair of runs that it is of.
+// A tile, and where the live items of A and of B end: those of its row, or of its pair of runs.
 struct StreamTile : MergeTile {
   int64_t a_end;
   int64_t b_end;
 };
 
-// The tiles of a stream: those of each row in order, row by row. With kMayBeRuns, A may be neighbouring runs, and B
-// the same array. Then a row has the tiles of each pair, and behind them empty ones, so that all rows have equally
-// many.
+// The tiles of a stream: those of each row in order, row by row. With kMayBeRuns, A may be consecutive runs, and B the
+// same array. Then a row has the tiles of each pair, followed by empty ones, so that all rows have the same number.
 template <typename Order, bool kMayBeRuns = false>
 struct StreamTiles {
   MergeTiles<Order> tiles;
   int64_t width;
-  int64_t row_count;  // tiles of a row
+  int64_t row_count;  // tiles per row
   std::conditional_t<kMayBeRuns, RunSplits, MergeSplits> found;
 
   __host__ __device__ int64_t count() const { return tiles.pair.rows * row_count; }
@@ -105,7 +103,7 @@ struct StreamTiles {
   // Where tile i begins, if it is one of a row.
   __device__ int64_t begin_of(int64_t i, int64_t row) const { return (i - row * row_count) * width; }
 
-  // Tile i with its items; one of a negative size past the last.
+  // Tile i with its items; one of negative size past the last.
   __device__ StreamTile operator[](int64_t i) const {
     StreamTile tile{};
     if (i >= count()) {
@@ -135,7 +133,7 @@ struct StreamTiles {
     return tile;
   }
 
-  // Where tile i of neighbouring runs begins: in a pair of empty runs if it is behind those of all pairs of its row.
+  // Where tile i of consecutive runs begins: in a pair of empty runs if it comes after those of all pairs of its row.
   __device__ RunTile run_tile(int64_t i, int64_t row, const NeighbourRuns& runs) const {
     RunTile tile{{}, begin_of(i, row)};
     runs.for_each_pair(row, tiles.pair.a.length, [&](const RunPair& pair) {
@@ -151,7 +149,7 @@ struct StreamTiles {
     return tile;
   }
 
-  // The tiles of a pair of runs, as those of one row.
+  // The tiles of a pair of runs, like those of one row.
   __device__ MergeTiles<Order> tiles_of(int64_t row, const RunPair& pair) const {
     using Word = typename Order::Word;
     const SortedRows& rows = tiles.pair.a;
@@ -161,15 +159,15 @@ struct StreamTiles {
   }
 
  private:
-  // Sets the items of tile i, which is one of `of`, in a row of so many slots.
+  // Sets the items of tile i of `of`, in a row with this many slots.
   __device__ void set_items(StreamTile& tile, int64_t i, const MergeTiles<Order>& of, int64_t slots) const {
     const bool last = tile.begin + tile.size == slots;
     of.set_items(tile, found.splits[i], last ? of.pair.a.live(tile.row) : found.splits[i + 1]);
   }
 };
 
-// Finds where A is split at the begin of each tile: it is the number of sectors read that takes time. A few lanes a
-// tile make the same guesses, and share the search in what is left. split(i, find) is that of tile i.
+// Finds where A is split at the start of each tile: the number of sectors read takes the time. A few lanes per tile
+// make the same guesses, and share the search in the rest. split(i, find) is that of tile i.
 constexpr int kSplitLanes = 4;
 constexpr int kSplitThreads = 128;
 
@@ -193,7 +191,7 @@ __global__ void __launch_bounds__(kSplitThreads)
   });
 }
 
-// The same of neighbouring runs, in a kernel of its own: the two searches in one cost a small merge 0.4 us.
+// The same for consecutive runs, in a separate kernel: both searches in one kernel cost a small merge 0.4 us.
 template <typename Order>
 __global__ void __launch_bounds__(kSplitThreads)
     split_run_tiles(const __grid_constant__ StreamTiles<Order, true> stream, const NeighbourRuns runs) {
@@ -205,7 +203,7 @@ __global__ void __launch_bounds__(kSplitThreads)
   });
 }
 
-// With kNeighbours, the item of A before a tile is loaded too, at runs.a - 1, where it exists: tile.a > 0. Up to kItems
+// With kNeighbours, the item of A before a tile is loaded too, at runs.a - 1, if it exists: tile.a > 0. Up to kItems
 // items of A and of B after it always are.
 template <typename Order, int kItems, bool kNeighbours>
 struct MergeStream {
@@ -231,9 +229,9 @@ struct MergeStream {
 
   __device__ static void sync_workers() { barrier_sync<kWorkersBarrier, kWorkers>(); }
 
-  // For each tile that the block takes: load(plan, stage) and store(plan, stage) by one warp, which give what is copied
-  // beside the keys and what is copied back, each as a function that starts it; work(plan, keys, stage) by the workers
-  // in between. `stages` are 2 of stage_bytes, of which the keys take the first kKeyBytes.
+  // For each tile that the block takes: load(plan, stage) and store(plan, stage) by one warp, which return functions
+  // that copy data besides the keys, and copy results back; work(plan, keys, stage) by the workers in between. `stages`
+  // are 2 of stage_bytes, of which the keys take the first kKeyBytes.
   template <typename Tiles, typename Load, typename Work, typename Store>
   __device__ static void run(const Tiles& stream, Shared& shared, unsigned char* stages, int stage_bytes, Load load,
                              Work work, Store store) {
@@ -263,10 +261,10 @@ struct MergeStream {
   static constexpr int kDoneBarrier = 2;
   static constexpr int kLoadedBarrier = 4;
 
-  // Four are in use: the tile's that is copied back, those of the two in stages, the next one's.
+  // Four are in use: the one of the tile that is copied back, those of the two in stages, and the next one's.
   __device__ static Plan& plan_of(Shared& shared, int count) { return shared.plans[count % 4]; }
 
-  // Takes tiles, copies each one's keys to its stage, and what became of them back.
+  // Takes tiles, copies each one's keys to its stage, and the results back.
   template <typename Tiles, typename Load, typename Store>
   __device__ static void copy_tiles(const Tiles& stream, Shared& shared, unsigned char* stages, int stage_bytes,
                                     Load load, Store store) {
@@ -306,14 +304,14 @@ struct MergeStream {
 
   __device__ static bool has_before(const MergeTile& tile) { return kNeighbours && tile.a > 0; }
 
-  // Whether so many items of A and of B follow that a thread needs no bounds: it stays among A's and B's keys even
-  // where they are not sorted. With kNeighbours, an item of A comes before too.
+  // Whether enough items of A and of B follow that a thread needs no bounds: it stays among A's and B's keys even if
+  // they are not sorted. With kNeighbours, an item of A comes before too.
   __device__ static bool is_open(const Plan& plan) {
     return plan.a_after == kItems && plan.b_after == kItems && (!kNeighbours || plan.tile.a > 0);
   }
 
-  // Floats are merged as integers where the first and the last keys that a thread may read allow it: the comparison of
-  // any floats is five instructions and their codes are ten, and almost no tile has a zero or a NaN.
+  // Floats are merged as integers if the first and the last keys that a thread may read allow it: comparing floats
+  // takes five instructions and computing their codes ten, and almost no tile has a zero or a NaN.
   __device__ static Keys tile_keys(const Order& order, const Plan& plan, Word* buffer) {
     Keys keys{buffer, order, plan.runs, is_open(plan), {}};
     if constexpr (Order::kTotal) {

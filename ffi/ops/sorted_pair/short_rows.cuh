@@ -7,7 +7,7 @@
 
 namespace mgpu::cuda {
 
-// What a kernel over the short rows of a pair is given.
+// The operands of a kernel over the short rows of a pair.
 template <typename Order>
 struct ShortPair {
   using Word = typename Order::Word;
@@ -45,7 +45,7 @@ struct ShortPair {
   }
 };
 
-// Values that go with the keys of one side: a row of them by row of keys.
+// Values of the keys of one side, row by row.
 template <typename Value>
 struct ValueRows {
   const Value* data;

@@ -1,5 +1,5 @@
-// The kernels of sorted_search and sorted_match: the merge's stream of tiles, where an item's place in the tile and its
-// place among its own give its place among the others.
+// The kernels of sorted_search and sorted_match: the merge's stream of tiles, in which an item's place in the tile,
+// minus its place on its own side, is its place on the other.
 #pragma once
 
 #include "cuda/block/shuffle.cuh"
@@ -10,8 +10,8 @@ namespace mgpu::cuda::searching {
 
 constexpr int kSearchThreads = 256;  // of the search of each needle alone
 
-// Stores a thread's items of a side, `mine` being a bit mask of those among its next kCount items: the first has
-// `others` items of the other side before it, and goes to entries[0].
+// Stores a thread's items of a side, `mine` being a bit mask of those among its next kCount items: the first comes
+// after `others` items of the other side, and goes to entries[0].
 template <int kCount>
 __device__ void put_entries(int32_t* entries, unsigned mine, int32_t others) {
   uint32_t to = shared_address(entries);
@@ -21,7 +21,7 @@ __device__ void put_entries(int32_t* entries, unsigned mine, int32_t others) {
   }
 }
 
-// The same of both sides, with a byte for each item that says whether it matches.
+// The same for both sides, with one byte per item that says whether it matches.
 template <int kCount>
 __device__ void put_matches(int32_t* a_entries, bool* a_match, unsigned from_a, int32_t a_before, int32_t* b_entries,
                             bool* b_match, unsigned from_b, int32_t b_before, unsigned matches) {
@@ -123,8 +123,8 @@ struct MatchProblem {
   SortedMatchOperands::Side b;
 };
 
-// Adds a number of each thread to a count, which the order of additions does not change. Tiles of keys that are not
-// sorted can share items: whoever takes the count past the operand's length cuts it back.
+// Adds each thread's number to a count, which is independent of the order. Tiles of unsorted keys can share items: a
+// thread that takes the count past the operand's length clamps it.
 __device__ void add_to_count(const IndexResult& counts, int64_t row, int number, int64_t length) {
   number = fold_warp(number, [](int a, int b) { return a + b; });
   if (threadIdx.x % kWarp != 0 || number == 0) return;
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kStreamThreads, kStreamBlocks)
   };
   const auto first_a = [&](const MergeTile& tile) { return tile.row * pair.a.length + tile.a; };
   const auto first_b = [&](const MergeTile& tile) { return tile.row * pair.b.length + tile.b; };
-  // Where a stage's indices and flags of A begin, and those of B, each as the copy engine takes them.
+  // Where a stage's indices and flags of A and of B begin, aligned for the copy engine.
   struct Places {
     int32_t *a_index, *b_index;
     bool *a_match, *b_match;
@@ -181,13 +181,13 @@ __global__ void __launch_bounds__(kStreamThreads, kStreamBlocks)
     row = tile.row;
     const int diagonal = threadIdx.x * kCount;
     const MergeCursor cursor = keys.cursor(diagonal);
-    const uint32_t a_first = shared_address(keys.buffer + keys.runs.a - (tile.a > 0));  // with the neighbour before
-    const uint32_t b_end = shared_address(keys.buffer + keys.runs.b_end + (tile.b_left ? 1 : 0));  // and the one after
+    const uint32_t a_first = shared_address(keys.buffer + keys.runs.a - (tile.a > 0));  // with its predecessor
+    const uint32_t b_end = shared_address(keys.buffer + keys.runs.b_end + (tile.b_left ? 1 : 0));  // and the next one
     Word a_before = keys.buffer[maximum(cursor.a - 1, 0)];
     unsigned matches = 0;
     const unsigned from_b = keys.template merge_from<kCount>(cursor, [&](int i, bool in_b, const auto& heads) {
-      // An item of A stands before all of B that is not less: it is equal to the first of that or to none. An item
-      // of B stands after all of A that is not greater: it is equal to the last of that or to none.
+      // An item of A comes before all items of B that are not less: it equals the first of these or none. An item of B
+      // comes after all items of A that are not greater: it equals the last of these or none.
       if (i == 0) a_before = heads.order.encode(a_before);
       bool match = !heads.order.less(in_b ? a_before : heads.a_code, heads.b_code);
       if constexpr (!std::remove_cvref_t<decltype(heads)>::kOpen) match &= in_b ? heads.a > a_first : heads.b < b_end;

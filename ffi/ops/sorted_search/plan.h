@@ -6,8 +6,7 @@
 
 namespace mgpu {
 
-// A stage has the keys. Outputs, an int32 for each item, reuse their place; where items are matched, a byte for each
-// follows.
+// A stage holds the keys. Outputs, an int32 for each item, reuse their memory; for matches, one byte per item follows.
 constexpr int search_index_bytes(int key_width, int items) {
   return maximum(stream_run_bytes(key_width, items), run_bytes(4, kStreamWorkers * items, 2));
 }

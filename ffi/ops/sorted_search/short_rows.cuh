@@ -1,4 +1,4 @@
-// sorted_search and sorted_match of short rows: a thread an item, by binary search in a row of shared memory.
+// sorted_search and sorted_match of short rows: one thread per item, by binary search in a row in shared memory.
 #pragma once
 
 #include "ops/sorted_pair/short_rows.cuh"
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kRowThreads) search(const __grid_constant__ Se
       });
 }
 
-// What a match writes of one side.
+// The results of a match for one side.
 struct MatchSide {
   IndexResult index;
   bool* match;
@@ -75,7 +75,7 @@ struct Found {
   bool matches;
 };
 
-// Looks up the items of one side, and counts the matches of each row: one addition a row and warp.
+// Looks up the items of one side, and counts the matches of each row: one addition per row and warp.
 template <typename LookUp>
 __device__ void match_side(const RowTile& tile, const Divisor& length, const MatchSide& side, int* matches,
                            LookUp look_up) {
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kRowThreads) match(const __grid_constant__ Mat
   for (int row = threadIdx.x; row < 2 * problem.rows.tiles.tile_rows; row += kRowThreads) a_matches[row] = 0;
   __syncthreads();
 
-  // An item of A stands before all of B that is not less, an item of B after all of A that is not greater.
+  // An item of A comes before all items of B that are not less, an item of B after all items of A that are not greater.
   const auto less = pair.less();
   match_side(tile, problem.rows.a_length, problem.a, a_matches, [&](int row, int i) {
     const Word key = pair.a.row(row)[i];

@@ -1,4 +1,4 @@
-// What each tile of each row counts, summed up: a second kernel between one that counts and one that writes.
+// Sums up the counts of each row's tiles: a second kernel between one that counts and one that writes.
 #pragma once
 
 #include "cuda/block/scan.cuh"
@@ -9,7 +9,7 @@ namespace mgpu::cuda {
 
 constexpr int kSumThreads = 1024;
 
-// A block a row, a thread a group of tiles: what is counted before each group; finish(row, all) takes the row's sum.
+// One block per row, one thread per group of tiles: the sum before each group; finish(row, all) takes the row's sum.
 template <typename Finish>
 __global__ void __launch_bounds__(kSumThreads) sum_tiles(TileCounts tiles, Finish finish) {
   __shared__ int64_t warp_sums[kSumThreads / kWarp];
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kSumThreads) sum_tiles(TileCounts tiles, Finis
   if (threadIdx.x == 0) finish(row, all);
 }
 
-// A tile's count goes to its place, and none to those behind a row's last one. All lanes of a warp call it.
+// Stores a tile's count, and zeros after a row's last tile. All lanes of a warp call it.
 __device__ inline void set_tile_count(const TileCounts& tiles, int64_t row, int64_t tile, int64_t row_tiles,
                                       int count) {
   const int lane = threadIdx.x % kWarp;
@@ -54,7 +54,7 @@ __device__ inline void set_tile_count(const TileCounts& tiles, int64_t row, int6
   tiles.counts[row * tiles.row_groups * kTileGroup + slot] = lane == 0 ? count : 0;
 }
 
-// What is counted in the row before a tile. All lanes of a warp call it.
+// The sum of a row's counts before a tile. All lanes of a warp call it.
 __device__ inline int64_t before_tile(const TileCounts& tiles, int64_t row, int64_t tile) {
   const int64_t group = row * tiles.row_groups + tile / kTileGroup;
   const int lane = threadIdx.x % kWarp;

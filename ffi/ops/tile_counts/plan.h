@@ -1,4 +1,4 @@
-// The counts of tiles that a kernel makes and a later one needs the sums of.
+// The counts of tiles that one kernel makes and a later one needs summed up.
 #pragma once
 
 #include "algorithm/common.h"

@@ -1,6 +1,6 @@
-// top_k on the CPU: items that come before the k-th best so far are collected, and now and then all but the best k of
-// them are dropped, which gives a better k-th. Most blocks of items hold none that matters, and cost a comparison an
-// item by vector instructions.
+// top_k on the CPU: items that come before the k-th best so far are collected, and from time to time all but the best k
+// of them are dropped, which improves the k-th. Most blocks of items hold none that matter, and cost one vectorized
+// comparison per item.
 #include <algorithm>
 #include <vector>
 
@@ -17,7 +17,7 @@ namespace {
 
 using cpu::kTopKPart;
 
-// The best k of the items that it is shown, in the order in which they came.
+// The best k of the items added so far, in input order.
 template <typename Order>
 class Best {
   using Word = typename Order::Word;
@@ -68,7 +68,7 @@ class Best {
     if (count_ > room_) keep_best();
   }
 
-  // What is left: no more than k.
+  // The remaining items: at most k.
   int64_t keep_best() {
     if (count_ <= k_) return count_;
     for (int64_t i = 0; i < count_; ++i) ranks_[i] = order_.rank(items_[i].code);
@@ -83,8 +83,8 @@ class Best {
     }
     count_ = k_;
     takes_all_ = false;
-    // Ranks of codes below this one are below the last: a rank is the lowest code of those that are equal, but that of
-    // the lowest code of all.
+    // Ranks of codes below this one are below the last: a rank is the lowest of several equal codes, except for the
+    // lowest code of all.
     bound_ = order_.rank(Word{0}) == last ? Word{0} : last;
     return count_;
   }
@@ -122,7 +122,7 @@ class TopK {
     const int64_t rows = operands_.rows, length = operands_.length;
     const int64_t parts = ceil_div(length, std::max(kTopKPart, 8 * operands_.k));
     if (parts > 1 && rows < 4 * executor.concurrency()) return run_parts(executor, parts);
-    const int64_t group = std::max<int64_t>(1, kTopKPart / 4 / std::max<int64_t>(1, length));  // rows a task
+    const int64_t group = std::max<int64_t>(1, kTopKPart / 4 / std::max<int64_t>(1, length));  // rows per task
     cpu::parallel_for(executor, ceil_div(rows, group), [&](int64_t task) {
       for (int64_t row = task * group; row < std::min(rows, (task + 1) * group); ++row) {
         Best<Order> best = best_of(row, 0, operands_.live(row));
@@ -132,7 +132,7 @@ class TopK {
   }
 
  private:
-  // Each part of a row gives its best, of which the best are the row's.
+  // Each part of a row gives its best items, from which the row's are selected.
   void run_parts(cpu::Executor& executor, int64_t parts) const {
     const int64_t k = operands_.k, width = ceil_div(operands_.length, parts);
     std::vector<std::vector<Item>> found(operands_.rows * parts);

@@ -1,8 +1,8 @@
-// The kernel of top_k. A block goes over its items tile by tile, and appends those that may be among the best k to what
-// it has in shared memory. Where that has no more room, all but the best k are dropped, which bounds what comes later:
-// digits of the ranks are counted, the most significant first, until it is known which go. The first bound is guessed
-// from a sample of the row, so of random items nearly all are read once and compared once. Of a row that several blocks
-// share, each keeps its part of what comes up to the bound, and all of it together is hardly more than the best k.
+// The kernel of top_k. A block goes over its items tile by tile, and appends those that may be among the best k to a
+// list in shared memory. When the list is full, all but the best k are dropped, which bounds later items: digits of the
+// ranks are counted, the most significant first, until it is known which items to drop. The first bound is guessed from
+// a sample of the row, so nearly all random items are read once and compared once. If several blocks share a row, each
+// keeps its part of the items within the bound, and all parts together are hardly more than the best k.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -43,10 +43,10 @@ struct TopKShared {
   uint32_t positions[kRoom];  // in the row
   typename SelectDigits<kThreads>::Shared digits;
   int count;          // of entries, and of those that wait for room
-  int first_waiting;  // where the first of these would lie
+  int first_waiting;  // where the first of these would be
 };
 
-// Whether an item may come up to a bound: true for all that do, and for few others.
+// Whether an item may be within a bound: true for all that are, and for few others.
 template <typename Order>
 struct Filter {
   using Word = typename Order::Word;
@@ -57,11 +57,11 @@ struct Filter {
   __device__ __forceinline__ bool operator()(Word key) const { return order.encode(key) <= last; }
 };
 
-// Floats are compared as such, with no code of each. A NaN may always come up to it.
+// Floats are compared as such, without codes. A NaN always counts as within.
 template <typename Word>
   requires(sizeof(Word) >= 4)
 struct Filter<FloatOrder<Word>> {
-  Word sign;  // turns the order round
+  Word sign;  // reverses the order
   Word last;
 
   __device__ Filter(const FloatOrder<Word>& order, Word last_code)
@@ -90,7 +90,7 @@ struct PartOfKeys {
   __device__ __forceinline__ uint32_t position(int i) const { return begin + static_cast<uint32_t>(i); }
 };
 
-// A part of what an earlier level kept, in no order.
+// A part of the items that an earlier level kept, in no order.
 template <typename Word>
 struct PartOfKept {
   const Word* items;  // codes
@@ -101,7 +101,7 @@ struct PartOfKept {
   __device__ __forceinline__ uint32_t position(int i) const { return positions[i]; }
 };
 
-// The best k of the items that a block has been shown, in no order. Of equal items those at the first positions are the
+// The best k of the items that a block has seen, in no order. Of equal items, those at the first positions are the
 // best.
 template <typename Order, int kThreads>
 class BlockBest {
@@ -114,7 +114,7 @@ class BlockBest {
   static constexpr int kVectors = kItems / Vector::kItems;
   static constexpr int kSample = minimum(kThreads * Vector::kItems, kTopKSample);
   static_assert(kTopKSharedSamples * kSample <= Shared::kRoom);
-  static constexpr uint32_t kNoPosition = ~uint32_t{0};  // behind all
+  static constexpr uint32_t kNoPosition = ~uint32_t{0};  // after all
 
  public:
   __device__ BlockBest(Order order, int k, Shared& shared)
@@ -130,15 +130,15 @@ class BlockBest {
     __syncthreads();
   }
 
-  // Guesses a bound from a sample of a row, before anything is added: two or three times as many items of the row come
-  // up to it as are to be kept, however the row is sorted. Whether it did: then fewer than k may be left at the end,
-  // though the row has more. Each vector lies somewhere in a stretch of its own, lest it meet a period of the items.
+  // Guesses a bound from a sample of a row, before anything is added, such that two or three times as many items as
+  // needed are within it, for any order of the row. Returns whether it did: then fewer than k may be left at the end,
+  // though the row has more. Each vector is at a random place in its part, so as not to match a period of the items.
   template <typename Row>
   __device__ bool guess(const Row& row, int64_t count, bool is_shared) {
     const int sample = is_shared ? kTopKSharedSamples * kSample : kSample;
     if (count < kTopKSampleShare * sample) return false;
     const float expected = static_cast<float>(k_) * static_cast<float>(sample) / static_cast<float>(count);
-    // Four standard deviations and some more: of random items one part in a million fails.
+    // Four standard deviations and some more: for random items, one row in a million fails.
     const int wanted = minimum(k_, static_cast<int>(expected + 4 * sqrtf(expected)) + 6);
     if (wanted >= sample) return false;
     constexpr int kPair = 2 * Vector::kItems;  // neighbours share a sector
@@ -189,7 +189,7 @@ class BlockBest {
       Word items[kItems];
 #pragma unroll
       for (int i = 0; i < kItems; ++i) items[i] = next[i];
-      if (tile + kTile < count) load(tile + kTile);  // on its way while this one is looked at
+      if (tile + kTile < count) load(tile + kTile);  // in flight while this one is processed
       unsigned taken = 0;                            // a bit an item
 #pragma unroll
       for (int i = 0; i < kItems; ++i) taken |= filter(items[i]) ? 1u << i : 0;
@@ -223,7 +223,7 @@ class BlockBest {
     count_ = shared_.count;
   }
 
-  // Drops all but the best k. What is left lies in shared memory after the next barrier.
+  // Drops all but the best k. The remaining items are in shared memory after the next barrier.
   __device__ int keep_best() {
     if (count_ <= k_) return count_;
     __syncthreads();
@@ -271,7 +271,7 @@ class BlockBest {
     return static_cast<int>(reinterpret_cast<uintptr_t>(part.items) % sizeof(Vector) / sizeof(Word));
   }
 
-  // By one warp: appends its items, unless there is no room for them.
+  // One warp calls it: appends its items, unless there is no room for them.
   template <typename PositionOf>
   __device__ __forceinline__ bool append(const Word (&codes)[kItems], unsigned taken, PositionOf position_of) {
 #pragma unroll
@@ -311,14 +311,16 @@ class BlockBest {
     count_ = count;
   }
 
-  // The digits of the rank of item number `left` of the first `count`, until no more than `spare` after it have them.
+  // Finds the digits of the rank of item number `left` of the first `count`, until at most `spare` later items share
+  // them.
   __device__ Digits find_last(int count, int left, int spare) {
     return select_digits_.template operator()<Word>(
         count, left, [&](int i) { return order_.rank(shared_.codes[i]); }, [](int) { return true; },
         [=](const Digits& known) { return known.own - known.left <= spare; });
   }
 
-  // Keeps what begins with less than the known digits, and of what begins with them those up to a position.
+  // Keeps items that begin with less than the known digits, and, of those that begin with them, the ones up to a
+  // position.
   __device__ void drop(const Digits& known, uint32_t last_position) {
     const int lane = threadIdx.x % kWarp;
     const Word last = static_cast<Word>(known.prefix >> known.shift);
@@ -335,7 +337,7 @@ class BlockBest {
         stays = first < last || (first == last && position <= last_position);
       }
       const unsigned lanes = __ballot_sync(~0u, stays);
-      // All have read theirs when they know: what is kept moves forward, to places that have been read.
+      // All threads have read their items when they know: kept ones move forward, to places that have been read.
       const Prefix<int> warps = select_digits_.before_warp(__popc(lanes));
       if (stays) {
         const int to = kept_before + warps.before + __popc(lanes & ((1u << lane) - 1));
@@ -346,7 +348,7 @@ class BlockBest {
     }
   }
 
-  // What comes before the k-th best has a rank up to `rank`, and where it has that one a position before `position`.
+  // Items before the k-th best have a rank up to `rank`, and those with that rank have a position before `position`.
   __device__ void set_bound(Word rank, uint32_t position) {
     bound_rank_ = rank;
     bound_position_ = position;
@@ -363,7 +365,7 @@ class BlockBest {
   uint32_t bound_position_;
 };
 
-// A block a part of a row.
+// One block per part of a row.
 template <typename Order, bool kIsFirst, int kThreads>
 __global__ void __launch_bounds__(kThreads, 1024 / kThreads) keep_first(const __grid_constant__ TopKTask<Order> task) {
   using Word = typename Order::Word;
@@ -428,7 +430,7 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads) keep_first(const __
       const bool exists = first + i < kept;
       const Word rank = entries[i].rank();
       const uint32_t position = entries[i].number();
-      // Of some items the rank does not tell the bits.
+      // For some items, the rank does not determine the bits.
       values[first + i] = !exists ? Word{0} : task.order.has_equals(rank) ? keys[position] : task.order.decode(rank);
       operands.indices.set(row * operands.k + first + i, exists ? static_cast<int64_t>(position) : -1);
     }

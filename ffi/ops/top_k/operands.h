@@ -1,4 +1,4 @@
-// The call of top_k as its kernels see it: the first items of each row in the order of a sort, and where they stand.
+// The call of top_k as its kernels see it: the first items of each row in sorted order, and their positions.
 #pragma once
 
 #include "algorithm/index_vector.h"
@@ -9,8 +9,8 @@ namespace mgpu {
 struct Call;
 class Workspace;
 
-// Operands: x [.., n], count [.., 1] or absent. Attributes: k, largest. Results: values [.., k] and indices [.., k],
-// 0 and -1 where a row has fewer live items.
+// Operands: x [.., n], count [.., 1] or absent. Attributes: k, largest. Results: values [.., k] and indices [.., k], 0
+// and -1 if a row has fewer live items.
 struct TopKOperands {
   DType key_type;
   bool largest;
@@ -26,7 +26,7 @@ struct TopKOperands {
 
   MGPU_HOST_DEVICE int64_t live(int64_t row) const { return counts(row, length); }
 
-  // What CUDA runs: plan.h.
+  // The plan on CUDA (plan.h).
   struct Levels;
   Levels levels() const;
   struct Kept;

@@ -7,8 +7,7 @@
 
 namespace mgpu {
 
-// A block goes over its part of a row tile by tile. It has room for `room` items beside each other, a tile more than it
-// may keep.
+// A block goes over its part of a row tile by tile. It has room for `room` items, one tile more than it may keep.
 constexpr int kTopKMost = 2048;
 struct TopKShape {
   TileShape tiles;
@@ -28,11 +27,11 @@ constexpr int64_t kTopKLeastTiles = 4;        // of a part
 constexpr int64_t kTopKMergedPart = 1 << 15;  // of what parts kept
 constexpr int64_t kTopKMostRow = (int64_t{1} << 32) - 1;
 
-// The same of short rows: lanes of a warp have a row in registers, `items` each, and find up to `most` items. The first
-// shape that fits is taken. What the lanes of a warp do together is 450 instructions, for one row or for two: so 16
-// lanes have a row while few items are asked for, as the 12th of their least items is a bound to which some 20 items
-// come up; that of 32 lanes serves more. The list of these has room for 4 items a lane: twice the 64 that 32 lanes find
-// at most, so that a bound is soon found for any k. One lane, and eight, compare all items of a row.
+// The same for short rows: lanes of a warp have a row in registers, `items` each, and find up to `most` items. The
+// first shape that fits is taken. The joint work of a warp's lanes is 450 instructions, for one row or for two. So 16
+// lanes have a row if few items are wanted, as some 20 items are within the bound given by the 12th smallest of the
+// lanes' best items; that of 32 lanes serves more. The list has room for 4 items per lane: twice the 64 that 32 lanes
+// find at most, so that a bound is soon found for any k. With one lane, or eight, all items of a row are compared.
 constexpr int kTopKRowThreads = 128;
 constexpr int kTopKRowRoom = 4;  // of a lane
 struct TopKRowShape {
@@ -45,8 +44,9 @@ constexpr TopKRowShape kTopKRowShapes[] = {{1, 8, 8},   {8, 4, 32},   {16, 4, 12
 constexpr int kTopKRowShapeCount = sizeof(kTopKRowShapes) / sizeof(TopKRowShape);
 constexpr TopKRowShape kTopKRowLargest = kTopKRowShapes[kTopKRowShapeCount - 1];  // takes all that others take
 
-// The CUDA kernels take a row in levels. In the first a block takes a part of the row's items, in each later one a part
-// of what those before kept, and keeps the best k of its part; the block of the last level has all that is left.
+// The CUDA kernels take a row in levels. In the first level, a block takes a part of the row's items, in each later one
+// a part of the items that earlier blocks kept, and keeps the best k of its part; the block of the last level has all
+// that remain.
 struct TopKOperands::Levels {
   static constexpr int kMost = 4;
   int count = 0;
@@ -54,8 +54,8 @@ struct TopKOperands::Levels {
   int64_t parts[kMost];  // blocks of a row: 1 in the last level
 };
 
-// Scratch memory of the CUDA kernels: what the blocks of each level before the last keep, a list a row, which alternate
-// between the two; and how many items each list has, level by level.
+// Scratch memory of the CUDA kernels: the items that the blocks of each level before the last keep, one list per row,
+// in two alternating buffers; and the length of each list, level by level.
 struct TopKOperands::Kept {
   void* codes;
   uint32_t* positions;

@@ -1,6 +1,6 @@
-// top_k of short rows: a few lanes of a warp have a row in registers. As many of them as items are wanted have an item
-// up to the greatest of their least ones, so that is a bound, which few other items come up to. What does is listed in
-// shared memory, and an item's place among the first is the number of those before it.
+// top_k of short rows: a few lanes of a warp have a row in registers. If k lanes have an item up to some bound, at
+// least k items are within it: the k-th smallest of the lanes' best items is such a bound, and few other items are
+// within. These are listed in shared memory, and an item's place in the result is the number of items before it.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -17,11 +17,11 @@ struct TopK {
   bool is_aligned;  // whether x is, to 16 bytes
 };
 
-// A rank and the position in its row: all of a row differ.
+// A rank and the position in its row, so that all of a row differ.
 template <typename Word>
 using RankedPlace = std::conditional_t<sizeof(Word) == 8, unsigned __int128, uint64_t>;
 
-// What a warp has of its rows.
+// A warp's data about its rows.
 template <typename Word, TopKRowShape kShape>
 struct TopKWarp {
   static constexpr int kRows = kWarp / kShape.lanes;
@@ -32,8 +32,8 @@ struct TopKWarp {
   static constexpr int kResults = kRows * kShape.most;
 
   RankedPlace<Word> places[kRows][kShape.lanes == 1 ? 1 : kPitch];
-  // Of each result: where its item is in the warp's rows, and in its row. Behind them each lane has room for what is no
-  // result.
+  // For each result, where its item is in the warp's rows, and in its row. Each lane also has room for one item that is
+  // no result.
   uint32_t first[kResults + kWarp];
 
   __device__ static uint32_t pack(int in_rows, int in_row) { return static_cast<uint32_t>(in_rows) << 16 | in_row; }
@@ -41,7 +41,7 @@ struct TopKWarp {
   __device__ static int in_row(uint32_t packed) { return static_cast<int>(packed & 0xffff); }
 };
 
-// Sorts the values of every kLanes lanes.
+// Sorts the values of each group of kLanes lanes.
 template <int kLanes, typename Value>
 __device__ __forceinline__ Value sort_lanes(Value value) {
   const int lane = static_cast<int>(threadIdx.x % kLanes);
@@ -77,7 +77,7 @@ class RowLanes {
         row_(static_cast<int>(threadIdx.x % kWarp / kLanes)),
         lane_(static_cast<int>(threadIdx.x % kLanes)),
         k_(static_cast<int>(task.operands.k)) {
-    // A lane without a row has the last one, for which nobody asks it.
+    // A lane without a row has the last one, whose results it does not write.
     const int known = minimum(row_, rows - 1);
     const int length = static_cast<int>(task.operands.length);
     begin_ = known * length;
@@ -104,7 +104,7 @@ class RowLanes {
  private:
   __device__ __forceinline__ int position(int i) const { return i * kLanes + lane_; }
 
-  // Codes that are not of an item are the greatest one.
+  // Codes that belong to no item are the largest one.
   __device__ __forceinline__ void load(bool is_aligned) {
     const Word filling = order_.decode(kMost);
     if (own_ < kItems) {
@@ -124,13 +124,13 @@ class RowLanes {
     return Place{order_.rank(code)} << 32 | static_cast<uint32_t>(position(i));
   }
 
-  // A choice of places takes fewer instructions than one of whether to store.
+  // Selecting a place takes fewer instructions than deciding whether to store.
   __device__ __forceinline__ void put(int before, int position) {
     const int to = before < wanted_ ? row_ * k_ + before : Shared::kResults + row_ * kLanes + lane_;
     shared_.first[to] = Shared::pack(begin_ + position, position);
   }
 
-  // A number of each lane, summed up over those before it in its row and over all of the row's.
+  // A number of each lane, summed up over the preceding lanes of its row and over the whole row.
   __device__ __forceinline__ Prefix<int> sum_row(int own) const {
     const int up_to = sum_up_to(own);
     const int before_row = shuffle(up_to - own, row_ * kLanes);
@@ -155,7 +155,7 @@ class RowLanes {
     }
   }
 
-  // Of a lane that has all of its row: each two items are compared once.
+  // For a lane that has its whole row: each two items are compared once.
   __device__ __forceinline__ void rank_own() {
     int before[kItems];
 #pragma unroll
@@ -192,7 +192,7 @@ class RowLanes {
     for (int i = 1; i < kItems; ++i) least = minimum<Least>(least, codes_[i]);
     least = shuffle(sort_lanes<kLanes>(least), row_ * kLanes + clamp(wanted_, 1, kLanes) - 1);
 
-    // No fewer than wanted come up to `high`, fewer to what is before `low`.
+    // At least the wanted number is within `high`, fewer within the value before `low`.
     Word low = 0, high = wanted_ <= kLanes ? static_cast<Word>(least) : kMost, bound = high;
     Bits taken = 0;
     Prefix<int> listed;
@@ -230,7 +230,7 @@ class RowLanes {
     return listed.all;
   }
 
-  // What comes before a rank, and so many of that rank as are wanted besides, the first ones. Seldom called, so its
+  // The items before a rank, and the first ones of that rank, as many as are still wanted. It is rarely called, so its
   // loops are not unrolled, and read the row again.
   __device__ Bits take_first_equals(Word last) const {
     const auto rank_of = [&](int i) { return i < own_ ? order_.rank(order_.encode(items_[i * kLanes])) : kMost; };
@@ -295,7 +295,7 @@ __global__ void __launch_bounds__(kTopKRowThreads) keep_first_of_rows(const __gr
   RowLanes<Order, shape>(task, items, first, rows, shared).keep_first();
   __syncwarp();
 
-  // The results of neighbouring rows lie side by side.
+  // The results of neighbouring rows are adjacent.
   const int64_t to = first * operands.k;
   const int results = rows * static_cast<int>(operands.k);
   constexpr int kUnroll = shape.lanes == 1 ? 4 : 1;
