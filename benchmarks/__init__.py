@@ -1,1 +1,1 @@
-"""Benchmarks of every family against XLA's way, CUB's and Thrust's, and NumPy's: `python -m benchmarks`."""
+"""Benchmarks of every family against XLA, CUB, Thrust and NumPy: `python -m benchmarks`."""

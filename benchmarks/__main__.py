@@ -45,7 +45,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--processes", type=int, metavar="N", help="N processes compile, and take turns on the device")
     parser.add_argument("--gpus", type=int, default=1, metavar="N", help="spread these processes over N GPUs")
     parser.add_argument("--skip", type=pathlib.Path, metavar="FILE", help="leave out rows that this file has saved")
-    parser.add_argument("--part", metavar="I/N", help=argparse.SUPPRESS)  # of one of these processes
+    parser.add_argument("--part", metavar="I/N", help=argparse.SUPPRESS)  # the share of one of these processes
     parser.add_argument("--turns", type=pathlib.Path, help=argparse.SUPPRESS)
     parser.add_argument("--calls", type=int, default=40, metavar="N", help="calls in a chain of --latency")
     options = parser.parse_args(arguments)
@@ -69,7 +69,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def chosen(options: argparse.Namespace, parser: argparse.ArgumentParser) -> list[Case]:
-    """The rows that the options leave."""
+    """The rows that the options select."""
     rows = grid_cases() if options.grid else all_cases()
     cases = select(rows, options.families, options.match)
     if not (cases or options.shapes or options.mesh or options.cpu):
@@ -88,7 +88,7 @@ def chosen(options: argparse.Namespace, parser: argparse.ArgumentParser) -> list
 
 
 def main(arguments: list[str]) -> int:
-    """Runs what was asked for; 1 where a row failed."""
+    """Runs what was requested; returns 1 if a row failed."""
     options = parse(arguments)
     if options.list:
         print("\n".join(case.row for case in options.cases))

@@ -42,7 +42,7 @@ CASES = [
             "CUB": _cub_select,
             "NumPy": HostPeer(lambda x, keep, indices, values, places: np.delete(x, indices)),
         },
-        bytes=lambda x, keep, indices, values, places: 2 * array_bytes(x),  # less m items, plus m indices
+        bytes=lambda x, keep, indices, values, places: 2 * array_bytes(x),  # minus m items, plus m indices
         must_reach=0.20,
         aim=0.15,
     ),

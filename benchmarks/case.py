@@ -1,4 +1,4 @@
-"""One row of the benchmarks: an operation, its rivals, and what it has to reach."""
+"""One row of the benchmarks: an operation, its rivals, and its target times."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ __all__ = ["Case", "HostPeer", "TorchPeer", "agree_counted", "agree_within", "ar
 
 @dataclasses.dataclass(frozen=True)
 class HostPeer:
-    """A rival that runs on NumPy arrays and is timed only where JAX's device is the CPU."""
+    """A rival that runs on NumPy arrays, and is timed only if JAX's device is the CPU."""
 
     function: Callable[..., Any]
 
 
 @dataclasses.dataclass(frozen=True)
 class TorchPeer:
-    """A rival that takes PyTorch and its arrays, and is timed only where JAX's device is a GPU that PyTorch has too.
+    """A rival that takes PyTorch and its arrays, and is timed only if PyTorch has JAX's GPU too.
 
-    PyTorch sorts few unsigned types, so those are given to it as signed ones: its result is not compared with ours.
+    PyTorch sorts few unsigned types, so it gets those as signed ones: its result is not compared with ours.
 
     Args:
       function: takes the module `torch`, then the arrays.
-      waits: whether the host waits for a size within the call, so that no CUDA graph can have it.
+      waits: whether the host waits for a size within the call, which excludes CUDA graphs.
     """
 
     function: Callable[..., Any]
@@ -40,15 +40,16 @@ class Case:
 
     Args:
       family: name of the module.
-      name: what sets the row apart in its family.
-      inputs: `(rng, scale)` to a tuple of NumPy or JAX arrays; sizes are `int(2**26 * scale)` and so on: scale 1 is the
-        size of the published figures, on a GPU; less on a CPU. Rows that share this function share the arrays.
+      name: distinguishes the row within its family.
+      inputs: a function from `(rng, scale)` to a tuple of NumPy or JAX arrays. Sizes are `int(2**26 * scale)` and so
+        on: scale 1 is the size of the published figures, on a GPU; less on a CPU. Rows that share this function share
+        the arrays.
       ours: jittable, takes the inputs.
       peers: rivals by name, jittable with the same inputs, or a `HostPeer` or a `TorchPeer`.
-      bytes: of the floor: each input read once and each output written once, from the input arrays.
+      bytes: the fewest possible, with each input read once and each output written once, from the input arrays.
       must_reach: milliseconds on an H200 at scale 1.
-      aim: the same, for the ambitious.
-      agree: whether a rival's result is ours; the default is exact equality of the arrays.
+      aim: the same, more ambitious.
+      agree: whether a rival's result equals ours; the default is exact equality of the arrays.
       x64: run with 64-bit types.
     """
 
@@ -89,7 +90,7 @@ def equal(ours: Any, theirs: Any) -> bool:
 
 
 def agree_counted(ours: Any, theirs: Any) -> bool:
-    """Equality of results whose last array is the number of live items: what lies past it is anything."""
+    """Equality of results whose last array is the number of live items; items past it may be anything."""
     *ours_arrays, count = jax.tree.leaves(ours)
     *theirs_arrays, their_count = jax.tree.leaves(theirs)
     live = int(count.reshape(()))

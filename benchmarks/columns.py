@@ -23,7 +23,7 @@ ONE_KEY = {"keys": 3.34, "pairs": 5.17, "indices": 5.13}  # milliseconds that 2^
 
 
 def lax_sort(columns: Sequence[jax.Array], descending: Sequence[bool], *values: jax.Array) -> list[jax.Array]:
-    """Columns, and values that belong to them, by lax.sort; those of descending order are turned over for it."""
+    """Columns, and their values, by lax.sort, which gets descending ones negated."""
 
     def turned(arrays: Sequence[jax.Array]) -> list[jax.Array]:
         pairs = zip(arrays, descending, strict=True)
@@ -35,9 +35,9 @@ def lax_sort(columns: Sequence[jax.Array], descending: Sequence[bool], *values: 
 
 @functools.cache
 def _inputs(columns: tuple[str, ...], values: str, n: int) -> Any:
-    """Columns, their positions, and the first two columns as one key where they are words.
+    """Columns, their positions, and the first two columns as one key if they are uint32.
 
-    `values`: "random", "1,000 values" in each, or "two values" in the first, which differ in all digits.
+    `values`: "random", "1,000 values" in each column, or "two values" in the first, which differ in all digits.
     """
 
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
@@ -54,7 +54,7 @@ def _inputs(columns: tuple[str, ...], values: str, n: int) -> Any:
 
 
 def _equal(ours: Any, theirs: Any) -> bool:
-    """Exact equality, of two columns with one key too."""
+    """Exact equality, also of two columns with one key."""
     words = []
     for x in jax.tree.leaves(theirs):
         is_key = x.dtype == jnp.uint64
@@ -67,7 +67,7 @@ def _case(form: str, columns: tuple[str, ...], values: str = "random", exponent:
     descending = tuple(column.endswith("descending") for column in columns)
 
     def taken(sort: Callable[..., Any], argsort: Callable[..., Any]) -> Callable[..., Any]:
-        """What a form takes of keys and positions."""
+        """The operands of a form: keys, or keys and positions."""
         return {"keys": lambda keys, _: sort(keys), "pairs": sort, "indices": lambda keys, _: argsort(keys)}[form]
 
     ours = taken(

@@ -1,4 +1,4 @@
-"""Corners: types, lengths and layouts where the time of an operation once did not follow its bytes."""
+"""Corners: types, lengths and layouts for which an operation's time was once not proportional to its bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["CASES"]
 
 ITEMS = 2**24
 LEAST_ROWS = 8
-INTO_ZEROS = 0.29  # ms, of 2^26 items, must reach
+INTO_ZEROS = 0.29  # ms for 2^26 items, must reach
 
 
 # ---- Scans of wide types, and of rows --------------------------------------------------------------------------------
@@ -27,7 +27,7 @@ INTO_ZEROS = 0.29  # ms, of 2^26 items, must reach
 
 @functools.cache
 def _items(dtype: str, length: int = 0) -> Callable[..., Any]:
-    """Items close to 1, whose products stay finite; in rows of some length where one is given."""
+    """Items close to 1, whose products stay finite; in rows of a given length, if any."""
 
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         rows = max(LEAST_ROWS, size_at(scale, ITEMS) // length) if length else 0
@@ -40,7 +40,7 @@ def _items(dtype: str, length: int = 0) -> Callable[..., Any]:
 
 
 def _first_least(x: jax.Array, *, largest: bool = False) -> jax.Array:
-    """XLA's way to the index of the first least, or greatest, item up to each."""
+    """The index of the first minimum, or maximum, up to each item, in plain JAX."""
 
     def first(a: Any, b: Any) -> Any:
         takes_later = b[0] > a[0] if largest else b[0] < a[0]
@@ -72,7 +72,7 @@ def _scan_case(op: str, dtype: str, xla: Callable[..., Any], must_reach: float, 
 
 @functools.cache
 def _even_intervals(length: int, items: int) -> Callable[..., Any]:
-    """Items, offsets of intervals of this length, their places in random order, and the place of each item."""
+    """Items, offsets of intervals of this length, their positions in random order, and the position of each item."""
 
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         m = size_at(scale, items // length)
@@ -114,7 +114,7 @@ def _interval_cases(length: int, items: int = ITEMS) -> list[Case]:
 
 
 def _into_zeros(name: str, ours: Callable[[Intervals, jax.Array], jax.Array]) -> Case:
-    """Moves into an array that the program fills: it should not be copied first. 2^26 items."""
+    """Moves into an array that the program fills, which should not be copied first. 2^26 items."""
 
     def call(*inputs: Any) -> Any:
         of = Intervals(*inputs)
@@ -135,7 +135,7 @@ def _into_zeros(name: str, ours: Callable[[Intervals, jax.Array], jax.Array]) ->
 
 
 def _zipf(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-    """Keys, heads of segments of Zipf lengths, up to an eighth of all, and the segment of each item."""
+    """Keys, heads of segments of Zipf lengths, up to an eighth of all items, and the segment of each item."""
     n = size_at(scale, ITEMS)
     ends = np.cumsum(np.minimum(rng.zipf(1.5, n // 30 + 1), n // 8 + 1))
     heads = np.append(0, ends[ends < n]).astype(np.int32)

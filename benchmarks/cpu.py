@@ -1,7 +1,7 @@
-"""What is asked of the CPU kernels: `python -m benchmarks --cpu` holds each row against its rival.
+"""Goals of the CPU kernels: `python -m benchmarks --cpu` compares each row with its rival.
 
-Data are made once, both sides are jitted, and each figure is the least of several calls: a call by itself, as a program
-on a CPU makes it. A row fails where the sides disagree or the rival is not slower by the factor asked for.
+Data are made once, both sides are jitted, and each figure is the shortest of several calls, each in its own program. A
+row fails if the sides disagree, or if the rival is not slower by the required factor.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Row:
 
     Args:
       name: what is measured.
-      factor: how many times as fast as the rival.
+      factor: how many times as fast as the rival it must be.
       inputs: from a random generator to the arrays.
       ours, rival: jittable, of the same inputs.
       agree: whether the results are the same.
@@ -191,7 +191,7 @@ def _least_ms(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[f
 
 
 def main(texts: Sequence[str]) -> int:
-    """Prints the rows whose name holds one of the texts; 1 where one fails."""
+    """Prints the rows whose name contains one of the texts; returns 1 if one fails."""
     failed = 0
     for row in ROWS:
         if texts and not any(text.lower() in row.name.lower() for text in texts):

@@ -1,7 +1,7 @@
-"""What a call outside of jit costs beside its compiled peer of JAX: of 3 items, where work is nothing, and of 1,000.
+"""The cost of a call outside of jit beside its compiled JAX counterpart, for 3 items, where work is nothing, and 1,000.
 
-The operands are arrays of JAX, or what a notebook has (`host`): NumPy's 64-bit arrays and Python's numbers. Times are
-microseconds of CPU time, of all threads, for a call that is waited for: medians of five processes, best of a process.
+The operands are JAX arrays, or those of a notebook (`host`): NumPy's 64-bit arrays and Python numbers. Times are
+microseconds of CPU time, over all threads, for a call that is waited for: medians of five processes, the best of each.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Call = Callable[[], Any]
 
 
 def _calls(n: int) -> dict[str, tuple[Call, Call]]:
-    """Each call, and its peer."""
+    """Each call, and its counterpart."""
     keys, reals = jnp.arange(n, dtype=jnp.int32), jnp.asarray(np.random.default_rng(1).random(n, np.float32))
     host, rows = np.arange(n), jnp.ones((n, 2))
     heads, lengths, keep = keys[::2], jnp.ones((n,), jnp.int32), reals > 0.5
@@ -82,7 +82,7 @@ def _calls(n: int) -> dict[str, tuple[Call, Call]]:
 
 
 def _microseconds(call: Call) -> float:
-    """CPU time of a call, the least of some samples."""
+    """CPU time of a call, the smallest of some samples."""
     samples = []
     for _ in range(SAMPLES + 1):
         before = time.process_time()
@@ -97,7 +97,7 @@ def _times() -> list[list[float]]:
 
 
 def main() -> int:
-    """Prints each call's time beside that of its peer."""
+    """Prints each call's time beside that of its counterpart."""
     if sys.argv[-1] == "--one-process":
         print(json.dumps(_times()))
         return 0

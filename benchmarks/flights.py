@@ -11,7 +11,7 @@ import numpy as np
 
 __all__ = ["KEYS", "key_codes", "read", "tables"]
 
-# What joins the flights with each of the other tables.
+# The columns that join the flights with each of the other tables.
 KEYS = {"weather": ["year", "month", "day", "hour", "origin"], "planes": ["tailnum"]}
 COLUMNS = {
     "flights": [*KEYS["weather"], "tailnum"],
@@ -38,7 +38,7 @@ def tables() -> dict[str, Any]:
 
 
 def key_codes(other: str) -> tuple[np.ndarray, np.ndarray]:
-    """The keys of the flights and of the other table as integers, equal where all of the key's columns are."""
+    """The keys of the flights and of the other table as integers, equal if all of the key's columns are."""
     import pandas as pd  # noqa: PLC0415
 
     columns = KEYS[other]

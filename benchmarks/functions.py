@@ -1,4 +1,4 @@
-"""Python functions as operators: what a built-in operator takes is a rival of the same operator as a function."""
+"""Python functions as operators, with the built-in operator as a rival of the same operator as a function."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _segments(mean: int) -> Callable[..., tuple[Any, ...]]:
 
 
 def _rationals(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-    """Numerators, denominators, and a number of each, whose products fit int32."""
+    """Numerators and denominators, and a number for each, whose products fit int32."""
     n = size_at(scale, 2**24)
     parts = [jax.random.randint(random_key(rng), (n,), 1, 30_000, jnp.int32) for _ in range(2)]
     return *parts, jnp.arange(n, dtype=jnp.int32)

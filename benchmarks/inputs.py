@@ -1,4 +1,4 @@
-"""Random inputs, made on the device: the host would take seconds for each."""
+"""Random inputs, made on the device, as the host would take seconds for each."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def row_ids(heads: np.ndarray, n: int) -> jax.Array:
 
 
 class Intervals(NamedTuple):
-    """Intervals of uniform lengths, to be taken from and put to places in random order."""
+    """Intervals of uniform lengths, with sources and targets in random order."""
 
     x: Any  # [n] uint32
     values: Any  # [m] uint32
@@ -77,7 +77,7 @@ class Intervals(NamedTuple):
 
 @functools.cache
 def ragged_intervals(mean: int) -> Callable[[np.random.Generator, float], Intervals]:
-    """The inputs of the rows on intervals of this mean length, made by one function, so that the rows share them."""
+    """The inputs of rows on intervals of this mean length, made by one function, so that the rows share them."""
 
     def make(rng: np.random.Generator, scale: float) -> Intervals:
         n = size_at(scale)

@@ -21,7 +21,7 @@ FIGURES = {
     5: {"expand": (0.16, 0.11), "gather": (0.44, 0.35), "move": (1.2, 0.6)},
     100: {"expand": (0.11, 0.08), "gather": (0.22, 0.16), "move": (0.30, 0.2)},
 }
-WIDE_ELEMENTS = 64  # float32, 256 bytes a row
+WIDE_ELEMENTS = 64  # float32, 256 bytes per row
 
 
 def _sources(of: Intervals, starts: Any) -> Any:

@@ -48,7 +48,7 @@ def _flights(other: str) -> Any:
 def _slots(keys: str, a: Any, b: Any) -> int:
     if keys == "hot":
         return min(HOT, max(1, a.size // 5)) ** 2
-    # spread keys make one row an item, give or take 1.7 roots of their number
+    # spread keys make one row per item, plus or minus 1.7 square roots of their number
     return a.size + 10 * math.isqrt(a.size) + (b.size if keys in ("weather", "planes") else 0)
 
 

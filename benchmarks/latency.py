@@ -1,4 +1,4 @@
-"""What a jitted chain of small calls costs, recorded into a command buffer (a CUDA graph) and not.
+"""The cost of a jitted chain of small calls, with and without recording it into a command buffer (a CUDA graph).
 
 The setting is read when XLA compiles, so both are programs of this one process.
 """
@@ -20,7 +20,7 @@ NO_COMMAND_BUFFERS = {"xla_gpu_enable_command_buffer": "", "xla_gpu_graph_min_gr
 
 
 def main(options: argparse.Namespace) -> int:
-    """Prints microseconds a chain: waited for one by one, and queued 20 deep."""
+    """Prints microseconds per chain: waited for one by one, and queued 20 deep."""
     scale = options.scale or SMALL_SCALE
     runner = Runner(scale, options.repeat)
     print(f"{runner.device.device_kind}: a chain of {options.calls} calls, microseconds a chain, scale {scale:g}")
@@ -28,7 +28,7 @@ def main(options: argparse.Namespace) -> int:
     failed = False
     for case in options.cases:
         if not options.match and case.family in seen:
-            continue  # the first row of each family stands for it
+            continue  # the first row of each family represents it
         seen.add(case.family)
         try:
             with jax.enable_x64(case.x64):
@@ -38,7 +38,7 @@ def main(options: argparse.Namespace) -> int:
                 if not runner.on_cpu:
                     plain = compile_program(case.ours, [inputs] * options.calls, NO_COMMAND_BUFFERS)
                     parts.append(chain_times(plain))
-        except Exception as error:  # the next row shall run
+        except Exception as error:  # the next row must run
             print(f"{case.row}: {type(error).__name__}: {str(error).splitlines()[0][:300]}")
             failed = True
             continue

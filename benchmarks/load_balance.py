@@ -14,7 +14,7 @@ from benchmarks.inputs import Intervals, ragged_intervals
 
 __all__ = ["CASES"]
 
-# Mean work count of an object; milliseconds: must reach, aim.
+# By mean work count of an object: milliseconds (must reach, aim for).
 FIGURES = ((5, 0.14, 0.09), (100, 0.10, 0.075))
 
 

@@ -18,7 +18,7 @@ __all__ = ["CASES"]
 
 FIGURES = ((25, 1.1, 0.6), (4096, 1.3, 0.7), (2**20, 1.9, 1.2))  # width, milliseconds: must reach, aim
 
-CELLS = 128  # cells along each side of the particles' box: 32 particles a cell at full size
+CELLS = 128  # cells along each side of the particles' box: 32 particles per cell at full size
 STEP = 0.1  # standard deviation of a particle's move, in cells
 
 

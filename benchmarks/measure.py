@@ -30,7 +30,7 @@ QUEUED_MS = 20.0
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-    """Milliseconds a call."""
+    """Milliseconds per call."""
 
     median: float
     least: float

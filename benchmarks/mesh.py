@@ -1,7 +1,7 @@
 """The operations over a mesh axis: all devices of the default platform beside one of them, on the same global arrays.
 
-One device has the whole array, each of several an equal part. Both results are compared before they are timed. Memory
-is what XLA plans for a device, as a multiple of what the device is given.
+One device has the whole array, several have an equal part each. Both results are compared before they are timed. Memory
+is the amount that XLA plans for a device, as a multiple of the device's operands.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["main"]
 
 AXIS = "devices"
 FULL_SIZE = 2**28
-# A program over several devices takes the host up to half a millisecond.
+# The host takes up to half a millisecond for a program over several devices.
 SHORT_MS = 1.0
 CALLS = 8
 
@@ -36,12 +36,12 @@ def _equal(one: np.ndarray, several: np.ndarray) -> bool:
 
 
 def _equal_sums(one: np.ndarray, several: np.ndarray) -> bool:
-    """What a device has of these results is not the global result's equal part."""
+    """The results whose distribution over devices is not into equal parts."""
     return one.sum(dtype=np.int64) == several.sum(dtype=np.int64)
 
 
 def _equal_rows(one: np.ndarray, several: np.ndarray) -> bool:
-    """The same of indices, with -1 behind them."""
+    """The same for indices, followed by -1."""
     return _equal_sums(one[one >= 0], several[several >= 0])
 
 
@@ -50,14 +50,14 @@ class Row:
     """A call on the global arrays.
 
     Attributes:
-      call: the operation, over `axis_name` where that is given.
-      make: the global arrays, by a generator and their length.
-      xla: what JAX has for one device, if anything.
+      call: the operation, over `axis_name` if given.
+      make: makes the global arrays from a generator and their length.
+      xla: JAX's implementation for one device, if there is one.
       heads: whether the last array holds heads, of which each device gets its own.
       shared: whether the result is the same on all devices.
-      agree: whether an array of the result is the same on one device and on several.
-      prepare: what several devices make of the arrays before the clock runs.
-      must: what four H200s have to reach at scale 1, in milliseconds, or in times the speed of one.
+      agree: whether an array of the result on one device equals that on several.
+      prepare: transforms the arrays on several devices before the clock runs.
+      must: the target of four H200s at scale 1, in milliseconds, or as a speed-up over one.
     """
 
     call: Callable[..., Any]
@@ -107,7 +107,7 @@ def _align(a: jax.Array, b: jax.Array, **named: Any) -> tuple[jax.Array, ...]:
 
 
 def _counts(counts: tuple[jax.Array, ...], a: str = "a_count", b: str = "b_count") -> dict[str, Any]:
-    """What an operation is told about arrays that `_align` made; on one device nothing was aligned."""
+    """The arguments for arrays that `_align` made; on one device nothing was aligned."""
     return {a: counts[0][0], b: counts[1][0], "aligned": True} if counts else {}
 
 
@@ -125,7 +125,7 @@ def _aligned_intersection(a: jax.Array, b: jax.Array, *counts: jax.Array, **name
 
 
 def _aligned_join(a: jax.Array, b: jax.Array, *counts: jax.Array, **named: Any) -> Any:
-    # The slots of aligned arrays are those of both; the rows are as many as without them.
+    # Aligned arrays have the slots of both; the number of rows is the same as without.
     size = a.shape[0] if counts else a.shape[0] * 2
     return mgpu.join(a, b, size=size, **_counts(counts), **named)[:2]
 
@@ -139,12 +139,12 @@ def _runs(rng: np.random.Generator, n: int) -> tuple[np.ndarray, ...]:
 
 
 def _ids(ids: int | None) -> Callable[[np.random.Generator, int], tuple[np.ndarray, ...]]:
-    """Items of so many ids; None are a thirtieth as many as items."""
+    """Items with this many ids. None means a thirtieth of the number of items."""
     return lambda rng, n: (*_integers(rng, n), rng.integers(0, ids or n // 30, n, dtype=np.int32))
 
 
 def _reduce_by_id(ids: int | None) -> Callable[..., Any]:
-    """Sums of as many ids as `_ids` gives, on one device or dealt out."""
+    """Sums for the ids of `_ids`, on one device or distributed."""
 
     def call(x: jax.Array, of_items: jax.Array, **named: Any) -> jax.Array:
         devices = jax.lax.axis_size(AXIS) if named else 1
@@ -169,7 +169,7 @@ def _stable_pairs(keys: jax.Array, values: jax.Array) -> Any:
 
 SEGMENTS = _segments(300)
 
-# Rows of the same arrays follow each other: these are made once.
+# Rows with the same arrays are consecutive, so these are made once.
 ROWS = {
     "sort uint32": Row(mgpu.sort, _keys, jax.lax.sort, must="3.0 ms"),
     "mergesort uint32": Row(mgpu.mergesort, _keys),
@@ -223,7 +223,7 @@ ROWS = {
 
 
 def main(scale: float, repeats: int, match: list[str]) -> int:
-    """Prints milliseconds on one device and on all; 1 where they disagree, or no row is asked for."""
+    """Prints milliseconds on one device and on all; returns 1 if they disagree, or if no row was selected."""
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), (AXIS,), axis_types=(AxisType.Auto,))
     n = size_at(scale, FULL_SIZE) // (64 * len(devices)) * 64 * len(devices)
@@ -259,8 +259,8 @@ def main(scale: float, repeats: int, match: list[str]) -> int:
 
 
 def _time(call: Callable[..., Any], program: Program, repeats: int) -> float:
-    """Milliseconds of a call, by several in a program where the host would not keep up with the devices."""
-    # Collectives of CPU devices stop for good where more programs are under way than there are threads.
+    """Milliseconds of a call, with several per program if the host would not keep up with the devices."""
+    # Collectives of CPU devices hang if more programs are in flight than there are threads.
     waiting = jax.default_backend() == "cpu"
     once = time_program(program, repeats, waiting=waiting).median
     if waiting or once > SHORT_MS:
@@ -269,7 +269,7 @@ def _time(call: Callable[..., Any], program: Program, repeats: int) -> float:
 
 
 def _memory(program: Program) -> float:
-    """What a device needs for operands, results and in between, as a multiple of its operands."""
+    """The memory of a device for operands, results and temporaries, as a multiple of its operands."""
     plan = program.run.memory_analysis()  # type: ignore[attr-defined]
     needed = plan.argument_size_in_bytes + plan.output_size_in_bytes + plan.temp_size_in_bytes
     return needed / plan.argument_size_in_bytes

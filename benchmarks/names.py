@@ -1,7 +1,7 @@
 """Functions of `jax_mgpu.numpy` and `jax_mgpu.ops` beside those of JAX: `python -m benchmarks.names [TEXT ...]`.
 
-A row is a function, jitted, on arrays of one shape. Both sides take turns, and the least time of each counts. Where a
-name calls JAX's function the row says so: both sides are one program. A row fails where JAX is faster by more than 5%.
+A row is a jitted function on arrays of one shape. Both sides take turns, and the shortest time of each counts. If a
+name calls JAX's function, the row says so: both sides are one program. A row fails if JAX is faster by more than 5%.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import jax_mgpu.ops
 
 __all__ = ["main"]
 
-SECONDS = 0.15  # for a side of a row
+SECONDS = 0.15  # per side of a row
 SLOWER = 1.05
 SHAPES: list[tuple[int, ...]] = [(256,), (1024,), (2**14,), (2**20,), (1024, 8), (4096, 64), (64, 2**14)]
 
@@ -40,7 +40,7 @@ class _Ours:
 
 
 def _call(name: str, *arguments: Any, **options: Any) -> Callable[[Any], Callable[..., Any]]:
-    """A function of some arrays, by a name of JAX, with further arguments."""
+    """A function of some arrays, by its name in JAX, with further arguments."""
     return lambda names: lambda *arrays: getattr(names, name)(*arrays, *arguments, **options)
 
 
@@ -115,7 +115,7 @@ def _least_ms(functions: Sequence[Callable[..., Any]], arguments: Sequence[Any])
 
 
 def main(texts: Sequence[str]) -> int:
-    """Prints a row for each function and shape whose name holds one of the texts; 1 where JAX is faster."""
+    """Prints a row for each function and shape whose name contains one of the texts; returns 1 if JAX is faster."""
     slower = 0
     print("| function | ms | JAX's | times as fast |\n|---|--:|--:|--:|")
     for name, of, given in _rows():

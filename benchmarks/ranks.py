@@ -17,7 +17,7 @@ __all__ = ["CASES"]
 
 def _rows(rows: int, length: int) -> Any:
     def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-        """A batch of rows, at scale 1 of this many and this long."""
+        """A batch of rows; at scale 1, of this number and length."""
         shape = (max(1, int(rows * min(1, scale * 64))), size_at(min(1, scale * 64), length))
         return (random_keys(rng, shape[0] * shape[1], "float32").reshape(shape),)
 
@@ -26,7 +26,7 @@ def _rows(rows: int, length: int) -> Any:
 
 def _ascending(rows: int, length: int) -> Any:
     def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-        """Rows of which each item is better than all before it."""
+        """Rows in which each item is better than all before it."""
         return (jnp.sort(_rows(rows, length)(rng, scale)[0], axis=-1),)
 
     return inputs
@@ -81,7 +81,7 @@ def _torch_softmax(torch: Any, x: Any, heads: Any, ids: Any) -> Any:
 
 
 def _ids(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-    """Ids of 1,000 in no order."""
+    """Random ids below 1,000."""
     return (jax.random.randint(random_key(rng), (size_at(scale, 2**24),), 0, 1000),)
 
 

@@ -20,7 +20,7 @@ __all__ = ["CASES"]
 FULL_SCAN = 2**27
 DTYPES = ("int32", "float32", "bfloat16")
 
-# Mean length; milliseconds: must reach, aim.
+# By mean length: milliseconds (must reach, aim for).
 SEGMENTED_FIGURES: tuple[tuple[int, float | None, float | None], ...] = (
     (4, 0.25, 0.12),
     (30, None, None),
@@ -34,7 +34,7 @@ SEGMENTED_FIGURES: tuple[tuple[int, float | None, float | None], ...] = (
 
 @functools.cache
 def numbers(dtype: str) -> Callable[..., tuple[Any, ...]]:
-    """2^27 items of a type, the same arrays for every row of it."""
+    """2^27 items of a type; every row of the type shares the arrays."""
 
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         n = size_at(scale, FULL_SCAN)
@@ -159,7 +159,7 @@ def _empty_segments_case() -> Case:
 
 
 def _by_key_case(shortening: int) -> Case:
-    """The rival writes the runs alone; the caller of ours gives the size, that of the keys or a closer bound."""
+    """The rival writes only the runs; our caller gives the size, that of the keys or a closer bound."""
 
     def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         n = size_at(scale)
@@ -177,9 +177,9 @@ def _by_key_case(shortening: int) -> Case:
     )
 
 
-# Of rows: type; milliseconds to reach and to aim at, where they lie in the order of their segments and shuffled.
+# By type of rows: milliseconds (must reach, aim for), for rows in the order of their segments and shuffled.
 ROW_FIGURES = {"bfloat16": ((0.085, 0.072), (0.25, 0.15)), "float32": ((0.15, 0.145), (0.32, 0.22))}
-# Of 2^27 float32: elements of a row, and segments. All are to take as long, but for a third of it.
+# For 2^27 float32: elements of a row, and segments. All should take the same time, within a third.
 ROW_SHAPES = ((1, 20), (3, 10), (8, 0), (8, 20), (64, 10), (512, 0), (512, 16), (8192, 0), (8192, 12))
 
 
@@ -263,7 +263,7 @@ def _few_ids_case() -> Case:
 def _by_id_of_items_case(
     op: str, dtype: str, log_items: int, width: int, size: int, ids: str, must_reach: float | None, aim: float | None
 ) -> Case:
-    """Items by id; ids are uniform, skewed (Zipf's law of 1.2), or one alone."""
+    """Items by id; ids are uniform, skewed (Zipf's law of 1.2), or all the same."""
 
     def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         n = size_at(scale, 2**log_items // width)
@@ -290,7 +290,7 @@ def _by_id_of_items_case(
     )
 
 
-# Of float32: log of the items in all, width, ids; milliseconds: must reach, aim.
+# For float32: log of the number of items, width, ids; milliseconds (must reach, aim for).
 MAXIMA_BY_ID: tuple[tuple[int, int, int, str, float, float], ...] = (
     (25, 1, 5_000, "uniform", 0.076, 0.07),
     (25, 1, 5_000, "skewed", 0.076, 0.07),

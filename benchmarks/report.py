@@ -19,11 +19,11 @@ from benchmarks.runner import Outcome, Result, Runner
 
 __all__ = ["describe_run", "merge_files", "save", "saved_rows", "table"]
 
-CLOSE = 1.02  # times a rival: as fast
+CLOSE = 1.02  # times a rival's time: as fast
 
 
 def describe_run(runner: Runner, copy_rate: float) -> dict[str, Any]:
-    """Where, when and with what."""
+    """Describes where, when and with what a run was made."""
     device = runner.device
     built = peers.library
     return {
@@ -102,7 +102,7 @@ def row_record(result: Result, copy_rate: float, judged: bool) -> dict[str, Any]
 
 
 def save(folder: pathlib.Path, run: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
-    """Writes benchmarks.json anew, so that a run cut short leaves what it had."""
+    """Rewrites benchmarks.json, so that a run cut short keeps its rows."""
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / "benchmarks.json.part"
     unfinished.write_text(json.dumps({"run": run, "rows": list(rows)}, indent=1))
@@ -143,14 +143,14 @@ def table(run: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _behind(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """The rows that are slower than the fastest rival by more than 2%, the worst first."""
+    """The rows that are slower than the fastest rival by more than 2%, worst first."""
     fastest = [(min((peer["ratio"] or 9 for peer in row["peers"].values()), default=9), row) for row in rows]
     behind = sorted((pair for pair in fastest if 1 / pair[0] > CLOSE), key=lambda pair: pair[0])
     return [f"behind by {1 / ratio - 1:.0%}: {row_of(row)}" for ratio, row in behind]
 
 
 def row_failures(row: dict[str, Any]) -> list[str]:
-    """What raised or disagreed in a row."""
+    """The errors and disagreements of a row."""
     failures = []
     for name, outcome in {"ours": row["ours"], **row["peers"]}.items():
         if "error" in outcome:
@@ -190,6 +190,6 @@ def _ms(milliseconds: float) -> str:
 
 
 def merge_files(paths: Sequence[pathlib.Path]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The runs of several processes as one; the first describes them all."""
+    """The runs of several processes as one; the first one describes them all."""
     files = [json.loads(path.read_text()) for path in paths]
     return files[0]["run"], [row for file in files for row in file["rows"]]

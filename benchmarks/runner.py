@@ -1,4 +1,4 @@
-"""Runs rows: each rival once for the check, then all of them on the clock."""
+"""Runs rows: each rival once for the check, then all of them for timing."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from benchmarks.peers import NotBuilt
 __all__ = ["Outcome", "Result", "Runner", "all_cases", "grid_cases", "select"]
 
 CACHE_BYTES = 120 << 20  # twice the L2 of an H200
-MOST_SETS = 8  # input sets of a program of short calls
+MOST_SETS = 8  # of a program of short calls
 ROUNDS = 16  # of such a program
-TINY_MS = 0.02  # below this a call, four times as many calls
+TINY_MS = 0.02  # four times as many calls if one takes less
 CLOSE_TO = "NVIDIA H200"
 KEPT_BYTES = 2 << 30  # of inputs
-# We and the rivals whose quick timing is less than so many times ours are timed again as in all other rows.
+# Our side, and rivals whose quick timing is below this multiple of ours, are timed again as in all other rows.
 QUICK_RATIO = 1.1
-# Samples of a GPU that differ by more were disturbed, as those of a fifth of 615 rows by 18 processes. They are taken
-# again, at most so many times.
+# GPU samples that differ by more were disturbed, as in a fifth of 615 rows by 18 processes. They are taken again, at
+# most this often.
 DISTURBED = 0.2
 AGAIN = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class Pace:
-    """How long timings are.
+    """The lengths of timings.
 
     Args:
-      samples: a timing.
-      queued_ms: of work a sample.
-      short_ms: below this a call, several to a program.
+      samples: per timing.
+      queued_ms: of work per sample.
+      short_ms: a program makes several calls if one takes less.
       program_ms: of such a program; none where it has all rounds.
     """
 
@@ -54,9 +54,9 @@ class Pace:
     program_ms: float | None = None
 
     def rounds(self, call_ms: float) -> int:
-        """Of a program of short calls: one, or at least four.
+        """The rounds of a program of short calls: one, or at least four.
 
-        Two are a program without a loop. By them rows took half of what they take by 16.
+        Two rounds are a program without a loop. With them, rows took half of their time with 16.
         """
         if self.program_ms is None:
             return ROUNDS
@@ -64,13 +64,14 @@ class Pace:
         return 1 if rounds <= 1 else min(max(rounds, 4), ROUNDS)
 
 
-# Programs are long beside the host's 0.2 ms for each, and calls short for longer, as other processes keep it busy.
+# Programs are long compared with the host's 0.2 ms for each, and longer calls count as short, as other processes keep
+# it busy.
 QUICK = Pace(3, 4.0, 1.0, 2.0)
 
 
 @dataclasses.dataclass
 class Outcome:
-    """What became of one rival in one row: a timing, or why there is none."""
+    """The outcome of one rival in one row: a timing, or why there is none."""
 
     timing: Timing | None = None
     note: str | None = None  # not an error: not built, not on this device
@@ -100,7 +101,7 @@ class Result:
 
 
 def _modules() -> list[Any]:
-    folder = pathlib.Path(benchmarks.__file__).parent  # the library of rivals lies there too, and is no module
+    folder = pathlib.Path(benchmarks.__file__).parent  # the library of rivals is there too, and is not a module
     names = sorted(path.stem for path in folder.glob("*.py") if not path.stem.startswith("_"))
     return [importlib.import_module(f"benchmarks.{name}") for name in names]
 
@@ -116,7 +117,7 @@ def grid_cases() -> list[Case]:
 
 
 def select(cases: Iterable[Case], families: Sequence[str], texts: Sequence[str]) -> list[Case]:
-    """The rows of these families whose name holds one of the texts; all where none is given."""
+    """The rows of these families whose name contains one of the texts, or all rows without texts."""
     return [
         case
         for case in cases
@@ -134,10 +135,10 @@ class Runner:
     """Runs rows on the default device.
 
     Args:
-      scale: of the inputs.
-      repeats: samples a timing.
+      scale: scale of the inputs.
+      repeats: samples per timing.
       with_peers: whether to run the rivals.
-      quick: fewer and shorter samples, but of us and the rivals that come close.
+      quick: fewer and shorter samples, except of our side and close rivals.
       turn: entered while the device is in use.
     """
 
@@ -166,7 +167,7 @@ class Runner:
         return self.scale == 1 and self.device.device_kind == CLOSE_TO
 
     def copy_rate(self) -> float:
-        """Bytes a millisecond, read plus written, of a device-to-device copy of 2^28 bytes (2^25 on a CPU)."""
+        """Bytes per millisecond, read plus written, of a device-to-device copy of 2^28 bytes (2^25 on a CPU)."""
         x = jnp.zeros(2 ** (23 if self.on_cpu else 26), jnp.float32) + 1
         program = compile_program(jnp.copy, [(x,)])
         return 2 * array_bytes(x) / self._timing(program).median
@@ -242,13 +243,13 @@ class Runner:
 
     @contextlib.contextmanager
     def _guard(self, case: Case, outcome: Outcome) -> Iterator[None]:
-        """Turns what goes wrong into the outcome's note or error."""
+        """Turns exceptions into the outcome's note or error."""
         try:
             with jax.enable_x64(case.x64):
                 yield
         except NotBuilt as missing:
             outcome.note = str(missing)
-        except Exception as error:  # whatever it is, the next row shall run
+        except Exception as error:  # whatever it is, the next row must run
             outcome.error = _first_line(error)
 
     def _compile(
@@ -266,7 +267,7 @@ class Runner:
         return {name: program for name, program in compiled.items() if program is not None}
 
     def _check(self, case: Case, programs: dict[str, Program], outcomes: dict[str, Outcome]) -> None:
-        """Compares the results, ours first; without ours there is nothing to compare."""
+        """Compares the results with ours; without ours there is nothing to compare."""
         ours = None
         for name, program in list(programs.items()):
             if "" not in programs:
@@ -281,7 +282,7 @@ class Runner:
                 del programs[name]
 
     def _time(self, case: Case, side: Callable[..., Any], program: Program) -> Timing:
-        """Times one call a program, or several where one is too short."""
+        """Times one call per program, or several if one is too short."""
         timing = self._timing(program)
         if self.on_cpu or timing.median > self._pace.short_ms:
             return timing
@@ -313,7 +314,7 @@ class Runner:
                 outcomes[name].timing = self._timing(program)
 
     def _torch_peers(self, case: Case, peers: dict[str, Any], outcomes: dict[str, Outcome]) -> None:
-        """Rivals on PyTorch's arrays: on a GPU only, in a CUDA graph where a call is short and has no wait."""
+        """Rivals on PyTorch's arrays: on a GPU only, in a CUDA graph if a call is short and does not wait."""
         for name, peer in peers.items():
             if not isinstance(peer, TorchPeer):
                 continue
@@ -334,7 +335,7 @@ class Runner:
 
         @dataclasses.dataclass
         class Waiting:
-            """What jax.block_until_ready waits for."""
+            """The arrays that jax.block_until_ready waits for."""
 
             results: Any
 
@@ -359,7 +360,7 @@ class Runner:
 
 
 def _signed(x: jax.Array) -> jax.Array:
-    """Unsigned integers as signed ones of the same bits."""
+    """Unsigned integers as signed ones with the same bits."""
     if not jnp.issubdtype(x.dtype, jnp.unsignedinteger) or x.dtype.itemsize == 1:
         return x
     return jax.lax.bitcast_convert_type(x, f"int{8 * x.dtype.itemsize}")

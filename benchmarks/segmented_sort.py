@@ -16,7 +16,8 @@ from benchmarks.inputs import ragged_heads, random_keys, row_ids, size_at
 
 __all__ = ["CASES"]
 
-# Mean length; milliseconds for uniform and Pareto lengths: keys must reach, pairs must reach (the best rival); aim.
+# By mean length: milliseconds for uniform and Pareto lengths (keys must reach, pairs must reach (the best rival), aim
+# for).
 FIGURES = (
     (4, (0.68, 1.1), (1.21, 1.88), 0.4),
     (30, (0.84, 1.2), (1.38, 2.17), 0.5),

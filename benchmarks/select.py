@@ -23,7 +23,7 @@ def _half(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
 
 
 def _few_values(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-    """Keys of 100,000 values in no order."""
+    """Random keys of 100,000 values."""
     n = size_at(scale, 2**24)
     return (jax.random.randint(random_key(rng), (n,), 0, min(100_000, n)),)
 

@@ -1,7 +1,8 @@
 """Sort and argsort along the axes of a grid: types, forms, sizes, rows of a batch, and the order of the input.
 
-`CASES` leave all but one or two axes at their first value, and have short rows of any length; `GRID` is the whole, but
-for rows of one item. For these neither side has a kernel, as a test of `sort` asserts, and a clock would show noise.
+`CASES` leave all but one or two axes at their first value, and include short rows of any length; `GRID` is the full
+grid, except rows of one item. For these neither side has a kernel, as a test of `sort` asserts, and timings would be
+noise.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ DTYPES = (
 EXPONENTS = (26, 10, 14, 18, 20, 22, 24, 28)
 ROWS = (0, 6, 10, 16, 20)  # exponents
 ORDERS = ("random", "sorted", "few values", "nearly sorted")
-# Forms and types, and the lengths of their rows; in two sizes.
+# Forms and types, and the lengths of their rows, in two sizes.
 SHORT_ROWS = (
     ("keys", "uint8"),
     ("keys", "float32"),
@@ -39,11 +40,11 @@ SHORT_ROWS = (
     ("indices", "float64"),
 )
 LENGTHS = (4, 64, 128, 200, 256, 512)
-# The same of rows that a block sorts by digits, or merges.
+# The same for rows that a block sorts by digits or merges.
 BLOCK_ROWS = (("keys", "uint8"), ("keys", "uint16"), ("indices", "int8"), ("indices", "bfloat16"), ("pairs", "float16"))
 BLOCK_LENGTHS = (600, 1024, 2048, 4096, 8192, 16384)
 
-# Milliseconds for 2^26 random keys: must reach, aim.
+# Milliseconds for 2^26 random keys: must reach, aim for.
 FIGURES = {
     "keys uint32": (1.40, 1.0),
     "pairs uint32": (1.90, 1.5),
@@ -54,7 +55,7 @@ FIGURES = {
 
 @functools.cache
 def _inputs(dtype: str, exponent: int, rows: int, order: str, length: int | None) -> Any:
-    """Keys, and their positions as values: in 2^rows rows, or in rows of a length."""
+    """Keys, and their positions as values: in 2^rows rows, or in rows of a given length."""
 
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         items = max(1, size_at(scale, 2**exponent) >> rows) << rows
@@ -76,7 +77,7 @@ def _inputs(dtype: str, exponent: int, rows: int, order: str, length: int | None
 
 
 def _indices(sort: Callable[..., Any]) -> Callable[..., Any]:
-    """The indices alone."""
+    """Only the indices."""
     return lambda keys, values: sort(keys, values)[1]
 
 
@@ -134,7 +135,7 @@ def _case(
 
 
 def _axes() -> Iterator[tuple[Any, ...]]:
-    """What of a case is not the first value of its axis, but for the form."""
+    """The axes of a case that are not at their first value, except the form."""
     yield from ((dtype,) for dtype in DTYPES)
     yield from itertools.product(DTYPES[:4], EXPONENTS[1:])
     yield from itertools.product(DTYPES[:1], EXPONENTS[:1], ROWS[1:])

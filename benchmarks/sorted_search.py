@@ -1,4 +1,4 @@
-"""Sorted search: needles of every number against a haystack or segments of it, both directions, counts of equals."""
+"""Sorted search: any number of needles against a haystack or segments of it, both sides, counts of equal items."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _segments(dtype: str, mean: float, distribution: str, in_order: bool) -> Any
 
 
 def _xla_segmented(needles: Any, ids: Any, haystack: Any, heads: Any) -> Any:
-    """Binary searches of all needles, in step."""
+    """Binary searches of all needles in lockstep."""
     n = haystack.size
 
     def step(_: Any, bounds: Any) -> Any:

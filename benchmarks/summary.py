@@ -1,8 +1,8 @@
-"""The saved figures: a file a machine in benchmarks/results/, a line a row. Raw runs are added to it:
+"""The saved figures: one file per machine in benchmarks/results/, one line per row. This adds raw runs to it:
 
     python -m benchmarks.summary build/results --commit "$(git rev-parse --short HEAD)"
 
-A row keeps its last time, and of each rival the last time, so a run that leaves a rival out does not remove it. Times
+A row keeps its last time, and the last time of each rival, so a run that leaves a rival out does not remove it. Times
 are medians of device time in ms, rounded to four digits.
 """
 
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 __all__ = ["RESULTS", "Row", "add_run", "read", "write"]
 
 RESULTS = pathlib.Path(__file__).parent / "results"
-ENDING = {"benchmarks.json", "shapes.json"}  # what runs save
+ENDING = {"benchmarks.json", "shapes.json"}  # the files that runs save
 
 
 class Row(NamedTuple):
@@ -30,12 +30,12 @@ class Row(NamedTuple):
       suite: "rows" of `python -m benchmarks`, "grid" of --grid, "shapes" of --shapes.
       row: family and name, or operation and shape, with a slash between them.
       ours: milliseconds.
-      rivals: milliseconds of each that ran and does not disagree.
-      to_reach: the row's figure, in milliseconds, where the run was judged by it.
+      rivals: milliseconds of each rival that ran and agrees.
+      to_reach: the row's target in milliseconds, if the run was judged by it.
       card: the device.
       date: of ours, UTC.
       jax: its version.
-      commit: what was measured; empty where unknown.
+      commit: the measured commit; empty if unknown.
     """
 
     suite: str
@@ -91,7 +91,7 @@ def write(path: pathlib.Path, rows: Iterable[Row]) -> None:
 
 
 def add_run(rows: Sequence[Row], run: dict[str, Any], commit: str = "", usual: Collection[str] = ()) -> list[Row]:
-    """The rows with those of a raw run; rows of a family that are not among the usual ones belong to its grid."""
+    """The rows, updated by a raw run; rows of a family that are not among the usual ones belong to its grid."""
     if run["run"]["scale"] != 1:
         raise ValueError(f"summary: run: expected scale 1, got {run['run']['scale']}")
     known = {(row.suite, row.row): row for row in rows}
@@ -105,7 +105,7 @@ def add_run(rows: Sequence[Row], run: dict[str, Any], commit: str = "", usual: C
 
 
 def _measured(record: dict[str, Any], facts: tuple[str, str, str, str], usual: Collection[str]) -> Row | None:
-    """A record of a raw run as a row; None where it failed."""
+    """A record of a raw run as a row; None if it failed."""
     if "shape" in record:
         rivals = {} if record["xla_ms"] is None else {"XLA": record["xla_ms"]}
         return Row("shapes", f"{record['operation']}/{record['shape']}", record["ours_ms"], rivals, None, *facts)
@@ -128,7 +128,7 @@ def file_of(device: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Adds what runs have saved."""
+    """Adds saved runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=pathlib.Path, help="of raw runs; their subfolders too")
     parser.add_argument("--commit", default="", help="what was measured")

@@ -1,4 +1,4 @@
-"""Tables whose rows are in no order: joins, groups, and joins to the row before."""
+"""Unsorted tables: joins, groups, and joins to the previous row."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FEW_OBJECTS = 40
 
 
 def _half_match(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-    """Keys of two tables, each once in its table; every second one is in both."""
+    """Keys of two tables, distinct within each; every second one is in both."""
     n = size_at(scale)
     a = jax.random.permutation(random_key(rng), n).astype(jnp.int32)
     return a, jax.random.permutation(random_key(rng), n).astype(jnp.int32) + n // 2
@@ -35,7 +35,7 @@ def _groups(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
 
 
 def _lookups(rng: np.random.Generator, scale: float, rows: float) -> tuple[Any, ...]:
-    """Keys, a table of a share of their number, its keys in any order, and a column."""
+    """Keys, a table with a fraction of their number, its keys in any order, and a column."""
     n = size_at(scale)
     m = max(1, int(n * rows))
     keys = jax.random.randint(random_key(rng), (n,), 0, m, jnp.int32)
@@ -43,7 +43,7 @@ def _lookups(rng: np.random.Generator, scale: float, rows: float) -> tuple[Any, 
 
 
 def _times(rng: np.random.Generator, scale: float, objects: int = OBJECTS) -> tuple[Any, ...]:
-    """Sorted times of two tables, and which object each row is of."""
+    """Sorted times of two tables, and the object of each row."""
     n = size_at(scale)
     tables = []
     for rows in (n, max(1, n // 4)):
@@ -53,7 +53,7 @@ def _times(rng: np.random.Generator, scale: float, objects: int = OBJECTS) -> tu
 
 
 def _segments(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-    """Items, and where segments of 30 in the mean start."""
+    """Items, and the starts of segments of mean length 30."""
     n = size_at(scale)
     heads = jnp.sort(jax.random.randint(random_key(rng), (max(1, n // 30),), 0, n, jnp.int32))
     return jax.random.normal(random_key(rng), (n,)), heads

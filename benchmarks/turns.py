@@ -1,6 +1,6 @@
-"""Rows by several processes, which compile beside each other and take turns on the device: for thousands of rows.
+"""Rows by several processes, which compile concurrently and take turns on the device: for thousands of rows.
 
-Of a row whose calls are short, most time goes into the compilation of its programs.
+For rows of short calls, most of the time goes into compiling their programs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Turns", "command_of", "part_of", "run_parts", "visible_gpus"]
 
 
 class Turns:
-    """A file that a process locks while it uses the device; a process may come in again while it has its turn."""
+    """A lock file for the device; a process that holds it may acquire it again."""
 
     def __init__(self, path: pathlib.Path):
         self._file = path.open("w")
@@ -44,22 +44,22 @@ class Turns:
 
 
 def part_of(cases: Sequence[Case], part: int, parts: int) -> list[Case]:
-    """One of so many parts of the rows; neighbours that share their inputs stay together."""
+    """One part of the rows; neighbours that share their inputs stay together."""
     groups = [list(group) for _, group in itertools.groupby(cases, key=lambda case: case.inputs)]
     return [case for group in groups[part::parts] for case in group]
 
 
 def visible_gpus() -> list[str]:
-    """The names of the GPUs that the environment leaves; none where it leaves all."""
+    """The names of the GPUs that the environment selects; none if it selects all."""
     return [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
 
 
 def command_of(
     arguments: Sequence[str], part: int, processes: int, gpus: int, folder: pathlib.Path
 ) -> tuple[list[str], dict[str, str]]:
-    """What one process runs, and its environment: with several GPUs it sees one, and takes turns with that one's.
+    """The command of one process, and its environment: with several GPUs it sees one, and takes turns on that one.
 
-    All share what they compile, as the programs that make and compare arrays differ by shapes and types alone.
+    All share compiled programs, as those that make and compare arrays differ only by shapes and types.
     """
     environment = {
         **os.environ,
@@ -81,12 +81,11 @@ def run_parts(
     output: pathlib.Path | None,
     echo: Callable[[str], Any] = print,
 ) -> int:
-    """Runs `python -m benchmarks` with these arguments in so many processes, and prints and saves their rows as one.
+    """Runs `python -m benchmarks` with these arguments in several processes, and prints and saves their rows as one.
 
     An interrupt ends them all and saves the rows that they have.
 
-    Returns:
-      1 where a row or a process failed.
+    Returns: 1 if a row or a process failed.
     """
     with tempfile.TemporaryDirectory() as folder:
         outputs = [pathlib.Path(folder) / str(part) for part in range(processes)]

@@ -1,4 +1,4 @@
-"""The benchmarks page: what the saved figures say, and their tables."""
+"""Makes the benchmarks page: conclusions from the saved figures, and their tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.summary import Row
 
 HEAD = ("| row | jax_mgpu, ms | rivals, ms | fastest rival / ours | to reach, ms |", "|---|--:|---|--:|--:|")
 AHEAD = 1.1
-SHOWN = ("rows", "shapes")  # of a grid, with thousands of rows, the page has those that a rival wins
+SHOWN = ("rows", "shapes")  # a grid has thousands of rows; the page shows those that a rival wins
 
 
 def write(results: pathlib.Path, folder: pathlib.Path) -> None:
@@ -26,7 +26,7 @@ def write(results: pathlib.Path, folder: pathlib.Path) -> None:
 
 
 def headline(rows: Sequence[Row]) -> str:
-    """How a machine's rows stand to their rivals, in one sentence."""
+    """Compares a machine's rows with their rivals, in one sentence."""
     ratios = [row.ratio for row in rows if row.suite == "rows" and row.ratio is not None]
     first, median = sum(ratio >= 1 for ratio in ratios), statistics.median(ratios)
     return (
@@ -46,7 +46,7 @@ def losses(rows: Sequence[Row]) -> str:
 
 
 def machine(rows: Sequence[Row]) -> list[str]:
-    """What one machine's rows say, those that a rival wins, and the tables."""
+    """The conclusions from one machine's rows, those that a rival wins, and the tables."""
     card = rows[0].card
     suites = {suite: [row for row in rows if row.suite == suite] for suite in ("rows", "grid", "shapes")}
     parts = [f"## {card}\n", conclusions(suites), f"### {card}: a rival is faster\n", table(won(rows))]
@@ -64,7 +64,7 @@ def won(rows: Sequence[Row]) -> list[Row]:
 
 
 def conclusions(suites: dict[str, list[Row]]) -> str:
-    """A line a suite."""
+    """One line per suite."""
     lines = [
         "| suite | measured | rows | beside rivals | median of the fastest rival / ours | a rival is faster |"
         " by more than 2% | with a figure to reach | missed |",
@@ -91,7 +91,7 @@ def conclusions(suites: dict[str, list[Row]]) -> str:
 
 
 def is_missed(row: Row) -> bool:
-    """Whether the row takes longer than its figure."""
+    """Whether the row misses its target."""
     return row.to_reach is not None and row.ours > row.to_reach
 
 
@@ -101,7 +101,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def line(row: Row) -> str:
-    """A row of a table; what a rival wins is bold, and so is a figure that is missed."""
+    """A row of a table; rows that a rival wins, and missed targets, are bold."""
     rivals = ", ".join(f"{name} {ms:.4g}" for name, ms in sorted(row.rivals.items(), key=lambda pair: pair[1]))
     ratio = "" if row.ratio is None else f"{row.ratio:.3g}"
     to_reach = "" if row.to_reach is None else f"{row.to_reach:.4g}"

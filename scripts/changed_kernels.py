@@ -1,10 +1,10 @@
-"""Lists the kernels whose machine code differs between two built libraries: what a change can have made slower.
+"""Lists the kernels whose machine code differs between two built libraries: those that a change can have made slower.
 
     python scripts/changed_kernels.py ../before/jax_mgpu/libjax_mgpu_cuda.so jax_mgpu/libjax_mgpu_cuda.so
 
-A kernel is compared instruction by instruction. So rows of benchmarks whose kernels are all the same need no second
-run on a device. Both libraries are to be built by one compiler for one architecture. Needs cuobjdump, of the CUDA
-toolkit or of the Python package nvidia-cuda-cuobjdump, and nvdisasm beside it; a library takes a minute.
+A kernel is compared instruction by instruction. So benchmark rows whose kernels are all the same need no second run on
+a device. Both libraries must be built by one compiler for one architecture. It needs cuobjdump, from the CUDA toolkit
+or the Python package nvidia-cuda-cuobjdump, and nvdisasm beside it; a library takes a minute.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NAMESPACE = re.compile(r"(?:\w+|\(anonymous namespace\))::")
 
 
 def code_of(listing: Iterable[str]) -> dict[str, str]:
-    """A digest of each function's instructions, from what `cuobjdump -sass` prints."""
+    """A digest of each function's instructions, from the output of `cuobjdump -sass`."""
     digests: dict[str, hashlib._Hash] = {}
     for line in listing:
         if found := FUNCTION.match(line):
@@ -34,7 +34,7 @@ def code_of(listing: Iterable[str]) -> dict[str, str]:
 
 
 def code_in(library: pathlib.Path, cuobjdump: str) -> dict[str, str]:
-    """The same of a library's kernels."""
+    """The same for a library's kernels."""
     with subprocess.Popen([cuobjdump, "-sass", library], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         codes = code_of(process.stdout)
@@ -44,7 +44,7 @@ def code_in(library: pathlib.Path, cuobjdump: str) -> dict[str, str]:
 
 
 def differences(before: dict[str, str], after: dict[str, str]) -> dict[str, list[str]]:
-    """The functions by what became of them."""
+    """The functions by whether they are the same, changed, gone or new."""
     return {
         "same": [name for name, code in before.items() if after.get(name) == code],
         "changed": [name for name, code in before.items() if name in after and after[name] != code],
@@ -54,7 +54,7 @@ def differences(before: dict[str, str], after: dict[str, str]) -> dict[str, list
 
 
 def templates(functions: list[str]) -> collections.Counter[str]:
-    """How many functions come from each kernel template, by its name without namespaces and arguments."""
+    """The number of functions from each kernel template, by its name without namespaces and arguments."""
     named = subprocess.run(
         ["c++filt"], input="\n".join(functions), capture_output=True, text=True, check=True
     ).stdout.splitlines()

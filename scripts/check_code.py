@@ -1,4 +1,4 @@
-"""Fails where a function is too long, or too many parameters of the package are `Any`.
+"""Fails if a function is too long, or if too many parameters of the package are `Any`.
 
 python scripts/check_code.py
 """
@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 FUNCTION_LINES = 60  # of code, without comments, blank lines and docstrings
 KERNEL_LINES = 90  # in .cuh
 MOST_ANY = 0.05  # of the parameters
-# Kernels that are longer and wait for one walk over rows, or for a GPU to be split on.
+# Longer kernels. They wait for one walk over rows, or for a GPU on which to split them.
 LONG_KERNELS = {
     "group_search/kernels.cuh: search_parts": 125,
     "merge/kernels.cuh: merge_tiles": 106,
@@ -34,7 +34,7 @@ Found = tuple[str, int]
 
 
 def python_functions(path: pathlib.Path) -> Iterator[Found]:
-    """The functions of a module, and how many lines of code each has."""
+    """The functions of a module, and the lines of code of each."""
     text = path.read_text(encoding="utf-8")
     lines = text.splitlines()
     for node in ast.walk(ast.parse(text)):
@@ -47,7 +47,7 @@ def python_functions(path: pathlib.Path) -> Iterator[Found]:
 
 
 def cpp_functions(text: str) -> Iterator[Found]:
-    """The same of a file of C++: a block behind parentheses that is in no other function."""
+    """The same for a C++ file: a block after parentheses that is not inside another function."""
     text = re.sub(r'//[^\n]*|/\*.*?\*/|"(\\.|[^"\\\n])*"|\'(\\.|[^\'\\\n])\'', "", text, flags=re.DOTALL)
     text = re.sub(r"^#(.*\\\n)*.*$", "", text, flags=re.MULTILINE)  # preprocessor
     begin, blocks, name = 0, [False], ""
@@ -72,7 +72,7 @@ def cpp_functions(text: str) -> Iterator[Found]:
 
 
 def too_long() -> Iterator[str]:
-    """What has more lines than it may."""
+    """The functions that exceed their limit."""
     for path in sorted((ROOT / "jax_mgpu").rglob("*.py")):
         for name, lines in python_functions(path):
             if lines > FUNCTION_LINES:
@@ -87,7 +87,7 @@ def too_long() -> Iterator[str]:
 
 
 def parameters() -> tuple[int, int]:
-    """How many parameters the package has, and how many of them are `Any`, or another name for it."""
+    """The number of parameters of the package, and of those that are `Any`, or another name for it."""
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "jax_mgpu").rglob("*.py")]
     nodes = list(itertools.chain.from_iterable(map(ast.walk, trees)))
     names = {"Any"}

@@ -1,4 +1,4 @@
-"""Fails where the benchmarks, the documents or the source distribution have outgrown their limits.
+"""Fails if the benchmarks, the documents or the source distribution have outgrown their limits.
 
 Tables that a script writes into a document do not count.
 
@@ -31,7 +31,7 @@ def tracked(folder: str) -> list[pathlib.Path]:
 
 
 def source_distribution() -> int:
-    """Bytes of what pyproject.toml lets into it, as it is packed."""
+    """Bytes of the packed files that pyproject.toml includes."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["scikit-build"]
     left_out = [ROOT / name.strip("/") for name in settings["sdist"]["exclude"]]
     packed = io.BytesIO()

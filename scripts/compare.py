@@ -1,13 +1,13 @@
-"""Times the benchmark rows of two trees on one device, our side alone, and fails where the new one is slower.
+"""Times our side of the benchmark rows of two trees on one device, and fails if the new one is slower.
 
     git worktree add ../before HEAD~1 && (cd ../before && cmake ... && ninja ...)      # see CONTRIBUTING.md
     python scripts/compare.py ../before .
     python scripts/compare.py benchmarks/results/h200.csv .       # against what was saved, on a device like that one
 
-Each tree runs its own rows with its own kernels, family by family, first one tree, then the other. A row that is
-slower by more than --limit is measured again, with both trees in turn, and fails if the least of its medians still is.
-A file of saved figures (benchmarks/summary.py) stands for a tree. With --saved, rows are first compared with such a
-file, and only those that seem slower are measured in both trees.
+Each tree runs its own rows with its own kernels, family by family, first one tree, then the other. A row that is slower
+by more than --limit is measured again, with both trees in turns, and fails if the smallest of its medians is still
+slower. A file of saved figures (benchmarks/summary.py) can replace a tree. With --saved, rows are first compared with
+such a file, and only those that seem slower are measured in both trees.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AGAIN = 3
 
 
 def measure(tree: pathlib.Path, families: Sequence[str], rows: Sequence[str], repeats: int) -> dict[str, float]:
-    """Milliseconds by row; of the rows named, or of all in these families."""
+    """Milliseconds by row, for the named rows, or for all in these families."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "benchmarks", "--only-ours", "--families", ",".join(families)]
         command += ["--repeat", str(repeats), "--output", folder]
@@ -45,7 +45,7 @@ def measure(tree: pathlib.Path, families: Sequence[str], rows: Sequence[str], re
 
 
 def saved(file: pathlib.Path) -> dict[str, float]:
-    """Milliseconds by row, of those that `python -m benchmarks` runs without further options."""
+    """Milliseconds by row, for rows that `python -m benchmarks` runs without further options."""
     return {row.row: row.ours for row in summary.read(file) if row.suite == "rows"}
 
 
@@ -73,12 +73,12 @@ def slower_rows(pairs: dict[str, tuple[float, float]], limit: float) -> list[str
 
 
 def line(row: str, old: float, new: float) -> str:
-    """A row, its milliseconds in both trees, and by how much they differ."""
+    """A row, its milliseconds in both trees, and their relative difference."""
     return f"{row:72} {old:8.3f} {new:8.3f} {new / old - 1:+7.1%}"
 
 
 def main() -> int:
-    """Runs both trees; 1 where a row is slower, or is gone."""
+    """Runs both trees; returns 1 if a row is slower, or gone."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("before", type=pathlib.Path, help="a tree, or a file of saved figures")
     parser.add_argument("after", type=pathlib.Path)
@@ -121,7 +121,7 @@ def main() -> int:
                 was, now = pairs[row]
                 if row in remembered and row in old_again:
                     remembered.remove(row)
-                    was = old_again[row]  # what this device takes counts, not what was saved
+                    was = old_again[row]  # this device's time counts, not the saved one
                 pairs[row] = min(was, old_again.get(row, was)), min(now, new_again.get(row, now))
                 print(f"again {line(row, *pairs[row])}", flush=True)
     slower = slower_rows(pairs, options.limit)

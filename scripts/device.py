@@ -5,8 +5,8 @@
     python3 scripts/device.py --large --test-timeout 300
     python3 scripts/device.py --profile "merge/keys uint32"
 
-Everything runs in child processes with a time limit each, so that a hanging kernel or a device error costs one of them
-and not the rest. Logs, benchmarks.json and profiles go to --output.
+Everything runs in child processes, each with a time limit, so that a hanging kernel or a device error costs only one of
+them. Logs, benchmarks.json and profiles go to --output.
 """
 
 from __future__ import annotations
@@ -30,12 +30,11 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 SANITIZED_SCALE = 2.0**-12  # 16,384 items: a few tiles, since a checker slows kernels a hundredfold
-# Not the compilers that XLA starts, which can hang under a checker.
+# XLA starts compilers, which can hang under a checker, so these are left out.
 SANITIZER_OPTIONS = ["--target-processes", "application-only", "--show-backtrace", "no", "--print-limit", "0"]
-# What is known, by checker, program and kernel. racecheck does not follow bar.arrive, after which the copying warp of a
-# stream of tiles reads the ends of a run. Where keys or offsets are out of order, two threads write one word of shared
-# memory, of which either may stay, and where heads are, scratch memory is read that nobody wrote: what results is not
-# specified.
+# Known findings, by checker, program and kernel. racecheck does not follow bar.arrive, after which the copying warp of
+# a stream of tiles reads the ends of a run. If keys or offsets are out of order, two threads write one word of shared
+# memory, and either value may stay; if heads are, uninitialized scratch memory is read: the result is then unspecified.
 KNOWN = {
     ("racecheck", "merge"): {"merge_tiles"},
     ("racecheck", "sorted_search"): {"match_tiles", "search_tiles"},
@@ -43,22 +42,22 @@ KNOWN = {
     ("initcheck", "garbage"): {"merge_tiles", "plan_tiles"},
 }
 GARBAGE_SHARES = 6
-TEST_SHARE = 0.6  # of the time, at most
+TEST_SHARE = 0.6  # the largest share of the time
 
 
 class Clock:
-    """What is left of the time."""
+    """The remaining time."""
 
     def __init__(self, seconds: float):
         self.end = time.monotonic() + seconds
 
     def left(self) -> float:
-        """Seconds, at least one."""
+        """Seconds, but at least one."""
         return max(1.0, self.end - time.monotonic())
 
 
 def start(command: list[str], log: pathlib.Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    """Starts a command in a process group of its own; all it says goes to the log."""
+    """Starts a command in its own process group; its output goes to the log."""
     with log.open("wb") as stream:
         return subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True
@@ -66,7 +65,7 @@ def start(command: list[str], log: pathlib.Path, environment: dict[str, str]) ->
 
 
 def finish(process: subprocess.Popen[bytes], seconds: float) -> int | None:
-    """The exit status; None where the process had to be stopped: asked first, so that it can say what it has."""
+    """The exit status, or None if the process was stopped: first by SIGINT, so that it reports its results."""
     try:
         return process.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -80,17 +79,17 @@ def finish(process: subprocess.Popen[bytes], seconds: float) -> int | None:
 
 
 def run(command: list[str], log: pathlib.Path, environment: dict[str, str], seconds: float) -> int | None:
-    """Runs a command to its end or to the end of its time."""
+    """Runs a command until it ends or its time is up."""
     return finish(start(command, log, environment), seconds)
 
 
 def text_of(log: pathlib.Path) -> str:
-    """What a command said."""
+    """The output of a command."""
     return log.read_text(errors="replace") if log.exists() else ""
 
 
 def heading(title: str) -> None:
-    """The start of a part of the output."""
+    """Prints the start of a part of the output."""
     print(f"\n=== {title}", flush=True)
 
 
@@ -107,26 +106,26 @@ def child_environment(options: argparse.Namespace, **more: str) -> dict[str, str
 
 
 def test_files(families: list[str]) -> list[str]:
-    """The test files of these families; all where none is named."""
+    """The test files of these families; all if none is named."""
     if not families:
         return ["tests"]
     return [f"tests/test_{family}.py" for family in families if (ROOT / f"tests/test_{family}.py").exists()]
 
 
 def pytest_command(options: argparse.Namespace, files: list[str]) -> list[str]:
-    """Pytest with what there is of its plugins; a worker that hangs or loses its device is replaced by a fresh one."""
+    """Pytest with the available plugins; a worker that hangs or loses its device is replaced."""
     command = [sys.executable, "-m", "pytest", *files, "--long", "-v", "--tb=short", "-rfE", "--durations=8"]
     command += ["-p", "no:cacheprovider"]
     if options.tests_match:
         command += ["-k", options.tests_match]
-    if importlib.util.find_spec("pytest_timeout"):  # by thread: a signal does not reach what waits for the device
+    if importlib.util.find_spec("pytest_timeout"):  # by thread: a signal does not reach a waiting thread
         command += [f"--timeout={options.test_timeout:g}", "--timeout-method=thread"]
     else:
         print("pytest-timeout is missing: a hanging test takes all the tests' time")
     if importlib.util.find_spec("xdist"):
         command += ["-n", str(options.workers), f"--maxprocesses={options.workers}", "--dist=worksteal"]
         command += ["-p", "scripts.device_worker"]
-    else:  # without the options that pyproject.toml has for it
+    else:  # without the plugin's options in pyproject.toml
         command += ["-o", "addopts=--import-mode=importlib"]
     return command
 
@@ -154,7 +153,7 @@ def run_tests(options: argparse.Namespace, clock: Clock) -> bool:
 
 
 def run_large(options: argparse.Namespace, clock: Clock) -> bool:
-    """The tests of 2^32 + 17 items: those of bytes three at a time, then those whose results hold indices."""
+    """The tests of 2^32 + 17 items: those of bytes three at a time, then those with indices as results."""
     heading("2^32 + 17 items")
     environment = child_environment(options, JAX_MGPU_TEST_LARGE="1", XLA_PYTHON_CLIENT_ALLOCATOR="platform")
     with_indices = "indices or argmax or load or match"
@@ -171,7 +170,7 @@ def run_large(options: argparse.Namespace, clock: Clock) -> bool:
 def summary_of_tests(text: str) -> str:
     """The lines of pytest's output that matter."""
     lines = re.findall(r"^(?:FAILED|ERROR) .*$", text, re.MULTILINE)
-    if "short test summary" not in text:  # cut short: what was printed as the tests ended, and the last words
+    if "short test summary" not in text:  # cut short: the output as the tests ended, and the last lines
         lines += [f"FAILED {name}" for name in re.findall(r"^\[gw\d+\].*(?:FAILED|ERROR) (\S+)", text, re.MULTILINE)]
         lines += text[-1500:].splitlines() if not text.rstrip().endswith("=") else []
     lines = list(dict.fromkeys(line[:240] for line in lines))
@@ -184,7 +183,7 @@ def summary_of_tests(text: str) -> str:
 
 
 def benchmark_families(families: list[str]) -> list[str]:
-    """Those of these families that have rows; all where none is named."""
+    """The families among these that have rows; all if none is named."""
     from benchmarks.runner import all_cases
 
     known = list(dict.fromkeys(case.family for case in all_cases()))
@@ -192,7 +191,7 @@ def benchmark_families(families: list[str]) -> list[str]:
 
 
 def run_benchmarks(options: argparse.Namespace, clock: Clock) -> tuple[bool, str]:
-    """Runs the rows, a process a family; True and the table where nothing failed."""
+    """Runs the rows, one process per family; returns True and the table if nothing failed."""
     heading("benchmarks")
     from benchmarks import report
 
@@ -211,7 +210,7 @@ def run_benchmarks(options: argparse.Namespace, clock: Clock) -> tuple[bool, str
                 command += ["--scale", str(options.scale)]
             if options.only_ours:
                 command += ["--only-ours"]
-            # twice its share, so that one slow family may use what the quick ones leave
+            # twice its share, so that a slow family may use the time that fast ones leave
             seconds = min(clock.left() - 5, max(30.0, 2 * clock.left() / (len(families) - i)))
             status = run(command, folder / "log", child_environment(options), seconds)
             text = text_of(folder / "log")
@@ -250,7 +249,7 @@ def run_latency(options: argparse.Namespace, clock: Clock) -> bool:
 
 
 def sanitized_programs(options: argparse.Namespace) -> dict[str, list[str]]:
-    """What runs under each checker: our side of each row once, small, and every operation over garbage."""
+    """The programs under each checker: our side of each row once, small, and every operation over garbage."""
     rows = [sys.executable, "-m", "benchmarks", "--once", "--scale", str(SANITIZED_SCALE)]
     for text in options.match:
         rows += ["--match", text]
@@ -270,7 +269,7 @@ def run_sanitizers(options: argparse.Namespace, clock: Clock) -> bool:
     if shutil.which("compute-sanitizer") is None:
         print("compute-sanitizer is not on the path")
         return False
-    # Each array its own cudaMalloc, so that leaving it is an error; no graphs, so that kernels are seen one by one.
+    # Each array gets its own cudaMalloc, so that leaving it is an error; without graphs, kernels are seen one by one.
     environment = child_environment(
         options, XLA_PYTHON_CLIENT_ALLOCATOR="platform", XLA_FLAGS="--xla_gpu_enable_command_buffer="
     )
@@ -278,7 +277,7 @@ def run_sanitizers(options: argparse.Namespace, clock: Clock) -> bool:
     def check(job: tuple[str, str, list[str]]) -> tuple[str, str, int | None, str]:
         tool, name, program = job
         command = ["compute-sanitizer", "--tool", tool, *SANITIZER_OPTIONS]
-        if tool != "initcheck":  # which must see XLA's kernels write, too
+        if tool != "initcheck":  # which must also see XLA's kernels write
             command += ["--kernel-name", "kernel_substring=mgpu"]
         log = options.output / f"{tool}-{name}.log"
         seconds = clock.left() - 20
@@ -306,7 +305,7 @@ KERNEL = re.compile(r"(?:^| )at (?:void )?mgpu::(?:(?:\w+|<unnamed>)::)*(\w+)[<(
 
 
 def findings_of(text: str, allowed: set[str]) -> tuple[collections.Counter[str], collections.Counter[str]]:
-    """What a checker found in kernels of this project, and what of that is allowed; XLA's own kernels do not count."""
+    """A checker's findings in kernels of this project (not in XLA's), and which of these are allowed."""
     findings: collections.Counter[str] = collections.Counter()
     known: collections.Counter[str] = collections.Counter()
     for record in re.split(r"^=+ *$", text, flags=re.MULTILINE):
@@ -328,7 +327,7 @@ SHOWN_COLUMNS = "us, DRAM %, SM %, active warps %, registers, shared KB, conflic
 
 
 def run_profile(options: argparse.Namespace, clock: Clock) -> bool:
-    """Every kernel of one call under Nsight Compute: one line a launch, and the report for its viewer."""
+    """Every kernel of one call under Nsight Compute: one line per launch, and the report for its viewer."""
     heading(f"profile of {options.profile}")
     if shutil.which("ncu") is None:
         print("ncu is not on the path")
@@ -350,7 +349,7 @@ def run_profile(options: argparse.Namespace, clock: Clock) -> bool:
 
 
 def kernel_table(raw: str) -> str:
-    """One line a launch, from Nsight Compute's raw page."""
+    """One line per launch, from Nsight Compute's raw page."""
     begin = raw.find('"ID"')
     rows = list(csv.DictReader(io.StringIO(raw[begin:]))) if begin >= 0 else []
     if len(rows) < 2:
@@ -419,12 +418,12 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Runs what was asked for; 1 where something failed."""
+    """Runs what was requested; returns 1 if something failed."""
     options = parse()
     clock = Clock(options.seconds)
     options.output.mkdir(parents=True, exist_ok=True)
     options.output = options.output.resolve()
-    os.environ["JAX_PLATFORMS"] = "cpu"  # of this process, which only reads the rows' names
+    os.environ["JAX_PLATFORMS"] = "cpu"  # for this process, which only reads the rows' names
     sys.path.insert(0, str(ROOT))
 
     info = options.output / "info.log"

@@ -29,7 +29,7 @@ _lost = False
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Notes a report that speaks of a lost device."""
+    """Notes a report of a lost device."""
     global _lost  # noqa: PLW0603
     _lost |= report.failed and any(word in str(report.longrepr) for word in LOST)
 

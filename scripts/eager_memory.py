@@ -1,7 +1,7 @@
-"""Whether calls outside of `jit` leave memory behind: the size of the process over 10^4 calls of each of ten functions.
+"""Checks calls outside of `jit` for memory leaks: the size of the process over 10^4 calls of each of ten functions.
 
-NumPy's 64-bit arrays, numbers that change, batches, derivatives, and functions that are made anew for each call. The
-last ones compile each time, so there are fewer of them. `python scripts/eager_memory.py [--calls 10000]`
+It uses NumPy's 64-bit arrays, changing numbers, batches, derivatives, and functions that are made anew for each call.
+The last ones compile each time, so there are fewer of them. `python scripts/eager_memory.py [--calls 10000]`
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def growth(call: Callable[[int], Any], calls: int) -> list[int]:
 
 
 def main() -> int:
-    """Prints the sizes, and gives 1 where one grows."""
+    """Prints the sizes; returns 1 if one grows."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calls", type=int, default=10_000)
     parser.add_argument("--functions", type=int, default=200, help="calls by new functions")

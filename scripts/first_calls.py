@@ -1,10 +1,10 @@
-"""What the first call of each public function costs: how large its program is, and the time until it can run.
+"""The cost of the first call of each public function: the size of its program, and the time until it can run.
 
-Each function is traced, lowered and compiled for 60, 10^6 and 2^26 items, of which only shapes are made: plain, mapped,
-derived, and both. Times are of the processor; run it five times and take medians. `python scripts/first_calls.py WORD`
-takes the functions whose names have the word, `--sizes 60` fewer sizes, `--no-compile` no times of the compiler.
+Each function is traced, lowered and compiled for 60, 10^6 and 2^26 items, given only as shapes: plain, mapped, derived,
+and both. Times are processor times; run it five times and take medians. `python scripts/first_calls.py WORD` selects
+the functions whose names contain the word, `--sizes 60` selects sizes, `--no-compile` leaves out the compiler.
 
-With `--devices 4` the programs are those of a mesh axis of so many CPU devices, of which each has 4,096 items.
+With `--devices 4`, the programs are those of a mesh axis of this many CPU devices, each with 4,096 items.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Row = tuple[str, str, int, Callable[[], Any]]
 
 
 def programs_of_examples(sizes: list[int]) -> Iterator[Row]:
-    """Each function's programs: its name, how it is transformed, the number of items, and what traces it."""
+    """Each function's programs: its name, its transformation, the number of items, and a function that traces it."""
     from tests import budgets
 
     for name, example in budgets.SIZED.items():
@@ -61,7 +61,7 @@ def programs_of_examples(sizes: list[int]) -> Iterator[Row]:
 
 
 def programs_over_devices(devices: int) -> Iterator[Row]:
-    """The same of the functions over a mesh axis."""
+    """The same for the functions over a mesh axis."""
     os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices} {os.environ.get('XLA_FLAGS', '')}"
     from tests import mesh, test_mesh_programs
 
@@ -75,7 +75,7 @@ def programs_over_devices(devices: int) -> Iterator[Row]:
 
 
 def cost(trace: Callable[[], Any], *, compiles: bool) -> tuple[int, str, str]:
-    """How many equations a program has, its KB of text, and the seconds to trace, lower and compile it."""
+    """The number of equations of a program, KB of its text, and the seconds to trace, lower and compile it."""
     from tests import budgets
 
     times = [time.process_time()]

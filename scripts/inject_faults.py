@@ -1,11 +1,11 @@
-"""Injects faults into processes of their own, and prints what came of each, as the table of docs/reliability.md.
+"""Injects faults into separate processes, and prints the outcome of each, as the table of docs/reliability.md.
 
-    python scripts/inject_faults.py                              # all; ends with an error where one is not survived
-    python scripts/inject_faults.py --faults memory threads      # some
-    python scripts/inject_faults.py --functions mergesort join   # those of memory over some functions alone
+    python scripts/inject_faults.py                              # all; fails if one is not survived
+        python scripts/inject_faults.py --faults memory threads      # some
+        python scripts/inject_faults.py --functions mergesort join   # memory faults of some functions only
 
-Faults of the cache need functions that are compiled, so a GPU. Without one they are left out, which the table says;
-`tests/cpp/images.cc` has them for the cache alone.
+Faults of the cache need compiled functions, and so a GPU. Without one they are left out, as the table says;
+`tests/cpp/images.cc` tests them for the cache itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 
 ROOT = pathlib.Path(__file__).parent.parent
 MOST_FAILURES = 100  # of a function and operands
-# Has one allocation fail, of those that the kernels' library makes: loaded before the C library.
+# Makes one allocation of the kernels' library fail. It is loaded before the C library.
 FAILING_MALLOC = """
 #define _GNU_SOURCE
 #include <errno.h>
@@ -75,7 +75,7 @@ void* aligned_alloc(size_t align, size_t size) {
 THREADS = 32
 
 
-# ---- Workers: what runs in a process of its own. Each prints lines of JSON.
+# ---- Workers, which run in separate processes. Each prints lines of JSON.
 
 
 def say(**words: object) -> None:
@@ -103,7 +103,7 @@ def programs_over_many(names: list[str]) -> Iterator[tuple[str, Callable[..., ob
 
 
 def run_without_memory(given: list[str]) -> None:
-    """Each call with another allocation that fails, and after each a call without."""
+    """Each call with a different failing allocation, followed each time by a call without."""
     import ctypes
 
     import jax
@@ -131,7 +131,7 @@ def run_without_memory(given: list[str]) -> None:
 
 
 def run_without_device_memory() -> None:
-    """Each call on a GPU whose memory is taken, and after each a call with room."""
+    """Each call on a GPU whose memory is taken, followed each time by a call with room."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -151,7 +151,7 @@ def run_without_device_memory() -> None:
     if jax.default_backend() != "gpu":
         say(outcome="left out: there is no GPU")
         return
-    fill().clear()  # compiles what fills the memory
+    fill().clear()  # compiles the program that fills the memory
     for name, program, operands in programs_over_many(list(GARBAGE)):
         expected = jax.device_get(program(*operands))
         held, outcome = fill(), "a right result"
@@ -170,7 +170,7 @@ def run_without_device_memory() -> None:
 
 
 def small_programs() -> list[tuple[str, Callable[..., object], list[tuple[object, ...]], list[object]]]:
-    """Each example's program, operands, and what a lone call makes of them."""
+    """Each example's program, operands, and results of a call by itself."""
     import jax
     import numpy as np
 
@@ -186,7 +186,7 @@ def small_programs() -> list[tuple[str, Callable[..., object], list[tuple[object
 
 
 def expect_right(program: Callable[..., object], operands: tuple[object, ...], expected: object) -> None:
-    """Fails where a call gives other bits than before."""
+    """Fails if a call gives other bits than before."""
     import jax
 
     from tests import oracle
@@ -207,7 +207,7 @@ def run_threads(seconds: float) -> None:
                 k = generator.randrange(len(operands))
                 expect_right(program, operands[k], expected[k])
                 calls[thread] += 1
-        except Exception as error:  # whatever it is, it is told
+        except Exception as error:  # reported, whatever it is
             errors.append(f"{name}: {error}")
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(THREADS)]
@@ -219,7 +219,7 @@ def run_threads(seconds: float) -> None:
 
 
 def run_signals(seconds: float) -> None:
-    """Interrupts while programs are traced, compiled and run; the call that follows one must be right."""
+    """Interrupts while programs are traced, compiled and run; the next call must be right."""
     import jax
 
     programs, interrupts = small_programs(), 0
@@ -241,7 +241,7 @@ def run_signals(seconds: float) -> None:
 
 
 def run_fork() -> None:
-    """A process that has used all functions forks, and goes on; so does the child, which has none of XLA's threads."""
+    """A process that has used all functions forks, and both continue; the child has none of XLA's threads."""
     programs = small_programs()
     for _ in range(3):
         child = os.fork()
@@ -257,7 +257,7 @@ def run_fork() -> None:
 
 
 def run_function() -> None:
-    """A scan by a function that is compiled, and how many kernels were compiled and read."""
+    """A scan by a compiled function, and how many kernels were compiled and read."""
     import jax
     import jax.numpy as jnp
 
@@ -276,18 +276,18 @@ def run_function() -> None:
     say(outcome=outcome, counts=library.cuda_library.compiled_functions())
 
 
-# ---- What starts them
+# ---- Starters of workers
 
 
 def start(worker: str, *arguments: object, **settings: str) -> subprocess.Popen[str]:
-    """A worker in a process of its own, with these settings in the environment."""
+    """Runs a worker in a separate process, with these settings in the environment."""
     command = [sys.executable, __file__, "--worker", worker, *map(str, arguments)]
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "XLA_PYTHON_CLIENT_PREALLOCATE": "false", **settings}
     return subprocess.Popen(command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[list[dict], str]:
-    """What a worker said, and what there was on its standard error; how it ended, where that was not well."""
+    """A worker's output, and its standard error; and how it ended, if it failed."""
     said, errors = process.communicate()
     lines = [json.loads(line) for line in said.splitlines()]
     if process.returncode != 0:
@@ -297,7 +297,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[list[dict], str]:
 
 
 class Table:
-    """Rows of what was injected and what came of it; `failed` where that is not as it should be."""
+    """Rows of injected faults and their outcomes; `failed` if one is not as expected."""
 
     def __init__(self) -> None:
         self.failed = False
@@ -310,7 +310,7 @@ class Table:
 
 
 def inject_memory(table: Table, arguments: argparse.Namespace) -> None:
-    """Allocations that fail, one in a call."""
+    """Allocations that fail, one per call."""
     from tests.families import GARBAGE
 
     names = arguments.functions or list(GARBAGE)
@@ -339,7 +339,7 @@ def inject_memory(table: Table, arguments: argparse.Namespace) -> None:
 
 
 def inject_device_memory(table: Table, arguments: argparse.Namespace) -> None:
-    """A GPU whose memory others have."""
+    """A GPU whose memory is taken."""
     del arguments
     lines, _ = finish(start("device_memory", XLA_PYTHON_CLIENT_ALLOCATOR="platform"))
     outcomes = collections.Counter(line["outcome"] for line in lines if "outcome" in line)
@@ -351,7 +351,7 @@ def inject_device_memory(table: Table, arguments: argparse.Namespace) -> None:
 
 
 def inject_one(worker: str, fault: str) -> Callable[[Table, argparse.Namespace], None]:
-    """A fault whose worker says one line."""
+    """A fault whose worker prints one line."""
 
     def inject(table: Table, arguments: argparse.Namespace) -> None:
         seconds = [] if worker == "fork" else [arguments.seconds]
@@ -364,7 +364,7 @@ def inject_one(worker: str, fault: str) -> Callable[[Table, argparse.Namespace],
 
 
 class Cache:
-    """A folder of compiled functions, and rows of what processes that use it say."""
+    """A folder of compiled functions, and rows of the reports of processes that use it."""
 
     def __init__(self, table: Table, root: pathlib.Path) -> None:
         self.table, self.root, self.folder = table, root, root / "cache"
@@ -374,7 +374,7 @@ class Cache:
         return start("function", **{"MGPU_CACHE_DIR": str(self.folder), **settings})
 
     def row(self, fault: str, expected: str, **settings: str) -> None:
-        """What a process says, which is `expected` in part: the outcome, then what it did, then its warnings."""
+        """A process's report, which contains `expected`: the outcome, then its actions, then its warnings."""
         lines, errors = finish(self.start(**settings))
         compiled, read = lines[-1].get("counts", (0, 0))
         did = ", ".join(word for word, count in (("compiled", compiled), ("read", read)) if count)
@@ -385,11 +385,11 @@ class Cache:
         self.table.add(fault, outcome, outcome == expected or (":" in expected and expected in outcome))
 
     def entries(self) -> list[pathlib.Path]:
-        """The files, or what lies in their places."""
+        """The files, or whatever replaced them."""
         return sorted(self.folder.glob("*.kernel"))
 
     def replace(self, put: Callable[[pathlib.Path], object]) -> None:
-        """Puts something into the place of each entry."""
+        """Replaces each entry by something."""
         for entry in self.entries():
             if entry.is_dir():
                 entry.rmdir()
@@ -402,7 +402,7 @@ COMPILED, READ = "a right result, compiled", "a right result, read"
 
 
 def inject_cache(table: Table, _: argparse.Namespace) -> None:
-    """What may lie in the folder of compiled functions, and what may happen to those who use it."""
+    """The possible contents of the folder of compiled functions, and events for processes that use it."""
     with tempfile.TemporaryDirectory() as name:
         cache = Cache(table, pathlib.Path(name))
         if finish(cache.start())[0][-1].get("outcome") == "no kernels":
@@ -420,7 +420,7 @@ def inject_cache(table: Table, _: argparse.Namespace) -> None:
 
 
 def plant_entries(cache: Cache) -> None:
-    """What is no entry, in the places of entries; a process mends most of it for the next."""
+    """Replaces entries by things that are none; a process repairs most of them for the next."""
     contents = {entry: entry.read_bytes() for entry in cache.entries()}
     elsewhere = cache.root / "elsewhere"
     elsewhere.write_bytes(b"not to be written to")
@@ -459,7 +459,7 @@ def fill_disk(cache: Cache) -> None:
 
 
 def use_at_once(cache: Cache) -> None:
-    """Processes that compile the same functions, and some that are killed meanwhile."""
+    """Processes that compile the same functions, some of which are killed meanwhile."""
     together = [cache.start() for _ in range(4)]
     outcomes = {finish(process)[0][-1].get("outcome") for process in together}
     cache.table.add("4 processes at once", ", ".join(map(str, outcomes)), outcomes == {"a right result"})
@@ -497,7 +497,7 @@ WORKERS: dict[str, Callable[[list[str]], None]] = {
 
 
 def main() -> None:
-    """Injects what is asked for."""
+    """Injects the requested faults."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", nargs="+", choices=FAULTS, default=list(FAULTS), help="which (default: all)")
     parser.add_argument("--functions", nargs="+", help="for memory: which (default: all)")

@@ -1,12 +1,12 @@
-"""Builds one wheel against the oldest jaxlib whose headers serve, and tests it with several versions of Python and JAX.
+"""Builds one wheel against the oldest usable jaxlib headers, and tests it with several versions of Python and JAX.
 
-Each pair gets a fresh virtual environment, one after the other, and all the tests that are not of a GPU:
+Each pair gets a fresh virtual environment, one after the other, and all tests that need no GPU:
 
     python scripts/jax_matrix.py                                  # this Python, and the versions of JAX below
     python scripts/jax_matrix.py --pythons python3.12 python3.14t --versions newest
     python scripts/jax_matrix.py --versions 0.10.1 -- -k sort     # what follows -- goes to pytest
 
-Newer versions of JAX want newer versions of Python; `newest` is the newest that a Python can install.
+Newer versions of JAX need newer versions of Python; `newest` is the newest that a Python can install.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ import xml.etree.ElementTree
 
 ROOT = pathlib.Path(__file__).parent.parent
 NEWEST = "newest"
-OLDEST = "0.10.0"  # what pyproject.toml asks for
+OLDEST = "0.10.0"  # the requirement in pyproject.toml
 VERSIONS = (OLDEST, "0.10.2", NEWEST)
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What one environment said."""
+    """The result of one environment."""
 
     python: str
     jax: str
@@ -42,7 +42,7 @@ class Outcome:
 
 
 def run(*command: str | pathlib.Path, quiet: bool = True, **options) -> subprocess.CompletedProcess:
-    """Runs a command, its output kept back and shown only where it fails."""
+    """Runs a command, and shows its output only if it fails."""
     if not quiet:
         return subprocess.run(command, check=False, **options)
     done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
@@ -58,7 +58,7 @@ def environment(folder: pathlib.Path, interpreter: str = sys.executable) -> path
 
 
 def copy_sources(target: pathlib.Path) -> None:
-    """The repository's files without what was built, so that no module of a developer's build is tested instead."""
+    """The repository's files without build outputs, so that no module of a developer's build is tested instead."""
     listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=ROOT).stdout
     for name in filter(None, listed.split("\0")):
         if (ROOT / name).is_file():
@@ -100,7 +100,7 @@ def test(
 
 
 def main() -> int:
-    """Prints a table, a row for each pair; 1 if a test failed anywhere, or none ran."""
+    """Prints a table, one row per pair; returns 1 if a test failed anywhere, or none ran."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--versions", nargs="+", default=VERSIONS, help=f"versions of JAX, or '{NEWEST}'")
     parser.add_argument("--pythons", nargs="+", default=[sys.executable], help="interpreters (default: this one)")

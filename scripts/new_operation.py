@@ -1,4 +1,4 @@
-"""Writes the skeleton of a new operation: everything that a public function with kernels on CPU and CUDA consists of.
+"""Writes the skeleton of a new operation: all parts of a public function with kernels on CPU and CUDA.
 
     python scripts/new_operation.py rotate
 

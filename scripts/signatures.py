@@ -15,7 +15,7 @@ BEGIN, END = "```text\n", "```\n"
 
 
 def signatures() -> str:
-    """A line each, without types: the names of arguments, in order, and their defaults."""
+    """One line each, without types: the names of arguments, in order, and their defaults."""
     lines = []
     for name in sorted(mgpu.__all__):
         function = getattr(mgpu, name)
@@ -27,7 +27,7 @@ def signatures() -> str:
 
 
 def replaced(page: str) -> str:
-    """The page with the signatures of now."""
+    """The page with the current signatures."""
     before, rest = page.split(BEGIN, 1)
     return before + BEGIN + signatures() + END + rest.split(END, 1)[1]
 

@@ -1,10 +1,10 @@
-"""The files on the way from each public function to its kernel, which docs/architecture.md shows.
+"""Finds the files from each public function to its kernel, which docs/architecture.md shows.
 
 PYTHONPATH=. python scripts/ways.py    # writes them into the page
 
-The tests' examples of each function are traced. Where one binds an operation, the files of the calls that led there are
-its way in Python; in C++ come the plan, if the operation has one, the launch and the kernels. Of several operations
-that a function binds it is shown with the one of its name, or the one that takes the fewest files.
+It traces the tests' examples of each function. If one binds an operation, the files of the calls that led there are its
+path in Python; in C++, the plan follows, if the operation has one, then the launch and the kernels. If a function binds
+several operations, the one with its name is shown, or the one with the fewest files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "architecture.md"
 BEGIN, END = "<!-- scripts/ways.py writes this table -->\n", "<!-- end -->\n"
 MOST = 7
-# What all calls pass.
+# Files that all calls pass.
 COMMON = {"core/eager.py", "core/compat.py", "core/operation.py", "arguments/renamed.py"}
 
 Way = tuple[str, ...]
@@ -55,7 +55,7 @@ def ways() -> dict[str, dict[str, Way]]:
 
 
 def files_of_calls() -> Way:
-    """The files of the package in which the calls stand that are under way."""
+    """The files of the package on the current call stack."""
     frame: types.FrameType | None = sys._getframe(2)
     files = []
     while frame is not None:
@@ -88,7 +88,7 @@ def included(path: pathlib.Path) -> list[pathlib.Path]:
 
 
 def main_operation(name: str, operations: Mapping[str, Way]) -> str:
-    """The operation of the function's name, or of a name within it; or else the one with the shortest way."""
+    """The operation with the function's name, or with a name within it; or else the one with the shortest path."""
 
     def rank(operation: str) -> tuple[bool, bool, bool, int, str]:
         way = operations[operation]
@@ -98,7 +98,7 @@ def main_operation(name: str, operations: Mapping[str, Way]) -> str:
 
 
 def table() -> str:
-    """A row for all functions of one way."""
+    """One row for all functions with the same path."""
     rows: dict[tuple[str, Way], list[str]] = collections.defaultdict(list)
     for name, operations in sorted(ways().items()):
         operation = main_operation(name, operations)
@@ -111,14 +111,14 @@ def table() -> str:
 
 
 def short(way: Way) -> list[str]:
-    """The files, without the folder of the one before where that is the same folder of an operation."""
+    """The files, without the folder of the previous one if both are in an operation's folder."""
     folders = [file.rpartition("/")[0] for file in way]
     pairs = zip(way, ["", *folders], folders, strict=False)
     return [file.rpartition("/")[2] if before == folder != "ops" else file for file, before, folder in pairs]
 
 
 def replaced(page: str) -> str:
-    """The page with the ways of now."""
+    """The page with the current paths."""
     before, rest = page.split(BEGIN, 1)
     return before + BEGIN + table() + END + rest.split(END, 1)[1]
 

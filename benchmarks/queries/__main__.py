@@ -1,9 +1,9 @@
 """The command line: `python -m benchmarks.queries [--scale 1] [--match TEXT] [--repeat 5] [--folder FOLDER]`.
 
 Times each query as one jitted program beside DuckDB and pandas on the CPU, and checks that all three give the same
-rows. The tables of TPC-H are made by tpchgen-cli, once; DuckDB holds them in memory, and pandas has the columns of
-numbers that JAX has, of each table those that the query names. The libraries take turns, so that all see the same
-machine, and the least of the times counts.
+rows. tpchgen-cli makes the tables of TPC-H once. DuckDB holds them in memory, and pandas has the same numeric columns
+as JAX, limited to those that the query names. The libraries take turns, so that all see the same machine, and the
+shortest of the times counts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def least(runs: Mapping[str, Callable[..., Any]], repeats: int) -> dict[str, float]:
-    """The least milliseconds of each, in turns, after one run that is not timed."""
+    """The shortest milliseconds of each, in turns, after one run that is not timed."""
     for call in runs.values():
         call()
     samples: dict[str, list[float]] = {name: [] for name in runs}
@@ -99,7 +99,7 @@ def report(name: str, text: str | None, times: dict[str, float]) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Runs what was asked for."""
+    """Runs what was requested."""
     options = parse(arguments)
     jax.config.update("jax_enable_x64", True)
     names = {name for name in options.match.split(",") if name}

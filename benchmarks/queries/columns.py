@@ -1,4 +1,4 @@
-"""Tables as columns of numbers: strings as codes, dates as days; and what the queries return."""
+"""Tables as columns of numbers: strings as codes, dates as days; and the results of queries."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["Answer", "day", "factorize", "ordered"]
 
 
 def factorize(*columns: Any) -> tuple[list[np.ndarray], np.ndarray]:
-    """Codes of the strings of several columns, and the distinct strings in order; -1 where there is none.
+    """Codes of the strings of several columns, and the distinct strings in order; a missing string has code -1.
 
-    Codes compare as the strings do, also between the columns. They have the narrowest type that holds them: up to 64
-    bits in all, several columns are one key. docs/reference/tables.md explains it.
+    Codes compare as the strings do, also across the columns. They have the narrowest integer type that holds them, so
+    that several columns often fit one 64-bit key. docs/reference/tables.md explains it.
     """
     import pandas as pd  # noqa: PLC0415
 
@@ -33,7 +33,7 @@ def day(date: str) -> int:
 
 
 class Answer(NamedTuple):
-    """Rows of a query: columns of one static length, and how many rows there are."""
+    """Rows of a query: columns of one static length, and the number of rows."""
 
     columns: dict[str, jax.Array]
     count: Any

@@ -1,4 +1,4 @@
-"""Ten questions about the flights out of New York in 2013: a module a question, with its pandas and its JAX."""
+"""Ten questions about the flights out of New York in 2013: one module per question, with its pandas and its JAX."""
 
 from __future__ import annotations
 

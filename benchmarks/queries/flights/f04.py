@@ -1,4 +1,4 @@
-"""F4: the ten planes of most delay, of those with more than 25 flights."""
+"""F4: the ten planes with the most delay, among those with more than 25 flights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""F5: flights of planes that the table of planes has not, by carrier."""
+"""F5: flights of planes that are missing from the table of planes, by carrier."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""F7: the flights with the greatest shares in the delay of their destination."""
+"""F7: the flights with the largest shares of their destination's delay."""
 
 from __future__ import annotations
 

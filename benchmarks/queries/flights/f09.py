@@ -1,4 +1,4 @@
-"""F9: delay by how far one sees in the hour of departure."""
+"""F9: delay by visibility in the hour of departure."""
 
 from __future__ import annotations
 

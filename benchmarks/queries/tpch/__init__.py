@@ -1,4 +1,4 @@
-"""TPC-H Q1 to Q22: a module a query, with its SQL, its pandas and its JAX."""
+"""TPC-H Q1 to Q22: one module per query, with its SQL, its pandas and its JAX."""
 
 from __future__ import annotations
 

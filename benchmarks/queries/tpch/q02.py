@@ -1,4 +1,4 @@
-"""Q2: the cheapest European suppliers of some parts of brass."""
+"""Q2: the cheapest European suppliers of some brass parts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def in_pandas(t: Any, words: Any) -> Any:
 def query(t: Any, words: Any) -> Answer:
     european = mgpu.lookup(t.n_regionkey, t.r_regionkey, t.r_name == words.code("r_name", "EUROPE"))
     wanted = (t.p_size == 15) & t.p_is_brass
-    part = mgpu.sorted_search(t.ps_partkey, t.p_partkey)  # both are in order
+    part = mgpu.sorted_search(t.ps_partkey, t.p_partkey)  # both are sorted
     offers, count = mgpu.select_indices(wanted[part], size=part.size // 16)
     part, cost = part[offers], t.ps_supplycost[offers]
     supplier = mgpu.lookup(t.ps_suppkey[offers], t.s_suppkey, jnp.arange(t.s_suppkey.size))

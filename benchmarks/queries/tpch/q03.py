@@ -1,4 +1,4 @@
-"""Q3: the orders not yet shipped of the greatest revenue."""
+"""Q3: the unshipped orders with the largest revenue."""
 
 from __future__ import annotations
 

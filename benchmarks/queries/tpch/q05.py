@@ -34,7 +34,7 @@ def in_pandas(t: Any, words: Any) -> Any:
 def query(t: Any, words: Any) -> Answer:
     asian = mgpu.lookup(t.n_regionkey, t.r_regionkey, t.r_name == words.code("r_name", "ASIA"))
     in_year = (t.o_orderdate >= day("1994-01-01")) & (t.o_orderdate < day("1995-01-01"))
-    order = mgpu.sorted_search(t.l_orderkey, t.o_orderkey)  # both are in order
+    order = mgpu.sorted_search(t.l_orderkey, t.o_orderkey)  # both are sorted
     lines, count = mgpu.select_indices(in_year[order], size=order.size // 4)
     customer = t.o_custkey[order[lines]]
     nation = mgpu.lookup(t.l_suppkey[lines], t.s_suppkey, t.s_nationkey, count=count)

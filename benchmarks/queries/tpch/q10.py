@@ -29,7 +29,7 @@ def in_pandas(t: Any, words: Any) -> Any:
 
 def query(t: Any, words: Any) -> Answer:
     in_quarter = (t.o_orderdate >= day("1993-10-01")) & (t.o_orderdate < day("1994-01-01"))
-    order = mgpu.sorted_search(t.l_orderkey, t.o_orderkey)  # both are in order
+    order = mgpu.sorted_search(t.l_orderkey, t.o_orderkey)  # both are sorted
     returned = (t.l_returnflag == words.code("l_returnflag", "R")) & in_quarter[order]
     lines, count = mgpu.select_indices(returned, size=order.size // 16)
     customer = t.o_custkey[order[lines]]

@@ -1,4 +1,4 @@
-"""Q11: the parts that are worth most of Germany's stock."""
+"""Q11: the parts that make up most of the value of Germany's stock."""
 
 from __future__ import annotations
 
@@ -35,6 +35,6 @@ def query(t: Any, words: Any) -> Answer:
     stock, count = mgpu.select_indices(german, size=german.size // 8)
     value = t.ps_supplycost[stock] * t.ps_availqty[stock]
     total = mgpu.reduce(value, count=count)
-    parts, value, groups = mgpu.reduce_by_key(t.ps_partkey[stock], value, size=stock.size, count=count)  # in order
+    parts, value, groups = mgpu.reduce_by_key(t.ps_partkey[stock], value, size=stock.size, count=count)  # sorted
     (parts, value), count = mgpu.select((parts, value), value > total * 0.0001 / words.scale, count=groups)
     return ordered({"ps_partkey": parts, "value": value}, ("value", "ps_partkey"), (True, False), count)

@@ -41,7 +41,7 @@ def query(t: Any, words: Any) -> Answer:
     keep &= (t.l_commitdate < t.l_receiptdate) & (t.l_shipdate < t.l_commitdate)
     keep &= (t.l_receiptdate >= day("1994-01-01")) & (t.l_receiptdate < day("1995-01-01"))
     lines, count = mgpu.select_indices(keep, size=keep.size // 64)
-    order = mgpu.sorted_search(t.l_orderkey[lines], t.o_orderkey, needles_count=count)  # both are in order
+    order = mgpu.sorted_search(t.l_orderkey[lines], t.o_orderkey, needles_count=count)  # both are sorted
     high = (t.o_orderpriority[order] <= words.code("o_orderpriority", "2-HIGH")).astype(jnp.int32)
     modes, (high, low), groups = mgpu.group_by(t.l_shipmode[lines], (high, 1 - high), size=2, count=count)
     return Answer({"l_shipmode": modes, "high_line_count": high, "low_line_count": low}, groups)

@@ -1,4 +1,4 @@
-"""Q13: how many customers have how many orders."""
+"""Q13: the distribution of customers by their number of orders."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FROM (SELECT c_custkey, count(o_orderkey) AS c_count
   GROUP BY c_custkey)
 GROUP BY c_count ORDER BY custdist DESC, c_count DESC
 """
-MOST_ORDERS = 256  # room for so many different numbers of orders
+MOST_ORDERS = 256  # room for this many different numbers of orders
 
 
 def in_pandas(t: Any, words: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Q14: the share of parts in promotion in a month's revenue."""
+"""Q14: the share of promoted parts in a month's revenue."""
 
 from __future__ import annotations
 

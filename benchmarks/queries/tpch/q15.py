@@ -1,4 +1,4 @@
-"""Q15: the suppliers of the greatest revenue in a quarter."""
+"""Q15: the suppliers with the largest revenue in a quarter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Q17: what small orders of some parts bring in a year."""
+"""Q17: the yearly revenue of small orders of some parts."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def in_pandas(t: Any, words: Any) -> Any:
 
 
 def query(t: Any, words: Any) -> Answer:
-    lines = mgpu.sorted_search(t.o_orderkey, t.l_orderkey)  # where the lines of each order begin: both are in order
+    lines = mgpu.sorted_search(t.o_orderkey, t.l_orderkey)  # where the lines of each order begin: both are sorted
     quantity = mgpu.segmented_reduce(t.l_quantity, lines)
     orders, count = mgpu.select_indices(quantity > 300, size=1024)
     columns = {

@@ -1,4 +1,4 @@
-"""Q21: Saudi suppliers who alone kept an order waiting."""
+"""Q21: Saudi suppliers who were the only one to keep an order waiting."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def in_pandas(t: Any, words: Any) -> Any:
 
 def query(t: Any, words: Any) -> Answer:
     saudi = mgpu.lookup(t.s_nationkey, t.n_nationkey, t.n_name == words.code("n_name", "SAUDI ARABIA"))
-    lines = mgpu.sorted_search(t.o_orderkey, t.l_orderkey)  # where the lines of each order begin: both are in order
+    lines = mgpu.sorted_search(t.o_orderkey, t.l_orderkey)  # where the lines of each order begin: both are sorted
     late = t.l_receiptdate > t.l_commitdate
-    # one supplier alone is late: the least and the greatest of those who are late are the same
+    # only one supplier is late if the smallest and the largest late one are the same
     limits = jnp.iinfo(t.l_suppkey.dtype)
     first = mgpu.segmented_reduce(jnp.where(late, t.l_suppkey, limits.max), lines, "min")
     last = mgpu.segmented_reduce(jnp.where(late, t.l_suppkey, limits.min), lines, "max")

@@ -1,4 +1,4 @@
-"""Q22: customers with money and without orders, by the country of their telephone."""
+"""Q22: customers with money but without orders, by the country of their telephone."""
 
 from __future__ import annotations
 

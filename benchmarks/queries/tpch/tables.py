@@ -1,6 +1,6 @@
 """The tables of TPC-H, made by tpchgen-cli and read by DuckDB: strings as codes, dates as days, money as float64.
 
-LIKE is no work for arrays: what a pattern says about each row is a column of bools, made in pandas.
+Arrays cannot evaluate LIKE: pandas makes a column of bools for each pattern.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarks.queries.columns import factorize
 
 __all__ = ["Words", "connect", "generate", "load"]
 
-# Of each table the columns that are read as they are, those of strings, and those of dates.
+# For each table, the columns that are read unchanged, those of strings, and those of dates.
 NUMBERS = {
     "region": "r_regionkey",
     "nation": "n_nationkey n_regionkey",
@@ -39,7 +39,7 @@ STRINGS = {
     "lineitem": "l_returnflag l_linestatus l_shipinstruct l_shipmode",
 }
 DATES = {"orders": "o_orderdate", "lineitem": "l_shipdate l_commitdate l_receiptdate"}
-# Bools: the column that is searched, and a regular expression for what is sought.
+# Bools: the column that is searched, and a regular expression.
 PATTERNS = {
     "part": {
         "p_is_brass": ("p_type", "BRASS$"),
@@ -51,7 +51,7 @@ PATTERNS = {
     "orders": {"o_is_special": ("o_comment", "special.*requests")},
     "supplier": {"s_has_complaints": ("s_comment", "Customer.*Complaints")},
 }
-IN_ORDER = ["o_orderkey", "l_orderkey", "p_partkey", "ps_partkey"]  # what the queries rely on
+IN_ORDER = ["o_orderkey", "l_orderkey", "p_partkey", "ps_partkey"]  # the queries rely on it
 
 
 class Words:
@@ -68,7 +68,7 @@ class Words:
 
 
 def generate(scale: float, folder: pathlib.Path) -> None:
-    """Makes the tables, as Parquet, where they are not yet there."""
+    """Makes the tables, as Parquet, if they are missing."""
     if all((folder / f"{name}.parquet").exists() for name in NUMBERS):
         return
     program = pathlib.Path(sysconfig.get_path("scripts")) / "tpchgen-cli"
