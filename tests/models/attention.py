@@ -20,9 +20,9 @@ def inputs(rng, n):
 
 def ours(params, x, senders, receivers):
     query, key, value = (x @ params[name] for name in ("query", "key", "value"))
-    scores = (query[receivers] * key[senders]).sum(1)
+    scores = (mgpu.take(query, receivers) * mgpu.take(key, senders)).sum(1)
     attention = mgpu.softmax_by_id(scores, receivers, len(x))
-    return mgpu.reduce_by_id(attention[:, None] * value[senders], receivers, len(x))
+    return mgpu.reduce_by_id(attention[:, None] * mgpu.take(value, senders), receivers, len(x))
 
 
 def plain(params, x, senders, receivers):
