@@ -6,7 +6,8 @@ Each pair gets a fresh virtual environment, one after the other, and all tests t
     python scripts/jax_matrix.py --pythons python3.12 python3.14t --versions newest
     python scripts/jax_matrix.py --versions 0.10.1 -- -k sort     # what follows -- goes to pytest
 
-Newer versions of JAX need newer versions of Python; `newest` is the newest that a Python can install.
+Newer versions of JAX need newer versions of Python. `newest` is the newest that a Python can install, and `nightly` is
+what JAX's own index has of last night.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ import time
 import xml.etree.ElementTree
 
 ROOT = pathlib.Path(__file__).parent.parent
-NEWEST = "newest"
+NEWEST, NIGHTLY = "newest", "nightly"
+NIGHTLIES = "https://us-python.pkg.dev/ml-oss-artifacts-published/jax-public-nightly-artifacts-registry/simple/"
 OLDEST = "0.10.0"  # the requirement in pyproject.toml
 VERSIONS = (OLDEST, "0.10.2", NEWEST)
 
@@ -80,8 +82,10 @@ def test(
 ) -> Outcome:
     """Installs the wheel for a Python with JAX of a version and runs the tests."""
     python = environment(temporary / "environment", interpreter)
-    wanted = "jax" if version == NEWEST else f"jax=={version}"
+    wanted = "jax" if version in (NEWEST, NIGHTLY) else f"jax=={version}"
     run(python, "-m", "pip", "install", "--upgrade", wanted, f"{wheel}[test]")
+    if version == NIGHTLY:
+        run(python, "-m", "pip", "install", "--upgrade", "--pre", "--extra-index-url", NIGHTLIES, "jax", "jaxlib")
     names = "import sys, jax, jaxlib; print(sys.version.split()[0], jax.__version__, jaxlib.__version__)"
     found = run(python, "-c", names).stdout.split()
     report = temporary / "report.xml"
@@ -102,7 +106,7 @@ def test(
 def main() -> int:
     """Prints a table, one row per pair; returns 1 if a test failed anywhere, or none ran."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--versions", nargs="+", default=VERSIONS, help=f"versions of JAX, or '{NEWEST}'")
+    parser.add_argument("--versions", nargs="+", default=VERSIONS, help=f"of JAX, or '{NEWEST}', or '{NIGHTLY}'")
     parser.add_argument("--pythons", nargs="+", default=[sys.executable], help="interpreters (default: this one)")
     parser.add_argument("--wheel", type=pathlib.Path, help="a wheel built before, instead of building one")
     parser.add_argument("pytest", nargs="*", help="options of pytest, after --")
