@@ -1,11 +1,12 @@
 """Makes libraries to link with that have the symbols of an older glibc, in the place of this machine's own.
 
-    python cmake/link_to_old_glibc.py FOLDER 2.28
+    python cmake/link_to_old_glibc.py FOLDER 2.28 [aarch64]
 
 What is linked with this machine's glibc asks for its newest versions of symbols, and so for a system as new. The newest
 glibc still has the older versions of each symbol. So FOLDER gets a libc.so.6, libm.so.6 and others without code, whose
 symbols are those of this machine up to that version. A linker that finds them there asks for these; a symbol that came
-later is an error of the link, but for those of `LATER`, which libjax_mgpu_glibc.a has.
+later is an error of the link, but for those of `LATER`, which libjax_mgpu_glibc.a has. For aarch64 they are
+made by the cross compiler, aarch64-linux-gnu-gcc, of its own glibc.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import re
 import subprocess
 import sys
 
-LIBRARIES = {"libc.so.6": "libc.so", "libm.so.6": "libm.so", "ld-linux-x86-64.so.2": "libloader.so"}
+LIBRARIES = {"libc.so.6": "libc.so", "libm.so.6": "libm.so"}
+LOADERS = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}  # libloader.so
 # Up to 2.33 these had what libc.so.6 has now: a library that uses threads must ask for them by name.
 SEPARATE = {"libpthread.so.0": "libpthread.so", "libdl.so.2": "libdl.so", "librt.so.1": "librt.so"}
 SYMBOL = re.compile(r"\s(\S+)\s+(?:GLOBAL|WEAK)\s+DEFAULT\s+(\S+)\s+([^\s@]+)@@?GLIBC_([\d.]+)$")
@@ -25,15 +27,20 @@ LATER = """
 #include <sys/random.h>
 #define HIDDEN __attribute__((visibility("hidden")))
 /* Since 2.33 a function, before by a version of the structure. */
+#ifdef __x86_64__
+#define STRUCTURE 1
+#else
+#define STRUCTURE 0
+#endif
 extern int __xstat(int, const char*, struct stat*);
 extern int __lxstat(int, const char*, struct stat*);
 extern int __fxstat(int, int, struct stat*);
-HIDDEN int stat(const char* path, struct stat* result) { return __xstat(1, path, result); }
-HIDDEN int lstat(const char* path, struct stat* result) { return __lxstat(1, path, result); }
-HIDDEN int fstat(int file, struct stat* result) { return __fxstat(1, file, result); }
-HIDDEN int stat64(const char* path, struct stat* result) { return __xstat(1, path, result); }
-HIDDEN int lstat64(const char* path, struct stat* result) { return __lxstat(1, path, result); }
-HIDDEN int fstat64(int file, struct stat* result) { return __fxstat(1, file, result); }
+HIDDEN int stat(const char* path, struct stat* result) { return __xstat(STRUCTURE, path, result); }
+HIDDEN int lstat(const char* path, struct stat* result) { return __lxstat(STRUCTURE, path, result); }
+HIDDEN int fstat(int file, struct stat* result) { return __fxstat(STRUCTURE, file, result); }
+HIDDEN int stat64(const char* path, struct stat* result) { return __xstat(STRUCTURE, path, result); }
+HIDDEN int lstat64(const char* path, struct stat* result) { return __lxstat(STRUCTURE, path, result); }
+HIDDEN int fstat64(int file, struct stat* result) { return __fxstat(STRUCTURE, file, result); }
 /* Since 2.32: whether atomic operations can be left out. */
 HIDDEN char __libc_single_threaded = 0;
 /* Of libc_nonshared.a, which is left out. */
@@ -81,7 +88,9 @@ def symbols(library: str, newest: str) -> dict[str, tuple[str, str]]:
     return found
 
 
-def write_library(folder: pathlib.Path, soname: str, file: str, table: dict[str, tuple[str, str]]) -> None:
+def write_library(
+    compiler: str, folder: pathlib.Path, soname: str, file: str, table: dict[str, tuple[str, str]]
+) -> None:
     """A library without code."""
     lines, types = [], {"OBJECT": "object", "TLS": "tls_object"}
     for name, (kind, version) in table.items():
@@ -96,24 +105,26 @@ def write_library(folder: pathlib.Path, soname: str, file: str, table: dict[str,
     source.write_text("\n".join([*lines, '.section .note.GNU-stack,"",@progbits', ""]))
     map_file.write_text(script or "{ local: *; };\n")
     options = ("-shared", "-nostdlib", f"-Wl,-soname,{soname},--version-script={map_file}")
-    run("gcc", *options, source, "-o", folder / file)
+    run(compiler, *options, source, "-o", folder / file)
 
 
 def main() -> None:
     """Writes all of them."""
-    folder, newest = pathlib.Path(sys.argv[1]), sys.argv[2]
+    folder, newest, machine = pathlib.Path(sys.argv[1]), sys.argv[2], (sys.argv[3:] or ["x86_64"])[0]
+    tools = "" if machine == "x86_64" else f"{machine}-linux-gnu-"
+    compiler = f"{tools}gcc"
     folder.mkdir(parents=True, exist_ok=True)
-    for soname, file in LIBRARIES.items():
-        path = run("gcc", f"-print-file-name={soname}").strip()
-        write_library(folder, soname, file, symbols(path, newest))
+    for soname, file in (LIBRARIES | {LOADERS[machine]: "libloader.so"}).items():
+        path = run(compiler, f"-print-file-name={soname}").strip()
+        write_library(compiler, folder, soname, file, symbols(path, newest))
     for soname, file in SEPARATE.items():
-        write_library(folder, soname, file, {})
+        write_library(compiler, folder, soname, file, {})
     source, compiled = folder / "later.c", folder / "later.o"
     source.write_text(LATER)
-    run("gcc", "-O2", "-fPIC", "-c", source, "-o", compiled)
+    run(compiler, "-O2", "-fPIC", "-c", source, "-o", compiled)
     archive = folder / "libjax_mgpu_glibc.a"
     archive.unlink(missing_ok=True)
-    run("ar", "rcs", archive, compiled)
+    run(f"{tools}ar", "rcs", archive, compiled)
 
 
 if __name__ == "__main__":

@@ -4,13 +4,15 @@
     python scripts/build_wheels.py --wheels base                     # the CPU kernels alone
     python scripts/build_wheels.py --wheels cuda13 --architectures 90-real
     python scripts/build_wheels.py --wheels base --twice             # whether another build gives the same bytes
+    python scripts/build_wheels.py --wheels base --machine aarch64   # by a cross compiler; nothing runs it here
 
 `base` is jax_mgpu with the CPU kernels, one wheel per Python of --pythons. Its module uses Python's stable ABI from
 3.12 on, so a release needs only 3.11, 3.12 and a free-threaded Python. `cuda13` and `cuda12` are the packages of CUDA
 kernels that its extras require, each one wheel for every Python, as the libraries do not know Python. This needs Linux
-on x86_64, g++, Python's headers, and access to PyPI. The libraries need glibc 2.28, whatever this machine has
-(cmake/link_to_old_glibc.py). nvcc 13 comes from PyPI. PyPI has no nvcc 12 (nvidia-cuda-nvcc-cu12 holds only ptxas and
-libnvvm), so --nvcc12 names one of 12.4 or later. With --work, a second run compiles only what changed.
+on x86_64, g++, Python's headers, and access to PyPI; wheels for aarch64 need g++-aarch64-linux-gnu. The libraries need
+glibc 2.28, whatever this machine has (cmake/link_to_old_glibc.py). nvcc 13 comes from PyPI. PyPI has no nvcc 12
+(nvidia-cuda-nvcc-cu12 holds only ptxas and libnvvm), so --nvcc12 names one of 12.4 or later. With --work, a second run
+compiles only what changed.
 
 Build tools are installed by hash from wheels/requirements.txt and wheels/cuda13/requirements.txt, each of which begins
 with the command that makes it from its requirements.in. Files in wheels have the time of the commit, or
@@ -23,6 +25,8 @@ import argparse
 import hashlib
 import os
 import pathlib
+import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -33,7 +37,7 @@ import zipfile
 ROOT = pathlib.Path(__file__).parent.parent
 PYTHONS = [name for name in ("python3.11", "python3.12", "python3.14t") if shutil.which(name)]
 NVCC12 = pathlib.Path("/usr/local/cuda-12.9/bin/nvcc")
-PLATFORM = "manylinux_2_28_x86_64"
+MACHINES = ("x86_64", "aarch64")
 HASHES = ROOT / "wheels" / "requirements.txt"
 FOLDERS = {"base": ROOT, "cuda13": ROOT / "wheels" / "cuda13", "cuda12": ROOT / "wheels" / "cuda12"}
 
@@ -44,6 +48,17 @@ assert mgpu.has_cuda()
 text = jax.jit(mgpu.mergesort).trace(jnp.arange(9)).lower(lowering_platforms=("cuda",)).as_text()
 assert "custom_call @jax_mgpu.segmented_sort" in text, text
 print(mgpu.backends()["cuda"])
+"""
+
+# Gives a wheel another platform, as `auditwheel repair` does for the platforms of its own machine.
+RENAMING = """
+import pathlib, sys
+from auditwheel.policy import get_replace_platforms
+from auditwheel.wheeltools import InWheelCtx, add_platforms
+wheel, folder, platform = sys.argv[1:]
+with InWheelCtx(pathlib.Path(wheel)) as context:
+    context.out_wheel = pathlib.Path(folder, pathlib.Path(wheel).name).absolute()
+    context.out_wheel = add_platforms(context, [platform], get_replace_platforms(platform))
 """
 
 
@@ -78,6 +93,21 @@ def commit_time() -> str:
     return run("git", "-C", ROOT, "log", "-1", "--format=%ct").strip()
 
 
+def cross_compilation(python: str, machine: str) -> tuple[dict[str, str], list[str]]:
+    """The variables and definitions by which scikit-build-core and CMake build for another machine.
+
+    Python's headers are the same on both machines, so those of this one serve.
+    """
+    tag = run(python, "-c", "import sys, sysconfig; print(sysconfig.get_config_var('SOABI'))").strip().split("-")
+    variables = {
+        "_PYTHON_HOST_PLATFORM": f"linux-{machine}",
+        "SETUPTOOLS_EXT_SUFFIX": f".{tag[0]}-{tag[1]}-{machine}-linux-gnu.so",
+        "CC": f"{machine}-linux-gnu-gcc",
+        "CXX": f"{machine}-linux-gnu-g++",
+    }
+    return variables, ["CMAKE_SYSTEM_NAME=Linux", f"CMAKE_SYSTEM_PROCESSOR={machine}"]
+
+
 def build(name: str, python: str, arguments: argparse.Namespace, work: pathlib.Path) -> pathlib.Path:
     """Builds one wheel in an environment with only its build requirements; auditwheel then checks and names it."""
     # pip's own build isolation uses a new folder each time, so every object of an earlier build would be out of date.
@@ -93,20 +123,44 @@ def build(name: str, python: str, arguments: argparse.Namespace, work: pathlib.P
         variables["MGPU_CUDA_ARCHITECTURES"] = arguments.architectures.replace(" ", ";")
     if name == "cuda12":
         variables["CUDACXX"] = str(arguments.nvcc12.absolute())
-    settings = [variables.get(variable, "") for variable in ("MGPU_CUDA_ARCHITECTURES", "CUDACXX")]
+    definitions = ["MGPU_IS_WHEEL=ON"]
+    if arguments.machine != platform.machine():
+        more, system = cross_compilation(python, arguments.machine)
+        variables.update(more)
+        definitions += system
+    settings = [variables.get(variable, "") for variable in ("MGPU_CUDA_ARCHITECTURES", "CUDACXX", "CXX")]
     tree = work / f"{label}_{hashlib.sha256(' '.join(settings).encode()).hexdigest()[:8]}"
     built, repaired = (work / f"{what}_{label}" for what in ("built", "repaired"))
     for folder in (built, repaired):
         shutil.rmtree(folder, ignore_errors=True)
     pip = (programs / "python", "-m", "pip", "wheel", "--no-deps", "--no-cache-dir", "--no-build-isolation")
-    options = (f"--config-settings=build-dir={tree}", "--config-settings=cmake.define.MGPU_IS_WHEEL=ON")
+    options = (
+        f"--config-settings=build-dir={tree}",
+        *(f"--config-settings=cmake.define.{each}" for each in definitions),
+    )
     run(*pip, *options, "-w", built, FOLDERS[name], env=variables)
     (wheel,) = built.glob("*.whl")
-    run(programs / "auditwheel", "repair", "--plat", PLATFORM, "-w", repaired, wheel, env=variables)
+    system = f"manylinux_2_28_{arguments.machine}"
+    if arguments.machine == platform.machine():
+        run(programs / "auditwheel", "repair", "--plat", system, "-w", repaired, wheel, env=variables)
+    else:
+        expect_old_glibc(wheel, work / f"unpacked_{label}")
+        repaired.mkdir()
+        run(programs / "python", "-c", RENAMING, wheel, repaired, system, env=variables)
     (wheel,) = repaired.glob("*.whl")
-    if PLATFORM not in wheel.name:
-        sys.exit(f"{name}: expected a wheel for {PLATFORM}, got {wheel.name}")
+    if system not in wheel.name:
+        sys.exit(f"{name}: expected a wheel for {system}, got {wheel.name}")
     return wheel
+
+
+def expect_old_glibc(wheel: pathlib.Path, folder: pathlib.Path) -> None:
+    """Fails if a library of a wheel needs a newer glibc than 2.28, or a C++ runtime of the system."""
+    zipfile.ZipFile(wheel).extractall(folder)
+    for library in folder.rglob("*.so"):
+        needed = run("readelf", "-W", "--version-info", "--dynamic", library)
+        versions = {tuple(map(int, found.split("."))) for found in re.findall(r"GLIBC_([\d.]+)", needed)}
+        if max(versions) > (2, 28) or "libstdc++" in needed or "GLIBCXX" in needed:
+            sys.exit(f"{library.name}: expected to need glibc 2.28 alone:\n{needed}")
 
 
 def describe(wheel: pathlib.Path) -> str:
@@ -156,6 +210,12 @@ def main() -> None:
     parser.add_argument("--wheels", nargs="+", choices=FOLDERS, default=list(FOLDERS), help="which (default: all)")
     parser.add_argument("--architectures", help="of CUDA kernels, as '90-real 120' (default: all that nvcc knows)")
     parser.add_argument("--pythons", nargs="+", default=PYTHONS, help=f"of the base wheels (default: {PYTHONS})")
+    parser.add_argument(
+        "--machine",
+        choices=MACHINES,
+        default=platform.machine(),
+        help="of the base wheels; another one's are not tried",
+    )
     parser.add_argument("--nvcc12", type=pathlib.Path, default=NVCC12, help=f"12.4 or later (default: {NVCC12})")
     parser.add_argument("--output", type=pathlib.Path, default=ROOT / "dist", help="folder (default: dist)")
     parser.add_argument("--work", type=pathlib.Path, help="folder that keeps what is built (default: none is kept)")
@@ -164,6 +224,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if "cuda12" in arguments.wheels and not arguments.nvcc12.is_file():
         parser.error(f"cuda12: no nvcc at {arguments.nvcc12}, and PyPI has none: --nvcc12 names one")
+    if arguments.machine != platform.machine() and arguments.wheels != ["base"]:
+        parser.error("--machine goes with --wheels base alone")
     with tempfile.TemporaryDirectory() as folder:
         temporary = pathlib.Path(folder)
         arguments.output.mkdir(parents=True, exist_ok=True)
@@ -175,7 +237,7 @@ def main() -> None:
             print(f"{describe(wheel)}, built in {time.monotonic() - begin:.0f} s", flush=True)
             if arguments.twice:
                 expect_same(wheel, build(name, python, arguments, temporary / "again"))
-        if not arguments.no_test:
+        if not arguments.no_test and arguments.machine == platform.machine():
             for name, python in wanted:
                 print(smoke_test(name, python, arguments.output, temporary), flush=True)
 
