@@ -22,6 +22,7 @@ import jax.numpy as jnp
 
 from jax_mgpu._src.arguments.annotations import Pytree
 from jax_mgpu._src.core.compat import Jaxpr, flatten, inner_jaxprs, platform_dependent, reconcile_vma
+from jax_mgpu._src.keys.bits import where
 
 __all__ = ["combined", "or_ones", "scanned", "select"]
 
@@ -46,10 +47,11 @@ CALLS = "dot_general", "ragged_dot", "conv", "scatter", "sort", "ffi_call", "pur
 def select(condition: jax.Array, x: T, y: T) -> T:
     """`jnp.where` over pytrees, by the leading axes."""
 
-    def where(x: jax.Array, y: jax.Array) -> jax.Array:
-        return jnp.where(condition.reshape(condition.shape + (1,) * (x.ndim - condition.ndim)), x, y)
+    def chosen_of(x: jax.Array, y: jax.Array) -> jax.Array:
+        missing = (1,) * (x.ndim - condition.ndim) if condition.ndim else ()
+        return where(condition.reshape(condition.shape + missing) if missing else condition, x, y)
 
-    chosen: T = jax.tree.map(where, x, y)
+    chosen: T = jax.tree.map(chosen_of, x, y)
     return chosen
 
 
@@ -104,9 +106,17 @@ def _scanned_in_turn(combine: Combine, states: Pytree, cut: jax.Array | None, *,
     length = n if n <= MOST_IN_ONE_BLOCK else LONG_BLOCK
     item_bytes = sum(x.dtype.itemsize * math.prod(x.shape[1:]) for x in jax.tree.leaves(states))
     unroll = max(1, min(MOST_UNROLLED, STEP_BYTES // max(item_bytes, 1))) if n >= LEAST_UNROLLED else 1
-    columns = jax.tree.map(lambda x: x[:, None], (cut, states))
-    begun, local = _steps(combine, *columns, length=length, reverse=reverse, unroll=unroll)
-    begun, local = jax.tree.map(lambda x: x[:, 0], (begun, local))
+
+    def of_one(a: Any, b: Any) -> Any:
+        pair = jax.tree.map(lambda x: x.reshape(1, *x.shape), (a, b))
+        return jax.tree.map(lambda x: x.reshape(x.shape[1:]), combine(*pair))
+
+    options: dict[str, Any] = {"length": length, "reverse": reverse, "unroll": unroll, "tells_cuts": length < n}
+    if all(x.ndim == 1 for x in jax.tree.leaves(states)):
+        begun, local = _steps(of_one, cut, states, **options)
+    else:  # without an axis of columns a step of several numbers takes XLA 1 us
+        steps = _steps(combine, *jax.tree.map(lambda x: x[:, None], (cut, states)), **options)
+        begun, local = jax.tree.map(lambda x: x[:, 0], steps)
     return _with_prefixes(combine, _scanned_in_turn, begun, local, length, reverse)
 
 
@@ -130,7 +140,9 @@ def _scanned_in_step(combine: Combine, states: Pytree, cut: jax.Array | None, *,
     def items(x: jax.Array) -> jax.Array:
         return x.swapaxes(0, 1).reshape(blocks * length, *x.shape[2:])
 
-    steps = _steps(combine, *jax.tree.map(columns, (cut, states)), length=length, reverse=False, unroll=1)
+    steps = _steps(
+        combine, *jax.tree.map(columns, (cut, states)), length=length, reverse=False, unroll=1, tells_cuts=True
+    )
     begun, local = jax.tree.map(items, steps)
     results = _with_prefixes(combine, _scanned_in_step, begun, local, length, reverse=False)
     results = jax.tree.map(lambda x: x[:n], results)
@@ -138,19 +150,27 @@ def _scanned_in_step(combine: Combine, states: Pytree, cut: jax.Array | None, *,
 
 
 def _steps(
-    combine: Combine, cut: jax.Array | None, states: Pytree, *, length: int, reverse: bool, unroll: int
+    combine: Combine,
+    cut: jax.Array | None,
+    states: Pytree,
+    *,
+    length: int,
+    reverse: bool,
+    unroll: int,
+    tells_cuts: bool,
 ) -> tuple[jax.Array | None, Any]:
-    """For each column of `[steps, columns, ...]`, the scans of its blocks.
+    """For each column of `[steps, columns, ...]`, or for one, `[steps]`, the scans of its blocks.
 
-    Also tells where a cut has occurred since the block began, if there are cuts and several blocks.
+    Also tells where a cut has occurred since the block began, if it is asked to and there are cuts.
     """
     steps, joins = _length(states), None
     if cut is not None or length < steps:
         places = jnp.arange(steps)
-        joins = (jax.lax.rem(places, jnp.asarray(length, places.dtype)) != 0)[:, None]  # the previous item of its block
+        joins = jax.lax.rem(places, jnp.asarray(length, places.dtype)) != 0  # the previous item of its block
+        joins = joins[:, None] if jax.tree.leaves(states)[0].ndim > 1 else joins
         joins = joins[::-1] if reverse else joins
         joins = joins if cut is None else joins & ~cut
-    if jax.tree.leaves(states)[0].shape[:2] == (length, 1):
+    if not tells_cuts:
         cut = None
 
     def step(carry: Any, item: Any) -> Any:
@@ -160,7 +180,7 @@ def _steps(
         pair = [or_ones(joins, state) for state in (before, own)]
         state = select(joins, combine(*pair), own)
         if cut is not None:
-            begun = jnp.where(joins, begun, cut)
+            begun = where(joins, begun, cut)
         return (jax.tree.map(jnp.ones_like, is_later), begun, state), (begun, state)
 
     begun, before = _first(lambda a, b: (b[0], combine(a[1], b[1])), (cut, states))
@@ -194,8 +214,8 @@ def _with_prefixes(
 
     @functools.partial(jax.checkpoint, prevent_cse=False)
     def joined(totals: Any, local: Pytree) -> Any:
-        alone, before = forward(jax.tree.map(of_items, (jnp.zeros((blocks - 1,), bool), totals)))
-        joins = ~alone if begun is None else ~(alone | begun)
+        joins, before = forward((jnp.arange(n) >= length, jax.tree.map(of_items, totals)))
+        joins = joins if begun is None else joins & ~begun
         return select(joins, combine(*[or_ones(joins, state) for state in (before, local)]), local)
 
     return joined(totals, local)

@@ -38,7 +38,7 @@ def is_random_key(dtype: DTypeLike) -> bool:
 
 def where(condition: jax.Array, x: Any, y: Any) -> jax.Array:
     """`jnp.where`; of arrays alike and numbers it is one or two steps of a program, where JAX's is a function."""
-    like = next((v for v in (x, y) if isinstance(v, jax.Array) and v.shape == condition.shape), None)
+    like = next((v for v in (x, y) if isinstance(v, jax.Array) and condition.shape in ((), v.shape)), None)
     if like is None:
         return jnp.where(condition, x, y)
     numbers = (int, float) if jnp.issubdtype(like.dtype, jnp.floating) else int
