@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.sparse
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
@@ -148,6 +149,39 @@ def test_products_of_sparse_matrices(shape):
         np.testing.assert_allclose(C.todense(), x @ y, rtol=1e-12, atol=1e-12)
         assert C.count == ((x != 0).astype(int) @ (y != 0) > 0).sum()
         assert columns_rise(C)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "bool", "float16", "bfloat16"])
+def test_products_of_narrow_types(dtype):
+    """They have one type, by every way, and integers that of sums, in which they do not wrap."""
+    x = np.ones((2, 300), dtype)
+    A, y = mgpu.Csr.from_dense(jnp.asarray(x)), jnp.ones((300, 2), dtype)
+    expected = np.asarray(jnp.sum(x.astype(np.float32 if "float" in dtype else dtype), axis=1))
+    expected = expected.astype(dtype) if "float" in dtype else expected
+    for product in (A @ y, A.with_transpose() @ y, (y.T @ A.T).T, A.matmul(A.T, size=4).todense()):
+        assert product.dtype == expected.dtype
+        np.testing.assert_array_equal(product, np.stack([expected] * 2, axis=1))
+
+
+def test_products_of_a_batch_over_an_explicit_axis(rng):
+    mesh = jax.make_mesh((1,), ("x",), axis_types=(AxisType.Explicit,), devices=jax.devices()[:1])
+    A, B = sparse(dense(rng)), sparse(dense(rng, N, K))
+
+    def product(a, b):
+        return A.with_values(a).matmul(B.with_values(b), size=80).todense()
+
+    batch = [np.stack([x.values, 2 * x.values]) for x in (A, B)]
+    expected = jax.vmap(product)(*batch)
+    with jax.set_mesh(mesh):
+        placed = [jax.device_put(x, NamedSharding(mesh, PartitionSpec("x"))) for x in batch]
+        np.testing.assert_array_equal(jax.jit(jax.vmap(product))(*placed), expected)
+        rows = jax.device_put(np.zeros((2, 3), np.int32), NamedSharding(mesh, PartitionSpec("x")))
+
+        def own(rows):
+            C = mgpu.Csr.from_coo(rows, np.arange(3), np.ones(3), shape=(1, 3))
+            return C.matmul(C.T, size=1).values
+
+        assert jax.jit(jax.vmap(own))(rows).tolist() == [[3], [3]]
 
 
 def test_products_in_many_chunks():

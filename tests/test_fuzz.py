@@ -27,7 +27,7 @@ FUNCTIONS = {name for name in mgpu.__all__ if inspect.isfunction(getattr(mgpu, n
 
 def test_every_public_function_is_drawn():
     calls = {make(Shape(np.random.default_rng(seed))).text for make in broken.MAKES for seed in range(60)}
-    assert calls == FUNCTIONS
+    assert calls == FUNCTIONS | {"Csr"}
     assert set(misuse.FUNCTIONS) == FUNCTIONS
     arguments = [
         (name, argument) for name in FUNCTIONS for argument in inspect.signature(getattr(mgpu, name)).parameters

@@ -47,6 +47,17 @@ def test_keys_that_serve_a_whole_batch(dtype):
     same_bits(jax.jit(jax.vmap(lambda h: mgpu.segmented_sort(x, h)))(heads), np.stack([x, x]))
 
 
+@pytest.mark.parametrize("dtype", NARROW)
+def test_first_items_of_groups(dtype):
+    """Beside places that hold no group."""
+    x = every_pattern(dtype)
+    keys = np.arange(len(x), dtype=np.int32)
+    expected = np.append(x, np.zeros(1, x.dtype))
+    for call in (mgpu.group_by, mgpu.reduce_by_key):
+        for op in ("first", "last"):
+            same_bits(call(keys, x, op, size=len(x) + 1)[1], expected)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_few_keys_that_serve_an_outer_batch(dtype):
     """So few that XLA would repeat them, as floats, in a loop of vectors."""

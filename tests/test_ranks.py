@@ -389,6 +389,9 @@ def test_histogram_edge_cases():
     tiny = np.array([1e-40, -1e-40, -0.0, 0.0], np.float32)  # the first is above the last edge
     edges = np.array([-1, 0], np.float32)
     assert jax.jit(mgpu.histogram)(tiny, edges, weights=weights)[0].tolist() == [6]
+    edges = np.array([0, np.nan], np.float32)  # a last edge without end takes no NaN, weighted or not
+    assert mgpu.histogram(x, edges)[0].tolist() == [3]
+    assert mgpu.histogram(x, edges, weights=weights)[0].tolist() == [6]
     for call, message in {
         lambda: mgpu.histogram(x, 2, range=(2, 1)): "range: expected two finite numbers, the lower one first",
         lambda: mgpu.histogram(x, 2, range=(0, np.inf)): "range: expected two finite numbers, the lower one first",
@@ -427,6 +430,11 @@ def test_methods_of_quantiles(rng, method):
         segments = mgpu.segmented_quantile(np.append(x, x[:3]), [0, n, n + 9], q, method=method)
         np.testing.assert_array_equal(np.asarray(segments[:, 0], np.float64), expected)
         assert np.isnan(np.asarray(segments[:, 2], np.float64)).all()
+    x, k = rng.integers(-50, 50, 76).astype(np.int32), np.arange(101)  # a hundredth's rank is 3 k / 4
+    low, high, nearest = (np.sort(x)[part(3 * k / 4).astype(int)] for part in (np.floor, np.ceil, np.around))
+    expected = {"lower": low, "higher": high, "nearest": nearest, "midpoint": (low + high) / 2}[method]
+    for real in (np.float32, np.float64):
+        np.testing.assert_array_equal(mgpu.quantile(x, (k / 100).astype(real), method=method), expected)
     x = np.array([np.nan, 1, 2], np.float32)
     assert np.isnan(mgpu.quantile(x, 0.0, method=method))
     sums = jax.grad(lambda x: mgpu.quantile(x, 0.4, method=method))(np.array([3.0, 1, 2, 9, 5], np.float32))
@@ -444,7 +452,9 @@ def test_ranks_of_long_segments_are_exact():
 
     for last in (2**24 + 1, 2**26 + 3, 2**31 - 3):
         for q in (0.0, 0.25, 0.5, 0.75, 1.0):
-            lower, upper, weight = _neighbours(np.float32(q).reshape(1, 1), np.full((1, 1), last + 1, np.int32), 2**-24)
+            lower, upper, weight, _ = _neighbours(
+                np.float32(q).reshape(1, 1), np.full((1, 1), last + 1, np.int32), 2**-24
+            )
             exact = int(q * 4) * last
             assert (int(lower[0, 0]), float(weight[0, 0])) == (exact // 4, exact % 4 / 4)
             assert int(upper[0, 0]) == -(-exact // 4)

@@ -13,7 +13,7 @@ from tests.examples import ASCENDING, KEYS, MANY, Example, at_most, few, integer
 from tests.fuzz import draw
 from tests.fuzz.compare import Where
 from tests.fuzz.draw import Call, Shape, names_of
-from tests.fuzz.shared import INT32_LARGEST, differentiable_of, first_rows, int32
+from tests.fuzz.shared import INT32_LARGEST, differentiable_of, directed, first_rows, int32, ranks_in
 from tests.many_items import bytes_by_count, bytes_of, counts_of, same
 
 EXAMPLES = {
@@ -100,7 +100,7 @@ LARGE_WITH_INDICES = {"join": large_join, "join_columns": large_join_columns}
 
 def join(shape: Shape) -> Call:
     """join, and join_columns of its rows."""
-    dtype, kind = shape.key_form(), shape.choice(("inner", "left", "right", "outer"))
+    (dtype, descending), kind = directed(shape), shape.choice(("inner", "left", "right", "outer"))
     n_a, n_b = shape.size(), shape.size()
     if shape.flag(0.15) and not shape.derivative:
         n_a = shape.choice((128, 256))  # a narrow type of indices holds each of them, and no number more
@@ -122,9 +122,10 @@ def join(shape: Shape) -> Call:
     shape.say(kind, f"size={size}", "columns" if columns else "")
 
     def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
-        a_live, b_live = draw.drawn(a_count, rng), draw.drawn(b_count, rng)
-        a, b = draw.sorted_pair(shape, rng, dtype, n_a, n_b, False, *((None, None) if apart else (a_live, b_live)))
-        operands = names_of("join", a=a, b=b, a_count=a_live, b_count=b_live)
+        counts = {"a_count": draw.drawn(a_count, rng), "b_count": draw.drawn(b_count, rng)}
+        lives = (None, None) if apart else counts.values()
+        a, b = draw.sorted_pair(shape, rng, dtype, n_a, n_b, descending, *lives)
+        operands = names_of("join", a=a, b=b, **counts)
         if a_forms is not None:
             operands["a_columns"] = draw.draw_values(a_forms, rng, a_rows)
         if b_forms is not None:
@@ -146,11 +147,11 @@ def join(shape: Shape) -> Call:
         b_count: Any = None,
         **others: Any,
     ) -> Any:
-        rows = mgpu.join(a, b, kind, size=size, a_count=a_count, b_count=b_count)
+        rows = mgpu.join(a, b, kind, size=size, descending=descending, a_count=a_count, b_count=b_count)
         if not columns:
             return rows
-        entered = draw.enter(a_forms, a_columns), draw.enter(b_forms, b_columns)
-        found = mgpu.join_columns(rows, *entered, **{"fill_value": fill, **others})
+        entered = {"a_columns": draw.enter(a_forms, a_columns), "b_columns": draw.enter(b_forms, b_columns)}
+        found = mgpu.join_columns(rows, **entered, **{"fill_value": fill, **others})
         found = found._replace(a=draw.leave(a_forms, found.a), b=draw.leave(b_forms, found.b))
         return rows, found
 
@@ -158,13 +159,13 @@ def join(shape: Shape) -> Call:
         a: Any, b: Any, a_columns: Any = None, b_columns: Any = None, a_count: Any = None, b_count: Any = None,
         a_order: Any = None, b_order: Any = None, fill_value: Any = fill,
     ) -> list[Any]:  # fmt: skip
-        a_live, b_live = oracle.live_count(a_count, n_a), oracle.live_count(b_count, n_b)
-        a_ranks, b_ranks, _ = draw.ranked(False, a, b)
-        total, rows = first_rows(kind, a_ranks[:a_live], b_ranks[:b_live], size)
+        ranks, counts = ranks_in(descending, a, b), (a_count, b_count)
+        live = [x[: oracle.live_count(count, len(x))] for x, count in zip(ranks, counts, strict=True)]
+        total, rows = first_rows(kind, *live, size)
         if count_dtype == np.int32:
             total = min(total, INT32_LARGEST)
         padded = oracle.padded(rows, size, -1)
-        leaves: list[Any] = [int32(padded[:, 0]), int32(padded[:, 1]), np.asarray(total, count_dtype)]
+        leaves: list[Any] = [*int32(padded.T), np.asarray(total, count_dtype)]
         if not columns:
             return leaves
         padded[padded[:, 0] >= a_rows, 0] = -1
@@ -172,8 +173,11 @@ def join(shape: Shape) -> Call:
             leaves += _columns(forms, values, padded[:, side], order, fill_value)
         return [*leaves, padded[:, 0] < 0, padded[:, 1] < 0]
 
-    names = differentiable_of(shape, a_forms, "a_columns") + differentiable_of(shape, b_forms, "b_columns")
-    return Call("join", function, draw_operands, expected, shape.x64, names, finite=shape.finite)
+    return Call(
+        "join", function, draw_operands, expected, shape.x64,
+        differentiable_of(shape, a_forms, "a_columns") + differentiable_of(shape, b_forms, "b_columns"),
+        finite=shape.finite,
+    )  # fmt: skip
 
 
 def _columns(forms: Any, values: Any, indices: np.ndarray, order: Any, fill: Any) -> list[Any]:

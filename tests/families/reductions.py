@@ -32,7 +32,7 @@ from tests.fuzz.compare import Equal, Near, Where
 from tests.fuzz.draw import Call, Shape, names_of
 from tests.fuzz.functions import ItemMap
 from tests.fuzz.gradients import gradients
-from tests.fuzz.operators import Function, Named, before, operator_of, scalar
+from tests.fuzz.operators import Function, Named, before, converted, operator_of, scalar
 from tests.fuzz.shared import int32
 from tests.many_items import bytes_of, pieces, same, spots
 
@@ -277,6 +277,8 @@ def reductions(shape: Shape, item_map: ItemMap | None = None) -> Call:
         options = {"op": operator.op}
     if item_map is not None:
         options["map"] = item_map.function
+    options |= converted(shape, operator)
+    dtype = options.get("dtype")
     key_dtype = shape.key_form() if name == "reduce_by_key" else None
     size = shape.choice((0, 3, n // 2, n, n + 2))
     shape.say(name, f"m={m}", f"size={size}")
@@ -306,14 +308,15 @@ def reductions(shape: Shape, item_map: ItemMap | None = None) -> Call:
 
     def expected(x: Any, heads: Any = None, keys: Any = None, count: Any = None) -> list[Any]:
         x = x if item_map is None else item_map.of(x)
+        x = x if dtype is None else x.astype(dtype)
         if name == "segmented_reduce":
-            return operator.reduce(x, heads, count)
+            return operator.reduce(x, heads, count, dtype is None)
         if name == "reduce":
-            return [scalar(leaf) for leaf in operator.reduce(x, np.zeros(1, np.int64), count)]
+            return [scalar(leaf) for leaf in operator.reduce(x, np.zeros(1, np.int64), count, dtype is None)]
         live = oracle.live_count(count, n)
         ranks = oracle.rank(draw.ranked(False, keys)[0][:live])
         starts = np.flatnonzero(np.append(True, ranks[1:] != ranks[:-1])) if live else np.zeros(0, np.int64)
-        reduced = operator.reduce(x, starts, live)
+        reduced = operator.reduce(x, starts, live, dtype is None)
         filler = -1 if operator.gives_index else 0
         kept = [_resized(leaf, size, filler) for leaf in reduced]
         return [*(oracle.padded(x[starts], size, 0) for x in jax.tree.leaves(keys)), *kept, int32(len(starts))]

@@ -25,7 +25,7 @@ from tests.examples import (
 )
 from tests.fuzz import draw
 from tests.fuzz.draw import Call, Shape, names_of
-from tests.fuzz.shared import int32, segments_with_gaps
+from tests.fuzz.shared import directed, int32, ranks_in, segments_with_gaps
 from tests.many_items import bytes_by_count, bytes_of, counts_of, pieces, same, same_repeated, sort_bytes, spots
 
 ROWS = np.array([0, 20, 20, 45, N], np.int32)  # heads of segments, one of them empty, and padding
@@ -221,10 +221,11 @@ def searches(shape: Shape) -> Call:
     if name in ("segmented_search", "search"):
         return segmented_searches(shape) if name == "segmented_search" else searches_in_any_order(shape)
     one, other = ("needles", "haystack") if name == "sorted_search" else ("a", "b")
-    dtype, side = shape.key_form(), shape.choice(("left", "right"))
+    (dtype, descending), side = directed(shape), shape.choice(("left", "right"))
     n_a, n_b = shape.size(), shape.size()
     a_count, b_count = shape.count(n_a), shape.count(n_b)
     options: dict[str, Any] = {} if name == "sorted_equal_count" else {"side": side}
+    options |= {} if name == "sorted_search" else {"descending": descending}
     fill = shape.choice((-1, -1, n_b, 0))
     if name == "sorted_search" and fill != -1:
         options["fill_value"] = fill
@@ -232,7 +233,8 @@ def searches(shape: Shape) -> Call:
 
     def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
         a_live, b_live = draw.drawn(a_count, rng), draw.drawn(b_count, rng)
-        a, b = draw.sorted_pair(shape, rng, dtype, n_a, n_b, False, *((None, None) if apart else (a_live, b_live)))
+        lives = (None, None) if apart else (a_live, b_live)
+        a, b = draw.sorted_pair(shape, rng, dtype, n_a, n_b, options.get("descending", False), *lives)
         return names_of(name, **{one: a, other: b, f"{one}_count": a_live, f"{other}_count": b_live})
 
     def function(**operands: Any) -> Any:
@@ -240,7 +242,7 @@ def searches(shape: Shape) -> Call:
 
     def expected(**operands: Any) -> list[Any]:
         a, b, a_live, b_live = (operands.get(x) for x in (one, other, f"{one}_count", f"{other}_count"))
-        a, b, _ = draw.ranked(False, a, b)
+        a, b = ranks_in(options.get("descending", False), a, b)
 
         def found(which: str) -> np.ndarray:
             return oracle.sorted_search(a, b, which, a_live, b_live)

@@ -14,7 +14,7 @@ from tests import oracle
 from tests.examples import ASCENDING, KEYS, Example, at_most, broken_columns, few, integer_to, keys_in, live, numbers
 from tests.fuzz import draw
 from tests.fuzz.draw import Call, Shape, names_of
-from tests.fuzz.shared import both, differentiable_of, filled, int32
+from tests.fuzz.shared import both, differentiable_of, directed, filled, int32, ranks_in
 from tests.many_items import bytes_by_count, bytes_of, counts_of
 
 EXAMPLES = {
@@ -99,7 +99,7 @@ def sets(shape: Shape) -> Call:
     """The four set operations."""
     name = "set_" + shape.choice(("intersection", "union", "difference", "symmetric_difference"))
     takes_b = name in ("set_union", "set_symmetric_difference")
-    dtype, duplicates = shape.key_form(), shape.flag(0.75)
+    (dtype, descending), duplicates = directed(shape), shape.flag(0.75)
     n_a, n_b = shape.size(), shape.size()
     if isinstance(dtype, draw.Columns):
         duplicates = True
@@ -119,9 +119,9 @@ def sets(shape: Shape) -> Call:
             live_a, live_b = n_a, n_b
         else:
             live_a, live_b = oracle.live_count(a_live, n_a), oracle.live_count(b_live, n_b)
-        a, b = draw.sorted_pair(shape, rng, dtype, n_a, n_b, False, live_a, live_b)
+        a, b = draw.sorted_pair(shape, rng, dtype, n_a, n_b, descending, live_a, live_b)
         if not duplicates:
-            a, b = _distinct(shape, rng, a, live_a), _distinct(shape, rng, b, live_b)
+            a, b = (_distinct(shape, rng, x, live, descending) for x, live in ((a, live_a), (b, live_b)))
         values = {} if forms is None else {"a_values": draw.draw_values(forms, rng, n_a)}
         if forms is not None and takes_b:
             values["b_values"] = draw.draw_values(forms, rng, n_b)
@@ -135,7 +135,8 @@ def sets(shape: Shape) -> Call:
         values = {} if forms is None else {"a_values": draw.enter(forms, a_values)}
         if b_values is not None:
             values["b_values"] = draw.enter(forms, b_values)
-        found = getattr(mgpu, name)(a, b, **values, size=size, duplicates=duplicates, fill_value=fill_value, **counts)
+        options = {"size": size, "duplicates": duplicates, "descending": descending, "fill_value": fill_value}
+        found = getattr(mgpu, name)(a, b, **values, **options, **counts)
         return found._replace(values=draw.leave(forms, found.values))
 
     def expected(
@@ -148,7 +149,7 @@ def sets(shape: Shape) -> Call:
         b_count: Any = None,
     ) -> list[Any]:
         a_live, b_live = oracle.live_count(a_count, n_a), oracle.live_count(b_count, n_b)
-        a_ranks, b_ranks, _ = draw.ranked(False, a, b)
+        a_ranks, b_ranks = ranks_in(descending, a, b)
         sources = oracle.set_sources(name, a_ranks[:a_live], b_ranks[:b_live])
         count = int32(len(sources))
         sources = np.where(sources >= a_live, sources - a_live + n_a, sources)[:slots]
@@ -165,7 +166,7 @@ def sets(shape: Shape) -> Call:
     )
 
 
-def _distinct(shape: Shape, rng: np.random.Generator, keys: np.ndarray, live: int) -> np.ndarray:
+def _distinct(shape: Shape, rng: np.random.Generator, keys: np.ndarray, live: int, descending: bool) -> np.ndarray:
     """Keys whose live ones are replaced by as many distinct ones in order, from the whole type."""
     word = np.dtype(f"u{keys.dtype.itemsize}")
     bits = 8 * min(word.itemsize, 4)
@@ -179,7 +180,7 @@ def _distinct(shape: Shape, rng: np.random.Generator, keys: np.ndarray, live: in
             pool = pool[np.isfinite(pool.astype(np.float64))]
     first = np.unique(oracle.rank(pool), return_index=True)[1]
     out = keys.copy()
-    out[:live] = pool[first[np.sort(rng.choice(len(first), live, replace=False))]]
+    out[:live] = pool[first[np.sort(rng.choice(len(first), live, replace=False))]][:: -1 if descending else 1]
     return out
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 import jax_mgpu as mgpu
+from tests import oracle
 from tests.examples import KEYS, Argument, Example, numbers
 from tests.fuzz.compare import Equal
 from tests.fuzz.draw import Call, Shape
@@ -94,4 +96,72 @@ def products(shape: Shape) -> Call:
     return Call("sddmm", function, draw_operands, expected, shape.x64, (), finite=shape.finite)
 
 
-DRAWN = {"sparse": products}
+# What is made of two matrices A and B of entries, a matrix X and a vector x, in the library and in NumPy.
+PRODUCTS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "dense": (lambda A, B, X, x: A.todense(), lambda A, B, X, x: A),
+    "A @ X": (lambda A, B, X, x: A @ X, lambda A, B, X, x: A @ X),
+    "A @ x": (lambda A, B, X, x: A @ x, lambda A, B, X, x: A @ x),
+    "transposed beside A, @ X": (lambda A, B, X, x: A.with_transpose() @ X, lambda A, B, X, x: A @ X),
+    "x @ A.T": (lambda A, B, X, x: x @ A.T, lambda A, B, X, x: A @ x),
+    "X.T @ A.T": (lambda A, B, X, x: X.T @ A.T, lambda A, B, X, x: X.T @ A.T),
+    "A + B": (lambda A, B, X, x: (A + B).todense(), lambda A, B, X, x: A + B),
+    "A - B": (lambda A, B, X, x: (A - B).todense(), lambda A, B, X, x: A - B),
+    "3 A": (lambda A, B, X, x: (A * 3).todense(), lambda A, B, X, x: 3 * A),
+    "A matmul B.T": (
+        lambda A, B, X, x: A.matmul(B.T, size=A.capacity * B.capacity).todense(),
+        lambda A, B, X, x: A @ B.T,
+    ),
+    "from dense": (
+        lambda A, B, X, x: mgpu.Csr.from_dense(A.todense(), size=A.capacity).T.todense(),
+        lambda A, B, X, x: A.T,
+    ),
+}
+
+
+def held(x: np.ndarray, dtype: Any) -> np.ndarray:
+    """Whole numbers in a type; integers wrap."""
+    return x.astype(dtype) if np.dtype(dtype).kind not in "iu" else x.astype(np.int64).astype(dtype)
+
+
+def matrices(shape: Shape) -> Call:
+    """Csr of entries in any order, outside of the shape too; of small integers, whose sums are exact."""
+    what = shape.choice(tuple(PRODUCTS))
+    entries = min(shape.size(), 60 if "matmul" in what else 1000)
+    m, n, k = (shape.choice((0, 1, 5, 40)) for _ in range(3))
+    dtype = "float32" if shape.derivative else shape.choice(("float32", "int32", "int8", "bfloat16"))
+    index = shape.choice(("int32", "int16", "int64") if shape.x64 else ("int32", "int16"))
+    shape.say(what, f"{m} x {n}", f"k={k}", dtype, index)
+    names = ("values", "others", "X", "x")
+    sizes = entries, entries, (n, k), n
+
+    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
+        del apart
+        low = 0 if dtype == "bfloat16" else -1  # the sums of which are small, too
+        given = {name: rng.integers(low, 2, size) for name, size in zip(names, sizes, strict=True)}
+        given = {name: x.astype(jnp.dtype(dtype)) for name, x in given.items()}
+        given |= {name: rng.integers(-1, m + 1, entries).astype(index) for name in ("rows", "other_rows")}
+        return given | {name: rng.integers(-1, n + 1, entries).astype(index) for name in ("columns", "other_columns")}
+
+    def function(X: Any, x: Any, **given: Any) -> Any:
+        A = mgpu.Csr.from_coo(given["rows"], given["columns"], given["values"], shape=(m, n))
+        B = mgpu.Csr.from_coo(given["other_rows"], given["other_columns"], given["others"], shape=(m, n))
+        return PRODUCTS[what][0](A, B, X, x)
+
+    def dense(rows: Any, columns: Any, values: Any) -> np.ndarray:
+        inside = (rows >= 0) & (rows < m) & (columns >= 0) & (columns < n)
+        out = np.zeros((m, n), np.float64)
+        np.add.at(out, (rows[inside], columns[inside]), values[inside].astype(np.float64))
+        return held(out, values.dtype).astype(np.float64)
+
+    def expected(X: Any, x: Any, **given: Any) -> list[Any]:
+        A = dense(given["rows"], given["columns"], given["values"])
+        B = dense(given["other_rows"], given["other_columns"], given["others"])
+        exact = PRODUCTS[what][1](A, B, X.astype(np.float64), x.astype(np.float64))
+        is_sum = dtype == "int8" and ("@" in what or "matmul" in what)  # which has the type of a sum
+        result = oracle.summed(x, "add").dtype if is_sum else x.dtype
+        return [Equal(held(exact, result))]
+
+    return Call("Csr", function, draw_operands, expected, shape.x64, names, finite=True)
+
+
+DRAWN = {"sparse": products, "matrices": matrices}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -29,10 +30,10 @@ from tests.examples import (
     positions,
 )
 from tests.fuzz import draw
-from tests.fuzz.compare import Near, Where
+from tests.fuzz.compare import Equal, Near, Where
 from tests.fuzz.draw import Call, Shape, names_of
 from tests.fuzz.operators import items, near
-from tests.fuzz.shared import differentiable_of, directed, int32, mixed_pair, rows_of
+from tests.fuzz.shared import differentiable_of, directed, int32, mixed_pair, nulls, rows_of
 from tests.many_items import bytes_by_count, bytes_of, counts_of, same, same_repeated, spots
 
 EXAMPLES = {
@@ -296,11 +297,23 @@ def groups(shape: Shape) -> Call:
     count, size = shape.count(n), shape.choice((0, 3, n // 2, n, n + 2))
     form = rows_of(shape, n) if op in ("first", "last", "count") else None
     dtype = shape.key_dtype() if form is None else None
-    shape.say(op, f"size={size}")
+    dropna = shape.flag(0.4) and not shape.derivative
+    options: dict[str, Any] = {"dropna": dropna}
+    if op in ("var", "std") and shape.flag():
+        options["ddof"] = 1
+    if dtype is not None and op in ("add", "min", "max", *ROUNDED) and not shape.derivative and shape.flag(0.4):
+        whole = jnp.dtype(dtype).kind in "iu"
+        options["dtype"] = shape.choice(("int8", "float32") if whole and op not in ROUNDED else ("float32",))
+        options |= {"dtype": "float64"} if dtype == "float64" else {}
+    shape.say(op, f"size={size}", *(f"{what}={x}" for what, x in options.items()))
 
     def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
         del apart
         keys = draw.keys(shape, rng, keys_form, n, few=not shape.derivative)
+        if not shape.finite and rng.random() < 0.5:
+            for x in jax.tree.leaves(keys):
+                if x.dtype.kind not in "iu":
+                    x[rng.random(n) < 0.2] = np.nan
         if form is not None:
             x = form.draw(rng, n)
         elif op in ROUNDED:
@@ -313,7 +326,7 @@ def groups(shape: Shape) -> Call:
 
     def function(keys: Any, x: Any, **others: Any) -> Any:
         given = x if form is None else form.enter(x)
-        keys, values, found = mgpu.group_by(keys, {"x": given}, {"x": op}, size=size, **others)
+        keys, values, found = mgpu.group_by(keys, {"x": given}, {"x": op}, size=size, **options, **others)
         leave = form is not None and op != "count"
         return keys, form.leave(values["x"]) if leave else values["x"], found
 
@@ -322,18 +335,23 @@ def groups(shape: Shape) -> Call:
         (ranks, _) = draw.ranked(False, keys)
         ranks = oracle.rank(ranks[:live])
         order = np.argsort(ranks, kind="stable")
-        heads = np.flatnonzero(np.append(True, ranks[order][1:] != ranks[order][:-1])[:live])
-        used, number = heads[:size], np.diff([*heads, live])[:size]
+        order = order[~nulls(keys)[order]] if dropna else order
+        heads = np.flatnonzero(np.append(True, ranks[order][1:] != ranks[order][:-1])[: len(order)])
+        used, number = heads[:size], np.diff([*heads, len(order)])[:size]
         found = [oracle.padded(key[order[used]], size, 0) for key in jax.tree.leaves(keys)]
         rows = np.split(order, heads[1:])[: len(used)]
-        return [*found, _combined(op, form, x, order, rows, heads, number, size), int32(len(heads))]
+        given = x if "dtype" not in options else x.astype(options["dtype"])
+        values = _combined(op, form, given, order, rows, heads, number, size, options.get("ddof", 0))
+        if "dtype" in options and not isinstance(values, Near | Equal):
+            values = values.astype(options["dtype"])
+        return [*found, values, int32(len(heads))]
 
     names = ("x",) if shape.derivative else ()
     return Call("group_by", function, draw_operands, expected, shape.x64, names, finite=shape.finite)
 
 
 def _combined(
-    op: str, form: Any, x: Any, order: np.ndarray, rows: Any, heads: np.ndarray, number: Any, size: int
+    op: str, form: Any, x: Any, order: np.ndarray, rows: Any, heads: np.ndarray, number: Any, size: int, ddof: int
 ) -> Any:
     """The combined values of the groups, whose rows in order are given."""
     if op == "count":
@@ -346,9 +364,8 @@ def _combined(
         return oracle.padded(int32([len(np.unique(oracle.rank(x[row]))) for row in rows]), size, 0)
     if op in ROUNDED:
         real = x.dtype if x.dtype.kind not in "iu" else np.dtype("float64" if x.dtype.itemsize == 8 else "float32")
-        exact = oracle.padded(
-            np.array([getattr(np, op)(x[row].astype(np.float64)) for row in rows], np.float64), size, 0
-        )
+        combine = np.mean if op == "mean" else functools.partial(oracle.statistic, op=op, ddof=ddof)
+        exact = oracle.padded(np.array([combine(x[row].astype(np.float64)) for row in rows], np.float64), size, 0)
         rounding = float(jnp.finfo(real).eps) * (4 if op == "median" else 8)
         sums = oracle.padded(np.array([np.abs(x[row].astype(np.float64)).sum() for row in rows], np.float64), size, 0)
         error = rounding * np.abs(exact) + 1e-5 * (1 + np.abs(exact)) + 1e-7 * sums * (op == "mean")

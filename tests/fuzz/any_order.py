@@ -11,32 +11,32 @@ import jax_mgpu as mgpu
 from tests import oracle
 from tests.fuzz import draw
 from tests.fuzz.draw import Call, Shape, names_of
-from tests.fuzz.shared import both, int32, mixed_pair
+from tests.fuzz.shared import both, directed, int32, mixed_pair, nulls, ranks_in
 
 
 def any_order(shape: Shape) -> Call:
     """Joins of all kinds, sorted_match and sets, of keys in any order; joins of nulls, of sorted keys too."""
     name = shape.choice(("join", "join", "join", "sorted_match", "set_union", "set_difference", "set_intersection"))
-    dtype = shape.key_form()
+    dtype, descending = directed(shape)
     n_a, n_b = (min(n, 300) for n in (shape.size(), shape.size()))
     a_count, b_count = shape.count(n_a), shape.count(n_b)
     kind, null_equal = shape.choice(("inner", "left", "right", "outer", "semi", "anti")), shape.flag()
     is_sorted, side = name == "join" and shape.flag(0.3), shape.choice(("left", "right"))
     size = shape.choice((0, 3, n_a + n_b, 2 * (n_a + n_b)))
-    options: dict[str, Any] = {"assume_sorted": is_sorted}
+    options: dict[str, Any] = {"assume_sorted": is_sorted, "descending": descending}
     if name == "join":
         options |= {"kind": kind, "null_equal": null_equal}
     elif name == "sorted_match":
         options |= {"side": side}
     if name != "sorted_match":
         options |= {"size": size}
-    shape.say(*(f"{what}={x}" for what, x in options.items()))
+    shape.say(*(f"{what}={x}" for what, x in options.items() if what != "descending"))
 
     def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
         counts = {"a_count": draw.drawn(a_count, rng), "b_count": draw.drawn(b_count, rng)}
         if is_sorted:
             lives = (None, None) if apart else tuple(counts.values())
-            x, y = draw.sorted_pair(shape, rng, dtype, n_a, n_b, False, *lives)
+            x, y = draw.sorted_pair(shape, rng, dtype, n_a, n_b, descending, *lives)
         else:
             x, y = mixed_pair(shape, rng, dtype, n_a, n_b)
         return names_of(name, x=x, y=y, **counts)
@@ -45,14 +45,14 @@ def any_order(shape: Shape) -> Call:
         return getattr(mgpu, name)(x, y, **options, **counts)
 
     def expected(x: Any, y: Any, a_count: Any = None, b_count: Any = None) -> list[Any]:
-        ranks = draw.ranked(False, x, y)[:2]
+        ranks = ranks_in(descending, x, y)
         lives = oracle.live_count(a_count, n_a), oracle.live_count(b_count, n_b)
         codes = oracle.rank(np.concatenate([r[:n] for r, n in zip(ranks, lives, strict=True)]))
         a, b = codes[: lives[0]], codes[lives[0] :]
         if name == "sorted_match":
             return _matched(a, b, n_a, n_b, side)
         if name == "join":
-            nulls = [_nulls(keys)[:n] & (not null_equal) for keys, n in zip((x, y), lives, strict=True)]
+            nulls = [nulls(keys)[:n] & (not null_equal) for keys, n in zip((x, y), lives, strict=True)]
             return _joined(kind, (a[:, None] == b) & ~nulls[0][:, None] & ~nulls[1], size)
         orders = [np.argsort(r, kind="stable") for r in (a, b)]
         sources = oracle.set_sources(name, a[orders[0]], b[orders[1]])
@@ -61,12 +61,6 @@ def any_order(shape: Shape) -> Call:
         return [*keys, int32(len(sources))]
 
     return Call(name, function, draw_operands, expected, shape.x64, finite=shape.finite)
-
-
-def _nulls(keys: Any) -> np.ndarray:
-    """Which rows have a NaN in their key."""
-    found = [np.isnan(x) if x.dtype.kind not in "iu" else np.zeros(x.shape, bool) for x in jax.tree.leaves(keys)]
-    return np.logical_or.reduce(found)
 
 
 def _joined(kind: str, partners: np.ndarray, size: int) -> list[Any]:

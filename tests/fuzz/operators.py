@@ -188,6 +188,22 @@ class Function:
         return found
 
 
+def converted(shape: Shape, operator: Named | Function) -> dict[str, Any]:
+    """The dtype that items are converted to first, or none: of integers any, of floats one that holds them."""
+    if isinstance(operator, Function):
+        commutes = operator.name in ("plus", "maximum") and shape.flag(0.3)
+        return {"commutative": True} if commutes else {}
+    kind = np.dtype(jnp.dtype(operator.dtype))
+    if shape.derivative or shape.flag(0.7) or kind.name == "float64":
+        return {}
+    integers = ("int8", "uint16", "int32")
+    floats = ("float32", "float64") if shape.x64 else ("float32",)
+    dtypes = (integers + floats if operator.name != "mul" else integers) if kind.kind in "iu" else floats
+    dtype = shape.choice(dtypes)
+    shape.say(f"dtype={dtype}")
+    return {"dtype": dtype}
+
+
 def operator_of(shape: Shape, exclusive: bool = False) -> Named | Function:
     return Function(shape, exclusive) if shape.flag(0.25) else Named(shape, exclusive)
 

@@ -17,6 +17,8 @@ from tests.fuzz.shared import segments_with_gaps
 NAMES = ("add", "sum", "mean", "min", "max", "argmin", "argmax", "any", "all", "and", "or", "xor")
 ALL_NAMES = (*NAMES, *oracle.STATISTICS, *oracle.NAN_FORMS)
 SMOOTH = ("add", "mean", "var", "first", "last", "nansum")
+EXACT = {"add", "sum", "min", "max", "argmin", "argmax", "first", "last", "count", "nunique"}
+INTEGERS = ("int32", "uint8", "bool")
 NAN_OVER_NOTHING = {"mean", "var", "std", "median", "nanmean", "nanmin", "nanmax"}
 
 
@@ -30,12 +32,20 @@ def _items(shape: Shape, dtype: str, op: str, rng: np.random.Generator, *sizes: 
     return rng.integers(least, 5, sizes).astype(jnp.dtype(dtype))
 
 
-def _expected(x: np.ndarray, op: str, parts: list[np.ndarray], x64: bool) -> Any:
+def _expected(
+    x: np.ndarray, op: str, parts: list[np.ndarray], x64: bool, dtype: str | None = None, ddof: int = 0
+) -> Any:
     """The combination of the rows at each part's positions; indices are positions in x."""
-    results = [np.asarray(oracle.combined(x[part], op)) for part in parts]
+    x = x if dtype is None else x.astype(dtype)
+
+    def combined(rows: np.ndarray) -> np.ndarray:
+        spread = ddof and op in ("var", "std")
+        return np.asarray(oracle.statistic(rows, op, ddof) if spread else oracle.combined(rows, op, dtype is None))
+
+    results = [combined(x[part]) for part in parts]
     if op.startswith("arg"):
         results = [np.append(part, -1).astype(np.int32)[r] for part, r in zip(parts, results, strict=True)]
-    stacked = np.stack(results) if results else np.zeros((0, *x.shape[1:]), oracle.combined(x[:0], op).dtype)
+    stacked = np.stack([*results, combined(x[:0])])[:-1]
     is_float = x.dtype.kind not in "iub"
     if op in ("var", "std", "median", "nanmean"):  # of small integers
         stacked = stacked if is_float or x64 else stacked.astype(np.float32)
@@ -76,6 +86,14 @@ def _entries(x: Any, parts: list[np.ndarray], indices: Any, weights: Any) -> tup
     return x, parts
 
 
+def _options(shape: Shape, names: set[str], dtype: str) -> dict[str, Any]:
+    options: dict[str, Any] = {"ddof": 1} if names & {"var", "std"} and shape.flag() else {}
+    if names <= EXACT and shape.flag(0.4):
+        options["dtype"] = shape.choice(("int8", "int32", "float32") if dtype in INTEGERS else ("float32",))
+    shape.say(*(f"{what}={x}" for what, x in options.items()))
+    return options
+
+
 def rows(shape: Shape) -> Call:
     """reduce, segmented_reduce, reduce_by_id, interval_reduce."""
     name = shape.choice(("reduce", "segmented_reduce", "reduce_by_id", "interval_reduce"))
@@ -91,8 +109,19 @@ def rows(shape: Shape) -> Call:
     table = shape.choice((0, 1, 5, 300)) if name == "segmented_reduce" and shape.flag(0.4) else None  # taken by index
     has_weights = name == "segmented_reduce" and {first, second} <= {"add", "sum"} and shape.flag(0.5)
     count = shape.count(n)
-    of = "" if table is None else f"of {table}"
-    shape.say(name, first, second, dtype, list(width), f"m={m}", f"size={size}", "gaps" * gaps, of, "w" * has_weights)
+    options = {} if has_weights or shape.derivative else _options(shape, {first, second}, dtype)
+    shape.say(
+        name,
+        first,
+        second,
+        dtype,
+        list(width),
+        f"m={m}",
+        f"size={size}",
+        "gaps" * gaps,
+        f"of {table}",
+        "w" * has_weights,
+    )
 
     def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
         rows = n if table is None else table
@@ -118,7 +147,7 @@ def rows(shape: Shape) -> Call:
 
     def function(x: Any, y: Any, heads: Any = None, ids: Any = None, **others: Any) -> Any:
         given = [x for x in (heads, ids) if x is not None] + [size] * (name == "reduce_by_id")
-        return getattr(mgpu, name)({"x": x, "y": y}, *given, op={"x": first, "y": second}, **others)
+        return getattr(mgpu, name)({"x": x, "y": y}, *given, op={"x": first, "y": second}, **options, **others)
 
     def expected(
         x: Any,
@@ -139,7 +168,7 @@ def rows(shape: Shape) -> Call:
         else:
             parts = _segments(heads, ends, live)
         (x, y), parts = _entries((x, y), parts, indices, weights)
-        found = [_expected(x, first, parts, shape.x64), _expected(y, second, parts, shape.x64)]
+        found = [_expected(leaf, op, parts, shape.x64, **options) for leaf, op in ((x, first), (y, second))]
         if name != "reduce":
             return found
         return [Near(f.expected[0], f.error[0]) if isinstance(f, Near) else f[0] for f in found]

@@ -16,13 +16,15 @@ from tests.fuzz.draw import Call, Shape
 from tests.fuzz.shared import int32, segments_with_gaps
 
 Rows = list[tuple[int, int]]
-FORMS = ("lengths", "offsets", "heads", "heads and ends", "ids", "flags", "ranges")
+FORMS = ("lengths", "offsets", "heads", "heads and ends", "ids", "flags", "ranges", "raw heads and ends")
 NEEDLES = np.arange(-6, 7, dtype=np.int32)
 
 
-def made(form: str, m: int, given: dict[str, Any]) -> mgpu.Segments:
-    """A Segments of operands."""
+def made(form: str, m: int, given: dict[str, Any]) -> Any:
+    """A Segments of operands, or heads."""
     match form:
+        case "raw heads and ends":
+            return given["heads"]
         case "heads" | "heads and ends":
             return mgpu.Segments.from_heads(given.pop("heads"), **given)
         case "ids" | "flags":
@@ -69,7 +71,7 @@ def drawn_form(form: str, n: int, m: int, index: str, rng: np.random.Generator, 
             return {"flags": rng.random(n) < rng.choice([0.02, 0.2, 0.9])}
     given = segments_with_gaps(rng, m, n, index, apart)
     given = {"starts": np.minimum(given["heads"], n), "ends": np.minimum(given["ends"], n)}
-    if form == "heads and ends":
+    if form.endswith("heads and ends"):
         return {"heads": given["starts"], "ends": given["ends"]}
     if form == "ranges":
         return given
@@ -171,9 +173,48 @@ def found_in_rows(x: np.ndarray, rows: Rows) -> list[Any]:
     return [Where(int32(places), full)]
 
 
-def search(x: Any, s: Any) -> Any:
-    ids = np.arange(len(NEEDLES), dtype=np.int32) % max(s.number, 1)
-    return mgpu.segmented_search(NEEDLES, ids, mgpu.segmented_sort(x, s), s)
+def number_of(s: Any) -> int:
+    return s.number if isinstance(s, mgpu.Segments) else len(s)
+
+
+def search(x: Any, s: Any, **ends: Any) -> Any:
+    ids = np.arange(len(NEEDLES), dtype=np.int32) % max(number_of(s), 1)
+    return mgpu.segmented_search(NEEDLES, ids, mgpu.segmented_sort(x, s, **ends), s, **ends)
+
+
+def pooled(x: Any, s: Any, **ends: Any) -> Any:
+    """Of each entry j the item n - 1 - j, or none for each third, times a weight."""
+    places = np.arange(x.shape[0], dtype=np.int32)
+    entries = {"indices": np.where(places % 3 == 2, -1, places[::-1]), "weights": (places % 5).astype(np.int8)}
+    return mgpu.segmented_reduce(x, s, **entries, **ends)
+
+
+def sums_of_entries(x: np.ndarray, rows: Rows) -> list[Any]:
+    places = np.arange(len(x))
+    entries = np.where(places % 3 == 2, 0, x[::-1] * (places % 5))
+    return [np.array([entries[begin:end].sum() for begin, end in rows], x.dtype)]
+
+
+def chosen(x: np.ndarray, rows: Rows) -> list[Any]:
+    """The first item whose running sum is above half the sum of those above 0."""
+    found = []
+    for begin, end in rows:
+        sums = np.cumsum(np.maximum(x[begin:end], 0))
+        found.append(begin + np.argmax(2 * sums > sums[-1]) if end > begin and sums[-1] > 0 else -1)
+    return [int32(found)]
+
+
+def choose(x: Any, s: Any, **ends: Any) -> Any:
+    s = mgpu.Segments.from_ranges(s, ends["ends"]) if ends else s
+    return mgpu.weighted_choice(np.full(number_of(s), 0.5, np.float32), x, s)
+
+
+def log_softmax(x: np.ndarray, rows: Rows) -> list[Any]:
+    out = np.zeros(len(x), np.float64)
+    for begin, end in rows:
+        shifted = x[begin:end].astype(np.float64) - x[begin:end].max(initial=-np.inf)
+        out[begin:end] = shifted - np.log(np.exp(shifted).sum() if len(shifted) else 1)
+    return [Near(out.astype(x.dtype), 1e-6 + 1e-5 * np.abs(out))]
 
 
 def ranks(row: np.ndarray) -> np.ndarray:
@@ -186,45 +227,60 @@ def shifted(row: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Function:
-    """A public function: its call, what it gives, and the type of its items."""
+    """A public function: its call, of items, segments and perhaps ends, what it gives, and the type of its items."""
 
     name: str
-    call: Callable[[Any, Any], Any]
+    call: Callable[..., Any]
     expected: Callable[[np.ndarray, Rows], list[Any]]
     dtype: str = "int32"
 
 
 FUNCTIONS = (
     Function("segmented_reduce", mgpu.segmented_reduce, of_rows(np.sum)),
-    Function("segmented_reduce", lambda x, s: mgpu.segmented_reduce(x, s, "or"), of_rows(np.bitwise_or.reduce)),
+    Function(
+        "segmented_reduce",
+        lambda x, s, **ends: mgpu.segmented_reduce(x, s, "or", **ends),
+        of_rows(np.bitwise_or.reduce),
+    ),
     Function("segmented_scan", mgpu.segmented_scan, of_items(np.cumsum)),
     Function(
         "segmented_scan",
-        lambda x, s: mgpu.segmented_scan(x, s, reverse=True, exclusive=True),
+        lambda x, s, **ends: mgpu.segmented_scan(x, s, reverse=True, exclusive=True, **ends),
         of_items(lambda row: np.cumsum(row[::-1])[::-1] - row),
     ),
     Function(
         "segmented_scan",
-        lambda x, s: mgpu.segmented_scan(x, s, lambda a, b: a + b, map=lambda x: -x),
+        lambda x, s, **ends: mgpu.segmented_scan(x, s, lambda a, b: a + b, map=lambda x: -x, **ends),
         of_items(lambda row: np.cumsum(-row)),
     ),
     Function("segmented_sort", mgpu.segmented_sort, sorted_rows),
-    Function("segmented_sort", lambda x, s: mgpu.segmented_sort(x, s, less=lambda a, b: a < b), sorted_rows),
-    Function("segmented_sort_indices", lambda x, s: mgpu.segmented_sort_indices(x, s)[1], sorted_indices),
+    Function(
+        "segmented_sort", lambda x, s, **ends: mgpu.segmented_sort(x, s, less=lambda a, b: a < b, **ends), sorted_rows
+    ),
+    Function(
+        "segmented_sort_indices", lambda x, s, **ends: mgpu.segmented_sort_indices(x, s, **ends)[1], sorted_indices
+    ),
     Function("segmented_softmax", mgpu.segmented_softmax, softmax, "float32"),
-    Function("segmented_quantile", lambda x, s: mgpu.segmented_quantile(x, s, 0.3), quantiles, "float32"),
-    Function("segmented_top_k", lambda x, s: mgpu.segmented_top_k(x, s, 3), top),
-    Function("segment_ids", lambda x, s: mgpu.segment_ids(s, x.shape[0]), numbers_of),
-    Function("to_dense", lambda x, s: mgpu.to_dense(x, s, 5, fill_value=-7), laid_out),
+    Function(
+        "segmented_quantile", lambda x, s, **ends: mgpu.segmented_quantile(x, s, 0.3, **ends), quantiles, "float32"
+    ),
+    Function("segmented_top_k", lambda x, s, **ends: mgpu.segmented_top_k(x, s, 3, **ends), top),
+    Function("segment_ids", lambda x, s, **ends: mgpu.segment_ids(s, x.shape[0], **ends), numbers_of),
+    Function("to_dense", lambda x, s, **ends: mgpu.to_dense(x, s, 5, fill_value=-7, **ends), laid_out),
     Function(
         "take_segments",
-        lambda x, s: mgpu.take_segments(x, s, np.arange(s.number, dtype=np.int32)[::-1], size=x.shape[0]),
+        lambda x, s, **ends: mgpu.take_segments(
+            x, s, np.arange(number_of(s), dtype=np.int32)[::-1], size=x.shape[0], **ends
+        ),
         turned,
     ),
     Function("run_starts", mgpu.run_starts, runs),
     Function("rank", mgpu.rank, lambda x, rows: [int32(of_items(ranks)(x, rows)[0])]),
-    Function("segmented_shift", lambda x, s: mgpu.segmented_shift(x, s, 1, -9), of_items(shifted, -9)),
+    Function("segmented_shift", lambda x, s, **ends: mgpu.segmented_shift(x, s, 1, -9, **ends), of_items(shifted, -9)),
     Function("segmented_search", search, found_in_rows),
+    Function("segmented_log_softmax", mgpu.segmented_log_softmax, log_softmax, "float32"),
+    Function("segmented_reduce", pooled, sums_of_entries),
+    Function("weighted_choice", choose, chosen),
 )
 
 
@@ -242,7 +298,8 @@ def segments(shape: Shape) -> Call:
         return {"x": x} | drawn_form(form, n, m, index, rng, apart)
 
     def call(x: Any, **given: Any) -> Any:
-        return jax.tree.leaves(function.call(x, made(form, m, given)))
+        ends = {"ends": given["ends"]} if form.startswith("raw") else {}
+        return jax.tree.leaves(function.call(x, made(form, m, given), **ends))
 
     def expected(x: np.ndarray, **given: Any) -> list[Any]:
         leaves = function.expected(x, rows_of(form, n, m, given))

@@ -54,6 +54,19 @@ def directed(shape: Shape) -> tuple[Any, Any]:
     return dtype, descending
 
 
+def ranks_in(descending: Any, *keys: Any) -> list[np.ndarray]:
+    """Integers that rise as keys do in a direction, arrays or columns."""
+    columns = [x if isinstance(x, tuple) else (x,) for x in keys]
+    return list(draw.ranked(descending, *columns)[:-1])
+
+
+def nulls(keys: Any) -> np.ndarray:
+    """Which rows have a NaN in their key."""
+    with np.errstate(invalid="ignore"):  # NaNs that signal
+        found = [np.isnan(x) if x.dtype.kind not in "iu" else np.zeros(x.shape, bool) for x in jax.tree.leaves(keys)]
+    return np.logical_or.reduce(found)
+
+
 def segments_with_gaps(rng: np.random.Generator, m: int, n: int, dtype: Any, apart: bool) -> dict[str, np.ndarray]:
     """Heads and ends, some past the items; apart, those of each draw fit those of every other."""
     most = min(n, np.iinfo(dtype).max)  # what the dtype cannot say is in no segment

@@ -59,7 +59,7 @@ from jax_mgpu._src.functions.named_operators import (
     named_leaves,
 )
 from jax_mgpu._src.functions.operators import Kind, select
-from jax_mgpu._src.keys.bits import is_random_key, where
+from jax_mgpu._src.keys.bits import is_random_key, keeping_bits, where
 from jax_mgpu._src.keys.columns import Columns, expect_keys, expect_one_code, expect_told_apart, key_starts
 from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.ops.argsorted import Ordered, count_of, rows_in_order
@@ -257,7 +257,8 @@ class Groups(SegmentedItems):
         if leaf.kind.gives_index:
             reduced = self._given(reduced)
         plain, restore = plain_leaves([reduced])
-        return restore([select(self.used, plain[0], jnp.full_like(plain[0], leaf.fill))])[0].astype(dtype)
+        kept = keeping_bits(lambda x: select(self.used, x, jnp.full_like(x, leaf.fill)), plain[0])
+        return restore([kept])[0].astype(dtype)
 
 
 def leaf_of_group(name: str, x: jax.Array, operator: str, dtype: DTypeLike | None, ddof: float) -> tuple[Leaf, Any]:

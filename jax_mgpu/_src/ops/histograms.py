@@ -213,7 +213,7 @@ def _between_edges(
         places = search(x, edges, "right") - 1
         # as integers: XLA may take subnormal floats for zeros
         is_last = (ordered_integers(x) == ordered_integers(edges[-1:])) & (places == size)
-        places = where(is_last, size - 1, where(jnp.isnan(x), size, places))
+        places = where(jnp.isnan(x), size, where(is_last, size - 1, places))
         sums = _sums(weights, places, size)
     return sums if axis_name is None else jax.lax.psum(sums, axis_name), edges
 

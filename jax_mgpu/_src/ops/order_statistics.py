@@ -168,7 +168,7 @@ MOST_ERROR = 2**-10
 
 
 def _taken(
-    method: str, lower: jax.Array, upper: jax.Array, weight: jax.Array
+    method: str, lower: jax.Array, upper: jax.Array, weight: jax.Array, error: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The ranks between which a method takes a quantile, and the weight of the upper one."""
     if method == "linear":
@@ -178,14 +178,16 @@ def _taken(
     is_upper = {
         "lower": jnp.zeros_like(weight, bool),
         "higher": weight > 0,
-        "nearest": (weight > 0.5) | ((weight == 0.5) & (lower & 1 == 1)),  # the even rank if both are as near
+        "nearest": where(
+            jnp.abs(weight - 0.5) <= error, lower & 1 == 1, weight > 0.5
+        ),  # the even rank if both are as near
     }[method]
     rank = where(is_upper, upper, lower)
     return rank, rank, jnp.zeros_like(weight)
 
 
-def _neighbours(q: jax.Array, lengths: jax.Array, rounding: float) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The ranks below and above each quantile, and the weight of the upper one, from 0 to less than 1.
+def _neighbours(q: jax.Array, lengths: jax.Array, rounding: float) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """The ranks below and above each quantile, the weight of the upper one, from 0 to less than 1, and its error.
 
     A rank of a long segment has more digits than a float32. So the rank is computed in parts: with q = k / 4096 + r and
     the last rank 4096 h + l, it is k h + k l / 4096 + r (4096 h + l), of which only the last part is rounded. Rounding
@@ -208,8 +210,9 @@ def _neighbours(q: jax.Array, lengths: jax.Array, rounding: float) -> tuple[jax.
     rest = (digits.astype(q.dtype) + (scaled - coarse) * last_float) * (1 / 4096)
     whole = jnp.floor(rest)
     weight = rest - whole
-    next_digits = digits + low
-    next_lower = lower + high + (next_digits >> 12)
+    is_inner = k < 4096  # behind the last rank lies no other, which the type of ranks may not hold
+    next_digits = digits + where(is_inner, low, 0)
+    next_lower = lower + where(is_inner, high, 0) + (next_digits >> 12)
     next_weight = (next_digits & 4095).astype(q.dtype) * (1 / 4096)
     lower = lower + whole.astype(last.dtype)
     is_past = (lower > next_lower) | ((lower == next_lower) & (weight > next_weight))
@@ -219,7 +222,7 @@ def _neighbours(q: jax.Array, lengths: jax.Array, rounding: float) -> tuple[jax.
     lower = jnp.minimum(jnp.maximum(lower + is_next.astype(lower.dtype), 0), last)
     weight = with_derivative(where(is_next | (exact <= error), 0, exact), weight)
     upper = jnp.minimum(lower + (weight > 0).astype(lower.dtype), last)
-    return lower, upper, weight
+    return lower, upper, weight, error
 
 
 def middle(

@@ -72,7 +72,7 @@ from jax_mgpu._src.functions.operators import (
 )
 from jax_mgpu._src.functions.recurrence import weighted
 from jax_mgpu._src.functions.transform import Load, mapped, one_leaf
-from jax_mgpu._src.keys.bits import ordered_together, shifted, where
+from jax_mgpu._src.keys.bits import keeping_bits, ordered_together, shifted, where
 from jax_mgpu._src.keys.columns import Columns, key_starts, whole_keys
 from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.ops.argsorted import count_of
@@ -508,7 +508,7 @@ def run_reduce_by_key(
 
     def keep(x: jax.Array, filler: int) -> jax.Array:
         plain, restore = plain_leaves([x])
-        return restore([select(used, plain[0], jnp.full_like(plain[0], filler))])[0]
+        return restore([keeping_bits(lambda x: select(used, x, jnp.full_like(x, filler)), plain[0])])[0]
 
     def reduce_leaf(leaf: Leaf) -> jax.Array:
         if on_mesh:

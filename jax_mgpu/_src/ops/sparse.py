@@ -25,7 +25,7 @@ from jax_mgpu._src.arguments.check import (
 )
 from jax_mgpu._src.arguments.preconditions import by_construction, room, row_offsets
 from jax_mgpu._src.core.operation import Operation, jit_eager
-from jax_mgpu._src.functions.operators import accumulator_dtype
+from jax_mgpu._src.functions.operators import accumulator_dtype, sum_dtype
 from jax_mgpu._src.ops.gather import gather
 from jax_mgpu._src.ops.gathered_rows import weighted_rows
 from jax_mgpu._src.ops.groups import group_by
@@ -310,7 +310,7 @@ class Csr:
                 x, self.offsets[:-1], indices=self.indices, weights=self.values, count=count
             )
             return result
-        dtype = jnp.result_type(self.values, x)
+        dtype = _product_dtype(self.values, x)
         x, values = x.astype(dtype), self.values.astype(dtype)
         order, rows, columns = self._transposed
         given = {"values": values, "indices": self.indices, "offsets": self.offsets}
@@ -324,11 +324,11 @@ class Csr:
         m, n = self.shape
         if x.ndim not in (1, 2) or x.shape[-1] != m:
             raise value_error(name, "x", f"a vector [{m}] or a matrix [k, {m}]", describe(x))
-        dtype = accumulator_dtype(jnp.result_type(self.values, x))
+        dtype = accumulator_dtype(_product_dtype(self.values, x))
         rows = self.rows
         taken = gather(x.T.astype(dtype), rows) * self.values.astype(dtype).reshape(-1, *[1] * (x.ndim - 1))
         sums = reduce_by_id(taken, jnp.where(rows >= 0, self.indices, -1), n)
-        result: jax.Array = sums.T.astype(jnp.result_type(self.values, x))
+        result: jax.Array = sums.T.astype(_product_dtype(self.values, x))
         return result
 
     def matmul(self, other: Csr, *, size: int) -> Csr:
@@ -341,7 +341,7 @@ class Csr:
         size = static_size(name, "size", size)
         a, b = ((x.indices, x.offsets, x.rows) for x in (self, other))
         shape = self.shape[0], other.shape[1]
-        dtype = jnp.result_type(self.values, other.values)
+        dtype = _product_dtype(self.values, other.values)
         with by_construction():
             pattern = columns, offsets = pattern_of_product(a, b, shape, size)
             values = product_on_pattern(self.values.astype(dtype), other.values.astype(dtype), a, b, pattern)
@@ -462,6 +462,12 @@ def _expect_offsets(name: str, offsets: ArrayLike, capacity: int) -> None:
 
 
 # ---- The product of a matrix whose transpose is known ----------------------------------------------------------------
+
+
+def _product_dtype(*factors: jax.Array) -> Any:
+    """The type of a product, which is one of sums: narrow integers do not wrap."""
+    dtype = jnp.result_type(*factors)
+    return dtype if jnp.issubdtype(dtype, jnp.inexact) else sum_dtype(dtype)
 
 
 def _product_fallback(x: jax.Array, values: jax.Array, indices: jax.Array, offsets: jax.Array) -> Sequence[jax.Array]:

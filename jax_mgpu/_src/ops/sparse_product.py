@@ -60,9 +60,33 @@ def _entries(
     return of_a, jnp.where(is_product, of_b, -1)
 
 
+# The operands that two matrices without their values are.
+STRUCTURES = ("a_columns", "a_offsets", "a_rows", "b_columns", "b_offsets", "b_rows")
+
+
 def pattern_of_product(a: Structure, b: Structure, shape: tuple[int, int], size: int) -> tuple[jax.Array, jax.Array]:
     """The columns of the first `size` entries of a product, in order, and the offsets of all."""
-    m, n = shape
+    columns, offsets = _pattern(**dict(zip(STRUCTURES, (*a, *b), strict=True)), n=shape[1], size=size)
+    return columns, offsets
+
+
+def _pattern_shapes(a_offsets: Any, b_columns: Any, a_columns: Any, *, size: int) -> Sequence[Any]:
+    dtype = index_dtype(NAME, "self", a_columns.shape[0])
+    return [jax.ShapeDtypeStruct((size,), b_columns.dtype), jax.ShapeDtypeStruct(a_offsets.shape, dtype)]
+
+
+def _pattern_fallback(
+    a_columns: jax.Array,
+    a_offsets: jax.Array,
+    a_rows: jax.Array,
+    b_columns: jax.Array,
+    b_offsets: jax.Array,
+    b_rows: jax.Array,
+    *,
+    n: int,
+    size: int,
+) -> Sequence[jax.Array]:
+    a, b, m = (a_columns, a_offsets, a_rows), (b_columns, b_offsets, b_rows), a_offsets.shape[0] - 1
     before, room = _before(a, b), _chunk(a, b, size)
     of_rows = gather(before, jnp.minimum(a[1], a[0].shape[0]))
     rows_of_a, columns_of_b = a[2], b[0]
@@ -74,7 +98,8 @@ def pattern_of_product(a: Structure, b: Structure, shape: tuple[int, int], size:
         """Extends the chunk to whole rows."""
         row, written, columns, counts = state
         begin = of_rows[row]
-        end_row = jnp.maximum(row + 1, jnp.searchsorted(of_rows, begin + room, side="right").astype(row.dtype) - 1)
+        after = sorted_search((begin + room)[None], of_rows, "right")[0].astype(row.dtype)
+        end_row = jnp.maximum(row + 1, after - 1)
         of_a, of_b = _entries(before, b, a, begin, jnp.minimum(of_rows[end_row], begin + room), room)
         column = gather(columns_of_b, of_b)
         is_inside = (of_b >= 0) & (column >= 0) & (column < n)
@@ -98,12 +123,24 @@ def pattern_of_product(a: Structure, b: Structure, shape: tuple[int, int], size:
     return columns, jnp.concatenate([jnp.zeros((1,), dtype), scan(counts)])
 
 
+# A batch over Explicit axes, which no loop of JAX takes, is a batch of this operation.
+_pattern = Operation(
+    "csr_pattern",
+    operands=dict.fromkeys(STRUCTURES, 1),
+    results=("columns", "offsets"),
+    attributes={"n": int, "size": int},
+    shapes=_pattern_shapes,
+    fallback=_pattern_fallback,
+    only="",
+    is_registered=False,
+)
+
+
 def product_on_pattern(
     a_values: jax.Array, b_values: jax.Array, a: Structure, b: Structure, pattern: tuple[jax.Array, jax.Array]
 ) -> jax.Array:
     """The values of the entries of a product."""
-    names = ("a_columns", "a_offsets", "a_rows", "b_columns", "b_offsets", "b_rows", "columns", "offsets")
-    structure = dict(zip(names, (*a, *b, *pattern), strict=True))
+    structure = dict(zip((*STRUCTURES, "columns", "offsets"), (*a, *b, *pattern), strict=True))
     size = pattern[0].shape[0]
     return _triples(x=a_values, y=b_values, **structure, target=2, size=size)[0]
 
@@ -124,9 +161,10 @@ def _fallback(
     size: int,
 ) -> Sequence[jax.Array]:
     a, b = (a_columns, a_offsets, a_rows), (b_columns, b_offsets, b_rows)
-    exact = accumulator_dtype(x.dtype)
+    dtype = x.dtype
+    exact = accumulator_dtype(dtype)
     if not x.size or not y.size or not size:
-        return [jnp.zeros((size,), x.dtype)]
+        return [jnp.zeros((size,), dtype)]
     before, entries = _before(a, b), columns.shape[0]
     room = _chunk(a, b, entries)
     x, y = x.astype(exact), y.astype(exact)
@@ -144,7 +182,7 @@ def _fallback(
         return begin + room, sums + reduce_by_id(terms, own, size)
 
     nothing = jnp.zeros((), before.dtype), jnp.zeros((size,), exact)
-    return [jax.lax.while_loop(lambda state: state[0] < before[-1], chunk, nothing)[1].astype(x.dtype)]
+    return [jax.lax.while_loop(lambda state: state[0] < before[-1], chunk, nothing)[1].astype(dtype)]
 
 
 def _jvp(primals: Operands, tangents: Tangents, **attributes: int) -> tuple[Any, Any]:
@@ -171,9 +209,7 @@ def _transpose(by: int) -> Any:
 # multiplied, and added up by the third.
 _triples = Operation(
     "csr_triples",
-    operands=dict.fromkeys(
-        ("x", "y", "a_columns", "a_offsets", "a_rows", "b_columns", "b_offsets", "b_rows", "columns", "offsets"), 1
-    ),
+    operands=dict.fromkeys(("x", "y", *STRUCTURES, "columns", "offsets"), 1),
     results=("sums",),
     attributes={"target": int, "size": int},
     shapes=lambda x, size: [jax.ShapeDtypeStruct((size,), x.dtype)],
