@@ -20,10 +20,18 @@ from tests import budgets, mesh
 SLOTS = 1 << 12
 KEYS = {"axis_name": mesh.AXIS}
 # Calls by the function that they are of: keys, indices, a count. Those of two operands have twice as many items.
+
+
+def ranges_of(i):
+    """Segments with gaps between them."""
+    return mgpu.Segments.from_ranges(2 * i, 2 * i + 1)
+
+
 ONE = {
     "argsort": lambda k, i, c: mgpu.argsort(k, count=c, **KEYS),
     "bincount": lambda k, i, c: mgpu.bincount(i, SLOTS, k, **KEYS),
     "bulk_remove": lambda k, i, c: mgpu.bulk_remove(k, i, count=c, size=SLOTS, **KEYS),
+    "from_dense": lambda k, i, c: mgpu.from_dense(k.reshape(-1, 8), i[: k.shape[0] // 8], size=SLOTS, **KEYS),
     "group_by": lambda k, i, c: mgpu.group_by(k, (i, k, i), ("add", "last", "argmax"), size=SLOTS, count=c, **KEYS),
     "group_by, ranks": lambda k, i, c: mgpu.group_by(i, (k, i), ("median", "nunique"), size=SLOTS, count=c, **KEYS),
     "histogram": lambda k, i, c: mgpu.histogram(k, np.arange(9, dtype=np.float32), **KEYS),
@@ -61,12 +69,25 @@ ONE = {
     "segmented_sort_indices": lambda k, i, c: mgpu.segmented_sort_indices(k, i, **KEYS),
     "select": lambda k, i, c: mgpu.select(k, k > 0, count=c, **KEYS),
     "select_indices": lambda k, i, c: mgpu.select_indices(k > 0, count=c, **KEYS),
+    "segmented_quantile": lambda k, i, c: mgpu.segmented_quantile(k, i[: k.shape[0] // 8], [0.1, 0.5], count=c, **KEYS),
+    "segmented_reduce, ranges": lambda k, i, c: mgpu.segmented_reduce(k, ranges_of(i), **KEYS),
+    "segmented_scan, ranges": lambda k, i, c: mgpu.segmented_scan(k, ranges_of(i), **KEYS),
+    "segmented_softmax, ranges": lambda k, i, c: mgpu.segmented_softmax(k, ranges_of(i), **KEYS),
+    "segmented_sort, ranges": lambda k, i, c: mgpu.segmented_sort(k, ranges_of(i), **KEYS),
+    "segmented_top_k": lambda k, i, c: mgpu.segmented_top_k(k, i[: k.shape[0] // 4], 4, count=c, **KEYS),
+    "take_segments": lambda k, i, c: mgpu.take_segments(k, i, i, size=SLOTS, count=c, **KEYS),
+    "to_dense": lambda k, i, c: mgpu.to_dense(k, i[: k.shape[0] // 8], 8, count=c, **KEYS),
     "sort": lambda k, i, c: mgpu.sort(k, {"k": k, "i": i}, count=c, **KEYS),
     "sort, columns": lambda k, i, c: mgpu.sort((k, i), count=c, **KEYS),
     "top_k": lambda k, i, c: mgpu.top_k(k, 100, count=c, **KEYS)[:2],
     "unique": lambda k, i, c: mgpu.unique(k, size=SLOTS, return_inverse=True, return_counts=True, count=c, **KEYS),
 }
 TWO = {
+    "asof_join": lambda k, i, c: mgpu.asof_join(k, k, by_a=i, by_b=i, a_count=c, **KEYS),
+    "asof_join, nearest": lambda k, i, c: mgpu.asof_join(k, k, direction="nearest", tolerance=1, **KEYS),
+    "lookup": lambda k, i, c: mgpu.lookup(k, k, (k, i), count=c, **KEYS),
+    "search": lambda k, i, c: mgpu.search(k, k, count=c, **KEYS),
+    "segmented_search": lambda k, i, c: mgpu.segmented_search(k, i, k, i, haystack_count=c, **KEYS),
     "align": lambda k, i, c: mgpu.align(k, k, i, k[:, None], a_count=c, **KEYS),
     "bulk_insert": lambda k, i, c: mgpu.bulk_insert(k, i, k, count=c, size=2 * SLOTS, **KEYS),
     "join": lambda k, i, c: mgpu.join(k, k, "outer", size=SLOTS, assume_sorted=False, a_count=c, **KEYS),
@@ -93,8 +114,16 @@ IN_PLACE = {
     "segmented_scan",
     "select",
 }
+IN_PLACE |= {"from_dense", "segmented_reduce, ranges", "segmented_scan, ranges", "segmented_softmax, ranges"}
 IN_PLACE |= {"histogram", "segment_ids", "segmented_log_softmax", "segmented_softmax", "select_indices", "top_k"}
-EQUAL_PARTS = {"join_columns", "join_columns, derivative", "reduce_by_id, few", "segmented_shift"}
+EQUAL_PARTS = {
+    "join_columns",
+    "join_columns, derivative",
+    "reduce_by_id, few",
+    "segmented_shift",
+    "take_segments",
+    "to_dense",
+}
 WITHOUT_EXCHANGE = {"ragged_all_to_all": IN_PLACE | EQUAL_PARTS, "all_to_all": IN_PLACE}
 
 
@@ -146,13 +175,20 @@ def test_no_data_is_gathered(name, devices, form):
 # exchanges of all platforms.
 MOST_EQUATIONS, MOST_TEXT = 2000, 100
 LONG_PROGRAMS = {
+    "asof_join": (4800, 235),
+    "asof_join, nearest": (2700, 180),
     "group_by": (3100, 180),
     "group_by, ranks": (4600, 300),
     "join": (10200, 410),
     "join, columns": (3450, 150),
     "join, columns in any order": (8800, 365),
+    "lookup": (4400, 230),
     "rank": (2400, 115),
     "rank, segments": (2400, 130),
+    "search": (3000, 128),
+    "segmented_quantile": (1300, 118),
+    "segmented_search": (3300, 140),
+    "segmented_top_k": (1600, 125),
     "sorted_match": (2750, 130),
 }
 

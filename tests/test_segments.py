@@ -466,14 +466,6 @@ def test_errors(call, error, message):
         call()
 
 
-def test_segments_over_a_mesh_axis():
-    """Segments have ends, and over a mesh they end where the next begins."""
-    with pytest.raises(ValueError, match="axis_name: expected None where the segments have ends"):
-        jax.vmap(lambda x: mgpu.segmented_scan(x, Segments.from_lengths([3]), axis_name="d"), axis_name="d")(
-            jnp.ones((2, 3))
-        )
-
-
 # ---- A pytree --------------------------------------------------------------------------------------------------------
 
 

@@ -20,8 +20,9 @@ from jax_mgpu._src.arguments.preconditions import segments_apart, segments_insid
 from jax_mgpu._src.core.compat import whole_axes
 from jax_mgpu._src.core.eager import HostChecked, check_on_host
 from jax_mgpu._src.core.operation import ABSENT
+from jax_mgpu._src.mesh import devices_of
 
-__all__ = ["GivenSegments", "Groups", "Ranges", "expect_no_ends", "segment_operands", "split_segments"]
+__all__ = ["GivenSegments", "Groups", "Ranges", "segment_operands", "split_segments"]
 
 
 class Ranges(HostChecked):
@@ -118,24 +119,24 @@ def segment_operands(
             raise value_error(operation, "ends", "heads beside it", "none")
         return GivenSegments(ABSENT, None, count_operand(operation, argument, count, n), n)
     says_all = isinstance(heads, Ranges)
+    reach = n * devices_of(operation, axis_name)  # a segment may end on a later device
     heads, ends, count = split_segments(operation, heads, ends, count, argument)
     if says_all:
-        check_on_host(_expect_inside, (heads, ends), operation, "heads", n)
+        check_on_host(_expect_inside, (heads, ends), operation, "heads", reach)
     heads = head_vector(operation, heads, n)
     heads = whole_axes(heads) if whole else heads
     live = count_operand(operation, argument, count, n)
     if ends is None:
         return GivenSegments(heads, None, live, n)
-    expect_no_ends(operation, axis_name)
-    ends = index_vector(operation, "ends", ends, n)
+    ends = index_vector(operation, "ends", ends, reach)
     ends = whole_axes(ends) if whole else ends
     if ends.shape != heads.shape:
         raise value_error(operation, "ends", f"one for each of heads, {heads.shape[0]}", describe(ends))
     dtype = common_dtype(heads, ends)
     heads, ends = heads.astype(dtype), ends.astype(dtype)
-    ends = segments_apart(operation, "ends", heads, ends, n)
+    ends = segments_apart(operation, "ends", heads, ends, reach)
     if says_all:
-        ends = segments_inside(operation, "heads", heads, ends, n)
+        ends = segments_inside(operation, "heads", heads, ends, reach)
     return GivenSegments(heads, ends, live, n)
 
 
@@ -151,12 +152,6 @@ def group_operands(operation: str, groups: Groups, n: int | None, size: int) -> 
     ends = jnp.asarray(segments.ends)
     count = ends[-1:] if size else jnp.zeros((1,), ends.dtype)
     return jnp.asarray(order), jnp.asarray(segments.starts), count
-
-
-def expect_no_ends(operation: str, axis_name: AxisName | None) -> None:
-    """Over a mesh axis, segments end where the next begins."""
-    if axis_name is not None:
-        raise value_error(operation, "axis_name", "None where the segments have ends", repr(axis_name))
 
 
 def expect_inside(operation: str, argument: str, segments: Any, n: int) -> Any:

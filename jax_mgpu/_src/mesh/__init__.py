@@ -23,10 +23,12 @@ if TYPE_CHECKING:
         intervals,
         joins,
         pairs,
+        ragged,
         reductions,
         segments,
         selections,
         sorts,
+        tables,
     )
 
 __all__ = [
@@ -39,10 +41,12 @@ __all__ = [
     "joins",
     "over_axis",
     "pairs",
+    "ragged",
     "reductions",
     "segments",
     "selections",
     "sorts",
+    "tables",
 ]
 
 T = TypeVar("T")

@@ -28,10 +28,10 @@ from jax_mgpu._src.ops.load_balance import load_balance_search
 from jax_mgpu._src.ops.select import positions
 from jax_mgpu._src.ops.sort_primitives import Method
 
-__all__ = ["join", "join_columns"]
+__all__ = ["Side", "join", "join_columns"]
 
 
-class _Side:
+class Side:
     """A table's keys in order, and the way back to its rows."""
 
     def __init__(self, axis: Axis, keys: jax.Array, count: jax.Array, dtype: DTypeLike, *, is_sorted: bool):
@@ -140,7 +140,7 @@ def _by_partners(
     It works for any number of copies of a key, and with fewer slots than rows.
     """
     n_a, n_b = a.shape[0], b.shape[0]
-    of_a, of_b = (_Side(axis, x, count, dtype, is_sorted=is_sorted) for x, count in ((a, a_count), (b, b_count)))
+    of_a, of_b = (Side(axis, x, count, dtype, is_sorted=is_sorted) for x, count in ((a, a_count), (b, b_count)))
     pair, parts = aligned_pair(axis, of_a.keys, of_b.keys, of_a.sorted_count, of_b.sorted_count, aligned=aligned)
     a_parts, b_parts = (None, None) if parts is None else parts
     keep_a, keep_b = KINDS.get(kind, (False, False))
@@ -214,7 +214,7 @@ def _of_own_rows(
 class _Alone:
     """The rows of b without a partner, which follow those of a, with one result row each."""
 
-    def __init__(self, axis: Axis, is_alone: jax.Array, of_b: _Side, paired: jax.Array):
+    def __init__(self, axis: Axis, is_alone: jax.Array, of_b: Side, paired: jax.Array):
         self.axis = axis
         kept, count = positions(is_alone, of_b.live.reshape(1), of_b.n)
         counts = axis.gather(count.astype(paired.dtype))

@@ -114,15 +114,26 @@ def run_marks(axis: Axis, keys: jax.Array, live: jax.Array, heads: jax.Array = A
     return jnp.where(is_first(n), first, marks)
 
 
-def run_starts(axis: Axis, keys: jax.Array, heads: jax.Array, size: int, count: jax.Array, least: int) -> Runs:
+def run_starts(
+    axis: Axis,
+    keys: jax.Array,
+    heads: jax.Array | None,
+    bounds: jax.Array | None,
+    size: int,
+    count: jax.Array,
+    least: int,
+    inside: jax.Array | None,
+) -> Runs:
     """The runs that start on this device, as positions among its own items."""
     n = keys.shape[0]
     live = axis.live("keys", n, count)
-    marks = run_marks(axis, keys, live, ABSENT if heads is None else heads)
+    marks = run_marks(axis, keys, live, ABSENT if bounds is None else bounds)
     if least > 1:
         places = axis.begin(axis.gather(live)) + jnp.arange(n, dtype=live.dtype)
         with by_construction():
             marks &= _next_marked(axis, marks, places, live) - places >= least
+    if inside is not None:
+        marks &= inside
     starts, total = positions(marks, count, size)
     if heads is None:
         return Runs(starts, jnp.zeros((1,), starts.dtype), total)

@@ -65,7 +65,7 @@ from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.ops.argsorted import Ordered, count_of, rows_in_order
 from jax_mgpu._src.ops.intervals import filled_tangent
 from jax_mgpu._src.ops.reduce import Grouped, SegmentedItems, _run_heads, run_reduce_by_key
-from jax_mgpu._src.ops.scan import _scan, covered, next_marked, pieces
+from jax_mgpu._src.ops.scan import _scan, covered, next_marked, own_pieces, pieces
 from jax_mgpu._src.ops.select import positions
 from jax_mgpu._src.ops.sort import run_sort_indices
 from jax_mgpu._src.ops.sort_primitives import Method
@@ -327,11 +327,12 @@ def rank(
     n = checked.shape[0]
     given_heads = ABSENT if heads is None else heads
     segments = segment_operands(name, given_heads, ends, count, n, axis_name=axis_name, whole=True)
-    starts = pieces(segments)
+    starts = pieces(segments, name, axis_name)
     if axis_name is not None:
         expect_one_code(name, checked)
         given = {"ties": form, "descending": down, "count": segments.count}
-        return over_axis(mesh.selections.rank, name, axis_name, checked, starts, **given)
+        ranks = over_axis(mesh.selections.rank, name, axis_name, checked, own_pieces(segments, starts), **given)
+        return ranks if segments.ends is None else jnp.where(covered(n, starts), ranks, 0)
     method_of_sort = Method.FASTEST if heads is None else Method.MERGING
     sorted_keys, order = run_sort_indices(
         name, checked, starts, ABSENT, descending=down, count=count, method=method_of_sort
@@ -416,7 +417,7 @@ def segmented_shift(
     n = as_array(name, "x", leaves[0]).shape[0] if np.ndim(leaves[0]) else 0
     plain, unflatten = flatten_values(name, "x", x, n, "x")
     segments = segment_operands(name, heads, ends, count, n, axis_name=axis_name, whole=True)
-    heads = pieces(segments)
+    heads = pieces(segments, name, axis_name)
     step = as_array(name, "by", by)
     if step.ndim != 0 or not jnp.issubdtype(step.dtype, jnp.integer):
         raise type_error(name, "by", "an integer scalar", describe(step))
@@ -434,8 +435,9 @@ def segmented_shift(
         form = RowForm(name, "x", leaf)
         if axis_name is not None:
             rows, fill = form.pack("x", leaf), form.fill(fill_value)
-            operands = (rows, heads, given["by"], given["count"], fill)
-            return form.unpack(over_axis(mesh.segments.segmented_shift, name, axis_name, *operands))
+            operands = (rows, own_pieces(segments, heads), given["by"], given["count"], fill)
+            moved = over_axis(mesh.segments.segmented_shift, name, axis_name, *operands)
+            return form.unpack(moved if inside is None else select(inside, moved, jnp.broadcast_to(fill, moved.shape)))
         fill = form.fill(fill_value)
         (rows,) = _shift(x=form.pack("x", leaf), fill_value=fill, **given)
         return form.unpack(rows if inside is None else select(inside, rows, jnp.broadcast_to(fill, rows.shape)))

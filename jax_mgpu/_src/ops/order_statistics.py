@@ -78,12 +78,14 @@ def quantiles(
         live = count_operand(name, "count", count, n)
         begin, end = jnp.zeros((1,), index), live_items(n, live).reshape(1)
     else:
-        segments = segment_operands(name, heads, ends, count, n, whole=True)
+        segments = segment_operands(name, heads, ends, count, n, axis_name=axis_name, whole=True)
         live, shape = segments.count, (*shape, segments.m)
         begin, end = (bound.astype(index) for bound in segments.bounds())
     if 0 in shape:  # a batch over an Explicit mesh cannot reshape it
         return jnp.zeros(shape, dtype)
-    if axis_name is not None:
+    if axis_name is not None and heads is not ABSENT:
+        begin, end, item_at = over_axis(mesh.ragged.ordered_items, name, axis_name, segments, x)
+    elif axis_name is not None:
         total, item_at = over_axis(mesh.selections.ordered_items, name, axis_name, x, live)
         begin, end = jnp.zeros((1,), total.dtype), total.reshape(1)
     is_nan = jnp.isnan(q)
@@ -92,7 +94,7 @@ def quantiles(
     last = jnp.broadcast_to(jnp.maximum(end - 1, 0), (1, *end.shape))
     positions = jnp.concatenate([begin[None] + lower, begin[None] + upper, last])
     if axis_name is not None:
-        items = item_at(positions[:, 0])[:, None]
+        items = item_at(positions[:, 0])[:, None] if heads is ABSENT else item_at(positions)
     elif heads is ABSENT:
         items = _order_statistics(x=x, ranks=positions[:, 0], count=live)[0][:, None]
     else:

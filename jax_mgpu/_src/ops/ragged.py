@@ -27,7 +27,7 @@ from jax_mgpu._src.arguments.values import take_or_fill
 from jax_mgpu._src.core.compat import surely, whole_axes
 from jax_mgpu._src.core.operation import jit_eager
 from jax_mgpu._src.keys.bits import is_random_key
-from jax_mgpu._src.mesh import over_axis
+from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.ops.intervals import gather_rows
 from jax_mgpu._src.ops.join import saturated_offsets
 from jax_mgpu._src.ops.load_balance import _search
@@ -96,6 +96,8 @@ def segment_ids(
     n = static_size(name, "size", size)
     segments = segment_operands(name, heads, ends, count, n, axis_name=axis_name)
     index_dtype(name, "size", n, segments.m)
+    if axis_name is not None and segments.ends is not None:
+        return over_axis(mesh.ranges.segment_ids, name, axis_name, segments)
     if axis_name is not None:
         return over_axis(mesh.segments.segment_ids, name, axis_name, segments.heads, n, segments.count)
     (ids,) = _search(offsets=pieces(segments), total=segments.count, size=n, return_rank=False)
@@ -114,6 +116,7 @@ def to_dense(
     fill_value: ArrayLike = 0,
     ends: ArrayLike | None = None,
     count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
 ) -> Any:
     """Lays out each segment as a row of a dense array.
 
@@ -126,6 +129,9 @@ def to_dense(
       fill_value: the value of a row past its segment.
       ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
       count: the number of live items, an integer scalar (default `n`).
+      axis_name: lay out the segments of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. A
+        device's heads are those of the segments that start among its own items, counted from the first of these; a
+        segment continues on the devices that follow, up to the next head. Its row is on the device of its head.
 
     Returns:
       `x` with leaves `[m, width, …]`.
@@ -147,8 +153,15 @@ def to_dense(
     width = static_size(name, "width", width)
     leaves, structure, n = _items(name, x)
     index_dtype(name, "x", n)
-    segments = segment_operands(name, heads, ends, count, n, whole=True)
+    segments = segment_operands(name, heads, ends, count, n, axis_name=axis_name, whole=True)
     index_dtype(name, "width", segments.m * width)
+    if axis_name is not None:
+        forms = [RowForm(name, "x", leaf) for leaf in leaves]
+        rows = [form.pack("x", leaf) for form, leaf in zip(forms, leaves, strict=True)]
+        fills = [form.fill(fill_value) for form in forms]
+        dense = over_axis(mesh.ragged.to_dense, name, axis_name, segments, rows, fills, width=width)
+        items = [form.unpack(x) for form, x in zip(forms, dense, strict=True)]
+        return structure.unflatten([_reshaped(x, (segments.m, width, *x.shape[1:])) for x in items])
     begin, end = segments.bounds()
     begin = segments_fit(name, begin, lambda: end - begin, width)
     kept = jnp.minimum(end - begin, width)
@@ -156,7 +169,9 @@ def to_dense(
 
 
 @jit_eager("size")
-def from_dense(x: Pytree, lengths: Integers, *, size: int, fill_value: ArrayLike = 0) -> RaggedParts:
+def from_dense(
+    x: Pytree, lengths: Integers, *, size: int, fill_value: ArrayLike = 0, axis_name: AxisName | None = None
+) -> RaggedParts:
     """Packs the rows of a dense array, each of its own length, one after the other.
 
     Args:
@@ -164,6 +179,8 @@ def from_dense(x: Pytree, lengths: Integers, *, size: int, fill_value: ArrayLike
       lengths: `[m]` integers from 0 to `width`: the number of items in each row.
       size: the static number of items in the result.
       fill_value: the value of items past the last row.
+      axis_name: pack the rows of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. They stay
+        on their devices: heads and number are the device's own, as other functions of segments take them.
 
     Returns:
       `RaggedParts`: the items, leaves `[size, …]`; the start of each row, `[m]`; and the number of items, which
@@ -182,6 +199,7 @@ def from_dense(x: Pytree, lengths: Integers, *, size: int, fill_value: ArrayLike
       (Array([1, 2, 3, 4, 5, 0], dtype=int32), Array([0, 2], dtype=int32), Array(5, dtype=int32))
     """
     name = "from_dense"
+    devices_of(name, axis_name)  # each packs its own
     size = static_size(name, "size", size)
     leaves, structure, m = _items(name, x)
     for leaf in leaves:
@@ -219,6 +237,7 @@ def take_segments(
     fill_value: ArrayLike = 0,
     ends: ArrayLike | None = None,
     count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
 ) -> RaggedParts:
     """Takes segments by their number; segments may repeat or be left out.
 
@@ -233,6 +252,10 @@ def take_segments(
       fill_value: the value of items past the last segment.
       ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
       count: the number of live items, an integer scalar (default `n`).
+      axis_name: take segments of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. A device's
+        heads are those of the segments that start among its own items, counted from the first of these; a segment
+        continues on the devices that follow, up to the next head. The order of a device has the numbers of segments
+        that `segment_ids` gives there, and it gets these; the size, the heads and the number are its own.
 
     Returns: `RaggedParts`: the items, leaves `[size, …]`; the start of each segment, `[k]`; and the number of items,
       which can exceed `size`. Without `jax_enable_x64`, a head or a number that does not fit int32 is 2^31 - 1.
@@ -255,9 +278,17 @@ def take_segments(
     size = static_size(name, "size", size)
     leaves, structure, n = _items(name, x)
     dtype = index_dtype(name, "x", n, size)
-    segments = segment_operands(name, heads, ends, count, n, whole=True)
-    m = segments.m
+    segments = segment_operands(name, heads, ends, count, n, axis_name=axis_name, whole=True)
+    m = segments.m * devices_of(name, axis_name)
     order = segment_numbers(name, "order", whole_axes(index_vector(name, "order", order, m)), m)
+    if axis_name is not None:
+        forms = [RowForm(name, "x", leaf) for leaf in leaves]
+        rows = [form.pack("x", leaf) for form, leaf in zip(forms, leaves, strict=True)]
+        fills = [form.fill(fill_value) for form in forms]
+        form_over = mesh.ragged.take_segments
+        rows, offsets, total = over_axis(form_over, name, axis_name, segments, rows, order, fills, size=size)
+        items = [form.unpack(x) for form, x in zip(forms, rows, strict=True)]
+        return RaggedParts(structure.unflatten(items), offsets, room(name, total, size))
     begin, end = segments.bounds()
     starts = take_or_fill(begin, order).astype(dtype)
     offsets, total = _offsets(take_or_fill(end - begin, order).astype(dtype), n)

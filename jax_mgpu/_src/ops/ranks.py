@@ -122,6 +122,7 @@ def segmented_top_k(
     largest: bool = True,
     ends: ArrayLike | None = None,
     count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
 ) -> TopK:
     """The `k` largest items of each segment, or the smallest.
 
@@ -134,6 +135,10 @@ def segmented_top_k(
       largest: see `top_k`.
       ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
       count: see `top_k`.
+      axis_name: take the items of the segments of all devices of a mesh axis, or of a tuple of axes, within
+        `jax.shard_map`. A device's heads are those of the segments that start among its own items, counted from the
+        first of these; a segment continues on the devices that follow, up to the next head. Its row is on the device of
+        its head, and indices are those in the global array.
 
     Returns:
       `TopK` with a row for each head; indices count from the start of `x`.
@@ -153,7 +158,9 @@ def segmented_top_k(
     name = "segmented_top_k"
     x, k, largest = _read(name, x, k, largest)
     n = x.shape[0]
-    segments = segment_operands(name, heads, ends, count, n, whole=True)
+    segments = segment_operands(name, heads, ends, count, n, axis_name=axis_name, whole=True)
+    if axis_name is not None:
+        return over_axis(mesh.ragged.segmented_top_k, name, axis_name, segments, x, k, largest)
     items, order = run_sort_indices(name, x, pieces(segments), ABSENT, descending=largest, count=count)
     begin, end = segments.bounds()
     taken = jnp.minimum(end - begin, k).astype(order.dtype)
@@ -280,6 +287,7 @@ def segmented_quantile(
     method: QuantileMethod = "linear",
     ends: ArrayLike | None = None,
     count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
 ) -> jax.Array:
     """Quantiles of each segment, as in `jnp.quantile`.
 
@@ -292,6 +300,10 @@ def segmented_quantile(
       method: see `quantile`.
       ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
       count: see `quantile`.
+      axis_name: take the items of the segments of all devices of a mesh axis, or of a tuple of axes, within
+        `jax.shard_map`. A device's heads are those of the segments that start among its own items, counted from the
+        first of these; a segment continues on the devices that follow, up to the next head. Its results are on the
+        device of its head.
 
     Returns:
       `[…, m]`, the axes of `q` first, of the type of `x` or, for integers, JAX's default float. NaN for an empty
@@ -308,4 +320,4 @@ def segmented_quantile(
       >>> mgpu.segmented_quantile(jnp.array([3.0, 1.0, 4.0, 1.0, 5.0]), jnp.array([0, 3, 3]), 0.5)
       Array([ 3., nan,  3.], dtype=float32)
     """
-    return quantiles("segmented_quantile", x, heads, q, count, ends, None, method)
+    return quantiles("segmented_quantile", x, heads, q, count, ends, axis_name, method)

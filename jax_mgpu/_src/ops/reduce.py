@@ -48,7 +48,7 @@ from jax_mgpu._src.arguments.counts import (
     wide_enough,
 )
 from jax_mgpu._src.arguments.preconditions import by_construction, room
-from jax_mgpu._src.arguments.segments import segment_operands
+from jax_mgpu._src.arguments.segments import segment_operands, split_segments
 from jax_mgpu._src.arguments.values import flatten_values, plain_leaves, take_or_fill
 from jax_mgpu._src.core.compat import has_64_bits, partition_spec
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
@@ -78,7 +78,7 @@ from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.ops.argsorted import count_of
 from jax_mgpu._src.ops.gathered_rows import reduce_gathered
 from jax_mgpu._src.ops.order_statistics import quantiles
-from jax_mgpu._src.ops.scan import before_map, inside_segments, leaf_inside_segments, pieces, scan_columns
+from jax_mgpu._src.ops.scan import before_map, inside_segments, leaf_inside_segments, own_pieces, pieces, scan_columns
 from jax_mgpu._src.ops.sort import run_sort
 from jax_mgpu._src.ops.sort_primitives import Method
 
@@ -386,7 +386,9 @@ def segmented_reduce(
         options: dict[str, Any] = {"item_map": map, "dtype": dtype, "ddof": ddof, "axis_name": axis_name}
         others: dict[str, Any] = {"identity": identity, "commutative": commutative}
         return reduce_gathered(segmented_reduce, x, heads, op, **entries, **options, **others)
-    inside = before_map(name, heads, ends) if axis_name is None else None  # else a segment may begin elsewhere
+    has_ends = split_segments(name, heads, ends)[1] is not None
+    # Over an axis, what lies before the first head may belong to a segment that begins elsewhere.
+    inside = before_map(name, heads, ends, count, axis_name) if axis_name is None or has_ends else None
     x, load = mapped(name, map, x, count, axis_name=axis_name, inside=inside)
     if callable(op):
         operator, x, n, restore = custom(name, op, x, identity, lambda n: "empty segments", commutative=commutative)
@@ -395,13 +397,18 @@ def segmented_reduce(
             name, "x", x, op, identity, devices_of(name, axis_name), dtype=dtype, ddof=ddof
         )
     segments = segment_operands(name, heads, ends, count, n, axis_name=axis_name)
-    heads, gaps, count = pieces(segments), segments.ends is not None, segments.count
+    heads, gaps, count = pieces(segments, name, axis_name), segments.ends is not None, segments.count
     if axis_name is not None:
+        own = own_pieces(segments, heads)
         if callable(op):
             over_segments = mesh.reductions.segmented_reduce
-            return restore(over_axis(over_segments, name, axis_name, operator, x, n, heads, count))
-        of_segments = mesh.groupings.segments_reduced
-        return restore([over_axis(of_segments, name, axis_name, leaf, heads, count) for leaf in leaves])
+            x = inside_segments(x, heads, gaps=True) if gaps else x
+            results = restore(over_axis(over_segments, name, axis_name, operator, x, n, own, count))
+        else:
+            of_segments = mesh.groupings.segments_reduced
+            leaves = [leaf_inside_segments(leaf, heads, gaps=True) for leaf in leaves] if gaps else leaves
+            results = restore([over_axis(of_segments, name, axis_name, leaf, own, count) for leaf in leaves])
+        return jax.tree.map(lambda x: x[1::2], results) if gaps else results
     if callable(op):
         if load is None:
             x = inside_segments(x, heads, gaps=gaps)

@@ -319,18 +319,18 @@ def run_scan(asked: Scan, x: Pytree, heads: SegmentsLike, ends: ArrayLike | None
     asked = asked.checked()
     name, axis_name = asked.name, asked.axis_name
     has_ends = split_segments(name, heads, ends)[1] is not None
-    inside = before_map(name, heads, ends) if has_ends else None
+    inside = before_map(name, heads, ends, count, axis_name) if has_ends else None
     x, load = mapped(name, asked.map, x, count, axis_name=axis_name, inside=inside)
     of, x, n, restore = asked.parts(x, count)
     segments = segment_operands(name, heads, ends, count, n, axis_name=axis_name)
-    heads, live_count = pieces(segments), segments.count
+    heads, live_count = pieces(segments, name, axis_name), segments.count
     if isinstance(of, Operator):
         x = inside_segments(x, heads, gaps=True) if has_ends and load is None else x
     else:
         of = [leaf_inside_segments(leaf, heads, gaps=True) for leaf in of] if has_ends and load is None else of
         load, of = one_leaf(load, of)
-    form = _scanned if axis_name is None else _scanned_over_axis
-    results, fills = form(asked, of, x, n, heads, live_count, load)
+    form, own = (_scanned, heads) if axis_name is None else (_scanned_over_axis, own_pieces(segments, heads))
+    results, fills = form(asked, of, x, n, own, live_count, load)
     live = live_mask(n, live_count) if live_count.size else None
     if has_ends:
         live = covered(n, heads) & live_mask(n, live_count)
@@ -356,7 +356,7 @@ def _scanned(
 def _scanned_over_axis(
     asked: Scan, of: Any, x: Pytree, n: int, heads: jax.Array, count: jax.Array, load: Load | None
 ) -> tuple[list[Any], Any]:
-    """The same over a mesh axis, where segments have no ends."""
+    """The same over a mesh axis."""
     del load
     name, axis_name = asked.name, asked.axis_name
     given = () if heads is ABSENT else (heads,)
@@ -366,13 +366,14 @@ def _scanned_over_axis(
         return list(over_axis(form, name, axis_name, op, x, n, *given, count, **asked.flags))
 
     if isinstance(of, Operator):
-        return scanned_over(of, x), None
+        results = scanned_over(of, x)
+        return results, jax.tree.map(lambda _: 0, results[0])
     dtype = index_dtype(name, "x", n * devices_of(name, axis_name))
     shapes: list[tuple[int, ...]] = [(n,), ()][: 1 + asked.return_total]
     of_leaves = [over_devices(leaf, scanned_over, shapes, dtype) for leaf in of]
     results = [list(parts) for parts in zip(*of_leaves, strict=True)]
     results[0] = [_without_dead(leaf, x, n, count) for leaf, x in zip(of, results[0], strict=True)]
-    return results, None
+    return results, [leaf.fill for leaf in of]
 
 
 def _begun(
@@ -439,15 +440,23 @@ def _moved_on(operator: Operator, results: Pytree, n: int, heads: jax.Array, cou
     return select(starts, jax.tree.map(lambda i, x: jnp.broadcast_to(i, x.shape), operator.initial, moved), moved)
 
 
-def pieces(segments: GivenSegments) -> jax.Array:
+def pieces(segments: GivenSegments, operation: str = "", axis_name: AxisName | None = None) -> jax.Array:
     """Heads for kernels: those of the segments, each followed by that of the gap after it if they have ends.
 
-    An empty segment, which may lie within another one, moves to the end of that one.
+    An empty segment, which may lie within another one, moves to the end of that one. Over a mesh axis, those with ends
+    begin with what lies here of a segment of an earlier device, and with the gap behind it.
     """
     heads, ends = segments.heads, segments.ends
-    if ends is None or not heads.size:  # a batch over an Explicit mesh cannot reshape them
+    if ends is None or (not heads.size and axis_name is None):  # a batch over an Explicit mesh cannot reshape them
         return heads
+    if axis_name is not None:
+        return over_axis(mesh.ranges.pieces, operation, axis_name, segments)
     return scan_columns(stack([heads, jnp.maximum(heads, ends)], -1).reshape(-1), Kind.MAX)
+
+
+def own_pieces(segments: GivenSegments, heads: jax.Array) -> jax.Array:
+    """Pieces over a mesh axis as heads of the runs that start on this device: of all but the first one."""
+    return heads if segments.ends is None else heads[1:]
 
 
 def covered(n: int, heads: jax.Array) -> jax.Array:
@@ -480,13 +489,17 @@ def leaf_inside_segments(leaf: Leaf, heads: jax.Array, *, gaps: bool) -> Leaf:
     return dataclasses.replace(leaf, x=inside_segments(leaf.x, heads, gaps=gaps))
 
 
-def before_map(name: str, heads: SegmentsLike, ends: ArrayLike | None) -> Callable[[jax.Array], jax.Array]:
+def before_map(
+    name: str, heads: SegmentsLike, ends: ArrayLike | None, count: Count = None, axis_name: AxisName | None = None
+) -> Callable[[jax.Array], jax.Array]:
     """The same for arrays that are mapped, whose number of items is not known yet."""
+    given = None if axis_name is None else count  # elsewhere items past the live ones need no care
 
     def inside(x: jax.Array) -> jax.Array:
         with by_construction():  # the heads are checked where they are used
-            segments = segment_operands(name, heads, ends, None, x.shape[0])
-        result: jax.Array = inside_segments(x, pieces(segments), gaps=segments.ends is not None)
+            segments = segment_operands(name, heads, ends, given, x.shape[0], axis_name=axis_name)
+        turns = pieces(segments, name, axis_name)
+        result: jax.Array = inside_segments(x, turns, gaps=segments.ends is not None)
         return result
 
     return inside

@@ -25,7 +25,7 @@ from jax_mgpu._src.functions.operators import Kind, accumulator_dtype, select
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ops.intervals import _expand
 from jax_mgpu._src.ops.reduce import _segmented_reduce, reduce_rows
-from jax_mgpu._src.ops.scan import covered, pieces
+from jax_mgpu._src.ops.scan import covered, own_pieces, pieces
 
 __all__ = ["segmented_log_softmax", "segmented_softmax"]
 
@@ -124,15 +124,21 @@ def _normalize(
     x = expect_floats(name, x)
     n = x.shape[0]
     segments = segment_operands(name, heads, ends, count, n, axis_name=axis_name, whole=True)
-    heads, count = pieces(segments), segments.count
+    heads, count = pieces(segments, name, axis_name), segments.count
     if x.size == 0:
         return x
+    has_gaps = segments.ends is not None
     if axis_name is not None:
-        wide = widened(whole_axes(x))
-        return over_axis(mesh.segments.segmented_softmax, name, axis_name, wide, heads, count, log=log).astype(x.dtype)
+        wide, own = widened(whole_axes(x)), own_pieces(segments, heads)
+        if has_gaps:
+            inside, zeros = covered(n, heads).reshape(-1, *[1] * (x.ndim - 1)), jnp.zeros_like(wide)
+            wide = jnp.where(inside, wide, zeros)
+        form = mesh.segments.segmented_softmax
+        results = over_axis(form, name, axis_name, wide, own, count, log=log).astype(x.dtype)
+        return jnp.where(inside, results, 0) if has_gaps else results
     # A compiled function may close over NumPy arrays, which jax.custom_jvp refuses; a copy is a JAX array.
     rows = jnp.copy(whole_axes(x)).reshape(n, -1)
-    if segments.ends is None:
+    if not has_gaps:
         return softmax_rows(rows, heads, count, log=log).reshape(x.shape)
     inside, zeros = covered(n, heads), jnp.zeros_like(rows)
     results = softmax_rows(select(inside, rows, zeros), heads, count, log=log)

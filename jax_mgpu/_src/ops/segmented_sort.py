@@ -270,6 +270,9 @@ def _segments(
         segments = segment_operands(name, heads, ends, count, n, axis_name=axis_name)
         if segments.ends is None:
             return segments.heads, ABSENT
+        if axis_name is not None:
+            flags = over_axis(mesh.ragged.flags_of_gaps, name, axis_name, segments)
+            return ABSENT, flags
         return ABSENT, flags_of_gaps(segments.heads, segments.ends, n)
     if ends is not None:
         raise value_error(name, "ends", "heads beside it", "flags")

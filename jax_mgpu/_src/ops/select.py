@@ -50,7 +50,7 @@ from jax_mgpu._src.ops.gather import scatter
 from jax_mgpu._src.ops.intervals import _expand, filled_tangent
 from jax_mgpu._src.ops.load_balance import _search
 from jax_mgpu._src.ops.reduce import _run_heads, first_keys, keys_of_runs
-from jax_mgpu._src.ops.scan import covered, next_marked, pieces, scan
+from jax_mgpu._src.ops.scan import covered, next_marked, own_pieces, pieces, scan
 from jax_mgpu._src.ops.sort import run_sort, run_sort_indices
 from jax_mgpu._src.ops.sort_primitives import Method
 from jax_mgpu._src.ops.sort_strategy import is_long_permutation
@@ -438,9 +438,11 @@ def run_starts(
     segments = segment_operands(name, given_heads, ends, count, n, axis_name=axis_name, whole=True)
     count = segments.count
     if axis_name is not None:
-        own_heads = None if heads is None else segments.heads
-        runs = over_axis(mesh.selections.run_starts, name, axis_name, keys, own_heads, size, count, least)
-        return runs._replace(count=room(name, runs.count, size))
+        turns = pieces(segments, name, axis_name)
+        inside = None if segments.ends is None else covered(n, turns)
+        own = (None, None) if heads is None else (segments.heads, own_pieces(segments, turns))
+        found = over_axis(mesh.selections.run_starts, name, axis_name, keys, *own, size, count, least, inside)
+        return found._replace(count=room(name, found.count, size))
     if heads is None and least <= 1:
         starts, _, _, number = _run_heads(keys=keys, count=count, size=size)
         return Runs(starts, jnp.zeros((1,), dtype), room(name, number, size))

@@ -41,7 +41,7 @@ from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.functions.comparator_ops import ranked_pair
 from jax_mgpu._src.keys.bits import is_words, ordered_together, where
 from jax_mgpu._src.keys.columns import Columns, directed_pair, expect_keys, expect_told_apart, sorted_pair
-from jax_mgpu._src.mesh import over_axis
+from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.ops.argsorted import count_of, in_order
 
 __all__ = ["SortedMatch", "search", "segmented_search", "sorted_equal_count", "sorted_match", "sorted_search"]
@@ -253,7 +253,14 @@ def sorted_equal_count(
 
 
 @jit_eager("side")
-def search(needles: Keys, haystack: Keys, side: Side = "left", *, count: ArrayLike | None = None) -> jax.Array:
+def search(
+    needles: Keys,
+    haystack: Keys,
+    side: Side = "left",
+    *,
+    count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
+) -> jax.Array:
     """The insertion points of needles in any order in a sorted haystack, as in `jnp.searchsorted`.
 
     If the needles are sorted too, `sorted_search` finds them in one pass.
@@ -266,6 +273,9 @@ def search(needles: Keys, haystack: Keys, side: Side = "left", *, count: ArrayLi
       side: `"left"` for the first position whose item is not less than the needle (lower bound), `"right"` for the
         first whose item is greater (upper bound).
       count: the number of live items of the haystack, an integer scalar (default `m`). Items past it are never read.
+      axis_name: look up the needles of all devices of a mesh axis, or of a tuple of axes, in the haystack of all of
+        them, within `jax.shard_map`; columns may have up to 64 bits in all. Positions are those in the global haystack,
+        and each is on its needle's device.
 
     Returns:
       Positions `[n]` from 0 to `count`; int32, or int64 from 2^31 haystack items on.
@@ -290,6 +300,10 @@ def search(needles: Keys, haystack: Keys, side: Side = "left", *, count: ArrayLi
     live = count_operand(name, "count", count, m)
     index = index_dtype(name, "haystack", m)
     haystack = _in_order(name, haystack, live)
+    if axis_name is not None:
+        with by_construction():
+            pair = sorted_pair(name, needles, haystack, None, count_of(live), names=("needles", "haystack"))
+        return over_axis(mesh.tables.search, name, axis_name, pair, right=right)
     needles, haystack = _comparable(name, needles, haystack, ABSENT, live)
 
     def by_kernel() -> jax.Array:
@@ -324,6 +338,7 @@ def segmented_search(
     needles_count: ArrayLike | None = None,
     haystack_count: ArrayLike | None = None,
     fill_value: ArrayLike = -1,
+    axis_name: AxisName | None = None,
 ) -> jax.Array:
     """The insertion point of each needle in one segment of a ragged haystack.
 
@@ -345,6 +360,10 @@ def segmented_search(
       haystack_count: the same for the haystack (default `size`).
       fill_value: the value of results past `needles_count`, and of needles that belong to no segment; an integer
         scalar.
+      axis_name: look up the needles of all devices of a mesh axis, or of a tuple of axes, in the segments of all of
+        them, within `jax.shard_map`. Ids are the numbers of segments that `segment_ids` gives there, and with keys they
+        may have up to 64 bits in all; heads are those of the segments that start among a device's own items. Positions
+        are those in the global haystack.
 
     Returns:
       Positions `[n]`, which count from the start of the haystack, not of the segment; an empty segment gives its start.
@@ -367,9 +386,9 @@ def segmented_search(
     name = "segmented_search"
     right = _is_right(name, side)
     (n,), (size,) = (expect_keys(name, *given)[0].shape for given in (("needles", needles), ("haystack", haystack)))
-    segments = segment_operands(name, heads, ends, haystack_count, size, argument="haystack_count")
+    segments = segment_operands(name, heads, ends, haystack_count, size, argument="haystack_count", axis_name=axis_name)
     m = segments.m
-    ids = index_vector(name, "ids", ids, m)
+    ids = index_vector(name, "ids", ids, m * devices_of(name, axis_name))
     if ids.shape[0] != n:
         raise value_error(name, "ids", f"one for each needle, {n}", describe(ids))
     lives = [count_operand(name, "needles_count", needles_count, n), segments.count]
@@ -382,6 +401,11 @@ def segmented_search(
     heads, ids = positions(segments.heads, size), positions(ids, m)
     ends = ABSENT if segments.ends is None else positions(segments.ends, size)
     haystack = _sorted_within(name, haystack, heads, ends, lives[1])
+    if axis_name is not None:
+        columns = [x if isinstance(x, tuple) else (x,) for x in (needles, haystack)]
+        form = mesh.tables.segmented_search
+        found = over_axis(form, name, axis_name, columns[0], ids, columns[1], segments, lives[0], right=right)
+        return fill_missing(name, found, fill_value)
     needles, haystack = _comparable(name, needles, haystack, *lives)
     found = _segmented_search.run([needles, ids, haystack, heads, ends, *lives], right=right)[0]
     return fill_missing(name, found, fill_value)

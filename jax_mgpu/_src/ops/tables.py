@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.arguments.annotations import ArrayLike, AsofDirection, Aval, Count, Keys, Pytree
+from jax_mgpu._src import mesh
+from jax_mgpu._src.arguments.annotations import ArrayLike, AsofDirection, Aval, AxisName, Count, Keys, Pytree
 from jax_mgpu._src.arguments.check import (
     as_array,
     count_operand,
@@ -34,6 +35,7 @@ from jax_mgpu._src.core.library import cpu_library
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.keys.bits import ordered_integers, where
 from jax_mgpu._src.keys.columns import Columns, expect_keys, expect_told_apart, sorted_pair
+from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ops.argsorted import Ordered, count_of, in_order, rows_in_order
 from jax_mgpu._src.ops.gather import gather
 from jax_mgpu._src.ops.sorted_search import _search
@@ -51,6 +53,7 @@ def lookup(
     default: ArrayLike = 0,
     count: ArrayLike | None = None,
     table_count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
 ) -> Any:
     """Looks up, for each key, the values of the row of a table that has this key.
 
@@ -62,6 +65,8 @@ def lookup(
       default: the value of a key that is not in the table, a scalar; converted to each dtype.
       count: the number of live keys, an integer scalar (default `n`). Results past it are the default.
       table_count: the number of live rows of the table (default `m`).
+      axis_name: look the keys up in the table of all devices of a mesh axis, or of a tuple of axes, within
+        `jax.shard_map`; columns may have up to 64 bits in all. Each key's result is on the key's device.
 
     Returns:
       The pytree of values, each `[n, ...]`.
@@ -83,9 +88,15 @@ def lookup(
     expect_told_apart(name, keys=keys, table_keys=table_keys)
     checked, _ = expect_keys(name, "keys", keys)
     live = count_operand(name, "count", count, checked.shape[0])
-    table = in_order(name, "table_keys", table_keys, table_count)
-    leaves, unflatten = flatten_values(name, "values", values, table.order.shape[0], "table_keys")
+    (m,) = expect_keys(name, "table_keys", table_keys)[0].shape
+    leaves, unflatten = flatten_values(name, "values", values, m, "table_keys")
     fills = [fill_operand(name, default, x.dtype, "default") for x in leaves]
+    if axis_name is not None:
+        counts = count_of(live), count_of(count_operand(name, "table_count", table_count, m))
+        with by_construction():
+            both = sorted_pair(name, keys, table_keys, *counts, names=("keys", "table_keys"))
+        return unflatten(over_axis(mesh.tables.lookup, name, axis_name, both, leaves, fills))
+    table = in_order(name, "table_keys", table_keys, table_count)
     table_live = count_of(table.count)
 
     # The branches below look up vectors of 4- and 8-byte values themselves. For other values they find positions, which
@@ -106,13 +117,11 @@ def lookup(
         parts = zip(leaves, fills, looked_up, strict=True)
         return [take_or_fill(x, places, fill, or_none=True) if done else places for x, fill, done in parts]
 
-    n, m = checked.shape[0], table.order.shape[0]
+    n = checked.shape[0]
     if isinstance(checked, Columns) or not jnp.issubdtype(checked.dtype, jnp.integer):
         return moved(by_search())
-    if not surely(lambda: 0 < m <= 2 * n):
-        return moved(by_search())
-    if isinstance(table.keys, tuple) or table.keys.dtype != checked.dtype:
-        return moved(by_search())  # which raises the error
+    if isinstance(table.keys, tuple) or table.keys.dtype != checked.dtype or not surely(lambda: 0 < m <= 2 * n):
+        return moved(by_search())  # which raises the error, if there is one
     if not is_local(checked, table.keys, *leaves):  # the branches below would have to be sharded alike
         return moved(by_search())
     # On a GPU, only if the table of positions takes no more memory than the keys.
@@ -189,6 +198,7 @@ def asof_join(
     assume_sorted: bool = True,
     a_count: ArrayLike | None = None,
     b_count: ArrayLike | None = None,
+    axis_name: AxisName | None = None,
 ) -> jax.Array:
     """For each row of a, the row of b that is nearest in time.
 
@@ -205,6 +215,8 @@ def asof_join(
       assume_sorted: whether a and b are sorted; False takes times in any order.
       a_count: the number of live rows of a, an integer scalar (default `n_a`).
       b_count: the same for b (default `n_b`).
+      axis_name: match the rows of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`; times and
+        keys may have up to 64 bits in all. Positions are those in the global b.
 
     Returns: `[n_a]` positions in b, -1 if there is no such row and past `a_count`. Of several rows of b with the same
       time and key, the last one is taken looking backward and the first one looking forward. A time that is NaN has no
@@ -247,6 +259,8 @@ def asof_join(
     ]
     largest = None if tolerance is None else _tolerance(name, tolerance, times[0].dtype)
     problem = AsofJoin(name, looks, exact, assume_sorted, times, groups, counts, largest)
+    if axis_name is not None:
+        return over_axis(mesh.tables.asof_join, name, axis_name, problem)
     one_integer = len(groups[0]) == 1 and jnp.issubdtype(groups[0][0].dtype, jnp.integer)
     if not (assume_sorted and one_integer and times[0].size and times[1].size):
         return problem.by_sort()
@@ -291,7 +305,7 @@ class AsofJoin(NamedTuple):
                 inside &= ordered_integers(x) == ordered_integers(take_or_fill(y, place))
             return where(but_nan(inside, take_or_fill(b_time, place)), position, -1)
 
-        found = self._nearest(time, b_time, beside_cut)
+        found = self.nearest(time, lambda places: take_or_fill(b_time, places), beside_cut)
         return rows[0].to_rows(take_or_fill(rows[1].order, found, -1))
 
     def by_table(self, table: GroupTable) -> jax.Array:
@@ -310,10 +324,15 @@ class AsofJoin(NamedTuple):
             found = _group_search(cuts=cuts, **given, a_count=pair.a_count, b_count=b_count, forward=later)[0]
             return where(is_nan(time), -1, found) if has_nan else found
 
-        return self._nearest(time, b_time, beside_cut)
+        return self.nearest(time, lambda places: take_or_fill(b_time, places), beside_cut)
 
-    def _nearest(self, time: jax.Array, b_time: jax.Array, beside_cut: Callable[[bool, bool], jax.Array]) -> jax.Array:
-        """The partner of each row, -1 if it has none.
+    def nearest(
+        self,
+        time: jax.Array,
+        time_at: Callable[[jax.Array], jax.Array],
+        beside_cut: Callable[[bool, bool], jax.Array],
+    ) -> jax.Array:
+        """The partner of each row, -1 if it has none. `time_at` gives the times of b at positions.
 
         `beside_cut(right, later)` gives the nearest row of b with the same keys before (or, if `later`, after) the cut
         that a search from the given side finds, or -1. The side decides whether rows at the same time lie before the
@@ -323,7 +342,7 @@ class AsofJoin(NamedTuple):
         def partner(is_later: bool) -> tuple[jax.Array, jax.Array, list[jax.Array]]:
             """The row of b on one side of the cut, whether it is near enough, and how far it is in time."""
             position = beside_cut(self.exact != is_later, is_later)
-            pair = (time, take_or_fill(b_time, position))
+            pair = (time, time_at(position))
             gaps = [_distance(*(pair if is_later else pair[::-1]))]
             if jnp.issubdtype(time.dtype, jnp.floating):  # also half of each, which cannot overflow
                 gaps.append(_distance(*(x * 0.5 for x in (pair if is_later else pair[::-1]))))

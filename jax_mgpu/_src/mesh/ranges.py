@@ -1,0 +1,106 @@
+"""Segments over a mesh axis, as ranges of the global array, and as runs of which every second one is a gap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from jax_mgpu._src.arguments.segments import GivenSegments
+from jax_mgpu._src.core.compat import stack
+from jax_mgpu._src.functions.operators import Kind
+from jax_mgpu._src.mesh.axis import Axis
+from jax_mgpu._src.mesh.reductions import own_ends
+from jax_mgpu._src.mesh.remote_gather import fetch
+from jax_mgpu._src.ops.load_balance import _search
+from jax_mgpu._src.ops.scan import scan_columns
+
+__all__ = ["OverAxis", "item_codes", "pieces", "segment_ids"]
+
+
+class OverAxis:
+    """The segments that start on this device, by positions in the global array.
+
+    Attributes:
+      lives: the live items of all devices.
+      begin: `[m]`, where each segment begins.
+      end: `[m]`, where each ends: at the next head, of this device or of a later one, or with the last item.
+      own: how many of them have numbers: with ends all, and otherwise those that are no padding.
+    """
+
+    def __init__(self, axis: Axis, segments: GivenSegments):
+        n, heads = segments.n, segments.heads
+        live = axis.live("x", n, segments.count)
+        self.axis, self.lives = axis, axis.gather(live)
+        here, total = axis.begin(self.lives), self.lives.sum(dtype=live.dtype)
+        if segments.ends is not None:
+            begin, end = (x.astype(live.dtype) for x in (heads, segments.ends))
+            self.begin = here + jnp.clip(begin, 0, live)
+            self.end = jnp.clip(here + end, self.begin, jnp.maximum(total, self.begin))
+            self.own = jnp.full_like(live, segments.m)
+            return
+        starts, first, _, _ = own_ends(heads, n, live)
+        firsts = axis.gather(jnp.where(starts, here + first, total))
+        following = jnp.min(jnp.where(axis.devices > axis.index, firsts, total))
+        is_own = heads < live.astype(heads.dtype)
+        self.begin = jnp.where(is_own, here + jnp.maximum(heads, 0).astype(live.dtype), following)
+        self.end = jnp.append(self.begin[1:], following)[: heads.shape[0]]
+        self.own = jnp.sum(is_own, dtype=live.dtype)
+
+    def firsts(self, lengths: jax.Array, width: int) -> jax.Array:
+        """`[m, width]`: the places of the first items of each segment, -1 past their number."""
+        slots = jnp.arange(width, dtype=self.begin.dtype)[None]
+        return jnp.where(slots < lengths[:, None], self.begin[:, None] + slots, -1)
+
+    def take(
+        self, leaves: Sequence[jax.Array], places: jax.Array, fills: Sequence[jax.Array | None]
+    ) -> list[jax.Array]:
+        """Rows from places in the global array, in the shape of these."""
+        found = fetch(self.axis, leaves, self.lives, places.reshape(-1), fills)
+        return [x.reshape(*places.shape, *x.shape[1:]) for x in found]
+
+
+def pieces(axis: Axis, segments: GivenSegments) -> jax.Array:
+    """`[2 m + 2]` positions among this device's items: heads of segments and, in turns, of the gaps behind them.
+
+    The first segment is what lies here of one that starts on an earlier device, from position 0 on, and may be empty.
+    """
+    live, begin, end, last = _own_ranges(axis, segments)
+    here = axis.begin(axis.gather(live))
+    reached = axis.gather(here + last)
+    rest = jnp.clip(jnp.max(jnp.where(axis.devices < axis.index, reached, 0)) - here, 0, live)
+    turns = stack([begin, jnp.minimum(end, live)], -1).reshape(-1)
+    return scan_columns(jnp.concatenate([jnp.zeros_like(rest)[None], rest[None], turns]), Kind.MAX)
+
+
+def segment_ids(axis: Axis, segments: GivenSegments) -> jax.Array:
+    """The number of each item's segment, of all of which each device has m; -1 in none."""
+    codes = item_codes(axis, segments)
+    return jnp.where(codes % 2 == 0, codes // 2 - 1, -1)
+
+
+def item_codes(axis: Axis, segments: GivenSegments) -> jax.Array:
+    """Numbers that never fall along the global array: `2 i + 2` in segment i, and one more in the gap behind it.
+
+    Items past the live ones have -1.
+    """
+    n, m = segments.n, segments.m
+    dtype = axis.index_dtype("n", 2 * max(n, m) + 2)
+    _, begin, end, _ = _own_ranges(axis, segments)
+    first = axis.index.astype(dtype) * m
+    latest = jnp.max(jnp.where(end > begin, first + jnp.arange(m, dtype=dtype), -1), initial=-1)
+    earlier = jnp.max(jnp.where(axis.devices < axis.index, axis.gather(latest), -1))
+    (piece,) = _search(offsets=pieces(axis, segments), total=segments.count, size=n, return_rank=False)
+    number = jnp.where(piece == 0, earlier, first + piece.astype(dtype) // 2 - 1)
+    return jnp.where(piece < 0, -1, 2 * number + 2 + piece.astype(dtype) % 2)
+
+
+def _own_ranges(axis: Axis, segments: GivenSegments) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """The live items of this device, where its segments begin and end, and the end of its last one; 0 for none."""
+    live = axis.live("x", segments.n, segments.count)
+    assert segments.ends is not None
+    begin, end = (x.astype(live.dtype) for x in (segments.heads, segments.ends))
+    begin = jnp.clip(begin, 0, live)
+    end = jnp.maximum(begin, end)
+    return live, begin, end, jnp.max(jnp.where(end > begin, end, 0), initial=0)

@@ -1,0 +1,120 @@
+"""Searches, lookups and as-of joins over a mesh axis: keys are sorted and aligned, and what is found goes back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from jax_mgpu._src.arguments.counts import live_mask
+from jax_mgpu._src.arguments.preconditions import by_construction
+from jax_mgpu._src.arguments.segments import GivenSegments
+from jax_mgpu._src.keys.bits import ordered_integers
+from jax_mgpu._src.keys.columns import KeyPair, sorted_pair
+from jax_mgpu._src.mesh.axis import Axis
+from jax_mgpu._src.mesh.joins import Side
+from jax_mgpu._src.mesh.pairs import aligned_pair
+from jax_mgpu._src.mesh.ranges import OverAxis, item_codes
+from jax_mgpu._src.mesh.remote_gather import fetch
+from jax_mgpu._src.mesh.segments import segment_ids
+from jax_mgpu._src.ops.argsorted import count_of
+from jax_mgpu._src.ops.tables import AsofJoin
+from jax_mgpu._src.ops.unsorted_pairs import is_nan
+
+__all__ = ["asof_join", "lookup", "search", "segmented_search"]
+
+
+class _Found:
+    """The rows of a by where their keys lie among those of b, whose order may be any."""
+
+    def __init__(self, axis: Axis, pair: KeyPair, is_sorted: tuple[bool, bool], first: int = 0):
+        self.axis, operands = axis, pair.code_operands if all(is_sorted) else pair.codes
+        dtype = axis.index_dtype("a and b", operands[0].shape[0] + operands[1].shape[0])
+        self.a, self.b = (
+            Side(axis, keys, count, dtype, is_sorted=known)
+            for keys, count, known in zip(operands[:2], operands[2:], is_sorted, strict=True)
+        )
+        counts = self.a.sorted_count, self.b.sorted_count
+        self._pair, self._parts = aligned_pair(axis, self.a.keys, self.b.keys, *counts, first=first)
+
+    def _to_rows(self, found: jax.Array) -> jax.Array:
+        rows: jax.Array = self.a.to_rows(self._parts and self._parts[0], [found])[0]
+        return jnp.where(live_mask(self.a.n, self.a.live.reshape(1)), rows, -1)
+
+    def cut(self, right: bool) -> jax.Array:
+        """The insertion point of each row's key among the sorted ones of b; -1 past the live rows."""
+        return self._to_rows(self._pair.upper(0) if right else self._pair.lower(0))
+
+    def partner(self) -> jax.Array:
+        """The place of the first equal key among the sorted ones of b; -1 where there is none."""
+        return self._to_rows(jnp.where(self._pair.number(0) > 0, self._pair.lower(0), -1))
+
+    def row_at(self, places: jax.Array) -> jax.Array:
+        """The row of b, of all devices, whose key is at a place in the order; -1 for places outside."""
+        if self.b.order is None:
+            return jnp.where((places >= 0) & (places < self.b.counts.sum(dtype=places.dtype)), places, -1)
+        rows: jax.Array = fetch(self.axis, [self.b.order + 1], self.b.sorted_counts, places, [None])[0] - 1
+        return rows
+
+
+def search(axis: Axis, pair: KeyPair, *, right: bool) -> jax.Array:
+    """Each needle's insertion point in the global haystack, where the needle lies."""
+    return _Found(axis, pair, (False, True), int(right)).cut(right)
+
+
+def segmented_search(
+    axis: Axis,
+    needles: Sequence[jax.Array],
+    ids: jax.Array,
+    haystack: Sequence[jax.Array],
+    segments: GivenSegments,
+    needles_count: jax.Array,
+    *,
+    right: bool,
+) -> jax.Array:
+    """The same within segments: items are in order of their segments' numbers, and within these of their keys."""
+    number = axis.sum(OverAxis(axis, segments).own)
+    is_inside = live_mask(ids.shape[0], needles_count) & (ids >= 0) & (ids < number.astype(ids.dtype))
+    if segments.ends is None:
+        of_items = segment_ids(axis, segments.heads, segments.n, segments.count)
+        own = jnp.where(is_inside, ids, -1).astype(of_items.dtype)
+    else:  # gaps have numbers of their own, in which all keys are alike
+        of_items = item_codes(axis, segments)
+        own = jnp.where(is_inside, 2 * ids.astype(of_items.dtype) + 2, -1)
+        haystack = [jnp.where(of_items % 2 == 0, x, jnp.zeros((), x.dtype)) for x in haystack]
+    with by_construction():  # the caller has checked the order within segments
+        counts = count_of(needles_count), count_of(segments.count)
+        pair = sorted_pair(axis.operation, (own, *needles), (of_items, *haystack), *counts)
+    return jnp.where(is_inside, _Found(axis, pair, (False, True), int(right)).cut(right), -1)
+
+
+def lookup(axis: Axis, pair: KeyPair, leaves: Sequence[jax.Array], fills: Sequence[jax.Array]) -> list[jax.Array]:
+    """The values of each key's row of the table, from the device that has it."""
+    found = _Found(axis, pair, (False, False))
+    return fetch(axis, leaves, found.b.counts, found.row_at(found.partner()), fills)
+
+
+def asof_join(axis: Axis, problem: AsofJoin) -> jax.Array:
+    """The row of b, of all devices, for each row of a."""
+    (time, b_time), (group, b_group) = problem.times, problem.groups
+    columns = [(*group, time), (*b_group, b_time)] if group else [time, b_time]
+    known = problem.is_sorted and not group
+    with by_construction(not known):
+        pair = sorted_pair(problem.name, *columns, *problem.counts)
+    found = _Found(axis, pair, (known, known))
+    live = live_mask(time.shape[0], found.a.live.reshape(1)) & ~is_nan(time)
+
+    def beside_cut(right: bool, later: bool) -> jax.Array:
+        places = jnp.where(live, found.cut(right) - int(not later), -1)
+        rows = found.row_at(places)
+        inside = rows >= 0
+        its_time, *its_group = fetch(axis, [b_time, *b_group], found.b.counts, rows, [None] * (1 + len(b_group)))
+        for x, y in zip(group, its_group, strict=True):
+            inside &= ordered_integers(x) == ordered_integers(y)
+        return jnp.where(inside & ~is_nan(its_time), rows, -1)
+
+    def time_at(rows: jax.Array) -> jax.Array:
+        return fetch(axis, [b_time], found.b.counts, rows, [None])[0]
+
+    return problem.nearest(time, time_at, beside_cut)
