@@ -20,6 +20,7 @@ from jax_mgpu._src.keys.bits import clip, shifted, where
 
 __all__ = [
     "common_dtype",
+    "count_of",
     "heads_from_zero",
     "heads_inside",
     "is_first",
@@ -148,3 +149,8 @@ def segment_lengths(heads: jax.Array, n: int, count: jax.Array, dtype: DTypeLike
 def common_dtype(*integers: Any) -> np.dtype:
     """The widest dtype of some integers, also under strict promotion."""
     return np.result_type(*(x.dtype for x in integers))
+
+
+def count_of(operand: jax.Array) -> jax.Array | None:
+    """The live count in an operand, which was checked under its own name; None if it is absent."""
+    return operand[0] if operand.size else None

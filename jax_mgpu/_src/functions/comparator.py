@@ -56,9 +56,8 @@ from jax_mgpu._src.functions.emit.moves import MOVES
 from jax_mgpu._src.functions.emit.scalars import MOST_ITEM_SCALARS, MOST_SCALARS, Unsupported, scalar_type
 from jax_mgpu._src.keys.bits import is_random_key
 from jax_mgpu._src.keys.columns import MOST_COLUMNS, expect_keys
-from jax_mgpu._src.ops.argsorted import count_of
 from jax_mgpu._src.ops.scan import scan
-from jax_mgpu._src.ops.sort import run_sort_indices
+from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sort_primitives import Method
 
 __all__ = ["compare_all", "compares_keys", "plain_sort_indices"]
@@ -156,10 +155,8 @@ def _indices_by_parts(
         (chosen,), (directions,) = chosen, directions
     checked, descending = expect_keys("sort", "keys", chosen, directions)
     method = Method.MERGING if heads.size or flags.size else Method.FASTEST
-    result: jax.Array = run_sort_indices(
-        "sort", checked, heads, flags, descending=descending, count=count_of(count), method=method
-    )[1]
-    return result
+    order: jax.Array = Sort("sort", checked, descending, count, heads, flags, method).indices()[1]
+    return order
 
 
 # ---- Merges

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_mgpu._src.arguments.check import value_error
-from jax_mgpu._src.arguments.counts import heads_inside, live_mask
+from jax_mgpu._src.arguments.counts import count_of, heads_inside, live_mask
 from jax_mgpu._src.arguments.preconditions import by_construction
 from jax_mgpu._src.core.operation import ABSENT
 from jax_mgpu._src.functions.named_operators import Grouping, Leaf
@@ -24,7 +24,6 @@ from jax_mgpu._src.mesh.remote_gather import fetch
 from jax_mgpu._src.mesh.segments import segmented_sort
 from jax_mgpu._src.mesh.selections import item_at, run_marks
 from jax_mgpu._src.mesh.sorts import sort
-from jax_mgpu._src.ops.argsorted import count_of
 from jax_mgpu._src.ops.order_statistics import middle, quantiles
 from jax_mgpu._src.ops.reduce_by_id import _has_id
 from jax_mgpu._src.ops.sort_primitives import Method

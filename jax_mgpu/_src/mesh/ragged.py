@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.arguments.counts import heads_inside
+from jax_mgpu._src.arguments.counts import count_of, heads_inside
 from jax_mgpu._src.arguments.preconditions import by_construction, segments_fit
 from jax_mgpu._src.arguments.segments import GivenSegments
 from jax_mgpu._src.arguments.values import take_or_fill
@@ -17,7 +17,6 @@ from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.ranges import OverAxis, pieces
 from jax_mgpu._src.mesh.remote_gather import fetch
 from jax_mgpu._src.mesh.segments import segmented_sort, segmented_sort_indices
-from jax_mgpu._src.ops.argsorted import count_of
 from jax_mgpu._src.ops.join import saturated_offsets
 from jax_mgpu._src.ops.load_balance import load_balance_search
 from jax_mgpu._src.ops.ranks import TopK

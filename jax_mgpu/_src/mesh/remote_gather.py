@@ -11,13 +11,11 @@ import jax.numpy as jnp
 
 from jax_mgpu._src.arguments.values import take_or_fill, take_rows
 from jax_mgpu._src.core.compat import axes_bound, cond, fori_loop
-from jax_mgpu._src.core.operation import ABSENT
 from jax_mgpu._src.keys.bits import keeping_bits
 from jax_mgpu._src.mesh.axis import Axis, before
 from jax_mgpu._src.mesh.exchange import Parts, exchange
 from jax_mgpu._src.ops.gather import gather
-from jax_mgpu._src.ops.sort import run_sort_indices
-from jax_mgpu._src.ops.sort_primitives import Method
+from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sorted_search import insertion_points
 
 __all__ = ["Share", "begins_of", "deal", "fetch", "put"]
@@ -75,8 +73,7 @@ def _in_order(axis: Axis, places: jax.Array, counts: jax.Array) -> tuple[jax.Arr
     """Global positions in order, where each was, and which of them lie on each device: `[devices + 1]`."""
     total = counts.sum(dtype=counts.dtype)
     places = jnp.where((places >= 0) & (places < total), places, total).astype(counts.dtype)
-    options: dict[str, Any] = {"descending": False, "count": None, "method": Method.FASTEST}
-    places, order = run_sort_indices(axis.operation, places, ABSENT, ABSENT, **options)
+    places, order = Sort(axis.operation, places).indices()
     edges = insertion_points(jnp.append(begins_of(counts), total), places).astype(counts.dtype)
     return places, order, edges
 

@@ -9,11 +9,10 @@ import jax.numpy as jnp
 
 from jax_mgpu._src.arguments.annotations import Count, Pytree
 from jax_mgpu._src.arguments.check import count_operand
-from jax_mgpu._src.arguments.counts import live_mask, wide_enough
+from jax_mgpu._src.arguments.counts import count_of, live_mask, wide_enough
 from jax_mgpu._src.arguments.preconditions import by_construction
 from jax_mgpu._src.arguments.values import flatten_values
 from jax_mgpu._src.core.compat import stack
-from jax_mgpu._src.core.operation import ABSENT
 from jax_mgpu._src.functions.operators import select
 from jax_mgpu._src.keys.bits import special_case
 from jax_mgpu._src.keys.columns import Columns
@@ -23,12 +22,12 @@ from jax_mgpu._src.mesh.reductions import own_ends
 from jax_mgpu._src.mesh.remote_gather import fetch
 from jax_mgpu._src.mesh.sorts import one_key
 from jax_mgpu._src.mesh.splitters import Sorted, cut_at, equal, order_codes
-from jax_mgpu._src.ops.argsorted import count_of
 from jax_mgpu._src.ops.load_balance import _search
 from jax_mgpu._src.ops.reduce import _firsts, _run_heads
 from jax_mgpu._src.ops.scan import segmented_scan
 from jax_mgpu._src.ops.segmented_sort import flags_of_gaps
-from jax_mgpu._src.ops.sort import run_sort as local_sort
+from jax_mgpu._src.ops.sort import Sort
+from jax_mgpu._src.ops.sort_primitives import Method
 
 __all__ = [
     "run_heads",
@@ -63,10 +62,11 @@ def segmented_sort(
     keys, leaves, restored = one_key(name, keys, leaves)
 
     def sort_locally(keys: jax.Array, leaves: list[jax.Array]) -> tuple[jax.Array, list[jax.Array]]:
-        found = local_sort(name, keys, heads, flags, leaves or None, descending=descending, count=count)
+        found = Sort(name, keys, descending, given, heads, flags, Method.MERGING).run(leaves or None)
         return found if leaves else (found, [])
 
-    live = axis.live("keys", n, count_operand(axis.operation, "count", count, n))
+    given = count_operand(axis.operation, "count", count, n)
+    live = axis.live("keys", n, given)
     keys, leaves = sort_locally(keys, leaves)
     if axis.size > 1 and n > 0:
         starts, first, last = _flagged_ends(flags, n, live) if flags.size else own_ends(heads, n, live)[:3]
@@ -94,8 +94,7 @@ def segmented_sort(
                 at = jnp.minimum(begin, n - window)
                 near = [jax.lax.dynamic_slice_in_dim(x, at, window) for x in (keys, *leaves)]
                 flags = flags_of_gaps((begin - at)[None], (end - at)[None], window)
-                options: dict[str, Any] = {"descending": descending, "count": None}
-                moved = local_sort(name, near[0], ABSENT, flags, near[1:] or None, **options)
+                moved = Sort(name, near[0], descending, flags=flags, method=Method.MERGING).run(near[1:] or None)
                 near = [moved] if not leaves else [moved[0], *moved[1]]
                 keys, *leaves = (
                     jax.lax.dynamic_update_slice_in_dim(x, part, at, 0)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src.arguments.annotations import ArrayLike
-from jax_mgpu._src.arguments.counts import is_first, segment_starts
+from jax_mgpu._src.arguments.counts import count_of, is_first, segment_starts
 from jax_mgpu._src.arguments.preconditions import by_construction
 from jax_mgpu._src.arguments.values import take_from_pair, take_or_fill
 from jax_mgpu._src.core.compat import axes_bound
@@ -22,7 +22,6 @@ from jax_mgpu._src.mesh.remote_gather import begins_of, put
 from jax_mgpu._src.mesh.segments import segmented_sort_indices
 from jax_mgpu._src.mesh.sorts import sort, sort_indices
 from jax_mgpu._src.mesh.splitters import Sorted, cut_at, equal, order_codes
-from jax_mgpu._src.ops.argsorted import count_of
 from jax_mgpu._src.ops.groups import rank_of_run
 from jax_mgpu._src.ops.load_balance import load_balance_search
 from jax_mgpu._src.ops.ranks import TopK
@@ -30,7 +29,7 @@ from jax_mgpu._src.ops.ranks import top_k as local_top_k
 from jax_mgpu._src.ops.scan import scan, segmented_scan
 from jax_mgpu._src.ops.select import Runs, positions, ranks, select_rows
 from jax_mgpu._src.ops.select import partition as local_partition
-from jax_mgpu._src.ops.sort import run_sort
+from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sort_primitives import Method
 
 __all__ = [
@@ -204,9 +203,8 @@ def top_k(axis: Axis, x: jax.Array, k: int, largest: bool, count: jax.Array) -> 
     indices = jnp.where(slots < own, indices.astype(live.dtype) + axis.begin(lives) + 1, 0)
     indices = _added(axis, indices, places) - 1
     values = _added_bits(axis, values, places)
-    options: dict[str, Any] = {"descending": largest, "count": taken, "method": Method.FASTEST}
     with by_construction():
-        values, indices = run_sort(axis.operation, values, ABSENT, ABSENT, indices, **options)
+        values, indices = Sort(axis.operation, values, largest, taken.reshape(1)).run(indices)
     return TopK(values, indices, taken)
 
 

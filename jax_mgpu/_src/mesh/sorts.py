@@ -11,14 +11,13 @@ import jax.numpy as jnp
 from jax_mgpu._src.arguments.annotations import Pytree
 from jax_mgpu._src.arguments.check import count_operand
 from jax_mgpu._src.arguments.values import flatten_values
-from jax_mgpu._src.core.operation import ABSENT
 from jax_mgpu._src.keys.bits import is_words
 from jax_mgpu._src.keys.columns import Columns
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.exchange import Parts, exchange
 from jax_mgpu._src.mesh.splitters import Sorted, cut_at, even_ranks
 from jax_mgpu._src.ops.merge import merged_runs
-from jax_mgpu._src.ops.sort import run_sort as local_sort
+from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sort_primitives import Method
 
 __all__ = ["one_key", "sort", "sort_indices"]
@@ -52,10 +51,11 @@ def sort(
     keys, leaves, restored = one_key(name, given, leaves)
     if isinstance(given, Columns) and not is_words(keys):
         bits = given.bits
-    live = axis.live("keys", n, count_operand(name, "count", count, n))
+    given_count = count_operand(name, "count", count, n)
+    live = axis.live("keys", n, given_count)
     counts = axis.gather(live)
     options: dict[str, Any] = {"descending": descending, "bits": bits}
-    keys, leaves = _sorted(name, keys, leaves, count=count, method=method, **options)
+    keys, leaves = _sorted(name, keys, leaves, count=given_count, method=method, **options)
     if axis.size > 1:
         cuts = cut_at(
             axis,
@@ -110,7 +110,7 @@ def received_in_order(
     if n <= FEW_KEYS:
         keys, *leaves = exchange(parts, [keys, *leaves])
         options.update(bits=bits, method=Method.FASTEST)
-        return _sorted(operation, keys, leaves, count=parts.total, **options)
+        return _sorted(operation, keys, leaves, count=parts.total.reshape(1), **options)
     keys, *leaves = exchange(parts.in_slots(n + n // SPARE), [keys, *leaves])
     return merged_runs(operation, keys, leaves, parts.begins + parts.received, size=n, **options)
 
@@ -119,10 +119,8 @@ def _sorted(
     operation: str, keys: jax.Array, leaves: Sequence[jax.Array], **options: Any
 ) -> tuple[jax.Array, list[jax.Array]]:
     """Sorts this device's keys with their leaves."""
-    if not leaves:
-        return local_sort(operation, keys, ABSENT, ABSENT, None, **options), []
-    keys, moved = local_sort(operation, keys, ABSENT, ABSENT, list(leaves), **options)
-    return keys, moved
+    found = Sort(operation, keys, **options).run(list(leaves) or None)
+    return found if leaves else (found, [])
 
 
 def _together(results: Sequence[Any]) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.arguments.counts import live_mask
+from jax_mgpu._src.arguments.counts import count_of, live_mask
 from jax_mgpu._src.arguments.preconditions import by_construction
 from jax_mgpu._src.arguments.segments import GivenSegments
 from jax_mgpu._src.keys.bits import ordered_integers
@@ -18,7 +18,6 @@ from jax_mgpu._src.mesh.pairs import aligned_pair
 from jax_mgpu._src.mesh.ranges import OverAxis, item_codes
 from jax_mgpu._src.mesh.remote_gather import fetch
 from jax_mgpu._src.mesh.segments import segment_ids
-from jax_mgpu._src.ops.argsorted import count_of
 from jax_mgpu._src.ops.tables import AsofJoin
 from jax_mgpu._src.ops.unsorted_pairs import is_nan
 

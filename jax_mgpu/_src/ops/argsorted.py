@@ -14,12 +14,11 @@ from jax_mgpu._src.arguments.preconditions import by_construction
 from jax_mgpu._src.arguments.values import plain_leaves
 from jax_mgpu._src.core.compat import platform_dependent
 from jax_mgpu._src.core.operation import ABSENT
-from jax_mgpu._src.keys.columns import Columns, expect_keys
-from jax_mgpu._src.ops.sort import run_sort, run_sort_indices
-from jax_mgpu._src.ops.sort_primitives import Method
-from jax_mgpu._src.ops.sort_strategy import given_to_sort, is_long_permutation, sort_rows
+from jax_mgpu._src.keys.columns import expect_keys
+from jax_mgpu._src.ops.sort import Sort
+from jax_mgpu._src.ops.sort_strategy import is_long_permutation
 
-__all__ = ["Ordered", "count_name", "count_of", "in_order", "rows_in_order", "sorted_back"]
+__all__ = ["Ordered", "count_name", "in_order", "rows_in_order", "sorted_back"]
 
 
 class Ordered(NamedTuple):
@@ -51,9 +50,8 @@ def _scattered(order: jax.Array, x: jax.Array) -> jax.Array:
 def sorted_back(order: jax.Array, x: jax.Array) -> jax.Array:
     """Moves items back to the rows that they came from, by a sort."""
     words = x if x.dtype.itemsize in (4, 8) else x.astype(jnp.int32)
-    given: dict[str, Any] = {"descending": False, "count": None, "method": Method.FASTEST}
     with by_construction():
-        moved = run_sort("sort", order, ABSENT, ABSENT, words, **given, bits=max(1, (order.shape[0] - 1).bit_length()))
+        moved = Sort("sort", order, bits=max(1, (order.shape[0] - 1).bit_length())).run(words)
     result: jax.Array = moved[1].astype(x.dtype)
     return result
 
@@ -61,11 +59,6 @@ def sorted_back(order: jax.Array, x: jax.Array) -> jax.Array:
 def count_name(argument: str) -> str:
     """The name of the live count of keys: `count` of `keys`, `table_count` of `table_keys`, `a_count` of `a`."""
     return f"{argument.removesuffix('keys')}count" if argument.endswith("keys") else f"{argument}_count"
-
-
-def count_of(operand: jax.Array) -> jax.Array | None:
-    """The live count in an operand, which was checked under its own name; None if it is absent."""
-    return operand[0] if operand.size else None
 
 
 def in_order(
@@ -84,9 +77,7 @@ def in_order(
     if is_sorted:
         return Ordered(keys, jnp.arange(n, dtype=index_dtype(name, argument, n)), live)
     with by_construction():
-        sorted_keys, order = run_sort_indices(
-            name, checked, ABSENT, ABSENT, descending=down, count=count_of(live), method=Method.FASTEST
-        )
+        sorted_keys, order = Sort(name, checked, down, live).indices()
     return Ordered(sorted_keys, order, live)
 
 
@@ -97,9 +88,7 @@ def rows_in_order(
     checked, _ = expect_keys(name, argument, keys)
     live = count_operand(name, count_name(argument), count, checked.shape[0])
     with by_construction():
-        given = given_to_sort(name, checked, ABSENT, ABSENT, False, count_of(live), Method.FASTEST)
-        bits = checked.code_bits[0] if isinstance(checked, Columns) else 8 * checked.dtype.itemsize
         plain, restore = plain_leaves(leaves)
-        sorted_keys, moved = sort_rows(name, checked, given, bits, plain, ordered=ordered)
+        sorted_keys, moved = Sort(name, checked, count=live).rows(plain, ordered=ordered)
     order, *moved = moved if ordered else [ABSENT, *moved]
     return Ordered(sorted_keys, order, live), restore(moved)

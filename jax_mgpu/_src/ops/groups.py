@@ -42,7 +42,14 @@ from jax_mgpu._src.arguments.check import (
     type_error,
     value_error,
 )
-from jax_mgpu._src.arguments.counts import heads_from_zero, heads_inside, live_items, live_mask, segment_starts
+from jax_mgpu._src.arguments.counts import (
+    count_of,
+    heads_from_zero,
+    heads_inside,
+    live_items,
+    live_mask,
+    segment_starts,
+)
 from jax_mgpu._src.arguments.preconditions import by_construction, room
 from jax_mgpu._src.arguments.rows import RowForm
 from jax_mgpu._src.arguments.segments import segment_operands
@@ -62,12 +69,12 @@ from jax_mgpu._src.functions.operators import Kind, select
 from jax_mgpu._src.keys.bits import is_random_key, keeping_bits, where
 from jax_mgpu._src.keys.columns import Columns, expect_keys, expect_one_code, expect_told_apart, key_starts
 from jax_mgpu._src.mesh import devices_of, over_axis
-from jax_mgpu._src.ops.argsorted import Ordered, count_of, rows_in_order
+from jax_mgpu._src.ops.argsorted import Ordered, rows_in_order
 from jax_mgpu._src.ops.intervals import filled_tangent
 from jax_mgpu._src.ops.reduce import Grouped, SegmentedItems, _run_heads, run_reduce_by_key
 from jax_mgpu._src.ops.scan import _scan, covered, next_marked, own_pieces, pieces
 from jax_mgpu._src.ops.select import positions
-from jax_mgpu._src.ops.sort import run_sort_indices
+from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sort_primitives import Method
 from jax_mgpu._src.ops.unsorted_pairs import but_nan
 
@@ -334,9 +341,7 @@ def rank(
         ranks = over_axis(mesh.selections.rank, name, axis_name, checked, own_pieces(segments, starts), **given)
         return ranks if segments.ends is None else jnp.where(covered(n, starts), ranks, 0)
     method_of_sort = Method.FASTEST if heads is None else Method.MERGING
-    sorted_keys, order = run_sort_indices(
-        name, checked, starts, ABSENT, descending=down, count=count, method=method_of_sort
-    )
+    sorted_keys, order = Sort(name, checked, down, segments.count, heads=starts, method=method_of_sort).indices()
     places = jnp.arange(n, dtype=order.dtype)
     first = segment_starts(n, starts)
     begins = _last_marked(places, first)

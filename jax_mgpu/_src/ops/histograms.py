@@ -30,8 +30,7 @@ from jax_mgpu._src.keys.bits import ordered_integers, where
 from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.ops.reduce import reduce
 from jax_mgpu._src.ops.reduce_by_id import _reduce_by_id
-from jax_mgpu._src.ops.sort import run_sort
-from jax_mgpu._src.ops.sort_primitives import Method
+from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sorted_search import _search, search
 
 __all__ = ["bincount", "histogram"]
@@ -246,7 +245,7 @@ def _count_fallback(x: jax.Array, edges: jax.Array, *, bins: int) -> Sequence[ja
         dtype = index_dtype("count_bins", "x", x.shape[0])
         return [jnp.zeros((bins,), dtype).at[_inside(x, bins)].add(1, mode="drop")]
     with by_construction():
-        keys = run_sort("histogram", x, ABSENT, ABSENT, None, descending=False, count=None, method=Method.FASTEST)
+        keys = Sort("histogram", x).run()
     before, through = (
         _search(needles=edges, haystack=keys, needles_count=ABSENT, haystack_count=ABSENT, right=right)[0]
         for right in (False, True)

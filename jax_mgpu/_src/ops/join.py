@@ -46,13 +46,12 @@ from jax_mgpu._src.functions.operators import Kind
 from jax_mgpu._src.keys.bits import ordered_together, where
 from jax_mgpu._src.keys.columns import KeyPair, directed_pair, expect_told_apart, sorted_pair
 from jax_mgpu._src.mesh import over_axis
-from jax_mgpu._src.ops.argsorted import Ordered, count_of
+from jax_mgpu._src.ops.argsorted import Ordered
 from jax_mgpu._src.ops.bucket_join import BucketTables, bucket_tables, fit_for_buckets, mixed
 from jax_mgpu._src.ops.load_balance import load_balance_search
 from jax_mgpu._src.ops.scan import _scan
 from jax_mgpu._src.ops.select import positions
-from jax_mgpu._src.ops.sort import run_sort
-from jax_mgpu._src.ops.sort_primitives import Method
+from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sort_strategy import is_long_permutation
 from jax_mgpu._src.ops.unsorted_pairs import Matches, matches
 
@@ -281,9 +280,8 @@ def rows_by_key(
 
     def found() -> Matches:
         def side(i: int) -> Ordered:
-            options: dict[str, Any] = {"descending": False, "count": count_of(counts[i]), "method": Method.FASTEST}
             with by_construction():
-                keys, order = run_sort(name, codes[i], ABSENT, ABSENT, rows[i], **options)
+                keys, order = Sort(name, codes[i], count=counts[i]).run(rows[i])
             return Ordered(keys, order, counts[i])
 
         a, b = side(0), side(1)
@@ -333,8 +331,7 @@ def _in_order_of_rows(
         ranks = where(a_rows < 0, n_a + b_rows.astype(ranks.dtype), ranks)
     with by_construction():
         bits = ((n_a + n_b if keep_b else n_a) - 1).bit_length()
-        given: dict[str, Any] = {"descending": False, "count": count, "bits": max(1, bits)}
-        ranks, b_rows = run_sort("join", ranks, ABSENT, ABSENT, b_rows, **given, method=Method.FASTEST)
+        ranks, b_rows = Sort("join", ranks, count=count.reshape(1), bits=max(1, bits)).run(b_rows)
     paired = (jnp.arange(a_rows.shape[0], dtype=count.dtype) < count) & (ranks < n_a)
     return JoinResult(where(paired, ranks.astype(a_rows.dtype), -1), b_rows, count)
 

@@ -10,8 +10,7 @@ from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Directions,
 from jax_mgpu._src.arguments.check import expect_no_axis
 from jax_mgpu._src.core.operation import ABSENT, jit_eager
 from jax_mgpu._src.functions.comparator_ops import sort_by_less, sort_indices_by_less
-from jax_mgpu._src.keys.columns import expect_keys
-from jax_mgpu._src.ops.sort import run_sort, run_sort_indices
+from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sort_primitives import Method
 
 __all__ = ["locality_sort", "locality_sort_indices", "mergesort", "mergesort_indices"]
@@ -96,9 +95,8 @@ def mergesort(
     if less is not None:
         expect_no_axis("mergesort", "less", axis_name)
         return sort_by_less("mergesort", keys, less, values, ABSENT, ABSENT, count, descending)
-    checked, down = expect_keys("mergesort", "keys", keys, descending)
-    given: dict[str, Any] = {"descending": down, "count": count, "axis_name": axis_name, "even": even}
-    return run_sort("mergesort", checked, ABSENT, ABSENT, values, **given)
+    asked = Sort.of("mergesort", keys, descending, count, Method.MERGING)
+    return asked.run(values, axis_name=axis_name, even=even)
 
 
 @overload
@@ -158,9 +156,8 @@ def mergesort_indices(
     if less is not None:
         expect_no_axis("mergesort_indices", "less", axis_name)
         return sort_indices_by_less("mergesort_indices", keys, less, ABSENT, ABSENT, count, descending)
-    checked, down = expect_keys("mergesort_indices", "keys", keys, descending)
-    given: dict[str, Any] = {"descending": down, "count": count, "axis_name": axis_name, "even": even}
-    return run_sort_indices("mergesort_indices", checked, ABSENT, ABSENT, **given)
+    asked = Sort.of("mergesort_indices", keys, descending, count, Method.MERGING)
+    return asked.indices(axis_name=axis_name, even=even)
 
 
 @overload
@@ -229,9 +226,8 @@ def locality_sort(
       >>> mgpu.locality_sort(jnp.array([1, 2, 4, 3, 5]))
       Array([1, 2, 3, 4, 5], dtype=int32)
     """
-    checked, down = expect_keys("locality_sort", "keys", keys, descending)
-    given: dict[str, Any] = {"descending": down, "count": count, "axis_name": axis_name, "even": even}
-    return run_sort("locality_sort", checked, ABSENT, ABSENT, values, **given, method=Method.NEARLY_SORTED)
+    asked = Sort.of("locality_sort", keys, descending, count, Method.NEARLY_SORTED)
+    return asked.run(values, axis_name=axis_name, even=even)
 
 
 @overload
@@ -283,6 +279,5 @@ def locality_sort_indices(
       >>> mgpu.locality_sort_indices(jnp.array([1, 2, 4, 3, 5]))[1]
       Array([0, 1, 3, 2, 4], dtype=int32)
     """
-    checked, down = expect_keys("locality_sort_indices", "keys", keys, descending)
-    given: dict[str, Any] = {"descending": down, "count": count, "axis_name": axis_name, "even": even}
-    return run_sort_indices("locality_sort_indices", checked, ABSENT, ABSENT, **given, method=Method.NEARLY_SORTED)
+    asked = Sort.of("locality_sort_indices", keys, descending, count, Method.NEARLY_SORTED)
+    return asked.indices(axis_name=axis_name, even=even)

@@ -38,9 +38,8 @@ from jax_mgpu._src.core.operation import ABSENT, Operation
 from jax_mgpu._src.functions.operators import accumulator_dtype
 from jax_mgpu._src.keys.bits import clip, where
 from jax_mgpu._src.mesh import over_axis
-from jax_mgpu._src.ops.argsorted import count_of
 from jax_mgpu._src.ops.scan import pieces
-from jax_mgpu._src.ops.sort import run_sort, run_sort_indices
+from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sort_primitives import Method
 
 __all__ = ["CUDA_FEW_ITEMS", "middle", "quantiles"]
@@ -98,9 +97,7 @@ def quantiles(
     elif heads is ABSENT:
         items = _order_statistics(x=x, ranks=positions[:, 0], count=live)[0][:, None]
     else:
-        ordered = run_sort(
-            name, x, pieces(segments), ABSENT, None, descending=False, count=count, method=Method.MERGING
-        )
+        ordered = Sort(name, x, count=live, heads=pieces(segments), method=Method.MERGING).run()
         items = take_or_fill(ordered, positions.reshape(-1)).reshape(positions.shape)
     below, above = (part.astype(wide) for part in jnp.split(items[:-1], 2))
     found = between(below, above, weight)
@@ -136,9 +133,7 @@ def _statistics_shapes(x: Aval, ranks: Aval) -> Sequence[Any]:
 
 def _statistics_fallback(x: jax.Array, ranks: jax.Array, count: jax.Array) -> Sequence[jax.Array]:
     with by_construction():  # the count was checked
-        ordered = run_sort(
-            "quantile", x, ABSENT, ABSENT, None, descending=False, count=count_of(count), method=Method.FASTEST
-        )
+        ordered = Sort("quantile", x, count=count).run()
     return [take_or_fill(ordered, ranks)]
 
 
@@ -147,10 +142,7 @@ def _statistics_jvp(primals: Operands, tangents: Tangents) -> tuple[Any, Any]:
     if tangents.x is None:
         return values, [None]
     with by_construction():
-        order = run_sort_indices(
-            "quantile", primals.x, ABSENT, ABSENT, descending=False, count=count_of(primals.count),
-            method=Method.FASTEST,
-        )[1]  # fmt: skip
+        order = Sort("quantile", primals.x, count=primals.count).indices()[1]
     return values, [take_or_fill(tangents.x, take_or_fill(order, primals.ranks))]
 
 

@@ -13,7 +13,6 @@ from jax_mgpu._src.arguments.annotations import (
     ArrayLike,
     Aval,
     AxisName,
-    Count,
     Operands,
     Pytree,
     QuantileMethod,
@@ -34,11 +33,10 @@ from jax_mgpu._src.arguments.values import take_or_fill
 from jax_mgpu._src.core.compat import surely
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.mesh import over_axis
-from jax_mgpu._src.ops.argsorted import count_of
 from jax_mgpu._src.ops.order_statistics import CUDA_FEW_ITEMS, quantiles
 from jax_mgpu._src.ops.ragged import rows_of_segments
 from jax_mgpu._src.ops.scan import pieces
-from jax_mgpu._src.ops.sort import run_sort_indices
+from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sort_primitives import Method
 
 __all__ = ["TopK", "quantile", "segmented_quantile", "segmented_top_k", "top_k"]
@@ -108,7 +106,7 @@ def top_k(
     if axis_name is not None:
         return over_axis(mesh.selections.top_k, name, axis_name, x, k, largest, live)
     if surely(lambda: k > n // SELECTED_PART) and not _is_short(n, k):
-        return TopK(*_sort_first(name, x, k, largest, count))
+        return TopK(*_sort_first(name, x, k, largest, live))
     values, indices = _select_first(x=x, count=live, k=k, largest=largest)
     return TopK(values, indices, jnp.minimum(live_items(n, live, indices.dtype), k))
 
@@ -161,7 +159,8 @@ def segmented_top_k(
     segments = segment_operands(name, heads, ends, count, n, axis_name=axis_name, whole=True)
     if axis_name is not None:
         return over_axis(mesh.ragged.segmented_top_k, name, axis_name, segments, x, k, largest)
-    items, order = run_sort_indices(name, x, pieces(segments), ABSENT, descending=largest, count=count)
+    asked = Sort(name, x, largest, segments.count, heads=pieces(segments), method=Method.MERGING)
+    items, order = asked.indices()
     begin, end = segments.bounds()
     taken = jnp.minimum(end - begin, k).astype(order.dtype)
     items, order = (rows_of_segments(name, rows, begin, taken, k, fill) for rows, fill in ((items, 0), (order, -1)))
@@ -174,12 +173,14 @@ def _read(name: str, x: Pytree, k: int, largest: bool) -> tuple[jax.Array, int, 
     return x, k, largest
 
 
-def _sort_first(name: str, x: jax.Array, k: int, largest: bool, count: Count) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _sort_first(
+    name: str, x: jax.Array, k: int, largest: bool, count: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The first k of all items, their positions, and their number, by a sort of all items."""
     n = x.shape[0]
-    items, order = run_sort_indices(name, x, ABSENT, ABSENT, descending=largest, count=count, method=Method.FASTEST)
+    items, order = Sort(name, x, largest, count).indices()
     begin = jnp.zeros((1,), order.dtype)
-    taken = jnp.minimum(live_items(n, count_operand(name, "count", count, n), order.dtype).reshape(1), k)
+    taken = jnp.minimum(live_items(n, count, order.dtype).reshape(1), k)
     items, order = (rows_of_segments(name, rows, begin, taken, k, fill)[0] for rows, fill in ((items, 0), (order, -1)))
     return items, order, taken[0]
 
@@ -206,7 +207,7 @@ def _first_shapes(x: Aval, *, k: int) -> Sequence[Any]:
 
 def _first_fallback(x: jax.Array, count: jax.Array, *, k: int, largest: int) -> Sequence[jax.Array]:
     with by_construction():  # the count was checked
-        return _sort_first("top_k", x, k, bool(largest), count_of(count))[:2]
+        return _sort_first("top_k", x, k, bool(largest), count)[:2]
 
 
 def _first_jvp(primals: Operands, tangents: Tangents, **attributes: int) -> tuple[Any, Any]:

@@ -39,6 +39,7 @@ from jax_mgpu._src.arguments.check import (
     value_error,
 )
 from jax_mgpu._src.arguments.counts import (
+    count_of,
     heads_inside,
     live_items,
     live_mask,
@@ -75,11 +76,10 @@ from jax_mgpu._src.functions.transform import Load, mapped, one_leaf
 from jax_mgpu._src.keys.bits import keeping_bits, ordered_together, shifted, where
 from jax_mgpu._src.keys.columns import Columns, key_starts, whole_keys
 from jax_mgpu._src.mesh import devices_of, over_axis
-from jax_mgpu._src.ops.argsorted import count_of
 from jax_mgpu._src.ops.gathered_rows import reduce_gathered
 from jax_mgpu._src.ops.order_statistics import quantiles
 from jax_mgpu._src.ops.scan import before_map, inside_segments, leaf_inside_segments, own_pieces, pieces, scan_columns
-from jax_mgpu._src.ops.sort import run_sort
+from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sort_primitives import Method
 
 __all__ = ["Grouped", "reduce", "reduce_by_key", "segmented_reduce"]
@@ -265,8 +265,7 @@ class SegmentedItems(Grouping):
         heads = ABSENT if self.whole else self.heads
         method = Method.FASTEST if self.whole else Method.MERGING
         with by_construction():
-            options: dict[str, Any] = {"descending": False, "count": count_of(self.count), "method": method}
-            ordered = run_sort(self.name, x, heads, ABSENT, None, **options)
+            ordered = Sort(self.name, x, count=self.count, heads=heads, method=method).run()
         differs = key_starts(ordered) | segment_starts(self.n, self.heads)
         return self.combine(Kind.ADD, differs.astype(self.index_dtype))
 

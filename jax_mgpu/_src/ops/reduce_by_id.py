@@ -52,8 +52,7 @@ from jax_mgpu._src.ops.reduce import (
     take_columns,
 )
 from jax_mgpu._src.ops.segments import Segments
-from jax_mgpu._src.ops.sort import run_sort_indices, sort
-from jax_mgpu._src.ops.sort_primitives import Method
+from jax_mgpu._src.ops.sort import Sort, sort
 from jax_mgpu._src.ops.sorted_search import sorted_search
 
 __all__ = ["Groups", "group_ids", "reduce_by_id"]
@@ -257,8 +256,7 @@ def _sorted_by(ids: jax.Array, count: jax.Array, size: int) -> tuple[jax.Array, 
 def _order_of_ids(ids: jax.Array, count: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
     """Items in the order of their ids, and where each id begins there, `[size + 1]`."""
     keys, needles, bits = _sorted_by(ids, count, size)
-    options: dict[str, Any] = {"descending": False, "count": None, "method": Method.FASTEST, "bits": bits}
-    keys, order = run_sort_indices("reduce_by_id", keys, ABSENT, ABSENT, **options)
+    keys, order = Sort("reduce_by_id", keys, bits=bits).indices()
     return order, sorted_search(needles, keys)
 
 

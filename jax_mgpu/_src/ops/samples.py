@@ -31,8 +31,7 @@ from jax_mgpu._src.keys.bits import is_random_key
 from jax_mgpu._src.ops.ranks import top_k as first_items
 from jax_mgpu._src.ops.reduce import _segmented_reduce
 from jax_mgpu._src.ops.scan import pieces, scan_columns
-from jax_mgpu._src.ops.sort import run_sort_indices
-from jax_mgpu._src.ops.sort_primitives import Method
+from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sorted_search import _segmented_search
 
 __all__ = ["sample_logits", "weighted_choice"]
@@ -220,8 +219,7 @@ def _sample_logits(
     if most is not None:
         x, order, _ = jax.vmap(lambda row: first_items(row, max(1, min(most, n))))(x)
     elif numbers is not None or masses is not None:
-        options: dict[str, Any] = {"descending": True, "count": None, "method": Method.FASTEST}
-        x, order = jax.vmap(lambda row: run_sort_indices(name, row, ABSENT, ABSENT, **options))(x)
+        x, order = jax.vmap(lambda row: Sort(name, row, True).indices())(x)
     tokens = _drawn(u.reshape(-1, 1), x.astype(jnp.float32), order, temperatures, numbers, masses, shares)
     return tokens.astype(jnp.int32).reshape(batch)
 

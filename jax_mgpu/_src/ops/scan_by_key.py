@@ -18,10 +18,10 @@ from jax_mgpu._src.arguments.annotations import (
     Pytree,
 )
 from jax_mgpu._src.arguments.check import count_operand, expect_leading_axis, index_dtype
+from jax_mgpu._src.arguments.counts import count_of
 from jax_mgpu._src.arguments.preconditions import by_construction
 from jax_mgpu._src.core.operation import jit_eager
 from jax_mgpu._src.mesh import over_axis
-from jax_mgpu._src.ops.argsorted import count_of
 from jax_mgpu._src.ops.reduce import _run_heads, keys_of_runs
 from jax_mgpu._src.ops.scan import Scan, run_scan
 

@@ -19,6 +19,7 @@ from jax_mgpu._src.arguments.annotations import (
     SegmentsLike,
 )
 from jax_mgpu._src.arguments.check import (
+    count_operand,
     describe,
     expect_no_axis,
     expect_vector,
@@ -34,7 +35,8 @@ from jax_mgpu._src.keys.columns import expect_keys
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ops.intervals import scatter_rows
 from jax_mgpu._src.ops.scan import scan
-from jax_mgpu._src.ops.sort import run_sort, run_sort_indices
+from jax_mgpu._src.ops.sort import Sort
+from jax_mgpu._src.ops.sort_primitives import Method
 
 __all__ = ["segmented_sort", "segmented_sort_indices"]
 
@@ -166,7 +168,8 @@ def segmented_sort(
     if axis_name is not None:
         form = mesh.segments.segmented_sort
         return over_axis(form, name, axis_name, checked, *segments, values, descending=down, count=count)
-    return run_sort(name, checked, *segments, values, descending=down, count=count)
+    live = count_operand(name, "count", count, checked.shape[0])
+    return Sort(name, checked, down, live, *segments, method=Method.MERGING).run(values)
 
 
 @overload
@@ -250,7 +253,8 @@ def segmented_sort_indices(
     if axis_name is not None:
         form = mesh.segments.segmented_sort_indices
         return over_axis(form, name, axis_name, checked, *segments, descending=down, count=count)
-    return run_sort_indices(name, checked, *segments, descending=down, count=count)
+    live = count_operand(name, "count", count, checked.shape[0])
+    return Sort(name, checked, down, live, *segments, method=Method.MERGING).indices()
 
 
 def _segments(

@@ -51,8 +51,7 @@ from jax_mgpu._src.ops.intervals import _expand, filled_tangent
 from jax_mgpu._src.ops.load_balance import _search
 from jax_mgpu._src.ops.reduce import _run_heads, first_keys, keys_of_runs
 from jax_mgpu._src.ops.scan import covered, next_marked, own_pieces, pieces, scan
-from jax_mgpu._src.ops.sort import run_sort, run_sort_indices
-from jax_mgpu._src.ops.sort_primitives import Method
+from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sort_strategy import is_long_permutation
 
 __all__ = [
@@ -516,12 +515,12 @@ def unique(
         live = count_operand(name, "count", count, n)
         results, found = over_axis(mesh.selections.unique, name, axis_name, given, size, live, **wanted)
         return *results, room(name, found, size)
-    options: dict[str, Any] = {"descending": False, "count": count, "method": Method.FASTEST}
-    if return_index or return_inverse:
-        ordered, order = run_sort_indices(name, given, ABSENT, ABSENT, **options)
-    else:
-        ordered = run_sort(name, given, ABSENT, ABSENT, None, **options)
     live = count_operand(name, "count", count, n)
+    asked = Sort(name, given, count=live)
+    if return_index or return_inverse:
+        ordered, order = asked.indices()
+    else:
+        ordered = asked.run()
     columns = given.replaced(ordered) if isinstance(given, Columns) else None
     keys = ordered if columns is None else columns.run_keys()
     starts, firsts, covered, found = _run_heads(keys=keys, count=live, size=size)

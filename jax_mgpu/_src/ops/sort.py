@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 import jax
@@ -9,7 +11,16 @@ import jax.numpy as jnp
 
 from jax_mgpu._src import mesh
 from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Count, Directions, Keys, Pytree
-from jax_mgpu._src.arguments.check import describe, index_dtype, static_flag, static_size, type_error, value_error
+from jax_mgpu._src.arguments.check import (
+    count_operand,
+    describe,
+    index_dtype,
+    static_flag,
+    static_size,
+    type_error,
+    value_error,
+)
+from jax_mgpu._src.arguments.counts import count_of
 from jax_mgpu._src.arguments.preconditions import keys_of_few_bits
 from jax_mgpu._src.arguments.values import flatten_values
 from jax_mgpu._src.core.compat import surely
@@ -17,7 +28,7 @@ from jax_mgpu._src.core.operation import ABSENT, jit_eager
 from jax_mgpu._src.keys.columns import Columns, expect_keys
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ops.sort_primitives import Method
-from jax_mgpu._src.ops.sort_strategy import given_to_sort, sort_indices, sort_keys, sort_rows
+from jax_mgpu._src.ops.sort_strategy import sort_indices, sort_keys, sort_rows
 
 __all__ = ["argsort", "sort"]
 
@@ -108,9 +119,8 @@ def sort(
       >>> mgpu.sort(jnp.array([3, 1, 2]), jnp.array([30, 10, 20]))
       (Array([1, 2, 3], dtype=int32), Array([10, 20, 30], dtype=int32))
     """
-    checked, down = expect_keys("sort", "keys", keys, descending)
-    given: dict[str, Any] = {"descending": down, "count": count, "method": Method.FASTEST, "bits": bits}
-    return run_sort("sort", checked, ABSENT, ABSENT, values, **given, axis_name=axis_name, even=even)
+    asked = Sort.of("sort", keys, descending, count, Method.FASTEST, bits)
+    return asked.run(values, axis_name=axis_name, even=even)
 
 
 @overload
@@ -162,106 +172,102 @@ def argsort(
       >>> mgpu.argsort(jnp.array([3, 1, 2]))
       Array([1, 2, 0], dtype=int32)
     """
-    checked, down = expect_keys("argsort", "keys", keys, descending)
-    given: dict[str, Any] = {"descending": down, "count": count, "method": Method.FASTEST, "bits": bits}
-    _, *results = run_sort_indices("argsort", checked, ABSENT, ABSENT, **given, axis_name=axis_name, even=even)
+    asked = Sort.of("argsort", keys, descending, count, Method.FASTEST, bits)
+    _, *results = asked.indices(axis_name=axis_name, even=even)
     return results[0] if len(results) == 1 else tuple(results)
 
 
-def run_sort(
-    operation: str,
-    keys: jax.Array | Columns,
-    heads: jax.Array,
-    flags: jax.Array,
-    values: Pytree,
-    *,
-    descending: bool,
-    count: Count,
-    method: Method = Method.MERGING,
-    bits: int | None = None,
-    axis_name: AxisName | None = None,
-    even: bool = True,
-) -> Any:
-    """Keys, checked and sorted within segments, with the pytree of their values, if there is one.
+@dataclasses.dataclass(frozen=True)
+class Sort:
+    """A sort, its arguments checked once for all layers below.
 
-    Over a mesh axis there are no segments.
+    Args:
+      operation: the public function's name.
+      keys: an array or columns, which know their own directions.
+      descending: the direction of an array.
+      count: the live count as an operand.
+      heads, flags: operands; one of them says where segments start.
+      method: how to sort.
+      bits: how many low bits of an array's keys matter; None for all.
     """
-    if axis_name is not None:
-        options = _mesh_options(operation, keys, descending, count, even, method, bits)
-        return over_axis(mesh.sorts.sort, operation, axis_name, keys, values, **options)
-    given = given_to_sort(operation, keys, heads, flags, descending, count, method)
-    leaves, unflatten = flatten_values(operation, "values", values, keys.shape[0], "keys")
-    if isinstance(keys, Columns):
-        _expect_no_bits(operation, bits)
-        bits = keys.code_bits[0]
-    else:
-        keys, bits = _few_bits(operation, keys, given["count"], bits)
-    if _has_nothing_to_sort(keys, given):
-        return _as_they_are(keys) if values is None else (_as_they_are(keys), unflatten(leaves))
-    if values is None:
-        return sort_keys(operation, keys, given, bits)
-    sorted_keys, moved = sort_rows(operation, keys, given, bits, leaves)
-    return sorted_keys, unflatten(moved)
 
+    operation: str
+    keys: jax.Array | Columns
+    descending: bool = False
+    count: jax.Array = dataclasses.field(default_factory=lambda: ABSENT)
+    heads: jax.Array = dataclasses.field(default_factory=lambda: ABSENT)
+    flags: jax.Array = dataclasses.field(default_factory=lambda: ABSENT)
+    method: Method = Method.FASTEST
+    bits: int | None = None
 
-def _has_nothing_to_sort(keys: jax.Array | Columns, given: dict[str, Any]) -> bool:
-    """Whether there is at most one item. Counts, heads and flags still go to the sort, which runs their checks."""
-    return surely(lambda: keys.shape[0] <= 1) and not any(given[name].size for name in ("heads", "flags", "count"))
+    @classmethod
+    def of(
+        cls, operation: str, keys: Keys, descending: Directions, count: Count, method: Method, bits: int | None = None
+    ) -> Sort:
+        """A sort of all items, of what a public function was given."""
+        checked, down = expect_keys(operation, "keys", keys, descending)
+        live = count_operand(operation, "count", count, checked.shape[0])
+        if isinstance(checked, Columns) and bits is not None:
+            raise value_error(operation, "bits", "None where the keys are columns", bits)
+        return cls(operation, checked, down, live, method=method, bits=bits)
+
+    def run(self, values: Pytree = None, *, axis_name: AxisName | None = None, even: bool = True) -> Any:
+        """Keys sorted within segments, with the pytree of their values, if there is one."""
+        if axis_name is not None:
+            return self._over_axis(mesh.sorts.sort, axis_name, even, values)
+        leaves, unflatten = flatten_values(self.operation, "values", values, self.keys.shape[0], "keys")
+        keys, bits = self._low_bits()
+        if self._has_nothing_to_sort():
+            return _as_they_are(keys) if values is None else (_as_they_are(keys), unflatten(leaves))
+        if values is None:
+            return sort_keys(self.operation, keys, self._given, bits)
+        sorted_keys, moved = sort_rows(self.operation, keys, self._given, bits, leaves)
+        return sorted_keys, unflatten(moved)
+
+    def indices(self, *, axis_name: AxisName | None = None, even: bool = True) -> tuple[Any, ...]:
+        """Keys sorted within segments, and the position that each came from."""
+        if axis_name is not None:
+            over_devices: tuple[Any, ...] = self._over_axis(mesh.sorts.sort_indices, axis_name, even)
+            return over_devices
+        keys, bits = self._low_bits()
+        if self._has_nothing_to_sort():
+            first = keys.arrays[0] if isinstance(keys, Columns) else keys
+            return _as_they_are(keys), jnp.zeros_like(first, index_dtype(self.operation, "keys", keys.shape[0]))
+        if not isinstance(keys, Columns):
+            return sort_indices(self.operation, keys, self._given, bits)
+        sorted_keys, moved = self.rows([], ordered=True)
+        return sorted_keys, moved[0]
+
+    def rows(self, leaves: Sequence[jax.Array], *, ordered: bool) -> tuple[Any, list[jax.Array]]:
+        """Sorted keys, and rows that belong to them; with `ordered`, behind the position that each came from."""
+        keys, bits = self._low_bits()
+        return sort_rows(self.operation, keys, self._given, bits, leaves, ordered=ordered)
+
+    @property
+    def _given(self) -> dict[str, Any]:
+        """The operands and attributes of the kernels, except the keys and their bits."""
+        return {name: getattr(self, name) for name in ("heads", "flags", "count", "descending", "method")}
+
+    def _low_bits(self) -> tuple[Any, int]:
+        """Keys, and how many of their bits one call of the kernels sorts by."""
+        if isinstance(self.keys, Columns):
+            return self.keys, self.keys.code_bits[0]
+        return _few_bits(self.operation, self.keys, self.count, self.bits)
+
+    def _has_nothing_to_sort(self) -> bool:
+        """Whether there is at most one item. Counts, heads and flags still go to the sort, which runs their checks."""
+        return surely(lambda: self.keys.shape[0] <= 1) and not (self.heads.size or self.flags.size or self.count.size)
+
+    def _over_axis(self, form: Callable[..., Any], axis_name: AxisName, even: bool, *values: Pytree) -> Any:
+        """The same over a mesh axis, where there are no segments."""
+        return over_axis(
+            form, self.operation, axis_name, self.keys, *values, descending=self.descending, method=self.method,
+            even=static_flag(self.operation, "even", even), count=count_of(self.count), bits=self.bits,
+        )  # fmt: skip
 
 
 def _as_they_are(keys: jax.Array | Columns) -> Any:
     return keys.structure(keys.arrays) if isinstance(keys, Columns) else keys
-
-
-def run_sort_indices(
-    operation: str,
-    keys: jax.Array | Columns,
-    heads: jax.Array,
-    flags: jax.Array,
-    *,
-    descending: bool,
-    count: Count,
-    method: Method = Method.MERGING,
-    bits: int | None = None,
-    axis_name: AxisName | None = None,
-    even: bool = True,
-) -> tuple[Any, jax.Array]:
-    """Keys, checked and sorted within segments, and the position that each came from."""
-    if axis_name is not None:
-        options = _mesh_options(operation, keys, descending, count, even, method, bits)
-        result: tuple[Any, jax.Array] = over_axis(mesh.sorts.sort_indices, operation, axis_name, keys, **options)
-        return result
-    given = given_to_sort(operation, keys, heads, flags, descending, count, method)
-    if isinstance(keys, Columns):
-        _expect_no_bits(operation, bits)
-    else:
-        keys, bits = _few_bits(operation, keys, given["count"], bits)
-    if _has_nothing_to_sort(keys, given):
-        first = keys.arrays[0] if isinstance(keys, Columns) else keys
-        return _as_they_are(keys), jnp.zeros_like(first, index_dtype(operation, "keys", keys.shape[0]))
-    if not isinstance(keys, Columns):
-        return sort_indices(operation, keys, given, bits)
-    sorted_keys, moved = sort_rows(operation, keys, given, keys.code_bits[0], [], ordered=True)
-    return sorted_keys, moved[0]
-
-
-def _mesh_options(
-    operation: str,
-    keys: jax.Array | Columns,
-    descending: bool,
-    count: Count,
-    even: bool,
-    method: Method,
-    bits: int | None,
-) -> dict[str, Any]:
-    """The arguments of a sort over a mesh axis other than its keys and values."""
-    if isinstance(keys, Columns):
-        _expect_no_bits(operation, bits)
-    flags = {
-        "descending": static_flag(operation, "descending", descending),
-        "even": static_flag(operation, "even", even),
-    }
-    return {**flags, "count": count, "method": method, "bits": bits}
 
 
 def _few_bits(operation: str, keys: jax.Array, count: jax.Array, bits: int | None) -> tuple[jax.Array, int]:
@@ -275,8 +281,3 @@ def _few_bits(operation: str, keys: jax.Array, count: jax.Array, bits: int | Non
     if not 1 <= bits <= most:
         raise value_error(operation, "bits", f"an integer from 1 to {most}", bits)
     return keys_of_few_bits(operation, "keys", keys, count, bits), bits
-
-
-def _expect_no_bits(operation: str, bits: int | None) -> None:
-    if bits is not None:
-        raise value_error(operation, "bits", "None where the keys are columns", bits)

@@ -9,8 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.arguments.annotations import Count
-from jax_mgpu._src.arguments.check import count_operand, index_dtype, static_flag
+from jax_mgpu._src.arguments.check import index_dtype
 from jax_mgpu._src.arguments.counts import marked_starts
 from jax_mgpu._src.arguments.values import Payload, carried_leaf, packed_rows, take_keys, take_rows, travel_with_keys
 from jax_mgpu._src.core.compat import platform_dependent, surely, whole_axes
@@ -19,7 +18,7 @@ from jax_mgpu._src.keys.columns import Columns, SortKey, key_starts, travelling
 from jax_mgpu._src.keys.digits import WIDEST, WORD
 from jax_mgpu._src.ops.sort_primitives import SORT, Method
 
-__all__ = ["given_to_sort", "is_long_permutation", "partitioned", "sort_indices", "sort_keys", "sort_rows"]
+__all__ = ["is_long_permutation", "partitioned", "sort_indices", "sort_keys", "sort_rows"]
 
 
 # A permutation of more words than a GPU's cache holds reads or writes a cache line for each. For 2^26 words on an H200,
@@ -31,25 +30,6 @@ LONG_PERMUTATION = 1 << 23
 def is_long_permutation(n: int) -> bool:
     """Whether a permutation of this many items takes longer on a GPU than a sort that carries them."""
     return surely(lambda: n >= LONG_PERMUTATION)
-
-
-def given_to_sort(
-    operation: str,
-    keys: jax.Array | Columns,
-    heads: jax.Array,
-    flags: jax.Array,
-    descending: bool,
-    count: Count,
-    method: Method,
-) -> dict[str, Any]:
-    """The operands and attributes of every sort, except the keys and their bits."""
-    return {
-        "heads": heads,
-        "flags": flags,
-        "count": count_operand(operation, "count", count, keys.shape[0]),
-        "descending": static_flag(operation, "descending", descending),
-        "method": method,
-    }
 
 
 def _sorted(

@@ -32,7 +32,14 @@ from jax_mgpu._src.arguments.check import (
     static_flag,
     value_error,
 )
-from jax_mgpu._src.arguments.counts import live_items, live_mask, partition_points, segment_bounds, wide_enough
+from jax_mgpu._src.arguments.counts import (
+    count_of,
+    live_items,
+    live_mask,
+    partition_points,
+    segment_bounds,
+    wide_enough,
+)
 from jax_mgpu._src.arguments.preconditions import by_construction, sorted_columns, sorted_keys
 from jax_mgpu._src.arguments.segments import segment_operands
 from jax_mgpu._src.arguments.values import fill_missing, take_or_fill
@@ -42,7 +49,7 @@ from jax_mgpu._src.functions.comparator_ops import ranked_pair
 from jax_mgpu._src.keys.bits import is_words, ordered_together, where
 from jax_mgpu._src.keys.columns import Columns, directed_pair, expect_keys, expect_told_apart, sorted_pair
 from jax_mgpu._src.mesh import devices_of, over_axis
-from jax_mgpu._src.ops.argsorted import count_of, in_order
+from jax_mgpu._src.ops.argsorted import in_order
 
 __all__ = ["SortedMatch", "search", "segmented_search", "sorted_equal_count", "sorted_match", "sorted_search"]
 

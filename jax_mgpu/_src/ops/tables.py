@@ -27,7 +27,7 @@ from jax_mgpu._src.arguments.check import (
     type_error,
     value_error,
 )
-from jax_mgpu._src.arguments.counts import live_items, live_mask, of_all, partition_points
+from jax_mgpu._src.arguments.counts import count_of, live_items, live_mask, of_all, partition_points
 from jax_mgpu._src.arguments.preconditions import by_construction, not_negative
 from jax_mgpu._src.arguments.values import flatten_values, take_or_fill
 from jax_mgpu._src.core.compat import cond, is_local, platform_dependent, surely, whole_axes
@@ -36,7 +36,7 @@ from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.keys.bits import ordered_integers, where
 from jax_mgpu._src.keys.columns import Columns, expect_keys, expect_told_apart, sorted_pair
 from jax_mgpu._src.mesh import over_axis
-from jax_mgpu._src.ops.argsorted import Ordered, count_of, in_order, rows_in_order
+from jax_mgpu._src.ops.argsorted import Ordered, in_order, rows_in_order
 from jax_mgpu._src.ops.gather import gather
 from jax_mgpu._src.ops.sorted_search import _search
 from jax_mgpu._src.ops.unsorted_pairs import but_nan, is_nan

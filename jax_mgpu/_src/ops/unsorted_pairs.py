@@ -13,15 +13,13 @@ import jax.numpy as jnp
 
 from jax_mgpu._src.arguments.annotations import Count, Directions, Keys, Pytree
 from jax_mgpu._src.arguments.check import count_operand
-from jax_mgpu._src.arguments.counts import live_mask
+from jax_mgpu._src.arguments.counts import count_of, live_mask
 from jax_mgpu._src.arguments.preconditions import by_construction
 from jax_mgpu._src.arguments.values import flatten_values
-from jax_mgpu._src.core.operation import ABSENT
 from jax_mgpu._src.keys.bits import where
 from jax_mgpu._src.keys.columns import KeyPair, expect_keys, sorted_pair
-from jax_mgpu._src.ops.argsorted import Ordered, count_name, count_of, in_order
-from jax_mgpu._src.ops.sort import run_sort
-from jax_mgpu._src.ops.sort_primitives import Method
+from jax_mgpu._src.ops.argsorted import Ordered, count_name, in_order
+from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sorted_search import _search
 
 __all__ = ["Matches", "but_nan", "in_order_with", "is_nan", "matches"]
@@ -35,9 +33,8 @@ def in_order_with(
     n = checked.shape[0]
     live = count_operand(name, count_name(argument), count, n)
     flatten_values(name, f"{argument}_values", values, n, argument)
-    given: dict[str, Any] = {"descending": down, "count": count_of(live), "method": Method.FASTEST}
     with by_construction():
-        found = run_sort(name, checked, ABSENT, ABSENT, values, **given)
+        found = Sort(name, checked, down, live).run(values)
     return (found, None) if values is None else found
 
 
