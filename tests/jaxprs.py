@@ -29,7 +29,8 @@ def scratch_bytes(call: Any) -> int:
     """The scratch memory that a kernel call has on CUDA, by the formula that the lowering uses; 0 for plain JAX."""
     operation = REGISTRY[call.primitive.name.removeprefix("mgpu_")]
     operands, results = ([stored_aval(variable.aval) for variable in some] for some in (call.invars, call.outvars))
-    if not library.platforms() or operation.prefers_xla(operands, call.params, "cuda", 1):
+    has_kernels = bool(library.platforms()) and operation.only in (None, "cuda")
+    if not has_kernels or operation.prefers_xla(operands, call.params, "cuda", 1):
         return 0
     return library.workspace_bytes(operation.name, operands, results, operation.call_attributes(operands, call.params))
 

@@ -52,8 +52,8 @@ def any_order(shape: Shape) -> Call:
         if name == "sorted_match":
             return _matched(a, b, n_a, n_b, side)
         if name == "join":
-            nulls = [nulls(keys)[:n] & (not null_equal) for keys, n in zip((x, y), lives, strict=True)]
-            return _joined(kind, (a[:, None] == b) & ~nulls[0][:, None] & ~nulls[1], size)
+            unequal = [nulls(keys)[:n] & (not null_equal) for keys, n in zip((x, y), lives, strict=True)]
+            return _joined(kind, (a[:, None] == b) & ~unequal[0][:, None] & ~unequal[1], size)
         orders = [np.argsort(r, kind="stable") for r in (a, b)]
         sources = oracle.set_sources(name, a[orders[0]], b[orders[1]])
         places = np.concatenate([orders[0], n_a + orders[1]])[sources]
