@@ -1,4 +1,4 @@
-"""What the programs of all public functions hold: equations, and bytes of text, whatever the number of items is."""
+"""The size of the programs of all public functions, in equations and bytes of text, for any number of items."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Program = tuple[Callable[..., Any], list[Any]]
 
 @contextlib.contextmanager
 def of_items(n: int) -> Iterator[None]:
-    """The examples over so many items; their own lengths are those of N."""
+    """The examples over a given number of items; their own lengths are those of N."""
     before = [(module, name, getattr(module, name, None)) for module in families.MODULES for name in ("N", "MANY")]
     changed = [(module, name, value) for module, name, value in before if value is not None]
     for module, name, _ in changed:
@@ -36,7 +36,7 @@ def of_items(n: int) -> Iterator[None]:
 
 
 def operands(example: Example, n: int) -> list[Any]:
-    """Those of an example, over so many items: a multiple of N."""
+    """The arguments of an example over a given number of items, a multiple of N."""
     given = map(np.asarray, example.make(np.random.default_rng(1), np.float32))
     return [
         jax.ShapeDtypeStruct([n // N * size if size and size % N == 0 else size for size in x.shape], x.dtype)
@@ -45,7 +45,7 @@ def operands(example: Example, n: int) -> list[Any]:
 
 
 def programs(example: Example, n: int) -> dict[str, Program]:
-    """The function and its operands by how it is transformed. Made outside of `of_items(n)`, they are traced in it."""
+    """The function and its operands under each transformation, made before they are traced in `of_items(n)`."""
     given = operands(example, n)
     batch = [jax.ShapeDtypeStruct((3, *x.shape), x.dtype) for x in given]
     found: dict[str, Program] = {"plain": (example.call, given), "vmap": (jax.vmap(example.call), batch)}
@@ -58,6 +58,6 @@ def programs(example: Example, n: int) -> dict[str, Program]:
 
 
 def equations(jaxpr: Any) -> int:
-    """How many there are, those of inner programs too."""
+    """The number of equations, including those of inner programs."""
     inner = (part for equation in jaxpr.eqns for part in jax.extend.core.jaxprs_in_params(equation.params))
     return len(jaxpr.eqns) + sum(map(equations, inner))

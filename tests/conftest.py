@@ -1,4 +1,4 @@
-"""What every test run shares: which jax_mgpu is tested, and a closing word on what that run has and has not covered."""
+"""What all test runs share: which jax_mgpu is tested, and a summary of what the run covers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def rng() -> np.random.Generator:
 
 @pytest.fixture
 def x64():
-    """64-bit types, for the tests that say so."""
+    """64-bit types, for the tests that request them."""
     import jax
 
     with jax.enable_x64(True):
@@ -46,7 +46,7 @@ def x64():
 
 @pytest.fixture(autouse=True, scope="module")
 def compiled_programs():
-    """Forgets the programs that a file compiled: those of all files take 4 GB in each process."""
+    """Drops the programs that a file compiled: those of all files take 4 GB per process."""
     yield
     import jax
 
@@ -90,7 +90,7 @@ def pytest_terminal_summary(terminalreporter) -> None:
 
 @pytest.fixture
 def devices():
-    """Those of a mesh for batches."""
+    """Devices of a mesh for batches."""
     from tests.transformed import DEVICES, mesh_devices
 
     if not mesh_devices():

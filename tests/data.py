@@ -1,4 +1,4 @@
-"""Inputs that meet the corners: every key type, ties, both zeros, NaNs with payloads, infinities, subnormals."""
+"""Inputs with corner cases: every key type, ties, both zeros, NaNs with payloads, infinities, subnormals."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def random_keys(rng: np.random.Generator, dtype: str, *shape: int) -> np.ndarray
 def sorted_keys(
     rng: np.random.Generator, dtype: str, n: int, *, descending: bool = False, count: int | None = None
 ) -> np.ndarray:
-    """Random keys sorted up to `count`; those past it are not, and are not in order with the others."""
+    """Random keys, of which only the first `count` are sorted."""
     keys = random_keys(rng, dtype, n)
     live = oracle.live_count(count, n)
     keys[:live] = in_order(keys[:live], descending)
@@ -62,11 +62,12 @@ def sorted_keys(
 
 
 def in_order(keys: np.ndarray, descending: bool = False) -> np.ndarray:
-    """Keys sorted in the order of lax.sort, equal ones left as they come."""
+    """Keys sorted in the order of lax.sort, stably."""
     return keys[oracle.sort_indices(keys, descending)]
 
 
-# Lengths of two operands whose rows share a tile with others, fill it, and are just too long for it; most key types.
+# Lengths of two operands whose rows share a tile with others, fill it, and are slightly too long for it; most key
+# types.
 SHORT_ROWS = {
     (1, 1): "uint32", (0, 3): "float64", (3, 5): "uint8", (8, 8): "int32", (17, 16): "bfloat16", (100, 100): "float32",
     (8, 504): "int64", (512, 512): "int16", (1000, 1048): "float32", (1024, 1025): "uint16", (2048, 2048): "uint64",
@@ -75,7 +76,7 @@ SHORT_ROWS = {
 
 
 def batch_of(row_slots: int, most_rows: int = 256) -> int:
-    """Rows for two tiles of short ones, of `most_rows` each at most, and a part of a third."""
+    """Rows for two tiles of short ones, of at most `most_rows` each, and part of a third."""
     return 2 * min(max(2048 // max(row_slots, 1), 1), most_rows) + 1
 
 
@@ -94,7 +95,7 @@ def row_counts(rng: np.random.Generator, n: int, rows: int) -> np.ndarray:
 
 
 def without_subnormals(keys: np.ndarray) -> np.ndarray:
-    """Float keys with zeros for subnormals, which XLA's CPU code takes for zeros; the kernels do not."""
+    """Float keys with zeros for subnormals, which XLA's CPU code treats as zeros; the kernels do not."""
     with np.errstate(invalid="ignore"):  # signalling NaNs
         keys[np.abs(keys.astype(np.float64)) < float(jnp.finfo(keys.dtype).tiny)] = 0
     return keys

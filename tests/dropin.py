@@ -1,7 +1,7 @@
-"""Calls of functions by JAX's names, drawn at random, held against JAX.
+"""Randomly drawn calls of functions by JAX's names, compared with JAX.
 
-`python -m tests.dropin --cases 1000` draws so many calls of each function, `--match unique` of some. Kernels run in
-every call that they can take, however few items it has. The first call of a function that differs is printed.
+`python -m tests.dropin --cases 1000` draws that many calls of each function, or with `--match unique` of some. Kernels
+run in every call that they support, even for few items. The first call of a function that differs is printed.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ SPECIAL = [-np.inf, -2.0, -1.0, -0.0, 0.0, 0.5, 1.0, 3.0, np.inf, np.nan]
 
 
 class Case:
-    """One call of a function: arguments, and what of them is not part of a program."""
+    """One call of a function: arguments, and which of them are static."""
 
     def __init__(self, *arrays: Any, **options: Any):
         self.arrays, self.options = arrays, options
         self.rounds = False
 
     def rounded(self) -> Case:
-        """The same, whose floats agree within rounding."""
+        """A call whose floats agree within rounding."""
         self.rounds = True
         return self
 
@@ -64,7 +64,7 @@ def seeded(draw: Draw) -> np.random.Generator:
 
 
 def array(draw: Draw, shape: Sequence[int] | None = None, dtypes: Sequence[str] = DTYPES, finite: bool = False) -> Any:
-    """An array of values of which many are equal, or extreme."""
+    """An array with many equal or extreme values."""
     shape = pick(draw, *SHAPES) if shape is None else tuple(shape)
     dtype = jnp.dtype(pick(draw, *dtypes, *(WIDE if jax.config.jax_enable_x64 and len(dtypes) > 3 else [])))
     rng = seeded(draw)
@@ -82,7 +82,7 @@ def array(draw: Draw, shape: Sequence[int] | None = None, dtypes: Sequence[str] 
 
 
 def rows(draw: Draw, dtypes: Sequence[str] = DTYPES, finite: bool = False) -> tuple[Any, int | None]:
-    """An array and an axis of it, which may be wrong."""
+    """An array and one of its axes, which may be invalid."""
     x = array(draw, None, dtypes, finite)
     return x, pick(draw, -1, 0, None, 1, x.ndim - 1)
 
@@ -92,7 +92,7 @@ def fill(draw: Draw) -> Any:
 
 
 def filled(draw: Draw, **options: Any) -> dict[str, Any]:
-    """Options of a function with `size=`, which eager calls may leave out."""
+    """Options of a function with `size=`, which eager calls may omit."""
     size = pick(draw, None, 0, 1, 4, 60, 400)
     if size is None:
         return options
@@ -136,7 +136,7 @@ def _cumulative(draw: Draw) -> Case:
 
 
 def _cumprod(draw: Draw) -> Case:
-    """Products that overflow in no order."""
+    """Products that do not overflow in any order."""
     case = _cumulative(draw)
     x = case.arrays[0]
     choices = [-1.0, 1.0, 0.5, 0.0, np.nan] if jnp.issubdtype(x.dtype, jnp.inexact) else [0, 1, 1]
@@ -233,7 +233,7 @@ def _bincount(draw: Draw) -> Case:
 
 
 def _histogram(draw: Draw) -> Case:
-    # JAX counts in the type of the items, of which bfloat16 goes to 256 and no further.
+    # JAX counts in the type of the items; bfloat16 counts only to 256.
     x = array(draw, None, ["float32", "float32", "int32", "bool"], pick(draw, True, True, False))
     bins = pick(draw, 10, 3, 1, 0, np.array([-1, 0, 0.5, 3], np.float32), np.array([0.0]), np.array([0, 1, 5]))
     options: dict[str, Any] = {"bins": bins}
@@ -344,7 +344,7 @@ OPS = {f"segment_{op}": _segments for op in ("sum", "prod", "max", "min")}
 
 @contextlib.contextmanager
 def kernels_everywhere() -> Iterator[None]:
-    """Kernels in every call that they take, also where they take longer on a CPU."""
+    """Use kernels in every call that they support, even if they are slower on a CPU."""
     kept, drop_in.is_faster = drop_in.is_faster, lambda least, items: items > 0
     try:
         yield
@@ -385,7 +385,7 @@ def outcome(function: Callable[..., Any], case: Case, mode: str) -> Any:
 
 
 def compare(ours: Any, theirs: Any, rounds: bool) -> None:
-    """That both are alike: structure, types, bits, or for sums of floats their values within rounding."""
+    """Checks that both are alike: structure, types, bits, or for sums of floats values within rounding."""
     if isinstance(theirs, type):
         assert ours is theirs, f"{ours} instead of {theirs}"
         return
@@ -431,7 +431,7 @@ def check(name: str, draw: Draw) -> None:
         compare(got, outcome(theirs, case, mode), case.rounds)
 
 
-# Each call may compile a program, so failures are not made simpler: their first one is printed.
+# Each call may compile a program, so failures are not shrunk: the first one is printed.
 SETTINGS = hypothesis.settings(
     deadline=None,
     derandomize=True,
@@ -442,7 +442,7 @@ SETTINGS = hypothesis.settings(
 
 
 def drawn(name: str, cases: int) -> Callable[[], None]:
-    """So many calls of a function."""
+    """Runs that many calls of a function."""
 
     @hypothesis.settings(SETTINGS, max_examples=cases)
     @hypothesis.given(st.data())

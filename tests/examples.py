@@ -1,6 +1,7 @@
-"""The words in which tests/families/ say what the tests know of each public function.
+"""Classes and helpers of the examples in tests/families/.
 
-`EXAMPLES` of a family has valid calls, `GARBAGE` one of any values over many items, `BROKEN` each precondition broken.
+A family's `EXAMPLES` has valid calls, `GARBAGE` one call of any values over many items, `BROKEN` each precondition
+broken.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ class Example:
       make: valid arguments, always of the same shapes: (generator, float dtype of what is differentiable).
       differentiable: positions of the arguments that have derivatives.
       counts: positions of the live counts.
-      exact: whether a batch gives the bits of the single calls (float sums may be ordered otherwise).
-      composed: whether it is made of operations that have examples of their own. It takes part in the tests that can
-        find what a composition does wrong; the others are about the rules of kernels.
+      exact: whether a batch has the same bits as the single calls (float sums may be in another order).
+      composed: whether the operation is made of others that have their own examples. It takes part only in the tests
+        that can find errors of a composition; the others are about the rules of kernels.
     """
 
     call: Callable[..., Any]
@@ -83,9 +84,9 @@ def live(rng: np.random.Generator, n: int = N) -> np.int32:
 def interval_operands(rng: np.random.Generator, m: int = 9) -> tuple[np.ndarray, np.ndarray, np.int32]:
     """Starts and offsets of m intervals, and the sum of their lengths, at most 5 m.
 
-    The starts lie 7 apart, so that no interval lies over another, also where a batch pairs the starts of one problem
-    with the lengths of the next. The last interval has the last start: it is the one that grows with another problem's
-    total. Where scattered intervals overlap, what stays differs from device to device.
+    The starts are 7 apart, so that no intervals overlap, even if a batch pairs the starts of one problem with the
+    lengths of the next. The last interval has the last start: it grows with another problem's total. If scattered
+    intervals overlap, the result differs between devices.
     """
     lengths = rng.integers(0, 6, m)
     starts = np.append(rng.permutation(m - 1), m - 1) * 7
@@ -105,11 +106,11 @@ def of_segments(call: Callable[..., Any], row: tuple[int, ...] = (), **options: 
 
 @dataclasses.dataclass(frozen=True)
 class Argument:
-    """An argument whose name does not say what it must not be.
+    """An argument whose name does not imply its invalid values.
 
     Attributes:
-      kind: the kind of its misuse, of those in tests/fuzz/misuse.py; None: no kind fits, and tests of its own break it.
-      value: a valid value, where it is another than that of all arguments of this name.
+      kind: the kind of its misuse, from tests/fuzz/misuse.py; None: no kind fits, and separate tests break it.
+      value: a valid value, if it differs from that of all arguments of this name.
     """
 
     kind: str | None
@@ -118,11 +119,11 @@ class Argument:
 
 # ---- Operands that break preconditions -------------------------------------------------------------------------------
 
-# Several tiles' worth, where tasks and blocks share the work. `GARBAGE` gets `keys` and `few` without order, the second
+# Several tiles' worth, so that tasks and blocks share the work. `GARBAGE` gets unsorted `keys` and `few`, the second
 # with many ties; `near`, positions in and just outside the array; `far`, any integers.
 MANY = 150_000
 
-# `BROKEN` has by "operation: argument" the call, what is expected, and the first offending position.
+# `BROKEN` maps "operation: argument" to the call, the expectation, and the first offending position.
 KEYS = np.array([1, 3, 2, 5, 4, 9], np.int32)
 ASCENDING = np.arange(6, dtype=np.int32)
 OFFSETS = np.array([0, 2, 3], np.int32)
@@ -143,7 +144,7 @@ def integer_to(limit: int) -> str:
 
 
 def columns_with(keys: np.ndarray, place: int | None, width: int) -> tuple[np.ndarray, ...]:
-    """Columns of zeros but for one."""
+    """Columns of zeros, except for one."""
     return tuple(keys if i == place else np.zeros_like(keys) for i in range(width))
 
 
@@ -151,7 +152,7 @@ Broken = tuple[Callable[[], Any], str, int]
 
 
 def broken_columns(call: Callable[..., Any], width: int) -> dict[str, Broken]:
-    """Each column of either side in no order."""
+    """Unsorted columns of either side."""
     return {
         f"{call.__name__}: {side}[{i}]": (
             functools.partial(call, **{x: columns_with(KEYS, i if x == side else None, width) for x in ("a", "b")}),

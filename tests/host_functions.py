@@ -1,4 +1,4 @@
-"""Compiled functions on the host: their C++ by the host's compiler, many in one library, over arrays of items."""
+"""Functions as C++ compiled by the host's compiler, many in one library, over arrays of items."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def cpp(data: str) -> str:
 
 
 def trace(function, item):
-    """A function of two items as a closed jaxpr of their leaves, and these."""
+    """A function of two items as a closed jaxpr of their leaves, and the leaves."""
     leaves, structure = jax.tree.flatten(item)
 
     def flat(*xs):
@@ -65,7 +65,7 @@ def operator(function, item) -> emit.OperatorData:
 
 @functools.cache
 def working_compiler() -> str | None:
-    """A C++ compiler that makes a library: not without its assembler and linker."""
+    """A C++ compiler that can make a library, which needs its assembler and linker."""
     name = shutil.which("c++") or shutil.which("g++")
     if name is None:
         return None
@@ -117,7 +117,7 @@ def apply(library, number: int, source: emit.OperatorData, a, b) -> list[np.ndar
 
 @functools.cache
 def corner_values(dtype: np.dtype) -> np.ndarray:
-    """What a type has at its edges."""
+    """The extreme values of a type."""
     if dtype == np.bool_:
         return np.array([False, True])
     if dtype.kind in "iu":
@@ -127,7 +127,7 @@ def corner_values(dtype: np.dtype) -> np.ndarray:
 
 
 def items(rng: np.random.Generator, shape, dtype, n: int) -> np.ndarray:
-    """Random scalars, a third of them at the edges."""
+    """Random scalars, a third of them extreme values."""
     dtype = np.dtype(dtype)
     if dtype.kind in "iub":
         wide = rng.integers(0, 2**63, (n, *shape), dtype=np.uint64) * 2 + rng.integers(0, 2, (n, *shape), np.uint64)

@@ -1,4 +1,4 @@
-"""What a program calls."""
+"""Inspects the calls of a program."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jax_mgpu._src.core.operation import REGISTRY, stored_aval
 
 
 def kernel_calls(function: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
-    """The equations of a program that call kernels, those of inner programs too."""
+    """The equations of a program that call kernels, including inner programs."""
 
     def walk(jaxpr: Any) -> Iterator[Any]:
         for equation in jaxpr.eqns:
@@ -36,7 +36,7 @@ def scratch_bytes(call: Any) -> int:
 
 
 def size_scratch_memory(function: Callable[..., Any], *arguments: Any) -> None:
-    """Asks what the lowering for CUDA asks, where programs are not lowered for it."""
+    """Evaluates the rules of the CUDA lowering, for programs that are not lowered for CUDA."""
     if jax.default_backend() == "cpu":
         for call in kernel_calls(function, *arguments):
             if call.primitive.name.removeprefix("mgpu_") in REGISTRY:

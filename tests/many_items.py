@@ -1,6 +1,6 @@
-"""Operations over 2^32 + 17 items, where 32-bit counters end: what the families' calls over so many share.
+"""Operations over 2^32 + 17 items, where 32-bit counters end: helpers of the families' calls over so many items.
 
-Keys and values are bytes that repeat every 251 items, so that an offset that is cut to 32 bits meets another byte.
+Keys and values are bytes that repeat every 251 items, so that an offset truncated to 32 bits finds another byte.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def sort_bytes(x):
 
 
 def spots(n, index):
-    """Increasing positions of 0 to n - 1, those round the ends of 31 and 32 bits among them, as far as `index` goes."""
+    """Increasing positions of 0 to n - 1, also around 2^31 and 2^32, as far as `index` can hold them."""
     around = [2**bits + offset for bits in (31, 32) for offset in (-1, 0, 1)]
     last = min(n - 1, np.iinfo(index).max)
     return np.array(sorted({i for i in (0, 5, n // 7, n // 2, last, *around) if i <= last}), index)
@@ -44,7 +44,7 @@ def pieces(x, heads):
 
 
 def everywhere(n, check):
-    """Runs check(begin, end) over stretches of n items, in threads: NumPy leaves them to each other."""
+    """Runs check(begin, end) over stretches of n items, in threads: NumPy releases the GIL."""
     step = min(n, 1000) if n <= FEW else 2**26
     with concurrent.futures.ThreadPoolExecutor() as pool:
         for result in [pool.submit(check, i, min(i + step, n)) for i in range(0, n, step)]:
@@ -63,7 +63,7 @@ def same(got, expected):
 
 
 def same_repeated(got, values, counts):
-    """As same(got, np.repeat(values, counts)), of which only stretches are made."""
+    """Like same(got, np.repeat(values, counts)), but makes only stretches."""
     got = np.asarray(got)
     assert (got.shape, got.dtype) == ((counts.sum(),), values.dtype)
     ends = np.cumsum(counts)

@@ -1,4 +1,4 @@
-"""Global arrays over the devices of a mesh axis: dealt out, worked on, put together again."""
+"""Global arrays over the devices of a mesh axis: distributed, processed, joined again."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from jax.sharding import PartitionSpec as P
 
 AXIS = "devices"
 SIZES = (1, 2, 3, 4, 8)
-# The same, of which all but two take part with --long alone: programs take longer to compile than to run.
+# The same list, of which most run only with --long: programs take longer to compile than to run.
 FEW = [pytest.param(devices, marks=() if devices in (3, 8) else pytest.mark.long) for devices in SIZES]
 
 
 def by_vmap(function):
-    """The function on every device of an axis, `[devices, ...]` in and out: no device is needed but one."""
+    """The function on every device of an axis, `[devices, ...]` in and out, with only one real device."""
     return jax.jit(jax.vmap(function, axis_name=AXIS))
 
 
@@ -33,7 +33,7 @@ def by_devices(function, devices, **options):
 
 
 def mesh_of(devices):
-    """A mesh of one axis; the test is skipped where there are too few devices."""
+    """A mesh of one axis; the test is skipped if there are too few devices."""
     found = jax.devices() if len(jax.devices()) >= devices else jax.devices("cpu")
     if len(found) < devices:
         pytest.skip(f"fewer than {devices} devices of one platform")
@@ -41,7 +41,7 @@ def mesh_of(devices):
 
 
 def counts_of(rng, devices, slots):
-    """Live counts a device: all full, any, some devices empty, one item in all, nothing, all on one device."""
+    """Live counts per device: all full, any, some devices empty, one item in all, no items, all on one device."""
     empty = np.where(np.arange(devices) % 2, 0, rng.integers(0, slots + 1, devices))
     last, first = np.zeros((2, devices), int)
     last[-1], first[0] = 1, slots
@@ -50,7 +50,7 @@ def counts_of(rng, devices, slots):
 
 
 def deal(x, counts, slots, fill=7):
-    """A global array dealt out to devices, `[devices, slots, ...]`, with anything past the live items."""
+    """A global array distributed over devices, `[devices, slots, ...]`, with any values past the live items."""
     dealt = np.full((len(counts), slots, *x.shape[1:]), fill).astype(x.dtype)
     ends = np.cumsum(counts)
     for device, (count, end) in enumerate(zip(counts, ends, strict=True)):
@@ -65,7 +65,7 @@ def gather(x, counts):
 
 
 def even(total, devices):
-    """Counts that differ by one at most, the larger ones first."""
+    """Counts that differ by at most one, the larger ones first."""
     return np.array([total // devices + (device < total % devices) for device in range(devices)], np.int32)
 
 

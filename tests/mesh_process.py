@@ -20,7 +20,7 @@ SECONDS = 30  # for all processes to find each other
 
 
 def start(process: int, processes: int, port: str) -> None:
-    """Joins the other processes; before anything else asks JAX for devices."""
+    """Joins the other processes, before JAX is asked for devices."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", EACH)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -49,7 +49,7 @@ def over_processes(function, devices):
 
 
 def main(process: str, processes: str, port: str) -> None:
-    """Runs checks of each family over all processes, and says which have passed."""
+    """Runs checks of each family over all processes, and prints which have passed."""
     start(int(process), int(processes), port)
     from tests import mesh, test_mesh_ids, test_mesh_joins, test_mesh_reductions, test_mesh_segments, test_mesh_sorts
 

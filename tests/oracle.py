@@ -12,7 +12,7 @@ import pandas as pd
 
 
 def rank(keys: np.ndarray) -> np.ndarray:
-    """Integers that order as lax.sort orders the keys: all NaNs last and equal, the zeros equal."""
+    """Integers with the order that lax.sort gives keys: all NaNs last and equal, the zeros equal."""
     keys = np.asarray(keys)
     is_integer, is_narrow = keys.dtype.kind in "iub", keys.dtype.itemsize <= 4
     if is_integer and is_narrow:
@@ -30,7 +30,7 @@ def rank(keys: np.ndarray) -> np.ndarray:
 
 
 def column_ranks(columns: Sequence[np.ndarray], descending: bool | Sequence[bool] = False) -> np.ndarray:
-    """Integers that order as the tuples of several columns, each in its direction."""
+    """Integers with the order of the tuples of several columns, each in its direction."""
     flags = [descending] * len(columns) if isinstance(descending, bool) else descending
     ranks = [-rank(x) if down else rank(x) for x, down in zip(columns, flags, strict=True)]
     tuples = list(zip(*(x.tolist() for x in ranks), strict=True))
@@ -57,7 +57,7 @@ def segmented_sort_indices(
     count: int | None = None,
     ends: np.ndarray | None = None,
 ) -> np.ndarray:
-    """The stable order of keys within each segment; dead items stay, and with ends what lies in no segment."""
+    """The stable order of keys within each segment; dead items and items in no segment stay in place."""
     n = len(keys)
     live = n if count is None else max(0, min(int(count), n))
     heads = np.asarray(heads, np.int64)
@@ -74,7 +74,7 @@ def segmented_sort_indices(
 
 
 def sort_columns(keys: np.ndarray, descending: bool) -> list[np.ndarray]:
-    """By what NumPy sorts as lax.sort does, the first column last: ranks of keys would take a sort of their own."""
+    """Sorts by columns whose order NumPy shares with lax.sort, the first column last, without ranks of keys."""
     if keys.dtype.kind in "iub":
         return [~keys if descending else keys]
     with np.errstate(invalid="ignore"):  # signalling NaNs
@@ -85,7 +85,7 @@ def sort_columns(keys: np.ndarray, descending: bool) -> list[np.ndarray]:
 
 
 def bits(x: np.ndarray) -> np.ndarray:
-    """The bits of an array, so that NaN payloads and signs of zero count in a comparison."""
+    """The bits of an array, so that comparisons see NaN payloads and signs of zero."""
     x = np.ascontiguousarray(x)
     return x.view(f"u{x.dtype.itemsize}") if x.dtype.kind not in "bcV" or x.dtype.itemsize <= 8 else x
 
@@ -108,7 +108,7 @@ def work_items(offsets: np.ndarray, total: int) -> tuple[np.ndarray, np.ndarray]
 
 
 def padded(rows: np.ndarray, size: int, fill_value) -> np.ndarray:
-    """The first `size` rows, filled up to as many."""
+    """The first `size` rows, padded to `size`."""
     out = np.full((size, *rows.shape[1:]), fill_value).astype(rows.dtype)
     out[: len(rows)] = rows[:size]
     return out
@@ -151,7 +151,7 @@ def sorted_search(
 
 
 def identity(op: str, dtype: np.dtype) -> np.ndarray:
-    """What a reduction over nothing gives."""
+    """The result of a reduction over no items."""
     if op in ("add", "mul"):
         return np.array(op == "mul", dtype)
     if op in ("argmin", "argmax"):
@@ -178,7 +178,7 @@ def prefixes(states: Sequence[np.ndarray], begins: np.ndarray, combine: Callable
 
 
 def segment_firsts(n: int, heads: np.ndarray, reverse: bool = False) -> np.ndarray:
-    """Where each position's segment begins; with `reverse`, of the array that is flipped."""
+    """Where each position's segment begins; with `reverse`, for the flipped array."""
     heads = np.asarray(heads)
     starts = np.zeros(n, bool)
     starts[:1] = True
@@ -193,7 +193,7 @@ def segmented_scan(
 ) -> np.ndarray:
     """Each segment scanned; 0, or index -1, past the live items.
 
-    Sums and products are in more bits than the items have, or modulo 2^64, then rounded or wrapped.
+    Sums and products are computed with more bits than the items have, or modulo 2^64, then rounded or wrapped.
     """
     x = np.asarray(x)
     live = live_count(count, len(x))
@@ -231,7 +231,7 @@ def total(x: np.ndarray, op: str) -> np.ndarray:
 
 
 def summed(x: np.ndarray, op: str) -> np.ndarray:
-    """Items in the type in which reductions combine them: sums and products of 8 and 16 bits in that of jnp.sum."""
+    """Items in the type of reductions: sums and products of 8 and 16 bits in the type of jnp.sum."""
     is_narrow = op in ("add", "mul") and x.dtype.kind in "iu" and x.dtype.itemsize < 4
     return x.astype(jax.eval_shape(jnp.sum, x).dtype) if is_narrow else x
 
@@ -242,7 +242,7 @@ def reduce(x: np.ndarray, op: str) -> np.ndarray:
 
 
 def segmented_reduce(x: np.ndarray, heads: np.ndarray, op: str, count: int | None = None) -> np.ndarray:
-    """One result a head."""
+    """One result per head."""
     x, heads = summed(np.asarray(x), op), np.asarray(heads)
     live = live_count(count, len(x))
     bounds = np.append(np.clip(heads.astype(np.float64), 0, live).astype(np.int64), live)
@@ -258,7 +258,7 @@ BIT_OPERATORS = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_x
 
 
 def partial_derivatives(x: np.ndarray, op: str) -> np.ndarray:
-    """Those of a reduction `x[n]`, in float64: 1 for the first extremum; of logsumexp the shares of the powers.
+    """The derivatives of a reduction `x[n]`, in float64: 1 for the first extremum; for logsumexp the softmax.
 
     An infinite item has NaN, beside which all others have 0; with a NaN all have NaN; -inf has 0.
     """
@@ -286,7 +286,7 @@ NAN_FORMS = {"nansum": "sum", "nanmean": "mean", "nanmin": "min", "nanmax": "max
 
 
 def statistic(x: np.ndarray, op: str, ddof: float = 0) -> np.ndarray:
-    """What NumPy and pandas say of the rows; NaN where they find nothing to compute with."""
+    """The results of NumPy and pandas for the rows; NaN if there are too few items."""
     is_float = x.dtype.kind not in "iub"
     if op == "count":
         return np.int32(len(x))
@@ -349,7 +349,7 @@ def _combined(x: np.ndarray, op: str, widens: bool) -> np.ndarray:
 
 
 def set_sources(operation: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """What a set operation keeps, as indices into A followed by B: the walk of C++'s std::set_union and its kin."""
+    """A set operation as indices into A followed by B: the walk of C++'s std::set_union and the like."""
     ranks = rank(np.concatenate([a, b])).tolist()
     n_a, n = len(a), len(ranks)
     pairs = operation in ("set_intersection", "set_union")

@@ -1,4 +1,4 @@
-"""What takes time off runs of many small programs, and changes nothing that they compute."""
+"""Settings that make runs of many small programs faster, without changing results."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ MODULES_A_CONTEXT = 64  # more would fill the memory with what a context remembe
 
 
 def lower_quickly() -> None:
-    """Lowering and Python's own part: a seventh of the time of 311 tests of sets and bulk operations.
+    """Lowering and Python's own part: saves a seventh of the time of 311 tests of sets and bulk operations.
 
-    A program's MLIR holds no places of the source, and the garbage collector comes seldom, as few cycles are made. JAX
-    before 0.11 makes an MLIR context for every program, and loads all dialects into it: here one serves several, as in
+    A program's MLIR has no source locations, and the garbage collector runs seldom, as there are few cycles. JAX before
+    0.11 makes an MLIR context for every program, and loads all dialects into it: here one context serves several, as in
     later versions.
     """
     import jax
@@ -41,11 +41,11 @@ def _share_contexts() -> None:
 
 
 def compile_quickly() -> None:
-    """XLA's part on a CPU, whose compilation is most of a run: call it before JAX is asked for devices.
+    """XLA's part on a CPU, where most of a run is compilation: call this before JAX is asked for devices.
 
-    XLA's older emitters of loops take half as long: 7 ms instead of 17 for an addition. A version that does not know
-    this extra option ignores it. Programs in one part, not in parts for several threads, take a twentieth of a run's
-    time off.
+    XLA's older loop emitters take half as long: 7 ms instead of 17 for an addition. A version that does not know this
+    extra option ignores it. Programs in one part, instead of parts for several threads, save a twentieth of a run's
+    time.
     """
     flags = os.environ.get("XLA_FLAGS", "")
     if "xla_backend_extra_options" not in flags:

@@ -1,4 +1,4 @@
-"""What the tests of segmented sorts share: heads, the forms of segments, the comparison with the oracle."""
+"""Helpers of the tests of segmented sorts: heads, the forms of segments, the comparison with the oracle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What callers hand over: 64-bit integers without x64, flags, sizes, fill values, odd arrays, functions as operators.
+"""What callers pass: 64-bit integers without x64, flags, sizes, fill values, odd arrays, functions as operators.
 
 Every error is of one form, `operation: argument: expected ..., got ...`, and names the operation that was called.
 """
@@ -214,7 +214,7 @@ def test_flags(name):
 
 
 def test_functions_that_are_no_operators_before_what_else_is_missing():
-    """That a function takes one item is said also where an identity is missing."""
+    """An error says that a function takes one item even if an identity is missing."""
     for name, call in {
         "reduce": lambda op: mgpu.reduce(KEYS[:0], op),
         "segmented_reduce": lambda op: mgpu.segmented_reduce(KEYS, [0], op),
@@ -296,7 +296,7 @@ FUNCTIONS_OF_ARRAYS += [(max, "max"), (jnp.argmin, "argmin"), (jax.nn.logsumexp,
 
 @pytest.mark.parametrize("op, operator", FUNCTIONS_OF_ARRAYS)
 def test_functions_of_arrays_are_no_operators(op, operator):
-    """Which take an array, as people's first try of an operator does."""
+    """Functions that take an array, a common first attempt at an operator."""
     got = f"got {op.__name__}, a function of an array"
     for name, call in {
         "reduce": lambda: mgpu.reduce(KEYS, op),
@@ -392,7 +392,7 @@ def test_errors(message):
 
 
 def test_a_function_whose_result_is_no_array():
-    """JAX's own error, in the house's form."""
+    """JAX's own error, in this package's form."""
     for call in (mgpu.reduce, mgpu.scan):
         expected = rf"{call.__name__}: op: expected {ITEM}.*, got the error: .*<class 'str'>"
         with pytest.raises(TypeError, match=expected):
@@ -400,7 +400,7 @@ def test_a_function_whose_result_is_no_array():
 
 
 def test_errors_of_derivatives_name_what_was_called():
-    """At 2^31 items, where a derivative needs indices that the operation itself does not."""
+    """Errors at 2^31 items if a derivative needs indices that the operation itself does not."""
     x = jax.ShapeDtypeStruct((2**31,), jnp.float32)
     few = jax.ShapeDtypeStruct((2,), jnp.float32)
 

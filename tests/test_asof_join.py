@@ -1,4 +1,4 @@
-"""As-of joins, and the search for rows of the same group beside a cut that they are made of where groups are few."""
+"""As-of joins, and the search for rows of the same group beside a cut, which they use for few groups."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_distances_that_need_every_bit():
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_distances_that_overflow(dtype, x64):
-    """One beyond the largest float is less than an infinite one, and among two of them the less is nearer."""
+    """A number beyond the largest float is less than infinity, and the smaller of two such numbers is nearer."""
     dtype = jnp.dtype(dtype)
     most = float(jnp.finfo(dtype).max)
     b = np.array([-np.inf, -most, most, np.inf]).astype(dtype)
@@ -129,7 +129,7 @@ def rows_beside_cuts(cuts, a_groups, b_groups, forward):
 
 
 def cut_rows(rng, pattern, n, m):
-    """Ascending cuts of n rows in m, and groups from 0 on of both, made to be hard for tiles of 1024 slots."""
+    """Ascending cuts of n rows in m, and groups from 0 on of both, chosen to be hard for tiles of 1024 slots."""
     if pattern == "all cuts at one end":
         cuts = np.repeat([0, m], [n // 2, n - n // 2])
     else:
@@ -156,7 +156,7 @@ def search_groups(forward):
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("forward", [False, True], ids=["backward", "forward"])
 def test_rows_of_a_group_beside_a_cut(rng, pattern, forward):
-    """Live rows of all numbers round the edges of tiles and parts, in arrays of few sizes."""
+    """Numbers of live rows around the edges of tiles and parts, in arrays of few sizes."""
     tile, *_, part = data.tile_sizes("group_search")
     program = search_groups(forward)
     for n, m, slots in (
@@ -224,7 +224,7 @@ def test_searches_by_group_in_batches(x64, rng, wide):
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
 @pytest.mark.parametrize("direction", ["backward", "forward", "nearest"])
 def test_asof_join_by_groups_of_each_type(x64, rng, dtype, direction):
-    """Groups that span as many values as a table has, one more, all of their type; live or not."""
+    """Groups that span exactly a table, one more value, and their whole type; live or dead."""
     limits = np.iinfo(dtype)
     spans = [span for span in (4, MOST_GROUPS, MOST_GROUPS + 1, 2**62) if span <= int(limits.max) - int(limits.min)]
     program = jax.jit(
@@ -249,7 +249,7 @@ def test_asof_join_by_groups_of_each_type(x64, rng, dtype, direction):
 
 
 def test_rows_stay_in_place_where_groups_fit_a_table(rng):
-    """The program has both ways, or the table's alone where all groups of the type fit one, and takes the right one."""
+    """The program has both methods, or only the table if all groups of the type fit, and takes the right one."""
     times = np.arange(20, dtype=np.int32)
 
     def primitives(dtype, **options):

@@ -1,4 +1,4 @@
-"""One row of each family, small: it runs, and every rival agrees. And what becomes of rows that fail."""
+"""One small row of each family: it runs, and every rival agrees. Rows that fail are handled."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_rows_over_all_devices(capsys):
 
 @pytest.mark.long
 def test_a_library_beside_the_rows_is_no_module(tmp_path):
-    """That of the rivals lies there once it is built."""
+    """The library of the rivals is there once it is built."""
     folder = tmp_path / "benchmarks"
     shutil.copytree(benchmarks.__path__[0], folder, ignore=shutil.ignore_patterns("results", "*.so"))
     (folder / "libnothing.so").touch()
@@ -68,7 +68,7 @@ def test_names_are_unique(rows):
 
 
 def test_a_sample_of_rows_is_drawn_by_its_seed(capsys):
-    """Another seed draws other rows; all of a selection are itself, in its order."""
+    """Another seed draws other rows; a sample of all is all, in their order."""
     drawn = {}
     for seed in "1", "1", "2":
         assert main(["--grid", "--list", "--sample", "20", "--seed", seed]) == 0
@@ -83,7 +83,7 @@ def test_a_sample_of_rows_is_drawn_by_its_seed(capsys):
 
 @pytest.mark.long
 def test_processes_share_the_rows(tmp_path, capfd):
-    """Each row is run once, and those of all processes are saved together."""
+    """Each row runs once, and the results of all processes are saved together."""
     chosen = ["--families", "load_balance", "--scale", str(SCALE), "--repeat", "1", "--only-ours"]
     assert main([*chosen, "--processes", "2", "--output", str(tmp_path)]) == 0
     saved = json.loads((tmp_path / "benchmarks.json").read_text())
@@ -93,7 +93,7 @@ def test_processes_share_the_rows(tmp_path, capfd):
 
 
 def test_processes_spread_over_gpus(monkeypatch):
-    """Each sees one GPU, and shares the turns with the processes that see the same."""
+    """Each process sees one GPU, and takes turns with the processes on the same GPU."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
     commands = [turns.command_of(["--grid"], part, 4, 2, pathlib.Path("there")) for part in range(4)]
     assert [own["CUDA_VISIBLE_DEVICES"] for _, own in commands] == ["3", "1", "3", "1"]
@@ -122,10 +122,10 @@ def test_bad_options_of_many_rows_are_told(monkeypatch, capsys, options, words):
 
 @pytest.mark.long
 def test_an_interrupt_saves_the_rows_of_all_processes(tmp_path):
-    """And ends the processes, long before the hundreds of rows that were asked for."""
+    """The run ends its processes early, long before the hundreds of rows."""
     chosen = ["--families", "sort", "--scale", str(SCALE), "--repeat", "1", "--only-ours", "--processes", "2"]
     command = [sys.executable, "-m", "benchmarks", *chosen, "--output", str(tmp_path)]
-    # A process that ignores interrupts, as jobs in the background of a shell do, starts others that ignore them.
+    # A process that ignores interrupts, like background jobs of a shell, starts others that ignore them.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
         signal.signal(signal.SIGINT, before)
@@ -158,7 +158,7 @@ def test_parts_of_rows_are_all_of_them():
 
 @pytest.mark.parametrize("near_ms, again", [(30.0, ""), (10.5, "ours near")])
 def test_quick_rows_are_timed_again_where_a_rival_is_close(monkeypatch, near_ms, again):
-    """We and that rival, with the samples and the time of all other rows; the others keep their quick timing."""
+    """Only ours and the nearest rival are timed again, with the samples and time of all other rows."""
     taken = []
 
     def compile_program(function, input_sets):
@@ -192,7 +192,7 @@ def test_quick_rows_are_timed_again_where_a_rival_is_close(monkeypatch, near_ms,
 @pytest.mark.parametrize("on_cpu", [False, True])
 @pytest.mark.parametrize("spreads", [[0.2], [0.3, 0.1], [0.5, 0.3, 0.4]], ids=str)
 def test_disturbed_samples_are_taken_again(monkeypatch, spreads, on_cpu):
-    """On a GPU, twice at most; those that differ least count."""
+    """On a GPU, at most two runs; those with the smallest difference count."""
     samples = iter(spreads)
 
     def time_program(program, repeats, *, queued_ms):
@@ -207,13 +207,13 @@ def test_disturbed_samples_are_taken_again(monkeypatch, spreads, on_cpu):
 
 
 def test_rounds_of_short_calls():
-    """Never two or three of a quick timing, whose program has some milliseconds."""
+    """Never two or three runs of a quick timing whose program has some milliseconds."""
     assert [runner.Pace(5).rounds(ms) for ms in (0.001, 0.2)] == [runner.ROUNDS] * 2
     assert [runner.QUICK.rounds(ms) for ms in (0.001, 0.05, 0.1, 0.5, 1.0)] == [runner.ROUNDS, 5, 4, 1, 1]
 
 
 def test_rows_slower_than_saved_ones_are_found(monkeypatch, tmp_path, capsys):
-    """A row that is slower than saved is measured again, and the least time counts."""
+    """A row that is slower than its saved time is measured again, and the shortest time counts."""
     saved = tmp_path / "saved.csv"
     summary.write(saved, [Row("rows", f"merge/{name}", 1.0, {}, None, "D", "2026-01-01", "1", "") for name in "abc"])
     times = {"merge/a": [1.01], "merge/b": [1.2, 1.3, 1.0, 1.4], "merge/c": [1.1, 1.2, 1.03, 1.1]}

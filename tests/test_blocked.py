@@ -77,7 +77,7 @@ def test_reductions(rng) -> None:
 
 @pytest.mark.parametrize(("platform", "most"), [("cpu", 64), ("tpu", 128)])
 def test_programs_of_many_items_are_small(platform, most) -> None:
-    """KB of text, gradients included: no level is unrolled for each doubling."""
+    """KB of text, including gradients: levels are not unrolled."""
     x = (jax.ShapeDtypeStruct((2**26,), np.float32),) * 2
     gradient = jax.grad(lambda x: mgpu.scan(x, compose)[1].sum())
     with warnings.catch_warnings():
@@ -87,7 +87,7 @@ def test_programs_of_many_items_are_small(platform, most) -> None:
 
 
 def test_sums_of_many_floats_round_little(monkeypatch) -> None:
-    """In blocks: one after the other, ones of float16 would stay at 2,048."""
+    """Sums in blocks: added one after the other, ones of float16 would stop at 2,048."""
     monkeypatch.setattr(blocked_scan, "LONG_BLOCK", 256)
     monkeypatch.setattr(blocked_scan, "MOST_IN_ONE_BLOCK", 600)
     x = jnp.ones((2**13,), np.float16)

@@ -1,4 +1,4 @@
-"""Joins of long tables by buckets, tried with short ones on any device: the kernels, the partition, and the join."""
+"""Joins of long tables by buckets, tested with short ones on any device: kernels, partition, join."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAN, INF = np.nan, np.inf
 
 
 def pairs(a, b, keep_a):
-    """The rows of a join, in order of a's and then of b's. Keys are any that Python compares."""
+    """The rows of a join, ordered by a's rows and then by b's. Keys can be anything that Python compares."""
     rows = {}
     for j, key in enumerate(b):
         rows.setdefault(key, []).append(j)
@@ -39,7 +39,7 @@ BITS = 2
 
 
 def patterns(rng):
-    """Codes of a and b, at most CAPACITY of b in each of 2^BITS buckets."""
+    """Codes of a and b, with at most CAPACITY of b in each of 2^BITS buckets."""
     draw = functools.partial(rng.integers, 0, 2**32, dtype=np.uint32)
 
     def drawn(keys, n_a, n_b):
@@ -85,7 +85,7 @@ def plain(size, keep_a):
 
 
 def expect_pairs(got, expected, size):
-    """Rows in any order, those of one row of a together, and in the order of b's."""
+    """Rows in any order, except that rows of one row of a are adjacent, in the order of b's."""
     a_rows, b_rows, count = map(np.asarray, got)
     assert count == len(expected)
     number = min(size, len(expected))
@@ -124,7 +124,7 @@ def test_pairs_of_buckets_in_batches(rng):
 
 
 def test_bounds_of_any_value(rng):
-    """Nothing is read or written outside of the tables, and the kernels come to an end."""
+    """No access outside of the tables, and the kernels terminate."""
     a, b = (rng.integers(0, 2**32, n, dtype=np.uint32) for n in (3 * CHUNK, 3 * CAPACITY))
     given = list(operands(rng, a, b))
     program = run(5000, True)
@@ -142,7 +142,7 @@ def test_bounds_of_any_value(rng):
 
 @pytest.mark.parametrize("bits", [1, 8, 11, 32])
 def test_partition_by_the_highest_bits(rng, bits):
-    """By digits on a GPU, where items are many; by other sorts elsewhere, which order the lower bits too."""
+    """By radix sort on a GPU for many items; otherwise by sorts that order the lower bits too."""
     for n, live in ((1000, 800), (300_000, 300_000), (300_000, 299_000)):
         codes = rng.integers(0, 2**32, n, dtype=np.uint32)
         codes[::3] = codes[0]
@@ -164,7 +164,7 @@ def partitioned(bits):
 
 
 def columns_of(dtype, keys):
-    """Keys of a dtype, or the two columns that 32 bits hold, and what Python compares in their place."""
+    """Keys of a dtype, or the two columns in 32 bits, and values that Python compares instead."""
     if dtype == "columns":
         columns = (keys.astype(np.int8), (keys >> 8).astype(np.uint16))
         return columns, list(zip(*(x.tolist() for x in columns), strict=True))
@@ -194,7 +194,7 @@ def test_joins_by_buckets(rng, kind, dtype):
 
 
 def test_buckets_up_to_their_capacity_and_beyond(rng):
-    """Of one key of b the last number that fits a table, and one more, which takes the other way."""
+    """The largest number of rows of b with one key that fits a table, and one more, which takes the other method."""
     n_b = 2 * CAPACITY
     a = np.array([5, 6, 5], np.int32)
     join = jax.jit(lambda b: mgpu.join(a, b, "left", size=3 * n_b, assume_sorted=False))
@@ -207,7 +207,7 @@ def test_buckets_up_to_their_capacity_and_beyond(rng):
 
 @pytest.mark.long
 def test_batches_of_joins_by_buckets(rng):
-    """All of a batch fit, or not all of them, or results have not room."""
+    """All of a batch fit, or only some, or results have no room."""
     n_b, size = CAPACITY + 10, 9000
     join = jax.jit(jax.vmap(lambda a, b: mgpu.join(a, b, size=size, assume_sorted=False)))
     for distinct in ((5000, 3000, 5000), (5000, 1, 5000), (5000, 300, 5000)):
@@ -233,7 +233,7 @@ def test_joins_that_go_by_buckets():
 
 
 def test_the_mixing_of_codes(rng):
-    """It is a bijection, and evens out keys of which many high or low bits are the same."""
+    """It is a bijection, and distributes keys evenly even if many of their high or low bits are equal."""
     step = np.arange(2**16, dtype=np.uint32)
     for codes in (step, step << 16, step * 1000, np.float32(step).view(np.uint32), data.special_keys("uint32")):
         mixed = np.asarray(bucket_join.mixed(jnp.asarray(codes)))

@@ -54,7 +54,7 @@ def test_nothing():
 
 @pytest.mark.parametrize("log", [False, True])
 def test_infinities_stay_within_their_ids(log):
-    """As jax.nn.softmax has them; what an item without an id holds does no harm."""
+    """Like jax.nn.softmax; items without an id have no effect."""
     x = np.array([-np.inf, 1, np.inf, 2, -np.inf, 1, 0, np.nan, np.inf, np.nan], np.float32)
     ids = np.array([0, 0, 1, 2, 3, 0, 1, 4, -1, 9])
     theirs = jax.nn.log_softmax if log else jax.nn.softmax
@@ -78,7 +78,7 @@ def test_derivatives(rng, log):
 
 @pytest.mark.parametrize("log", [False, True])
 def test_gradient_of_narrow_floats(rng, log):
-    """The sums of an id's cotangents are in float32, where bfloat16 stops at 256."""
+    """The cotangents of an id are added in float32; in bfloat16 the sum would stop at 256."""
     ids = np.zeros(4000, int)
     gradient = jax.grad(lambda x: (FUNCTIONS[log](x, ids, 1)[:1] * 64).sum().astype(np.float32))
     expected = gradient(jnp.zeros(4000, np.float32))
@@ -125,7 +125,7 @@ OPERATORS = ["add", "mul", "min", "argmax", "mean", "logsumexp", "var", "count",
 
 @pytest.mark.parametrize("op", OPERATORS)
 def test_groups_reduce_as_ids_do(rng, op):
-    """To the bit where no sum is rounded, of items and rows, with their derivatives."""
+    """Bitwise equal if no sum is rounded, for items and rows, with derivatives."""
     x, ids = rng.integers(1, 4, (50, 2)).astype(np.float64), rng.integers(-1, 9, 50)
     groups = mgpu.group_ids(ids, 8)
     for rows in (x[:, 0], x):

@@ -1,4 +1,4 @@
-"""What tells kernels that changed from those that did not."""
+"""scripts/changed_kernels.py finds the kernels that changed."""
 
 from __future__ import annotations
 

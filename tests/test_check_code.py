@@ -1,4 +1,4 @@
-"""scripts/check_code.py measures what it says."""
+"""scripts/check_code.py measures what its messages claim."""
 
 from scripts import check_code
 

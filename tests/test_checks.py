@@ -20,7 +20,7 @@ from tests.variants import long_but
 
 
 def full_error_of(call):
-    """The first line of the error that a call gives, less the name of the program, which newer JAX adds."""
+    """The first line of a call's error, without the program's name, which newer JAX adds."""
     with pytest.raises(Exception, match="INVALID_ARGUMENT") as caught:
         jax.block_until_ready(call())
     return str(caught.value).splitlines()[0].removeprefix("INVALID_ARGUMENT: ").split(" [executable_name=")[0]
@@ -49,7 +49,7 @@ def test_each_broken_precondition_under_jit(name):
 
 
 def test_errors_of_a_program_that_has_run():
-    """JAX raises them as another type then, if it runs the program at once."""
+    """JAX raises these errors with another type if it runs the program synchronously."""
     message = "INVALID_ARGUMENT: reduce: count: expected an integer from 0 to 5, first broken at position 0, got 6"
     with mgpu.checks():
         program = jax.jit(lambda x, count: mgpu.reduce(x, count=count))
@@ -60,7 +60,7 @@ def test_errors_of_a_program_that_has_run():
 
 
 def test_every_precondition_is_here(monkeypatch):
-    """Whatever the operations ask of their arguments' values, in the examples or above."""
+    """The checks of all operations on values, in the examples or above."""
     asked = set()
 
     def require(operation, argument, expected, x, holds, shown=None):
@@ -78,7 +78,7 @@ def test_every_precondition_is_here(monkeypatch):
 
 
 def test_keys_are_in_order_within_segments():
-    """Only keys that follow another one of their segment are compared with it."""
+    """Only keys that follow another key of their segment are compared with it."""
     follows = np.array([False, True, False, True, False, True])
 
     @jax.jit
@@ -189,7 +189,7 @@ def test_ids_given_as_heads_are_told_where_they_exceed_the_items(name):
 
 
 def test_mistaken_structure_is_told():
-    """In what is easily confused: numbers from 0 to 1 and from 0 to 100, ends and lengths, counts of other arrays."""
+    """Easily confused values: numbers from 0 to 1 and 0 to 100, ends and lengths, counts of other arrays."""
     heads = np.int32([0, 2])
     calls = {
         "quantile: q: expected numbers from 0 to 1, first broken at position 0, got 50": lambda: mgpu.quantile(

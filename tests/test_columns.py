@@ -21,7 +21,7 @@ from tests import data, oracle
 from tests.oracle import same_bits
 from tests.variants import long_but
 
-# Types of the columns, which of them are descending. With 64 bits or fewer, and with more; with floats and without.
+# Types of the columns, and which are descending: up to 64 bits and more, with and without floats.
 NARROW = {
     "8 bits": (["uint8"], (True,)),
     "two of 8": (["int8", "uint8"], (True, False)),
@@ -50,7 +50,7 @@ QUICK = ("two of 8", "floats of 16", "float and integer", "eight columns", "96 b
 
 @pytest.fixture(params=long_but(QUICK, ALL))
 def form(request):
-    """Types and directions of columns; 64-bit types are on where there are some."""
+    """Types and directions of columns; 64-bit types are enabled if needed."""
     with jax.enable_x64(request.param in WIDEST):
         yield ALL[request.param]
 
@@ -61,12 +61,12 @@ def random_columns(rng, dtypes, n):
 
 
 def few(rng, dtype, n):
-    """A column of few values, of which some equal others that are not the same bits."""
+    """A column of few values, some equal with different bits."""
     return rng.choice(rng.choice(data.special_keys(dtype), 3), n)
 
 
 def sorted_columns(rng, form, n_a, n_b, counts=(None, None), descending=True):
-    """Two sorted operands that share tuples, their dead items anything, and the ranks of all."""
+    """Two sorted operands that share tuples, with arbitrary dead items, and the ranks of all."""
     dtypes, flags = form
     columns = random_columns(rng, dtypes, n_a + n_b)
     ranks = oracle.column_ranks(columns, flags if descending else False)
@@ -128,7 +128,7 @@ def test_sorts(rng, form):
 
 @pytest.fixture(params=["cuda", "default"])
 def as_if_long(monkeypatch, request):
-    """Short columns are sorted in the way that long ones are, on a GPU or elsewhere."""
+    """Short columns are sorted by the method for long ones, on a GPU or elsewhere."""
     jax.clear_caches()
     for name in ("LONG_WORDS", "LONG_FLOATS", "LONG_COLUMNS"):
         monkeypatch.setattr(sort_strategy, name, 1)
@@ -164,7 +164,7 @@ TYPES = {
 @pytest.mark.usefixtures("as_if_long")
 @pytest.mark.parametrize("mix", MIXES)
 def test_any_columns(rng, mix):
-    """Floats and integers in any place and direction, with what must travel or be gathered."""
+    """Floats and integers at any position and in any direction, and which columns are payload or gathered."""
     n = 300
     with jax.enable_x64(mix == "wide"):
         for widths in MIXES[mix]:
@@ -205,7 +205,7 @@ def test_where_columns_are_cut():
 
 
 def words(rng, n, dtypes=("int32", "uint32"), few=False):
-    """Two columns; of `few`, there are many ties, and digits in which no keys differ."""
+    """Two columns; with `few`, there are many ties, and digits in which no keys differ."""
     columns = [rng.integers(0, 2**32, n, dtype=np.uint32) for _ in dtypes]
     if few:
         columns = [x % np.uint32(300) << np.uint32(13) for x in columns]
@@ -313,7 +313,7 @@ def test_many_words(rng):
     ],
 )
 def test_long_columns_travel(dtypes, least, sorts):
-    """None is packed into one code, and none is gathered, which would take longer than the sort."""
+    """No values are packed into a code or gathered, which would take longer than the sort."""
     columns = [jax.ShapeDtypeStruct((least,), d) for d in dtypes]
     text = jax.jit(lambda *x: mgpu.sort(x)).trace(*columns).lower(lowering_platforms=("cuda",)).as_text()
     assert text.count("custom_call @jax_mgpu.segmented_sort(") == sorts
@@ -570,7 +570,7 @@ def test_a_mesh(rng):
 
 
 def test_plain_jax(rng):
-    """The forms in plain JAX take 64-bit keys of two words."""
+    """The plain-JAX forms accept 64-bit keys of two words."""
     form = ALL["float and integer"]
     a, b, a_ranks, b_ranks = sorted_columns(rng, form, 50, 70, descending=False)
     pair = [Columns("test", "a", x, False) for x in (a, b)]
@@ -646,7 +646,7 @@ def test_checks_name_the_column():
 
 
 def test_sorts_of_columns_leak_no_tracers():
-    """Neither of one column nor of floats, which take the way part after part."""
+    """Neither one column nor floats, which are sorted part after part."""
     columns = (jnp.arange(5.0), jnp.arange(5)[::-1])
     with jax.checking_leaks():
         jax.jit(lambda keys: mgpu.mergesort((keys,)))(columns[0])

@@ -1,4 +1,4 @@
-"""Many threads, many live programs: results as those of one thread, and memory that does not grow."""
+"""Many threads, many live programs: the same results as with one thread, and constant memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def programs():
 
 @pytest.mark.long
 def test_threads_trace_compile_and_call(programs):
-    """All threads begin at once, with programs that nobody has compiled; a lone call says what is right."""
+    """All threads start at once, with programs that are not compiled yet; a single call gives the expected results."""
     start = threading.Barrier(THREADS)
 
     def work(thread):
@@ -55,7 +55,7 @@ def test_threads_trace_compile_and_call(programs):
 
 
 def test_threads_share_the_tasks_of_large_calls():
-    """Calls that spread over all of XLA's threads, from more threads than there are."""
+    """Calls that use all of XLA's threads, from more threads than there are."""
     rng = np.random.default_rng(12)
     keys = rng.integers(0, 1000, N, dtype=np.int32)
     ordered = np.sort(keys)
@@ -79,7 +79,7 @@ def test_threads_share_the_tasks_of_large_calls():
 
 
 def test_threads_give_one_kernel_tables_of_different_sizes():
-    """On CUDA the shared memory that a kernel may have is set for all threads."""
+    """On CUDA the limit of a kernel's shared memory is set for all threads."""
     x = np.random.default_rng(14).integers(0, 1 << 30, 1 << 16, dtype=np.int32)
     sizes = [100, 13_000, 25_000, 50_000]
     programs = [jax.jit(lambda ids, size=size: mgpu.reduce_by_id(x, ids, size, "max")) for size in sizes]

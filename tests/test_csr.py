@@ -31,7 +31,7 @@ def dense(rng, m=M, n=N, dtype=np.float64, share=0.3):
 
 
 def sparse(x, spare=3):
-    """With room for more entries, in which lies what has no meaning."""
+    """A matrix with room for more entries, which hold arbitrary values."""
     made = mgpu.Csr.from_dense(x)
     junk = np.full(spare, np.nan if x.dtype.kind not in "iub" else 7, x.dtype)
     values, indices = (np.append(np.asarray(a), b) for a, b in ((made.values, junk), (made.indices, [1] * spare)))
@@ -48,7 +48,7 @@ def columns_rise(A):
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "int8", "bool"])
 def test_from_coo(dtype):
-    """Duplicates are added, what lies outside is dropped, zeros are kept."""
+    """Duplicates are added, entries outside are dropped, zeros are kept."""
     call = jax.jit(lambda r, c, v: mgpu.Csr.from_coo(r, c, v, shape=(M, N)))
     for seed in range(3):
         rng = np.random.default_rng(seed)

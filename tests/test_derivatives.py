@@ -63,7 +63,7 @@ def test_vmap_of_grad_and_grad_of_vmap(example, rng):
 @long
 @differentiable_cases(KERNELS)
 def test_jacobians(example, rng):
-    """A batch of tangents, and one of cotangents, at one place: both modes give one matrix."""
+    """A batch of tangents, and one of cotangents, at one point: both modes give one matrix."""
     arguments = example.make(rng, np.float32)
     for position in example.differentiable:
 
@@ -102,7 +102,7 @@ HALF_CASES = {
 )
 @pytest.mark.parametrize("example", HALF_CASES.values(), ids=HALF_CASES)
 def test_reverse_derivatives_of_narrow_floats(example, rng, real):
-    """Their bits are moved as integers, which has no transpose; tangents must not be."""
+    """Bits are moved as integers, which have no transpose; tangents must not be."""
     arguments = example.make(rng, real)
 
     def of_floats(*moving):

@@ -21,7 +21,7 @@ REFERENCE = ROOT / "docs" / "reference"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(REFERENCE.glob("*.md"))]
 FENCE = re.compile(r"^```(pycon|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PARSER = doctest.DocTestParser()
-# Errors of a running program, which end in "..." here, go on with where they were raised on some platforms.
+# Errors of a running program, which end in "..." here, continue with their origin on some platforms.
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 
@@ -119,7 +119,7 @@ def anchors_of(text):
 
 
 def test_links_lead_somewhere():
-    """Those of pages and notebooks to files and headings of the repository; Sphinx knows those of the site alone."""
+    """Links of pages and notebooks to files and headings of the repository; Sphinx checks only those of the site."""
     pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/README.md"), *ROOT.glob("notebooks/*.ipynb")]
     pages = [page for page in pages if not {"_build", "generated"} & set(page.parts)]
     broken = []

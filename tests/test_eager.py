@@ -1,4 +1,4 @@
-"""Calls outside of `jax.jit`: one program for all calls of the same shapes, which goes with the caller's functions."""
+"""Calls outside of `jax.jit`: one program for all calls of the same shapes, dropped with the caller's functions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CALLS = 10  # with arrays of JAX, of NumPy, and what a notebook has: 30 of each
 
 @contextlib.contextmanager
 def compilations():
-    """The programs that are compiled within it."""
+    """The programs that are compiled within the context."""
     programs = []
 
     def count(event, seconds, **_):
@@ -35,14 +35,14 @@ def compilations():
 
 
 def of_host(x):
-    """An operand as a notebook has it: NumPy's integers of 64 bits, Python's numbers."""
+    """An operand as in a notebook: NumPy's integers of 64 bits, Python's numbers."""
     x = np.asarray(x)
     x = x.astype(np.int64) if x.dtype == np.int32 else x
     return x.item() if x.ndim == 0 else x
 
 
 def mapped(call, arguments):
-    """A call on a batch of the floats; what else there is, the host has."""
+    """A call on a batch of the floats; all other operands are host values."""
     of_batch = [i for i, x in enumerate(arguments) if np.asarray(x).dtype == np.float32 and np.ndim(x)]
 
     def one(*floats):
@@ -61,7 +61,7 @@ def derived(example, arguments):
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_call_is_one_program(name):
-    """Arrays in, one program run: nothing is converted, padded or gathered by a dispatch of its own."""
+    """Array arguments run one program: nothing is converted, padded or gathered by a separate dispatch."""
     arguments = tuple(map(jnp.asarray, EXAMPLES[name].make(np.random.default_rng(1), np.float32)))
     jax.clear_caches()
     with compilations() as programs:
@@ -73,7 +73,7 @@ def test_a_call_is_one_program(name):
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_call_compiles_once(name):
-    """Of the same shapes: whatever the values, which JAX or the host has, and whatever is mapped or derived."""
+    """Calls of the same shapes: any values on the host or the device, mapped or differentiated."""
     example, rng = EXAMPLES[name], np.random.default_rng(1)
     for run in (lambda xs: example.call(*xs), lambda xs: mapped(example.call, xs), lambda xs: derived(example, xs)):
         for kind in (jnp.asarray, np.asarray, of_host):
@@ -127,7 +127,7 @@ def test_settings_are_told_apart_to_the_bit():
 
 
 class Operators:
-    """A method is made anew each time that it is read."""
+    """A method is a new object on each access."""
 
     def add(self, a, b):
         return a + b

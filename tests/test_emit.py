@@ -89,7 +89,7 @@ def place(x, most=5):
     return jnp.clip(jnp.nan_to_num(x), -most, most).astype(jnp.int32)
 
 
-# Exact where a result has no float, or its float comes of one operation; else to some units in the last place.
+# Exact if a result has no float, or its float is the result of one operation; else to some ulps.
 CASES = {
     "affine": ((F32, F32), lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1])),
     "affine f64": ((F64, F64), lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1])),
@@ -273,7 +273,7 @@ for _name in _UNARY.split():
 
 @pytest.fixture(autouse=True)
 def on_the_cpu():
-    """XLA divides floats of 32 bits on a GPU to a unit in the last place, and on a CPU to the bit, as the host does."""
+    """XLA divides floats of 32 bits to one ulp on a GPU, and exactly on a CPU, like the host."""
     with jax.default_device(jax.devices("cpu")[0]):
         yield
 
@@ -285,7 +285,7 @@ def sizes(items) -> tuple[int, int]:
 
 
 def grouped() -> list[list[str]]:
-    """The cases as few functions, as far as an item has room for pairs of all their items, and states stay small."""
+    """The cases in few functions, as far as items have room for pairs and states stay small."""
     groups: list[list[str]] = [[]]
     for name in sorted(CASES, key=lambda name: str(CASES[name][0])):
         with_it = [CASES[other][0] for other in (*groups[-1], name)]
@@ -410,7 +410,7 @@ CHOICES = [lax.lt, lax.le, lax.eq, lax.gt]
 
 
 def expressions():
-    """Functions of two integers, as trees: an index into one of the lists above and what it is applied to."""
+    """Functions of two integers, as trees: an index into one of the lists above and its operands."""
     leaves = st.sampled_from(["a", "b", 0, 1, 7, 31])
     return st.recursive(
         leaves,
@@ -436,8 +436,8 @@ def evaluate(tree, a, b):
     return (BINARY if kind == "binary" else UNARY)[which](*values)
 
 
-# The same functions in each run, and no constants in them: the CPU compiler of JAX 0.10 dies where it folds the least
-# integer divided by -1.
+# The same functions in each run, without constants: the CPU compiler of JAX 0.10 dies if it folds the smallest integer
+# divided by -1.
 @settings(
     max_examples=2, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck), derandomize=True
 )

@@ -1,4 +1,4 @@
-"""dispatch and combine against loops over tokens and slots, and two small models that are trained with them."""
+"""dispatch and combine compared with loops over tokens and slots, and two small models trained with them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXPERTS = np.array([[2, 0], [0, 5], [-1, 2], [2, 2], [9, -3]], np.int32)
 
 
 def routed(x, experts, number):
-    """Rows by expert, token and slot; their numbers; where each slot is."""
+    """Rows by expert, token and slot; their numbers; the row of each slot."""
     experts = experts.reshape(len(experts), -1).astype(int)
     back, rows, lengths = np.full(experts.shape, -1), [], []
     for expert in range(number):
@@ -97,7 +97,7 @@ def test_derivatives_of_any_order(rng):
 
 @pytest.mark.filterwarnings("ignore:jax_mgpu runs without its kernels")
 def test_gradients_neither_scatter_nor_lose(rng):
-    """A token's cotangents are added in float32, in bfloat16 1 + 1/256 + … would stay 1, and nothing is scattered."""
+    """A token's cotangents are added in float32 (in bfloat16 1 + 1/256 + … would stay 1) without a scatter."""
     experts = np.tile(np.arange(8), (3, 1))
 
     def loss(x):
@@ -176,7 +176,7 @@ def dense(matrices, router, x, slots):
 
 
 def learned(rng, apply, step, model, parts):
-    """Whether a layer is what one of all experts gives, and then learns what one with other weights gives."""
+    """Checks that a layer equals one that runs all experts, and that training reduces its loss."""
     x = rng.normal(size=(64, 6)).astype(np.float32)
     target = np.tanh(x @ rng.normal(size=(6, 6))).astype(np.float32)
     np.testing.assert_allclose(apply(model, x), dense(*map(np.asarray, parts(model)), x, 2), rtol=1e-4, atol=1e-5)
@@ -201,7 +201,7 @@ def test_functions_are_trained(rng, page):
 
 @pytest.mark.parametrize("library", ["equinox", "flax"])
 def test_modules_are_trained(rng, library):
-    """Those of other libraries, where these are installed, as for the documentation."""
+    """Models of other libraries, if these are installed, as for the documentation."""
     pytest.importorskip(library)
     text = (ROOT / "docs" / "experts.md").read_text(encoding="utf-8")
     (block,) = [block for block in re.findall(r"^```py\n(.*?)^```$", text, re.M | re.S) if library in block]

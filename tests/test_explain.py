@@ -1,4 +1,4 @@
-"""What `explain` tells of programs, without running them."""
+"""The output of `explain` for programs, which are not run."""
 
 from __future__ import annotations
 

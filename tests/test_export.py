@@ -1,4 +1,4 @@
-"""Programs that are kept: exported with sizes that are not known yet, and in the cache of an earlier process."""
+"""Stored programs: exported with unknown sizes, and in the cache of an earlier process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.variants import long_but
 
 ROOT = pathlib.Path(__file__).parents[1]
 LENGTH, BATCH = jax.export.symbolic_shape("n, batch")
-# A number of items is a part of the program where it is the size of a result, or of a bitmap of flags.
+# A number of items is part of the program if it is the size of a result or of a bitmap of flags.
 OF_KNOWN_SIZES = {
     "bulk_insert",
     "bulk_remove",
@@ -44,7 +44,7 @@ OF_KNOWN_SIZES = {
 
 @pytest.fixture
 def on_cpu():
-    """A CUDA program has scratch memory of a size that is known, so programs of unknown sizes are the CPU's."""
+    """A CUDA program has scratch memory of a fixed size, so programs of unknown sizes run only on the CPU."""
     with jax.default_device(jax.devices("cpu")[0]):
         yield
 
@@ -128,7 +128,7 @@ MOST_SECONDS = 0.2
 
 @pytest.mark.long
 def test_a_second_process_compiles_nothing(tmp_path):
-    """JAX finds each program, and each call outside of jit, where the first process left it."""
+    """JAX finds each program, and each call outside of jit, in the cache of the first process."""
     always = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
     environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(tmp_path), **always}
     command = [sys.executable, "-c", AGAIN]

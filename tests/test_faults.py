@@ -1,4 +1,4 @@
-"""Memory: what runs out of it is an error, after which the next call is right; and none is kept for long."""
+"""Memory: an allocation failure is an error, after which the next call is right; and none is kept for long."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ reads_proc = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="re
 
 
 def run(program: str) -> str:
-    """What a process of its own prints; that it ends well."""
+    """The output of a separate process, which must succeed."""
     done = subprocess.run(
         [sys.executable, "-c", PRELUDE + textwrap.dedent(program)], capture_output=True, text=True, check=False,
     )  # fmt: skip
@@ -39,7 +39,7 @@ def run(program: str) -> str:
 
 @reads_proc
 def test_a_call_without_memory_is_an_error_and_the_next_is_right():
-    """Tasks that find no memory, on whatever thread they run."""
+    """Tasks that cannot allocate memory, on any thread."""
     failures = run("""
         x = np.random.default_rng(0).integers(0, 1 << 30, 1 << 23, dtype=np.int32)
         large, small = jnp.asarray(x), jnp.asarray(x[: 1 << 17])

@@ -1,4 +1,4 @@
-"""Functions as data: what a program from elsewhere may say, and that the library takes nothing else."""
+"""Functions as data: what programs from elsewhere may contain, and that the library rejects anything else."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def source(data: str) -> str:
 
 
 def test_what_is_written() -> None:
-    """Each line becomes C++ that the library has words for."""
+    """Each line becomes C++ of a fixed vocabulary."""
     text = source(MAPPED)
     for part in (
         "uint8_t f0[3];",
@@ -216,14 +216,14 @@ def words_of(text: str) -> set[str]:
 
 
 def emitted() -> list[str]:
-    """What the emitter writes of many functions."""
+    """The emitter's output for many functions."""
     with jax.enable_x64(True):
         cases = [case for name, case in test_emit.CASES.items() if name.split()[-1] in ("f32", "f64", "i16", "u64")]
         return [host_functions.operator(function, item).data for item, function in cases]
 
 
 def test_what_is_written_is_of_few_words() -> None:
-    """Whatever the data say: changed at any place, they are refused, or give C++ of the library's own words."""
+    """Data changed at any place is refused, or gives C++ of the library's own vocabulary."""
     rng = np.random.default_rng(5)
     known = {word for data in (ADD, MAPPED, LESS, *emitted()) for word in words_of(source(data))}
     letters = "abvx01289.: \n-ifu_#\\\"';{}()[]<>?%:+*&|!,\0\x80"
@@ -260,7 +260,7 @@ def reduced(data: str, n: int = 9, dtype=np.int32, **changed: int):
 
 @pytest.mark.skipif(jax.default_backend() != "gpu", reason="the handlers of functions are a GPU's")
 def test_calls_from_elsewhere() -> None:
-    """What is no function is refused when the program is compiled; a call that is not the function's, when it runs."""
+    """Invalid functions are refused when the program is compiled; calls that do not match, when they run."""
     assert reduced(ADD)() == 36
     for what in ("C++", "C++ in a line", "an element past the end", "a place that nobody bounded"):
         with pytest.raises(jax.errors.JaxRuntimeError, match=r"function: line \d+: expected "):

@@ -46,12 +46,12 @@ def integers(rng, n, dtype, *shape):
 
 
 def odd(rng, n, dtype):
-    """Factors that have inverses: a product never forgets what was multiplied first, as it does after 32 even ones."""
+    """Factors that have inverses, so that a product depends on its first factors, unlike a product of 32 even ones."""
     return integers(rng, n, dtype) | dtype(1)
 
 
 def invertible(rng, n, size):
-    """Matrices of determinant 1, of which a product never forgets one either."""
+    """Matrices of determinant 1, whose products depend on their first factors too."""
     below, above = (np.tril(integers(rng, n, U32, size, size), -1) + np.eye(size, dtype=U32) for _ in range(2))
     return below @ above.transpose(0, 2, 1)
 
@@ -177,7 +177,7 @@ def test_batches(case, rng) -> None:
 
 
 def segments_of(heads, live):
-    """The begins and ends of all segments; position 0 starts one, listed or not."""
+    """The starts and ends of all segments; position 0 starts one, listed or not."""
     begins = sorted({0, *(int(head) for head in heads if head < live)})
     return list(zip(begins, [*begins[1:], live], strict=True)) if live else []
 
@@ -288,7 +288,7 @@ def test_many_items(rng) -> None:
 
 
 def test_traced_captures(rng) -> None:
-    """What a function captures from the program around it may change from call to call, and in a batch."""
+    """Values that a function captures may change from call to call, and within a batch."""
     x = integers(rng, 3000, I32)
 
     def run(x, k):
@@ -304,7 +304,7 @@ def test_traced_captures(rng) -> None:
 
 
 def test_captures_leak_no_tracers() -> None:
-    """What is kept of a function and of an order has no values in it, which newer JAX has in its jaxprs."""
+    """The cache entry of a function or an order holds no values, which newer JAX keeps in its jaxprs."""
     x = np.arange(40, dtype=I32)
     with jax.checking_leaks():
         jax.jit(lambda x, k: mgpu.scan(x, lambda a, b: a + b + k))(x, 3)
@@ -379,7 +379,7 @@ def test_random_keys_are_chosen(impl, rng) -> None:
 
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
 def test_random_keys_in_kernels(impl) -> None:
-    """Their words are, unless the function uses or captures them."""
+    """Random keys run in kernels as words, unless the function uses or captures them."""
     keys = jax.random.split(jax.random.key(3, impl=impl), 5)
     x = jnp.arange(5)
 

@@ -1,4 +1,4 @@
-"""The randomised tester: it draws every public function, finds what is wrong, and says how to see it again."""
+"""The randomised tester draws every public function, finds defects, and prints how to repeat them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Without checks, operands of any values: no operation crashes, hangs or gives anything but its results' shapes."""
+"""Without checks, operands of any values: no operation crashes or hangs, and results have the right shapes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROWS = 2
 
 
 def corners(dtype: np.dtype) -> list[int]:
-    """What indices and counts must not be: far outside on either side, and just outside."""
+    """Invalid indices and counts: far outside on either side, and just outside."""
     limits = np.iinfo(dtype)
     return [int(limits.min), int(limits.min) + 1, -61, -1, 0, 59, 60, 61, int(limits.max) - 1, int(limits.max)]
 

@@ -28,7 +28,7 @@ def drawn(rng, dtype, *shape):
 
 
 def entries_of(rng, n=N, entries=ENTRIES, m=M):
-    """Indices, a fifth of which lie outside, heads with empty segments and padding, and a count."""
+    """Indices, a fifth of which are out of range, heads with empty segments and padding, and a count."""
     indices = rng.integers(-2, n + 2, entries).astype(np.int32)
     heads = np.sort(rng.integers(3, entries + 5, m)).astype(np.int32)
     return indices, heads, np.int32(rng.integers(entries // 2, entries + 1))
@@ -180,7 +180,7 @@ def test_narrow_sums_and_derivatives_are_added_in_float32():
 
 
 def test_what_is_dropped_is_not_read():
-    """Infinite weights and rows, where nothing takes part, make no NaN, also not in derivatives."""
+    """Infinite weights and rows that are not used cause no NaN, also in derivatives."""
     x = jnp.array([[1.0], [jnp.inf], [3.0]])
     indices = jnp.array([1, 0, 2, -1, 3, 2, 1])
     weights = jnp.array([jnp.nan, 2.0, 1.0, jnp.inf, jnp.nan, 1.0, jnp.inf])
@@ -288,7 +288,7 @@ def test_batches_over_any_operand(mapped):
 
 
 def test_functions_maps_and_gaps():
-    """An operator that does not commute, of mapped entries by their own positions, in segments with gaps."""
+    """An operator that does not commute, over mapped entries and their positions, in segments with gaps."""
     rng = np.random.default_rng(7)
     x, (indices, _, _) = rng.normal(size=N), entries_of(rng, N, 60)
     heads, ends = np.array([2, 10, 30, 31]), np.array([9, 10, 31, 58])
@@ -341,7 +341,7 @@ def test_gathered_rows_are_not_in_memory(weights):
 
 
 def test_long_segments_of_weighted_rows():
-    """Over tiles of the CPU's kernel, with as many columns as vector instructions take and with some left."""
+    """Tiles of the CPU's kernel, with full vectors of columns and with some left over."""
     rng = np.random.default_rng(11)
     entries = 6000
     for width, groups in ((1, 1), (5, 5), (64, 1), (66, 2), (3, 1), (40, 40)):

@@ -25,7 +25,7 @@ def drawn(rng, dtype, *shape):
 
 
 def intervals(rng, n, k, most=None):
-    """Starts and ends, some outside, some the wrong way round."""
+    """Starts and ends, some outside, some reversed."""
     starts = rng.integers(-3, n + 4, k)
     lengths = rng.integers(-2, (most or n) + 3, k)
     return starts.astype(np.int32), (starts + lengths).astype(np.int32)
@@ -63,7 +63,7 @@ def test_names(op, dtype):
 
 @pytest.mark.parametrize("n", [1, 2, 3, 15, 16, 17, 33, 257, 529])
 def test_all_intervals_of_a_few_items_by_an_operator_that_does_not_commute(n):
-    """Of numbers as digits: the combination of an interval is its text."""
+    """Numbers as digits: the combination of an interval is its text."""
     starts, ends = (x.reshape(-1) for x in np.mgrid[: n + 1, : n + 1])
     if n > 40:
         chosen = np.random.default_rng(n).choice(len(starts), 900, replace=False)

@@ -38,7 +38,7 @@ def rows(rng, dtype, n, *trailing):
 
 
 def shuffled_starts(rng, lengths):
-    """Places for intervals of these lengths, none over another, in random order."""
+    """Non-overlapping places for intervals of these lengths, in random order."""
     order = rng.permutation(len(lengths))
     starts = np.empty(len(lengths), np.int32)
     starts[order] = data.heads_of(lengths[order])
@@ -160,13 +160,13 @@ def test_short_intervals_into_a_result_larger_than_a_cache(rng, mean, in_order):
     same_bits(got, oracle.moved(x, items, places, np.full_like(into, 9)))
 
 
-# Rows of 4 bytes that no GPU's cache holds, and such that it holds.
+# Rows of 4 bytes, too many for any GPU's cache, and few enough.
 LARGE = 2**23 if jax.default_backend() == "gpu" else 2**16
 CACHED = 2**14
 
 
 def ones_but(size, *changes):
-    """Offsets of one row an interval, with some of them set anew."""
+    """Offsets of one row per interval, some of them changed."""
     offsets = np.arange(size, dtype=np.int32)
     for at, offset in changes:
         offsets[at] = offset
@@ -215,7 +215,7 @@ def test_one_row_each(rng, least, case, dtype):
 
 
 def test_rows_of_one_place_are_as_many_as_come(rng):
-    """Where places meet, it is one of the rows that stays; of what goes elsewhere nothing is lost."""
+    """Where places overlap, one of the rows remains; no row elsewhere is lost."""
     size = LARGE + 77
     x = rng.integers(1, 2**32, size, np.uint32)
     places = np.where(np.arange(size) % 3 > 0, np.arange(size), 5).astype(np.int32)
@@ -273,7 +273,7 @@ def test_gathers_from_no_rows(length):
 )
 @pytest.mark.parametrize("pattern", ["one row each", "one row each, two tiles", "a few, and many empty"])
 def test_many_intervals_by_indices_of_each_type(rng, pattern, indices):
-    """Of more intervals than a tile keeps what it knows of, each output asks again."""
+    """Tiles of more intervals than are cached, so that each output reads its interval again."""
     lengths = {
         "one row each": np.ones(2815, int),
         "one row each, two tiles": np.ones(8192, int),
@@ -399,7 +399,7 @@ OPERATIONS = {
 
 
 def spaced_starts(repeats):
-    """Places for 300 intervals of up to 5 items, none over another."""
+    """Non-overlapping places for 300 intervals of up to 5 items."""
     return np.tile(np.arange(300, dtype=np.int32) * 6, repeats)
 
 

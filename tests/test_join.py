@@ -93,7 +93,7 @@ PADDED = 4 * max(TILES)
 
 
 def check_once(kind, a, b):
-    """As check, through one compiled call for all lengths."""
+    """Like check, through one compiled call for all lengths."""
     padded = [np.concatenate([x, np.full(PADDED - len(x), x.dtype.type(3))]) for x in (a, b)]
     check(kind, *padded, size=2**17, counts=(len(a), len(b)))
 
@@ -112,7 +112,7 @@ def test_no_match_all_one_key_and_one_side_empty(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_hot_key(kind):
-    """2^14 x 2^14 rows of one key among others: more than any block writes alone, and more than is kept."""
+    """2^14 x 2^14 rows of one key among others: more than one block writes, and more than the result keeps."""
     a, b = (np.concatenate([[1, 2], np.full(2**14, 7), last]) for last in ([8, 9, 9], [9, 10]))
     size = 2**20 + 5
     result = jitted(kind, size)(a, b)
@@ -180,7 +180,7 @@ def test_columns_in_the_order_before_the_sort(rng):
 
 @pytest.mark.parametrize(("dtype", "n"), [("int8", 127), ("uint8", 256), ("int16", 300), ("uint16", 2**16)])
 def test_orders_of_small_types(rng, dtype, n):
-    """With 256 rows a uint8 has no value for none, nor an int8 for their number."""
+    """With 256 rows a uint8 has no value for a missing row, and an int8 none for the number of rows."""
     order = rng.permutation(n).astype(dtype)
     keys = np.arange(n, dtype=np.int32)
     rows = mgpu.join(keys, keys[: n // 2], "left", size=n + 3)
@@ -190,7 +190,7 @@ def test_orders_of_small_types(rng, dtype, n):
 
 
 def test_columns_of_another_length_than_the_keys():
-    """A row that points past the columns, or past their order, has nothing from them."""
+    """A row that points past the columns, or past their order, gets fill values."""
     keys = np.arange(5)
     rows = mgpu.join(keys, keys, size=6)
     for columns in (
@@ -227,7 +227,7 @@ def test_gradients_flow_to_the_columns(rng):
     rows = oracle.join_rows("outer", a, b)
     times = np.bincount(rows[:, 0][rows[:, 0] >= 0], minlength=12)
     np.testing.assert_array_equal(jax.grad(lambda x: joined(x, columns[1])[0].sum())(columns[0]), times)
-    # the keys decide which rows there are, and nothing flows through that
+    # the keys decide which rows there are, and have no derivative through that
     zero = jax.grad(lambda k: mgpu.join_columns(mgpu.join(k, k, size=12), columns[0]).a.sum())(a.astype(float))
     np.testing.assert_array_equal(zero, np.zeros(12))
 
@@ -330,7 +330,7 @@ def test_flights_against_pandas(on, kind):
 
 
 def test_a_query_of_set_operations_and_a_join(rng):
-    """Compiled once, right for every live size."""
+    """Compiled once, correct for every number of live items."""
     traces = []
 
     @jax.jit

@@ -39,7 +39,7 @@ def test_every_kernel_has_a_shape_that_fits(limit):
 
 @on_cuda_build
 def test_what_99_kib_are_enough_for():
-    """There whole rows are sorted, and scanned, by kernels of their own, as on larger devices."""
+    """For them whole rows are sorted and scanned by separate kernels, as on larger devices."""
     missing = [name for name, shapes, _ in cuda_library.kernel_shapes() if taken(shapes, 99 * KIB) is None]
     assert not [name for name in missing if "uint64, payload of" not in name and "float64, payload of" not in name]
 

@@ -66,7 +66,7 @@ def mixed_with_rows(rng, n):
 
 
 def heavier(a, b):
-    """Of both at once, so that no column can be sorted by."""
+    """A value of both items at once, so that there is no column to sort by."""
     by_x, by_text = (a["x"] - b["x"]).sum(), a["text"].astype(jnp.int32) - b["text"].astype(jnp.int32)
     by_half = (a["half"] - b["half"]).astype(jnp.float32)
     return jnp.where(a["number"] == b["number"], by_x + by_text.sum() - by_half > 0, a["number"] > b["number"])
@@ -76,7 +76,7 @@ def weight(x, i):
     return -int(x["number"][i]), -float(x["x"][i].sum() + int(x["text"][i].astype(int).sum()) - float(x["half"][i]))
 
 
-# Keys, a comparator, and what Python sorts by: each with many equal keys that are not the same.
+# Keys, a comparator, and Python's sort key: each with many equal keys of different values.
 CASES = {
     "by size": (few, by_size, lambda x, i: abs(x[i])),
     "rationals": (rationals, quotient, lambda x, i: fractions.Fraction(int(x[0][i]), int(x[1][i]))),
@@ -132,7 +132,7 @@ def test_sorts(case, rng) -> None:
 
 
 def lighter(a, b):
-    """By the sums of the leaves, in a way that asks for both items at once."""
+    """By the sums of the leaves, in a form that depends on both items at once."""
     return sum(jnp.sum(x.astype(jnp.float64) - y.astype(jnp.float64)) for x, y in zip(a, b, strict=True)) < 0
 
 
@@ -186,7 +186,7 @@ def test_segments(case, rng) -> None:
 
 
 def by_difference(a, b):
-    """By their first numbers, in a way that asks for both items at once."""
+    """By their first numbers, in a form that depends on both items at once."""
     return jnp.where(a[1] == b[1], a[0] - b[0], a[0] - b[0] + (a[1] - b[1])) < 0
 
 
@@ -210,7 +210,7 @@ def test_many_items(width, rng) -> None:
 
 
 def sorted_inputs(case, rng, n_a, n_b):
-    """Two sorted inputs, and what Python sorts each of their items by."""
+    """Two sorted inputs, and Python's sort key for the items of each."""
     make, _, key = CASES[case]
     inputs = []
     for n in (n_a, n_b):
@@ -277,7 +277,7 @@ def test_sets(name, rng) -> None:
 
 @pytest.mark.usefixtures("way")
 def test_transformations(rng) -> None:
-    """Derivatives through the permutation, of any order; batches, also of what the comparator captured."""
+    """Derivatives of any order through the permutation; batches, also of captured values."""
     x, weights = rng.normal(size=12).astype(F32), np.arange(12, dtype=F32)
     order = np.argsort(np.abs(x), kind="stable")
 
@@ -315,8 +315,8 @@ def halved(x):
 
 TABLE = jnp.asarray(np.random.default_rng(7).permutation(300).astype(np.int32))
 
-# Comparators of (float, int) and what Python compares by, with what sorts: the kernels of keys, XLA's sort by a
-# comparator of scalars, or the merges of plain JAX, which are loops.
+# Comparators of (float, int), Python's sort key, and what sorts them: the kernels of keys, XLA's sort by a comparator
+# of scalars, or the merges of plain JAX, which are loops.
 PLAIN = {
     "one key": ("keys", lambda a, b: a[0] < b[0], lambda x, i: x),
     "descending": ("keys", lambda a, b: ~(b[0] >= a[0]), lambda x, i: -x),
@@ -359,7 +359,7 @@ PLAIN = {
 
 
 def way_of(function, *arguments):
-    """What sorts in a program."""
+    """The operation that sorts in a program."""
     text = str(jax.make_jaxpr(function)(*arguments))
     found = [
         way
@@ -371,7 +371,7 @@ def way_of(function, *arguments):
 
 @pytest.mark.parametrize("case", PLAIN)
 def test_ways_of_plain_jax(case, rng, monkeypatch) -> None:
-    """Each gives the order that Python gives: stable, within segments, up to a count, in batches, and exported."""
+    """Each gives Python's order: stable, within segments, up to a count, in batches, and exported."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: False)
     way, less, key = PLAIN[case]
     n, live = 83, 61
@@ -401,7 +401,7 @@ def test_ways_of_plain_jax(case, rng, monkeypatch) -> None:
 
 @pytest.mark.parametrize("case", ["a table of each", "a difference", "a loop of both"])
 def test_batches_over_a_mesh(case, rng, monkeypatch) -> None:
-    """By explicit axes, and by manual ones, over which the items vary and what a loop starts from does not."""
+    """Over Explicit axes, and over manual ones, over which items vary but the start of a loop does not."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: False)
     less, devices = PLAIN[case][1], jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
@@ -419,7 +419,7 @@ def test_batches_over_a_mesh(case, rng, monkeypatch) -> None:
 
 
 def test_an_order_for_each_problem_of_a_shard(rng, monkeypatch) -> None:
-    """It is traced where what it captured varies over the mesh and its items do not, and run where both do."""
+    """It is traced with captured values that vary over the mesh and items that do not, and run with both varying."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices)
@@ -437,7 +437,7 @@ def test_an_order_for_each_problem_of_a_shard(rng, monkeypatch) -> None:
 
 
 def test_same_programs_are_compiled_once(rng, monkeypatch) -> None:
-    """A comparator that is written alike is the same to jit."""
+    """jit treats comparators with the same code as equal."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: False)
     x = few(rng, 50)
     programs, sort = set(), comparator._sort_by_program
@@ -464,7 +464,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("case", long_but(["always", "a circle", "noise by a table", "NaN of both"], BROKEN))
 def test_broken_orders_lose_nothing(case, way, rng) -> None:
-    """What is no strict weak order gives a permutation of the keys, whatever it says, but for the kernels of orders."""
+    """A function that is not a strict weak order gives a permutation of the keys, except in the kernels of orders."""
     if way == "primitive" and jax.default_backend() == "gpu":
         x, less = few(rng, 9029), BROKEN[case]
         for keys, order in ((x, less), ((x, x, x), lambda a, b: less(a[0], b[0]))):
@@ -525,7 +525,7 @@ def lowered(monkeypatch, function, *arguments):
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="lowers for a GPU from a machine without one")
 @pytest.mark.filterwarnings("ignore:jax_mgpu runs without its kernels on cuda")
 def test_calls_for_cuda(monkeypatch) -> None:
-    """Keys alone have no payload; what an order captured is an operand, and a loop without an end is left to JAX."""
+    """Keys without values have no payload; captured values are operands, and unbounded loops are left to JAX."""
     x, table = jnp.arange(10.0), jnp.arange(1000.0)
     sort = functools.partial(mgpu.mergesort, less=lambda a, b: a * table[7] < b)
     text = lowered(monkeypatch, sort, x)
@@ -559,7 +559,7 @@ def test_calls_for_cuda(monkeypatch) -> None:
 
 @pytest.mark.long
 def test_counts_of_a_batch_over_an_explicit_mesh() -> None:
-    """The items serve the whole batch."""
+    """The whole batch shares the items."""
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
     a, b = np.array([1, 4, 6, 9], np.float32), np.array([2, 3], np.float32)

@@ -1,6 +1,6 @@
-"""Which library of kernels is loaded, and what an installation that does not fit says.
+"""Which library of kernels is loaded, and the errors of incompatible installations.
 
-The CPU library stands in for that of the CUDA kernels, so that no nvcc is needed: what is tested comes before any call.
+The CPU library replaces that of the CUDA kernels, so that no nvcc is needed: the tests end before any call.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def add_package(folder, name, content=None):
 
 @pytest.fixture
 def packages(tmp_path, monkeypatch):
-    """A folder for packages, alone on the path; jax_mgpu itself has no CUDA kernels."""
+    """A folder for packages, the only one on the path; jax_mgpu itself has no CUDA kernels."""
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     monkeypatch.setattr(library, "_own_folders", list)
     return tmp_path
@@ -152,7 +152,7 @@ def test_the_driver_of_a_machine_with_a_gpu_is_known():
 
 @without_cuda
 def test_an_import_beside_kernels_of_another_version(tmp_path):
-    """As a user meets it: the whole package, of another version than a package of kernels beside it."""
+    """For a user: the whole package, beside a package of kernels of another version."""
     package = pathlib.Path(mgpu.__file__).parent  # the sources of a clone, or those of a wheel
     shutil.copytree(package, tmp_path / "jax_mgpu", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     for built in (CPU, _kernels.__file__):
@@ -258,7 +258,7 @@ assert type(got) is second.Selection and got.count == 2
 
 
 def test_the_package_is_imported_again() -> None:
-    """As notebooks and test runners do that drop its modules."""
+    """Importing the package again, as notebooks and test runners do that drop its modules."""
     subprocess.run([sys.executable, "-c", AGAIN], check=True, env={**os.environ, "JAX_PLATFORMS": "cpu"}, cwd=ROOT)
 
 
@@ -280,7 +280,7 @@ HASHED = re.compile(r"^([\w.-]+)==(\S+) \\\n(?: +--hash=sha256:[0-9a-f]{64}(?: \
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_wheels_are_built_by_what_has_hashes(name) -> None:
-    """Each build requirement is one of those that scripts/build_wheels.py installs, as pip would choose it."""
+    """Each build requirement is installed by scripts/build_wheels.py in the version that pip would choose."""
     project = tomllib.loads((PACKAGES[name] / "pyproject.toml").read_text())
     settings = project["tool"]["scikit-build"]
     files = {ROOT / "wheels" / "requirements.txt", PACKAGES[name] / "requirements.txt"}
@@ -294,7 +294,7 @@ def test_wheels_are_built_by_what_has_hashes(name) -> None:
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_wheels_carry_notices(name) -> None:
-    """Of what is linked into them."""
+    """The licences of linked libraries."""
     project = tomllib.loads((PACKAGES[name] / "pyproject.toml").read_text())["project"]
     assert project["license-files"] == ["LICENSE", "NOTICE"]
     notice = (PACKAGES[name] / "NOTICE").read_text()

@@ -1,4 +1,4 @@
-"""What arrays too long for a GPU's cache take in place of gathers and scatters, tried with short ones on any device."""
+"""The replacements of gathers and scatters for arrays larger than a GPU's cache, tested with short arrays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.oracle import same_bits
 
 @pytest.fixture(autouse=True)
 def every_permutation_is_long(monkeypatch):
-    """What is compiled for CUDA and long arrays runs here."""
+    """Runs the code for CUDA and long arrays here."""
     jax.clear_caches()
     monkeypatch.setattr(sort_strategy, "LONG_PERMUTATION", 1)
     monkeypatch.setattr(
@@ -30,7 +30,7 @@ def every_permutation_is_long(monkeypatch):
     jax.clear_caches()
 
 
-# Leaves of up to 8 bytes a row, of which the bits of each are kept.
+# Leaves of up to 8 bytes per row, which keep their bits.
 PACKED = [
     [("int32", ()), ("float32", ())],
     [("int8", ()), ("bool", ())],
@@ -125,7 +125,7 @@ def test_groups(rng):
 
 
 def test_back_to_the_rows(rng, monkeypatch):
-    """What a scatter and a sort of the places give is the same."""
+    """A scatter and a sort of the places give the same result."""
     order = rng.permutation(3001).astype(np.int32)
     for x, longest in itertools.product(
         (rng.integers(0, 99, 3001).astype(np.int32), rng.random(3001) < 0.5), (1, 10**9)

@@ -1,4 +1,4 @@
-"""The command line, as a user runs it, and what the package says of itself."""
+"""The command line, as a user runs it, and the package's information about itself."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_wrong_result_is_reported(tmp_path, capsys, monkeypatch):
 
 
 def rows_of(table):
-    """The table's lines by the name of their operation: ours, JAX's, ratio, verdict."""
+    """The table's lines by operation: ours, JAX's, ratio, verdict."""
     line = re.compile(r"^(\w+) +([\d.]+)  .* +([\d.]+) +([\d.]+)  (agree|DIFFER)$", re.MULTILINE)
     return {name: (float(a), float(b), float(c), verdict) for name, a, b, c, verdict in line.findall(table)}
 

@@ -1,4 +1,4 @@
-"""Reductions and scans of mapped items against NumPy: in plain JAX, and as the C++ that kernels are compiled of."""
+"""Reductions and scans of mapped items compared with NumPy: in plain JAX, and as the C++ of the kernels."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ NAMED = {
 
 
 def prefixes(op, mapped):
-    """Where the first extremum of each prefix is."""
+    """The position of the first extremum of each prefix."""
     return np.array([np.argmax(mapped[: i + 1]) for i in range(len(mapped))], I32)
 
 
@@ -114,8 +114,8 @@ NEGATIVES = {
 @pytest.mark.parametrize("name", NEGATIVES)
 @pytest.mark.parametrize("dtype", ["int8", "int16", "int32"])
 def test_extrema_of_negatives(dtype, name, items, rng) -> None:
-    """ptxas compares the negative of the least integer of 16 bits as if it were positive. Of 32 bits it loses the sign
-    of a negative among three operands, which a scan shows where the least item is not its own negative."""
+    """ptxas compares the negative of the smallest integer of 16 bits as if it were positive. For 32 bits it loses the
+    sign of a negative among three operands, which a scan shows if the smallest item is not its own negative."""
     least = np.iinfo(dtype).min
     if items == "small":
         x = rng.integers(-3, 1, 7554).astype(dtype)
@@ -183,7 +183,7 @@ def test_another_structure(rng) -> None:
 
 @pytest.mark.usefixtures("way")
 def test_batches(rng) -> None:
-    """Positions count in each problem; what a map captured may be of a batch."""
+    """Positions start at 0 in each problem; captured values may be batched."""
     x = whole(rng, 60).reshape(3, 20)
     got = jax.jit(jax.vmap(lambda x: mgpu.reduce(x, map=lambda x, i: x * i)))(x)
     np.testing.assert_array_equal(got, (x * np.arange(20)).sum(1))
@@ -200,7 +200,7 @@ def test_batches(rng) -> None:
 @pytest.mark.usefixtures("way")
 @pytest.mark.long
 def test_derivatives(rng) -> None:
-    """Of any order, in the items and in what a map captured; none comes from items past the count."""
+    """Derivatives of any order, with respect to items and captured values; items past the count have none."""
     x = rng.random(12).astype(F32) + 1
 
     def cubes(x):
@@ -221,7 +221,7 @@ def test_derivatives(rng) -> None:
 
 
 def test_promise_of_commutativity(monkeypatch) -> None:
-    """It is in the data, of which the kernels that need not keep the order are made."""
+    """The promise is in the data, from which the kernels that need not keep the order are made."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
     x = jnp.arange(5.0)
 
@@ -270,7 +270,7 @@ def test_derivatives_over_an_explicit_mesh(function, in_kernels, rng, monkeypatc
 
 
 def test_derivatives_of_choices_over_an_explicit_mesh(rng) -> None:
-    """Whole items chosen by position: the batch of Explicit axes has items, and the choice has none of it."""
+    """Whole items chosen by position: in a batch over Explicit axes, items are batched and the choice is not."""
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
     x = rng.normal(size=(2 * len(devices), 3, 2)).astype(F32)
@@ -291,7 +291,7 @@ def test_derivatives_of_choices_over_an_explicit_mesh(rng) -> None:
 @pytest.mark.parametrize("operation", ["reduce", "scan", "segmented_reduce"])
 @pytest.mark.long
 def test_derivatives_of_items_made_of_positions(operation, rng) -> None:
-    """Under shard_map, with a jitted choice in the function, and a part of an item that its position alone makes."""
+    """Under shard_map, with a jitted choice, and a part of an item that depends only on its position."""
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices)
     x = rng.normal(size=(len(devices), 7)).astype(F32)
@@ -331,7 +331,7 @@ def test_defaults_and_nothing() -> None:
 
 
 def source_of(call, *arguments):
-    """The function that a call's kernels are compiled of, and its captured arrays."""
+    """The function of a call's kernels, and its captured arrays."""
     (equation,) = kernel_calls(call, *arguments)
     return equation.params["function"].value, equation
 
@@ -406,7 +406,7 @@ def test_cpp(rng, monkeypatch) -> None:
 
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="lowers for a GPU from a machine without one")
 def test_calls_for_cuda(monkeypatch) -> None:
-    """One call, of the items as they lie in memory; nothing is mapped before it."""
+    """One call, on the items as they are in memory, without a map before it."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
     if library.cuda_library is None:
         monkeypatch.setattr(library, "platforms", lambda: ("cpu", "cuda"))

@@ -21,12 +21,12 @@ from tests.oracle import same_bits
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-# Slots that one CUDA block (by the width of keys and values) and one CPU task merge alone.
+# Slots that one CUDA block (by the width of keys and values) or one CPU task merges.
 TILES = data.tile_sizes("merge")
 
 
 def live_part(x, indices, slots):
-    """What a merge gives: rows of the concatenation, then zeros."""
+    """The result of a merge: rows of the concatenation, then zeros."""
     return np.concatenate([x[indices], np.zeros((slots - len(indices), *x.shape[1:]), x.dtype)])
 
 
@@ -271,7 +271,7 @@ def test_unsorted_input_stays_inside(rng):
 
 
 def ends_of_runs(rng, runs, n):
-    """Where runs in an array of n end: anywhere, evenly, all items in the first or in the last, nothing."""
+    """Ends of runs in an array of n: random, even, all items in the first or the last run, no items."""
     yield np.sort(rng.integers(0, n + 1, runs)).astype(np.int32)
     yield (n * (np.arange(runs) + 1) // runs).astype(np.int32)
     yield np.full(runs, n, np.int32)
@@ -288,7 +288,7 @@ def in_runs(keys, ends, descending=False):
 
 
 def order_of_pairs(keys, ends, descending=False):
-    """The places in an array of what a round of merges leaves, for the live items."""
+    """The results of a round of merges as positions, for the live items."""
     order, begin = [], 0
     for end in (*ends[1::2], *ends[-1:]):
         order.append(begin + oracle.sort_indices(keys[begin:end], descending))
@@ -332,7 +332,7 @@ def test_rounds_of_runs(rng, dtype, descending):
 @pytest.mark.parametrize("runs", [1, 2, 3, 8])
 @pytest.mark.parametrize("n", RUN_SIZES)
 def test_runs_of_every_size(rng, n, runs):
-    """Tiles end with each pair."""
+    """A tile ends where a pair ends."""
     options = {"descending": False, "size": n}
     call = jax.jit(functools.partial(a_round, **options))
     for dtype in ("uint8", "float32"):
@@ -342,7 +342,7 @@ def test_runs_of_every_size(rng, n, runs):
 
 
 def test_many_runs(rng):
-    """Each pair ends a tile, so that tiles and scratch memory follow the number of runs."""
+    """Each pair ends a tile, so tiles and scratch memory depend on the number of runs."""
     n, runs = 40_000, 501
     options = {"descending": False, "size": n}
     call = jax.jit(functools.partial(a_round, **options))
@@ -352,7 +352,7 @@ def test_many_runs(rng):
 
 
 def test_scratch_memory_of_runs():
-    """Where runs end is not known when it is sized; how many there are is."""
+    """The ends of runs are unknown when it is sized, but their number is known."""
 
     def scratch(runs):
         keys, ends = np.zeros(n, np.float32), np.zeros(runs, np.int32)
@@ -365,7 +365,7 @@ def test_scratch_memory_of_runs():
 
 
 def test_batches_of_runs(rng):
-    """Each row has runs of its own, or all rows the same keys or ends."""
+    """Each row has its own runs, or all rows share the keys or the ends."""
     rows, n, runs = 3, 3001, 6
     options = {"descending": False, "size": n}
     ends = np.stack([*ends_of_runs(rng, runs, n)][:rows])
@@ -387,7 +387,7 @@ def test_batches_of_runs(rng):
 
 @pytest.mark.parametrize("runs", [1, 2, 5, 8])
 def test_runs_as_one(rng, runs):
-    """Rounds until one run is left, with leaves that travel and others that are fetched."""
+    """Rounds until one run remains, with payload and with gathered leaves."""
     n, size = 700, 690
     rows = rng.normal(size=(n, 2)).astype(np.float16)
     for ends in ends_of_runs(rng, runs, size):
@@ -410,7 +410,7 @@ def test_derivatives_of_runs(rng):
 
 
 def test_broken_runs_stay_inside(rng):
-    """Ends in no order and out of range, keys in no order: what is there is 0 or some of the items."""
+    """Unsorted and invalid ends, unsorted keys: each result is 0 or one of the items."""
     for n in (100, LONG):
         keys = rng.integers(1, 100, n, dtype=np.uint32)
         ends = np.array([n - 3, -5, n // 2, 2_000_000_000, 3, n - 1, -2_000_000_000, n], np.int32)

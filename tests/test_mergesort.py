@@ -31,7 +31,7 @@ def order_of(keys, descending=False, count=None):
 
 
 def check(keys, name="mergesort", *, descending=False, count=None):
-    """Keys and the positions that they came from: stability shows in the positions."""
+    """Keys and their original positions, which show stability."""
     order = order_of(keys, descending, count)
     sorted_keys, indices = jitted(f"{name}_indices", descending=descending)(keys, count=count)
     same_bits(sorted_keys, keys[order])
@@ -78,7 +78,7 @@ def test_sizes_around_powers_of_two(rng, name, dtype):
 
 
 def with_equals(rng, keys):
-    """Zeros of both signs and NaNs of several bits, which are equal, or many of the greatest integer."""
+    """Zeros of both signs and NaNs of several bits, which are equal, or many copies of the largest integer."""
     if np.issubdtype(keys.dtype, np.integer):
         return np.where(rng.random(keys.size) < 0.3, np.iinfo(keys.dtype).max, keys)
     specials = np.array([0.0, -0.0, np.nan, -np.nan, np.inf, -np.inf], keys.dtype)
@@ -88,7 +88,7 @@ def with_equals(rng, keys):
 @pytest.mark.parametrize("dtype", long_but(["uint8", "float64"], ["uint8", "int32", "float32", "float64"]))
 @pytest.mark.parametrize("n", [1025, 4095, 4096, 4097, 8193, 16384, 16385, 65536, 65537, 2**18, 2**18 + 1])
 def test_sizes_around_cells_and_tiles(rng, dtype, n):
-    # Whole rows take kernels of their own, in which a whole length, not a count, decides the shape of the blocks.
+    # Whole rows have separate kernels, in which the whole length, not a count, decides the shape of the blocks.
     plain = rng.permutation(n).astype(dtype)
     for keys in (plain, with_equals(rng, plain)):
         for descending in (False, True):
@@ -190,7 +190,8 @@ def test_a_batch_of_nearly_sorted_rows(rng):
 
 def test_the_order_is_that_of_lax_sort(rng):
     keys = data.random_keys(rng, "float32", 1000)
-    # XLA's CPU code takes subnormals for zeros when it sorts, its GPU code does not; here their value counts.
+    # XLA's CPU code treats subnormals as zeros when it sorts, its GPU code does not; only their values are compared
+    # here.
     keys[np.abs(keys) < np.finfo(np.float32).tiny] = 0
     for name in SORTS:
         same_bits(getattr(mgpu, name)(keys), jax.lax.sort(jnp.asarray(keys), is_stable=True))
@@ -234,7 +235,7 @@ def test_batches(rng, n, name):
             same_bits(indices[b], order.astype(np.int32))
 
 
-# On CUDA, by what is worth it: ranks counted, blocks of 1024 or 4096 items a row, or rows that share tiles.
+# On CUDA, by size: ranks counted, blocks of 1024 or 4096 items per row, or rows that share tiles.
 @pytest.mark.parametrize("dtype", ["uint8", "int64"])
 @pytest.mark.parametrize(
     ("rows", "n"), [(1000, 33), (300, 1000), (270, 1001), (90, 3000), (70_000, 2), (40_000, 4), (20_000, 17)]
@@ -252,7 +253,7 @@ def test_many_short_rows(rng, rows, n, dtype):
     same_bits(indices, order)
 
 
-# As many rows as are too many to count ranks on CUDA: several of them share a block.
+# Too many rows to count ranks on CUDA: several rows share a block.
 @pytest.mark.parametrize(
     "case",
     long_but(

@@ -24,7 +24,7 @@ each_type = pytest.mark.parametrize(
 
 
 def draw(rng, dtypes, n):
-    """Columns of which many items are equal, or of any values."""
+    """Columns with many equal items, or any values."""
     few = [rng.choice(data.random_keys(rng, dtype, 4), n) for dtype in dtypes]
     return few if rng.integers(2) else [few[0], data.random_keys(rng, dtypes[1], n)]
 
@@ -34,7 +34,7 @@ def dealt(columns, counts, slots):
 
 
 def same_columns(got, counts, columns, order):
-    """The live items bit for bit, and 0 behind them."""
+    """The live items bit for bit, followed by zeros."""
     assert isinstance(got, tuple)
     for x, y in zip(got, columns, strict=True):
         oracle.same_bits(mesh.gather(x, counts), y[order])
@@ -89,7 +89,7 @@ def test_keys_alone(rng):
 
 
 def pairs(rng, dtypes, descending, devices=DEVICES):
-    """Two tables of columns in order, dealt out in every way."""
+    """Two tables of sorted columns, with each distribution over devices."""
     for a_counts, b_counts in zip(
         mesh.counts_of(rng, devices, SLOTS), rng.permutation(mesh.counts_of(rng, devices, OTHERS)), strict=True
     ):
@@ -123,7 +123,7 @@ def test_merges(rng, name):
 @each_type
 @pytest.mark.long
 def test_searches_and_joins(rng, name):
-    """As the columns are dealt out, and aligned."""
+    """Columns as they are distributed, and aligned."""
     dtypes, ascending = TYPES[name][0], (False, False)
     size = DEVICES * SLOTS * OTHERS
 
@@ -164,7 +164,7 @@ SETS = ("intersection", "union", "difference", "symmetric_difference")
 
 
 def check_sets(rng, run, dtypes, with_values, devices=DEVICES):
-    """Parts one after the other are what one device gives, with the fill value behind each."""
+    """The concatenated parts equal the result of one device, with the fill value after each part."""
     for a, b, a_rank, b_rank, given in pairs(rng, dtypes, (False, False), devices):
         ids = np.split(np.arange(len(a_rank) + len(b_rank), dtype=np.int32), [len(a_rank)])
         ids = [mesh.deal(x, counts, slots) for x, counts, slots in zip(ids, given[2:], (SLOTS, OTHERS), strict=True)]
@@ -188,7 +188,7 @@ FILL = 7
 
 
 def sets(with_values):
-    """All set operations of columns as they are dealt out, and aligned."""
+    """All set operations on columns as they are distributed, and aligned."""
 
     def call(a, b, a_count, b_count, a_ids, b_ids):
         named = {"a_count": a_count, "b_count": b_count, "axis_name": mesh.AXIS}
@@ -268,7 +268,7 @@ def test_runs(rng, name):
 
 @each_type
 def test_run_starts_and_distinct_keys(rng, name):
-    """A distinct key is on the device that has the first of its copies once all are sorted."""
+    """A distinct key is on the device with the first of its copies after a sort."""
     dtypes = TYPES[name][0]
     flags = {"return_index": True, "return_inverse": True, "return_counts": True}
 

@@ -27,7 +27,7 @@ def groups(keys, x, rows, count):
 
 
 def expected_of(members, x, operator):
-    """Of one group, whose members are these positions."""
+    """The result of one group, whose members are these positions."""
     part = x[members]
     match operator:
         case "median" | "mean":

@@ -18,7 +18,7 @@ from tests.test_scan import same
 pytestmark = pytest.mark.usefixtures("x64")
 
 SLOTS = 24
-# Results of a device: few, of which each device makes all, or so many that ids are sorted over the devices.
+# Results per device: few, of which each device computes all, or so many that ids are sorted over the devices.
 FORMS = {"few": 3, "many": 11}
 SHORT = {("add", "few"), ("argmax", "few"), ("add", "many"), ("argmin", "many"), ("mean", "many"), ("and", "many")}
 TYPES = {"add": "float16", "mul": "int32", "max": "bfloat16", "argmin": "float64", "argmax": "bool", "mean": "int8"}
@@ -29,7 +29,7 @@ def reduced(op, size):
 
 
 def ids_of(rng, total, size):
-    """Any, also outside of the results; one alone, so that all devices have a part of it; the last device's."""
+    """Random ids, also out of range; only one id, on all devices; the ids of the last device."""
     yield rng.integers(-2, size + 3, total)
     yield np.full(total, size // 2)
     yield rng.integers(size - 2, size, total)
@@ -49,7 +49,7 @@ def check(rng, call, op, dtype, devices, size, *trailing):
     [pytest.param(*case, marks=() if case in SHORT else pytest.mark.long) for case in itertools.product(NAMES, FORMS)],
 )
 def test_every_operator(rng, op, form):
-    """Rows of two columns, dealt out in every way."""
+    """Rows of two columns, with each distribution over devices."""
     dtype = TYPES.get(op, "float32" if takes(op, "float32") else "uint8")
     check(rng, mesh.by_vmap(reduced(op, FORMS[form])), op, dtype, 3, FORMS[form], 2)
 
@@ -73,7 +73,7 @@ def test_on_devices(rng, form):
 
 
 def test_a_pytree_without_counts(rng):
-    """An operator a leaf, ids of another type, and rows without elements."""
+    """One operator per leaf, ids of another type, and rows without elements."""
     x = {"a": rng.integers(0, 9, (2, SLOTS)), "b": rng.normal(size=(2, SLOTS, 0)).astype(np.float32)}
     ids = rng.integers(0, 8, (2, SLOTS), dtype=np.uint8)
     ops = {"a": "argmin", "b": "add"}
@@ -125,7 +125,7 @@ def test_derivatives(rng, form):
 
 
 def test_a_batch_within(rng):
-    """Columns as a batch, with ids of their own."""
+    """Columns as a batch, each with its own ids."""
     x, ids = rng.integers(0, 9, (2, SLOTS, 3)), rng.integers(0, 10, (2, SLOTS, 3))
 
     def call(x, ids):
@@ -141,7 +141,7 @@ def test_a_batch_within(rng):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_counts(rng, form):
-    """How often each id occurs, and what its items weigh; items between edges."""
+    """Counts of ids, weighted counts, and histograms."""
     devices, size = 3, FORMS[form]
     edges = np.array([-1, 0, 4, 4, 9], np.float32)
 

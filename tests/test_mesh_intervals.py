@@ -19,7 +19,7 @@ INTERVALS, ROWS, SIZE = 7, 12, 17
 
 
 def problems(rng, devices):
-    """Lengths of any intervals, of one that fills all, of none, of short ones, on all devices or on one."""
+    """Lengths of any intervals, of one that covers everything, of none, of short ones, on all devices or on one."""
     m, slots = devices * INTERVALS, devices * SIZE
     one, none, last = np.zeros((3, m), int)
     one[rng.integers(m)] = slots
@@ -29,7 +29,7 @@ def problems(rng, devices):
 
 
 def rows_of(starts, lengths):
-    """For each slot the interval that fills it, and the place in it."""
+    """For each slot its interval, and the position in it."""
     owner = np.repeat(np.arange(len(lengths)), lengths)
     return owner, starts[owner] + np.arange(lengths.sum()) - (np.cumsum(lengths) - lengths)[owner]
 
@@ -120,7 +120,7 @@ def test_intervals_on_devices(rng):
 
 @pytest.mark.long
 def test_derivatives(rng):
-    """The cotangent of a row goes to where the row came from, whichever device that is."""
+    """The cotangent of a row goes to the origin of the row, on any device."""
     offsets, total = np.array([[0, 5], [5, 6]], np.int32), np.full(2, 7, np.int32)
     starts, places = np.array([[1, 0], [3, 5]], np.int32), np.array([[1, 0], [6, 7]], np.int32)
 
@@ -141,7 +141,7 @@ def test_derivatives(rng):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_gradient_of_a_scatter(dtype):
-    """Narrow floats move as integers, and their cotangents as they are."""
+    """Narrow floats are moved as integers, and their cotangents as floats."""
     starts, offsets = np.array([[5, 0], [1, 9]], np.int32), np.array([[0, 2], [3, 7]], np.int32)
     weights = jnp.arange(1, 9, dtype=dtype).reshape(2, 4)
 

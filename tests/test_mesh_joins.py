@@ -18,7 +18,7 @@ from tests.test_mesh_pairs import OTHERS, SLOTS, problems
 pytestmark = pytest.mark.usefixtures("x64")
 
 KINDS = ("inner", "left", "right", "outer", "semi", "anti")
-# How many devices there are is nothing to a kind: all kinds over an odd number, and each once more over another.
+# Kinds do not depend on the number of devices: all kinds over an odd number, and each once more over another.
 KINDS_OVER = {1: ("inner", "outer"), 2: ("left", "anti"), 3: KINDS, 4: ("right", "semi"), 8: ("outer", "anti")}
 TYPES = {1: "int16", 2: "float32", 3: "float32", 4: "int8", 8: "int32"}
 
@@ -43,7 +43,7 @@ def rows_of(kind, a, b, *, null_equal=True):
 
 
 def check(got, expected, devices, size):
-    """Each device's share, and the first `size` rows of it."""
+    """Each device's share, and its first `size` rows."""
     counts = mesh.even(len(expected), devices)
     np.testing.assert_array_equal(got.count, counts)
     kept = np.minimum(counts, size)
@@ -113,7 +113,7 @@ def check_any_order(rng, call, devices, kinds, dtype, size, **options):
     [(3, ("outer",)), *(pytest.param(n, kinds, marks=pytest.mark.long) for n, kinds in KINDS_OVER.items())],
 )
 def test_any_order(rng, devices, kinds):
-    """Also where `size` is too small, and NaNs have no partners."""
+    """Also if `size` is too small; NaNs have no partners."""
     size = 40
     call = mesh.by_vmap(any_order(kinds, size, null_equal=False))
     check_any_order(rng, call, devices, kinds, TYPES[devices], size, null_equal=False)
@@ -191,7 +191,7 @@ def test_nothing_in_any_order(n_a, n_b, size):
 
 @pytest.mark.long
 def test_any_order_by_buckets(rng, monkeypatch):
-    """What a GPU does with long tables."""
+    """The method of a GPU for long tables."""
     monkeypatch.setattr(sort_strategy, "LONG_PERMUTATION", 1)
     monkeypatch.setattr(jax.lax, "platform_dependent", lambda *operands, cuda, default: cuda(*operands))
     kinds, size = ("left", "anti"), 90
@@ -244,7 +244,7 @@ def test_aligned_on_devices(rng):
 
 @pytest.mark.long
 def test_aligned_keys_on_one_device_each():
-    """No key has copies on two devices, so each joins what it has."""
+    """No key has copies on two devices, so each device joins its own rows."""
     a, b = np.array([[1, 2, 2], [5, 6, 9]]), np.array([[2, 2, 3], [5, 9, 9]])
 
     def call(a, b):
@@ -271,7 +271,7 @@ def test_sorted_keys_on_devices(rng):
 
 @pytest.mark.long
 def test_derivatives_of_columns(rng):
-    """The cotangent of each row of the join goes to the row of the table that it came from."""
+    """The cotangent of each row of the join goes to its row of the table."""
     a = np.array([[1, 2, 2], [2, 4, 5]])
     b = np.array([[2, 2], [5, 7]])
     x = rng.normal(size=(2, 3))

@@ -20,7 +20,7 @@ SETS = ("intersection", "union", "difference", "symmetric_difference")
 
 
 def problems(rng, devices, dtype):
-    """Pairs of sorted global arrays, dealt out in every way: any keys, few different ones, one, unlike ones."""
+    """Pairs of sorted global arrays, with each distribution: any keys, few different ones, one, disjoint ones."""
     kind = np.dtype(dtype)
     for a_counts, b_counts in zip(
         mesh.counts_of(rng, devices, SLOTS), rng.permutation(mesh.counts_of(rng, devices, OTHERS)), strict=True
@@ -117,7 +117,7 @@ def test_sets_on_devices(rng):
 
 
 def all_aligned(a, b, a_count, b_count, a_ids, b_ids):
-    """Both arrays aligned once, and every operation that then exchanges nothing."""
+    """Both arrays are aligned once, and then no operation exchanges items."""
     named = {"a_count": a_count, "b_count": b_count, "axis_name": mesh.AXIS}
     both = mgpu.align(a, b, {"x": a_ids}, b_ids, **named)
     named.update(aligned=True, a_count=both.a_count, b_count=both.b_count)
@@ -183,7 +183,7 @@ def test_aligned_on_devices(rng):
 
 
 def test_aligned_operations_exchange_nothing():
-    """Aligned once, an operation tells the devices a few numbers, and that is all."""
+    """After one alignment, an operation exchanges only a few numbers."""
     x, count = np.zeros((4, 64), np.float32), np.zeros(4, np.int32)
 
     def call(a, b, a_count, b_count):
@@ -202,7 +202,7 @@ def test_aligned_operations_exchange_nothing():
 
 
 def test_fewer_slots_than_an_aligned_set_has():
-    """A count that exceeds `size` tells what is missing; what fills the rest is the caller's."""
+    """A count that exceeds `size` reports missing results; the caller chooses the fill value."""
     a, b = np.array([[1, 1], [2, 3]]), np.array([[1, 3], [3, 4]])
 
     def call(a, b):

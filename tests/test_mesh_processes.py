@@ -21,7 +21,7 @@ SECONDS = 120  # of which two idle cores need 15
 
 @contextlib.contextmanager
 def free_port():
-    """A port that no one else gets: it stays bound here, and gRPC, which shares ports, may bind it too."""
+    """A free port: it stays bound here, and gRPC, which shares ports, may bind it too."""
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         held.bind(("127.0.0.1", 0))
@@ -29,7 +29,7 @@ def free_port():
 
 
 def wait(processes):
-    """Their exit statuses when all have ended, or one has failed and others may wait for it, or time is up."""
+    """Their exit statuses after all have ended, or one has failed and others may wait for it, or the time is up."""
     deadline = time.monotonic() + SECONDS
     while True:
         statuses = [process.poll() for process in processes]

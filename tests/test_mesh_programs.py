@@ -1,4 +1,4 @@
-"""What programs over a mesh axis hold: no gather of data, no array that grows with the devices, positions that fit."""
+"""Programs over a mesh axis: no gather of data, no array that grows with the number of devices, positions that fit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests import budgets, mesh
 
 SLOTS = 1 << 12
 KEYS = {"axis_name": mesh.AXIS}
-# Calls by the function that they are of: keys, indices, a count. Those of two operands have twice as many items.
+# Calls by their function: keys, indices, a count. Those of two operands have twice as many items.
 
 
 def ranges_of(i):
@@ -128,7 +128,7 @@ WITHOUT_EXCHANGE = {"ragged_all_to_all": IN_PLACE | EQUAL_PARTS, "all_to_all": I
 
 
 def traced(call, devices, slots=SLOTS, mesh_of_devices=None):
-    """The call on a mesh of so many devices, of which none need be there."""
+    """The call on a mesh of that many devices, which need not exist."""
     devices_mesh = mesh_of_devices or AbstractMesh((devices,), (mesh.AXIS,), axis_types=(AxisType.Auto,))
     spread = NamedSharding(devices_mesh, P(mesh.AXIS))
     shapes = ((devices, slots), np.float32), ((devices, slots), np.int32), ((devices,), np.int32)
@@ -150,7 +150,7 @@ def program_of(call, devices):
 
 
 def lines_of_a_device(text):
-    """The program without the lines of its main function that are about global arrays."""
+    """The program without those lines of its main function that are about global arrays."""
     main, *others = text.split("func.func")[1:]
     inside = [line for line in main.splitlines() if line.startswith(" " * 6) and "sdy." not in line]
     return [line for line in (*inside, *"".join(others).splitlines()) if "tensor<" in line]
@@ -161,7 +161,7 @@ def lines_of_a_device(text):
 )
 @pytest.mark.parametrize("name", [*ONE, *TWO])
 def test_no_data_is_gathered(name, devices, form):
-    """What is gathered are a few numbers a device, and no array is much larger than what a device holds."""
+    """Only a few numbers per device are gathered, and no array is much larger than a device's share."""
     text = program_of(ONE.get(name) or TWO[name], devices)
     lines = lines_of_a_device(text)
     held = SLOTS if name in ONE else 2 * SLOTS
@@ -171,7 +171,7 @@ def test_no_data_is_gathered(name, devices, form):
     assert (form in text) == (name not in WITHOUT_EXCHANGE[form])
 
 
-# The most equations of a program, and KB of text, where these are more than of others. Equations are those of the
+# The maximum number of equations of a program, and KB of text, if these exceed the usual. Equations include the
 # exchanges of all platforms.
 MOST_EQUATIONS, MOST_TEXT = 2000, 100
 LONG_PROGRAMS = {
@@ -195,15 +195,15 @@ LONG_PROGRAMS = {
 
 @pytest.mark.parametrize("name", [*ONE, *TWO])
 def test_programs_are_short(name):
-    """Those of four CPU devices. `python scripts/first_calls.py --devices 4` says how long they compile."""
+    """Programs of four CPU devices. `python scripts/first_calls.py --devices 4` prints their compile times."""
     made = traced(ONE.get(name) or TWO[name], 4)
     most, most_text = LONG_PROGRAMS.get(name, (MOST_EQUATIONS, MOST_TEXT))
     assert budgets.equations(made.jaxpr.jaxpr) <= most
     assert len(made.lower(lowering_platforms=("cpu",)).as_text()) <= most_text << 10
 
 
-# What a device needs for its operands, its results and in between, as a multiple of its operands: these, the results,
-# and what is received. Four devices take two rounds of merges, so that one more array lies between the two.
+# The memory that a device needs for its operands, its results and in between, as a multiple of its operands: operands,
+# results, and received items. Four devices take two rounds of merges, which need one more array.
 PLANS = {
     "sort": (lambda k, v: mgpu.sort(k, v, **KEYS), {2: 3.1, 4: 4.1}),
     "merge": (lambda k, v: mgpu.merge(k, v, **KEYS), {2: 3.1, 4: 3.1}),
@@ -213,7 +213,7 @@ PLANS = {
 @pytest.mark.parametrize("devices", [2, 4])
 @pytest.mark.parametrize("name", PLANS)
 def test_memory_that_is_planned(name, devices, monkeypatch):
-    """With the exchange of GPUs, which has its results in an array that it is given."""
+    """With the exchange of GPUs, which writes its results to a given array."""
     monkeypatch.setattr(exchange, "_gathered", exchange._ragged)
     monkeypatch.setattr(jax.lax, "ragged_all_to_all", lambda x, into, *sizes, axis_name: into)
     call, most = PLANS[name]
@@ -228,7 +228,7 @@ def test_memory_that_is_planned(name, devices, monkeypatch):
 
 @pytest.mark.skipif(not mgpu.has_cuda(), reason="the CUDA kernels are not built, so there is no CUDA lowering")
 def test_long_tables_are_joined_by_buckets():
-    """A device's own join of rows that have met takes the kernels that it takes without a mesh."""
+    """The local join of repartitioned rows uses the same kernels as without a mesh."""
     with warnings.catch_warnings(action="ignore"):
         call = traced(lambda k, i, c: mgpu.join(i, i, size=SLOTS, assume_sorted=False, **KEYS), 2, LONG_PERMUTATION)
         text = call.lower(lowering_platforms=("cuda",)).as_text()
@@ -238,7 +238,7 @@ def test_long_tables_are_joined_by_buckets():
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
 @pytest.mark.parametrize("name", [*ONE, *TWO])
 def test_other_axes_are_left_to_jax(name, kind):
-    """Where `shard_map` has the operation's axis alone."""
+    """With the operation's axis as the only one of `shard_map`."""
     both = AbstractMesh((4, 2), (mesh.AXIS, "other"), axis_types=(kind,) * 2)
     options = {"mesh": both, "in_specs": P(mesh.AXIS), "out_specs": P(mesh.AXIS), "axis_names": {mesh.AXIS}}
 
@@ -257,7 +257,7 @@ def test_other_axes_are_left_to_jax(name, kind):
 @pytest.mark.parametrize("wide", [False, True], ids=["x32", "x64"])
 @pytest.mark.parametrize("name", [*ONE, *TWO])
 def test_strict_promotion(name, wide):
-    """A setting of the caller's, under which JAX refuses to mix the types of arrays."""
+    """A setting of the caller, under which JAX refuses to mix the types of arrays."""
     with jax.enable_x64(wide), jax.numpy_dtype_promotion("strict"):
         traced(ONE.get(name) or TWO[name], 4, 64)
 
@@ -287,7 +287,7 @@ POSITIONS = {
 
 @pytest.mark.parametrize("name", POSITIONS)
 def test_more_items_than_int32_counts(name):
-    """Each of 16 devices has fewer than 2^31 items, and all together more."""
+    """Each of 16 devices has fewer than 2^31 items, but all together more."""
     call, slots = POSITIONS[name], 1 << 27
     with jax.enable_x64(True):
         results = jax.tree.leaves(traced(call, 16, slots).out_info)

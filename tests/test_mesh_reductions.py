@@ -60,7 +60,7 @@ def check(got, x, heads, op, counts):
 
 
 def problems(rng, devices, op, dtype):
-    """Global arrays with heads, dealt out in every way."""
+    """Global arrays with heads, with each distribution over devices."""
     for counts in mesh.counts_of(rng, devices, SLOTS):
         for m in (0, 1, 5, HEADS):
             total = int(counts.sum())
@@ -89,7 +89,7 @@ def test_every_operator_and_number_of_devices(rng, case):
 
 @pytest.mark.parametrize("dtype", long_but(["int8", "uint32", "bfloat16", "float64"], data.KEY_DTYPES))
 def test_every_type(rng, dtype):
-    """A sum and an extremum of each type; which of two devices has the first extremum."""
+    """A sum and an extremum of each type; on two devices the first extremum wins."""
 
     def call(x, count):
         named = {"count": count, "axis_name": mesh.AXIS}
@@ -164,7 +164,7 @@ def test_on_devices(rng, devices):
 
 
 def composed(a, b):
-    """The composition of two affine maps: associative, and it does not commute."""
+    """The composition of two affine maps: associative, but not commutative."""
     return {"scale": a["scale"] * b["scale"], "shift": a["shift"] * b["scale"] + b["shift"]}
 
 
@@ -178,7 +178,7 @@ def prefixes_of(x, firsts, reverse):
 @pytest.mark.parametrize("identity", (True, False), ids=["identity", "none"])
 @pytest.mark.long
 def test_functions(rng, identity):
-    """A function of two items, over devices of which some are empty."""
+    """A function of two items, over devices, some of which are empty."""
     devices = 3
     one = {"scale": np.int32(1), "shift": np.zeros(2, np.int32)} if identity else None
     forms = FORMS if identity else FORMS[:2]
@@ -291,7 +291,7 @@ def test_the_first_extremum_has_the_derivative():
 
 
 def test_results_are_the_same_on_all_devices():
-    """shard_map knows it: a reduction needs no axis in its out_specs."""
+    """shard_map knows that results are replicated: a reduction needs no axis in its out_specs."""
     call = functools.partial(mgpu.reduce, axis_name=mesh.AXIS)
     x = jnp.arange(8.0)
     reduced = jax.jit(jax.shard_map(call, mesh=mesh.mesh_of(2), in_specs=P(mesh.AXIS), out_specs=P()))

@@ -57,7 +57,7 @@ def check_every_sort(rng, call, devices, dtype):
 
 @pytest.fixture
 def few_items(monkeypatch):
-    """Parts of segments that are sorted alone, and longer ones, by few slots."""
+    """Parts of segments that are sorted separately, and longer ones, with few slots."""
     monkeypatch.setattr(segments, "FEW_ITEMS", 6)
 
 
@@ -73,7 +73,7 @@ def test_segmented_sorts_on_devices(rng):
 
 
 def test_only_segments_across_boundaries_travel(rng):
-    """What a device sends to another one is part of its first or its last segment."""
+    """A device sends only parts of its first or its last segment."""
     keys = rng.permutation(60).astype(np.int32)
     heads = np.array([0, 10, 15, 30, 38, 50])
     counts = np.full(3, 20, np.int32)
@@ -86,7 +86,7 @@ def test_only_segments_across_boundaries_travel(rng):
 
 
 def runs_of(keys, x, op):
-    """Runs of equal neighbours, and what their values give."""
+    """Runs of equal neighbours, and the results of their values."""
     ranks = oracle.rank(keys)
     heads = np.flatnonzero(np.append(True, ranks[1:] != ranks[:-1])[: len(keys)])
     return heads, oracle.segmented_reduce(x, heads, op)
@@ -153,7 +153,7 @@ def test_derivatives(rng):
 
 
 def segments_of(rng, devices):
-    """Live counts, how many items they are, global heads, and each device's own of these."""
+    """Live counts, their sum, global heads, and each device's own heads."""
     for counts in mesh.counts_of(rng, devices, SLOTS):
         for heads in heads_of(rng, counts):
             yield counts, int(counts.sum()), heads, mesh.deal_heads(heads, counts, SLOTS, 3 * SLOTS)[0]
@@ -169,7 +169,7 @@ def ids_and_softmaxes(x, rows, heads, count):
 
 
 def softmax_of(x, heads):
-    """Of the segments of a global array, in float64."""
+    """The softmax of the segments of a global array, in float64."""
     parts = np.split(x.astype(np.float64), heads)
     return np.concatenate([np.exp(part) / np.exp(part).sum(0, keepdims=True) for part in parts])
 
@@ -266,7 +266,7 @@ def every_rank(keys, other, heads, count):
 
 
 def ranks_of(keys, heads, form, descending=False):
-    """By plain Python, of the segments of the global array."""
+    """Ranks in plain Python, of the segments of the global array."""
     ranks = oracle.column_ranks([keys], descending) if not isinstance(keys, list) else keys[0]
     found = np.zeros(len(ranks))
     for begin, end in oracle.segment_bounds(len(ranks), heads):
@@ -305,7 +305,7 @@ def test_rank_on_devices(rng):
 
 
 def test_lists_of_no_heads(rng):
-    """Of no length: all items are one segment, and no segment is numbered."""
+    """Heads of length 0: all items are one segment, and no segment is numbered."""
     counts, none = np.array([5, 0, 6], np.int32), np.zeros((3, 0), np.int32)
     x = rng.normal(size=11).astype(np.float32)
     for run in (mesh.by_vmap, lambda function: mesh.by_devices(function, 3)):

@@ -18,7 +18,7 @@ TYPES = {1: "int16", 2: "float64", 3: "float32", 4: "uint8", 8: "int32"}
 
 
 def problems(rng, devices, dtype):
-    """Global keys dealt out in every way: any, few different ones, one, in order."""
+    """Global keys with each distribution: any, few different ones, one, sorted."""
     kind = np.dtype(dtype)
     for counts in mesh.counts_of(rng, devices, SLOTS):
         total = int(counts.sum())
@@ -142,7 +142,7 @@ def test_distinct_on_devices(rng):
 
 
 def test_the_best_are_the_same_on_all_devices():
-    """shard_map knows it: out_specs need no axis. Derivatives go to the items that are taken."""
+    """shard_map knows that results are replicated: out_specs need no axis. Derivatives go to the selected items."""
     x = np.array([3.0, 9.0, 1.0, 7.0])
 
     def call(x):

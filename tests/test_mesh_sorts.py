@@ -21,7 +21,7 @@ MERGED = {1: "uint16", 2: "int8", 3: "float64", 4: "uint32", 8: "float16"}
 
 
 def arrays(rng, dtype, total):
-    """Keys of all kinds: any, few different ones, one only, in order and in the reverse order, on few devices."""
+    """Keys of all kinds: any, few different ones, one only, sorted and reversed, on few devices."""
     keys = data.random_keys(rng, dtype, total)
     kind = jnp.dtype(dtype)
     yield keys
@@ -33,7 +33,7 @@ def arrays(rng, dtype, total):
 
 
 def filled(total, devices, slots):
-    """Counts of devices that are filled from the first one on."""
+    """Counts that fill devices from the first one on."""
     return np.clip(total - slots * np.arange(devices), 0, slots).astype(np.int32)
 
 
@@ -88,7 +88,7 @@ def test_sorts_on_devices(rng, devices):
 
 
 def test_without_counts(rng):
-    """Every device is full, before and after: no count is given, and none returned."""
+    """Every device is full, before and after: without a count in or out."""
     keys = rng.integers(0, 9, (3, SLOTS)).astype(np.int32)
     rows = rng.normal(size=(3, SLOTS, 2)).astype(np.float16)
     random = jax.random.split(jax.random.key(3), (3, SLOTS))
@@ -178,7 +178,7 @@ def test_merges_descending_with_rows(rng):
 
 
 def ragged_all_to_all(operand, into, starts, sizes, places, received, *, axis_name):
-    """What jax.lax.ragged_all_to_all says it does, which does not compile for CPU devices."""
+    """jax.lax.ragged_all_to_all by its documentation, as it does not compile for CPU devices."""
     devices, me = jax.lax.axis_size(axis_name), jax.lax.axis_index(axis_name)
     updates = sizes.shape[0] // devices
     everything = jax.lax.all_gather(operand, axis_name)
@@ -214,7 +214,7 @@ def test_forms_of_the_exchange(rng, form, monkeypatch):
 )
 @pytest.mark.long
 def test_runs_are_merged_in_pairs(rng, devices, form, dtype, monkeypatch):
-    """Where they lie, however long each is."""
+    """Runs are merged in place, whatever their lengths."""
     use(monkeypatch, form)
     monkeypatch.setattr(sorts, "FEW_KEYS", 0)
     check_every_sort(rng, mesh.by_vmap(every_sort), dtype, devices)
@@ -228,7 +228,7 @@ def test_runs_on_devices(rng, dtype, monkeypatch):
 
 
 def every_wide_sort(keys, values, count):
-    """Values that travel by their indices."""
+    """Values that are sorted by their indices."""
     up, rows, n = mgpu.mergesort(keys, {"ids": values, "rows": values[:, None] + 1.0}, count=count, axis_name=mesh.AXIS)
     down, *rest = every_sort(keys, values, count)[1]
     return (up, rows["ids"] + (rows["rows"][:, 0] != rows["ids"] + 1), n), (down, *rest)
@@ -272,7 +272,7 @@ def test_derivatives(rng, form, monkeypatch):
 
 @pytest.mark.long
 def test_a_batch_within(rng):
-    """Rows, each sorted over the axis, with counts of its own."""
+    """Rows, each sorted over the axis, with its own counts."""
     keys = rng.integers(0, 9, (2, 3, SLOTS)).astype(np.int32)
     counts = rng.integers(0, SLOTS + 1, (2, 3)).astype(np.int32)
 

@@ -34,7 +34,7 @@ from tests.transformed import (
 @pytest.mark.parametrize("axis_type", AXIS_TYPES)
 @every_kernel
 def test_sharded_batches_stay_where_they_are(example, rng, devices, axis_type, rank):
-    """Batch axes sharded over the mesh: each device does its own rows and nothing is gathered."""
+    """Batch axes sharded over the mesh: each device computes its own rows and nothing is gathered."""
     mesh = mesh_of(devices, axis_type)
     spec = P(("x", "y")) if rank == 1 else P("x", "y")
     arguments = batch_of(example, rng, 8)
@@ -105,7 +105,7 @@ ROWS_WITHOUT_ELEMENTS = {
 @pytest.mark.parametrize("is_shared", [False, True], ids=["own", "shared"])
 @pytest.mark.parametrize("name", ROWS_WITHOUT_ELEMENTS)
 def test_derivatives_of_rows_without_elements_under_shard_map(name, is_shared, devices):
-    """Their shapes, and what varies over the mesh."""
+    """The results' shapes and varying axes."""
     mesh, spread = mesh_of(devices, AxisType.Auto), P(("x", "y"))
     keys, x = jnp.arange(6.0 * DEVICES).reshape(DEVICES, 6), jnp.zeros((DEVICES, 6, 0))
     heads = jnp.tile(jnp.array([0, 3]), (DEVICES, 1))
@@ -122,7 +122,7 @@ def test_derivatives_of_rows_without_elements_under_shard_map(name, is_shared, d
 
 @differentiable_cases(KERNELS)
 def test_gradient_of_a_replicated_argument_under_shard_map(example, rng, devices):
-    """Each differentiable argument in turn serves all devices: its gradient is the sum over them."""
+    """All devices share each differentiable argument in turn: its gradient is the sum over them."""
     mesh = mesh_of(devices, AxisType.Auto)
     loss = loss_of(example)
     arguments = batch_of(example, rng, DEVICES)
@@ -190,7 +190,7 @@ def test_functions_on_an_explicit_mesh(call, devices):
 
 @pytest.mark.parametrize("call", FUNCTION_CALLS.values(), ids=FUNCTION_CALLS)
 def test_functions_of_nothing_under_shard_map(call, devices):
-    """Their results vary over the mesh as others do, so that cotangents that vary fit them."""
+    """Their results vary over the mesh like others, so that varying cotangents fit them."""
     mesh = mesh_of(devices, AxisType.Auto)
     spec = P(("x", "y"))
     heads = np.zeros(2, np.int32)
@@ -226,7 +226,7 @@ def test_linear_transpose_on_an_explicit_mesh(call, lengths, devices):
 
 
 def test_gradients_of_gathered_intervals_under_shard_map(devices):
-    """They choose by whether intervals overlap, which within a batch is a selection."""
+    """They branch on overlapping intervals; within a batch, that is a selection."""
     mesh = mesh_of(devices, AxisType.Auto)
     x = np.arange(4 * 8, dtype=np.float32).reshape(4, 8)
     starts = np.array([[0, 1], [0, 4], [3, 3], [6, 0]], np.int32)

@@ -1,7 +1,7 @@
-"""Mistakes that are easily made: each is an error that names operation, argument, what was expected and what was given.
+"""Common mistakes: each is an error that names operation, argument, the expectation and the given value.
 
-Shapes, types and what the host knows are told at once; values that only a device knows, under `mgpu.checks()`. Where a
-function does what was meant, the message names it.
+Shapes, types and host values are checked at once; values on a device, under `mgpu.checks()`. If another function does
+what was meant, the message names it.
 """
 
 from __future__ import annotations
@@ -449,7 +449,7 @@ UNDER_CHECKS = {
 
 
 def error_of(call):
-    """The error's first line, less the name of the program, which newer JAX adds."""
+    """The error's first line, without the program's name, which newer JAX adds."""
     with pytest.raises(Exception, match=r"expected|Cannot determine") as caught:
         jax.block_until_ready(call())
     return str(caught.value).splitlines()[0].removeprefix("INVALID_ARGUMENT: ").split(" [executable_name=")[0]

@@ -1,4 +1,4 @@
-"""What is moved keeps its bits, narrow floats' NaNs above all, and has derivatives: float8 rows, random keys, padding.
+"""Moved items keep their bits, also NaNs of narrow floats, and have derivatives: float8, random keys, padding.
 
 XLA's CPU code takes floats of less than 32 bits through float32 where it repeats them or selects among them, and a
 signalling NaN comes back quiet. Its optimizations decide where, so these tests compile with them. Its emitters decide
@@ -60,7 +60,7 @@ def test_first_items_of_groups(dtype):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_few_keys_that_serve_an_outer_batch(dtype):
-    """So few that XLA would repeat them, as floats, in a loop of vectors."""
+    """So few items that XLA would repeat them, as floats, in a vectorized loop."""
     x = every_pattern(dtype)
     b = x[np.isnan(x.astype(np.float32))][:60]
     a = np.zeros((2, 1, 4), b.dtype)
@@ -70,7 +70,7 @@ def test_few_keys_that_serve_an_outer_batch(dtype):
 
 @pytest.mark.parametrize("dtype", NARROW)
 def test_constant_rows_that_serve_a_batch_over_a_mesh(dtype):
-    """All operands of a call that XLA splits have the batch axes: those without are repeated."""
+    """All operands of a call that XLA splits have the batch axes: others are repeated."""
     x = every_pattern(dtype)
     x = x[np.isnan(x.astype(np.float32))][:60]
     mesh = jax.make_mesh((jax.device_count(),), ("x",), axis_types=(AxisType.Auto,))
@@ -142,7 +142,7 @@ def test_rows_of_columns_of_joins(dtype):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_subnormal_keys_that_serve_a_batch(dtype):
-    """CPUs with instructions for bfloat16 make zeros of subnormal numbers where floats are converted."""
+    """CPUs with instructions for bfloat16 turn subnormal numbers to zero when they convert floats."""
     keys = np.tile(np.array([0, 1], "uint16"), 16).view(jnp.dtype(dtype))
     heads = np.stack([np.arange(0, 32, 2, np.int8)] * 2)
     ranks = jax.jit(lambda keys, heads: jax.vmap(lambda heads: mgpu.rank(keys, heads, "dense"))(heads))
@@ -268,7 +268,7 @@ def test_padding_of_sorted_search():
 
 @pytest.mark.parametrize("dtype", NARROW)
 def test_values_looked_up_in_a_batch(dtype):
-    """Each row of the batch takes another way: one of keys that lie close together, one of keys far apart."""
+    """Each row of the batch takes another branch: one of keys close together, one of keys far apart."""
     x = every_pattern(dtype)[:300]
     places = np.arange(len(x), dtype=np.int32)
     keys = np.stack([places, places * 7_000_000])

@@ -15,7 +15,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 
 @pytest.fixture
 def clone(tmp_path):
-    """What builds and tests take of the sources."""
+    """The sources that builds and tests need."""
     for name in ("jax_mgpu", "ffi", "cmake", "tests", "docs"):
         left_out = shutil.ignore_patterns("*.so", "__pycache__", "images", "notes")
         shutil.copytree(ROOT / name, tmp_path / name, ignore=left_out)

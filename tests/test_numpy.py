@@ -18,7 +18,7 @@ import jax_mgpu.numpy as mnp
 import jax_mgpu.ops
 from tests import dropin
 
-# A call of these compiles two sorts and more.
+# Each of these calls compiles at least two sorts.
 FEW_CASES = {"intersect1d", "setdiff1d", "setxor1d", "union1d", "unique", "unique_counts", "unique_values"}
 
 
@@ -50,7 +50,7 @@ def test_drawn_calls_are_like_those_of_jax(name):
 
 
 def shown_by_examples(documented, numpy):
-    """What the examples in a docstring of JAX print, with this module as jnp."""
+    """The output of the examples in a JAX docstring, with this module as jnp."""
     namespace, shown = {"jax": jax, "jnp": numpy, "np": np}, io.StringIO()
     with contextlib.redirect_stdout(shown):
         for example in doctest.DocTestParser().get_examples(documented.__doc__):
@@ -142,7 +142,7 @@ DERIVED = {
 
 @pytest.mark.parametrize("name", DERIVED)
 def test_derivatives_are_those_of_jax(name):
-    """Forward, backward, and backward of a batch."""
+    """Forward, reverse, and reverse mode of a batch."""
     call = DERIVED[name]
 
     def derivatives(module):
@@ -185,7 +185,7 @@ TWO_ARRAYS = {"compress", "extract", "intersect1d", "isin", "searchsorted", "set
 
 @pytest.mark.parametrize("name", dropin.NUMPY)
 def test_lists_are_refused_or_taken_as_jax_does(name):
-    """Of arrays, of numbers, and a number by itself; as the first argument and as the last."""
+    """Arrays, numbers, and only one number; as the first and as the last argument."""
     x = jnp.asarray(INTEGERS[:300])
     others = [x] if name in TWO_ARRAYS else [SECOND[name]] if name in SECOND and name != "bincount" else []
     ours, theirs = dropin.pair(name)
@@ -203,7 +203,7 @@ def test_without_jit():
 
 @pytest.mark.parametrize("kind", [jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit])
 def test_on_a_mesh(kind):
-    """Within shard_map kernels run; what is laid out over Explicit axes is left to JAX."""
+    """Within shard_map kernels run; arrays over Explicit axes are left to JAX."""
     mesh, spec = jax.make_mesh((2,), ("x",), axis_types=(kind,)), jax.sharding.PartitionSpec("x")
     x = jax.device_put(ROWS, jax.sharding.NamedSharding(mesh, spec))
 

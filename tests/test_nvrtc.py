@@ -1,4 +1,4 @@
-"""Every kernel header compiles as it is by NVRTC, which has no host compiler and no headers: no GPU is needed."""
+"""Every kernel header compiles unchanged by NVRTC, which has no host compiler and no headers: no GPU is needed."""
 
 import ctypes
 import functools
@@ -30,7 +30,7 @@ DIGITS = [f"mgpu::cuda::sorting::DigitProblem<{ORDER}, uint32_t, uint32_t, {list
 FEW = f"mgpu::cuda::sorting::RowProblem<{ORDER}, mgpu::NoPayload, mgpu::kFewItemsShape>"
 PACKED = f"mgpu::cuda::sorting::PackedProblem<{ORDER}, mgpu::NoPayload, mgpu::kFewItemsShape>"
 
-# What a kernel's template gets, by the declarations of its parameters.
+# The arguments of a kernel's template, by the declarations of its parameters.
 ARGUMENTS = {
     "typename Index": "int32_t",
     "typename Operator": OPERATOR,
@@ -158,7 +158,7 @@ def base(kernel: str) -> str:
 
 
 def kernels_of(header: str) -> list[str]:
-    """A header's kernels, as they are to be compiled."""
+    """A header's kernels with the template arguments to compile."""
     source = (FFI / header).read_text(encoding="utf-8")
     found = KERNEL.findall(source)
     assert source.count("__global__") == len(found), header
@@ -190,7 +190,7 @@ def nvrtc() -> ctypes.CDLL:
     installed = [folder for root in packages for folder in sorted(root.glob("cu*/lib"))]
     for folder in [pathlib.Path(given)] if given else installed:
         for library in sorted(folder.glob("libnvrtc.so*")):
-            # NVRTC looks for its builtins on the system's path alone.
+            # NVRTC looks for its builtins only on the system's path.
             for builtins in library.parent.glob("libnvrtc-builtins.so*"):
                 ctypes.CDLL(str(builtins), mode=ctypes.RTLD_GLOBAL)
             return ctypes.CDLL(str(library))
@@ -209,7 +209,7 @@ def known_architectures() -> list[int]:
 
 
 def compile_log(source: str, expressions: list[str], architecture: int) -> str:
-    """What NVRTC has to say; nothing where all is well."""
+    """NVRTC's messages; empty on success."""
     library = nvrtc()
     assert architecture in known_architectures()
     program = ctypes.c_void_p()
@@ -234,7 +234,7 @@ def compile_log(source: str, expressions: list[str], architecture: int) -> str:
 
 
 def test_special_kernels_are_there() -> None:
-    """What a special template is of, in the header that it is listed for or in one that this one includes."""
+    """The kernel of a special template, in its header or in one that this one includes."""
     assert set(SPECIAL) <= set(HEADERS)
     names = {name for header in HEADERS for _, name in KERNEL.findall((FFI / header).read_text(encoding="utf-8"))}
     assert {base(kernel).rpartition("::")[2] for kernels in SPECIAL.values() for kernel in kernels} <= names
@@ -242,7 +242,7 @@ def test_special_kernels_are_there() -> None:
 
 @pytest.mark.parametrize("header", HEADERS)
 def test_header_compiles(header: str) -> None:
-    """Alone, for architectures before, at and after that of the copy engine."""
+    """Each compiles separately, for architectures before, at and after that of the copy engine."""
     expressions = [f"mgpu::cuda::{kernel}" for kernel in kernels_of(header)]
     for architecture in known_architectures():
         source = f'#include "{header}"\n#include "algorithm/key_order.h"\n#include "algorithm/operators.h"\n'
@@ -282,7 +282,7 @@ MAPPED = {
 
 
 def source_of(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The source of a function that its kernels are compiled of."""
+    """The source that a function's kernels are compiled from."""
     if name in FUNCTIONS:
         item, function = FUNCTIONS[name]
         return host_functions.cpp(host_functions.operator(function, item).data)

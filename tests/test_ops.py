@@ -1,4 +1,4 @@
-"""`jax_mgpu.ops` against `jax.ops`, and against what jraph says of its own."""
+"""`jax_mgpu.ops` compared with `jax.ops`, and with jraph's documentation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_drawn_calls_are_like_those_of_jax(name):
 
 @pytest.mark.parametrize("name", dropin.OPS)
 def test_rows_are_combined_by_kernels(name):
-    """Ids below zero and past the end are dropped, and empty segments have what JAX gives them."""
+    """Ids below zero and past the end are dropped, and empty segments have JAX's values."""
     ours, theirs = dropin.pair(name)
     x = np.random.default_rng(1).standard_normal((90, 3)).astype(np.float32)
     ids = np.random.default_rng(2).integers(-3, 12, 90).astype(np.int32)
@@ -48,7 +48,7 @@ def test_statistics_are_those_of_jraph(everywhere):
 
 
 def test_ids_of_any_kind_find_their_segment():
-    """An index below zero counts from the end and one past it is the last, as `means[ids]` has it."""
+    """A negative index counts from the end and one past the end is the last, as in `means[ids]`."""
     ids = np.array([-1, 0, 2, 9])
     for kind in ("int32", "int8", "uint8"):
         given = ids.astype(kind)

@@ -1,4 +1,4 @@
-"""What runs for 100,000 drawn problems of all operations is what tests/plans/choices.txt remembers."""
+"""The plans of 100,000 drawn problems of all operations are those recorded in tests/plans/choices.txt."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_plans_of_one_row_by_its_length() -> None:
 
 
 def test_the_cpu_includes_no_plans() -> None:
-    """Its functions see calls as operands.h has them, without the shapes and the scratch memory of CUDA."""
+    """Its functions see calls as in operands.h, without the shapes and the scratch memory of CUDA."""
     ffi = pathlib.Path(__file__).parent.parent / "ffi"
 
     def included(file: str, seen: set[str]) -> set[str]:

@@ -1,4 +1,4 @@
-"""What a program holds does not grow with its operands: no constant of many items, and none that XLA makes of them."""
+"""The size of a program does not depend on its operands: it has no large constant, nor does XLA fold one."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def expect_short_text(text, most):
     assert len(text) <= most
 
 
-# The most equations of a program, however it is transformed, and KB of text, where these are more than of others.
-# The statistics are three operators. Tables of `interval_reduce` have a level for each doubling, not yet a loop.
+# The maximum number of equations of a program under any transformation, and KB of text, if these exceed the usual. The
+# statistics are three operators. Tables of `interval_reduce` have one level per doubling, not yet a loop.
 MOST_EQUATIONS = 170
 LONG_PROGRAMS = {
     "interval_reduce": (2900, 256),
@@ -49,7 +49,7 @@ LONG_PROGRAMS = {
 
 @pytest.mark.parametrize("name", budgets.SIZED)
 def test_programs_are_short(name):
-    """Of few items and of many, mapped and derived: no constant of many items, and no more equations for them."""
+    """With few and many items, mapped and differentiated: no large constant, and no more equations."""
     most_equations, most_kilobytes = LONG_PROGRAMS.get(name, (MOST_EQUATIONS, MOST_TEXT >> 10))
     for n in (N, ITEMS // N * N):
         programs = budgets.programs(budgets.SIZED[name], n)
@@ -84,7 +84,7 @@ NOTHING = {affine: (1.0, 0.0)}
 @pytest.mark.parametrize("op", ["mul", "max", "logsumexp", affine], ids=lambda op: getattr(op, "__name__", op))
 @pytest.mark.parametrize("name", SCANS)
 def test_gradients_of_scans_are_short(name, op):
-    """Whatever the number of items: a loop over blocks does not grow with it."""
+    """For any number of items: the size of a loop over blocks does not depend on it."""
 
     def loss(x):
         return sum(leaf.sum() for leaf in jax.tree.leaves(SCANS[name]((x, x) if callable(op) else x, op)))
@@ -111,7 +111,7 @@ OF_CONSTANT_HEADS = {
 
 @pytest.mark.parametrize("name", OF_CONSTANT_HEADS)
 def test_xla_evaluates_nothing_of_constant_heads(name):
-    """It would take seconds of compiling for millions of items."""
+    """That would take seconds of compilation for millions of items."""
     x = jax.ShapeDtypeStruct((FEW_ITEMS,), np.float32)
     text = jax.jit(jax.grad(OF_CONSTANT_HEADS[name])).lower(x).compile().as_text()
     made = {line.split(" = ")[1].split("{")[0] for line in text.splitlines() if " constant({" in line}

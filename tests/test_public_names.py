@@ -51,7 +51,7 @@ def test_the_page_on_architecture_has_the_ways_of_now():
 
 
 def test_results_with_a_count_are_named():
-    """Each tuple that ends in a count has names for all that it holds."""
+    """Each tuple that ends in a count names all of its fields."""
     x, heads = np.array([3, 3, 1, 4]), np.array([0, 1])
     for result in (
         mgpu.reduce_by_key(x, x, size=3),
@@ -66,7 +66,7 @@ def test_results_with_a_count_are_named():
 
 
 def test_modules_of_one_name_with_a_function_do_not_hide_it():
-    """`jax_mgpu.merge` is the function and no module, however the family's module was imported before."""
+    """`jax_mgpu.merge` is the function and not the module, even if the family's module was imported before."""
     code = """
 import importlib.util, jax_mgpu._src.ops.merge, jax_mgpu
 assert callable(jax_mgpu.merge)

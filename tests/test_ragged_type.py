@@ -1,4 +1,4 @@
-"""Ragged against lists of rows, through every transformation; and the experts composed of it."""
+"""Ragged compared with lists of rows, through every transformation; and a mixture of experts made from it."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_rows_of_ids_ranges_and_segments(ragged):
 
 
 def with_gaps():
-    """The same rows, with other items before, between and behind them."""
+    """The same rows, with other items before, between and after them."""
     return mgpu.Ragged.from_ranges(np.float32([9, 3, 1, 3, 9, 9, 2, 5, 4, 9]), [1, 5, 6, 8], [4, 5, 8, 9])
 
 
@@ -246,7 +246,7 @@ def test_one_row_and_iteration(ragged):
 
 
 def test_a_ragged_is_no_array(ragged):
-    """One error, which says what to do."""
+    """One error, which tells the user what to do."""
     for call in (
         np.asarray,
         jnp.asarray,
@@ -377,7 +377,7 @@ def test_rows_taken_and_items_selected(ragged):
 
 
 def program(r):
-    """What uses most of it: rows scaled, sorted, summed up."""
+    """A function that uses most of it: rows are scaled, sorted, summed up."""
     scaled = (r - r.reduce("max")).softmax() * r
     return scaled.sort(), scaled.reduce()
 

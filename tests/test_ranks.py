@@ -89,7 +89,7 @@ def test_top_k(rng, dtype):
             assert int(found) == len(order)
 
 
-# Rows that a task takes together, rows of their own, and rows in parts, of which each gives its best.
+# Rows that share a task, rows with one task each, and rows in parts, each with its own best items.
 @pytest.mark.parametrize(("rows", "n"), [(300, 40), (5, 3000), (2, 2**16), (1, 2**16 + 1), (2, 200_001)])
 @pytest.mark.parametrize(
     "dtype", long_but(["uint8", "bfloat16", "float64"], ["uint8", "float32", "bfloat16", "int64", "float64"])
@@ -125,7 +125,7 @@ def keys_of_kind(rng, dtype, kind, *shape):
 
 
 def top_k_sample(n, itemsize):
-    """Where CUDA's kernels of top_k sample a row of n items: two vectors of 16 bytes somewhere in each stretch."""
+    """Where CUDA's kernels of top_k sample a row of n items: two vectors of 16 bytes in each stretch."""
     pair = 32 // itemsize
     places = []
     for sample in (512, 1024, 2048, 4096):  # by the threads of a block, and whether blocks share the row
@@ -153,8 +153,8 @@ def test_top_k_at_the_edges_of_tiles(rng, dtype, kind):
             same_bits(best.indices, order.astype(np.int32))
 
 
-# On CUDA one, two and three levels of blocks; many rows; the largest k of its kernels, and one that it sorts for. An
-# item's place decides among equals: "ascending" has few values.
+# On CUDA one, two and three levels of blocks; many rows; the largest k of its kernels, and one that it sorts for.
+# Positions decide among equal items: "ascending" has few values.
 @pytest.mark.parametrize("kind", long_but(["random", "ascending"], ["random", "ascending", "descending", "sampled"]))
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_top_k_of_many_parts(rng, dtype, rows, n, k, kind):
 
 @pytest.mark.parametrize("n", [0, 1, 2048, 2049, 100_000, 2**20])
 def test_top_k_of_no_items(n):
-    """Rows in parts too, which give nothing to those that take what parts have kept."""
+    """Rows in parts of which some keep no items, so that later levels get none."""
 
     def call(x):
         return jax.vmap(lambda x: mgpu.top_k(x, 0))(x)
@@ -192,7 +192,7 @@ def test_top_k_of_no_items(n):
     same_bits(best.count, np.zeros(2, np.int32))
 
 
-# Lengths round the edges of all shapes of CUDA's kernel for short rows, and the first one that is too long for it.
+# Lengths around the limits of all shapes of CUDA's kernel for short rows, and the first one beyond.
 SHORT_ROWS = [0, 1, 2, *(edge + d for edge in (8, 32, 64, 256, 512, 1024, 2048) for d in (-1, 0, 1))]
 
 
@@ -234,7 +234,7 @@ def test_top_k_of_short_rows(rng, dtype):
 
 
 def test_a_sort_in_the_place_of_a_selection_agrees(rng):
-    """Where a sort takes less time, CUDA sorts."""
+    """CUDA sorts if a sort takes less time."""
     x = data.random_keys(rng, "float32", 3, 500)
     counts = np.array([[500], [44], [3]], np.int32)
     fallback = jax.jit(jax.vmap(lambda *operands: REGISTRY["top_k"].fallback(*operands, k=50, largest=1)))
@@ -311,8 +311,8 @@ LONG_ROWS = [("float32", kind) for kind in ("random", "equal", "few", "half", "d
 LONG_ROWS += [(dtype, kind) for dtype in ("float64", "uint8", "bfloat16") for kind in ("random", "half")]
 
 
-# From 2^24 items on, CUDA's kernels look for a rank in the interval that a sample tells. Most items of "half" are equal
-# to its ends; it misses the rank where "misled".
+# From 2^24 items on, CUDA's kernels look for a rank in an interval found by sampling. Most items of "half" equal its
+# ends; for "misled" the interval misses the rank.
 @pytest.mark.parametrize("case", long_but([("float32", "misled")], LONG_ROWS), ids=str)
 def test_quantiles_of_long_rows(rng, case):
     dtype, kind = case
@@ -342,7 +342,7 @@ def test_quantiles_of_long_rows(rng, case):
 
 @pytest.mark.long
 def test_quantiles_of_a_batch(rng):
-    """Of rows of their own, and of one array for all."""
+    """Ranks of each row, and shared by all rows."""
     x, q = rng.normal(size=(5, 20_000)), rng.random((5, 2))
     expected = [np.quantile(row, at) for row, at in zip(x, q, strict=True)]
     np.testing.assert_allclose(jax.vmap(mgpu.quantile)(x, q), expected, rtol=1e-9)
@@ -419,7 +419,7 @@ def test_old_names_warn_once(old, new):
 
 @pytest.mark.parametrize("method", ["lower", "higher", "nearest", "midpoint"])
 def test_methods_of_quantiles(rng, method):
-    """As NumPy's, also where a rank lies half way between two."""
+    """Like NumPy's, also if a rank is half way between two."""
     q = np.array([0, 0.125, 0.25, 0.375, 0.5, 0.9, 1, np.nan])
     for n, dtype in ((1, "float32"), (5, "float32"), (9, "int16"), (12, "bfloat16"), (1000, "int32")):
         x = rng.integers(-50, 50, n).astype(jnp.dtype(dtype))
@@ -462,7 +462,7 @@ def test_ranks_of_long_segments_are_exact():
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_quantiles_rise_between_their_neighbours(rng, dtype):
-    """In order of q, also beside the multiples of 1 / 4096; equal neighbours give what they are."""
+    """Ascending in q, also near the multiples of 1 / 4096; equal neighbours give their value."""
     dtype = jnp.dtype(dtype)
     wide = np.float64 if dtype == np.float64 else np.float32
     edges = (np.arange(0, 4097, 17) / 4096).astype(wide)
@@ -558,7 +558,7 @@ def test_bincount(rng, dtype):
 
 @pytest.mark.parametrize("length", [1, 2, 1000, 12_288, 12_289])
 def test_bincount_of_many(rng, length):
-    """Ids of all kinds and all the same, in as many bins as CUDA's kernels take, and more."""
+    """Ids of all kinds and all equal, in as many bins as CUDA's kernels support, and more."""
     n = 3 * max(data.tile_sizes("count_bins")) + 5
     ids = rng.integers(-1, length + 1, (3, n)).astype(np.int32)
     ids[1] = length - 1

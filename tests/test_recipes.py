@@ -1,4 +1,4 @@
-"""The functions of docs/recipes.md, as they stand there, against pandas and plain Python."""
+"""The functions of docs/recipes.md, as printed there, compared with pandas and plain Python."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_moving_sums(rng, recipes, n):
 
 
 def test_moving_sums_of_floats(rng, recipes):
-    """A window's sum knows nothing of the rows outside: large ones, infinities."""
+    """A window's sum does not depend on the rows outside: large ones, infinities."""
     moving_sums = jax.jit(recipes["moving_sums"])
     assert moving_sums(np.array([1e8, 1, 1, 1, 1], np.float32), np.array([0]), 2).tolist()[2:] == [2, 2, 2]
     x = (rng.random(300) * 10.0 ** rng.integers(-4, 5, 300)).astype(np.float32)
@@ -189,7 +189,7 @@ def test_sums_of_64_bits(rng, recipes):
 
 
 def graph(rng, nodes, edges):
-    """Heads of the edges of each node, and these."""
+    """Heads of the edges of each node, and the edges."""
     sources = np.sort(integers(rng, nodes, edges))
     return np.searchsorted(sources, np.arange(nodes)).astype(np.int32), sources
 
@@ -211,7 +211,7 @@ def test_edges_between(rng, recipes, n):
 
 
 def test_beam_search(rng, recipes):
-    """As many beams as there are beginnings miss nothing: all sequences, by their probability."""
+    """With as many beams as prefixes nothing is missed: all sequences, by their probability."""
     tokens, length = 3, 4
     table = np.log(rng.dirichlet(np.ones(tokens), (length, tokens))).astype(np.float32)
     search = jax.jit(lambda: recipes["beam_search"](lambda x, i: jnp.asarray(table)[i, x[:, i - 1]], 1, 27, length))

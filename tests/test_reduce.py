@@ -99,7 +99,7 @@ def test_segments_of_every_kind(rng, op):
 @pytest.mark.parametrize("dtype", ["int8", "float32", "int64"])
 @pytest.mark.parametrize("op", ["add", "argmax"])
 def test_long_segments(rng, op, dtype):
-    """Of CUDA tiles of 4,064 items and ends, those with at most eight ends go another way, by rows of a warp."""
+    """Of CUDA tiles of 4,064 items and ends, those with at most eight ends use another method, by rows of a warp."""
     n = 100_003
     x = items(rng, dtype, op, n)
     lengths = np.array([0, 1, 2, 127, 128, 129, 255, 256, 257, 511, 1000, 1023, 1024, 1025, 4063, 4064, 4065, 9000])
@@ -114,7 +114,7 @@ def test_long_segments(rng, op, dtype):
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize(("op", "dtype"), [("add", "int32"), ("argmax", "int8")])
 def test_few_segments_of_many_tiles(rng, op, dtype, rows, m):
-    """On CUDA, up to 16 ends a tile of 4,064 units say where tiles begin, unless a tile is one of many an end."""
+    """On CUDA, ends determine tiles of 4,064 units up to 16 ends per tile, unless one tile has many of them."""
     n = 300_001
     x = items(rng, dtype, op, rows, n)
     anywhere = rng.integers(0, n + 1, m)
@@ -142,7 +142,7 @@ def test_few_segments_of_many_tiles(rng, op, dtype, rows, m):
 @pytest.mark.parametrize("dtype", data.KEY_DTYPES)
 @pytest.mark.parametrize("op", OPERATORS)
 def test_short_segments(rng, op, dtype):
-    # The CPU takes 32 segments of up to 8 items at a time, from each of whose first items on 8 are in the array.
+    # The CPU takes 32 segments of up to 8 items at a time, if 8 items of the array follow the first item of each.
     n, m = 3000, 640
     x = items(rng, dtype, op, n)
     for longest in (1, 8, 9, 12, 30):
@@ -306,7 +306,7 @@ def test_short_whole_rows(rng, op, dtype, n):
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "uint32", "float16", "bfloat16", "float32", "int64", "float64"])
 def test_small_batches_of_sums(rng, dtype):
-    """Each sum is the same wherever its batch stands in a program."""
+    """Each sum has the same bits at any place of its batch in a program."""
     batches = [items(rng, dtype, "add", *shape) for shape in ((1, 9), (70, 1000), (300, 7), (3, 0))]
     sums = jax.jit(lambda batches: [jax.vmap(mgpu.reduce)(x) for x in batches])
     others = jax.jit(lambda batches: [jax.vmap(mgpu.reduce)(x * 1) * 2 for x in batches])
@@ -318,7 +318,7 @@ def test_small_batches_of_sums(rng, dtype):
 
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "uint32", "int64"])
 def test_plain_sums_of_integers_wrap(rng, dtype):
-    """They are made in a wider type where there is one."""
+    """They are computed in a wider type if there is one."""
     limits = np.iinfo(dtype)
     x = rng.integers(limits.min, limits.max, 1000, dtype, endpoint=True)
     for x64 in (False, True) if x.itemsize < 8 else (True,):
@@ -345,7 +345,7 @@ def test_batches_of_columns(rng, op, dtype, n, columns):
 
 
 def test_columns_are_read_where_they_lie(rng):
-    """The batch over the last axis is not transposed: that alone takes longer than the sums."""
+    """A batch over the last axis is not transposed: the transposition would take longer than the sums."""
     x, heads = items(rng, "float32", "add", 500, 64), np.arange(0, 500, 9, np.int32)
 
     def text(axis):
@@ -443,7 +443,7 @@ def test_runs_round_the_edges_of_tiles(rng, dtype):
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "float64"])
 def test_tiles_with_few_runs_and_with_many(rng, dtype):
-    """A tile leaves its heads as places or as bits; the last slot falls into one of each kind."""
+    """A tile stores its heads as places or as bits; the last slot falls into one of each kind."""
     for tile in data.tile_sizes("run_heads"):
         few = tile // 16
         counts = np.array([few, 0, tile, few + 1, 1, few - 1, few, 0, 2, tile // 2])

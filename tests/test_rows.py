@@ -58,7 +58,7 @@ def rows(rng, dtype, op, *shape):
 
 
 def agree(got, expected, op):
-    """The same, or nearly the same where results are rounded."""
+    """Equal, or nearly equal if results are rounded."""
     got, expected = np.asarray(got), np.asarray(expected)
     if op not in ROUNDED or expected.dtype.kind in "iu":
         return same(got, expected)
@@ -147,7 +147,7 @@ def test_tiles_of_rows(rng, width, segments):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_narrow_floats_accumulate_in_float32(rng, dtype):
-    """Sums of ones stop at 2,048 or 256 in the items' own type."""
+    """Sums of ones would stop at 2,048 or 256 in the items' own type."""
     ones = np.ones((5_000, 3), jnp.dtype(dtype))
     ids = np.zeros(5_000, np.int32)
     for op in ("sum", "mean"):
@@ -219,7 +219,7 @@ def test_sums_and_products_of_bools_have_the_type_of_jnp(wide):
 
 @pytest.mark.parametrize("dtype", ["int8", "int32", "float16", "bfloat16", "float32"])
 def test_means_of_equal_items_are_that_item(dtype):
-    """Of numbers whose product with the reciprocal of the number of items is another one; as NumPy divides."""
+    """Means of numbers whose product with the reciprocal of the number of items differs from NumPy's quotient."""
     with jax.enable_x64(False):
         for n, value in ((41, 127), (49, 98), (107, 101)):
             x = np.full(n, value, jnp.dtype(dtype))
@@ -242,7 +242,7 @@ def test_means_of_equal_items_are_that_item(dtype):
 
 
 def test_quotients_that_are_off_are_corrected(rng):
-    """Those of a GPU, which divides approximately: two units off at most."""
+    """Means on a GPU, which divides approximately: at most two ulps off."""
     correct = jax.jit(named_operators.corrected_quotient)
     for exponent in range(1, 24, 4):
         items = rng.integers(1, 2**exponent, 4096).astype(np.float32)
@@ -461,7 +461,7 @@ def test_sizes_by_id(rng, n, size, width):
 
 
 def combined_by_id(x, ids, size, op):
-    """Of items in any order, by NumPy's unordered updates; for "argmin" the first of the least, by a stable sort."""
+    """Items in any order, by NumPy's unordered updates; for "argmin" the first minimum, by a stable sort."""
     inside = (ids >= 0) & (ids < size)
     if op == "argmin":
         result = np.full(size, -1, np.int32)
@@ -486,7 +486,7 @@ ANY_ORDER = [
 
 @pytest.mark.parametrize(("op", "dtype"), ANY_ORDER)
 def test_by_id_where_order_does_not_matter(rng, x64, op, dtype):
-    """Few and many results, ids alike, skewed and one alone: where tables hold all results, and where they do not."""
+    """Few and many results, equal ids, skewed ids and one id: tables that hold all results, and ones that do not."""
     n = 50_000
     for size in (1, 3_000, 200_000):
         reduced = jax.jit(lambda x, ids, count, size=size: mgpu.reduce_by_id(x, ids, size, op, count=count))
@@ -498,7 +498,7 @@ def test_by_id_where_order_does_not_matter(rng, x64, op, dtype):
 
 @pytest.mark.parametrize("op", ["max", "add"])
 def test_batches_by_id_where_order_does_not_matter(rng, op):
-    """Rows that all problems share, by ids of each."""
+    """Rows that all problems share, by each problem's ids."""
     x, ids = rng.integers(-9, 9, (6_000, 3)).astype(np.int32), rng.integers(-1, 2_001, (4, 6_000)).astype(np.int32)
     got = jax.jit(jax.vmap(lambda ids: mgpu.reduce_by_id(x, ids, 2_000, op)))(ids)
     limits = np.iinfo(np.int32)
@@ -550,7 +550,7 @@ def test_sums_by_id_are_the_same_in_every_run(rng):
 
 @pytest.mark.parametrize("width", [1 << 30, (1 << 30) + 1])
 def test_rows_too_long_to_be_counted_in_32_bits_are_sorted(width):
-    """What is lowered and what the kernels take agree."""
+    """The lowering and the kernels agree."""
     from jax_mgpu._src.core import library
     from jax_mgpu._src.functions.operators import Kind
     from jax_mgpu._src.ops.reduce_by_id import _reduce_by_id
@@ -567,7 +567,7 @@ def test_rows_too_long_to_be_counted_in_32_bits_are_sorted(width):
 
 
 def test_ids_by_sorting_give_the_same(rng):
-    """What CUDA does where there is no room for all results, which is plain JAX round other kernels."""
+    """The method of CUDA if there is no room for all results: plain JAX around other kernels."""
     from jax_mgpu._src.functions.operators import Kind
     from jax_mgpu._src.ops.reduce_by_id import _by_sorting
 
@@ -630,7 +630,7 @@ def test_derivatives_of_rows(rng, op):
 
 
 def test_batches_of_blocks_over_an_explicit_axis(rng):
-    """Items of several trailing axes, whose results take their shape again."""
+    """Items of several trailing axes; results have their shape."""
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
     x = rng.integers(-9, 9, (len(devices), 5, 2, 4), np.int32)

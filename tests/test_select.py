@@ -43,7 +43,7 @@ def test_select_and_indices(rng, n):
 @pytest.mark.long
 @pytest.mark.parametrize("rows", [1, 2])
 def test_select_of_many(rng, rows):
-    """So many that blocks of the CUDA kernels mark several tiles."""
+    """So many items that blocks of the CUDA kernels mark several tiles."""
     n = 10_000_019 // rows
     x = rng.integers(0, 2**31, (rows, n)).astype(np.int32)
     keep = rng.random((rows, n)) < 0.3

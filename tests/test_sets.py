@@ -77,7 +77,7 @@ def test_every_key_type(rng, dtype, operation):
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("keys", [2, 13, 256, 2**31])
 def test_duplicates_at_tile_edges(rng, keys, operation):
-    """The classic bug is a one-sided duplicate at a tile's edge, so every length near one is tried."""
+    """A common error is a one-sided duplicate at a tile's edge, so every length near one is tested."""
     n = max(TILES) + 2
     a = np.sort(rng.integers(0, keys, n)).astype(np.uint32)
     b = np.sort(rng.integers(0, keys, 2 * n)).astype(np.uint32)
@@ -392,7 +392,7 @@ def test_checks():
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_no_results_asked_for(rng, operation):
-    """The count is that of all; of values there is nothing to read."""
+    """The count is that of all results; there are no values."""
     a, b = (data.in_order(rng.integers(0, 40, n).astype(np.int32)) for n in (26, 7))
     expected = len(oracle.set_sources(operation, a, b))
     for trailing in ((), (3,), (0,)):

@@ -44,7 +44,7 @@ def test_more_items_than_32_bits_count(run, wide):
 
 
 def test_31_bits_are_not_enough_without_x64():
-    """Indices past 2^31 - 1 ask for int64: an error of the operation that was called, before anything is allocated."""
+    """Indices past 2^31 - 1 need int64: an error of the called operation, before anything is allocated."""
     x, y, h = (jax.ShapeDtypeStruct(*of) for of in (((2**31,), np.int8), ((2**31 + 1,), np.int8), ((4,), np.int32)))
     calls = {
         "interval_move": lambda: jax.eval_shape(lambda y, h, x: mgpu.interval_move(y, h, h, h, x), y, h, x),

@@ -20,7 +20,7 @@ from tests.segmented_sorts import random_heads
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-# Items of both operands that one CUDA block (by the width of keys) and one CPU task walk along alone.
+# Items of both operands that one CUDA block (by the width of keys) or one CPU task walks along.
 TILES = data.tile_sizes("sorted_search", "sorted_match")
 SIDES = ("left", "right")
 
@@ -57,7 +57,7 @@ COUNTS = {
 
 
 def check(a, b, a_count, b_count):
-    """Everything about one pair, by shapes that are compiled once."""
+    """All operations on one pair, compiled once per shape."""
     counts = np.int32(a_count), np.int32(b_count)
     found = {side: oracle.sorted_search(a, b, side, *counts) for side in SIDES}
     for side in SIDES:
@@ -275,7 +275,7 @@ def test_what_a_misuse_says():
 
 
 def sorted_in_segments(haystack, heads, count=None, ends=None):
-    """Keys, or columns, in order in each segment and in no order elsewhere."""
+    """Keys, or columns, sorted in each segment and unsorted elsewhere."""
     ranks = oracle.column_ranks(haystack) if isinstance(haystack, tuple) else haystack
     inside = heads < len(ranks)
     order = oracle.segmented_sort_indices(ranks, heads[inside], False, count, None if ends is None else ends[inside])
@@ -307,7 +307,7 @@ def test_segments_of_every_key_type(rng, dtype):
         check_in_segments(*needles_for(rng, haystack, 1500, 40), haystack, heads, **counts)
 
 
-# Round the needles that a thread or a task has at once, and those of a block and of a task on the CPU.
+# Around the number of needles of a thread, of a block, and of a task on the CPU.
 @pytest.mark.parametrize("sizes", [(0, 5), (1, 0), (1, 1), (15, 90), (17, 300), (1025, 300), (4105, 7)], ids=str)
 def test_sizes_of_segmented_searches(rng, sizes):
     n, size = sizes
@@ -443,7 +443,7 @@ def test_segments_without_order_stay_inside(rng):
 
 
 def test_positions_of_64_bits_in_segments(rng):
-    """As they are where the haystack has 2^31 items."""
+    """Operands are unchanged if the haystack has 2^31 items."""
     from jax_mgpu._src.ops.sorted_search import _segmented_search
 
     heads = random_heads(rng, 400, 9)
@@ -541,7 +541,7 @@ def test_the_plain_lowering_agrees(rng):
 
 @pytest.mark.parametrize("dtype", ["int16", "float32"])
 def test_needles_in_any_order_as_jnp_searchsorted(rng, dtype):
-    """But for subnormal numbers, which XLA's CPU backend takes for zeros."""
+    """Except for subnormal numbers, which XLA's CPU backend treats as zeros."""
     needles, haystack = (rng.integers(-20, 20, n).astype(dtype) for n in (300, 200))
     if dtype == "float32":
         needles[:6] = haystack[:6] = [np.nan, np.inf, -np.inf, 0.0, -0.0, -np.nan]

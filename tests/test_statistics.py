@@ -1,4 +1,4 @@
-"""Variances, counts, ends, medians and forms without NaN: alike in all reductions, as NumPy and pandas have them."""
+"""Variances, counts, ends, medians and forms without NaN: the same in all reductions, as in NumPy and pandas."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ N, IDS = 90, 7
 
 @functools.partial(jax.jit, static_argnames=("ops", "ddof"))
 def every_reduction(x, heads, ids, count, ops, ddof):
-    """Each by all operators at once, a leaf an operator."""
+    """Each reduction by all operators at once, one operator per leaf."""
     values, names = dict.fromkeys(ops, x), {op: op for op in ops}
     order = jnp.argsort(ids)
     given = {"count": count, "ddof": ddof}
@@ -70,7 +70,7 @@ def test_all_reductions_alike(rng, dtype, ddof):
 
 
 def test_variances_of_nearly_equal_items(rng):
-    """Around 1e6 the squares have no digits left, and the mean of float32 is rounded by more than items differ."""
+    """Around 1e6 squares have no digits left, and float32 rounds the mean by more than items differ."""
     ids = rng.integers(0, 3, 5_000)
     for spread in (1e-3, 0.1, 10):
         x = rng.normal(1e6, spread, 5_000).astype(np.float32)
@@ -194,7 +194,7 @@ def test_derivatives(rng, op):
 
 
 def test_derivatives_of_what_is_read_alone():
-    """Items past the count or of no segment have none, whatever they are; nor has a deviation of 0."""
+    """Items past the count or in no segment have none, whatever their values; nor has a deviation of 0."""
     x = np.array([np.nan, 1, 2, 5, np.inf, np.nan], np.float32)
     for op in ("var", "std"):
         got = jax.grad(lambda x, op=op: mgpu.segmented_reduce(x, [1], op, count=4)[0])(x)

@@ -26,13 +26,13 @@ form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 
 
 def few_keys(rng, form, n):
-    """Keys in no order, of which few are different, and some equal but not the same bits."""
+    """Unsorted keys with few different values, some equal with different bits."""
     columns = tuple(rng.choice(rng.choice(data.special_keys(d), 4), n) for d in form)
     return columns if len(columns) > 1 else columns[0]
 
 
 def ranks_of(*sides):
-    """Integers that compare as the keys of all sides do."""
+    """Integers that compare like the keys of all sides."""
     columns = [np.concatenate(x) for x in zip(*(s if isinstance(s, tuple) else (s,) for s in sides), strict=True)]
     cuts = np.cumsum([len(s[0] if isinstance(s, tuple) else s) for s in sides])[:-1]
     return np.split(oracle.column_ranks(columns), cuts)
@@ -143,7 +143,7 @@ def test_lookup(rng, form):
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "int64"])
 def test_lookup_of_numbers(rng, dtype, monkeypatch):
-    """Tables of integers that are close together, and those that one far away keeps from being so."""
+    """Tables of integers that are close together, or would be except for one outlier."""
     monkeypatch.setattr(tables, "CPU_LEAST_PLACED", 0)
     limits = np.iinfo(dtype)
     lookup = jax.jit(mgpu.lookup)
@@ -343,7 +343,7 @@ def test_segmented_shift(rng):
 
 @pytest.mark.parametrize(("dtype", "trailing"), [("int8", ()), ("float32", ()), ("uint16", (3,)), ("float32", (40,))])
 def test_segmented_shift_over_tiles(rng, dtype, trailing):
-    """Segments of all lengths round the edges of tiles and beyond, none of which starts with the array."""
+    """Segments of all lengths around the edges of tiles and beyond, none of which starts at the array's start."""
     n = 20_011 if not trailing else 5_003
     program = jax.jit(lambda x, heads, by, count: mgpu.segmented_shift(x, heads, by, 7, count=count))
     x = rng.integers(0, 100, (n, *trailing)).astype(dtype)
@@ -357,7 +357,7 @@ def test_segmented_shift_over_tiles(rng, dtype, trailing):
 
 @pytest.mark.parametrize("n", [13, 9_000])
 def test_segmented_shift_of_batches(rng, n):
-    """Operands of the whole batch and of each row, among them the distance and the fill value."""
+    """Operands of the whole batch or of each row, including the distance and the fill value."""
     x = rng.normal(size=(3, n, 2)).astype(np.float32)
     heads = np.sort(rng.integers(0, n + 1, (3, 5)), axis=1).astype(np.int32)
     by, fill, count = np.array([1, -2, 0], np.int32), np.array([5, 6, 7], np.float32), np.array([n, n - 3, 0], np.int32)

@@ -20,7 +20,7 @@ MANY = 1000
 
 
 def adding_scatters(function, *arguments):
-    """The scatters of a program in plain JAX that add floats at places that may repeat."""
+    """The scatters of a plain-JAX program that add floats at repeated places."""
     text = jax.jit(function).trace(*arguments).lower(lowering_platforms=("tpu",)).as_text()
     found = []
     for part in text.split('"stablehlo.scatter"')[1:]:
@@ -191,7 +191,7 @@ SHARED = {
 @pytest.mark.filterwarnings("ignore:jax_mgpu runs without its kernels")
 @pytest.mark.parametrize("call", SHARED.values(), ids=SHARED)
 def test_a_batch_of_permutations_of_one_array(call):
-    """Each moves no row twice, but all of them together do."""
+    """Each operation moves no row twice, but all of them together do."""
     values = jnp.arange(3, dtype=jnp.bfloat16)
     gradient = jax.jit(jax.grad(lambda v: call(v).astype(jnp.float32).sum()))
     np.testing.assert_array_equal(np.asarray(gradient(values), np.float32), [MANY] * 3)
@@ -212,7 +212,7 @@ def test_gradient_of_a_fill_value(call):
 
 
 def test_a_batch_of_indices_adds_into_one_table():
-    """Neither a table for each of the batch, nor sums of tables in bfloat16."""
+    """Neither a table for each problem of the batch, nor sums of tables in bfloat16."""
     table, indices = jnp.zeros(3, jnp.bfloat16), jnp.zeros((1000, 1), int)
     total = jax.jit(jax.grad(lambda t: jax.vmap(mgpu.take, in_axes=(None, 0))(t, indices).astype(jnp.float32).sum()))
     np.testing.assert_array_equal(total(table), jnp.array([1000, 0, 0], jnp.bfloat16))
@@ -243,7 +243,7 @@ def test_reduce_by_id_differentiates_in_any_order(rng):
 @pytest.mark.filterwarnings("ignore:jax_mgpu runs without its kernels")
 @differentiable_cases(EXAMPLES)
 def test_no_gradient_adds_by_scatters(example, rng):
-    """Of one problem, of a batch, of arguments that serve a whole batch, and of the gradient itself."""
+    """Gradients of one problem, of a batch, of shared arguments, and of the gradient itself."""
     loss, places, arguments = loss_of(example), example.differentiable, example.make(rng, np.float32)
     gradient = jax.grad(loss, argnums=places)
     batch = batch_of(example, rng, 2)

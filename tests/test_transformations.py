@@ -95,7 +95,7 @@ def test_nested_vmap(example, rng):
 @long
 @every_kernel
 def test_vmap_of_constants(example, rng):
-    """What a compiled function closes over are values of a type of their own when it is linearized."""
+    """Values that a compiled function closes over get their own type when it is linearized."""
     arguments = batch_of(example, rng, 3)
     for mapped in mixes(len(arguments)):
         given = drop(arguments, mapped)
@@ -196,7 +196,7 @@ def test_donated_arguments(example, rng):
 
 @every_function
 def test_without_jit(example, rng):
-    """Under jax.disable_jit a public function runs line by line, and a kernel as any primitive of JAX."""
+    """Under jax.disable_jit a public function runs line by line, and a kernel like any primitive of JAX."""
     arguments = example.make(rng, np.float32)
     expected = example.call(*arguments)
     with jax.disable_jit():
@@ -215,7 +215,7 @@ def plain_jax(self, operands, **attributes):
 @pytest.mark.parametrize("wide", [False, pytest.param(True, marks=long)], ids=["x32", "x64"])
 @every_example
 def test_strict_promotion(example, rng, wide, monkeypatch):
-    """A setting of the caller's: with jax_numpy_dtype_promotion="strict" JAX refuses to mix the types of arrays."""
+    """A setting of the caller: with jax_numpy_dtype_promotion="strict" JAX refuses to mix the types of arrays."""
     with jax.enable_x64(wide), jax.numpy_dtype_promotion("strict"):
         for real in (np.float64 if wide else jnp.bfloat16.dtype.type, np.float32):
             arguments = tuple(map(jnp.asarray, example.make(rng, real)))
@@ -232,7 +232,7 @@ def test_strict_promotion(example, rng, wide, monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["int32", "uint32", "int64"])
 def test_strict_promotion_of_positions(x64, dtype):
-    """They meet positions of the library's own, and counts do under checks."""
+    """They meet the library's own positions, and under checks counts do too."""
     heads, count, x = jnp.array([2, 4], dtype), jnp.array(5, dtype), jnp.array([jnp.inf, 1, 2, 3, 4, 5])
 
     def product(x):

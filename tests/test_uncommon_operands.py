@@ -1,4 +1,4 @@
-"""Operands and functions that are seldom met: callables that are no functions, arrays of other kinds, dead NaNs."""
+"""Uncommon operands and functions: callables that are not functions, other kinds of arrays, dead NaNs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ X = np.array([3, 1, 2], np.int32)
 
 
 class Sum(NamedTuple):
-    """A callable of which there are no weak references."""
+    """A callable that allows no weak references."""
 
     factor: int = 1
 
@@ -146,7 +146,7 @@ def test_functions_of_the_same_values_and_other_derivatives() -> None:
 
 @pytest.mark.usefixtures("way")
 def test_a_function_with_rules_is_one_function() -> None:
-    """However often it is traced, so that no program is compiled anew."""
+    """However often it is traced, so that no program is compiled again."""
 
     def program():
         return jax.make_jaxpr(lambda x: mgpu.reduce(x, "add", map=lambda v: jax.nn.relu(v) + 7))(jnp.ones(3))
@@ -158,7 +158,7 @@ def test_a_function_with_rules_is_one_function() -> None:
 @pytest.mark.usefixtures("way")
 @pytest.mark.filterwarnings("ignore:jax_mgpu. reduce. op or map. runs in plain JAX")  # those with rules do there
 def test_functions_within_shard_map(devices) -> None:
-    """Outside of jit too, where all that is made there varies over the mesh."""
+    """Outside of jit too, where all results vary over the mesh."""
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices)
     x = jnp.arange(2.0 * len(devices)) - 2
     for function in (lambda v: jax.nn.relu(v) * v, lambda v: jax.lax.stop_gradient(v) * v, lambda v: v * v):
@@ -173,7 +173,7 @@ def test_functions_within_shard_map(devices) -> None:
 
 
 def test_operations_within_shard_map_outside_of_jit(devices) -> None:
-    """Whose absent operands have no items: the compiler of jaxlib 0.11 ends the process where these are arguments."""
+    """Absent operands have no items: the compiler of jaxlib 0.11 ends the process if these are arguments."""
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices)
     x = jnp.arange(6.0 * len(devices)) % 4 - 1
     heads = jnp.array([0, 2])

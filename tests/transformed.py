@@ -1,4 +1,4 @@
-"""What the tests of transformations, derivatives and meshes share: examples, batches, meshes, losses."""
+"""Helpers of the tests of transformations, derivatives and meshes: examples, batches, meshes, losses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AXIS_TYPES = [
 long = pytest.mark.long
 
 every_example = pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
-# The same where a further example of a function takes long and says little: other tests here call its kernels.
+# The same if another example of a function takes long and finds little: other tests here call its kernels.
 every_function = pytest.mark.parametrize(
     "example", [pytest.param(e, id=name, marks=long if "," in name else ()) for name, e in EXAMPLES.items()]
 )
@@ -59,7 +59,7 @@ def batch_of(example, rng, size, real=np.float32):
 
 
 def one_by_one(function, arguments, mapped, size):
-    """What vmap must give: the calls of the batch, one after the other."""
+    """The expected result of vmap: the calls of the batch, one after the other."""
     function = jax.jit(function)
     return stack([function(*(x[b] if on else x for x, on in zip(arguments, mapped, strict=True))) for b in range(size)])
 
@@ -71,7 +71,7 @@ def mixes(arity):
 
 
 def drop(arguments, mapped):
-    """A batch's arguments, of which those that are not mapped are the first problem's."""
+    """A batch's arguments; those that are not mapped are the first problem's."""
     return tuple(x if on else x[0] for x, on in zip(arguments, mapped, strict=True))
 
 
@@ -122,7 +122,7 @@ def loss_of(example):
 
 
 def loss_of_sums(example):
-    """A loss that mixes no types of its own."""
+    """A loss that does not itself mix types."""
     return lambda *arguments: sum(x.astype(jnp.float32).sum() for x in floats(example.call(*arguments)))
 
 

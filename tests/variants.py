@@ -1,4 +1,4 @@
-"""Variants of a test, of which few always run. pytest takes the options and the choice from here."""
+"""Variants of a test, a few of which always run. pytest takes the options and the choice from here."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-# Of a test's variants a run of everything takes one in so many, without --long.
+# A run of everything without --long takes one in this many of a test's variants.
 ONE_IN = 16
 
 
 def long_but(quick: Iterable[Any], variants: Iterable[Any]) -> list[Any]:
-    """The variants, all but the quick ones marked `long`. One that is quick and not there is an error."""
+    """The variants, all but the quick ones marked `long`. A quick one that does not exist is an error."""
     quick, variants = list(quick), list(variants)
     assert all(variant in variants for variant in quick), (quick, variants)
     return [v if v in quick else pytest.param(v, marks=pytest.mark.long) for v in variants]
@@ -26,7 +26,7 @@ def pytest_addoption(parser) -> None:
 
 
 def is_of_everything(config) -> bool:
-    """Whether a run names no tests: neither files, nor tests in them, nor words. A folder names none."""
+    """Whether a run names no tests: neither files, nor tests in them, nor words. A folder counts as none."""
     named = [x for x in config.getoption("file_or_dir") if not pathlib.Path(x).is_dir()]
     return not named and not config.getoption("keyword")
 
@@ -47,6 +47,6 @@ def pytest_collection_modifyitems(config, items) -> None:
 
 
 def _some_of(variants: list[Any]) -> list[Any]:
-    """One in `ONE_IN` of a test's variants, one at least: the same ones in every run, and others of each test."""
+    """One in `ONE_IN` of a test's variants, at least one: the same in every run, but different between tests."""
     alike = sorted(variants, key=lambda item: zlib.crc32(item.nodeid.encode()))
     return alike[: -(-len(alike) // ONE_IN)]

@@ -127,7 +127,7 @@ TEST(merge_paths_by_secants_are_those_of_a_binary_search) {
     using Key = decltype(zero);
     for (int repeat = 0; repeat < 300; ++repeat) {
       const auto keys = [&] {
-        // Evenly spread, clustered near either end, or of few values; sometimes unsorted.
+        // Evenly spread, clustered near either end, or with few values; sometimes unsorted.
         std::vector<Key> result(draw(random, 0, 3000));
         const int64_t kind = draw(random, 0, 4);
         for (Key& key : result) {
@@ -214,7 +214,8 @@ void check_integer_ranges(const Order& order, const std::vector<int64_t>& key_of
   }
 }
 
-// Checks for all keys of 8 or 16 bits that codes are a bijection, in the order of values: neighbours, and random pairs.
+// Checks, for all keys of 8 or 16 bits, that codes are a bijection and keep the order of values: neighbours, and random
+// pairs.
 template <typename Word>
 void check_order_of_all_keys(DType dtype) {
   constexpr int64_t kKeys = int64_t{1} << (8 * sizeof(Word));
@@ -480,7 +481,7 @@ TEST(merge_rounds_cover_a_segment) {
         if (pair.end == covered) continue;  // a cell of the same pair
         CHECK(pair.begin == covered);
         covered = pair.end;
-        // Both runs are what the last round left, or a cell's own part.
+        // Both runs are results of the last round, or a cell's own part.
         if (round > 0) CHECK(std::max(pair.middle - pair.begin, pair.end - pair.middle) <= longest_run);
       }
       CHECK(covered == segment.end);

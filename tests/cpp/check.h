@@ -1,4 +1,4 @@
-// A test is a function that the program runs; a failed CHECK ends the program with its place.
+// A test is a function that the program runs; a failed CHECK prints its location and ends the program.
 #pragma once
 
 #include <cstdio>

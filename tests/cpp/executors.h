@@ -1,4 +1,4 @@
-// Executors of every temper.
+// Executors that run tasks at once, late, or never.
 #pragma once
 
 #include <condition_variable>
@@ -55,7 +55,7 @@ class ThreadPool final : public cpu::Executor {
   std::vector<std::thread> threads_;
 };
 
-// Keeps its tasks until they are asked for: the helpers that start too late.
+// Keeps its tasks until they are requested: helpers that start too late.
 struct LateExecutor final : cpu::Executor {
   int concurrency() const override { return 4; }
   void schedule(std::function<void()> task) override { tasks.push_back(std::move(task)); }

@@ -1,5 +1,5 @@
-// Functions as data: those that a call carries are taken with the arrays that they read and write, and no others; and
-// whatever is made of their lines, reading them ends with an error or a function.
+// Functions as data: a call's function is accepted only with the arrays that it reads and writes; and for any change of
+// its lines, reading them ends with an error or a function.
 #include "jit/function_data.h"
 
 #include <functional>
@@ -69,7 +69,7 @@ bool is_taken(const std::function<void()>& read) {
   }
 }
 
-// A call, and what may be wrong with each part of it.
+// A call, and possible errors in each part of it.
 struct Example {
   MapAttributes attributes;
   std::vector<Array> operands, results;
@@ -80,7 +80,7 @@ struct Example {
     const Call call{"example", operands, results, attributes, &function};
     return testing::is_taken([&] { read(call); });
   }
-  // The parts for which the function says what they are; heads and count follow them.
+  // The parts that the function specifies; heads and count follow them.
   void expect_taken(size_t checked_operands, const std::vector<const char*>& checked_attributes) {
     CHECK(is_taken());
     for (const char* name : checked_attributes) {
@@ -158,7 +158,7 @@ TEST(orders_are_taken_with_their_arrays) {
                       array(DType::boolean, {0}), array(DType::s32, {0}),        array(DType::u16, {8})};
   indices.results = {array(DType::s32, {3, 50})};
   indices.expect_taken(2, {"captures", "leaves", "item_bytes"});
-  // As many bytes, otherwise shared out.
+  // As many bytes, divided differently.
   indices.operands[0].dimensions = {3, 60};
   indices.operands[1].dimensions = {3, 40, 2};
   CHECK(!indices.is_taken());

@@ -1,7 +1,7 @@
-// Every operation's CPU function, called as XLA's handler calls it, on operands that break each precondition: keys
-// without order, heads, offsets, indices and counts of any value, arrays of nothing, batches; on arrays and attributes
-// that it does not take; and without memory. The arrays are of exactly their size, so that the sanitizers see any step
-// outside; operands come back as they were.
+// Every operation's CPU function, called as XLA's handler calls it, on operands that break each precondition: unsorted
+// keys, any heads, offsets, indices and counts, empty arrays, batches; on unsupported arrays and attributes; and
+// without memory. Arrays have exactly their size, so that the sanitizers see any access outside; operands must be
+// unchanged afterwards.
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -69,7 +69,7 @@ class Garbage {
       case 1: lead_ = {2, draw(0, 3)}; break;
       default: break;
     }
-    // Most are small; some take several tasks, and those alone.
+    // Most are small; some take several tasks, and those are never batched.
     const bool large = lead_.empty() && draw(0, 7) == 0;
     largest_ = large ? int64_t{1} << draw(15, 17) : int64_t{1} << draw(0, 9);
   }
@@ -91,7 +91,7 @@ class Garbage {
   // An attribute, and its value.
   int64_t attribute(const char* name, int64_t low, int64_t high) { return attributes_.values[name] = draw(low, high); }
 
-  // Operands have all batch axes or, where they may, none.
+  // Operands have all batch axes or, if optional, none.
   void keys(DType dtype, int64_t length, bool shareable = true) { fill_keys(operand(dtype, {length}, shareable)); }
   void rows(DType dtype, int64_t count, int64_t elements) { fill_keys(operand(dtype, {count, elements}, true)); }
   void into(DType dtype, int64_t count, int64_t elements) { fill_keys(operand(dtype, {count, elements}, false)); }
@@ -122,7 +122,8 @@ class Garbage {
 
   const std::vector<Array>& results() const { return results_; }
 
-  // Whether the k-th allocation of the call failed, which it then tells; stable_sort alone does without.
+  // Whether the k-th allocation of the call failed; the call must then report it, except stable_sort, which works
+  // without.
   bool fails_at(int64_t k, const char* name, void (*function)(const Call&, cpu::Executor&), cpu::Executor& executor) {
     const Call call{name, operands_, results_, attributes_};
     bool tells = false;
@@ -137,7 +138,7 @@ class Garbage {
     return failed;
   }
 
-  // Whether the call is one that the operation takes. What is not is an error of the caller's.
+  // Whether the operation accepts the call. Otherwise it is an error of the caller's.
   template <typename Function>
   bool is_taken(const char* name, Function function) const {
     try {
@@ -150,7 +151,7 @@ class Garbage {
     }
   }
 
-  // Makes one array or attribute another, of which the operation may take none.
+  // Replaces one array or attribute by another, which the operation may not accept.
   void spoil() {
     std::vector<Array>& arrays = flip() || results_.empty() ? operands_ : results_;
     if (arrays.empty()) return;
@@ -181,7 +182,7 @@ class Garbage {
     are_indices ? fill_indices(arrays[place], largest_) : fill_keys(arrays[place]);
   }
 
-  // Makes the lengths of axes larger than any array's, those of one length alike. There is no data.
+  // Makes the lengths of axes larger than any array's, equal ones equally. There is no data.
   void stretch() {
     std::map<int64_t, int64_t> lengths;
     const auto stretch = [&](int64_t& length) {
@@ -215,7 +216,7 @@ class Garbage {
 
   Array make(DType dtype, std::vector<int64_t> dimensions) {
     Array array{nullptr, dtype, std::move(dimensions)};
-    if (array.bytes() == 0 && flip()) return array;  // nobody promises an address for nothing
+    if (array.bytes() == 0 && flip()) return array;  // the address of an empty array is unspecified
     room_.emplace_back(new char[array.bytes()]);
     array.data = room_.back().get();
     std::memset(array.data, 0x5a, array.bytes());
@@ -238,7 +239,7 @@ class Garbage {
     }
   }
 
-  // Any bits; the ends of the types and what lies round the limit; positions without order; positions in order.
+  // Any bits; the extremes of the types and values around the limit; unsorted positions; sorted positions.
   void fill_indices(const Array& array, int64_t limit) {
     using Limits = std::numeric_limits<int64_t>;
     constexpr int64_t kNarrow = int64_t{1} << 31;
@@ -281,7 +282,7 @@ class Garbage {
   std::vector<Array> results_;
 };
 
-// Each operation's way to make a call. One that operations.h lists and this file does not is an error of the linker.
+// How each operation's calls are made. An operation of operations.h that is missing here is a linker error.
 namespace garbage {
 #define MGPU_GARBAGE(name) void name(Garbage& make);
 MGPU_OPERATIONS(MGPU_GARBAGE)
@@ -379,8 +380,8 @@ void interval_gather(Garbage& make) {
 void interval_move(Garbage& make) {
   const DType dtype = row_type(make);
   const int64_t width = elements(make);
-  // Where scattered intervals overlap, two tasks write one place, and which of them is the last is not specified: no
-  // race that could be avoided. One task a problem has none.
+  // If scattered intervals overlap, two tasks write one place, and which one is last is unspecified: an unavoidable
+  // race. With one task per problem there is none.
   if (kThreadSanitizer) make.limit(64);
   const int64_t objects = make.length(), n = make.length(), places = make.length();
   make.rows(dtype, n, width);
@@ -459,7 +460,7 @@ OperatorTypes operator_types(Garbage& make, int64_t last) {
   }
 }
 
-// The same for a reduction, whose sums may be wide.
+// The same for a reduction, whose sums may be wider.
 OperatorTypes reduction_types(Garbage& make) {
   if (make.attribute("wide", 0, 1) == 0) return operator_types(make, 9);
   make.attribute("op", 0, 0);
@@ -734,7 +735,7 @@ void sort_indices_by_function(Garbage& make) {
 
 }  // namespace garbage
 
-// How many calls of each operation: so many times as many as $MGPU_CALLS says.
+// The number of calls of each operation, multiplied by $MGPU_CALLS.
 int many(int calls) {
   const char* const times = std::getenv("MGPU_CALLS");
   return calls * (times ? std::atoi(times) : 1);
@@ -763,11 +764,11 @@ TEST(every_handler_survives_garbage) {
 
 namespace {
 
-// Of calls that are spoilt, whether in one way or in several.
+// Calls that are spoilt in one or several ways.
 void refuses(const char* name, void (*function)(const Call&, cpu::Executor&), int64_t (*workspace)(const Call&),
              void (*make)(Garbage&)) {
   ThreadPool pool(3);
-  // As CUDA's handlers get the call: with scratch memory as one more result, or without by mistake.
+  // The call that CUDA's handlers get: with scratch memory as an additional result, or erroneously without.
   const auto on_cuda = [&](bool has_scratch) {
     return [=](Call call) {
       if (has_scratch) call.results.push_back({nullptr, DType::u8, {0}});

@@ -1,4 +1,4 @@
-// Arithmetic beyond 2^32 on any machine: the algorithms see their operands through functions or a few heads, so that
+// Arithmetic beyond 2^32 on any machine: the algorithms read their operands through functions or a few heads, so that
 // operands of 2^40 items need no memory.
 #include <algorithm>
 #include <limits>
@@ -24,7 +24,7 @@ constexpr int64_t kFar = int64_t{1} << 40;
 const auto kFind = [](auto begin, auto end, auto before) { return partition_point(begin, end, before); };
 const auto kLess = [](int64_t x, int64_t y) { return x < y; };
 
-// Positions of interest up to `end`: where 31, 32 and 33 bits end, and any.
+// Positions of interest up to `end`: around 2^31, 2^32 and 2^33, and random ones.
 std::vector<int64_t> positions_up_to(int64_t end) {
   std::vector<int64_t> positions{0, 1, end / 2, end - 1, end};
   for (const int bits : {31, 32, 33, 39}) {
@@ -54,7 +54,7 @@ TEST(merge_paths_of_many_items) {
   for (const int64_t diagonal : positions_up_to(3 * kFar)) {
     CHECK(merge_path(kFar, 2 * kFar, diagonal, a, b, kLess) == (diagonal + 2) / 3);
   }
-  // Nothing but ties: A comes first.
+  // Only ties: A comes first.
   const auto same = [](int64_t) { return int64_t{7}; };
   for (const int64_t diagonal : positions_up_to(3 * kFar)) {
     CHECK(merge_path(kFar, 2 * kFar, diagonal, same, same, kLess) == std::min(diagonal, kFar));
@@ -62,7 +62,7 @@ TEST(merge_paths_of_many_items) {
 }
 
 TEST(balanced_paths_of_many_items) {
-  // Each key once in both: pairs, which no split parts.
+  // Each key once in both: pairs, which no split separates.
   const auto once = [](int64_t i) { return i; };
   const auto same = [](int64_t) { return int64_t{7}; };
   for (const bool duplicates : {false, true}) {
@@ -108,7 +108,7 @@ TEST(splits_of_four_long_runs) {
 }
 
 TEST(segments_of_many_items) {
-  // Three rows, of which each has segments before, at and after 2^32.
+  // Three rows, each with segments before, at and after 2^32.
   constexpr int64_t kLength = (int64_t{1} << 33) + 17;
   std::vector<int64_t> heads{5,
                              int64_t{1} << 31,
@@ -147,7 +147,7 @@ TEST(segments_of_many_items) {
     }
   }
 
-  // Items and ends in one order, split at any place: the ends come after the items before them.
+  // Items and ends in one order, split at any position: an end comes after the items before it.
   const SegmentEnds ends{segments};
   for (const int64_t diagonal : positions_up_to(ends.units())) {
     const int64_t items = ends.items_before(diagonal, kFind);
@@ -182,7 +182,7 @@ TEST(merge_rounds_of_many_items) {
 
 TEST(work_of_many_outputs) {
   for (const int64_t drift : {-1, 0, 1}) {
-    // Only items that are removed are different ones.
+    // Only removed items differ.
     const int64_t repeat = drift < 0 ? 1 : 0;
     const std::vector<int64_t> offsets{0, 3, int64_t{1} << 31, int64_t{1} << 32, (int64_t{1} << 32) + repeat, kFar - 1};
     const auto objects = static_cast<int64_t>(offsets.size());
@@ -196,7 +196,7 @@ TEST(work_of_many_outputs) {
     row.first = row.find_first(kFind);
     row.total = row.find_total(work.size, kFind);
     CHECK(row.first == 0 && row.total == work.size);
-    // Every object's run begins at its start; the last of those that share one has it.
+    // Every object's run begins at its start; of objects with one start, the last has the run.
     int64_t position = 0;
     for_each_run(row, {0, row.total}, [&](int64_t object, Range<int64_t> run) {
       CHECK(run.begin == position && run.end > run.begin);

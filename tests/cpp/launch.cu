@@ -1,4 +1,4 @@
-// A failure of CUDA as the handlers see it. Runs with a GPU and without: calls fail either way.
+// A failure of CUDA as the handlers see it. Runs with and without a GPU: calls fail in both cases.
 #include "check.h"
 #include "cuda/launch/launch.h"
 

@@ -15,7 +15,8 @@ struct Failure {
   std::string text;
 };
 
-// Runs tasks of which some throw, on a body that is dead right afterwards. `fails(is_caller, i)`: whether task i does.
+// Runs tasks of which some throw, with a body that is destroyed right afterwards. `fails(is_caller, i)`: whether task i
+// throws.
 template <typename Fails>
 void expect_failure(cpu::Executor& executor, Fails fails) {
   constexpr int64_t kTasks = 200;

@@ -1,7 +1,7 @@
-"""What the tests know of each public function: a module a family, which they find by themselves.
+"""Examples of each public function for the tests, one module per family, found automatically.
 
-A family's module has tables by the names of its functions. The generic tests walk them all, and fail for a function
-that is in none:
+A family's module has tables by the names of its functions. The generic tests run them all, and fail for a function that
+is in none:
 
 - `EXAMPLES`: valid calls, for the tests of all transformations. A name may go on behind a comma.
 - `GARBAGE`: a call of any values over many items.
@@ -17,13 +17,13 @@ import importlib
 import pkgutil
 from typing import Any
 
-# Public functions that take no arrays, but for `align`, which works over a mesh axis alone.
+# Public functions without arrays, and `align`, which works only over a mesh axis.
 INFORMATION = {"align", "backends", "checks", "explain", "export_checks", "has_cuda"}
 MODULES = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
 
 
 def collected(table: str) -> dict[str, Any]:
-    """The entries of all families, of which no two have one name."""
+    """The entries of all families; their names are distinct."""
     tables = [getattr(module, table, {}) for module in MODULES]
     together = {name: entry for part in tables for name, entry in part.items()}
     assert len(together) == sum(map(len, tables)), table

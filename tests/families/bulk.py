@@ -1,4 +1,4 @@
-"""Rows inserted and removed at positions: what the tests know of each function."""
+"""Examples of bulk insertion and removal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Softmax by id, and groups of ids: what the tests know of each function."""
+"""Examples of softmax by id and groups of ids."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.many_items import spots
 
 
 def ids_of(rng: np.random.Generator) -> np.ndarray:
-    """Ids of six, and some of none."""
+    """Six different ids, and some items without an id."""
     return rng.integers(-1, 8, N).astype(np.int32)
 
 
@@ -68,7 +68,7 @@ ARGUMENTS = {f"{name}: x": Argument("floats") for name in ("softmax_by_id", "log
 
 
 def large_softmax_by_id(n, index):
-    """The last items have one id, and all before them none."""
+    """The last items have one id, and all earlier ones none."""
     at = spots(n, index)
     x, ids = np.zeros(n, np.float16), np.full(n, -1, np.int8)
     ids[at] = 1

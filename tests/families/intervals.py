@@ -1,4 +1,4 @@
-"""Intervals of rows: what the tests know of each function."""
+"""Examples of interval operations."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ def intervals(shape: Shape) -> Call:
 
 
 def side_by_side(rng: np.random.Generator, m: int, end: int, places: int) -> tuple[np.ndarray, np.ndarray]:
-    """Lengths whose sum is `end`, and places for the intervals, one behind the other in any order."""
+    """Lengths whose sum is `end`, and places for the intervals: consecutive, in any order."""
     lengths = draw.lengths_of(rng, m, end)
     lengths[-1:] += end - lengths.sum()
     order = [np.arange(m), np.arange(m)[::-1], rng.permutation(m)][int(rng.integers(3))]
@@ -277,7 +277,7 @@ def side_by_side(rng: np.random.Generator, m: int, end: int, places: int) -> tup
 
 
 def spaced(rng: np.random.Generator, m: int, end: int, places: int) -> tuple[np.ndarray, np.ndarray]:
-    """Lengths, and places that no other draw's lengths fill; the last interval, which grows with a total, lies last."""
+    """Lengths, and places that fit the lengths of every draw; the last interval, which may grow, lies last."""
     width = places // max(m, 1)
     lengths = rng.integers(0, width + 1, m)
     lengths[np.cumsum(lengths) > end] = 0

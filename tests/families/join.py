@@ -1,4 +1,4 @@
-"""Joins: what the tests know of each function."""
+"""Examples of joins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Load balancing: what the tests know of each function."""
+"""Examples of load-balancing searches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Merges: what the tests know of each function."""
+"""Examples of merges."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EXAMPLES = {
         differentiable=(0, 1),
         counts=(2, 3),
     ),
-    # Columns that are each sorted are so together, whatever a batch pairs.
+    # If each column is sorted, so are all together, whatever a batch pairs.
     "merge, columns": Example(
         lambda a, x, b, y, a_count, b_count: mgpu.merge((a, x), (b, y), a_count=a_count, b_count=b_count),
         lambda rng, real: (

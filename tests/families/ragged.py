@@ -1,4 +1,4 @@
-"""Ragged batches: what the tests know of each function."""
+"""Examples of ragged batches."""
 
 from __future__ import annotations
 

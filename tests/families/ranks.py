@@ -1,4 +1,4 @@
-"""Ranks and counts: what the tests know of each function."""
+"""Examples of ranks and counts."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ def ranks(shape: Shape) -> Call:
 
 
 def _quantiles(x: np.ndarray, q: np.ndarray, method: str) -> np.ndarray:
-    """As NumPy's, of hundredths that were rounded to float32: a rank that is whole or half but for rounding is that."""
+    """NumPy's quantiles of hundredths rounded to float32, with ranks rounded to the nearest whole or half."""
     if method == "linear" or np.isnan(x).any():
         return np.asarray(np.quantile(x, q.astype(np.float64)))
     ranks = np.round(q.astype(np.float64), 4) * (len(x) - 1)

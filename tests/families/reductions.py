@@ -1,4 +1,4 @@
-"""Reductions: what the tests know of each function."""
+"""Examples of reductions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.many_items import bytes_of, pieces, same, spots
 
 
 def product(item: Any) -> Any:
-    """Of a pair."""
+    """The sum of a pair."""
     return item[0] * item[1]
 
 

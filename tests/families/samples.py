@@ -1,4 +1,4 @@
-"""Samples by weight, and tokens of a mixture of experts: what the tests know of each function."""
+"""Examples of samples by weight, and of a mixture of experts."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def choices(shape: Shape) -> Call:
 
 
 def tokens(shape: Shape) -> Call:
-    """sample_logits, where one token is left of a row."""
+    """sample_logits, with one possible token per row."""
     rows, n = shape.choice((0, 1, 5, 40)), shape.choice((0, 1, 7, 300))
     dtype = shape.choice(("float32", "float16", "bfloat16"))
     one = shape.choice(({"temperature": 0}, {"top_k": 1}, {"top_p": 0.0}, {"top_k": np.int32(1)}))

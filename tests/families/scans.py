@@ -1,4 +1,4 @@
-"""Scans: what the tests know of each function."""
+"""Examples of scans."""
 
 from __future__ import annotations
 

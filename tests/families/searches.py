@@ -1,4 +1,4 @@
-"""Searches of sorted arrays in each other: what the tests know of each function."""
+"""Examples of searches of sorted arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Selections and runs: what the tests know of each function."""
+"""Examples of selections and runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sets of sorted keys: what the tests know of each function."""
+"""Examples of set operations."""
 
 from __future__ import annotations
 

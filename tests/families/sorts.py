@@ -1,4 +1,4 @@
-"""Sorts, of whole arrays and of segments: what the tests know of each function."""
+"""Examples of sorts, of whole arrays and of segments."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def greater(a: Any, b: Any) -> Any:
 
 
 def by_difference(a: Any, b: Any) -> Any:
-    """An order that is no comparison of keys."""
+    """An order that is not a comparison of keys."""
     return a - b < 0
 
 

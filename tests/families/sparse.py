@@ -1,4 +1,4 @@
-"""Sparse matrices: what the tests know of each function."""
+"""Examples of sparse matrices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables: lookups, as-of joins, groups and windows of keys in any order: what the tests know of each function."""
+"""Examples of lookups, as-of joins, groups and windows of keys in any order."""
 
 from __future__ import annotations
 

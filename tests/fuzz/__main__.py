@@ -39,7 +39,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--stop", action="store_true", help="stop at the first failure")
     parser.add_argument("--silence", type=float, default=300, help="seconds without a case after which a process hangs")
-    # `workers.py` passes these to its processes: their share of the programs, where to begin in it, and to report all.
+    # `workers.py` passes these to its processes: their share of the programs, where to begin, and to report everything.
     parser.add_argument("--share", default="0/1", help=argparse.SUPPRESS)
     parser.add_argument("--begin", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--report", action="store_true", help=argparse.SUPPRESS)
@@ -56,7 +56,7 @@ def kind_of(failure: Failure, family: str) -> str:
 
 
 class Report:
-    """Counts cases, programs and failures, and prints the failures that are new."""
+    """Counts cases, programs and failures, and prints the new failures."""
 
     def __init__(self, tells: bool = False) -> None:
         self.tells = tells  # a worker, which tells the process that counts
@@ -69,26 +69,26 @@ class Report:
         self.left_out: collections.Counter[str] = collections.Counter()
 
     def goes_on(self) -> None:
-        """Tells that a case has run: one may take the oracle seconds, and a program has many."""
+        """Reports that a case has run; the oracle may take seconds, and a program has many cases."""
         if self.tells and time.monotonic() - self.told > HEARD_EVERY:
             self.told = time.monotonic()
             workers.tell(what="goes on")
 
     def ran(self, family: str, mode: str, cases: int) -> None:
-        """A program has run."""
+        """Reports that a program has run."""
         self.cases[family, mode] += cases
         self.programs[family] += 1
         if self.tells:
             workers.tell(what="ran", family=family, mode=mode, cases=cases)
 
     def left(self, why: str) -> None:
-        """A program was left out."""
+        """Reports that a program was left out."""
         self.left_out[why] += 1
         if self.tells:
             workers.tell(what="left", why=why)
 
     def failed(self, family: str, mode: str, kind: str, repeat: str, text: str) -> None:
-        """A case has failed; `repeat` is the line that runs it again."""
+        """Reports a failed case; `repeat` is the line that runs it again."""
         if self.tells:
             workers.tell(what="failed", family=family, mode=mode, kind=kind, repeat=repeat, text=text)
             return
@@ -193,7 +193,7 @@ def run_program(
 
 
 def work(options: argparse.Namespace, report: Report) -> None:
-    """Runs what the command line asks for."""
+    """Runs the command line."""
     if options.case:
         seed, index, *draw = map(int, options.case.split(":"))
         program = Program(seed, options.family[0], index)

@@ -1,4 +1,4 @@
-"""Broken preconditions: without checks nothing may crash or write outside, with checks each is an error of one form."""
+"""Broken preconditions: without checks no crash and no write outside; with checks an error of one form."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.fuzz.draw import Call, Shape
 
 # Each family's calls, and those that go across families.
 MAKES = (*families.DRAWN.values(), rows.rows, any_order.any_order)
-# Of those by a Segments, preconditions are its own: tests/test_segments.py breaks them.
+# Calls by a Segments have other preconditions, which tests/test_segments.py breaks.
 OF_GARBAGE = (*MAKES, segments.segments)
 KEYS = ("a", "b", "needles", "haystack")
 POSITIONS = ("heads", "ends", "offsets", "indices", "order", "lengths", "gather_starts", "scatter_starts")
@@ -28,7 +28,7 @@ CANARY = 0x5AFE_C0DE
 
 @dataclasses.dataclass(frozen=True)
 class Other:
-    """What a family without an oracle draws: `run` takes a generator and raises where something is wrong."""
+    """A draw of a family without an oracle: `run` takes a generator and raises if something is wrong."""
 
     text: str
     mode: str
@@ -57,7 +57,7 @@ def any_positions(rng: np.random.Generator, x: np.ndarray, n: int) -> np.ndarray
 
 
 def garbage(rng: np.random.Generator) -> Other:
-    """Operands of any values: the results' shapes are right, operands and what lies beside them stay as they were."""
+    """Operands of any values: results have the right shapes; operands and the memory beside them are unchanged."""
     call, text = _call(rng, OF_GARBAGE, 300 if rng.random() < 0.6 else 40_000)
     batched = rng.random() < 0.3
     function = (lambda operands: call.function(**operands)) if not batched else jax.vmap(lambda o: call.function(**o))
@@ -105,7 +105,7 @@ Broken = tuple[np.ndarray, int | None]  # an argument, and the position at which
 
 
 def unsorted(rng: np.random.Generator, x: np.ndarray, live: int, *, descending: bool, unique: bool) -> Broken | None:
-    """Keys out of order for the first time at a position, two subnormals among them."""
+    """Keys that are first out of order at a position, two subnormals among them."""
     if live < 2:
         return None
     at = int(rng.integers(1, live))
@@ -129,7 +129,7 @@ def decreasing(rng: np.random.Generator, x: np.ndarray) -> Broken | None:
     x = x.copy()
     if x.dtype.kind == "i" and (at == 0 or rng.random() < 0.3):
         x[at] = rng.choice([-1, -7])
-    elif at == 0 or x[at - 1] == 0 or x[at - 1] > 200:  # what lies past every array is all one
+    elif at == 0 or x[at - 1] == 0 or x[at - 1] > 200:  # items past every array are all one segment
         return None
     else:
         x[at] = x[at - 1] - 1
@@ -137,14 +137,14 @@ def decreasing(rng: np.random.Generator, x: np.ndarray) -> Broken | None:
 
 
 def ids_as_heads(x: np.ndarray) -> Broken | None:
-    """The segment of each item, in order, where heads are asked for: told where they exceed the items."""
+    """Segment numbers, in order, for an argument of heads: an error, as they exceed the number of items."""
     if len(x) < 3 or x.dtype.name not in ("int32", "int64"):  # what is past every array is all one without a sign
         return None
     return (100_000 + np.arange(len(x)) // 2).astype(x.dtype), 1
 
 
 def unknown(rng: np.random.Generator, x: np.ndarray, m: int) -> Broken | None:
-    """Numbers of segments of which one is no segment's."""
+    """Segment numbers, one of which is invalid."""
     limits = np.iinfo(x.dtype)
     options = [i for i in (-7, -2, m + 1, m + 90) if limits.min <= i <= limits.max]
     if len(x) == 0 or not options:
@@ -167,8 +167,8 @@ def preconditions(rng: np.random.Generator) -> Other:
 
     def broken(rng: np.random.Generator, operands: dict[str, Any], argument: str) -> Broken | None:
         x = operands[argument]
-        # Keys of several columns, and the needles in any order and the haystack within segments of a search, are what
-        # tests/test_checks.py breaks. The indices of `take` and of a matrix may be any; a matrix checks its offsets.
+        # tests/test_checks.py breaks keys of several columns, and the unsorted needles and segmented haystack of a
+        # search. The indices of `take` and of a matrix may be any; a matrix checks its offsets.
         if isinstance(x, tuple) or (name == "segmented_search" and argument in KEYS) or name in ("take", "sddmm"):
             return None
         if argument in KEYS:
@@ -206,8 +206,8 @@ def preconditions(rng: np.random.Generator) -> Other:
                 if not re.search(wanted, str(error), re.DOTALL):
                     raise AssertionError(f"{str(error)[:300]}; wanted {wanted}") from None
                 return
-        # Of results of no items nothing is computed, and of operands of no items few. A scan by the last item gives the
-        # items as they are, whatever the heads.
+        # Results without items are not computed, and operands without items rarely. A scan by the last item returns the
+        # items unchanged, whatever the heads.
         if "function last" in text and argument == "heads":
             return
         if any(x.size for x in jax.tree.leaves(results)) and all(np.size(x) for x in jax.tree.leaves(operands)):

@@ -1,6 +1,6 @@
-"""Comparing what a program gave with what the oracle expects, leaf by leaf.
+"""Compares the results of a program with those of the oracle, leaf by leaf.
 
-An expected leaf is an array, to be met bit for bit, or one of the classes below.
+An expected leaf is an array, to be matched bit for bit, or one of the classes below.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from tests import oracle
 
 
 class Mismatch(Exception):
-    """A result that is not the expected one."""
+    """A result that differs from the expected one."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Near:
-    """Within an error, given for each item; where the expected item is not finite, that item."""
+    """Within an error, given for each item; exact where the expected item is not finite."""
 
     expected: np.ndarray
     error: Any
@@ -36,7 +36,7 @@ class Equal:
 
 @dataclasses.dataclass(frozen=True)
 class Repeated(Equal):
-    """The same, and zero for a subnormal number: what JAX repeats for a batch that a result does not depend on."""
+    """Equal values, or zero for a subnormal number, as JAX repeats a result that does not depend on the batch."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Zeros:
 
 @dataclasses.dataclass(frozen=True)
 class Where:
-    """Expected rows where `live`; what the others hold is not compared."""
+    """Expected rows where `live`; the others are not compared."""
 
     expected: np.ndarray
     live: np.ndarray
@@ -72,7 +72,7 @@ def holds_items(leaf: Any) -> bool:
 
 
 def compare(got: Any, leaf: Any, path: str) -> None:
-    """Raises `Mismatch` where a result is not what a leaf expects."""
+    """Raises `Mismatch` if a result differs from the expected leaf."""
     got = np.asarray(got)
     if isinstance(leaf, Batch):
         if got.shape[:1] != (len(leaf.leaves),):

@@ -1,7 +1,7 @@
-"""A call turned into one that gives derivatives, expected from differences of the oracle.
+"""Turns a call into one that returns derivatives, compared with differences of the oracle.
 
-Between ties every operation is affine in each single number that it is differentiated by, products too. So central
-differences of the oracle, in float64 and of any step that keeps the order, are its Jacobian and no approximation.
+Between ties every operation, even a product, is affine in each single number by which it is differentiated. So central
+differences of the oracle, in float64 and with any step that keeps the order, are exactly its Jacobian.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Jacobian:
 
 
 def names_to_differentiate(call: Call) -> tuple[str, ...]:
-    """Its operands that are there and float, if they are few numbers."""
+    """The present float operands, if they have few numbers."""
     operands = call.draw(np.random.default_rng(0), True)
     names = tuple(n for n in call.differentiable if n in operands and all(map(is_float, jax.tree.leaves(operands[n]))))
     names = tuple(n for n in names if jax.tree.leaves(operands[n]))
@@ -81,9 +81,9 @@ def _error(dtype: Any, expected: np.ndarray, magnitude: float) -> np.ndarray:
 
 
 def varying_alike(trees: Any, others: Any) -> Any:
-    """Under shard_map, numbers and directions that vary over the mesh if any operand does, as results do then.
+    """Under shard_map, numbers and directions that vary over the mesh if any operand does, as the results then do.
 
-    JAX wants tangents and cotangents to vary as what they belong to, and sums the cotangents of what does not vary.
+    JAX requires tangents and cotangents to vary like their values, and sums cotangents of values that do not vary.
     """
     leaves, structure = jax.tree.flatten(trees)
     given = [jnp.asarray(x) for x in (*leaves, *jax.tree.leaves(others))]
@@ -91,7 +91,7 @@ def varying_alike(trees: Any, others: Any) -> Any:
 
 
 def derivative(call: Call, rng: np.random.Generator) -> Call | None:
-    """The tangent of the results, the cotangents of the operands, or the transpose where the call is linear."""
+    """The tangent of the results, the cotangents of the operands, or the transpose if the call is linear."""
     names = names_to_differentiate(call)
     if not names:
         return None
@@ -100,7 +100,7 @@ def derivative(call: Call, rng: np.random.Generator) -> Call | None:
         options.append("transpose")
     kind = str(rng.choice(options))
 
-    # Where the float results are, by a first evaluation of the shapes.
+    # The positions of the float results, from an evaluation of the shapes.
     sample = call.draw(np.random.default_rng(0), True)
     with jax.enable_x64(call.x64):
         shapes = jax.tree.leaves(jax.eval_shape(lambda operands: call.function(**operands), sample))

@@ -1,4 +1,4 @@
-"""Drawing what a call takes: types, sizes, keys, positions, counts and rows."""
+"""Draws the arguments of a call: types, sizes, keys, positions, counts and rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from tests import data, oracle
 
-# Sizes of tiles, cells and groups of the kernels; multiples of each are drawn, and one more or less.
+# Sizes of tiles, cells and groups of the kernels; their multiples are drawn, also plus or minus one.
 EDGES = (32, 64, 256, 512, 640, 704, 896, 1024, 1152, 1344, 1408, 1792, 2048, 2560, 2816, 3072, 3584, 4080, 4096, 5120)
 EDGES += (5632, 6144, 7168, 8160, 8192, 12288, 16384, 32768)
 LARGEST = 40_000
@@ -27,16 +27,16 @@ TRAILING = ((), (), (), (1,), (2,), (3,), (2, 2), (5, 1), (36,), (0,), (2, 0))
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """A call of an operation with all that is static drawn; its operands have names and are arrays or pytrees.
+    """A call of an operation with everything static drawn; its operands have names and are arrays or pytrees.
 
     Attributes:
       text: the call in words, for the report of a failure.
       function: the call over operands by name.
-      draw: valid operands, always of the same shapes and types. With its second argument, any mixture of the operands
-        of several draws is valid too, as a batch mixes them.
+      draw: valid operands, always of the same shapes and types. With its second argument, any mixture of several draws
+        is valid too, as a batch mixes them.
       oracle: the expected leaves in NumPy, as in `compare.py`.
       x64: whether 64-bit types are on.
-      differentiable: the operands that have derivatives, here drawn so that small steps keep their order.
+      differentiable: the operands that have derivatives, drawn so that small steps keep their order.
       linear: those of them in which the call is linear together.
       finite: whether there is no NaN in operands and results.
     """
@@ -52,7 +52,7 @@ class Call:
 
 
 class Shape:
-    """Draws what is static of one program."""
+    """Draws the static parts of a program."""
 
     def __init__(self, rng: np.random.Generator, *, derivative: bool = False, largest: int = LARGEST):
         self.rng = rng
@@ -99,7 +99,7 @@ class Shape:
         return dtype
 
     def key_form(self) -> Any:
-        """A type of keys, or those of several columns, and for each whether its order may be turned."""
+        """A type of keys, or types of several columns, and for each whether it may be descending."""
         if self.derivative or not self.flag(0.3):
             return self.key_dtype()
         dtypes = tuple(self.key_dtype() for _ in range(self.choice((1, 2, 2, 2, 3, 3, 8))))
@@ -189,11 +189,11 @@ class Rows:
         return np.frombuffer(rng.bytes(size), np.uint8).view(kind).reshape(shape)
 
     def enter(self, x: Any) -> Any:
-        """What the operation takes, from what is drawn."""
+        """The arguments of the operation, from the drawn operands."""
         return jax.random.wrap_key_data(x) if self.dtype == "key" else x
 
     def leave(self, x: Any) -> Any:
-        """What is compared, from what the operation gives."""
+        """The compared results, from those of the operation."""
         return jax.random.key_data(x) if self.dtype == "key" else x
 
 
@@ -214,7 +214,7 @@ def leave(forms: Any, values: Any) -> Any:
 
 
 def names_of(operation: str, **operands: Any) -> dict[str, Any]:
-    """The operands that are there."""
+    """The operands that are present."""
     return {name: x for name, x in operands.items() if x is not None}
 
 
@@ -246,7 +246,7 @@ def keys(shape: Shape, rng: np.random.Generator, dtype: Any, n: int, *, few: boo
 def sorted_keys(
     shape: Shape, rng: np.random.Generator, dtype: str, n: int, *, descending: bool = False, live: Any = None
 ) -> np.ndarray:
-    """Keys in order up to `live`; what follows is in no order."""
+    """Keys sorted up to `live`; the rest is unsorted."""
     drawn_keys = keys(shape, rng, dtype, n)
     live = oracle.live_count(live, n)
     drawn_keys[:live] = data.in_order(drawn_keys[:live], descending)
@@ -256,7 +256,7 @@ def sorted_keys(
 def sorted_pair(
     shape: Shape, rng: np.random.Generator, dtype: Any, n_a: int, n_b: int, descending: Any, a_live: Any, b_live: Any
 ) -> tuple[Any, Any]:
-    """Two sorted arrays that share keys; for derivatives they share none, nor with those of another draw."""
+    """Two sorted arrays that share keys; for derivatives they share none, also with other draws."""
     both = keys(shape, rng, dtype, n_a + n_b)
     if isinstance(dtype, Columns):
         copies = np.where(rng.random(n_b) < 0.3, rng.integers(0, max(n_a, 1), n_b), n_a + np.arange(n_b))
@@ -277,7 +277,7 @@ def sorted_pair(
 
 
 def in_order(columns: tuple[np.ndarray, ...], descending: Any, live: Any) -> tuple[np.ndarray, ...]:
-    """Columns in order up to `live`."""
+    """Columns sorted up to `live`."""
     n = len(columns[0])
     live = oracle.live_count(live, n)
     ranks = oracle.column_ranks([x[:live] for x in columns], descending)
@@ -286,7 +286,7 @@ def in_order(columns: tuple[np.ndarray, ...], descending: Any, live: Any) -> tup
 
 
 def ranked(descending: Any, *operands: Any) -> tuple[Any, ...]:
-    """Operands of one array each that order as these do, and whether they are descending."""
+    """Operands of one array each with the same order, and whether they are descending."""
     if not isinstance(operands[0], tuple):
         return (*operands, descending)
     joined = [np.concatenate(column) for column in zip(*operands, strict=True)]
@@ -314,7 +314,7 @@ def positions(rng: np.random.Generator, m: int, n: int, dtype: str, *, padding: 
 
 
 def lengths_of(rng: np.random.Generator, m: int, limit: int) -> np.ndarray:
-    """The lengths of m intervals whose sum is `limit` at most: all one, few long ones, or any."""
+    """The lengths of m intervals whose sum is at most `limit`: all one, few long ones, or any."""
     if m == 0:
         return np.zeros(0, np.int64)
     at = rng.random()

@@ -1,4 +1,4 @@
-"""Calls by comparators, `less=`, and what `map=` makes of items before a reduction or scan; their oracles."""
+"""Calls by comparators, `less=`, and by a `map=` before a reduction or scan; their oracles."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TABLE = np.random.default_rng(9).integers(0, 4, 300).astype(np.int32)
 
 
 def _until(x: Any) -> Any:
-    """A number, counted by a loop."""
+    """A number, counted in a loop."""
     return jax.lax.while_loop(lambda s: s[0] > 0, lambda s: (s[0] - 1, s[1] + 1), (x, 0))[1]
 
 
@@ -40,8 +40,8 @@ def _elements(a: Any, b: Any) -> Any:
     return smaller[0] | (equal[0] & (smaller[1] | (equal[1] & smaller[2])))
 
 
-# Comparators, and the columns that order as they do, the first one first. Numbers are small integers, so that all of
-# these are exact.
+# Comparators, and columns with the same order, the first one first. Numbers are small integers, so that all of these
+# are exact.
 ORDERS: dict[str, tuple[Callable[..., Any], Callable[[Any], list[np.ndarray]]]] = {
     "one": (lambda a, b: a["k"] < b["k"], lambda x: [x["k"]]),
     "turned": (lambda a, b: ~(a["k"] <= b["k"]), lambda x: [-x["k"].astype(np.float64)]),
@@ -64,7 +64,7 @@ ORDERS: dict[str, tuple[Callable[..., Any], Callable[[Any], list[np.ndarray]]]] 
 
 
 def _ranks(order: str, *items: Any) -> list[np.ndarray]:
-    """Integers in the order of items."""
+    """Integers with the order of the items."""
     columns = [ORDERS[order][1](x) for x in items]
     ranks = oracle.column_ranks([np.concatenate(column) for column in zip(*columns, strict=True)])
     return np.split(ranks, np.cumsum([len(x["g"]) for x in items])[:-1])
@@ -217,13 +217,13 @@ def _pairs(shape: Shape) -> Call:
 
 @dataclasses.dataclass(frozen=True)
 class ItemMap:
-    """A function of items, and other items of which it makes given ones.
+    """A function of items, and items that it maps to given ones.
 
     Attributes:
       name: in words.
       function: as `map=` takes it.
-      of: the same of all items in NumPy.
-      before: from a generator and given items, items of which the function makes these.
+      of: the same for all items in NumPy.
+      before: makes items, from a generator and given items, that the function maps to the given ones.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Gradients beside sums in float64: of rows that are taken many times, and by the rules of extrema and logsumexp.
+"""Gradients compared with sums in float64: of rows that are taken many times, and of extrema and logsumexp.
 
 `derivatives.py` takes differences of the oracle, which must be finite, of few numbers. Here cotangents are small
 integers, so their sums are exact, and narrow gradients are rounded once. Items may be infinite or NaN.
@@ -23,7 +23,7 @@ MOST = 5000
 
 
 def cotangents(shape: Shape, rng: np.random.Generator, dtype: str, *sizes: int) -> np.ndarray:
-    """Small integers, none negative, as an infinite partial derivative times a sum of 0 is no number; many are 0."""
+    """Small integers, none negative, as an infinite partial derivative times a sum of 0 is NaN; many are 0."""
     return (rng.integers(0, 4, sizes) * (rng.random(sizes) < rng.choice([0.1, 1]))).astype(jnp.dtype(dtype))
 
 

@@ -1,4 +1,4 @@
-"""Misuse: every argument of every function given what it must not be; each is an error of the house's form."""
+"""Misuse: every argument of every function gets each invalid value; each call must be an error of one form."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def plus(a: Any, b: Any) -> Any:
 
 
 class Traced:
-    """A value that is traced: the call is made within jit, where the argument is an operand."""
+    """A traced value: the call is made within jit, with the argument as an operand."""
 
     def __init__(self, value: Any):
         self.value = value
@@ -117,7 +117,7 @@ BAD: dict[str, Callable[[], list[Any]]] = {
     "method": lambda: ["most", None, 1, Traced(1), ["min"]],
     "step": lambda: [HOUR, 1.5, "3", [1], ints(1), True, None, 2**31, object(), np.float32(2), jax.random.key(0)],
 }  # fmt: skip
-# What kind each argument is, by its name; `ARGUMENTS` of its family says where it is of another kind.
+# The kind of each argument, by its name; `ARGUMENTS` of a family lists exceptions.
 NAMES = {
     "by": "by_a by_b",
     "columns": "a_columns b_columns",
@@ -149,7 +149,7 @@ NAMES = {
     "weights": "weights",
 }
 KINDS = {argument: kind for kind, names in NAMES.items() for argument in names.split()}
-# Valid values of the arguments that a call needs.
+# Valid values of the required arguments of a call.
 VALUES: dict[str, Any] = {
     **dict.fromkeys(("a", "by_a", "by_b", "ids", "keys", "needles", "table_keys"), KEYS_A),
     **dict.fromkeys(("b", "haystack"), KEYS_B),
@@ -159,13 +159,13 @@ VALUES: dict[str, Any] = {
     **{"by": 1, "k": 2, "q": 0.5, "size": 9, "width": 3},
     **{"keep": MASK, "lengths": ints(2, 0, 1), "order": ints(2, 0), "result": ROWS},
 }  # fmt: skip
-# Arguments that a call need not have, but is given here.
+# Optional arguments that are given here.
 GIVEN = ("a_columns", "a_values", "b_columns", "b_values", "by_a", "by_b", "heads", "values")
 
 
 @dataclasses.dataclass(frozen=True)
 class Function:
-    """Valid arguments of a function, what kind each argument is that has a kind, and the sizes that it cannot guess."""
+    """Valid arguments of a function, the kinds of its arguments, and sizes that cannot be inferred."""
 
     valid: dict[str, Any]
     kinds: dict[str, str]
@@ -197,7 +197,7 @@ FUNCTIONS = {
 
 
 def cases_of(name: str) -> list[tuple[str, Any]]:
-    """Every argument of a function with every value that it must not have."""
+    """Every argument of a function with every invalid value."""
     valid = FUNCTIONS[name].valid
     cases = []
     for argument, kind in FUNCTIONS[name].kinds.items():
@@ -254,7 +254,7 @@ CONTRADICTIONS += (r"or a function of two items, got <function",)
 
 
 def misuse(rng: np.random.Generator) -> Other:
-    """One function, whose arguments are wrong in turn."""
+    """One function, with each argument wrong in turn."""
     name = str(rng.choice(list(FUNCTIONS)))
     cases = cases_of(name)
 

@@ -1,4 +1,4 @@
-"""The transformations under which a call runs: what changes the call, and what runs it."""
+"""The transformations under which a call runs: those that change the call, and those that run it."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def leaf_count(call: Call) -> int:
     return len(call.oracle(**call.draw(np.random.default_rng(0), True)))
 
 
-# ---- What changes a call ---------------------------------------------------------------------------------------------
+# ---- Changes of a call -----------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
 class Mix:
-    """A batch of problems of which some operands are shared: sizes, and the batch axis of each operand or None."""
+    """A batch of problems that share some operands: sizes, and the batch axis of each operand or None."""
 
     size: int
     axes: dict[str, int | None]
@@ -93,7 +93,7 @@ class Mix:
         )  # fmt: skip
 
     def vmapped(self, call: Call, text: str, over: Callable[[dict[str, Any]], Any]) -> Call:
-        """The call of a batch by `jax.vmap`: `over` is that, alone or over a mesh."""
+        """The call of a batch by `jax.vmap`: `over` is the same, alone or over a mesh."""
         batch = self.of(call, text, lambda **operands: over(operands))
         if self.whole or not self.size or jax.default_backend() != "cpu":
             return batch
@@ -107,7 +107,7 @@ class Mix:
         return dataclasses.replace(batch, oracle=oracle)
 
     def jax_repeats(self, call: Call, k: int, leaf: Any, operands: dict[str, Any]) -> bool:
-        """Whether result k depends on nothing that the batch has: XLA's CPU code repeats it by way of float32."""
+        """Whether result k does not depend on the batch: XLA's CPU code repeats such a result through float32."""
         if not _is_narrow(leaf):
             return False
         one = over_dict(call)
@@ -152,7 +152,7 @@ def scanned(call: Call, rng: np.random.Generator) -> Call:
 
 
 def _any_nan(leaf: Any) -> Any:
-    """A leaf of narrow floats of which any NaN will do: lax.scan on a CPU makes those of its slices quiet."""
+    """A leaf of narrow floats that accepts any NaN: lax.scan on a CPU makes NaNs of its slices quiet."""
     if isinstance(leaf, Batch):
         return Batch([_any_nan(row) for row in leaf.leaves])
     narrow = ("float8", "bfloat16") if jax.__version_info__ < (0, 11) else ("float8",)
@@ -175,7 +175,7 @@ def looped(call: Call, rng: np.random.Generator) -> Call:
 
 
 def branched(call: Call, rng: np.random.Generator) -> Call:
-    """A branch of lax.cond, whose other branch gives zeros."""
+    """A branch of lax.cond, whose other branch returns zeros."""
     del rng
     leaves = leaf_count(call)
 
@@ -196,7 +196,7 @@ def over_dict(call: Call) -> Callable[[dict[str, Any]], Any]:
     return lambda operands: call.function(**operands)
 
 
-# ---- What runs a call ------------------------------------------------------------------------------------------------
+# ---- How a call runs -------------------------------------------------------------------------------------------------
 
 Start = Callable[[dict[str, Any]], Any]
 
@@ -248,7 +248,7 @@ def donated(call: Call, sample: Any) -> Start:
 
 
 def twice(call: Call, sample: Any) -> Start:
-    """The same bits again: results of a second run are the first's."""
+    """The same bits again: a second run must repeat the results of the first."""
     del sample
     program = jax.jit(over_dict(call))
 
@@ -263,7 +263,7 @@ def twice(call: Call, sample: Any) -> Start:
 
 
 def fits_checks(words: list[str]) -> bool:
-    """Whether checks have nothing to say, but for results without a place, of which the oracle tells the number."""
+    """Whether checks find no error, except more results than places, whose number the oracle knows."""
     if {"shared", "short"} & set(words):
         return False
     return "derivative" not in words or not any(word.startswith("size=") for word in words)
@@ -271,7 +271,7 @@ def fits_checks(words: list[str]) -> bool:
 
 @contextlib.contextmanager
 def strict_checks() -> Iterator[None]:
-    """Checks, under strict promotion, which asks more of the checks themselves."""
+    """Checks, under strict promotion, which is stricter for the checks themselves."""
     with mgpu.checks(), jax.numpy_dtype_promotion("strict"):
         yield
 
@@ -281,11 +281,11 @@ class Runner:
     """How a call is run.
 
     Attributes:
-      start: makes what runs it from the call and sample operands.
-      context: what is in force while it is traced and run.
+      start: makes the runner from the call and sample operands.
+      context: the settings under which it is traced and run.
       weight: how often it is drawn.
-      draws: the most draws of values.
-      fits: whether a call can run so.
+      draws: the maximum number of draws of values.
+      fits: whether a call can run in this mode.
     """
 
     start: Callable[[Call, Any], Start]
@@ -332,7 +332,7 @@ def mesh_of(axis_type: Any) -> Any:
 
 def meshed(call: Call, rng: np.random.Generator) -> tuple[str, Call, Runner]:
     """A batch over a mesh: by shard_map, or left to XLA on Auto and on Explicit axes; or the operation's own axis."""
-    # XLA gathers an operation's own axis by way of sums, in which a subnormal may become zero.
+    # XLA gathers an operation's own axis through sums, in which a subnormal may become zero.
     kind = str(
         rng.choice(["shard_map", "explicit", "auto", *["own_explicit"] * (call.finite and " of " not in call.text)])
     )

@@ -1,4 +1,4 @@
-"""The operators of reductions and scans, by name and by function; what they give, in NumPy."""
+"""The operators of reductions and scans, by name and by function, and their results in NumPy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPERATORS = ("add", "add", "mul", "min", "max", "argmin", "argmax")
 
 
 def items(shape: Shape, rng: np.random.Generator, dtype: str, op: str, n: int) -> np.ndarray:
-    """Items that an operator combines without overflow on the way, so that any order of combination is right."""
+    """Items that an operator combines without overflow in between, so that any order of combination is right."""
     kind = jnp.dtype(dtype)
     if kind.kind in "iu" or op not in ("add", "mul"):
         return draw.keys(shape, rng, dtype, n)
@@ -47,7 +47,7 @@ def items(shape: Shape, rng: np.random.Generator, dtype: str, op: str, n: int) -
 
 
 def near(op: str, results: np.ndarray, magnitudes: Callable[[], np.ndarray]) -> Any:
-    """What an operator's results may be: sums differ by their rounding, extrema of any zero or NaN are that."""
+    """The accepted results of an operator: sums differ by rounding, extrema may be any equal zero or NaN."""
     dtype = results.dtype
     if op in ("argmin", "argmax") or dtype.kind in "iu":
         return results
@@ -90,7 +90,7 @@ class Named:
         return oracle.segmented_scan(magnitudes, heads, "add", False, *form)
 
     def reduce(self, x: Any, heads: np.ndarray, count: Any, widens: bool = True) -> list[Any]:
-        """The results of segments; of integers in the type of jnp.sum, or, as the totals of scans are, in their own."""
+        """The results of segments; of integers in the type of jnp.sum, or for totals of scans in their own."""
         results = oracle.segmented_reduce(x, heads, self.name, count)
         if not (widens or self.gives_index):
             results = results.astype(x.dtype)
@@ -109,7 +109,7 @@ def _last(a: Any, b: Any) -> Any:
     return b
 
 
-# A function, the same in NumPy, the identity, the leaves of an item.
+# A function, the same in NumPy, the identity, the number of leaves of an item.
 FUNCTIONS: dict[str, tuple[Callable[..., Any], Any, tuple[str, ...]]] = {
     "plus": (lambda a, b: a + b, 0, ()),
     "maximum": (lambda a, b: jnp.where(a > b, a, b), None, ()),
@@ -215,5 +215,5 @@ def scalar(leaf: Any) -> Any:
 
 
 def before(item_map: ItemMap | None, rng: np.random.Generator, x: Any) -> Any:
-    """The items of which a function makes these."""
+    """Items that the function maps to the given ones."""
     return x if item_map is None else item_map.before(rng, x)

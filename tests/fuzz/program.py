@@ -23,7 +23,7 @@ from tests.jaxprs import size_scratch_memory
 
 
 def mapped(shape: Shape) -> Call:
-    """Reductions and scans of what a function makes of the items."""
+    """Reductions and scans of mapped items."""
     item_map = shape.choice(functions.MAPS)
     shape.say(item_map.name)
     return shape.choice((reductions, scans))(shape, item_map)
@@ -53,7 +53,7 @@ AHEAD = 16  # runs that are started before the first is compared
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """What went wrong: in which run of values (-1: in compiling), under which mode, and how."""
+    """A failure: in which run of values (-1: in compiling), under which mode, and how."""
 
     draw: int
     mode: str
@@ -78,7 +78,7 @@ class Program:
             return
         self.other = None
         self.call, self.mode, self.runner = _drawn(CALLS[family], rng)
-        # On a CPU most of the time would go to XLA's optimizations; without them, some errors do not show.
+        # On a CPU most of the time would go to XLA's optimizations; without them, some errors do not appear.
         self.optimizes = bool(rng.random() < 0.25) or jax.default_backend() != "cpu"
         operands = self.call.draw(generator(seed, family, index, 0), False)
         items = sum(x.size for x in jax.tree.leaves(operands))
@@ -87,7 +87,7 @@ class Program:
         self.text = self.call.text
 
     def left_out(self) -> str | None:
-        """Why this program does not run with the JAX at hand, by a defect of its own."""
+        """Why this program does not run with the installed JAX, because of a defect in it."""
         if self.call is None or jax.__version_info__ >= (0, 12):
             return None
         operands = self.call.draw(generator(self.seed, self.family, self.index, 0), False)
@@ -153,7 +153,7 @@ class Program:
                 yield None if self._has_no_place(error, operands) else Failure(draw, self.mode, self.text, error)
 
     def _has_no_place(self, error: Exception, operands: dict[str, Any]) -> bool:
-        """Whether checks say rightly that there are more results than places: they tell the oracle's count."""
+        """Whether checks correctly report more results than places: with the oracle's count."""
         told = re.search(r": size: expected at most (\d+) results, .* got (\d+)", str(error))
         if not told or "checks" not in self.mode:
             return False

@@ -1,4 +1,4 @@
-"""Calls over rows: reductions and scans by names, an operator a leaf, segments with ends, and ids; their oracles."""
+"""Calls over rows and their oracles: operators by name, one per leaf, segments with ends, and ids."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _expected(
     dtype = np.dtype(np.float64 if x64 else np.float32) if op == "mean" and not is_float else stacked.dtype
     if op != "mean" and (not is_float or np.array_equal(x, np.round(x.astype(np.float64)))):
         return stacked  # exact in any order
-    # The rounding of a sum is measured by what is added up.
+    # The rounding of a sum is measured relative to its terms.
     sizes = [np.abs(np.asarray(x[part], np.float64)).sum(axis=0) for part in parts]
     scale = np.stack(sizes) if sizes else np.zeros(stacked.shape)
     if op == "mean":
@@ -75,7 +75,7 @@ def _segments(heads: np.ndarray, ends: Any, live: int) -> list[np.ndarray]:
 
 
 def _entries(x: Any, parts: list[np.ndarray], indices: Any, weights: Any) -> tuple[Any, list[np.ndarray]]:
-    """What is combined of each array, and the positions of each segment in it that are not dropped."""
+    """The combined part of each array, and the positions of each segment in it that are not dropped."""
     if indices is not None:
         is_row = (indices >= 0) & (indices < len(x[0]))
         parts = [part[is_row[part]] for part in parts]

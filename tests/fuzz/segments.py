@@ -1,4 +1,4 @@
-"""Functions of segments by a `Segments` in each form, against rows of NumPy."""
+"""Functions of segments by a `Segments` in each form, compared with rows in NumPy."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def made(form: str, m: int, given: dict[str, Any]) -> Any:
 
 
 def rows_of(form: str, n: int, m: int, given: dict[str, Any]) -> Rows:
-    """The items of each segment, by NumPy; of an empty one, nothing but that it is."""
+    """The items of each segment, by NumPy; empty segments stay empty."""
     given = {name: x.astype(np.int64) for name, x in given.items()}
     match form:
         case "lengths":
@@ -81,7 +81,7 @@ def drawn_form(form: str, n: int, m: int, index: str, rng: np.random.Generator, 
     return {"ids": ids}
 
 
-# ---- What each function gives of rows --------------------------------------------------------------------------------
+# ---- The results of each function, from rows -------------------------------------------------------------------------
 
 
 def of_items(of_row: Callable[[np.ndarray], Any], fill: float = 0) -> Callable[[np.ndarray, Rows], list[Any]]:
@@ -285,7 +285,7 @@ FUNCTIONS = (
 
 
 def segments(shape: Shape) -> Call:
-    """Any function of segments, by a Segments of any form."""
+    """Any function of segments, with a Segments of any form."""
     function, form = shape.choice(FUNCTIONS), shape.choice(FORMS)
     shape.derivative = False
     n = min(shape.size(), 20_000)

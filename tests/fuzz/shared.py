@@ -1,4 +1,4 @@
-"""What the calls of several families share: directions of keys, segments with gaps, the leaves of results."""
+"""Helpers of the calls of several families: directions of keys, segments with gaps, the leaves of results."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def differentiable_of(shape: Shape, forms: Any, *names: str) -> tuple[str, ...]:
 
 
 def directed(shape: Shape) -> tuple[Any, Any]:
-    """A form of keys and their direction, which may be one a column."""
+    """A form of keys and their direction, which may be one per column."""
     dtype, descending = shape.key_form(), shape.flag(0.3)
     if isinstance(dtype, draw.Columns) and shape.flag(0.7):
         descending = dtype.flags
@@ -68,7 +68,7 @@ def nulls(keys: Any) -> np.ndarray:
 
 
 def segments_with_gaps(rng: np.random.Generator, m: int, n: int, dtype: Any, apart: bool) -> dict[str, np.ndarray]:
-    """Heads and ends, some past the items; apart, those of each draw fit those of every other."""
+    """Heads and ends, some past the items; if apart, those of each draw fit those of every other."""
     most = min(n, np.iinfo(dtype).max)  # what the dtype cannot say is in no segment
     if apart:
         half = most // max(2 * m, 1)
@@ -81,7 +81,7 @@ def segments_with_gaps(rng: np.random.Generator, m: int, n: int, dtype: Any, apa
 
 
 def first_rows(kind: str, a: np.ndarray, b: np.ndarray, size: int) -> tuple[int, np.ndarray]:
-    """The number of rows of a join, and the first of them: only as many rows of A as these take are joined."""
+    """The number of rows of a join, and the first of them: only the needed rows of A are joined."""
     ranks = oracle.rank(np.concatenate([a, b]))
     found = [np.searchsorted(ranks[len(a) :], ranks[: len(a)], side) for side in ("left", "right")]
     matches = (found[1] - found[0]).astype(np.int64)
@@ -103,7 +103,7 @@ def rows_of(shape: Shape, n: int) -> Rows:
 
 
 def filled_rows(form: Rows, rows: np.ndarray, size: int, fill: int) -> Any:
-    """Rows and what fills the rest, of which random keys may hold anything."""
+    """Rows and the padding, in which random keys may have any value."""
     padded = oracle.padded(rows, size, np.asarray(0 if form.dtype == "key" else fill).astype(rows.dtype))
     return Where(padded, np.arange(size) < len(rows)) if form.dtype == "key" else padded
 

@@ -1,6 +1,6 @@
-"""Arrays of up to 2^31 items and more, which are traced and never made.
+"""Arrays of up to 2^31 items and more, which are only traced.
 
-There is no error but the one that asks for jax_enable_x64, and the scratch memory of every kernel call has a size.
+The only allowed error asks for jax_enable_x64, and the scratch memory of every kernel call must have a size.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def sizes(rng: np.random.Generator) -> Other:
                     jax.eval_shape(function, x, h, k)
                     size_scratch_memory(function, x, h, k)
             except ValueError as error:
-                # the error is of this very operation or its derivative, and only where 64-bit types are off
+                # the error must name this operation or its derivative, and occur only without 64-bit types
                 own = name.split(",", maxsplit=1)[0]
                 operation = rf"({own}|derivative of (a sort|{own}))"
                 if x64 or not re.match(rf"{operation}: \w+( (and|or) \w+)?: expected .*jax_enable_x64", str(error)):

@@ -1,4 +1,4 @@
-"""Numbers of 64 bits from NumPy where 64-bit types are off: what fits is taken as it is, the rest never cut short."""
+"""64-bit numbers from NumPy without 64-bit types: accepted if they fit, and never truncated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FAR = (2**32, 2**32 + 1, 2**32 + 3, 2**33 + 2, 2**63 - 1)
 
 
 def wide(rng: np.random.Generator) -> Other:
-    """One function, of which some argument is of 64 bits."""
+    """One function with some 64-bit argument."""
     name = str(rng.choice([name for name, function in FUNCTIONS.items() if WIDE & set(function.kinds.values())]))
     valid, kinds = FUNCTIONS[name].valid, FUNCTIONS[name].kinds
     call = getattr(mgpu, name)

@@ -1,4 +1,4 @@
-"""Several processes, each with its share of the programs; one that dies or hangs is a failure, and is started anew."""
+"""Several processes that share the programs; one that dies or hangs is a failure, and is restarted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def tell(**facts: Any) -> None:
 
 
 class Worker:
-    """A process with the share `at` of `of`, from the program `begin` of it on."""
+    """A process with the share `at` of `of`, from the program `begin` of that share on."""
 
     def __init__(self, options: argparse.Namespace, at: int, lines: queue.Queue[tuple[int, str | None]]):
         self.options, self.at, self.lines = options, at, lines
@@ -53,7 +53,7 @@ class Worker:
 
 
 def run(options: argparse.Namespace, report: Any) -> None:
-    """Runs all processes and adds what they tell to the report."""
+    """Runs all processes and adds their messages to the report."""
     end = time.monotonic() + options.seconds
     lines: queue.Queue[tuple[int, str | None]] = queue.Queue()
     workers = {at: Worker(options, at, lines) for at in range(options.processes)}
@@ -78,14 +78,14 @@ def run(options: argparse.Namespace, report: Any) -> None:
 
 
 def end_silent(workers: dict[int, Worker], silence: float) -> None:
-    """Kills what hangs."""
+    """Kills processes that hang."""
     for worker in workers.values():
         if time.monotonic() - worker.heard > silence:
             worker.process.kill()
 
 
 def ended(worker: Worker, report: Any, end: float) -> bool:
-    """A process has ended. Whether it was started anew, behind the program in which it or the tester failed."""
+    """Handles the end of a process. Returns whether it was restarted, after the program that failed."""
     code = worker.process.wait()
     if code == 0:
         return False
@@ -102,7 +102,7 @@ def ended(worker: Worker, report: Any, end: float) -> bool:
 
 
 def take(worker: Worker, facts: dict[str, Any], report: Any) -> None:
-    """What a process tells, into the report."""
+    """Adds a process's messages to the report."""
     what = facts.pop("what")
     if what == "program":
         worker.begin, worker.program = facts["begin"], facts["repeat"]

@@ -1,4 +1,4 @@
-"""Twelve models, each twice: `ours` by jax_mgpu and `plain` in plain JAX, as one writes them for ragged data under jit.
+"""Twelve models in two forms: `ours` by jax_mgpu, and `plain` in plain JAX as usually written for ragged data.
 
 A module is a model. Beside the two forms it has `inputs(rng, n)` for some n items. Where it has `GRADIENT`, a model is
 trained: the derivative by that argument is compared and timed too. Where it has `compare`, that compares the results.
@@ -32,7 +32,7 @@ def model(name: str) -> ModuleType:
 
 
 def lines_of(function) -> int:
-    """How many lines of a function have code on them; the formatter breaks those of both forms alike."""
+    """The number of lines of a function with code; the formatter breaks those of both forms alike."""
     code = inspect.getsource(function)
     lines = set()
     for token in tokenize.generate_tokens(io.StringIO(code).readline):
@@ -43,7 +43,7 @@ def lines_of(function) -> int:
 
 
 def program(module: ModuleType, form: str):
-    """A form of a model as it runs: with its gradient, or exported, where the module says so."""
+    """A form of a model as it runs: with its gradient, or exported, if the module says so."""
     function = getattr(module, form)
     if hasattr(module, "GRADIENT"):
         return jax.jit(jax.value_and_grad(lambda *x: mean_square(function(*x)), module.GRADIENT))
@@ -51,13 +51,13 @@ def program(module: ModuleType, form: str):
 
 
 def exported(function, arguments):
-    """A function that was written by jax.export and read again."""
+    """A function that was exported and read again."""
     written = jax.export.export(jax.jit(function), disabled_checks=mgpu.export_checks())(*arguments).serialize()
     return jax.jit(jax.export.deserialize(written).call)
 
 
 def mean_square(results) -> jax.Array:
-    """One number of all floats of a result."""
+    """One number from all floats of a result."""
     return sum(jnp.mean(leaf**2) for leaf in jax.tree.leaves(results) if jnp.issubdtype(leaf.dtype, jnp.floating))
 
 

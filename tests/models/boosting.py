@@ -1,6 +1,6 @@
-"""A level of boosted trees: a histogram of gradients a feature and node, and the best split of each node.
+"""A level of boosted trees: histograms of gradients by feature and node, and the best split of each node.
 
-The rows of a node, in the order of a feature, are cut into bins of as many rows each. A row of node -1 is in none.
+The rows of a node, in the order of a feature, are cut into bins of equal numbers of rows. A row of node -1 is in none.
 """
 
 import jax

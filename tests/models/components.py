@@ -1,7 +1,7 @@
-"""Detections of a batch of images: boxes that overlap, through others too, are one thing, kept as its best box.
+"""Detections in a batch of images: connected overlapping boxes are one object, kept as its best box.
 
-Images have any number of boxes. Each box is compared with the later ones of its image. The result says for each box the
-least one of its thing; and for each of these the best one, the mean score and how many they are.
+Images have any number of boxes. Each box is compared with the later ones of its image. The result has for each box the
+first box of its object, and for each of these the best box, the mean score and the number of boxes.
 """
 
 import jax
@@ -21,19 +21,19 @@ def inputs(rng, n):
 
 
 def room_of(scores):
-    """For pairs of an image, and for those that overlap."""
+    """The room for pairs of an image, and for those that overlap."""
     return len(scores) * 2 * PER_IMAGE, len(scores) * 4
 
 
 def overlap(a, b):
-    """The area that boxes share, by that of both."""
+    """The intersection over the union of boxes."""
     sides = jnp.minimum(a[:, 2:], b[:, 2:]) - jnp.maximum(a[:, :2], b[:, :2])
     shared = jnp.prod(jnp.maximum(sides, 0), axis=1)
     return shared / (jnp.prod(a[:, 2:] - a[:, :2], axis=1) + jnp.prod(b[:, 2:] - b[:, :2], axis=1) - shared)
 
 
 def least_of_all(least, boxes):
-    """The least box that each is connected with: that of its neighbours, and then that of this one, until all stay."""
+    """The first box connected with each: the minimum over neighbours, then that box's own, until none changes."""
 
     def step(pair):
         nearest = least(pair[1])

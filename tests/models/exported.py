@@ -1,4 +1,4 @@
-"""A batch of ragged batches by vmap, as a program of jax.export: the median and the largest items of each segment.
+"""Vmapped ragged batches in an exported program: the median and the largest items of each segment.
 
 Segments cover a part of the items of their batch, and some are empty.
 """

@@ -1,7 +1,7 @@
-"""The nearest points of each point within a radius, by cells as wide as the radius; -1 where there are fewer.
+"""The nearest points of each point within a radius, by cells as wide as the radius; -1 if there are fewer.
 
-All that are near a point lie in three times three cells, and cells of one column have neighbouring numbers. Pairs of a
-point and one in a cell nearby get room for twice as many as there are.
+All points near a point lie in 3 x 3 cells, and the cells of one column have neighbouring numbers. There is room for
+twice the number of pairs of a point and one in a nearby cell.
 """
 
 import jax

@@ -1,6 +1,6 @@
-"""Documents in rows of a language model's batch: tokens, the number of each one's document, and positions.
+"""Packs documents into rows of a language model's batch: tokens, document numbers, and positions.
 
-No document goes over the end of a row. Where each one starts is the same loop in both forms.
+No document crosses the end of a row. The loop that places documents is the same in both forms.
 """
 
 import jax

@@ -1,4 +1,4 @@
-"""A data frame: orders joined with their customers, and the orders of each region counted, averaged and their largest.
+"""A data frame: orders are joined with their customers, and counted, averaged and their maximum found by region.
 
 Keys are in any order, some customers are not known, and regions are any numbers.
 """

@@ -1,5 +1,5 @@
-"""What runs for drawn problems: plain JAX or kernels, and how much scratch memory these have on CUDA.
+"""What runs for drawn problems: plain JAX or kernels, and the scratch memory of these on CUDA.
 
-A choice follows from shapes, types and attributes alone, so it can be compared without running anything. `python -m
-tests.plans` says how.
+A choice depends only on shapes, types and attributes, so it can be compared without running anything. See `python -m
+tests.plans`.
 """

@@ -1,4 +1,4 @@
-"""Describes what runs for a drawn problem in a line of text, and keeps these lines in a file."""
+"""Describes what runs for a drawn problem in a line of text, and stores these lines in a file."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def summary(lines: list[str]) -> str:
 
 
 def write() -> None:
-    """Writes the file afresh."""
+    """Rewrites the file."""
     with FILE.open("w") as file:
         for operation in OPERATIONS:
             print(*block(operation, 0), sep="\n", file=file)

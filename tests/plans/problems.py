@@ -43,7 +43,7 @@ class Problem(NamedTuple):
 
 
 class Draw:
-    """The parts of a problem. `operands` grows in the order of the operation's."""
+    """The parts of a problem. `operands` is in the order of the operation's."""
 
     def __init__(self, operation: str, number: int):
         self.random = random.Random(f"{operation} {number}")
@@ -59,7 +59,7 @@ class Draw:
         return self.random.choice(values)
 
     def size(self, most: int) -> int:
-        """A number up to `most`, as often of one magnitude as of another, sometimes beside a power of two."""
+        """A number up to `most`, evenly distributed over magnitudes, sometimes beside a power of two."""
         if most <= 1:
             return most
         size = int(2 ** self.random.uniform(0, (most + 1).bit_length()))
@@ -68,7 +68,7 @@ class Draw:
         return min(max(size, 0), most)
 
     def length(self, most: int = MOST_ITEMS) -> int:
-        """Of a row, so that the batch has not too many items."""
+        """The number of items of a row, limited so that the batch has not too many."""
         return 0 if self.flip(0.02) else self.size(min(most, MOST_ITEMS // max(self.rows, 1)))
 
     def array(self, dtype: str, *own: int, shared: bool = True) -> None:
