@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +25,6 @@ from jax_mgpu._src.mesh.selections import item_at, run_marks
 from jax_mgpu._src.mesh.sorts import sort
 from jax_mgpu._src.ops.order_statistics import middle, quantiles
 from jax_mgpu._src.ops.reduce_by_id import _has_id
-from jax_mgpu._src.ops.sort_primitives import Method
 
 __all__ = ["all_reduced", "ids_reduced", "segments_reduced"]
 
@@ -89,9 +87,8 @@ class _All(_OverAxis):
         return quantiles(self.axis.operation, x, ABSENT, 0.5, count_of(self.count), None, self.axis.name)
 
     def distinct(self, x: jax.Array) -> jax.Array:
-        options: dict[str, Any] = {"descending": False, "even": True, "method": Method.FASTEST, "bits": None}
         with by_construction():
-            ordered, live = sort(self.axis, x, None, count=self.live, **options)
+            ordered, live = sort(self.axis, x, None, count=self.live)
         marks = run_marks(self.axis, ordered, live) & live_mask(self.n, live.reshape(1))
         return self.axis.sum(jnp.sum(marks, dtype=live.dtype))
 

@@ -16,7 +16,6 @@ from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.remote_gather import fetch
 from jax_mgpu._src.mesh.sorts import sort
 from jax_mgpu._src.ops.reduce import run_reduce_by_key
-from jax_mgpu._src.ops.sort_primitives import Method
 
 __all__ = ["group_by", "places_before", "sorted_rows"]
 
@@ -25,9 +24,8 @@ class _Rows:
     """Sorted keys, with the leaves that belong to them, and their new positions."""
 
     def __init__(self, axis: Axis, keys: jax.Array | Columns, leaves: Sequence[jax.Array], given: jax.Array):
-        options: dict[str, Any] = {"descending": False, "even": True, "method": Method.FASTEST, "bits": None}
         with by_construction():
-            self.keys, self.leaves, self.live = sort(axis, keys, list(leaves), count=given, **options)
+            self.keys, self.leaves, self.live = sort(axis, keys, list(leaves), count=given)
         self.axis, self.lives = axis, axis.gather(self.live)
         self.places = axis.begin(self.lives) + jnp.arange(keys.shape[0], dtype=self.live.dtype)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +16,6 @@ from jax_mgpu._src.mesh.exchange import Parts, exchange
 from jax_mgpu._src.mesh.sorts import sort
 from jax_mgpu._src.ops.reduce import _run_heads, reduce_rows, take_columns
 from jax_mgpu._src.ops.reduce_by_id import _has_id, _reduce_by_id
-from jax_mgpu._src.ops.sort_primitives import Method
 from jax_mgpu._src.ops.sorted_search import insertion_points
 
 __all__ = ["reduce_by_id"]
@@ -80,8 +77,7 @@ def _from_runs(
     n, total = leaves[0].shape[0], axis.size * size
     dtype = np.min_scalar_type(total)
     keys = jnp.where(_has_id(ids, live.reshape(1), total), ids, total).astype(dtype)
-    options: dict[str, Any] = {"method": Method.FASTEST, "bits": total.bit_length()}
-    keys, leaves, live = sort(axis, keys, leaves, descending=False, count=live, even=True, **options)
+    keys, leaves, live = sort(axis, keys, leaves, count=live, bits=total.bit_length())
     heads, firsts, _, runs = _run_heads(keys=keys, count=live.reshape(1), size=min(n, total + 1))
     found = reduce_rows(x=leaves[0], heads=heads, indices=ABSENT, count=live.reshape(1), op=kind, wide=False)[0]
     firsts = jnp.where(jnp.arange(heads.shape[0]) < runs, firsts, total)

@@ -26,7 +26,6 @@ from jax_mgpu._src.ops.join import KINDS, JoinResult, expanded_rows, rows_by_key
 from jax_mgpu._src.ops.join import join as local_join
 from jax_mgpu._src.ops.load_balance import load_balance_search
 from jax_mgpu._src.ops.select import positions
-from jax_mgpu._src.ops.sort_primitives import Method
 
 __all__ = ["Side", "join", "join_columns"]
 
@@ -40,10 +39,8 @@ class Side:
         self.counts = axis.gather(self.live)
         self.keys, self.order, self.sorted_counts = keys, None, self.counts
         if not is_sorted:
-            options: dict[str, Any] = {"even": True, "method": Method.FASTEST, "bits": None}
             with by_construction():
-                found = sort_indices(axis, keys, descending=False, count=self.live, **options)
-            self.keys, self.order, live = found
+                self.keys, self.order, live = sort_indices(axis, keys, count=self.live)
             self.sorted_counts = axis.gather(live.astype(dtype))
 
     @property
@@ -110,9 +107,8 @@ def _in_order_of_rows(
     if keep_b:
         ranks = jnp.where(a_rows < 0, of_a + b_rows.astype(ranks.dtype), ranks)
     bits = (of_a + (axis.size * n_b if keep_b else 0) - 1).bit_length()
-    options: dict[str, Any] = {"descending": False, "even": True, "method": Method.FASTEST, "bits": max(1, bits)}
     with by_construction():
-        ranks, b_rows, live = sort(axis, ranks, b_rows, count=count, **options)
+        ranks, b_rows, live = sort(axis, ranks, b_rows, count=count, bits=max(1, bits))
     ranks, b_rows = (
         x[:size] if x.shape[0] >= size else jax.lax.pad(x, jnp.zeros((), x.dtype), [(0, size - x.shape[0], 0)])
         for x in (ranks, b_rows)

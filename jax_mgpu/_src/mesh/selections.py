@@ -30,7 +30,6 @@ from jax_mgpu._src.ops.scan import scan, segmented_scan
 from jax_mgpu._src.ops.select import Runs, positions, ranks, select_rows
 from jax_mgpu._src.ops.select import partition as local_partition
 from jax_mgpu._src.ops.sort import Sort
-from jax_mgpu._src.ops.sort_primitives import Method
 
 __all__ = [
     "item_at",
@@ -145,9 +144,8 @@ def unique(
     """Keys are sorted over all devices; a distinct key is on the device where its run starts."""
     n = keys.shape[0]
     given = axis.live("keys", n, count)
-    options: dict[str, Any] = {"even": True, "method": Method.FASTEST, "bits": None}
     with by_construction():
-        ordered, order, live = sort_indices(axis, keys, descending=False, count=given, **options)
+        ordered, order, live = sort_indices(axis, keys, count=given)
     codes = keys.replaced(ordered).run_keys() if isinstance(keys, Columns) else ordered
     starts, found = positions(run_marks(axis, codes, live), live.reshape(1), size + 1)
     firsts, past, starts = starts[:1], starts[size], starts[:size]
@@ -226,8 +224,7 @@ def rank(
             keys_in_order, order = segmented_sort_indices(axis, keys, heads, ABSENT, descending=descending, count=given)
             live = given
         else:
-            options: dict[str, Any] = {"even": True, "method": Method.FASTEST, "bits": None}
-            keys_in_order, order, live = sort_indices(axis, keys, descending=descending, count=given, **options)
+            keys_in_order, order, live = sort_indices(axis, keys, descending=descending, count=given)
         begin = axis.begin(axis.gather(live))
         slots = jnp.arange(n, dtype=live.dtype)
         places = begin + slots
@@ -250,9 +247,8 @@ def rank(
 
 def ordered_items(axis: Axis, x: jax.Array, count: jax.Array) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
     """The number of all items, and a function that gives all devices the items at some positions in sorted order."""
-    options: dict[str, Any] = {"even": True, "method": Method.FASTEST, "bits": None}
     with by_construction():
-        ordered, live = sort(axis, x, None, descending=False, count=axis.live("x", x.shape[0], count), **options)
+        ordered, live = sort(axis, x, None, count=axis.live("x", x.shape[0], count))
     lives = axis.gather(live)
     return lives.sum(dtype=live.dtype), item_at(axis, ordered, lives)
 

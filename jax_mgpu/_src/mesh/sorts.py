@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.arguments.annotations import Pytree
+from jax_mgpu._src.arguments.annotations import Count, Pytree
 from jax_mgpu._src.arguments.check import count_operand
 from jax_mgpu._src.arguments.values import flatten_values
 from jax_mgpu._src.keys.bits import is_words
@@ -35,11 +35,11 @@ def sort(
     keys: jax.Array | Columns,
     values: Pytree,
     *,
-    descending: bool,
-    count: jax.Array,
-    even: bool,
-    method: Method,
-    bits: int | None,
+    descending: bool = False,
+    count: Count,
+    even: bool = True,
+    method: Method = Method.FASTEST,
+    bits: int | None = None,
 ) -> Any:
     """Sorted keys, with values if there are any, and with this device's count if one was given.
 
@@ -84,7 +84,7 @@ def one_key(
     return code, [*leaves, *rest], restored
 
 
-def sort_indices(axis: Axis, keys: jax.Array | Columns, *, count: jax.Array, **options: Any) -> Any:
+def sort_indices(axis: Axis, keys: jax.Array | Columns, *, count: Count, **options: Any) -> Any:
     """Sorted keys, and the global position that each came from."""
     n = keys.shape[0]
     live = axis.live("keys", n, count_operand(axis.operation, "count", count, n))
