@@ -32,7 +32,7 @@ class Row:
     """One figure.
 
     Args:
-      name: what is measured.
+      name: the operation and its operands.
       factor: how many times as fast as the rival it must be.
       inputs: from a random generator to the arrays.
       ours, rival: jittable, of the same inputs.

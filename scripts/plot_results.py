@@ -1,9 +1,9 @@
-"""Draws README's picture of the speed from saved figures: things that a reader does, beside XLA's way.
+"""Draws README's picture of the speed from saved figures: common tasks, compared with XLA.
 
     PYTHONPATH=. python scripts/plot_results.py
 
-The rows are chosen by what they do, not by who wins them; where a row has several of XLA's ways, the fastest counts.
-The benchmarks page of the documentation has all rows.
+The rows are chosen by their task, not by who is faster; if a row has several of XLA's methods, the fastest counts. The
+benchmarks page of the documentation has all rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jax_mgpu._src.command.plot import Bar, draw_bars
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FIGURES = summary.RESULTS / "h200.csv"
 PICTURE = ROOT / "docs" / "images" / "speed.svg"
-# What the picture calls a row, by its name among the benchmarks.
+# The picture's names of rows, by their names among the benchmarks.
 SHOWN = {
     "sort/keys uint32, 2^26": "sort 67 million integers",
     "sort/indices float32, 2^26": "argsort 67 million floats",
@@ -38,7 +38,7 @@ SHOWN = {
 
 
 class Row(NamedTuple):
-    """A saved row that has a rival by XLA."""
+    """A saved row with an XLA rival."""
 
     name: str
     ours: float
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def chosen(rows: Iterable[summary.Row], names: Mapping[str, str]) -> list[Row]:
-    """The rows of these names that XLA has ways for, with the fastest of them, in the order of the names."""
+    """The rows of these names with XLA rivals, and the fastest of these, in the order of the names."""
     found = {}
     for row in rows:
         ways = {name: ms for name, ms in row.rivals.items() if name.startswith("XLA")}
@@ -81,7 +81,7 @@ def chosen(rows: Iterable[summary.Row], names: Mapping[str, str]) -> list[Row]:
 
 
 def describe(rows: Sequence[summary.Row]) -> str:
-    """Where, when and with what; one picture is of one device and one JAX."""
+    """The device, the day and the versions; one picture is of one device and one JAX."""
     for name in ("card", "jax"):
         if len(values := {getattr(row, name) for row in rows}) > 1:
             sys.exit(f"plot_results: one {name} a picture, got {', '.join(sorted(values))}")

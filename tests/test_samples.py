@@ -269,7 +269,7 @@ def test_transformations_of_samples(rng):
 
 
 def test_samples_of_shared_rows_over_an_explicit_axis(rng):
-    """Keys or parameters are dealt out over a mesh, and all devices have the logits."""
+    """Keys or parameters are distributed over a mesh; all devices have the logits."""
     mesh = jax.make_mesh((1,), ("x",), axis_types=(AxisType.Explicit,), devices=jax.devices()[:1])
     rows, p = rng.normal(size=(3, 20)).astype(np.float32), np.array([0.1, 0.9], np.float32)
     seeds = np.arange(2, dtype=np.uint32)

@@ -1,7 +1,7 @@
-"""Functions by names of JAX, with its signatures and its results, which run kernels where these are faster.
+"""Functions by JAX's names, with its signatures and results, which run kernels where these are faster.
 
-A plan of a function looks at the shapes, types and options of a call, and gives a program of kernels. Where it gives
-none, and where the kernels would take longer, JAX's own function has the call, errors included.
+A function's plan inspects the shapes, types and options of a call, and returns a program of kernels. If it returns
+none, or if the kernels would be slower, JAX's own function runs, errors included.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ __all__ = ["MOST_COLUMNS", "NEVER", "Call", "along", "is_array", "is_float", "is
 Function = TypeVar("Function", bound=Callable[..., Any])
 Program = Callable[[], Any]
 
-MOST_COLUMNS = 8  # of keys that kernels compare one after the other
-# A number of items that no call on a CPU has: its kernels are never faster there.
+MOST_COLUMNS = 8  # # of keys that kernels compare one after the other
+# More items than any call on a CPU has: its kernels are never faster there.
 NEVER = 1 << 62
 
 
@@ -42,18 +42,18 @@ class Signed:
         self.defaults = {name: parameter.default for name, parameter in self.signature.parameters.items()}
 
     def split(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Arguments that are operands of a program, and those that are part of it."""
+        """Arguments that are operands of a program, and static ones."""
         operands = {name: arguments[name] for name in self.operands if self._is_operand(arguments[name])}
         return operands, {name: value for name, value in arguments.items() if name not in operands}
 
     def may_take(self, x: object) -> bool:
-        """Whether the first operand is an array, or a sequence of them if there may be one, for kernels to take."""
+        """Whether the first operand is an array, or if allowed a sequence of arrays, that kernels support."""
         if self.takes_sequence and isinstance(x, list | tuple):
             return len(x) > 0 and all(map(_is_array_taken, x))
         return _is_array_taken(x)
 
     def _is_operand(self, x: object) -> bool:
-        """Whether this is an array, or a number other than an integer, whose bits no key of a program tells."""
+        """Whether this is an array, or a number other than an integer, whose bits a program's key does not hold."""
         return self.may_take(x) or isinstance(x, jax.Array | np.ndarray | np.inexact | float | complex)
 
 
@@ -75,20 +75,20 @@ class Call:
         return all(value is self._function.defaults[name] for name, value in others.items())
 
     def changed(self, **changes: Any) -> Call:
-        """The same with some arguments changed."""
+        """The same call with some arguments changed."""
         return Call(self._function, {**self._arguments, **changes})
 
     def again(self, function: Callable[..., Any]) -> Any:
-        """What another function of the same signature gives."""
+        """The result of another function of the same signature."""
         bound = inspect.BoundArguments(self._function.signature, self._arguments)
         return function(*bound.args, **bound.kwargs)
 
     def run(self, **changes: Any) -> Any:
-        """What JAX's own function gives, with some arguments changed."""
+        """The result of JAX's own function, with some arguments changed."""
         return self.changed(**changes).again(self._function.original)
 
     def with_kernels(self, **changes: Any) -> Program:
-        """JAX's own program, with kernels in the place of its sorts, running sums and products."""
+        """JAX's own program, with kernels instead of its sorts, running sums and products."""
 
         def program() -> Any:
             operands, options = self._function.split({**self._arguments, **changes})
@@ -111,16 +111,15 @@ def like(
     measure: Callable[[Call], Any] | None = None,
     unsized: tuple[str, Callable[[Call], Any]] | None = None,
 ) -> Callable[[Callable[[Call], Program | None]], Function]:
-    """Makes of a plan a function with the signature, the types and the results of one of JAX.
+    """Turns a plan into a function with the signature, the types and the results of one of JAX.
 
     Args:
       original: JAX's function.
-      operands: its arguments that are arrays. The first one has to be an array for kernels to take it; the others may
-        be numbers.
-      least: how many items the first operand has where kernels are faster on a CPU.
+      operands: its arguments that are arrays. Kernels run only if the first one is an array; the others may be numbers.
+      least: the number of items of the first operand from which kernels are faster on a CPU.
       takes_sequence: whether the first operand may be a sequence of arrays.
-      measure: what to hold against this number instead.
-      unsized: the argument for the size of the results, and what is done outside of `jit` where it is left out.
+      measure: the number to compare with `least`, instead of the items of the first operand.
+      unsized: the argument for the size of the results, and the function to run outside of `jit` if it is omitted.
     """
     signed = Signed(original, operands, takes_sequence)
     place = list(signed.defaults).index(operands[0])
@@ -133,11 +132,11 @@ def like(
             assert ours is not None
             forms = {"cpu": ours} if on_cpu else {}
             forms |= {"cuda": ours} if on_cuda else {}
-            with by_construction():  # a size that is too small cuts the results, as it does there
+            with by_construction():  # # a size that is too small truncates the results, as in JAX
                 return platform_dependent(**forms, default=call.run)
 
         def answer(positional: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-            """What kernels give, or None where JAX's function has the call."""
+            """The result of the kernels, or None if JAX's function must run."""
             kernels = platforms()
             on_cuda = "cuda" in kernels
             if not on_cuda and len(positional) > place and not is_faster(least, _items(positional[place])):
@@ -145,7 +144,7 @@ def like(
             try:
                 given = {**signed.defaults, **signed.signature.bind(*positional, **named).arguments}
             except TypeError:
-                return None  # JAX says what is wrong
+                return None  # # JAX raises the error
             call, first = Call(signed, given), given[operands[0]]
             on_cpu = "cpu" in kernels and is_faster(least, _items(first) if measure is None else measure(call))
             if not (on_cpu or on_cuda) or not signed.may_take(first) or not compiles():
@@ -170,7 +169,7 @@ def like(
 
 
 def is_faster(least: int, items: int) -> bool:
-    """Whether a call of so many items is faster with kernels on a CPU."""
+    """Whether a call on that many items is faster with kernels on a CPU."""
     return items >= least
 
 
@@ -190,7 +189,7 @@ def is_float(x: jax.Array | np.ndarray) -> bool:
 
 
 def _is_array_taken(x: object) -> bool:
-    """Whether this is an array that kernels may take."""
+    """Whether this is an array that kernels support."""
     if isinstance(x, np.ndarray):
         return x.dtype.isnative and _is_taken(x)
     return isinstance(x, jax.Array) and not getattr(x, "weak_type", False) and not is_sharded(x) and _is_taken(x)
@@ -201,13 +200,13 @@ def _is_taken(x: jax.Array | np.ndarray) -> bool:
 
 
 def _items(x: object) -> int:
-    """How many items an array or a sequence of arrays has; 0 where that is a symbol of an exported program."""
+    """The number of items of an array or a sequence of arrays; 0 if it is a symbol of an exported program."""
     sizes = [getattr(leaf, "size", 0) for leaf in (x if isinstance(x, list | tuple) else [x])]
     return sum(size for size in sizes if isinstance(size, int))
 
 
 def _is_hashable(value: Any) -> bool:
-    """Whether options may key a program. Floats may not: the zeros are equal, and NaN is not."""
+    """Whether options may be part of a program's key. Floats may not: the zeros are equal, and NaN is not."""
     if any(isinstance(part, float) for option in value for part in option):
         return False
     try:
@@ -218,7 +217,7 @@ def _is_hashable(value: Any) -> bool:
 
 
 def along(axis: int, function: Callable[..., Any], *operands: jax.Array) -> Any:
-    """Results of a function of vectors, along an axis of arrays of one shape."""
+    """Applies a function of vectors along an axis of arrays of one shape."""
     rank = operands[0].ndim
     for _ in range(rank - 1):
         function = jax.vmap(function)
@@ -232,7 +231,7 @@ def order_statistics(ranks: jax.Array) -> Callable[[jax.Array], jax.Array]:
 
 
 def _sort(parameters: Mapping[str, Any], *operands: jax.Array) -> list[jax.Array] | None:
-    """`lax.sort`, of rows by their first few columns."""
+    """`lax.sort` of rows by their first few columns."""
     number = parameters["num_keys"]
     if number > MOST_COLUMNS or operands[0].size == 0 or not all(x.dtype == bool or is_key(x) for x in operands):
         return None

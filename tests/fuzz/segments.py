@@ -227,7 +227,7 @@ def shifted(row: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Function:
-    """A public function: its call, of items, segments and perhaps ends, what it gives, and the type of its items."""
+    """A public function: its call on items, segments and perhaps ends, its results, and the type of its items."""
 
     name: str
     call: Callable[..., Any]

@@ -22,7 +22,7 @@ struct KernelShapes {
 };
 using KernelShapeList = std::vector<KernelShapes>;
 
-// Those of a family, for all types. `call` is only for errors.
+// The shapes of a family, for all types. `call` is only for errors.
 void list_count_bins_shapes(const Call& call, KernelShapeList& list);
 void list_group_search_shapes(const Call& call, KernelShapeList& list);
 void list_merge_shapes(const Call& call, KernelShapeList& list);

@@ -115,7 +115,7 @@ static __global__ void __launch_bounds__(kOrderThreads, 4)
   __shared__ unsigned counts[kRegions];
   __shared__ unsigned begins[kRegions + 1];
   __shared__ int32_t slots[kRegions];    // from ranks in the tile to places
-  __shared__ unsigned starts[kRegions];  // from items before an interval in the tile to its offset
+  __shared__ unsigned starts[kRegions];  // an interval's offset minus the items before it in the tile
   __shared__ int2 moves[kOrderTile];
   __shared__ unsigned offsets[kOrderTile + 1];
   const RegionOrder& order = intervals.order;

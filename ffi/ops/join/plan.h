@@ -26,11 +26,11 @@ struct JoinHeavyTile {
 };
 
 struct JoinOperands::Scratch {
-  JoinEdge* edges;  // row_tiles() + 1 a row
+  JoinEdge* edges;  // row_tiles() + 1 per row
   JoinHeavyTile* heavy;
-  int64_t* paired;          // a row: rows of the output that come from A
-  int64_t* alone;           // a row: items of B without a partner
-  IndexResult alone_items;  // their items, b.length per row
+  int64_t* paired;          // per row: rows of the output that come from A
+  int64_t* alone;           // per row: items of B without a partner
+  IndexResult alone_items;  // these items, b.length per row
   uint64_t* zeroed;         // before every launch: all that follows
   uint64_t* heavy_state;    // 2^40 times the number of heavy tiles, plus that of their units
   uint64_t* row_words;      // of the look-backs

@@ -66,7 +66,7 @@ struct Plan {
   bool a_follows;  // whether A continues after the tile
   int64_t a;       // the row's items before
   int64_t b;
-  int64_t entering;  // of those of B, the ones with the key of the next item of A
+  int64_t entering;  // the items of B before, with the key of the next item of A
   int a_count;       // of the tile; its runs hold one more item of A, if there is one
   TwoRuns runs;
 };

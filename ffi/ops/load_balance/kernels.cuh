@@ -27,9 +27,9 @@ struct CellSearch {
   MGPU_HOST_DEVICE int64_t blocks() const { return ceil_div<int64_t>(threads, kCellThreads); }  // per problem
 };
 
-// One thread per object, and one past the last, has the cells that begin after the start of the previous object and not
-// after its own. Each thread reads two offsets at once, whereas a search waits for memory in each step. With offsets
-// out of order, some cells are written by several threads, but none by nobody.
+// One thread per object, and one past the last, finds the cells that begin after the start of the previous object and
+// not after its own. Each thread reads two offsets at once, whereas a search waits for memory in each step. With
+// offsets out of order, several threads may write one cell, but every cell is written.
 template <typename Row>
 __device__ __forceinline__ void place_cells_by_objects(const WorkTiles& tiles, const Row& row, int64_t size, int64_t j,
                                                        int64_t* heads) {

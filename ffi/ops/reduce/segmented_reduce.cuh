@@ -85,7 +85,7 @@ struct TilePlaces {
   int limit;
 };
 
-// A tile's ends. Those of the first one's row are distinguished from the others, as they are found without a division.
+// A tile's ends. Ends in the row of the first one are separate from the others, as finding them needs no division.
 struct TileEnds {
   int64_t row_begin;
   int64_t first_entry;  // the result that the first end closes
@@ -454,7 +454,7 @@ __device__ __forceinline__ void store_segments(const SegmentedReduction<Operator
   for (int i = 1 + threadIdx.x; i < own_segments; i += kThreads) {
     reduction.result.store(tile_ends.first_entry + i, op.finish(segment(i), tile_ends.row_begin));
   }
-  // Stores those of later rows, the open one, and that of the first end.
+  // Stores the segments of later rows, the open one, and that of the first end.
 #pragma unroll 1
   for (int k = own_segments + threadIdx.x; k <= units.ends + 1; k += kThreads) {
     const int i = k <= units.ends ? k : 0;

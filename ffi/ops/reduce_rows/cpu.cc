@@ -1,5 +1,5 @@
-// reduce_rows on the CPU: tiles of rows and segment ends spread over threads, their states combined in tile order, so
-// the result does not depend on the number of threads. Rows are read where they lie, a few at a time, and each column
+// reduce_rows on the CPU: threads share tiles of rows and segment ends; states are combined in the order of tiles, so
+// the result does not depend on the number of threads. Rows are read in place, a few at a time, and each column
 // is combined on its own, by vector instructions over neighbouring columns. gathered_rows is the same with weights.
 #include <algorithm>
 #include <vector>
@@ -169,7 +169,7 @@ class ReduceRows {
                  [=](int64_t row, int64_t column) { return op.extract(x[row * width + column], row); });
   }
 
-  // The same of rows that are named by indices, or weighted.
+  // The same for rows that are indexed or weighted.
   void reduce_listed(int64_t begin, int64_t end, Columns columns, State* states) const {
     const Operator op = op_;
     const int64_t width = sources_.width;
@@ -209,7 +209,7 @@ class ReduceRows {
     }
   }
 
-  // Few columns of such rows, each of which is read as soon as it is found.
+  // The same for few columns: each row is added as soon as it is found.
   void reduce_narrow(int64_t begin, int64_t end, Columns columns, State* states) const {
     int64_t c = 0;
     for (; c + 4 <= columns.count; c += 4) reduce_found<4>(begin, end, columns.begin + c, states + c);
@@ -242,7 +242,7 @@ class ReduceRows {
     for (int c = 0; c < kCount; ++c) states[c] = sums[c];
   }
 
-  // Combines what rows [begin, end) have in each column: `state_of` gives it by row and column.
+  // Combines rows [begin, end) in each column: `state_of` gives a state by row and column.
   template <typename StateOf>
   void over_columns(int64_t begin, int64_t end, int64_t column, int64_t count, State* states, StateOf state_of) const {
     int64_t c = 0;

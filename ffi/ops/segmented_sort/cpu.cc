@@ -84,8 +84,7 @@ class SegmentedSort {
     return rounds;
   }
 
-  // Distributes segments that would take several rounds to buckets in `to`, which are segments of their own from here
-  // on.
+  // Distributes segments that would take several rounds to buckets in `to`, which are then separate segments.
   void deal_long_segments(Executor& executor, const std::vector<Range<int64_t>>& crossing, const Buffer& to) {
     for (const auto& segment : crossing) {
       const bool again = !dealt_.empty() && dealt_.back().begin == segment.begin;

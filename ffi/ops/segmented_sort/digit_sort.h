@@ -8,7 +8,7 @@
 
 namespace mgpu::cuda::sorting {
 
-// Launches all of it, which does nothing if `disorder` says that rows are to be merged.
+// Launches the whole sort. Its kernels do nothing if `disorder` says that rows are to be merged.
 void sort_by_digits(const Call& call, const SortPlan& plan, const SortScratch& scratch, const Disorder& disorder,
                     cudaStream_t stream);
 

@@ -97,7 +97,7 @@ void run(const Call& call, const SortPlan& plan, const typename P::Order& order,
 template <typename Order, typename Payload>
 using ListedProblem = DigitProblem<Order, Payload, uint32_t, true>;
 
-// The same problem as of many items where the tiles are the same.
+// Whether few items have other tiles than many. If not, they share one problem.
 template <typename Order, typename Payload>
 constexpr bool kFewHaveOtherTiles =
     kDigitShape<typename Order::Word, Payload, true>.tile() != kDigitShape<typename Order::Word, Payload, false>.tile();

@@ -42,7 +42,7 @@ __device__ void merge_short_group(const P& problem, const RunGroup& of, typename
   }
 }
 
-// Those of a phase, by all warps of its first kernel.
+// The tiles of a phase, by all warps of its first kernel.
 template <typename P>
 __device__ void merge_short_groups(const P& problem) {
   constexpr int kWarps = kPlanThreads / kWarp;
@@ -92,7 +92,7 @@ struct MergeRowsShared {
   static constexpr int kItems = P::kMerge.items;
   static constexpr int kChunk = kChunkBytes / sizeof(typename P::Word);
   static constexpr int kRoom = P::kTile + kRuns * (kItems + 2 * kChunk) + kItems;
-  // If two merges are each dealt to whole threads, each may leave its last thread with a single item.
+  // If each of two merges takes whole threads, each may leave its last thread with a single item.
   static constexpr int kMiddle = ((P::kTile + 2 * (kItems - 1)) / kItems + 2) * kItems;
   alignas(kChunkBytes) typename P::Word codes[kRoom];
   typename P::Word middle[P::kPairs ? 1 : kMiddle];

@@ -18,8 +18,8 @@ constexpr TileShape tile_shape(int key_width) { return {256, key_width == 16 ? 7
 constexpr int tile_items(int key_width) { return tile_shape(key_width).tile(); }
 
 // ---- Whole rows, without heads, have kernels of their own: blocks of `sort` sort cells, blocks of `merge` merge tiles
-// of at most half a cell. One thread of a merging block is spare, as its two merges of the first level are each dealt
-// out to whole threads.
+// of at most half a cell. One thread of a merging block is spare, as each of its two merges of the first level takes
+// whole threads.
 struct RowShape {
   TileShape sort;
   TileShape merge;
@@ -39,10 +39,10 @@ constexpr RowShape pairs_shape(int key_width, bool has_payload) {
 }
 // Rows that fit one cell of this shape take one launch.
 constexpr RowShape kOneCellShape{{512, 8}, {256, 9}};
-// For few items, whose sort waits for the latencies of launches and of memory. Runs are merged by ranks: each lane of a
+// Few items, whose sort is bound by the latencies of launches and of memory, are merged by ranks: each lane of a
 // `merge` warp finds the ranks of that many items.
 constexpr RowShape kFewItemsShape{{256, 4}, {128, 2}};
-// The most shared memory that a block of these kernels needs, as devices grant it: 64 KB on sm_75, 99 KB on sm_86.
+// The most shared memory that a block of these kernels needs. Devices grant 64 KB on sm_75, 99 KB on sm_86.
 constexpr int64_t row_shared_bytes(int key_width, bool has_payload, bool pairs) {
   const bool is_narrow = key_width < 4 && !(key_width == 2 && has_payload && !pairs);
   return (is_narrow || (key_width == 8 && has_payload) ? 64 : 99) << 10;
@@ -139,7 +139,7 @@ struct TileDescriptor {
   int64_t listed;
   int64_t first_tile;       // in which the segment starts
   int rounds;               // that the segment takes, or kByDigits
-  int32_t is_left_out = 0;  // the radix-sorted segment whose first whole tile this is overlaps others
+  int32_t is_left_out = 0;  // this is the first whole tile of a radix-sorted segment that overlaps others
 
   // The first tile that starts in a segment, if any does.
   MGPU_HOST_DEVICE int64_t first_start(int tile_width) const { return ceil_div<int64_t>(segment.begin, tile_width); }
@@ -221,7 +221,7 @@ struct SortScratch {
   void* keys;
   void* payload;
   TileDescriptor* tiles;
-  int* rounds;  // kCounters counters: the rounds, and the queued tiles of each; of whole rows a flag, and the phases'
+  int* rounds;           // kCounters: rounds, and queued tiles per round; for whole rows a flag, and counters of phases
   int64_t zeroed_bytes;  // from the rounds on, before the kernels for segments
   MergePlan* plans;
   int64_t* splits;  // kRuns per tile
@@ -277,7 +277,7 @@ class SortPlan {
 
  private:
   DigitCounts take_digit_counts(Workspace& workspace) const;
-  // As in DigitProblem::kSavesMemory. Where digits are counted, the zeroed memory lies right before that of the keys.
+  // As in DigitProblem::kSavesMemory. If digits are counted, the zeroed memory is right before that of the keys.
   void take_keys_behind_counts(Workspace& workspace, SortScratch& scratch) const;
   void take_digits(Workspace& workspace, SortScratch& scratch) const;
 

@@ -7,8 +7,8 @@
 
 namespace mgpu::cuda::set_operations {
 
-// The split of the balanced path near that of merge path, if few copies of a key lie between them: false if there may
-// be many. `open` says whether the split separates a pair.
+// Finds the split of the balanced path from that of merge path if few copies of a key are between them; returns false
+// if there may be many. `open` says whether the split separates a pair.
 template <typename Word, typename Less>
 __device__ bool balance_near(const Word* a, const Word* b, int b_count, Split<int>& split, bool& open, Less less) {
   constexpr int kFew = 4;

@@ -6,7 +6,7 @@ Python numbers, lists, 64-bit NumPy arrays. The code that checks and converts th
 runs on the host in each call, and its results are operands.
 
 The function itself says which conversions a program needs. The first call of some shapes traces it with a `HostValue`
-for each such value, and `on_host` records what is asked of it. Later calls repeat just that.
+for each such value, and `on_host` records the conversions. Later calls repeat only those.
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ __all__ = ["HostChecked", "UnknownSizeError", "check_on_host", "jit_eager", "on_
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# The types of settings and of values of the host by which a call is found in a table.
+# The types of settings and host values by which a call is found in a table.
 PLAIN_SETTINGS, NUMBERS = frozenset([type(None), bool, int, str]), frozenset([bool, int, float])
 OF_HOST = NUMBERS | {np.ndarray}
 
-# The most programs to keep. It bounds what loops over ever new sizes, or over functions that never die, leave behind.
+# The maximum number of programs to keep. It bounds the programs of loops over new sizes, or over functions that are
+# never freed.
 MOST_PROGRAMS = 4096
 
 
@@ -85,14 +86,14 @@ def jit_eager(*static: str) -> Callable[[Function], Function]:
 
 
 class _Public:
-    """A public function, and the calls of it that were made before."""
+    """A public function, and its earlier calls."""
 
     def __init__(self, function: Callable[..., Any], static: Sequence[str]):
         self.function, self.static = function, frozenset(static)
         self.names = tuple(inspect.signature(function).parameters)
         assert self.static <= set(self.names)
-        # What runs the calls of arrays, numbers and plain settings by `key_of`, with the places of leaves where these
-        # are not in order.
+        # The programs of calls with only arrays, numbers and plain settings, by `key_of`, with the order of leaves if
+        # it is another.
         self.calls: dict[Any, tuple[Callable[..., Any], Sequence[int] | None]] = {}
 
     def within_program(self, positional: Sequence[Any], named: Mapping[str, Any]) -> Any:
@@ -104,7 +105,7 @@ class _Public:
             raise unknown_size(self.function.__name__, given, error) from error
 
     def key_of(self, positional: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, Sequence[Any]]:
-        """What tells a call from all others, in a few steps, and its leaves; None where arguments are not plain."""
+        """The key of a call, found in a few steps, and its leaves; None if arguments are not plain."""
         key: list[Any] = [len(positional)]
         leaves, is_of_host, static = [], False, self.static
         for name, value in itertools.chain(zip(self.names, positional), named.items()):  # noqa: B905 - as below
@@ -128,7 +129,7 @@ class _Public:
         return tuple(key), leaves
 
     def run(self, positional: Sequence[Any], named: Mapping[str, Any], found_by: object) -> Any:
-        """Runs a call, which the next ones find."""
+        """Runs a call, and stores it for later ones."""
         function, static = self.function, self.static
         given = {**dict(zip(self.names, positional)), **named}  # noqa: B905 - the argument takes half a microsecond
         if len(given) < len(positional) + len(named):
@@ -264,7 +265,7 @@ class _Noted:
 
     def __init__(self, leaves: Sequence[Any]):
         self.leaves = leaves
-        self.conversions: dict[_Conversion, bool] = {}  # whether it gives an operand
+        self.conversions: dict[_Conversion, bool] = {}  # # whether it makes an operand
 
     def of(self, conversion: _Conversion) -> Any:
         """An operand like the one that the conversion makes."""
@@ -367,12 +368,12 @@ class _Weak:
 
 
 def _parts(function: Callable[..., Any]) -> tuple[Any, ...]:
-    """The identity of a function: of a method, which is made anew each time, that of its object and function."""
+    """The identity of a function; of a method, which is new on each access, that of its object and function."""
     return (function.__self__, function.__func__) if isinstance(function, types.MethodType) else (function,)
 
 
 def _key(value: Any) -> Any:
-    """A key that tells a setting from all others, to the bit: 1 is not True, nor 0.0 -0.0."""
+    """A key that distinguishes a setting from all others, to the bit: 1 is not True, nor 0.0 -0.0."""
     kind = type(value)
     if value is None or kind in (str, bool, int) or isinstance(value, np.dtype):
         return kind, value

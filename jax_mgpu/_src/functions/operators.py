@@ -98,7 +98,7 @@ class Operator:
       finish: the results from states.
       identity: the state of nothing, without the leading axis, or None if it is unknown.
       dead: the result for an item past the count.
-      function: the same as a caller's function of two items, where it is one.
+      function: the caller's function of two items, if the operator is one.
       initial: the initial value of a scan, without the leading axis, or None.
       kind: the built-in operator, if it is one; its identity changes nothing that it is combined with.
       commutes: whether the operator is known to.
@@ -301,7 +301,7 @@ def _expect_items(operation: str, op: Callable[..., Any], item: Sequence[Any], s
     """Checks a caller's function of two items, which must return one like them."""
     expected = "a function of two items that gives one like them, "
     try:
-        # A partial, as JAX keeps weak references to what it traces, which not every callable allows.
+        # JAX keeps weak references to traced callables. A partial allows them; not every callable does.
         result = jax.eval_shape(functools.partial(op), *[structure.unflatten(item)] * 2)
     except TypeError as error:  # a wrong number of arguments, or a result that is no array
         raise type_error(operation, "op", f"{expected}{structure}", f"the error: {error}") from error

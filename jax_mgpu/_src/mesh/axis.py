@@ -17,9 +17,9 @@ __all__ = ["Axis", "before"]
 
 
 def before(x: jax.Array) -> jax.Array:
-    """For each device, what those before it have together, of `[..., devices, any]`.
+    """For each device, the combined values of the devices before it, of `[..., devices, any]`.
 
-    XLA fuses this sum of a few numbers with what makes them. A running sum is a program of its own.
+    XLA fuses this sum of a few numbers with its operands. A running sum is a separate program.
     """
     devices = jax.lax.broadcasted_iota(jnp.int32, (x.shape[-2],) * 2, 0)
     earlier = devices > devices.T

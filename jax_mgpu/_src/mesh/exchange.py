@@ -42,7 +42,7 @@ class Parts:
         begins = before(sizes)
         if behind is not None:
             begins += behind.sizes.sum(0, dtype=sizes.dtype)
-        # What has no room, as where keys are not in the order that they should be in, is not sent.
+        # Items without room, which occur only if keys are out of order, are not sent.
         self.places = jnp.minimum(begins, slots)  # on the receiver, [from, to]
         self.sizes = jnp.minimum(begins + sizes, slots) - self.places
 
@@ -126,7 +126,7 @@ def exchange_together(parts: Sequence[Parts], sources: Sequence[Sequence[jax.Arr
 def _gathered(sent: Sequence[tuple[Parts, jax.Array]], into: jax.Array) -> jax.Array:
     """All arrays on all devices: for CPU devices, which share their memory, and for axes within one device.
 
-    What a device receives are runs of these, one a sender, which a kernel copies.
+    A device receives runs of these, one per sender, which a kernel copies.
     """
     for parts, x in sent:
         form = RowForm(parts.axis.operation, "x", x)

@@ -64,7 +64,7 @@ class OverAxis:
 def pieces(axis: Axis, segments: GivenSegments) -> jax.Array:
     """`[2 m + 2]` positions among this device's items: heads of segments and, in turns, of the gaps behind them.
 
-    The first segment is what lies here of one that starts on an earlier device, from position 0 on, and may be empty.
+    The first segment is the local part of one that starts on an earlier device, from position 0 on, and may be empty.
     """
     live, begin, end, last = _own_ranges(axis, segments)
     here = axis.begin(axis.gather(live))

@@ -279,7 +279,7 @@ def _over_devices(
         )
 
     starts, has, states = axis.gather((starts, has, state))
-    # jax.lax.associative_scan adds zeros to results, by which XLA's CPU code loses subnormal floats
+    # jax.lax.associative_scan adds zeros to results, and XLA's CPU code then loses subnormal floats
     distance = 1
     while distance < axis.size:
         others = (axis.devices + (distance if reverse else -distance)) % axis.size

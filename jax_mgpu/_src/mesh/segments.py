@@ -1,4 +1,4 @@
-"""Segments and runs over a mesh axis: they stay where they are, and only what crosses a boundary travels."""
+"""Segments and runs over a mesh axis: they stay in place, and only parts that cross a boundary are sent."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def keys_of(codes: Words, dtype: Any) -> jax.Array:
         return ordered
     largest = np.iinfo(integer).max
     infinity = jax.lax.bitcast_convert_type(np.array(np.inf, dtype), integer)
-    ordered = jnp.maximum(ordered, ~infinity)  # the bits of what is less are those of NaNs
+    ordered = jnp.maximum(ordered, ~infinity)  # # smaller numbers than -inf have the bits of NaNs
     return jax.lax.bitcast_convert_type(jnp.where(ordered < 0, ordered ^ largest, ordered), dtype)
 
 

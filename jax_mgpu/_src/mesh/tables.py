@@ -1,4 +1,4 @@
-"""Searches, lookups and as-of joins over a mesh axis: keys are sorted and aligned, and what is found goes back."""
+"""Searches, lookups and as-of joins over a mesh axis: sorted keys are aligned, and results return."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["asof_join", "lookup", "search", "segmented_search"]
 
 
 class _Found:
-    """The rows of a by where their keys lie among those of b, whose order may be any."""
+    """The rows of a by the positions of their keys among those of b, which may be unsorted."""
 
     def __init__(self, axis: Axis, pair: KeyPair, is_sorted: tuple[bool, bool], first: int = 0):
         self.axis, operands = axis, pair.code_operands if all(is_sorted) else pair.codes
@@ -46,11 +46,11 @@ class _Found:
         return self._to_rows(self._pair.upper(0) if right else self._pair.lower(0))
 
     def partner(self) -> jax.Array:
-        """The place of the first equal key among the sorted ones of b; -1 where there is none."""
+        """The place of the first equal key among the sorted ones of b; -1 if there is none."""
         return self._to_rows(jnp.where(self._pair.number(0) > 0, self._pair.lower(0), -1))
 
     def row_at(self, places: jax.Array) -> jax.Array:
-        """The row of b, of all devices, whose key is at a place in the order; -1 for places outside."""
+        """The global row of b whose key is at a place in the order; -1 for places outside."""
         if self.b.order is None:
             return jnp.where((places >= 0) & (places < self.b.counts.sum(dtype=places.dtype)), places, -1)
         rows: jax.Array = fetch(self.axis, [self.b.order + 1], self.b.sorted_counts, places, [None])[0] - 1
@@ -58,7 +58,7 @@ class _Found:
 
 
 def search(axis: Axis, pair: KeyPair, *, right: bool) -> jax.Array:
-    """Each needle's insertion point in the global haystack, where the needle lies."""
+    """Each needle's insertion point in the global haystack, on the needle's device."""
     return _Found(axis, pair, (False, True), int(right)).cut(right)
 
 
@@ -72,13 +72,13 @@ def segmented_search(
     *,
     right: bool,
 ) -> jax.Array:
-    """The same within segments: items are in order of their segments' numbers, and within these of their keys."""
+    """The same within segments: items are in the order of their segments' numbers, and within these of their keys."""
     number = axis.sum(OverAxis(axis, segments).own)
     is_inside = live_mask(ids.shape[0], needles_count) & (ids >= 0) & (ids < number.astype(ids.dtype))
     if segments.ends is None:
         of_items = segment_ids(axis, segments.heads, segments.n, segments.count)
         own = jnp.where(is_inside, ids, -1).astype(of_items.dtype)
-    else:  # gaps have numbers of their own, in which all keys are alike
+    else:  # # gaps have separate numbers, in which all keys are equal
         of_items = item_codes(axis, segments)
         own = jnp.where(is_inside, 2 * ids.astype(of_items.dtype) + 2, -1)
         haystack = [jnp.where(of_items % 2 == 0, x, jnp.zeros((), x.dtype)) for x in haystack]
@@ -89,13 +89,13 @@ def segmented_search(
 
 
 def lookup(axis: Axis, pair: KeyPair, leaves: Sequence[jax.Array], fills: Sequence[jax.Array]) -> list[jax.Array]:
-    """The values of each key's row of the table, from the device that has it."""
+    """The values of each key's row of the table, from the device with that row."""
     found = _Found(axis, pair, (False, False))
     return fetch(axis, leaves, found.b.counts, found.row_at(found.partner()), fills)
 
 
 def asof_join(axis: Axis, problem: AsofJoin) -> jax.Array:
-    """The row of b, of all devices, for each row of a."""
+    """The global row of b for each row of a."""
     (time, b_time), (group, b_group) = problem.times, problem.groups
     columns = [(*group, time), (*b_group, b_time)] if group else [time, b_time]
     known = problem.is_sorted and not group

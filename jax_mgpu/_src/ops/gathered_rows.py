@@ -336,7 +336,7 @@ def _of_entries(cotangent: jax.Array, operands: Operands, dtype: DTypeLike) -> j
 
 
 def _transpose_x(cotangents: Sequence[Any], operands: Operands, *, op: int, wide: int) -> jax.Array:
-    """A row of x gets what its entries get, added up in their order."""
+    """A row of x gets the sum of its entries' cotangents, in their order."""
     del op, wide
     x, indices = operands.x, operands.indices
     exact = wide_dtype(x.dtype)

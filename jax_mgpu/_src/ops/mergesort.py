@@ -83,7 +83,7 @@ def mergesort(
     Shmueli, Birk, "Merge Path", 2012). Columns of up to 64 bits in all are one key; each 64 further bits are one more
     sort. With `less`, the CUDA kernels, compiled for it, sort keys of any width, those of more than 16 bytes by their
     positions. Comparators that cannot be compiled, and those on other platforms, are sorted in plain JAX: as columns if
-    `less` compares such, by XLA's sort, or, if `less` is too complex for that, by merges of O(n log^2 n) comparisons.
+    `less` compares columns, by XLA's sort, or, if `less` is too complex, by merges of O(n log^2 n) comparisons.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

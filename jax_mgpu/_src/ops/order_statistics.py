@@ -157,7 +157,7 @@ _order_statistics = _OrderStatistics(
 _order_statistics.def_jvp(_statistics_jvp)
 
 
-# A fraction of a rank above this is not a rounding error of q, which may be whole ranks of a long segment.
+# A fraction of a rank above this is not a rounding error of q, which in a long segment may be whole ranks.
 MOST_ERROR = 2**-10
 
 
@@ -187,8 +187,8 @@ def _neighbours(q: jax.Array, lengths: jax.Array, rounding: float) -> tuple[jax.
     the last rank 4096 h + l, it is k h + k l / 4096 + r (4096 h + l), of which only the last part is rounded. Rounding
     never takes it past the rank of (k + 1) / 4096, so ranks increase with q.
 
-    A rank that is whole but for the rounding of q, which is of the type that q was given in, is whole: 0.7 of
-    11 items is the item of rank 7, without a share of its neighbour, which may be infinite.
+    A rank that is whole except for the rounding of q, in the type of the given q, is whole: 0.7 of 11 items is the item
+    of rank 7, without a share of its neighbour, which may be infinite.
     """
     last = jnp.maximum(lengths - 1, 0)
     high, low, last_float = (
@@ -204,7 +204,7 @@ def _neighbours(q: jax.Array, lengths: jax.Array, rounding: float) -> tuple[jax.
     rest = (digits.astype(q.dtype) + (scaled - coarse) * last_float) * (1 / 4096)
     whole = jnp.floor(rest)
     weight = rest - whole
-    is_inner = k < 4096  # behind the last rank lies no other, which the type of ranks may not hold
+    is_inner = k < 4096  # # no rank follows the last one, and its type may not hold the next
     next_digits = digits + where(is_inner, low, 0)
     next_lower = lower + where(is_inner, high, 0) + (next_digits >> 12)
     next_weight = (next_digits & 4095).astype(q.dtype) * (1 / 4096)

@@ -265,7 +265,7 @@ def segmented_scan(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scan:
-    """What scans of all items, of segments and of runs are asked for, by the names of their arguments."""
+    """The settings of a scan of all items, of segments or of runs, by the names of its arguments."""
 
     name: str
     op: OperatorTree | PairFunction

@@ -64,11 +64,11 @@ def scan_by_key(
       axis_name: see `scan`; a run may lie on several devices. Columns may have up to 64 bits in all.
 
     Returns:
-      For each array of x `[n, ...]`.
+      An array `[n, ...]` for each array of x.
 
     Raises:
       TypeError: as `scan`.
-      ValueError: as `scan`; also another number of keys than of items, and 2^31 items or more without
+      ValueError: as `scan`; also if the numbers of keys and items differ, and for 2^31 items or more without
         `jax_enable_x64`.
 
     Time is O(n): one pass over the keys finds the heads of the runs, and `segmented_scan` does the rest.

@@ -309,7 +309,7 @@ def set_symmetric_difference(
 
 
 class SetCall(NamedTuple):
-    """What a set operation is asked for, beside its keys and values, by the names of its arguments."""
+    """The settings of a set operation, beside its keys and values, by the names of its arguments."""
 
     name: str
     kind: Kind
