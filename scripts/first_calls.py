@@ -1,8 +1,10 @@
 """The cost of the first call of each public function: the size of its program, and the time until it can run.
 
 Each function is traced, lowered and compiled for 60, 10^6 and 2^26 items, given only as shapes: plain, mapped, derived,
-and both. Times are processor times; run it five times and take medians. `python scripts/first_calls.py WORD` selects
-the functions whose names contain the word, `--sizes 60` selects sizes, `--no-compile` leaves out the compiler.
+and both; so are scans by a function of the caller. Times are seconds of the processor, of all threads, medians of five
+processes: a busy machine changes them little. `python scripts/first_calls.py WORD ...` selects the functions whose
+names contain one of the words, `--sizes 60` selects sizes, `--processes 1` is faster, `--no-compile` leaves out the
+compiler.
 
 With `--devices 4`, the programs are those of a mesh axis of this many CPU devices, each with 4,096 items.
 """
@@ -11,8 +13,11 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import os
 import pathlib
+import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +26,7 @@ from typing import Any
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
 import jax
+import numpy as np
 
 SIZES = 60, 60 * 16_667, 60 * 1_118_481  # 10^6 and 2^26, as multiples of the examples' own size
 
@@ -28,17 +34,36 @@ SIZES = 60, 60 * 16_667, 60 * 1_118_481  # 10^6 and 2^26, as multiples of the ex
 def main() -> int:
     """Prints a row for each program."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("word", nargs="?", default="")
+    parser.add_argument("words", nargs="*")
     parser.add_argument("--sizes", type=int, nargs="*", default=SIZES)
     parser.add_argument("--devices", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=5)
     parser.add_argument("--no-compile", action="store_true")
     options = parser.parse_args()
+    if options.processes == 0:  # this is one of them
+        print(json.dumps(list(costs(options))))
+        return 0
+    command = [sys.executable, __file__, *sys.argv[1:], "--processes", "0"]
+    runs = [json.loads(subprocess.check_output(command, text=True)) for _ in range(options.processes)]
     print("function | program | items | equations | KB of text | trace, lower, compile: seconds of the processor")
-    rows = programs_over_devices(options.devices) if options.devices else programs_of_examples(options.sizes)
-    for name, how, n, trace in rows:
-        if options.word in name:
-            print(" | ".join(map(str, (name, how, n, *cost(trace, compiles=not options.no_compile)))), flush=True)
+    for (name, how, n, equations, size, _), *times in zip(
+        runs[0], *([row[-1] for row in run] for run in runs), strict=True
+    ):
+        seconds = ", ".join(f"{statistics.median(part):.3f}" for part in zip(*times, strict=True))
+        print(f"{name} | {how} | {n} | {equations} | {size:.1f} | {seconds}")
     return 0
+
+
+def costs(options: argparse.Namespace) -> Iterator[tuple[Any, ...]]:
+    """The cost of each program that is asked for, after its name, transformation and number of items."""
+    rows = programs_over_devices(options.devices) if options.devices else programs_of_examples(options.sizes)
+    is_warm = False
+    for name, how, n, trace in rows:
+        if not options.words or any(word in name for word in options.words):
+            if not is_warm:  # what is slow the first time
+                jax.jit(lambda x: x + 1).lower(1).compile()
+                is_warm = True
+            yield name, how, n, *cost(trace, compiles=not options.no_compile)
 
 
 Row = tuple[str, str, int, Callable[[], Any]]
@@ -48,9 +73,9 @@ def programs_of_examples(sizes: list[int]) -> Iterator[Row]:
     """Each function's programs: its name, its transformation, the number of items, and a function that traces it."""
     from tests import budgets
 
-    for name, example in budgets.SIZED.items():
+    for name in ("scan by a function", *budgets.SIZED):
         for n in sizes:
-            programs = budgets.programs(example, n)
+            programs = budgets.programs(budgets.SIZED[name], n) if name in budgets.SIZED else scans_by_a_function(n)
             for how, (function, operands) in programs.items():
 
                 def trace(function: Any = function, operands: Any = operands, n: int = n) -> Any:
@@ -58,6 +83,17 @@ def programs_of_examples(sizes: list[int]) -> Iterator[Row]:
                         return jax.jit(function).trace(*operands)
 
                 yield name, how, n, trace
+
+
+def scans_by_a_function(n: int) -> dict[str, tuple[Callable[..., Any], list[Any]]]:
+    """The programs of a scan of affine maps, which are loops on a CPU."""
+    import jax_mgpu as mgpu
+
+    def scan(a: Any, b: Any) -> Any:
+        return mgpu.scan((a, b), lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1]))[1]
+
+    x = jax.ShapeDtypeStruct((n,), np.float32)
+    return {"plain": (scan, [x, x]), "grad": (jax.grad(lambda a, b: scan(a, b).sum(), argnums=(0, 1)), [x, x])}
 
 
 def programs_over_devices(devices: int) -> Iterator[Row]:
@@ -74,7 +110,7 @@ def programs_over_devices(devices: int) -> Iterator[Row]:
         yield name, f"{devices} devices", test_mesh_programs.SLOTS, trace
 
 
-def cost(trace: Callable[[], Any], *, compiles: bool) -> tuple[int, str, str]:
+def cost(trace: Callable[[], Any], *, compiles: bool) -> tuple[int, float, list[float]]:
     """The number of equations of a program, KB of its text, and the seconds to trace, lower and compile it."""
     from tests import budgets
 
@@ -86,8 +122,8 @@ def cost(trace: Callable[[], Any], *, compiles: bool) -> tuple[int, str, str]:
     if compiles:
         lowered.compile()
         times.append(time.process_time())
-    seconds = ", ".join(f"{b - a:.3f}" for a, b in itertools.pairwise(times))
-    return budgets.equations(traced.jaxpr.jaxpr), f"{len(lowered.as_text()) / 1024:.1f}", seconds
+    seconds = [after - before for before, after in itertools.pairwise(times)]
+    return budgets.equations(traced.jaxpr.jaxpr), len(lowered.as_text()) / 1024, seconds
 
 
 if __name__ == "__main__":
