@@ -32,6 +32,7 @@ from jax_mgpu._src.arguments.segments import segment_operands
 from jax_mgpu._src.arguments.values import take_or_fill
 from jax_mgpu._src.core.compat import surely
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
+from jax_mgpu._src.keys.bits import part_of
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ops.order_statistics import CUDA_FEW_ITEMS, quantiles
 from jax_mgpu._src.ops.ragged import rows_of_segments
@@ -179,6 +180,8 @@ def _sort_first(
     """The first k of all items, their positions, and their number, by a sort of all items."""
     n = x.shape[0]
     items, order = Sort(name, x, largest, count).indices()
+    if not count.size and surely(lambda: k <= n):
+        return part_of(items, 0, k), part_of(order, 0, k), jnp.asarray(k, order.dtype)
     begin = jnp.zeros((1,), order.dtype)
     taken = jnp.minimum(live_items(n, count, order.dtype).reshape(1), k)
     items, order = (rows_of_segments(name, rows, begin, taken, k, fill)[0] for rows, fill in ((items, 0), (order, -1)))

@@ -314,8 +314,7 @@ def search(
     needles, haystack = _comparable(name, needles, haystack, ABSENT, live)
 
     def by_kernel() -> jax.Array:
-        segment = {"ids": jnp.zeros((n,), index), "heads": jnp.zeros((1,), index), "haystack_count": live}
-        return _segmented_search(needles=needles, haystack=haystack, **segment, right=right)[0]
+        return search_in_any_order((needles, haystack, ABSENT, live), right=right)[0]
 
     def in_step() -> jax.Array:
         a, b = ordered_together(needles, haystack)
@@ -331,6 +330,15 @@ def search(
         return by_kernel()
     on_cpu = by_sorting if surely(operator.ge, m, CPU_LONG) else in_step
     return platform_dependent(cpu=on_cpu, default=by_kernel)
+
+
+def search_in_any_order(operands: Sequence[jax.Array], *, right: bool) -> list[jax.Array]:
+    """The search of `_search`, with its operands, for needles in any order."""
+    needles, haystack, needles_count, haystack_count = operands
+    index = index_dtype("sorted_search", "haystack", haystack.shape[0])
+    counts = {"needles_count": needles_count, "haystack_count": haystack_count}
+    segment = {"ids": jnp.zeros(needles.shape, index), "heads": jnp.zeros((1,), index)}
+    return _segmented_search(needles=needles, haystack=haystack, **segment, **counts, right=right)
 
 
 @jit_eager("side")
@@ -531,9 +539,7 @@ def insertion_points(needles: jax.Array, haystack: jax.Array, *, right: bool = F
 
     The kernels of `sorted_search` read the whole haystack; this one reads some 30 items per needle.
     """
-    index = index_dtype("sorted_search", "haystack", haystack.shape[0])
-    segment = {"ids": jnp.zeros(needles.shape, index), "heads": jnp.zeros((1,), index)}
-    return _segmented_search(needles=needles, haystack=haystack, **segment, right=right)[0]
+    return search_in_any_order((needles, haystack, ABSENT, ABSENT), right=right)[0]
 
 
 def _search_fallback(

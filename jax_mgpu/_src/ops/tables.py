@@ -38,7 +38,7 @@ from jax_mgpu._src.keys.columns import Columns, expect_keys, expect_told_apart, 
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ops.argsorted import Ordered, in_order, rows_in_order
 from jax_mgpu._src.ops.gather import gather
-from jax_mgpu._src.ops.sorted_search import _search
+from jax_mgpu._src.ops.sorted_search import _search, search_in_any_order
 from jax_mgpu._src.ops.unsorted_pairs import but_nan, is_nan
 
 __all__ = ["asof_join", "lookup"]
@@ -109,11 +109,16 @@ def lookup(
         return unflatten([got if done else take_or_fill(x, got, fill, or_none=True) for x, fill, done, got in parts])
 
     def by_search() -> list[jax.Array]:
-        rows = in_order(name, "keys", keys, count_of(live))
+        in_place = not isinstance(checked, Columns) and surely(lambda: checked.shape[0] < CPU_LEAST_PLACED)
+        rows = None if in_place else in_order(name, "keys", keys, count_of(live))
+        counts = count_of(live), table_live
         with by_construction():
-            pair = sorted_pair(name, rows.keys, table.keys, count_of(live), table_live, names=("keys", "table_keys"))
-        found, after = (_search.run(pair.operands, right=side)[0] for side in (False, True))
-        places = rows.to_rows(where(found < after, take_or_fill(table.order, found), -1))
+            ordered: Any = checked if rows is None else rows.keys
+            pair = sorted_pair(name, ordered, table.keys, *counts, names=("keys", "table_keys"))
+        search = _search.run if rows else search_in_any_order
+        found, after = (search(pair.operands, right=side)[0] for side in (False, True))
+        places = where(found < after, take_or_fill(table.order, found), -1)
+        places = places if rows is None else rows.to_rows(places)
         parts = zip(leaves, fills, looked_up, strict=True)
         return [take_or_fill(x, places, fill, or_none=True) if done else places for x, fill, done in parts]
 
