@@ -111,8 +111,8 @@ def group_by(
       dtype: see `reduce`.
       ddof: see `reduce`.
       axis_name: group the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. The keys
-      are sorted over all devices; a group belongs to the device that then has its first row. `size` and the number of
-      keys are the device's own. Columns may have up to 64 bits in all.
+        are sorted over all devices; a group belongs to the device that then has its first row. `size` and the number of
+        keys are the device's own. Columns may have up to 64 bits in all.
 
     Returns:
       `Grouped`: each key once, in order, its combined values, and the number of keys, which can exceed `size`. Slots
