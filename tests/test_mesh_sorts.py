@@ -196,7 +196,7 @@ def ragged_all_to_all(operand, into, starts, sizes, places, received, *, axis_na
 
 def use(monkeypatch, form):
     monkeypatch.setattr(exchange, "_gathered", getattr(exchange, form))
-    monkeypatch.setattr(exchange, "UPDATES", 5)
+    monkeypatch.setattr(exchange, "UPDATE_BITS", 2)
     monkeypatch.setattr(jax.lax, "ragged_all_to_all", ragged_all_to_all)
 
 

@@ -19,7 +19,7 @@ __all__ = ["Parts", "exchange", "exchange_together"]
 
 # XLA:GPU copies one update of a ragged all-to-all by one block: on four H200s, one update per device reaches 4 GB/s, 32
 # reach 93, 128 reach 199 and 512 reach 227.
-UPDATES = 256
+UPDATE_BITS = 8
 # For more devices, XLA:GPU uses NCCL, with one operation per update.
 MOST_RAGGED = 8
 
@@ -150,10 +150,10 @@ def _ragged(sent: Sequence[tuple[Parts, jax.Array]], into: jax.Array) -> jax.Arr
     It is copied first, from all sources in one pass, and all exchanges then write to the same array.
     """
     for parts, x in sent:
-        me = parts.axis.index
-        rank = jnp.arange(parts.slots, dtype=parts.sizes.dtype) - parts.places[me, me]
-        kept = (rank >= 0) & (rank < parts.sizes[me, me])
-        own = x.at[rank + parts.starts[me, me]].get(mode="clip")
+        place, size, start = (parts.axis.own(parts.axis.own(x)) for x in (parts.places, parts.sizes, parts.starts))
+        rank = jnp.arange(parts.slots, dtype=parts.sizes.dtype) - place
+        kept = (rank >= 0) & (rank < size)
+        own = x.at[rank + start].get(mode="clip")
         into = parts.axis.varying(jnp.where(_along(kept, own), own, into))
     for parts, x in sent:
         into = jax.lax.ragged_all_to_all(x, into, *_updates(parts), axis_name=parts.axis.name)
@@ -162,18 +162,18 @@ def _ragged(sent: Sequence[tuple[Parts, jax.Array]], into: jax.Array) -> jax.Arr
 
 def _updates(parts: Parts) -> list[jax.Array]:
     """Where the updates to other devices begin, their sizes, their places there, and the sizes of those from others."""
-    axis, updates = parts.axis, jnp.arange(UPDATES + 1, dtype=parts.sizes.dtype)
+    axis, updates = parts.axis, jnp.arange((1 << UPDATE_BITS) + 1, dtype=parts.sizes.dtype)
 
     def cut(sizes: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Where the updates of parts of these sizes begin, and their sizes; no product can overflow."""
-        whole, rest = sizes[:, None] // UPDATES, sizes[:, None] % UPDATES
-        edges = whole * updates + rest * updates // UPDATES
+        whole, rest = sizes[:, None] >> UPDATE_BITS, sizes[:, None] & ((1 << UPDATE_BITS) - 1)
+        edges = whole * updates + (rest * updates >> UPDATE_BITS)
         return edges[:, :-1], edges[:, 1:] - edges[:, :-1]
 
-    me = axis.index
-    others = axis.devices != me
-    (sent, sent_sizes), (_, received_sizes) = cut(parts.sizes[me] * others), cut(parts.received * others)
-    starts, places = parts.starts[me][:, None] + sent, parts.places[me][:, None] + sent
+    others = axis.devices != axis.index
+    own_sizes, own_starts, own_places = (axis.own(x) for x in (parts.sizes, parts.starts, parts.places))
+    (sent, sent_sizes), (_, received_sizes) = cut(own_sizes * others), cut(parts.received * others)
+    starts, places = own_starts[:, None] + sent, own_places[:, None] + sent
     return [x.reshape(-1) for x in (starts, sent_sizes, places, received_sizes)]
 
 
@@ -192,11 +192,11 @@ def _in_chunks(parts: Parts, x: jax.Array, into: jax.Array) -> jax.Array:
     needed = -(-jnp.max(parts.sizes) // chunk)  # equal on all devices, which must all enter a round or none
     item = jnp.arange(chunk, dtype=dtype)
     unused = parts.slots + jnp.arange(axis.size * chunk, dtype=dtype)  # distinct places outside of the result
-    me = axis.index
+    own_starts = axis.own(parts.starts)[:, None]
 
     def send(done: jax.Array, into: jax.Array) -> jax.Array:
         at = jnp.asarray(done, dtype) * chunk + item
-        chunks = x.at[parts.starts[me][:, None] + at].get(mode="clip")
+        chunks = x.at[own_starts + at].get(mode="clip")
         chunks = jax.lax.all_to_all(chunks, axis.name, 0, 0)
         places = jnp.where(at < parts.received[:, None], parts.begins[:, None] + at, unused.reshape(-1, chunk))
         return into.at[places].set(chunks, mode="drop", unique_indices=True)
