@@ -97,7 +97,6 @@ def lookup(
             both = sorted_pair(name, keys, table_keys, *counts, names=("keys", "table_keys"))
         return unflatten(over_axis(mesh.tables.lookup, name, axis_name, both, leaves, fills))
     table = in_order(name, "table_keys", table_keys, table_count)
-    table_live = count_of(table.count)
 
     # The branches below look up vectors of 4- and 8-byte values themselves. For other values they find positions, which
     # are gathered afterwards: wide rows move once, and in a batch, where JAX selects between branches, narrow floats
@@ -109,16 +108,7 @@ def lookup(
         return unflatten([got if done else take_or_fill(x, got, fill, or_none=True) for x, fill, done, got in parts])
 
     def by_search() -> list[jax.Array]:
-        in_place = not isinstance(checked, Columns) and surely(lambda: checked.shape[0] < CPU_LEAST_PLACED)
-        rows = None if in_place else in_order(name, "keys", keys, count_of(live))
-        counts = count_of(live), table_live
-        with by_construction():
-            ordered: Any = checked if rows is None else rows.keys
-            pair = sorted_pair(name, ordered, table.keys, *counts, names=("keys", "table_keys"))
-        search = _search.run if rows else search_in_any_order
-        found, after = (search(pair.operands, right=side)[0] for side in (False, True))
-        places = where(found < after, take_or_fill(table.order, found), -1)
-        places = places if rows is None else rows.to_rows(places)
+        places = _rows_by_search(name, keys, checked, live, table)
         parts = zip(leaves, fills, looked_up, strict=True)
         return [take_or_fill(x, places, fill, or_none=True) if done else places for x, fill, done in parts]
 
@@ -147,7 +137,27 @@ def lookup(
     return moved(cond(of_all(is_by_place), by_place, by_search))
 
 
-CPU_LEAST_PLACED = 4096  # fewer keys take less time to sort than the positions take to search
+CPU_LEAST_PLACED = 4096  # fewer keys take less time to search one by one than all positions do
+
+
+def _rows_by_search(name: str, keys: Keys, checked: jax.Array | Columns, live: jax.Array, table: Ordered) -> jax.Array:
+    """The row of the table for each key, the first of several, -1 if there is none."""
+    counts, names = (count_of(live), count_of(table.count)), ("keys", "table_keys")
+    if isinstance(checked, Columns) or not surely(lambda: checked.shape[0] < CPU_LEAST_PLACED):
+        rows = in_order(name, "keys", keys, counts[0])
+        with by_construction():
+            operands = sorted_pair(name, rows.keys, table.keys, *counts, names=names).operands
+        found, after = (_search.run(operands, right=side)[0] for side in (False, True))
+        return rows.to_rows(where(found < after, take_or_fill(table.order, found), -1))
+    with by_construction():
+        operands = sorted_pair(name, checked, table.keys, *counts, names=names).operands
+    found = search_in_any_order(operands, right=False)[0]
+    if jnp.issubdtype(checked.dtype, jnp.integer):  # a comparison takes less time than a search
+        is_inside = (found >= 0) & (found < live_items(table.order.shape[0], table.count))
+        is_found = is_inside & (take_or_fill(table.keys, found) == checked)
+    else:
+        is_found = found < search_in_any_order(operands, right=True)[0]
+    return where(is_found, take_or_fill(table.order, found), -1)
 
 
 class Numbers:
