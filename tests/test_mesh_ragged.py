@@ -190,6 +190,44 @@ def test_segments(rng, devices):
         check(got, x, keys, order, counts, segments)
 
 
+def test_derivatives(rng):
+    """Items in gaps have none, infinite ones either; a segment's go to the devices on which its items lie."""
+    devices = 3
+    segments, (starts, ends) = by_ranges(rng, devices)
+    order = rng.choice(segments.number, (devices, 3)).astype(np.int32)
+    weights = rng.normal(size=(devices, 2 * ROWS)).astype(np.float32)
+
+    def loss(x, starts, ends, order, weights):
+        given = mgpu.Segments.from_ranges(starts, ends)
+        taken = mgpu.take_segments(x, given, order, size=SIZE, **KEYS)
+        used = jax.numpy.arange(SIZE) < taken.count
+        return (
+            (mgpu.segmented_reduce(x, given, **KEYS) * weights).sum()
+            + (mgpu.to_dense(x, given, 5, **KEYS) * weights[:, None]).sum()
+            + jax.numpy.where(used, taken.values, 0).sum()
+            + (mgpu.segmented_reduce(x, given, "mul", **KEYS) * weights).sum()
+        )
+
+    def expected(x):
+        total = 0.0
+        for begin, end, device, place in segments:
+            part = x[begin:end]
+            total = total + weights[device, place] * (part.sum() + part[:5].sum() + part.prod())
+        for wanted in order:
+            places = np.concatenate([np.arange(*segments.by_number(number)) for number in wanted])[:SIZE]
+            total = total + x[places].sum()
+        return total
+
+    x = rng.uniform(0.5, 1.5, devices * SLOTS).astype(np.float32)
+    inside = np.zeros(len(x), bool)
+    for begin, end, _, _ in segments:
+        inside[begin:end] = True
+    whole = mesh.by_vmap(jax.grad(loss))
+    # Under vmap, all devices' losses are one: each device's items get what all of them say.
+    got = whole(np.where(inside, x, np.inf).reshape(devices, SLOTS), starts, ends, order, weights)
+    np.testing.assert_allclose(np.reshape(got, -1), jax.jit(jax.grad(expected))(x), rtol=1e-4, atol=1e-5)
+
+
 def segments_of(starts, ends):
     return mgpu.Segments.from_ranges(starts, ends)
 

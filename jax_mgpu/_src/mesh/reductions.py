@@ -192,7 +192,10 @@ def segmented_reduce(axis: Axis, op: Kind | Operator, x: Pytree, n: int, heads: 
     combine = local.combine(0)
     has, states = _over_devices(axis, lambda later, earlier: combine(earlier, later), first > 0, front, starts, 1)
     has, rest = _from_neighbour(axis, has, states, 1)
-    whole = _one(combine, _row(results, last_slot), rest)
+    last = _row(results, last_slot)
+    # Where nothing is handed in, a cotangent of 0 times an infinite product must not reach a later device.
+    rest = jax.tree.map(lambda x, y: jnp.where(has, x, y), rest, last)
+    whole = _one(combine, last, rest)
     is_last = (jnp.arange(heads.shape[0], dtype=last_slot.dtype) == last_slot) & starts & has
     return local.finish(select(is_last, jax.tree.map(lambda x: x[None], whole), results))
 
