@@ -32,7 +32,7 @@ from tests.fuzz.compare import Equal, Near, Where
 from tests.fuzz.draw import Call, Shape, names_of
 from tests.fuzz.functions import ItemMap
 from tests.fuzz.gradients import gradients
-from tests.fuzz.operators import Function, Named, before, converted, operator_of, scalar
+from tests.fuzz.operators import Function, Named, before, cast, converted, operator_of, scalar
 from tests.fuzz.shared import int32
 from tests.many_items import bytes_of, pieces, same, spots
 
@@ -308,7 +308,7 @@ def reductions(shape: Shape, item_map: ItemMap | None = None) -> Call:
 
     def expected(x: Any, heads: Any = None, keys: Any = None, count: Any = None) -> list[Any]:
         x = x if item_map is None else item_map.of(x)
-        x = x if dtype is None else x.astype(dtype)
+        x = cast(x, dtype)
         if name == "segmented_reduce":
             return operator.reduce(x, heads, count, dtype is None)
         if name == "reduce":

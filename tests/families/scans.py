@@ -28,7 +28,7 @@ from tests.fuzz import draw
 from tests.fuzz.compare import Equal
 from tests.fuzz.draw import Call, Shape, names_of
 from tests.fuzz.functions import ItemMap
-from tests.fuzz.operators import Function, Named, before, converted, operator_of, scalar
+from tests.fuzz.operators import Function, Named, before, cast, converted, operator_of, scalar
 from tests.many_items import bytes_of, pieces, same, spots
 
 
@@ -198,7 +198,7 @@ def scans(shape: Shape, item_map: ItemMap | None = None) -> Call:
         heads = heads if keys is None else np.flatnonzero(np.append(True, keys[1:] != keys[:-1])[:n])
         heads = np.asarray(heads, np.int64) if not len(heads) else heads
         x = x if item_map is None else item_map.of(x)
-        x = x if dtype is None else x.astype(dtype)
+        x = cast(x, dtype)
         scanned = operator.scan(x, heads, exclusive, reverse, count)
         if begins:
             scanned = [_begun(leaf, operator.op, oracle.live_count(count, n)) for leaf in scanned]

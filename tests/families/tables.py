@@ -32,7 +32,7 @@ from tests.examples import (
 from tests.fuzz import draw
 from tests.fuzz.compare import Equal, Near, Where
 from tests.fuzz.draw import Call, Shape, names_of
-from tests.fuzz.operators import items, near
+from tests.fuzz.operators import cast, items, near
 from tests.fuzz.shared import differentiable_of, directed, int32, mixed_pair, nulls, rows_of
 from tests.many_items import bytes_by_count, bytes_of, counts_of, same, same_repeated, spots
 
@@ -301,7 +301,8 @@ def groups(shape: Shape) -> Call:
     options: dict[str, Any] = {"dropna": dropna}
     if op in ("var", "std") and shape.flag():
         options["ddof"] = 1
-    if dtype is not None and op in ("add", "min", "max", *ROUNDED) and not shape.derivative and shape.flag(0.4):
+    converts = dtype not in (None, "bfloat16") and op in ("add", "min", "max", *ROUNDED)
+    if converts and not shape.derivative and shape.flag(0.4):
         whole = jnp.dtype(dtype).kind in "iu"
         options["dtype"] = shape.choice(("int8", "float32") if whole and op not in ROUNDED else ("float32",))
         options |= {"dtype": "float64"} if dtype == "float64" else {}
@@ -340,7 +341,7 @@ def groups(shape: Shape) -> Call:
         used, number = heads[:size], np.diff([*heads, len(order)])[:size]
         found = [oracle.padded(key[order[used]], size, 0) for key in jax.tree.leaves(keys)]
         rows = np.split(order, heads[1:])[: len(used)]
-        given = x if "dtype" not in options else x.astype(options["dtype"])
+        given = cast(x, options.get("dtype"))
         values = _combined(op, form, given, order, rows, heads, number, size, options.get("ddof", 0))
         if "dtype" in options and not isinstance(values, Near | Equal):
             values = values.astype(options["dtype"])

@@ -188,18 +188,24 @@ class Function:
         return found
 
 
+def cast(x: Any, dtype: Any) -> Any:
+    """Items of another type, or as they are."""
+    with np.errstate(invalid="ignore"):  # NaNs that signal
+        return x if dtype is None else x.astype(dtype)
+
+
 def converted(shape: Shape, operator: Named | Function) -> dict[str, Any]:
-    """The dtype that items are converted to first, or none: of integers any, of floats one that holds them."""
+    """The dtype that items are converted to first, or none: of integers any, of floats one that has no subnormals of
+    theirs, for which XLA's threads may take zeros as they convert."""
     if isinstance(operator, Function):
         commutes = operator.name in ("plus", "maximum") and shape.flag(0.3)
         return {"commutative": True} if commutes else {}
     kind = np.dtype(jnp.dtype(operator.dtype))
-    if shape.derivative or shape.flag(0.7) or kind.name == "float64":
+    is_whole, integers = kind.kind in "iu", ("int8", "uint16", "int32")
+    floats = ("float32", "float64") if shape.x64 and kind.name != "float32" else ("float32",)
+    if shape.derivative or shape.flag(0.7) or not (is_whole or kind.name in ("float16", "float32")):
         return {}
-    integers = ("int8", "uint16", "int32")
-    floats = ("float32", "float64") if shape.x64 else ("float32",)
-    dtypes = (integers + floats if operator.name != "mul" else integers) if kind.kind in "iu" else floats
-    dtype = shape.choice(dtypes)
+    dtype = shape.choice(floats if not is_whole else integers if operator.name == "mul" else integers + floats)
     shape.say(f"dtype={dtype}")
     return {"dtype": dtype}
 
