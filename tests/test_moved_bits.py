@@ -57,6 +57,12 @@ def test_first_items_of_groups(dtype):
         for op in ("first", "last"):
             same_bits(call(keys, x, op, size=len(x) + 1)[1], expected)
 
+            def first(x, keys, call=call, op=op):
+                return call(keys, x, op, size=4)[1].astype(jnp.float32).sum()
+
+            slopes = jax.vmap(jax.grad(first), (None, 0))(x[:9], np.stack([keys[:9], keys[:9] // 5]))
+            assert slopes.astype(np.float32).sum(axis=1).tolist() == [4, 2]
+
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_few_keys_that_serve_an_outer_batch(dtype):

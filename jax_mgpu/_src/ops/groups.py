@@ -264,7 +264,7 @@ class Groups(SegmentedItems):
         if leaf.kind.gives_index:
             reduced = self._given(reduced)
         plain, restore = plain_leaves([reduced])
-        kept = keeping_bits(lambda x: select(self.used, x, jnp.full_like(x, leaf.fill)), plain[0])
+        kept = keeping_bits(lambda x, used: select(used, x, jnp.full_like(x, leaf.fill)), plain[0], self.used)
         return restore([kept])[0].astype(dtype)
 
 

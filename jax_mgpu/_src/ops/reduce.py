@@ -514,7 +514,7 @@ def run_reduce_by_key(
 
     def keep(x: jax.Array, filler: int) -> jax.Array:
         plain, restore = plain_leaves([x])
-        return restore([keeping_bits(lambda x: select(used, x, jnp.full_like(x, filler)), plain[0])])[0]
+        return restore([keeping_bits(lambda x, used: select(used, x, jnp.full_like(x, filler)), plain[0], used)])[0]
 
     def reduce_leaf(leaf: Leaf) -> jax.Array:
         if on_mesh:
