@@ -561,7 +561,7 @@ def test_needles_in_any_order_of_every_key_type(rng, dtype):
             same(run(needles, haystack, side, count=count), oracle.sorted_search(needles, haystack, side, None, count))
 
 
-# Many needles, which a CPU looks up in step, or in order where the haystack is long too.
+# Many needles, which a CPU looks up in order where the haystack is long too.
 LONG_PAIRS = ((CPU_LONG, 1000), (CPU_LONG, CPU_LONG + 5))
 
 
@@ -573,6 +573,22 @@ def test_sizes_of_searches_in_any_order(rng, sizes):
         same(mgpu.search(needles, haystack, side), np.searchsorted(haystack, needles, side))
         live = np.int32(2 * m // 3)
         same(mgpu.search(needles, haystack, side, count=live), np.searchsorted(haystack[:live], needles, side))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint8", "int64"])
+def test_one_segment(rng, dtype):
+    """Its searches are all in one range, and have a way of their own on a CPU; needles without a segment find none."""
+    haystack = data.in_order(data.random_keys(rng, dtype, 300))
+    needles, ids = data.random_keys(rng, dtype, 77), rng.integers(-1, 2, 77).astype(np.int32)
+    run = jax.jit(
+        lambda *operands, side, **given: mgpu.segmented_search(*operands, side, **given), static_argnames="side"
+    )
+    for side in SIDES:
+        for begin, end in ((0, 300), (41, 200), (41, 41), (300, 300), (-3, 999)):
+            found = run(needles, ids, haystack, np.array([begin]), ends=np.array([end]), side=side, needles_count=70)
+            low, high = max(begin, 0), min(end, 300)
+            expected = low + np.asarray(oracle.sorted_search(needles, haystack[low:high], side))
+            same(found, np.where((ids == 0) & (np.arange(77) < 70), expected, -1))
 
 
 @pytest.mark.parametrize("dtypes", [("int32", "float32"), ("int64", "float64", "uint8"), ("uint8",)], ids=str)

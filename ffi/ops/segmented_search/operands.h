@@ -29,6 +29,15 @@ struct SegmentedSearchOperands {
 
   explicit SegmentedSearchOperands(const Call& call);
 
+  // The live items of the first segment of a problem.
+  template <typename Index>
+  Range<int64_t> first_segment(int64_t problem) const {
+    const int64_t live = pair.b.live(problem);
+    const int64_t begin = clamp<int64_t>(static_cast<const Index*>(heads)[problem * heads_stride], 0, live);
+    if (!ends) return {begin, live};
+    return {begin, clamp<int64_t>(static_cast<const Index*>(ends)[problem * ends_stride], begin, live)};
+  }
+
   // Looks up needles of a problem: the first one, then kCount - 1 others, each `stride` further, or the last one again
   // past the end. Needles and segments must exist. Reads common to all of them are in one loop without branches, so
   // that none waits for another; `hold` is as in partition_points.

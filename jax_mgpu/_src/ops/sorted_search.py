@@ -43,7 +43,7 @@ from jax_mgpu._src.arguments.counts import (
 from jax_mgpu._src.arguments.preconditions import by_construction, sorted_columns, sorted_keys
 from jax_mgpu._src.arguments.segments import segment_operands
 from jax_mgpu._src.arguments.values import fill_missing, take_or_fill
-from jax_mgpu._src.core.compat import fori_loop, platform_dependent, surely, vary_as
+from jax_mgpu._src.core.compat import platform_dependent, surely
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.functions.comparator_ops import ranked_pair
 from jax_mgpu._src.keys.bits import is_words, ordered_together, where
@@ -54,8 +54,8 @@ from jax_mgpu._src.ops.argsorted import in_order
 __all__ = ["SortedMatch", "search", "segmented_search", "sorted_equal_count", "sorted_match", "sorted_search"]
 
 
-# From this many needles on, XLA's vectors take half the time of the kernel on a CPU for 10^6 needles in as many items.
-# If the haystack has this many items too, a sort of the needles and a walk along both takes a third of that.
+# From this many needles in as many items on, a sort of the needles and a walk along both takes a CPU half the time of
+# searches, each of which waits for memory.
 CPU_LONG = 1 << 17
 
 
@@ -305,7 +305,7 @@ def search(
     right = _is_right(name, side)
     (n,), (m,) = (expect_keys(name, *given)[0].shape for given in (("needles", needles), ("haystack", haystack)))
     live = count_operand(name, "count", count, m)
-    index = index_dtype(name, "haystack", m)
+    index_dtype(name, "haystack", m)
     haystack = _in_order(name, haystack, live)
     if axis_name is not None:
         with by_construction():
@@ -316,20 +316,14 @@ def search(
     def by_kernel() -> jax.Array:
         return search_in_any_order((needles, haystack, ABSENT, live), right=right)[0]
 
-    def in_step() -> jax.Array:
-        a, b = ordered_together(needles, haystack)
-        return _bounds_in_step(a, b, live_items(m, live), right, index)
-
     def by_sorting() -> jax.Array:
         with by_construction():
             ordered = in_order(name, "needles", needles, None)
         found = _search(needles=ordered.keys, haystack=haystack, haystack_count=live, right=right)[0]
         return ordered.to_rows(found)
 
-    if not surely(operator.ge, n, CPU_LONG) or is_words(needles):
-        return by_kernel()
-    on_cpu = by_sorting if surely(operator.ge, m, CPU_LONG) else in_step
-    return platform_dependent(cpu=on_cpu, default=by_kernel)
+    is_long = all(surely(operator.ge, length, CPU_LONG) for length in (n, m))
+    return platform_dependent(cpu=by_sorting, default=by_kernel) if is_long and not is_words(needles) else by_kernel()
 
 
 def search_in_any_order(operands: Sequence[jax.Array], *, right: bool) -> list[jax.Array]:
@@ -496,25 +490,6 @@ def _bounds(needles: jax.Array, haystack: jax.Array, live: jax.Array, right: boo
     """Binary searches in the first `live` items, all needles in lockstep."""
     low = jnp.zeros(needles.shape, index)
     return _bounds_between(needles, haystack, low, jnp.full_like(low, live.astype(index)), right)
-
-
-def _bounds_in_step(
-    needles: jax.Array, haystack: jax.Array, live: jax.Array, right: bool, index: DTypeLike
-) -> jax.Array:
-    """The same in a loop over the steps, each of which XLA's CPU backend vectorizes, as in `jnp.searchsorted`."""
-    low = vary_as(jnp.zeros(needles.shape, index), needles, haystack)
-    if haystack.shape[0] == 0:
-        return low
-    bounds = low, jnp.full_like(low, live.astype(index))
-
-    def step(_: jax.Array, bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        low, high = bounds
-        middle = low + ((high - low) >> 1)
-        items = haystack.at[middle].get(mode="clip", wrap_negative_indices=False)
-        is_before = (low < high) & (items <= needles if right else items < needles)
-        return where(is_before, middle + 1, low), where(is_before, high, middle)
-
-    return fori_loop(0, haystack.shape[0].bit_length(), step, bounds)[0]
 
 
 def _bounds_between(needles: jax.Array, haystack: jax.Array, low: jax.Array, high: jax.Array, right: bool) -> jax.Array:
