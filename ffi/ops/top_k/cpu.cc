@@ -30,6 +30,7 @@ class Best {
       : order_(order),
         k_(k),
         room_(std::min(most, k + std::max<int64_t>(8 * kBlock, 3 * k))),
+        limit_(std::min(room_, std::max(kBlock, 2 * k))),
         scratch_(2 * (room_ + kBlock), room_ + kBlock),
         items_(scratch_.first()),
         ranks_(scratch_.second()) {}
@@ -58,14 +59,14 @@ class Best {
       } else {
         for (int64_t i = begin; i < block_end; ++i) items_[count_++] = {order.encode(keys[i]), i};
       }
-      if (count_ > room_) keep_best();
+      if (count_ > limit_) keep_best();
     }
   }
 
   void add(const Item& item) {
     items_[count_] = item;
     count_ += takes_all_ || item.code < bound_;
-    if (count_ > room_) keep_best();
+    if (count_ > limit_) keep_best();
   }
 
   // The remaining items: at most k.
@@ -82,6 +83,7 @@ class Best {
       kept += rank < last || (rank == last && equal-- > 0);
     }
     count_ = k_;
+    limit_ = room_;
     takes_all_ = false;
     // Ranks of codes below this one are below the last: a rank is the lowest of several equal codes, except for the
     // lowest code of all.
@@ -102,6 +104,7 @@ class Best {
   Order order_;
   int64_t k_;
   int64_t room_;
+  int64_t limit_;  // of items: few at first, as most of the others are left out once there is a k-th best
   ThreadScratch<Item, Word> scratch_;
   Item* items_;
   Word* ranks_;
