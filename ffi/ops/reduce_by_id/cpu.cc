@@ -23,12 +23,13 @@ class ReduceById {
         width_(operands.width),
         result_{operands.result, operands.wide_result} {}
 
-  // Each part of a problem's rows has states of all ids, if it has at least four rows per id. The parts follow only
-  // from the shapes, so that float results do not depend on the number of threads.
+  // Each part of a problem's rows has states of all ids, if it has at least four rows per id, or two items: finding the
+  // state of one takes longer than combining two in order. The parts follow only from the shapes, so that float results
+  // do not depend on the number of threads.
   void run(cpu::Executor& executor) const {
     const int64_t problems = operands_.segments.rows, slots = operands_.slots();
-    const int64_t parts =
-        std::clamp<int64_t>(length_ / std::max(4 * operands_.size, cpu::kIdLeastPart), 1, cpu::kIdMostParts);
+    const int64_t least = std::max((width_ == 1 ? 2 : 4) * operands_.size, cpu::kIdLeastPart);
+    const int64_t parts = std::clamp<int64_t>(length_ / least, 1, cpu::kIdMostParts);
     // The states of the first part use the memory of the results, if these are as wide.
     constexpr bool kInPlace = !Operator::kGivesIndex && sizeof(State) == sizeof(typename Operator::Result);
     const int64_t stored = kInPlace ? parts - 1 : parts;
@@ -58,6 +59,8 @@ class ReduceById {
   }
 
  private:
+  static constexpr int kColumns = 8;  // combined at a time, by vector instructions
+
   // Combines the live rows [begin, end) in states of all ids.
   void add_rows(int64_t problem, int64_t begin, int64_t end, State* states) const {
     const Operator op = op_;
@@ -67,13 +70,30 @@ class ReduceById {
     std::fill_n(states, operands_.slots(), op.identity());
     end = std::min(end, operands_.segments.live(problem));
     with_width<void>(operands_.ids.from(problem * operands_.ids_stride), [&](auto ids) {
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t id = ids[i];
-        if (id < 0 || id >= size) continue;
-        State* const __restrict to = states + id * width;
-        const auto* const __restrict row = x + i * width;
-        for (int64_t c = 0; c < width; ++c) to[c] = op.combine(to[c], op.extract(row[c], i));
+      const auto for_each_row = [&](auto add) {
+        for (int64_t i = begin; i < end; ++i) {
+          const int64_t id = ids[i];
+          if (static_cast<uint64_t>(id) < static_cast<uint64_t>(size)) add(states + id * width, x + i * width, i);
+        }
+      };
+      const auto of_width = [&]<int kWidth>(std::integral_constant<int, kWidth>) {
+        for_each_row([=](State* __restrict to, const auto* __restrict row, int64_t i) {
+          for (int c = 0; c < kWidth; ++c) to[c] = op.combine(to[c], op.extract(row[c], i));
+        });
+      };
+      switch (width) {
+        case 1: return of_width(std::integral_constant<int, 1>{});
+        case 2: return of_width(std::integral_constant<int, 2>{});
+        case 4: return of_width(std::integral_constant<int, 4>{});
+        default: break;
       }
+      for_each_row([=](State* __restrict to, const auto* __restrict row, int64_t i) {
+        int64_t c = 0;
+        for (; c + kColumns <= width; c += kColumns) {
+          for (int k = 0; k < kColumns; ++k) to[c + k] = op.combine(to[c + k], op.extract(row[c + k], i));
+        }
+        for (; c < width; ++c) to[c] = op.combine(to[c], op.extract(row[c], i));
+      });
     });
   }
 
