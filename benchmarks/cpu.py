@@ -137,6 +137,42 @@ def _segment_sum(items: int, width: int, segments: int) -> Row:
     return Row(f"segment sum of [{items:,}, {width}]", 1, inputs, ours, rival, agree_within(1e-5))
 
 
+def _ids(items: int, ids: int, *trailing: int) -> Callable[[np.random.Generator], tuple[Any, ...]]:
+    """Rows, and an id for each, in any order."""
+
+    def make(rng: np.random.Generator) -> tuple[Any, ...]:
+        x = random_keys(rng, items * int(np.prod(trailing)), "float32").reshape(items, *trailing)
+        return x, rng.integers(0, ids, items).astype(np.int32)
+
+    return make
+
+
+def _weighted(width: int) -> Row:
+    """2^20 rows, in segments of 16."""
+    entries = 2**20
+
+    def inputs(rng: np.random.Generator) -> tuple[Any, ...]:
+        table, indices = _ids(entries // 16, 1, width)(rng)[0], rng.integers(0, entries // 16, entries)
+        return table, indices.astype(np.int32), random_keys(rng, entries, "float32")
+
+    def ours(x: jax.Array, indices: jax.Array, weights: jax.Array) -> jax.Array:
+        return mgpu.segmented_reduce(x, jnp.arange(0, entries, 16), indices=indices, weights=weights)
+
+    def rival(x: jax.Array, indices: jax.Array, weights: jax.Array) -> jax.Array:
+        ids = jnp.arange(entries) // 16
+        return jax.ops.segment_sum(x[indices] * weights[:, None], ids, entries // 16, indices_are_sorted=True)
+
+    return Row(f"weighted rows of {width}", 1.5, inputs, ours, rival, agree_within(1e-4))
+
+
+def _search(needles: int, items: int) -> Row:
+    def inputs(rng: np.random.Generator) -> tuple[Any, ...]:
+        return random_keys(rng, needles, "float32"), jnp.sort(random_keys(rng, items, "float32"))
+
+    name = f"search of {needles:,} needles in {items:,}"
+    return Row(name, 1, inputs, mgpu.search, lambda needles, items: jnp.searchsorted(items, needles))
+
+
 ROWS = [
     Row("sort of 2^22 uint32 pairs", 5, _words(2), mgpu.sort, lambda *x: jax.lax.sort(x, num_keys=1)),
     *(
@@ -175,6 +211,19 @@ ROWS = [
     _by_function("segments of 30, a + b beside the name,", 0, _segments_by(_add), _segments_by("add"), inputs=_numbers),
     _segment_sum(155_000, 64, 15_500),
     _segment_sum(2**20, 8, 2**15),
+    *map(_weighted, (1, 4, 64)),
+    *(_search(needles, items) for needles in (10**5, 10**6) for items in (1000, 10**5, 10**6)),
+    *(
+        Row(
+            f"sum of {n:,} rows of {width} by {size:,} ids",
+            1,
+            _ids(n, size, width),
+            lambda x, ids, size=size: mgpu.reduce_by_id(x, ids, size),
+            lambda x, ids, size=size: jax.ops.segment_sum(x, ids, size),
+            agree_within(1e-4),
+        )
+        for n, width, size in ((10**6, 1, 100), (10**6, 1, 10**5), (10**6, 2, 1000), (10**6, 8, 10**5))
+    ),
 ]
 
 
