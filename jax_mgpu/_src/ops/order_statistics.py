@@ -204,13 +204,12 @@ def _neighbours(q: jax.Array, lengths: jax.Array, rounding: float) -> tuple[jax.
     rest = (digits.astype(q.dtype) + (scaled - coarse) * last_float) * (1 / 4096)
     whole = jnp.floor(rest)
     weight = rest - whole
-    is_inner = k < 4096  # # no rank follows the last one, and its type may not hold the next
-    next_digits = digits + where(is_inner, low, 0)
-    next_lower = lower + where(is_inner, high, 0) + (next_digits >> 12)
+    next_digits = digits + low
     next_weight = (next_digits & 4095).astype(q.dtype) * (1 / 4096)
-    lower = lower + whole.astype(last.dtype)
-    is_past = (lower > next_lower) | ((lower == next_lower) & (weight > next_weight))
-    lower, exact = where(is_past, next_lower, lower), where(is_past, next_weight, weight)
+    # Steps are compared and not ranks: a rank behind the last one may not fit their type.
+    step, next_step = whole.astype(last.dtype), high + (next_digits >> 12)
+    is_past = (step > next_step) | ((step == next_step) & (weight > next_weight))
+    lower, exact = lower + where(is_past, next_step, step), where(is_past, next_weight, weight)
     error = jnp.minimum(q * last_float * rounding, MOST_ERROR)
     is_next = 1 - exact <= error
     lower = jnp.minimum(jnp.maximum(lower + is_next.astype(lower.dtype), 0), last)
