@@ -81,7 +81,8 @@ class Columns:
     def __init__(self, operation: str, argument: str, columns: tuple[ArrayLike, ...], descending: Directions):
         if len(columns) > MOST_COLUMNS:
             raise value_error(operation, argument, f"1 to {MOST_COLUMNS} columns", f"{len(columns)} columns")
-        self.names = [f"{argument}[{i}]" for i in range(len(columns))]
+        # One array in descending order is a column too, and an error speaks of it as the caller does.
+        self.names = [argument] if len(columns) == 1 else [f"{argument}[{i}]" for i in range(len(columns))]
         self.arrays = [expect_key(operation, *pair) for pair in zip(self.names, columns, strict=True)]
         for name, x in zip(self.names, self.arrays, strict=True):
             if x.shape != self.shape:
