@@ -1,4 +1,4 @@
-"""A part of scripts/inject_faults.py: faults of a few functions and seconds."""
+"""A part of scripts/inject_faults.py: memory faults in a few functions, and other faults for a few seconds."""
 
 from __future__ import annotations
 

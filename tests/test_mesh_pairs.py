@@ -20,7 +20,7 @@ SETS = ("intersection", "union", "difference", "symmetric_difference")
 
 
 def problems(rng, devices, dtype):
-    """Pairs of sorted global arrays, with each distribution: any keys, few different ones, one, disjoint ones."""
+    """Pairs of sorted global arrays (any keys, few, one, disjoint ones), in every distribution over the devices."""
     kind = np.dtype(dtype)
     for a_counts, b_counts in zip(
         mesh.counts_of(rng, devices, SLOTS), rng.permutation(mesh.counts_of(rng, devices, OTHERS)), strict=True

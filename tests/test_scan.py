@@ -18,9 +18,10 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 OPERATORS = ["add", "mul", "min", "max", "argmin", "argmax"]
 FORMS = [{"exclusive": e, "reverse": r} for e in (False, True) for r in (False, True)]
-# CUDA's tiles of 16 KB and, with restarts, by the width of states, the CPU's tiles; more tiles of 4-byte items than
-# CUDA's look-back has in two levels.
+# The sizes of tiles, in items. CUDA's tiles hold 16 KB or, in scans that restart inside rows, a number of items that
+# depends on the widths of an item and of a state. The CPU has one size.
 TILES = data.tile_sizes("scan")
+# Items of 4 bytes in more tiles of 16 KB than two levels of CUDA's look-back cover.
 MANY_TILES = (32 * 32 + 1) * 4096 + 5
 
 
@@ -113,8 +114,8 @@ def test_segments_of_every_kind(rng):
         "heavy tail": np.minimum((3 * (1 - rng.random(n)) ** (-2 / 3)).astype(np.int64), n),
     }
     for kind in lengths.values():
-        heads = np.resize(np.minimum(data.heads_of(kind), n), n)  # one shape for all: what is repeated is out of order
-        heads = np.maximum.accumulate(heads)
+        heads = np.resize(np.minimum(data.heads_of(kind), n), n)  # all have one shape
+        heads = np.maximum.accumulate(heads)  # heads that resize repeated were out of order
         for form in FORMS:
             same(mgpu.segmented_scan(x, heads, **form), oracle.segmented_scan(x, heads, "add", **form))
 

@@ -34,7 +34,7 @@ struct IndexVector {
   }
 };
 
-// A vector of one width, so that reads do not choose by it. Index is int32_t or int64_t.
+// A vector whose width is known at compile time, so that a read does not test it. Index is int32_t or int64_t.
 template <typename Index>
 struct IndicesOf {
   const Index* data;
@@ -50,13 +50,13 @@ struct IndicesOf {
   MGPU_HOST_DEVICE IndicesOf from(int64_t i) const { return IndicesOf(IndexVector{data + i, sizeof(Index) == 8}); }
 };
 
-// visit(indices) with the IndicesOf of a vector's width: one branch for a whole search or loop.
+// Calls visit(indices) with the IndicesOf of a vector's width: one branch for a whole search or loop.
 template <typename Result, typename Visit>
 MGPU_HOST_DEVICE Result with_width(IndexVector vector, Visit visit) {
   return vector.wide ? visit(IndicesOf<int64_t>(vector)) : visit(IndicesOf<int32_t>(vector));
 }
 
-// The number of live items of each row, which come first.
+// The number of live items of each row. They come before its other items.
 struct LiveCounts {
   IndexVector counts;  // [rows or 1], or null: every item is live
   int64_t stride = 0;  // from row to row

@@ -249,7 +249,7 @@ def batches(shape: Shape) -> Call:
 def softmaxes(shape: Shape) -> Call:
     """segmented_softmax, segmented_log_softmax."""
     name = shape.choice(("segmented_softmax", "segmented_log_softmax"))
-    shape.derivative = False  # is not affine between ties; tests/test_ranks.py has its derivatives
+    shape.derivative = False  # a softmax is not affine; tests/test_segmented_softmax.py tests its derivatives
     n = shape.size()
     dtype = shape.choice(("float16", "bfloat16", "float32", *(("float64",) if shape.x64 else ())))
     trailing = shape.choice(((), (), (2,), (2, 1), (0,)))

@@ -7,12 +7,12 @@
 
 namespace mgpu {
 
-// A vector [.., objects], or absent (null): the outputs' own positions.
+// Where the row of each object's first output lies: a vector [.., objects]. If null, output i has row i.
 struct Starts {
   IndexVector at;
   int64_t stride = 0;
 
-  // The position of output `position` of object j, for starts of this problem.
+  // The row that belongs to the output at `position`, an output of object j of this problem.
   MGPU_HOST_DEVICE int64_t target(const WorkRow& row, int64_t problem, int64_t j, int64_t position) const {
     return at.data ? at[problem * stride + j] + (position - row.start(j)) : position;
   }
@@ -42,15 +42,15 @@ struct RegionOrder {
   Sum* ends = nullptr;  // [kRegions], of the intervals placed so far
   int32_t* touched;     // how many regions the intervals of a block go to, summed over the blocks
   int32_t* is_used;     // whether that is so many that the order below is worth making
-  int64_t* items;       // of all intervals
-  int32_t* offsets;     // [objects], as the others, in the new order
+  int64_t* items;       // the number of items in all intervals
+  int32_t* offsets;     // [objects], in the new order, as are both starts
   int32_t* gather_starts;
   int32_t* scatter_starts;
 
   // If there are as many intervals as items, each may have one item. Then the items themselves are put in the order of
   // the regions, without counting first: a region of `1 << shift` items gets no more, unless intervals overlap.
   unsigned* unit_counts = nullptr;  // [kRegions], the number of items placed so far
-  int32_t* is_mixed = nullptr;      // whether some interval has not one item, or a region would get too many
+  int32_t* is_mixed = nullptr;      // whether some interval has no item or several, or a region would get too many
   void* unit_moves = nullptr;       // [regions << shift] of unit_move_bytes each
 
   // Whether the items have been moved, so that nothing is left to do.
@@ -101,34 +101,36 @@ struct IntervalMoveOperands {
   // Whether there are as many intervals as items, so that each may have one.
   bool has_as_many() const { return work.objects == work.size; }
 
-  // Whether the intervals of that order may have one item each. Then a region has room for all its positions.
+  // Whether intervals are put in the order of regions and may have one item each. Then a region has room for all its
+  // positions.
   bool may_have_units() const { return has_order() && has_as_many() && out.count <= 2 * work.size; }
 
-  // The length of all intervals if they have equal lengths, if there are kernels for that length; else 0.
+  // The length that each interval has if all are equally long; 0 if they cannot be, or there are no kernels for it.
   int64_t unit_length() const {
     if (work.problems != 1 || work.objects == 0 || is_wide() || is_wide_row(out.row_bytes)) return 0;
     const int64_t length = work.size % work.objects == 0 ? work.size / work.objects : 0;
     return length <= 2 ? length : 0;
   }
 
-  // Whether arrays are larger than the L2 cache holds.
+  // Whether arrays are too large to stay in the L2 cache.
   bool is_large() const {
     constexpr int64_t kMostItems = int64_t{1} << 22;
     constexpr int64_t kMostBytes = int64_t{1} << 25;
     return work.size > kMostItems || maximum(x.count, out.count) * out.row_bytes > kMostBytes;
   }
 
-  // Whether there are kernels for what may be intervals of that length. Scatters of more items, or of larger arrays,
-  // would take too long if they have other lengths: 2^22 items of zero to two each 97 us instead of 67.
+  // Whether to run the kernels for intervals of unit_length() items each, as the shapes allow. Scatters of more items,
+  // or of larger arrays, would take too long if intervals have other lengths: 97 us instead of 67 for 2^22 items in
+  // intervals of zero to two.
   bool has_likely_units() const {
     constexpr int64_t kMostScattered = int64_t{1} << 21;
     return unit_length() > 0 && (!scatters || (work.size <= kMostScattered && !is_large())) && !has_order();
   }
 
-  // The sweeps over the outputs of such a large gather. Each takes the items in one part of x, which stays in the L2
-  // cache, 50 MB on an H200. There a prototype took 0.29 ms for 2^24 words of 4 bytes in one sweep, 0.21 in two, 0.20
-  // in three, 0.22 in four. For larger x, and even more for longer words, less of a part is read again. With few
-  // outputs, no part is read often.
+  // The number of sweeps over the outputs in a gather with likely units and large arrays. Each takes the items in one
+  // part of x, which stays in the L2 cache, 50 MB on an H200. There a prototype took 0.29 ms for 2^24 words of 4 bytes
+  // in one sweep, 0.21 in two, 0.20 in three, 0.22 in four. The larger x is, and the longer its words, the less of a
+  // part is read more than once. With few outputs, no part is read often.
   int64_t sweeps() const {
     constexpr int64_t kPart = int64_t{1} << 25;
     constexpr int64_t kMost = 3;
@@ -137,7 +139,7 @@ struct IntervalMoveOperands {
     return parts <= (x.row_bytes <= 4 ? 8 : 4) ? minimum(parts, kMost) : 1;
   }
 
-  // Its tiles with other lengths.
+  // A flag for each tile of that gather: whether some of its intervals have another length.
   static constexpr int64_t kUnitTile = 1024;  // outputs
   uint8_t* take_mixed_tiles(Workspace& workspace) const;
 

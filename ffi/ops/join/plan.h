@@ -31,7 +31,7 @@ struct JoinOperands::Scratch {
   int64_t* paired;          // per row: rows of the output that come from A
   int64_t* alone;           // per row: items of B without a partner
   IndexResult alone_items;  // these items, b.length per row
-  uint64_t* zeroed;         // before every launch: all that follows
+  uint64_t* zeroed;         // from here on, all is zeroed before every launch
   uint64_t* heavy_state;    // 2^40 times the number of heavy tiles, plus that of their units
   uint64_t* row_words;      // of the look-backs
   uint64_t* alone_words;

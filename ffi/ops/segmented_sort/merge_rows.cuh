@@ -23,7 +23,7 @@ __device__ void merge_short_group(const P& problem, const RunGroup& of, typename
   for (int k = 0; k <= kRuns; ++k) bounds[k] = static_cast<int>(of.runs.bounds[k] - of.runs.begin());
   const int size = bounds[kRuns];
   typename P::Payload payload[P::kHasPayload ? kEach : 1];
-  __syncwarp();  // the warp's last merge has read them
+  __syncwarp();  // the warp's last merge has read its codes
 #pragma unroll
   for (int k = 0; k < kEach; ++k) {
     const int i = k * kWarp + lane;
@@ -42,7 +42,7 @@ __device__ void merge_short_group(const P& problem, const RunGroup& of, typename
   }
 }
 
-// The tiles of a phase, by all warps of its first kernel.
+// Merges the short groups of a phase, by all warps of the kernel that splits its first round.
 template <typename P>
 __device__ void merge_short_groups(const P& problem) {
   constexpr int kWarps = kPlanThreads / kWarp;
@@ -54,7 +54,7 @@ __device__ void merge_short_groups(const P& problem) {
   }
 }
 
-// The splits at the starts of all tiles.
+// Finds the splits at the starts of all tiles. In the first round of a phase, it merges the short groups first.
 template <typename P>
 __global__ void __launch_bounds__(kPlanThreads, 4) split_rows(const __grid_constant__ P problem, int round) {
   wait_for_last_kernel();
@@ -108,7 +108,8 @@ struct MergeRowsShared {
   int64_t splits[2][kRuns];
 };
 
-// By the first warp: one lane per run, between the splits at the tile's start and end.
+// Finds a place in shared memory for each run's items between the splits at the tile's start and end. The first warp
+// calls it, with one lane per run.
 template <typename P>
 __device__ void place_runs(int64_t row_begin, const MergeGroup<int64_t>& group, const int64_t* start,
                            const int64_t* stop, int size, const typename P::Word* keys, TileRuns& runs) {
@@ -147,8 +148,8 @@ __device__ void copy_runs(const T* array, Range<int64_t> group, const TileRuns& 
   }
 }
 
-// Merges a thread's items: put(i, code, address), with the shared address that an item came from, which is given only
-// with payload. `plain` says that codes compare as words and, with payload, that none is the largest.
+// Merges a thread's items, and calls put(i, code, address) for each. With payload, `address` is the shared address that
+// the item came from. `plain` says that codes compare as words and, with payload, that none is the largest.
 template <typename P, typename Put>
 __device__ void take_codes(const typename P::Order& order, bool plain, const typename P::Word* codes,
                            const MergeCursor& runs, int diagonal, Put put) {
@@ -168,8 +169,8 @@ __device__ void take_codes(const typename P::Order& order, bool plain, const typ
   }
 }
 
-// The splits of a pair of runs at a tile's edges, one warp each: a step of 32 probes is one memory latency, and four of
-// them suffice. Splitting four runs takes as many again, with more work in each.
+// Splits a pair of runs at both edges of a tile, by one warp each. A step of 32 probes takes one memory latency, and
+// four steps suffice. To split four runs would take more steps, with more work in each.
 template <typename P>
 __device__ void split_pair(const P& problem, const typename P::Word* codes, const RowMerge& merge,
                            int64_t (&splits)[2][kRuns]) {

@@ -96,8 +96,8 @@ def _cells(step: Step) -> tuple[str, ...]:
 def explain(function: Callable[..., Any], *, device: str | None = None) -> Callable[..., Explanation]:
     """Tells what each operation in a function will run.
 
-    Nothing is run, and no GPU is needed: the choice follows from shapes, types and the device. It covers operations
-    inside `jit`, `vmap`, loops and branches; an operation in a loop is listed once.
+    Nothing is run, and no GPU is needed: the choice follows from shapes, types and the device. Operations inside
+    `jit`, `vmap`, loops and branches are listed too; an operation in a loop is listed once.
 
     Args:
       function: a function of arrays, as for `jax.jit`.

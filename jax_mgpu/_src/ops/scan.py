@@ -113,9 +113,9 @@ def scan(
 
     Args:
       x: an array `[n, ...]` or a pytree of such: see `reduce`.
-      op: a name, a pytree of names over that of x, or any associative function of two items: see `reduce`. Names are
-        those up to `"logsumexp"` there. Sums and products of integers have the array's type, as those of `jnp.cumsum`
-        do.
+      op: a name, a pytree of names that matches x or a prefix of its structure, or any associative function of two
+        items: see `reduce`. A scan takes the names that `reduce` lists up to `"logsumexp"`. Sums and products of
+        integers have the array's type, as those of `jnp.cumsum` do.
       exclusive: leave out the position's own item; the first result is the identity.
       reverse: scan from the end, as if x and the result were flipped. A function of two items gets the item nearer to
         the end first.
@@ -137,8 +137,9 @@ def scan(
       axis_name: scan the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`.
 
     Returns:
-      For each array `[n, ...]`, or `(arrays, totals)`: of the array's type, or what `op` says in `reduce`. Over a mesh
-      axis, indices are those in the global array, and the total is the same on all devices.
+      For each array of x, an array `[n, ...]` of the same type or of the type that `reduce` states for `op`. With
+      `return_total`, a pair `(arrays, totals)`. Over a mesh axis, indices are those in the global array, and the total
+      is the same on all devices.
 
     Raises:
       TypeError: an argument's dtype or structure is not one of the above.
@@ -243,13 +244,13 @@ def segmented_scan(
         first of these; a segment continues on the devices that follow, up to the next head.
 
     Returns:
-      For each array `[n, ...]`; indices count from the start of x, or of the global array.
+      For each array of x, an array `[n, ...]`. Indices count from the start of x, or of the global array.
 
     Raises:
       TypeError: as `scan`.
       ValueError: as `scan`.
 
-    Time is O(n + m), whatever the lengths of the segments; source as `scan`.
+    Time is O(n + m), whatever the lengths of the segments. The method is that of `scan`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -281,7 +282,7 @@ class Scan:
     axis_name: AxisName | None
 
     def checked(self) -> Scan:
-        """The same, whose flags and dtype are such."""
+        """The same settings, with the dtype checked, and the flags checked and made bools."""
         flags = ("exclusive", "reverse", "return_total", "commutative")
         checked: dict[str, Any] = {flag: static_flag(self.name, flag, getattr(self, flag)) for flag in flags}
         expect_dtype(self.name, self.dtype, self.op)
@@ -289,7 +290,10 @@ class Scan:
 
     @property
     def moves_on(self) -> bool:
-        """Whether an inclusive scan moves on by an item: `initial` stands for an identity, which is not known."""
+        """Whether an exclusive scan is made from the inclusive one, by moving its results on by one item.
+
+        The first result is then `initial`, and the operator needs no identity.
+        """
         begins = self.identity is None and self.initial is not None
         return self.exclusive and callable(self.op) and begins and self.axis_name is None
 
@@ -345,7 +349,7 @@ def run_scan(asked: Scan, x: Pytree, heads: SegmentsLike, ends: ArrayLike | None
 def _scanned(
     asked: Scan, of: Any, x: Pytree, n: int, heads: jax.Array, count: jax.Array, load: Load | None
 ) -> tuple[list[Any], Any]:
-    """The results of a scan and its total, if there is one, and what fills results of no segment."""
+    """The results of a scan and its total, if there is one, and the results of items in no segment."""
     if isinstance(of, Operator):
         results = list(scan_by_function(asked.name, of, x, n, heads, count, load, **asked.flags))
         return results, jax.tree.map(lambda _: 0, results[0])
@@ -408,7 +412,7 @@ def _combined_with(operator: Operator, results: Pytree, is_total: bool = False) 
 
 
 def _begun_leaf(leaf: Leaf, initial: jax.Array, results: jax.Array) -> jax.Array:
-    """The same for one array by a name."""
+    """The same for one array that a named operator scans."""
     wide = accumulator_dtype(leaf.dtype)
     combine = builtin(leaf.kind, leaf.dtype).combine
     result: jax.Array = combine(jnp.broadcast_to(initial, results.shape).astype(wide), results.astype(wide)).astype(
@@ -443,8 +447,8 @@ def _moved_on(operator: Operator, results: Pytree, n: int, heads: jax.Array, cou
 def pieces(segments: GivenSegments, operation: str = "", axis_name: AxisName | None = None) -> jax.Array:
     """Heads for kernels: those of the segments, each followed by that of the gap after it if they have ends.
 
-    An empty segment, which may lie within another one, moves to the end of that one. Over a mesh axis, those with ends
-    begin with what lies here of a segment of an earlier device, and with the gap behind it.
+    An empty segment, which may lie within another one, moves to the end of that one. If segments of a mesh axis have
+    ends, the first two heads are those of a segment that continues from an earlier device and of the gap after it.
     """
     heads, ends = segments.heads, segments.ends
     if ends is None or (not heads.size and axis_name is None):  # a batch over an Explicit mesh cannot reshape them
@@ -455,7 +459,7 @@ def pieces(segments: GivenSegments, operation: str = "", axis_name: AxisName | N
 
 
 def own_pieces(segments: GivenSegments, heads: jax.Array) -> jax.Array:
-    """Pieces over a mesh axis as heads of the runs that start on this device: of all but the first one."""
+    """The heads that `pieces` gives over a mesh axis, without one that it adds for an earlier device's segment."""
     return heads if segments.ends is None else heads[1:]
 
 
@@ -475,9 +479,10 @@ def _from_first(n: int, heads: jax.Array) -> jax.Array:
 
 
 def inside_segments(x: Pytree, heads: jax.Array, *, gaps: bool) -> Any:
-    """The arrays of x without derivatives of items in no segment: infinite ones there would give NaN.
+    """The arrays of x, where items in no segment have the derivative 0: an infinite partial derivative would give NaN.
 
-    These are the items before the first head or, with `gaps`, those of every second head.
+    Without `gaps`, these items are those before the first head. With `gaps`, heads of segments and of gaps alternate,
+    and items in gaps are in no segment either.
     """
     return jax.tree.map(lambda x: _inside(x, heads, gaps) if jnp.issubdtype(x.dtype, jnp.inexact) else x, x)
 
@@ -492,7 +497,7 @@ def leaf_inside_segments(leaf: Leaf, heads: jax.Array, *, gaps: bool) -> Leaf:
 def before_map(
     name: str, heads: SegmentsLike, ends: ArrayLike | None, count: Count = None, axis_name: AxisName | None = None
 ) -> Callable[[jax.Array], jax.Array]:
-    """The same for arrays that are mapped, whose number of items is not known yet."""
+    """A function that does the same for an array that is yet to be mapped, whatever its number of items."""
     given = None if axis_name is None else count  # elsewhere items past the live ones need no care
 
     def inside(x: jax.Array) -> jax.Array:
@@ -544,7 +549,7 @@ def _scan_leaf(
 
 
 def _without_dead(leaf: Leaf, results: jax.Array, n: int, count: jax.Array) -> jax.Array:
-    """The results with 0 past the live items, unless they are means."""
+    """The results, where means past the live items become 0. Other results there need no change."""
     if not (leaf.mean and count.size):
         return results
     return jnp.where(live_mask(n, count).reshape(n, *[1] * len(leaf.trailing)), results, 0)
@@ -646,10 +651,10 @@ def _product_tangents(primals: Operands, dx: jax.Array, *, reverse: int, **flags
 
 
 def _logsumexp_tangents(primals: Operands, dx: jax.Array, *, reverse: int, **flags: int) -> Sequence[jax.Array]:
-    """Tangents of a scan of logsumexp: means of tangents, weighted by the powers.
+    """Tangents of a scan of logsumexp: means of the items' tangents, weighted by the exponentials of the items.
 
-    Powers are relative to the largest item so far, and their running sums shrink when it grows. As in reductions, an
-    infinite item has the weight NaN and all others 0, and a NaN makes the weights of all items NaN.
+    Exponentials are relative to the largest item so far, so their running sums are scaled down when it grows. As in
+    reductions, an infinite item has the weight NaN and all others 0, and a NaN makes the weights of all items NaN.
     """
     wide = accumulator_dtype(dx.dtype)
     x, heads, count = primals.x.astype(wide), primals.heads, primals.count
@@ -679,7 +684,7 @@ def _along(
     reverse: int,
     total: int,
 ) -> Sequence[jax.Array]:
-    """Tangents of a scan and its total: a linear recurrence of the terms, and a share of each of its values."""
+    """Tangents of a scan and its total: a linear recurrence of the terms, its values multiplied by any `shares`."""
     heads, count = primals.heads, primals.count
     tangents = recurrence(factors, terms, heads, count, reverse=reverse)
     if shares is not None:
