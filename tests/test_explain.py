@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import jax_mgpu as mgpu
+from jax_mgpu._src.core.explain import device_of_kind
 
 
 def shaped(n, dtype=jnp.uint32):
@@ -81,3 +82,8 @@ def test_as_text_it_is_a_table():
     head, row = str(explained).splitlines()
     assert head.split()[:3] == ["operation", "variant", "condition"]
     assert row.startswith("segmented_sort")
+
+
+def test_devices_by_the_names_of_jax():
+    kinds = {"NVIDIA L40S": "L40S", "NVIDIA L4": "L4", "NVIDIA H100 80GB HBM3": "H100", "NVIDIA GB999": "H200"}
+    assert {kind: device_of_kind(kind) for kind in kinds} == kinds

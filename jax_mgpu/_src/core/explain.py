@@ -132,8 +132,12 @@ def explain(function: Callable[..., Any], *, device: str | None = None) -> Calla
 def _default_device() -> str:
     if jax.default_backend() != "gpu":
         return "cpu"
-    kind = jax.devices()[0].device_kind
-    return next((name for name in DEVICES if name in kind), "H200")
+    return device_of_kind(jax.devices()[0].device_kind)
+
+
+def device_of_kind(kind: str) -> str:
+    """The device that JAX calls `kind`: of several names in it the longest, as an L40S is no L4. Unknown: an H200."""
+    return max((name for name in DEVICES if name in kind), key=len, default="H200")
 
 
 def _steps(jaxpr: Jaxpr, device: str) -> Iterator[Step]:
