@@ -43,6 +43,13 @@ def test_more_items_than_32_bits_count(run, wide):
         run(PAST_32_BITS, np.int64 if wide else np.int32)
 
 
+def test_scans_of_live_items_need_no_index():
+    x, h = jax.ShapeDtypeStruct((2**32,), np.float32), jax.ShapeDtypeStruct((4,), np.int32)
+    for call in (mgpu.scan, lambda x, count: mgpu.scan(x, "min", exclusive=True, count=count)):
+        assert jax.eval_shape(lambda x, h, call=call: call(x, count=h[0]), x, h).shape == x.shape
+    assert jax.eval_shape(lambda x, h: mgpu.segmented_scan(x, h, count=h[0]), x, h).shape == x.shape
+
+
 def test_31_bits_are_not_enough_without_x64():
     """Indices past 2^31 - 1 need int64: an error of the called operation, before anything is allocated."""
     x, y, h = (jax.ShapeDtypeStruct(*of) for of in (((2**31,), np.int8), ((2**31 + 1,), np.int8), ((4,), np.int32)))

@@ -335,7 +335,8 @@ def run_scan(asked: Scan, x: Pytree, heads: SegmentsLike, ends: ArrayLike | None
         load, of = one_leaf(load, of)
     form, own = (_scanned, heads) if axis_name is None else (_scanned_over_axis, own_pieces(segments, heads))
     results, fills = form(asked, of, x, n, own, live_count, load)
-    live = live_mask(n, live_count) if live_count.size else None
+    changes_results = asked.initial is not None or asked.emit is not None
+    live = live_mask(n, live_count) if live_count.size and changes_results else None
     if has_ends:
         live = covered(n, heads) & live_mask(n, live_count)
         results[0] = jax.tree.map(lambda x, fill: select(live, x, jnp.full_like(x, fill)), results[0], fills)
