@@ -27,7 +27,6 @@ OF_KNOWN_SIZES = {
     "bulk_insert",
     "bulk_remove",
     "dispatch",
-    "interval_reduce",
     "merge",
     "partition",
     "scan_by_key",

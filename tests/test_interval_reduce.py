@@ -228,3 +228,45 @@ ERRORS = {
 def test_errors(message):
     with pytest.raises((TypeError, ValueError), match=f"^interval_reduce: {re.escape(message)}"):
         ERRORS[message]()
+
+
+@pytest.mark.parametrize("op", ["add", "max", "argmin"])
+@pytest.mark.parametrize("trailing", [(), (3,)], ids=str)
+def test_many_intervals(op, trailing):
+    """Windows that move on share their work on a CPU, within limits; others combine totals of groups."""
+    rng = np.random.default_rng(5)
+    n, k = 9000, 9500
+    x = rng.integers(-50, 50, (n, *trailing)).astype(np.int32)
+    begins = np.sort(rng.integers(0, n, k))
+    moving = [np.stack([begins, np.minimum(begins + w, n)]) for w in (1, 7, 1000, 4200)]
+    some_empty = moving[1] - (np.arange(k) % 5 == 0) * np.array([[0], [9]])
+    random = np.sort(rng.integers(0, n + 1, (2, k)), axis=0)
+    call = jax.jit(lambda x, low, high: mgpu.interval_reduce(x, low, high, op))
+    for low, high in (*moving, some_empty, random, random[:, ::-1]):
+        got = np.asarray(call(x, low.astype(np.int32), high.astype(np.int32)))
+        for i in (*range(0, k, 97), k - 1):
+            part = x[low[i] : max(low[i], high[i])]
+            if op == "argmin":
+                expected = low[i] + part.argmin(0) if len(part) else np.full(trailing, -1)
+            else:
+                nothing = 0 if op == "add" else np.iinfo(np.int32).min
+                expected = part.sum(0) if op == "add" else part.max(0, initial=nothing)
+            np.testing.assert_array_equal(got[i], expected)
+
+
+def test_batches_over_one_array_and_over_windows():
+    rng = np.random.default_rng(6)
+    x, low = rng.normal(size=(3, 500)).astype(np.float32), np.sort(rng.integers(0, 400, (3, 60)), axis=1)
+    high = low + rng.integers(0, 100, (3, 60))
+
+    def run(x, low, high):
+        return mgpu.interval_reduce(x, low, high, "max")
+
+    def expected_of(x, low, high):
+        return [x[a:b].max(initial=-np.inf) for a, b in zip(low, high, strict=True)]
+
+    expected = np.stack([[expected_of(row, *windows) for windows in zip(low, high, strict=True)] for row in x])
+    of_one = jax.jit(jax.vmap(run, (None, 0, 0)))(x[0], low, high)
+    np.testing.assert_array_equal(of_one, expected[0])
+    np.testing.assert_array_equal(jax.jit(jax.vmap(run))(x, low, high), expected[np.arange(3), np.arange(3)])
+    np.testing.assert_array_equal(jax.jit(jax.vmap(run, (0, None, None)))(x, low[0], high[0]), expected[:, 0])

@@ -32,11 +32,10 @@ def expect_short_text(text, most):
 
 
 # The maximum number of equations of a program under any transformation, and KB of text, if these exceed the usual. The
-# statistics are three operators. Tables of `interval_reduce` have one level per doubling, not yet a loop.
+# statistics are three operators. The transpose of `interval_reduce` has one level per doubling.
 MOST_EQUATIONS = 170
 LONG_PROGRAMS = {
     "interval_reduce": (2800, 260),
-    "interval_reduce, max": (170, 424),
     "join, any order": (195, 64),
     "quantile": (190, 64),
     "reduce, ordered": (225, 64),
@@ -63,9 +62,8 @@ def test_programs_are_short(name):
 @pytest.mark.parametrize("name", GARBAGE)
 def test_programs_of_many_segments_are_short(name):
     lengths = (ITEMS, ITEMS, ITEMS // 8, ITEMS // 8)
-    most = 144 << 10 if name == "interval_reduce" else MOST_TEXT
     with budgets.of_items(ITEMS):
-        expect_short(GARBAGE[name], *(jax.ShapeDtypeStruct((n,), np.int32) for n in lengths), most=most)
+        expect_short(GARBAGE[name], *(jax.ShapeDtypeStruct((n,), np.int32) for n in lengths))
 
 
 def affine(a, b):

@@ -42,7 +42,7 @@ def test_every_operation_has_an_example(rng):
     covered = set().union(*(primitives(example.call, *example.make(rng, np.float32)) for example in EXAMPLES.values()))
     long = jax.ShapeDtypeStruct((LONG_PERMUTATION,), np.int32)  # rows, which join takes by buckets
     covered |= primitives(lambda a, b: mgpu.join(a, b, size=8, assume_sorted=False), long, long)
-    unregistered = {"combine", "divide", "interval_reduce", "put", "spread", "take"}
+    unregistered = {"combine", "divide", "put", "spread", "take"}
     assert covered - set(custom_operator.OPERATIONS) - unregistered == set(operation.REGISTRY)
     functions = {name for name in mgpu.__all__ if callable(getattr(mgpu, name)) and name[0].islower()} - INFORMATION
     assert functions == {name.split(",")[0] for name in EXAMPLES}

@@ -40,6 +40,7 @@
 // clang-format off
 #define MGPU_CPU_OPERATIONS(OPERATION) \
   OPERATION(gathered_rows)             \
+  OPERATION(interval_reduce)           \
   // one line each, in alphabetical order
 // clang-format on
 

@@ -527,6 +527,16 @@ void gathered_rows(Garbage& make) {
   make.result(types.result, {m, width});
 }
 
+void interval_reduce(Garbage& make) {
+  const OperatorTypes types = operator_types(make, 9);
+  const int64_t n = make.length(), k = make.length(), width = make.draw(0, 9) == 0 ? 70 : make.draw(0, 4);
+  make.limit(1 << 13);
+  make.rows(types.element, n, width);
+  make.indices(k, n);
+  make.indices(k, n);
+  make.result(types.result, {k, width});
+}
+
 void run_heads(Garbage& make) {
   const DType dtype = make.key_type(), index = make.index_type();
   const int64_t n = make.length(), size = make.length();

@@ -262,8 +262,7 @@ _by_name = Operation(
     attributes={"op": Kind},
     shapes=_shapes,
     fallback=_fallback,
-    only="",
-    is_registered=False,
+    only="cpu",
 )
 _by_name.def_jvp(_jvp)
 _by_name.def_transpose("x", _transpose)

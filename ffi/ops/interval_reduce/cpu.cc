@@ -1,0 +1,168 @@
+// interval_reduce on the CPU. Windows that move on, as most do, share their work: an interval is what lies from its
+// begin to a row that several intervals have, combined from that row backwards, and what lies behind, which grows.
+// Other intervals combine totals of aligned groups of rows, of groups of groups, and the rows that fill no group.
+#include <algorithm>
+#include <vector>
+
+#include "ops/common/dispatch_operator.h"
+#include "ops/interval_reduce/operands.h"
+#include "runtime/executor.h"
+#include "runtime/operations.h"
+
+namespace mgpu {
+
+namespace {
+
+template <typename Operator>
+class ReduceIntervals {
+  using State = typename Operator::State;
+  using Element = typename Operator::Element;
+
+ public:
+  ReduceIntervals(const IntervalReduceOperands& operands, const Operator& op)
+      : operands_(operands),
+        op_(op),
+        width_(operands.width),
+        tables_(operands.x_stride == 0 ? 1 : operands.problems),
+        result_{operands.result, operands.wide_result} {}
+
+  void run(cpu::Executor& executor) {
+    make_totals(executor);
+    const int64_t chunks = ceil_div(operands_.count, kTask);
+    cpu::parallel_for(executor, operands_.problems * chunks, [&](int64_t task) {
+      const int64_t problem = task / chunks, first = (task - problem * chunks) * kTask;
+      const int64_t last = std::min(operands_.count, first + kTask);
+      moves_on(problem, first, last) ? move_on(problem, first, last) : reduce_each(problem, first, last);
+    });
+  }
+
+ private:
+  static constexpr int64_t kTask = 1 << 12;        // intervals
+  static constexpr int64_t kMostShared = 1 << 12;  // elements of an interval that shares its work with others
+  static constexpr int64_t kGroup = 16;            // rows, or groups, of a group
+
+  const Element* rows_of(int64_t problem) const {
+    return static_cast<const Element*>(operands_.x) + problem * operands_.x_stride * width_;
+  }
+
+  // Combines a row in states.
+  void add_row(const Operator& op, const Element* x, int64_t row, State* __restrict states) const {
+    const Element* const __restrict items = x + row * width_;
+    for (int64_t c = 0; c < width_; ++c) states[c] = op.combine(states[c], op.extract(items[c], row));
+  }
+  void add_states(const Operator& op, const State* __restrict from, State* __restrict states) const {
+    for (int64_t c = 0; c < width_; ++c) states[c] = op.combine(states[c], from[c]);
+  }
+
+  // Whether intervals begin and end in order, and are so short that the first one costs no more than the others.
+  bool moves_on(int64_t problem, int64_t first, int64_t last) const {
+    Range<int64_t> before{0, 0};
+    for (int64_t i = first; i < last; ++i) {
+      const Range<int64_t> interval = operands_.interval(problem, i);
+      if (interval.size() == 0) continue;
+      if (interval.begin < before.begin || interval.end < before.end) return false;
+      if (interval.size() * width_ > kMostShared) return false;
+      before = interval;
+    }
+    return true;
+  }
+
+  void move_on(int64_t problem, int64_t first, int64_t last) const {
+    const Operator op = op_;
+    const Element* const x = rows_of(problem);
+    std::vector<State> fronts(std::max(kMostShared, width_)), back(width_), states(width_);
+    int64_t begin = 0, shared = 0, end = 0;  // fronts of rows [begin, shared), and what lies in [shared, end)
+    for (int64_t i = first; i < last; ++i) {
+      const Range<int64_t> interval = operands_.interval(problem, i);
+      if (interval.size() == 0) {
+        emit(problem, i, [&](int64_t) { return op.identity(); });
+        continue;
+      }
+      if (interval.begin >= shared) {
+        begin = interval.begin;
+        shared = end = interval.end;
+        std::fill(back.begin(), back.end(), op.identity());
+        const State* after = back.data();
+        for (int64_t row = shared; row-- > begin;) {
+          State* const to = &fronts[(row - begin) * width_];
+          const Element* const items = x + row * width_;
+          for (int64_t c = 0; c < width_; ++c) to[c] = op.combine(op.extract(items[c], row), after[c]);
+          after = to;
+        }
+      }
+      for (; end < interval.end; ++end) add_row(op, x, end, back.data());
+      const State* const front = &fronts[(interval.begin - begin) * width_];
+      emit(problem, i, [&](int64_t c) { return op.combine(front[c], back[c]); });
+    }
+  }
+
+  void reduce_each(int64_t problem, int64_t first, int64_t last) const {
+    const Operator op = op_;
+    std::vector<State> states(width_);
+    for (int64_t i = first; i < last; ++i) {
+      std::fill(states.begin(), states.end(), op.identity());
+      auto [begin, end] = operands_.interval(problem, i);
+      size_t level = 0;
+      for (; end - begin > 2 * kGroup; ++level) {
+        const int64_t whole_begin = ceil_div(begin, kGroup), whole_end = end / kGroup;
+        add(problem, level, begin, whole_begin * kGroup, states.data());
+        add(problem, level, whole_end * kGroup, end, states.data());
+        begin = whole_begin;
+        end = whole_end;
+      }
+      add(problem, level, begin, end, states.data());
+      emit(problem, i, [&](int64_t c) { return states[c]; });
+    }
+  }
+
+  // Combines rows, or groups of a level, in states.
+  void add(int64_t problem, size_t level, int64_t begin, int64_t end, State* states) const {
+    const Operator op = op_;
+    if (level == 0) {
+      for (const Element* const x = rows_of(problem); begin < end; ++begin) add_row(op, x, begin, states);
+    } else {
+      const std::vector<State>& totals = totals_[level - 1];
+      const State* const of = totals.data() + (tables_ == 1 ? 0 : problem * (totals.size() / tables_));
+      for (; begin < end; ++begin) add_states(op, of + begin * width_, states);
+    }
+  }
+
+  // Totals of groups, as long as there are whole groups of them that an interval could take.
+  void make_totals(cpu::Executor& executor) {
+    for (int64_t count = operands_.length() / kGroup; count > 0; count /= kGroup) {
+      const size_t level = totals_.size();
+      std::vector<State>& totals = totals_.emplace_back(tables_ * count * width_, op_.identity());
+      constexpr int64_t kGroups = 1 << 10;
+      const int64_t chunks = ceil_div(count, kGroups);
+      cpu::parallel_for(executor, tables_ * chunks, [&](int64_t task) {
+        const int64_t table = task / chunks, first = (task - table * chunks) * kGroups;
+        for (int64_t i = first; i < std::min(count, first + kGroups); ++i) {
+          add(table, level, i * kGroup, (i + 1) * kGroup, totals.data() + (table * count + i) * width_);
+        }
+      });
+    }
+  }
+
+  template <typename StateOf>
+  void emit(int64_t problem, int64_t i, StateOf state_of) const {
+    const int64_t at = (problem * operands_.count + i) * width_;
+    for (int64_t c = 0; c < width_; ++c) result_.store(at + c, op_.finish(state_of(c), 0));
+  }
+
+  const IntervalReduceOperands& operands_;
+  const Operator op_;
+  const int64_t width_;
+  const int64_t tables_;
+  const ResultVector<Operator> result_;
+  std::vector<std::vector<State>> totals_;  // of each level: [tables, groups, width]
+};
+
+}  // namespace
+
+void cpu::interval_reduce(const Call& call, Executor& executor) {
+  const IntervalReduceOperands operands(call);
+  if (operands.problems * operands.count * operands.width == 0) return;
+  operands.dispatch_reduction<false>(call, [&](const auto& op) { ReduceIntervals(operands, op).run(executor); });
+}
+
+}  // namespace mgpu
