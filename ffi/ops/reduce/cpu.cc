@@ -1,4 +1,4 @@
-// reduce and segmented_reduce on the CPU: fixed tiles spread over threads, their states combined in tile order, so the
+// reduce and segmented_reduce on the CPU. Threads reduce fixed tiles, whose states are combined in tile order, so the
 // result does not depend on the number of threads.
 #include <algorithm>
 #include <vector>
@@ -72,7 +72,8 @@ class SegmentedReduce {
   }
 
  private:
-  // The states that a tile leaves for its neighbours: its first segment may begin earlier, its last may continue.
+  // The states that a tile leaves for its neighbours: its first segment may begin in an earlier tile, and its last one
+  // may continue in the next.
   struct Tile {
     int64_t first_end = -1;
     State before_first_end;
@@ -108,9 +109,9 @@ class SegmentedReduce {
     return result;
   }
 
-  // Reduces the segments that the ends [j, j_end) close, all of them listed heads of one row but its first; `begin` is
-  // where the first segment begins. Lookups that the general loop makes for each end are made once, which is twice as
-  // fast for segments of 4 items. Returns where the last segment ends.
+  // Reduces the segments that the ends [j, j_end) close. All these ends are listed heads of one row, and none is its
+  // first head; `begin` is where the first segment begins. Lookups that the general loop makes for each end are made
+  // once, which is twice as fast for segments of 4 items. Returns where the last segment ends.
   template <typename Head>
   int64_t reduce_heads(int64_t j, int64_t j_end, int64_t begin, int64_t last_item) const {
     const Segments& segments = ends_.segments;
@@ -137,13 +138,13 @@ class SegmentedReduce {
     return begin;
   }
 
-  // Reduces the segments that the kGroup heads from ends[0] on close, the first of which begins at ends[-1] >= 0.
-  // Segments over kFew items, which are done one by one afterwards, must not be the majority, and none may lie past
-  // `limit`: otherwise returns false, with nothing done.
+  // Reduces the segments that the kGroup heads from ends[0] on close. The first segment begins at ends[-1] >= 0.
+  // Segments of more than kFew items are reduced one by one afterwards. If more than three quarters are so long, or if
+  // any lies past `limit`, returns false and does nothing.
   template <typename Head>
   bool reduce_group(const Head* ends, int64_t limit, int64_t row_begin, int64_t entries) const {
     if constexpr (Operator::kGivesIndex || !std::is_arithmetic_v<State>) {
-      return false;  // positions are too wide for vector instructions to gain anything
+      return false;  // states with positions are too wide for vector instructions to gain anything
     } else {
       using Unsigned = std::make_unsigned_t<Head>;
       constexpr int kSign = 8 * sizeof(Head) - 1;

@@ -15,15 +15,15 @@ int power_of_two(int64_t n, int most) { return 1 << minimum(ceil_log2(n), ceil_l
 // How a row is distributed to lanes.
 struct RowLanes {
   int lanes;
-  bool many;  // vectors per lane
+  bool many;  // whether a lane has many vectors
 };
 
-// A lane has a few vectors if there are enough rows to fill the device, but groups of four lanes, which read
-// consecutive memory, have fewer. Lanes have more vectors if comparing items takes many instructions. With a bare
-// driver (H200), rows of 8, 32, 128 and 512 of 2^22 floats take 0.0060, 0.0061, 0.0057 and 0.0057 ms with 1, 4, 8 and
-// 32 lanes, but 0.0084 with 2, 0.0080 with 1, 0.0063 with 16 and 0.0061 with 8. 131,072 rows of 1,000 floats and their
-// argmax take 0.117 and 0.119 with 32 lanes, 0.121 and 0.124 with 8; the argmax of as many integers takes 0.131 with
-// 16, 0.146 with 32.
+// If there are enough rows to fill the device, a lane has about four vectors, but only two if at most four lanes, which
+// read consecutive memory, share a row. A lane has about 15 vectors if comparing items takes many instructions. Timed
+// by a C++ driver (H200), 2^22 floats in rows of 8, 32, 128 and 512 take 0.0060, 0.0061, 0.0057 and 0.0057 ms with 1,
+// 4, 8 and 32 lanes, but 0.0084 with 2, 0.0080 with 1, 0.0063 with 16 and 0.0061 with 8. 131,072 rows of 1,000 floats
+// and their argmax take 0.117 and 0.119 with 32 lanes, 0.121 and 0.124 with 8; the argmax of as many integers takes
+// 0.131 with 16, 0.146 with 32.
 template <typename Operator>
 RowLanes lanes_of_rows(const Segments& segments, const Operator& op) {
   constexpr int64_t kEnoughLanes = 1 << 16;
@@ -39,10 +39,11 @@ RowLanes lanes_of_rows(const Segments& segments, const Operator& op) {
   return {lanes, vectors >= kManyVectors * lanes};
 }
 
-// Rows in equal shares: one block per row, or a few lanes, with at least two vectors each if rows have them. Returns
-// false if they have none. With a bare driver (H100), 2^22 floats in rows of 8, 32, 128, 512, 2,048 and 8,192 take 6.7,
-// 6.9, 6.8, 6.8, 6.9 and 6.9 us this way, and 6.9, 7.0, 7.1, 6.9, 7.2 and 7.2 by packs and by loops; 16-bit floats 4.2,
-// 4.2, 4.2, 4.3, 4.4 and 4.4, before 4.4, 4.5, 4.8, 5.1, 4.5 and 4.6.
+// Reduces rows in equal shares, by one block per row or by a few lanes, with at least two vectors each if rows have so
+// many. Returns false if a row has no equal shares. Timed without JAX (H100), 2^22 floats in rows of 8, 32, 128,
+// 512, 2,048 and 8,192 take 6.7, 6.9, 6.8, 6.8, 6.9 and 6.9 us in equal shares, and 6.9, 7.0, 7.1, 6.9, 7.2 and 7.2 by
+// packs and by loops; as many 16-bit floats take 4.2, 4.2, 4.2, 4.3, 4.4 and 4.4 in equal shares, and 4.4, 4.5, 4.8,
+// 5.1, 4.5 and 4.6 by packs and by loops.
 template <typename Operator>
 bool launch_equal_shares(const Call& call, const reducing::WholeRows<Operator>& rows, const Operator& op,
                          cudaStream_t stream) {
@@ -83,8 +84,8 @@ bool launch_equal_shares(const Call& call, const reducing::WholeRows<Operator>& 
   }
 }
 
-// Whole rows by specialized kernels: in equal shares, or rows of whole vectors by packs or by loops. Returns false for
-// other rows, and for those too long for packs that a few lanes each serve better.
+// Reduces whole rows by specialized kernels: in equal shares, or rows of whole vectors by packs or by loops. Returns
+// false for other rows, and for rows too long for packs that a few lanes each reduce faster.
 template <typename Operator>
 bool launch_whole_rows(const Call& call, const ReduceOperands& operands, const reducing::Reduction<Operator>& reduction,
                        const Operator& op, cudaStream_t stream) {

@@ -1,5 +1,5 @@
-// The kernels of reduce: blocks reduce chunks of a fixed size, then one block per row reduces the chunks' states, so
-// that the tree depends only on the shape. For short rows, a warp reduces one or several.
+// The kernels of reduce. Blocks reduce chunks of a fixed size, then one block per row reduces the chunks' states, so
+// that the tree depends only on the shape. A warp reduces one or several short rows.
 #pragma once
 
 #include "cuda/block/packed_rows.cuh"
@@ -12,12 +12,13 @@ namespace mgpu::cuda::reducing {
 
 constexpr int kThreads = 256;
 
-// The vectors that a thread has in flight before the first use: two for bytes, as each makes 16 states.
+// The vectors that a thread loads before the first use: two for bytes, as a vector of bytes makes 16 states.
 template <typename Operator>
 constexpr int kLoads = sizeof(typename Operator::Element) == 1 ? 2 : 4;
 
-// The same for a short row whose lanes have many vectors each. 2^22 floats in rows of 2,048 take 0.0058 ms with 8
-// loads, 0.0062 with 4; but in rows of 8, of which a lane has two, 0.0070 and 0.0060, as 8 take more registers (H200).
+// The vectors that a lane loads before the first use, in a short row whose lanes have many vectors each. 2^22 floats in
+// rows of 2,048 take 0.0058 ms with 8 loads, 0.0062 with 4; but in rows of 8, of which a lane has two, 0.0070 and
+// 0.0060, as 8 take more registers (H200).
 template <typename Operator>
 constexpr int kManyLoads = Operator::kGivesIndex || sizeof(typename Operator::Element) < 4 ||
                                    sizeof(typename Operator::State) > 8 || !Operator::kCommutes
@@ -35,8 +36,8 @@ struct Reduction {
   ResultVector<Operator> result;
 };
 
-// The combination of x[begin .. end) in the order of the items, in lane 0 of `lanes` lanes, a power of two. All lanes
-// of the warp call this, with a `span` that is the same for all of them, and at least as large as any end - begin.
+// Returns the combination of x[begin .. end) in the order of the items, in lane 0 of `lanes` lanes, a power of two. All
+// lanes of the warp call it. `span` is the same for all of them, and at least as large as any lane's end - begin.
 template <typename Operator>
 __device__ typename Operator::State fold_in_order(const Operator& op, const SourceOf<typename Operator::Element>& x,
                                                   bool aligned, int64_t begin, int64_t end, int64_t span, int lane,
@@ -84,7 +85,7 @@ __device__ typename Operator::State fold_in_order(const Operator& op, const Sour
   return state;
 }
 
-// Whether the extremum is one of floats with special instructions.
+// Whether this is an argmin or argmax of floats that have instructions for their extrema.
 template <typename Operator>
 MGPU_HOST_DEVICE bool has_float_instructions(const Operator& op) {
   if constexpr (std::is_same_v<Operator, ArgExtremum<uint32_t, typename Operator::State>>) {
@@ -94,7 +95,7 @@ MGPU_HOST_DEVICE bool has_float_instructions(const Operator& op) {
   }
 }
 
-// fold<Part>(), where Part gathers a thread's part of a reduction whose items may be reordered.
+// Calls fold<Part>() with the type that gathers a thread's part of a reduction whose items may be reordered.
 template <typename Operator, typename Fold>
 __device__ __forceinline__ typename Operator::State fold_by_part(const Operator& op, Fold fold) {
   using State = typename Operator::State;
@@ -104,7 +105,7 @@ __device__ __forceinline__ typename Operator::State fold_by_part(const Operator&
   return fold.template operator()<Gathered<Operator>>();
 }
 
-// A thread's part of a range of x whose items may be reordered.
+// The combination of a thread's part of a range of x whose items may be reordered.
 template <int kInFlight, typename Operator>
 __device__ typename Operator::State fold_any_order(const Operator& op, const Reduction<Operator>& reduction,
                                                    int64_t begin, int64_t end, int thread, int threads) {
@@ -113,7 +114,7 @@ __device__ typename Operator::State fold_any_order(const Operator& op, const Red
   });
 }
 
-// The combination of all threads' states, in thread 0. `shared` has room for one state per warp.
+// Returns the combination of all threads' states in thread 0. `shared` has room for one state per warp.
 template <typename Operator>
 __device__ typename Operator::State fold_block(const Operator& op, typename Operator::State state,
                                                typename Operator::State* shared) {
@@ -170,7 +171,7 @@ __global__ void reduce_states(Reduction<Operator> reduction, Operator op) {
   if (threadIdx.x == 0) reduction.result.store(row, op.finish(state, row * reduction.segments.length));
 }
 
-// `lanes` neighbouring lanes, a power of two, reduce a row; with kMany, lanes have many vectors.
+// `lanes` neighbouring lanes, a power of two, reduce a row. kMany says that a lane has many vectors.
 template <typename Operator, bool kMany = false>
 __global__ void __launch_bounds__(kThreads) reduce_short_rows(Reduction<Operator> reduction, int lanes, Operator op) {
   const int64_t row = (int64_t{blockIdx.x} * kThreads + threadIdx.x) >> (__ffs(lanes) - 1);
@@ -195,12 +196,12 @@ __global__ void __launch_bounds__(kThreads) reduce_short_rows(Reduction<Operator
   }
 }
 
-constexpr int kPacks = 2;                // of a warp
-constexpr int kLeastBlockVectors = 512;  // of a row that a block has, in equal shares
-constexpr int kMostShareThreads = 1024;  // of a row
+constexpr int kPacks = 2;                // per warp
+constexpr int kLeastBlockVectors = 512;  // of a row that a block reduces in equal shares
+constexpr int kMostShareThreads = 1024;  // per row
 
-// Rows of whole vectors, all of whose items are live. Loading parameters and computing the addresses of loads dominates
-// such short kernels, so there are few of both.
+// Rows of whole vectors, all of whose items are live. Loads of parameters and of addresses dominate such short kernels,
+// so there are few parameters.
 template <typename Operator>
 struct WholeRows {
   SourceOf<typename Operator::Element> x;
@@ -209,8 +210,9 @@ struct WholeRows {
   int length;
 };
 
-// A thread's share of the row that begins at `begin`: kVectors vectors of kItems items, interleaved with the other
-// threads'. No thread checks where the row ends, which costs sums of a few microseconds 2 to 25% of their time.
+// Reduces a thread's share of the row that begins at `begin`: kVectors vectors of kItems items, interleaved with the
+// other threads' vectors. No thread checks where the row ends, as a check costs sums of a few microseconds 2 to 25% of
+// their time.
 template <typename Operator, int kItems, int kVectors>
 __device__ __forceinline__ typename Operator::State fold_share(const WholeRows<Operator>& rows, const Operator& op,
                                                                int64_t begin, int thread, int threads) {
@@ -251,7 +253,7 @@ __global__ void __launch_bounds__(kMostShareThreads)
   if (threadIdx.x == 0) rows.result.store(blockIdx.x, op.finish(state, begin));
 }
 
-// One warp or block per row, kGroup threads.
+// A warp or a block, of kGroup threads, reduces a row.
 template <int kGroup, typename Operator>
 __global__ void __launch_bounds__(kThreads)
     reduce_whole_rows(const __grid_constant__ WholeRows<Operator> rows, Operator op) {
@@ -294,8 +296,9 @@ __global__ void __launch_bounds__(kThreads)
   if (thread == 0) rows.result.store(row, op.finish(state, begin));
 }
 
-// Several rows per warp, of up to 32 vectors each: two packs of them. 2^22 floats in rows of 8, 32 and 128 take 0.0061,
-// 0.0059 and 0.0059 ms with two, 0.0064, 0.0062 and 0.0063 with one, 0.0062, 0.0061 and 0.0061 with four (H200).
+// A warp reduces several rows, of up to 32 vectors each: two packs of them. 2^22 floats in rows of 8, 32 and 128 take
+// 0.0061, 0.0059 and 0.0059 ms with two, 0.0064, 0.0062 and 0.0063 with one, 0.0062, 0.0061 and 0.0061 with four
+// (H200).
 template <typename Operator>
 __global__ void __launch_bounds__(kThreads) reduce_packs(const __grid_constant__ WholeRows<Operator> rows,
                                                          const __grid_constant__ PackedRows packed, Operator op) {

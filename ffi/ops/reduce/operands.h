@@ -24,9 +24,9 @@ struct ReduceOperands : OperatorOperands {
   char* layout(Workspace& workspace, int64_t state_bytes) const;
 };
 
-// The ends of a segmented reduction's segments, as one non-decreasing sequence over all rows: in each row the heads, of
-// which the first closes the gap before it and each other one the segment before it, then the end of the live items,
-// which closes the last segment, then the end of the row, which closes the dead items.
+// The ends of a segmented reduction's segments, as one non-decreasing sequence over all rows. In each row, the heads
+// come first: the first head closes the gap before it, and each other head closes the segment before it. Then the end
+// of the live items closes the last segment, and the end of the row closes the dead items.
 struct SegmentEnds {
   Segments segments;
 
@@ -51,8 +51,9 @@ struct SegmentEnds {
     return i == 0 || i > segments.heads_count ? -1 : row * segments.heads_count + i - 1;
   }
 
-  // Items and ends are consumed in one order, an end after the items before it: balanced for any lengths. End j is unit
-  // (*this)[j] + j. Returns the number of items among the first `diagonal` units.
+  // Items and ends are the units of a tile, consumed in one order: an end comes after the items before it. So tiles are
+  // balanced for any lengths. End j is unit (*this)[j] + j. Returns the number of items among the first `diagonal`
+  // units.
   MGPU_HOST_DEVICE int64_t units() const { return segments.total() + count(); }
   template <typename Find>
   MGPU_HOST_DEVICE int64_t items_before(int64_t diagonal, Find find) const {

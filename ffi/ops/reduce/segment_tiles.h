@@ -10,14 +10,14 @@
 
 namespace mgpu::cpu {
 
-// Items and segment ends, consumed in one order by tiles of equal numbers of units.
+// Tiles of items and segment ends, in one order. Each tile has an equal number of these units.
 struct SegmentTiles {
   int64_t units;  // of all tiles
   int64_t tile;
   int64_t count;
-  std::vector<int64_t> items_before;  // each tile, and all of them
+  std::vector<int64_t> items_before;  // before each tile, and after the last
 
-  // Heads out of order give tiles that overlap; clamping puts each end in exactly one tile.
+  // Heads out of order would give tiles that overlap; clamping puts each end in exactly one tile.
   SegmentTiles(const SegmentEnds& ends, int64_t tile, Executor& executor)
       : units(ends.units()), tile(tile), count(ceil_div(units, tile)), items_before(count + 1) {
     parallel_for(executor, count + 1, [&](int64_t i) {

@@ -10,7 +10,7 @@ namespace mgpu::cuda {
 
 namespace segment_reducing {
 
-// False if rows are too long for it.
+// Returns false if rows are too long for the kernel.
 template <typename Operator>
 bool reduce_short_rows(const Call& call, const SegmentedReduceOperands& operands, const Operator& op,
                        cudaStream_t stream) {
@@ -56,7 +56,7 @@ void segmented_reduce(const Call& call, cudaStream_t stream) {
     partition_units<<<tiles.partition_blocks(), kPartitionThreads, 0, stream>>>(tiles);
     check_launch(call);
     launch_overlapping(call, stream, reduce_tiles<Operator>, tiles.tiles, kThreads, 0, reduction, op);
-    if (tiles.tiles == 1) return;  // the first tile's first end closes no result's segment
+    if (tiles.tiles == 1) return;  // the first end of the first tile closes no segment that has a result
     launch_overlapping(call, stream, join_tiles<Operator>, join_blocks(tiles.tiles), kJoinThreads, 0, reduction, op);
   });
 }

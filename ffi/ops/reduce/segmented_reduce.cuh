@@ -1,6 +1,6 @@
-// The kernels of segmented_reduce: items and segment ends are consumed in one order, in equal tiles for any lengths
-// (unit_tiles.cuh). A tile stores the segments that begin and end in it. A second kernel joins the states of tiles'
-// first and last segments, so no tile waits for another.
+// The kernels of segmented_reduce. Items and segment ends are consumed in one order, in equal tiles for any lengths
+// (unit_tiles.cuh). A tile stores the results of segments that begin and end in it. A second kernel joins the states of
+// the tiles' first and last segments, so no tile waits for another.
 #pragma once
 
 #include "cuda/block/scan.cuh"
@@ -12,16 +12,16 @@
 namespace mgpu::cuda::segment_reducing {
 
 constexpr int kThreads = segmented_reduce_shape(4).threads;
-constexpr int kFewEnds = 8;  // of a tile, whose positions are then not marked
+constexpr int kFewEnds = 8;  // the positions of so few ends in a tile are not marked
 constexpr int kJoinThreads = 256;
-constexpr int kJoinTiles = 8;  // per thread, if a block looks back
+constexpr int kJoinTiles = 8;  // per thread and step, if a block looks back
 
 inline UnitTiles unit_tiles(const SegmentTiling& tiling, int64_t* items_before) {
   return {tiling.ends, tiling.tiles(), SegmentTiling::tile_units(tiling.largest_bytes), items_before};
 }
 inline unsigned join_blocks(int64_t tiles) { return static_cast<unsigned>(ceil_div<int64_t>(tiles, kJoinThreads)); }
 
-// The bytes of a state, or of its item if that is larger, for which a thread needs room.
+// The bytes that a thread needs per item: those of a state, or of an item if that is larger.
 template <typename Operator>
 constexpr int64_t state_bytes() {
   using Element = typename Operator::Element;
@@ -30,8 +30,8 @@ constexpr int64_t state_bytes() {
   return bytes;
 }
 
-// A tile has places for its items, preceded by those between the last multiple of 16 bytes and its first item. A lane
-// has a run of neighbouring places in each of its warp's rows.
+// The places of a tile: its items, preceded by the items between the last multiple of 16 bytes and its first item. A
+// lane has a run of neighbouring places in each of its warp's rows.
 template <typename Operator>
 struct Shape {
   static constexpr int kVector = Vector<typename Operator::Element>::kItems;
@@ -48,8 +48,8 @@ struct SegmentedReduction {
   SourceOf<typename Operator::Element> x;
   bool aligned;
   UnitTiles tiles;
-  State* opening;             // of each tile's first end, without what lies before the tile
-  SinceRestart<State>* open;  // since each tile's last end
+  State* opening;             // of the items in each tile before its first end
+  SinceRestart<State>* open;  // of the items in each tile after its last end
   ResultVector<Operator> result;
 };
 
@@ -71,11 +71,11 @@ struct alignas(kRun) Marks {
 template <typename Operator>
 struct TileMemory {
   using State = typename Operator::State;
-  State* sums;        // of the items up to each place since the last end, in its run
-  State* before_run;  // since the last end, in the row
+  State* sums;        // of the items of a run since its last end, up to each place
+  State* before_run;  // of the items of the row since its last end, before each run
   State* row_sums;
   uint8_t* closes;  // whether an end follows the place
-  int* bounds;      // the places of ends, backwards, behind the sums
+  int* bounds;      // the places of ends, stored backwards from the end of the sums' memory
 };
 
 // A tile's items as places: the first item has place `lead`, and `limit` follows the last one.
@@ -85,11 +85,11 @@ struct TilePlaces {
   int limit;
 };
 
-// A tile's ends. Ends in the row of the first one are separate from the others, as finding them needs no division.
+// A tile's ends. Heads in the row of the first end are separate from other ends, as finding them needs no division.
 struct TileEnds {
   int64_t row_begin;
   int64_t first_entry;  // the result that the first end closes
-  int own_heads;        // ends that are heads of that row
+  int own_heads;        // ends that are heads of the first end's row
 };
 
 template <typename Operator>
@@ -104,7 +104,7 @@ __device__ __forceinline__ int place_of(int row) {
   return (first_row + row) * Shape<Operator>::kRowPlaces + lane * Shape<Operator>::kRun;
 }
 
-// Vectors from x on, which is at a multiple of 16 bytes, up to place `limit`.
+// Loads a thread's vectors up to place `limit`. `x` is at a multiple of 16 bytes.
 template <typename Operator>
 __device__ __forceinline__ void load_vectors(SourceOf<typename Operator::Element> x, int limit,
                                              RowVectors<Operator>& vectors) {
@@ -142,7 +142,7 @@ __device__ __forceinline__ void load_items(const SegmentedReduction<Operator>& r
   }
 }
 
-// The items of a run; those outside of the tile are identities.
+// The states of a run's items; places outside the tile get identities.
 template <typename Operator>
 __device__ __forceinline__ void extract_run(const Operator& op, const TilePlaces& places, int row,
                                             const RowVectors<Operator>& vectors,
@@ -165,7 +165,8 @@ __device__ __forceinline__ void extract_run(const Operator& op, const TilePlaces
   }
 }
 
-// The states that a warp leaves of a tile with few ends: the segment of its first end, and the items after its last.
+// The states that a warp leaves in a tile with few ends: that of the segment of its first end, and that of the items
+// after its last end.
 template <typename State>
 struct WarpParts {
   State opening;
@@ -195,7 +196,7 @@ struct LoadedRuns {
   __device__ __forceinline__ void items(int row, States& states) const {
     extract_run(op, places, row, vectors, states);
   }
-  // The place of a lane's end, or one past all.
+  // The place of a lane's end, or one past all places.
   __device__ __forceinline__ int place_of_end(const SegmentEnds& ends, const TileUnits& units) const {
     const int lane = threadIdx.x % kWarp;
     int own_place = places.lead;
@@ -204,7 +205,7 @@ struct LoadedRuns {
       own_place = static_cast<int>(clamp<int64_t>(place, places.lead, places.limit));
     }
 #pragma unroll
-    for (int distance = 1; distance < kFewEnds; distance *= 2) {  // sorted, for any heads
+    for (int distance = 1; distance < kFewEnds; distance *= 2) {  // the places ascend, for any heads
       const int below = __shfl_up_sync(~0u, own_place, distance);
       if (lane >= distance) own_place = maximum(own_place, below);
     }
@@ -212,7 +213,7 @@ struct LoadedRuns {
   }
 };
 
-// The segment that an end closes.
+// Stores the result of the segment that an end closes.
 template <typename Operator>
 __device__ __forceinline__ void store_segment(const SegmentedReduction<Operator>& reduction, const Operator& op,
                                               int64_t end, const typename Operator::State& state) {
@@ -229,9 +230,9 @@ __device__ __forceinline__ typename Operator::State fold_lanes(const Operator& o
   return fold_warp(state, [&](const State& a, const State& b) { return op.combine(a, b); });
 }
 
-// A tile with few ends: each warp takes its rows one after the other, and folds its lanes only at an end. Each lane has
-// one end. An end belongs to the warp that has items before it in its rows; the first warp also has those before all
-// items.
+// Reduces a tile with few ends. Each warp takes its rows one after the other, and folds its lanes only at an end. Each
+// lane holds the place of one end. An end belongs to the warp that has the item before it; ends before all items belong
+// to the first warp.
 template <typename Operator>
 __device__ __forceinline__ void reduce_rows_to_ends(const SegmentedReduction<Operator>& reduction, const Operator& op,
                                                     const TileUnits& units, const TilePlaces& places,
@@ -247,7 +248,7 @@ __device__ __forceinline__ void reduce_rows_to_ends(const SegmentedReduction<Ope
   const int first = warp == 0 ? 0 : __popc(__ballot_sync(~0u, own_place <= warp_begin));
   int next = first;
   int next_place = shuffle(own_place, next);
-  State sum = op.identity();  // since the last end: a lane's own if items may be reordered, else the warp's
+  State sum = op.identity();  // since the last end: of the lane if items may be reordered, else of the warp
   const auto add = [&](const State& state) {
     sum = op.combine(sum, Operator::kCommutes ? state : fold_lanes(op, state));
   };
@@ -265,14 +266,15 @@ __device__ __forceinline__ void reduce_rows_to_ends(const SegmentedReduction<Ope
     const int row_end = warp_begin + (row + 1) * Shape::kRowPlaces;
     if (row_end - Shape::kRowPlaces >= places.limit) break;
     State states[kRun];
-    // Here, not twice below: for int8 of mean 700, maxima took 149 us instead of 126.
+    // Items are loaded here, not in both branches: then maxima of int8 in segments of 700 items on average took 149 us
+    // instead of 126.
     runs.items(row, states);
     if (next_place > row_end) {
       add(combine_run<Operator>(op, states));
     } else {
       int begin = 0;
       bool is_last;
-      do {  // from end to end, and from the last end on
+      do {  // once for each end, and once for the items after the last
         is_last = next_place > row_end;
         State state = op.identity();
 #pragma unroll
@@ -285,7 +287,7 @@ __device__ __forceinline__ void reduce_rows_to_ends(const SegmentedReduction<Ope
       } while (!is_last);
     }
   }
-  while (next < units.ends && next_place <= warp_begin) close();  // of a tile without items
+  while (next < units.ends && next_place <= warp_begin) close();  // if the tile has no items
   const State open = total();
   if (lane == 0) {
     parts[warp].open = open;
@@ -294,7 +296,7 @@ __device__ __forceinline__ void reduce_rows_to_ends(const SegmentedReduction<Ope
   }
 }
 
-// Joins the states that the warps leave.
+// Joins the states that the warps of a tile leave.
 template <typename Operator>
 __device__ __forceinline__ void join_warps(const SegmentedReduction<Operator>& reduction, const Operator& op,
                                            int64_t tile, const TileUnits& units,
@@ -304,7 +306,7 @@ __device__ __forceinline__ void join_warps(const SegmentedReduction<Operator>& r
   const SegmentEnds& ends = reduction.tiles.ends;
   __syncthreads();
   if (threadIdx.x > kWarps || (threadIdx.x < kWarps && parts[threadIdx.x].ends == 0)) return;
-  // A thread has a warp's first end, or the items after the last end of all.
+  // A thread has the first end of a warp; one more thread has the items after the tile's last end.
   State state = threadIdx.x < kWarps ? parts[threadIdx.x].opening : op.identity();
   for (int before = static_cast<int>(threadIdx.x) - 1; before >= 0; --before) {
     state = op.combine(parts[before].open, state);
@@ -363,7 +365,7 @@ __device__ __forceinline__ TileEnds mark_ends(const SegmentedReduction<Operator>
       }
     }
   };
-  if (units.items > 0) {  // without items all segments are empty, wherever they are
+  if (units.items > 0) {  // without items, all segments are empty
     if (heads.wide) {
       put_heads(static_cast<const int64_t*>(heads.data));
     } else {
@@ -380,7 +382,7 @@ __device__ __forceinline__ TileEnds mark_ends(const SegmentedReduction<Operator>
   return {row_begin, row_entries + first_in_row, own_heads};
 }
 
-// Sums up each run and each row, from end to end. A row without ends needs only its sum.
+// Scans each run and each row, restarting after each end. A row without ends needs only its sum.
 template <typename Operator>
 __device__ __forceinline__ void sum_runs(const Operator& op, const TilePlaces& places,
                                          const RowVectors<Operator>& vectors, const TileMemory<Operator>& memory) {
@@ -422,7 +424,7 @@ __device__ __forceinline__ void sum_runs(const Operator& op, const TilePlaces& p
   __syncthreads();
 }
 
-// Joins the segments, and stores those that begin and end in the tile.
+// Joins the parts of segments, and stores the results of those that begin and end in the tile.
 template <typename Operator>
 __device__ __forceinline__ void store_segments(const SegmentedReduction<Operator>& reduction, const Operator& op,
                                                const TileUnits& units, const TileEnds& tile_ends,
@@ -454,7 +456,7 @@ __device__ __forceinline__ void store_segments(const SegmentedReduction<Operator
   for (int i = 1 + threadIdx.x; i < own_segments; i += kThreads) {
     reduction.result.store(tile_ends.first_entry + i, op.finish(segment(i), tile_ends.row_begin));
   }
-  // Stores the segments of later rows, the open one, and that of the first end.
+  // Stores the results of segments in later rows, and the states of the open segment and of the first end's segment.
 #pragma unroll 1
   for (int k = own_segments + threadIdx.x; k <= units.ends + 1; k += kThreads) {
     const int i = k <= units.ends ? k : 0;
@@ -477,7 +479,7 @@ __global__ void __launch_bounds__(kThreads, sizeof(typename Operator::State) > 8
   using State = typename Operator::State;
   using Shape = Shape<Operator>;
   constexpr int kPlaces = Shape::kPlaces;
-  constexpr int kSumBytes = kPlaces * maximum<int>(sizeof(State), sizeof(int));  // one place each, also for an end
+  constexpr int kSumBytes = kPlaces * maximum<int>(sizeof(State), sizeof(int));  // of a state or of an end per place
   __shared__ alignas(16) char sums[kSumBytes];
   __shared__ State before_run[kPlaces / Shape::kRun];
   __shared__ State row_sums[kPlaces / Shape::kRowPlaces];
@@ -503,8 +505,8 @@ __global__ void __launch_bounds__(kThreads, sizeof(typename Operator::State) > 8
   store_segments(reduction, op, units, ends, memory);
 }
 
-// One thread per tile: adds the states that the preceding tiles left open, from the last one with an end on, to the
-// segment of its first end.
+// One thread per tile combines the states that the preceding tiles left open, from the last tile with an end on, with
+// the segment of its tile's first end.
 template <typename Operator>
 __global__ void __launch_bounds__(kJoinThreads) join_tiles(SegmentedReduction<Operator> reduction, Operator op) {
   using Sums = Sums<Operator, true>;
@@ -524,7 +526,7 @@ __global__ void __launch_bounds__(kJoinThreads) join_tiles(SegmentedReduction<Op
   wait_for_last_kernel();
   const int64_t block_tile = int64_t{blockIdx.x} * kJoinThreads;
   const int64_t tile = block_tile + threadIdx.x;
-  // Loads all at once, needed or not, as the kernel is bound by latency.
+  // The kernel is bound by latency, so it loads everything at once, needed or not.
   const Sum own = open_of(tile);
   Sum before_block = open_of(block_tile - 1);  // usually it has an end
   typename Operator::State opening = op.identity();
@@ -545,7 +547,7 @@ __global__ void __launch_bounds__(kJoinThreads) join_tiles(SegmentedReduction<Op
     __syncthreads();
     before_block = sums(scan_block(sum).all, before_block);
   }
-  // Heads out of order may leave tiles without a block, and their ends unknown.
+  // Heads out of order may give a tile's first end an impossible number.
   if (!own.restarted || end < 0 || end >= reduction.tiles.total_ends) return;
   const SegmentEnds& ends = reduction.tiles.ends;
   const int64_t entry = ends.entry(end);

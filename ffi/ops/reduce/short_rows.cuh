@@ -1,5 +1,5 @@
-// segmented_reduce of short rows: the items of a row are scanned, restarting at each head, and a segment's result is at
-// its last item.
+// segmented_reduce of short rows. The items of a row are scanned, restarting at each head, so a segment's result is the
+// state at its last item.
 #pragma once
 
 #include "algorithm/segments.h"

@@ -1,5 +1,5 @@
-// Tiles of items and segment ends, consumed in one order: equal tiles for any lengths (Merrill and Garland,
-// "Merge-based Parallel Sparse Matrix-Vector Multiplication", 2016).
+// Tiles of items and segment ends. These are consumed in one order, so tiles are equal for any lengths (Merrill and
+// Garland, "Merge-based Parallel Sparse Matrix-Vector Multiplication", 2016).
 #pragma once
 
 #include "cuda/block/partition.cuh"
@@ -36,8 +36,8 @@ struct UnitTiles {
         units(units),
         items_before(items_before) {}
 
-  // Whether the ends find where tiles begin. They are then few, and few tiles begin between two of them: with 25, sums
-  // of 2^26 items take 75 us instead of 71.
+  // Whether one thread per end finds the tiles that begin there, instead of a search per tile. Then ends are few, and
+  // so are the tiles that begin between two ends: with 25 such tiles, sums of 2^26 items take 75 us instead of 71.
   MGPU_HOST_DEVICE bool are_placed_by_ends() const { return total_ends <= 16 * tiles && tiles <= 4 * total_ends; }
 
   unsigned partition_blocks() const {
@@ -51,7 +51,7 @@ struct UnitTiles {
 
   __device__ __forceinline__ int64_t first_end(int64_t tile) const { return tile * units - items_before[tile]; }
 
-  // The same without partition_units: each block of kThreads searches for both ends of its tile.
+  // Finds a tile without partition_units: a block of kThreads searches for both edges of its tile.
   template <int kThreads>
   __device__ TileUnits find(int64_t tile) const {
     const int64_t diagonals[2] = {tile * units, minimum((tile + 1) * units, total_items + total_ends)};
@@ -69,17 +69,17 @@ struct UnitTiles {
   __device__ __forceinline__ TileUnits between(int64_t tile, int64_t item, int64_t next_item) const {
     const int64_t begin = tile * units;
     const int size = static_cast<int>(minimum<int64_t>(units, total_items + total_ends - begin));
-    // Heads out of order may require more than there is.
+    // Heads out of order may give more items or ends than there are.
     const int items = static_cast<int>(clamp<int64_t>(next_item - item, 0, size));
     const int64_t end = begin - item;
     return {item, end, size, items, static_cast<int>(minimum<int64_t>(size - items, total_ends - end))};
   }
 };
 
-// One thread per end, and one past the last, has the tiles that begin after the previous end and not after its own.
-// Each thread reads two ends at once, whereas a search waits for memory in each step: sums of 2^22 items in one giant
-// segment among short ones take 12.9 us instead of 14.2. With ends out of order, some tiles are written by several
-// threads, but none by nobody.
+// Each end has a thread, which writes the tiles that begin after the previous end and not after its own; one more
+// thread writes the tiles after the last end. A thread reads two ends at once, whereas a search waits for memory in
+// each step: sums of 2^22 items in one giant segment among short ones take 12.9 us instead of 14.2. If ends are out of
+// order, several threads may write a tile, but every tile is written.
 __device__ __forceinline__ void place_tiles_by_ends(const UnitTiles& tiles) {
   const int64_t end = int64_t{blockIdx.x} * kPartitionThreads + threadIdx.x;
   const auto tiles_up_to = [&](int64_t j) { return (tiles.ends[j] + j) / tiles.units + 1; };

@@ -1,5 +1,5 @@
-// scan on the CPU: fixed tiles spread over threads reduce, the tiles' states are combined in order, then the tiles
-// scan, each from the state before it. The result does not depend on the number of threads.
+// scan on the CPU, over fixed tiles that are spread over threads. Each tile is reduced, the tiles' states are combined
+// in order, then each tile is scanned from the state before it. The result does not depend on the number of threads.
 #include <algorithm>
 #include <vector>
 
@@ -31,7 +31,7 @@ class Scan {
   using State = typename Operator::State;
   using Since = SinceRestart<State>;
   using Running = cpu::Running<Operator>;
-  // Items of a tile: few enough that part of the first pass's data is still in a cache for the second.
+  // The items of a tile: few enough that part of the first pass's data is still in a cache in the second pass.
   static constexpr int64_t kTile = kScanTile;
   static constexpr int64_t kBlock = 32;
 
@@ -46,7 +46,7 @@ class Scan {
         totals_(problem.totals),
         total_(segments_.total()),
         tiles_(ceil_div(total_, kTile)) {
-    marking_.counts = {};  // dead items are handled here, not made segments
+    marking_.counts = {};  // dead items are not segments, but are handled here
   }
 
   void run(Executor& executor) const {
@@ -132,8 +132,9 @@ class Scan {
     return {std::min(piece.begin, live_end), std::min(piece.end, live_end)};
   }
 
-  // The prefix within the tile is kept apart from the prefix before it, and blocks are scanned from the identity: a
-  // float's rounding errors stay those of short sums, and a block's chain of additions does not wait for another's.
+  // The prefix within the tile is kept apart from the prefix before the tile, and each block is scanned from the
+  // identity. So rounding errors of floats are those of short sums, and a block's chain of additions does not wait for
+  // the chain of the previous block.
   void scan_piece(Range<int64_t> piece, State before_tile, Running& in_tile) const {
     const int64_t row = segments_.row(piece.begin);
     const int64_t row_begin = row * segments_.length;
@@ -157,7 +158,7 @@ class Scan {
   template <typename Position>
   void scan_block(int64_t count, int64_t row_begin, State before_tile, Running& in_tile, Position position) const {
     const State before = op_.combine(before_tile, in_tile.state());
-    if (count <= kFew) {  // too short for vector instructions to pay
+    if (count <= kFew) {  // too few items for vector instructions to pay
       State sum = op_.identity();
       for (int64_t k = 0; k < count; ++k) {
         const State next = op_.combine(sum, op_.extract(x_[position(k)], position(k)));

@@ -1,6 +1,7 @@
-// scan on CUDA, in one pass over memory, by three kernels that read vectors of 16 bytes: for tiles of long rows, for
-// whole rows that are not long, and for scans that restart anywhere else. A warp's items are in rows of 32 vectors,
-// each scanned by shuffles where it was loaded, so nothing is transposed through shared memory.
+// scan on CUDA, in one pass over memory. There are kernels for tiles of long rows, for whole rows that are not long,
+// for several short rows per warp or block, and for scans that restart at heads. They read vectors of 16 bytes. A
+// warp's items are in rows of 32 vectors. A row of vectors is scanned by shuffles in the registers that it was loaded
+// to, so most kernels transpose nothing through shared memory.
 #include "cuda/launch/overlapping.h"
 #include "cuda/launch/shapes.h"
 #include "ops/common/dispatch_operator.h"
@@ -16,7 +17,7 @@ namespace mgpu::cuda {
 
 namespace scanning {
 
-// Whether a block may get the shared memory of tiles: not before sm_80.
+// Whether a block may get the shared memory that scan_tiles needs; devices before sm_80 do not grant it.
 bool has_shared_tiles(const Call& call) {
   return shared_memory_limit(call) >= TileShape::kBytes + TileShape::kStaticBytes;
 }
@@ -35,7 +36,7 @@ ScanTask<Operator> task_of(const ScanOperands& operands) {
           .totals = {operands.totals, operands.wide_result}};
 }
 
-// The kernel of a variant, and its launch.
+// Launches the kernel of a variant.
 template <ScanOperands::Path kPath, typename Operator>
 void launch(const Call& call, const ScanOperands& operands, const Operator& op, CUstream_st* stream) {
   using State = typename Operator::State;
@@ -49,8 +50,8 @@ void launch(const Call& call, const ScanOperands& operands, const Operator& op, 
   task.look_back = scratch.look_back;
   task.listed = scratch.listed;
   if constexpr (kPath == Path::kWarpByRow) {
-    // Warps with several rows load the next one ahead. Blocks with many rows would drift apart: a grid 16 times as
-    // large as the resident one takes 0.266 ms for 2^17 rows of 1000 floats, a resident one 0.287.
+    // A warp with several rows loads the next one ahead. Blocks with many rows would drift apart: for 2^17 rows of 1000
+    // floats, a grid of 16 times as many blocks as are resident takes 0.266 ms, a grid of resident blocks 0.287.
     const bool whole = segments.length % Vector<typename Operator::Element>::kItems == 0;
     const auto kernel = whole ? scan_rows<Operator, true> : scan_rows<Operator, false>;
     const int64_t blocks = ceil_div<int64_t>(segments.rows, kWarps);
@@ -74,7 +75,7 @@ void launch(const Call& call, const ScanOperands& operands, const Operator& op, 
   }
 }
 
-// False if other kernels are faster, or if vectors do not begin at multiples of 16 bytes.
+// Returns false if another kernel is faster, or if vectors do not begin at multiples of 16 bytes.
 template <typename Operator>
 bool launch_packs(const Call& call, const ScanOperands& operands, const Operator& op, CUstream_st* stream) {
   const auto task = task_of<Operator>(operands);
@@ -86,7 +87,7 @@ bool launch_packs(const Call& call, const ScanOperands& operands, const Operator
   return true;
 }
 
-// False if rows are too long for it.
+// Returns false if rows are too long for the kernel.
 template <typename Operator>
 bool launch_short_rows(const Call& call, const ScanOperands& operands, const Operator& op, CUstream_st* stream) {
   const Segments& segments = operands.segments;

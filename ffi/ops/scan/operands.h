@@ -22,11 +22,12 @@ struct ScanOperands : OperatorOperands {
   // Whether the scan restarts anywhere except at the start of a row.
   bool has_heads() const { return segments.heads_count > 0; }
 
-  // The variants on CUDA: tiles on a grid for each row, if rows are long enough that their partly filled last tiles do
-  // not matter; one warp per row, if they are not, or if there are enough rows to keep the device busy; tiles on one
-  // grid over all rows, with restarts. The first takes rows of whole vectors of 16 bytes. The second also takes other
-  // rows if there are many: a warp then shares two vectors of each with its neighbours. For products, which are rare,
-  // these two take only states so wide that restarts double what the tiles publish.
+  // The variants on CUDA. kTilesByRow: tiles on a grid for each row, if rows are long enough that their partly filled
+  // last tiles do not matter. kWarpByRow: one warp per row, if rows are shorter, or if there are enough rows to keep
+  // the device busy. kSegments: tiles on one grid over all rows, with restarts. If there are several rows, kTilesByRow
+  // takes only rows of whole vectors of 16 bytes. kWarpByRow also takes other rows if there are many: then a row's
+  // first and last vectors are shared with its neighbours. Products are rare, so the first two take only products of
+  // 8-byte items, for which restarts would double the data that tiles publish.
   enum class Path { kTilesByRow, kWarpByRow, kSegments };
   Path path() const;
 

@@ -11,8 +11,8 @@ namespace mgpu {
 constexpr int kScanThreads = 256;
 constexpr int kScanVectors = 4;
 constexpr int64_t kScanTileBytes = kScanThreads * kScanVectors * 16;
-// With restarts, 64 bytes of states per thread stay in registers, which leaves enough blocks to hide each other's
-// latency; a thread loads at least 16 bytes.
+// With restarts inside a row, 64 bytes of states per thread stay in registers, which leaves room for enough blocks to
+// hide each other's latency. A thread loads at least 16 bytes.
 constexpr TileShape scan_segments_shape(int64_t state_bytes, int64_t element_bytes) {
   return {kScanThreads, static_cast<int>(maximum(64 / state_bytes, 16 / element_bytes))};
 }
@@ -25,8 +25,9 @@ struct ScanOperands::Tiles {
   int64_t look_back_words() const { return 1 + rows * LookBackLayout{per_row}.words(value_bytes); }
 };
 
-// Scratch memory of the CUDA kernels: a ticket counter and the tiles' look-backs; the listed heads before each tile of
-// the segmented kernel, which can replace the others.
+// Scratch memory of the CUDA kernels: a ticket counter with the tiles' look-back words, and the number of listed heads
+// before each tile of the segmented kernel. There is always room for the segmented kernel, as it can replace the other
+// kernels.
 struct ScanOperands::Scratch {
   uint64_t* look_back;
   int64_t* listed;

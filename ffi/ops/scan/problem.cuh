@@ -1,4 +1,4 @@
-// The problem of the kernels of a scan, and the row of vectors that each of them scans by warps.
+// The problem of the kernels of a scan, and the scan of a row of vectors by a warp, which all of them use.
 #pragma once
 
 #include "cuda/block/scan.cuh"
@@ -10,8 +10,8 @@ namespace mgpu::cuda::scanning {
 constexpr int kThreads = kScanThreads;
 constexpr int kWarps = kThreads / kWarp;
 
-// How far loops are unrolled that do not limit a scan. Each copy of a caller's function takes time to compile at the
-// first call, and those of large states take long.
+// How far loops that do not limit a scan are unrolled. Each copy of a caller's function takes time to compile at the
+// first call, and copies for large states take long.
 template <typename Operator>
 constexpr int kRareUnroll = IsItem<typename Operator::Element> && sizeof(typename Operator::State) > 8 ? 1 : kWarp;
 
@@ -22,10 +22,10 @@ struct ScanTask {
   bool exclusive;
   bool reverse;
   Segments segments;
-  Segments restarts;      // without counts: a dead item changes nothing, and needs no segment of its own
-  int64_t tiles;          // of a look-back
+  Segments restarts;      // without counts, as dead items change nothing, and need no segment of their own
+  int64_t tiles;          // over which a look-back goes
   uint64_t* look_back;    // a ticket counter, then the slots of each row
-  const int64_t* listed;  // the listed heads before each tile's first cut
+  const int64_t* listed;  // per tile: the number of listed heads before the first place where it may restart
   ResultVector<Operator> result;
   ResultVector<Operator> totals;  // null if not requested
 
@@ -68,7 +68,7 @@ struct Stretch {
   int64_t row;
   int64_t begin;  // its first item in memory
   int size;
-  int live;    // the items from here on are dead
+  int live;    // items from `live` on are dead
   bool whole;  // all of them are live, and vectors are aligned
 };
 
@@ -82,8 +82,8 @@ __device__ __forceinline__ void mirror(T (&items)[kCount]) {
   }
 }
 
-// Scans a row of a warp's vectors, of which the thread's begins at `place` in the range, and stores the results. `sum`
-// is the combination of all items before the row, and on return also includes the row's.
+// Scans a row of a warp's vectors, and stores the results. The thread's vector begins at `place` in the stretch. `sum`
+// is the combination of all items before the row of vectors; on return it includes that row.
 template <bool kWhole, bool kReverse, typename Operator>
 __device__ __forceinline__ void scan_vectors(const ScanTask<Operator>& task, const Operator& op, const Stretch& stretch,
                                              int place, const Vector<typename Operator::Element>& vector,

@@ -1,5 +1,5 @@
-// Whole rows of up to 32 vectors, several per warp (packed_rows.cuh). Each lane has its 16 bytes of memory, wherever
-// rows begin, and scans restart there: nothing goes through shared memory.
+// Scans whole rows of up to 32 vectors, several per warp (packed_rows.cuh). Each lane has 16 bytes of memory, wherever
+// rows begin, and its scan restarts at each row's begin. Nothing goes through shared memory.
 #pragma once
 
 #include "cuda/block/packed_rows.cuh"
@@ -7,14 +7,14 @@
 
 namespace mgpu::cuda::scanning {
 
-// Where a lane's items are in a pack. Rows and positions in them are counted in the order of the scan.
+// The position of a lane's items in a pack. Rows and places in them are counted in the order of the scan.
 template <int kVector>
 struct PackedVector {
   int at;           // of the first item in memory, from the begin of the pack
   int row;          // of the first item in the order of the scan
   int place;        // in that row
-  unsigned starts;  // a bit for each item that begins a row, and for the next lane's first one
-  int back;         // lanes to that whose last row this one's last item belongs to
+  unsigned starts;  // a bitmap: whether each item, and the next lane's first one, begins a row
+  int back;         // how many lanes back the row of this lane's last item begins
 
   // `lead` items of the pack's first vector belong to the previous pack.
   __device__ __forceinline__ PackedVector(const PackedRows& packed, bool reverse, int lead) {
@@ -35,22 +35,22 @@ struct PackedVector {
   __device__ __forceinline__ int row_of(int k) const { return row + __popc(starts & ((2u << k) - 2)); }
 };
 
-// The packs of a warp, whose loads are all in flight at once. 2^22 floats in rows of 8 and 128 take 0.0104 and 0.0108
+// The packs per warp, all of whose loads are in flight at once. 2^22 floats in rows of 8 and 128 take 0.0104 and 0.0108
 // ms with two, 0.0106 and 0.0111 with one, 0.0107 and 0.0113 with four; 2^22 bfloat16 in rows of 8 take 0.0089 with
 // one, 0.0096 with two; as many float64 0.0190 with four, 0.0191 with two (H200).
 template <typename Operator>
 constexpr int kPacks = maximum(1, static_cast<int>(sizeof(typename Operator::Element)) / 2);
 
-// Whether packs are the fastest variant. If lanes share vectors with the next pack, wide states and counts take more
-// instructions than a block that has its rows in shared memory: 33 float64 0.039 ms instead of 0.029, 77 floats with
-// counts 0.033 instead of 0.022, without counts 0.017 instead of 0.021.
+// Whether packs are the fastest variant. If packs share vectors, wide states and counts take more instructions than in
+// the kernel that has rows in shared memory: 33 float64 0.039 ms instead of 0.029, 77 floats with counts 0.033 instead
+// of 0.022, without counts 0.017 instead of 0.021.
 template <typename Operator>
 bool takes_packs(const PackedRows& packed, const Segments& segments) {
   if (packed.rows == 0) return false;
   return !packed.shares_vectors || (sizeof(typename Operator::State) <= 4 && !segments.counts.given());
 }
 
-// The packs that a warp scans. 64 bits describe where they are, 32 bits the rows in them.
+// The packs that a warp scans. Their position takes 64 bits, positions in them 32 bits.
 template <typename Operator>
 struct WarpPacks {
   using State = typename Operator::State;
@@ -102,12 +102,12 @@ struct WarpPacks {
     }
   }
 
-  // The row in memory for one numbered in the order of the scan.
+  // The row in memory that has this number in the order of the scan.
   __device__ __forceinline__ int64_t row_in_memory(int pack, int row) const {
     return first_row + pack * packed.rows + (task.reverse ? packed.rows - 1 - row : row);
   }
 
-  // A bit for each dead item of a vector, row by row.
+  // The dead items of a vector, as a bitmap, found row by row.
   __device__ __forceinline__ unsigned dead_items(int pack, const PackedVector<kVector>& vector) const {
     const auto bits = [](int begin, int count) { return ((1u << count) - 1) << begin; };
     unsigned dead = 0;

@@ -1,18 +1,18 @@
-// Whole rows that are not long, one warp each.
+// Scans whole rows that are not long, one warp per row.
 #pragma once
 
 #include "ops/scan/problem.cuh"
 
 namespace mgpu::cuda::scanning {
 
-// The blocks of scan_rows on an SM, as many as the registers allow.
+// The blocks of scan_rows on a multiprocessor: as many as the registers allow.
 template <typename Operator>
 constexpr int kRowBlocks = sizeof(typename Operator::Element) == 1                                              ? 1
                            : Vector<typename Operator::Element>::kItems * sizeof(typename Operator::State) > 32 ? 2
                                                                                                                 : 3;
 
-// Scans rows, one per warp, while the next vectors, of this row or the warp's next one, are in flight. kWhole: rows of
-// whole vectors; others share a vector with each neighbour.
+// Scans rows, one per warp, while the next vectors of this row or of the warp's next row are in flight. kWhole says
+// that rows consist of whole vectors; other rows share a vector with each neighbour.
 template <typename Operator, bool kWhole>
 __global__ void __launch_bounds__(kThreads, kRowBlocks<Operator>) scan_rows(ScanTask<Operator> task, Operator op) {
   using Items = Vector<typename Operator::Element>;
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kThreads, kRowBlocks<Operator>) scan_rows(Scan
     int64_t row;
     int offset;  // in the order of the scan
   };
-  // The items of another row in a row's first vector, in the order of the scan.
+  // How many items of a row's first vector, in the order of the scan, belong to another row.
   const auto lead_of = [&](int64_t row) {
     if constexpr (kWhole) return 0;
     const auto edge = static_cast<unsigned>(row + task.reverse) * static_cast<unsigned>(length);

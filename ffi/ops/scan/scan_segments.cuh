@@ -1,4 +1,4 @@
-// Scans that restart anywhere: at heads, at the start of each row.
+// Scans that restart at heads and at the start of each row.
 #pragma once
 
 #include "cuda/block/look_back.cuh"
@@ -8,8 +8,8 @@
 
 namespace mgpu::cuda::scanning {
 
-// The segmented kernel's tile: as many items as keep their states in registers. Offsets in a tile are counted in the
-// order of the scan, in a reverse scan from the end of its memory.
+// A tile of the kernel: as many items as have their states in registers. Offsets in a tile are in the order of the
+// scan: a reverse scan counts them from the end of the tile's memory.
 template <typename Operator>
 struct Shape {
   static constexpr int kVector = Vector<typename Operator::Element>::kItems;
@@ -32,7 +32,7 @@ struct Shape {
   }
 };
 
-// Its blocks on an SM, as many as the registers allow without a spill.
+// The kernel's blocks on a multiprocessor: as many as the registers allow without a spill.
 template <typename Operator>
 constexpr int kBlocks = sizeof(typename Operator::State) > 4 || sizeof(typename Operator::Element) == 1 ? 2 : 3;
 
@@ -61,7 +61,7 @@ __device__ void mark_restarts(uint8_t* restarts, const Segments& segments, int64
                       });
 }
 
-// The marks of a vector as bits.
+// The marks of a vector, as a bitmap.
 template <int kVector>
 __device__ __forceinline__ unsigned restart_bits(const uint8_t* restarts) {
   using Word = std::conditional_t<kVector == 1, uint8_t, std::conditional_t<kVector == 2, uint16_t, uint32_t>>;
@@ -98,8 +98,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks<Operator>) scan_segments(Sca
   const int64_t tile_in_memory = task.is_reverse() ? task.tiles - 1 - tile : tile;
   const int64_t begin = tile_in_memory * Shape::kTile;
 
-  // Positions in the tile's memory: those from `live` on are dead. With one count per row and several rows in a tile,
-  // others may be dead too.
+  // Places in the tile's memory. All places from `live` on are dead. If a tile has several rows, each with its own
+  // count, other places may be dead too.
   const bool mixes_rows = segments.rows > 1;
   const bool counts_by_item = mixes_rows && segments.counts.given();
   const bool knows_rows = mixes_rows && (task.totals.given() || Operator::kGivesIndex);
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<Operator>) scan_segments(Sca
     const int64_t row = segments.row(begin + place);
     return begin + place - row * segments.length < segments.live(row);
   };
-  const auto place_of = [&](int row) {  // the first in memory of the thread's vector
+  const auto place_of = [&](int row) {  // of the thread's vector: its first place in memory
     const int offset = Shape::offset(row);
     return task.is_reverse() ? Shape::kTile - kVector - offset : offset;
   };
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<Operator>) scan_segments(Sca
     return heads >> (row * kVector) & ((2u << k) - 1);
   };
 
-  // Scan each vector, each row, the warp's rows.
+  // Scan each vector, then each row, then the warp's rows.
   Sum warp_sum = sums.identity();
   State before_vector[kRows];
   unsigned open = 0;  // bit row: nothing in the warp restarts before the thread's vector

@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kRowThreads) scan(const __grid_constant__ Scan
   __shared__ int live[RowTiles::kMostRows];
   load_live(tile, segments, live);
   __syncthreads();
-  // The position of an item of a row in the order of its scan.
+  // The place of an item of a row in the order of the scan.
   const auto place_of = [&](int i, int live) { return problem.reverse ? live - 1 - i : i; };
   for_each_loaded<8>(
       tile, problem.length, [&](int slot, int, int) { return problem.x[first + slot]; },
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kRowThreads) scan(const __grid_constant__ Scan
   const int end = lane.exists ? minimum(lane.begin + problem.share, live[lane.row]) : 0;
   scan_states(op, lane, end, states.row(lane.row), [](int) { return false; });
 
-  const auto before = [&](int row, int place) {  // the state of so many items
+  const auto before = [&](int row, int place) {  // the state of the row's first `place` items
     return place > 0 ? states.row(row)[place - 1] : op.identity();
   };
   for_each_slot(tile, problem.length, [&](int slot, int row, int i) {

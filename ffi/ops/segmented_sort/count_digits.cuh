@@ -1,4 +1,4 @@
-// The first pass over the keys of a radix sort: counts the digits of each segment, at all places at once.
+// The first pass over the keys of a radix sort: it counts the digits of each segment, at all places at once.
 #pragma once
 
 #include "cuda/block/partition.cuh"
@@ -60,8 +60,8 @@ __device__ void add_counters(const P& problem, int64_t segment, const unsigned* 
   }
 }
 
-// Turns a segment's counts into starts, one warp per place. Finds the passes that it takes. All threads of one block
-// call it.
+// Turns a segment's counts into starts, one warp per place. Returns the passes that the segment takes, as a bitmap. All
+// threads of one block call it.
 template <typename P>
 __device__ uint32_t find_starts(const P& problem, int64_t segment, int64_t live_items) {
   using Offset = typename P::Offset;
@@ -102,7 +102,7 @@ __device__ uint32_t find_starts(const P& problem, int64_t segment, int64_t live_
   return taken ? taken : 1;
 }
 
-// By all blocks: clears the words of the look-back, which the passes after this kernel read.
+// Clears the words of the look-back, which the passes after this kernel read. All blocks call it.
 template <typename P>
 __device__ void clear_sums(const P& problem, int64_t tiles) {
   const int64_t words = tiles * kDigits;
@@ -110,8 +110,8 @@ __device__ void clear_sums(const P& problem, int64_t tiles) {
   for (int64_t i = blockIdx.x * int64_t{kCountThreads} + threadIdx.x; i < words; i += step) problem.sums[i] = 0;
 }
 
-// Counts the digits of `part_items` items of a whole row, which `parts` blocks share. The last of them to finish
-// computes the starts. Shared memory has problem.places * kDigits * P::kCounterCopies counters.
+// Counts the digits of whole rows. `parts` blocks share a row, `part_items` items each, and the last of these blocks to
+// finish computes the starts. Shared memory has problem.places * kDigits * P::kCounterCopies counters.
 template <typename P>
 __global__ void __launch_bounds__(kCountThreads)
     count_digits(const __grid_constant__ P problem, int64_t parts, int64_t part_items) {
@@ -140,7 +140,8 @@ __global__ void __launch_bounds__(kCountThreads)
   if (threadIdx.x == 0) problem.passes[row] = passes;
 }
 
-// A block's part of the room of all tiles. The same for all threads: in registers, it would leave fewer blocks.
+// A block's part of the places of all tiles, and the segment that the block is counting. It is in shared memory:
+// registers for it would leave fewer blocks per multiprocessor.
 template <typename P>
 struct CountedPart {
   int64_t at;
@@ -148,16 +149,16 @@ struct CountedPart {
   int number;  // of the segment that has `at`
   DigitSegment segment;
 
-  // The segment's first tile, its room, and which of these positions are in the part.
+  // The first place of the segment's tiles, the number of these places, and which of them are in the part.
   __device__ int64_t first() const { return segment.first_tile * P::kTile; }
   __device__ int64_t room() const { return ceil_div<int64_t>(segment.size, P::kTile) * P::kTile; }
   __device__ int64_t begin() const { return at - first(); }
   __device__ int64_t end() const { return minimum(limit - first(), room()); }
 };
 
-// The same for listed segments. Each block counts an equal part of the room of all tiles, and adds up its counters
-// where a segment ends: a segment of few items takes less than a tile of one that has many. The last block of a segment
-// describes its tiles to the passes.
+// Counts the digits of listed segments. Each block counts an equal part of the places of all tiles, and adds its
+// counters to a segment's counts where the segment ends. The last block of a segment describes the segment's tiles to
+// the passes.
 template <typename P>
 __global__ void __launch_bounds__(kCountThreads) count_segments(const __grid_constant__ P problem) {
   extern __shared__ unsigned counters[];

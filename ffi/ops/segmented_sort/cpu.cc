@@ -1,4 +1,4 @@
-// segmented_sort on the CPU: the algorithm of the CUDA kernels, with a thread's task instead of a block. Tiles on a
+// segmented_sort on the CPU: the algorithm of the CUDA kernels, with a task of a thread in place of a block. Tiles on a
 // fixed grid are sorted segment by segment, then runs of tiles are merged within each segment, one output tile per
 // task. Segments of many tiles are first distributed to buckets, which become segments of few tiles.
 #include <algorithm>
@@ -25,15 +25,15 @@ struct SortProblem {
   EntryBuffer<Order, Payload> output;
 };
 
-// Items of a tile: few enough that each thread has some tiles to sort, and otherwise many, as a merge round costs as
-// much as a tile's sort (2^22 random keys on 2 threads: 3 rounds from tiles of 2^19, 8 from tiles of 2^14).
+// The items of a tile: as many as leave each thread several tiles to sort, because large tiles take fewer merge rounds
+// (2^22 random keys on 2 threads: 3 rounds from tiles of 2^19, 8 from tiles of 2^14).
 int64_t tile_width(int64_t total, int threads) {
   int64_t width = kSortTile;
   while (width < 1 << 19 && 4 * width * threads <= total) width *= 2;
   return width;
 }
 
-// The facts that a tile's heads give about the segments that cross its edges.
+// The heads of a tile that determine which segments cross its edges.
 struct TileHeads {
   bool at_start = false;  // the tile's first position is a head
   int64_t inner = -1;     // the first head after it, or -1
@@ -60,8 +60,8 @@ class SegmentedSort {
   void run(Executor& executor) {
     std::vector<Range<int64_t>> crossing = crossing_segments(executor);
     const TemporaryBuffer<Order, Payload> temporary(most_rounds(crossing) > 0 ? total_ : 0, input_.order);
-    // A segment that takes r rounds starts in the output for even r, in the temporary for odd r, and alternates, so it
-    // ends in the output without a copy.
+    // A segment that takes r rounds starts in the output if r is even, in the temporary buffer if it is odd, and
+    // alternates. So it ends in the output without a copy.
     const Buffer buffers[2] = {output_, temporary.buffer()};
     if (most_rounds(crossing) > 1) {
       deal_long_segments(executor, crossing, buffers[1]);
@@ -106,7 +106,7 @@ class SegmentedSort {
     for (; head != bucket_heads_.end() && *head < range.end; ++head) mark(*head);
   }
 
-  // A tile's items as they were given, or as they were distributed.
+  // Loads a tile's items: from the buckets if their segment was distributed, else from the input.
   void load_tile(Range<int64_t> range, const Buffer& dealt, Item* items) const {
     const auto load = [&](const Buffer& from, int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) items[i - range.begin] = from.load(i);
@@ -173,7 +173,7 @@ class SegmentedSort {
     }
   }
 
-  // The whole segment of a piece of a tile.
+  // The segment that holds the piece [begin, end) of a tile.
   Range<int64_t> segment_at(int64_t begin, int64_t end, int64_t tile,
                             const std::vector<Range<int64_t>>& crossing) const {
     if (begin == tile * width_) return crossing[tile];
@@ -181,7 +181,7 @@ class SegmentedSort {
     return {begin, end};
   }
 
-  // For each tile, the items of the first run of its pair in this round that come before the tile.
+  // For each tile: how many items of the first run of its pair come before the tile in this round's output.
   std::vector<int64_t> split_runs(Executor& executor, int round, const std::vector<Range<int64_t>>& crossing,
                                   const Buffer (&buffers)[2]) const {
     std::vector<int64_t> splits(tiles_);
@@ -198,7 +198,7 @@ class SegmentedSort {
     return splits;
   }
 
-  // The buffer with a segment's items before this round; the other has them afterwards.
+  // The buffer that has a segment's items before this round; the other buffer has them afterwards.
   const Buffer& source(Range<int64_t> segment, int round, const Buffer (&buffers)[2]) const {
     return buffers[(merge_rounds(segment, width_) - round) % 2];
   }
@@ -248,8 +248,8 @@ class SegmentedSort {
   int64_t tiles_;
   Buffer input_;
   Buffer output_;
-  std::vector<Range<int64_t>> dealt_;  // segments whose items are in the temporary, in buckets, in order
-  std::vector<int64_t> bucket_heads_;  // where their buckets start, in order
+  std::vector<Range<int64_t>> dealt_;  // ascending: segments whose items are in the temporary buffer, by buckets
+  std::vector<int64_t> bucket_heads_;  // ascending: where their buckets start
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// segmented_sort on CUDA: of segments (sort_segments.h), and of whole rows.
+// segmented_sort on CUDA: segments are sorted by sort_segments.h, whole rows here.
 #include "cuda/launch/overlapping.h"
 #include "cuda/launch/shapes.h"
 #include "ops/common/dispatch.h"
@@ -18,7 +18,7 @@ namespace mgpu::cuda {
 
 namespace sorting {
 
-// The rounds of nearly sorted rows, whose cells are sorted.
+// Launches the phases that merge nearly sorted rows once their cells are sorted.
 template <typename P>
 void run_phases(const Call& call, P problem, const SortScratch& scratch, int most_rounds, cudaStream_t stream) {
   const Segments& segments = problem.segments;
@@ -26,9 +26,9 @@ void run_phases(const Call& call, P problem, const SortScratch& scratch, int mos
   const auto merge = merge_rows<P>;
   constexpr int kMergeShared = sizeof(MergeRowsShared<P>);
   allow_shared(call, merge, kMergeShared);
-  // Only the device knows how much there is to do, and usually it is little.
+  // Only the device knows how many tiles there are to merge, and usually there are few.
   const auto few_blocks = [&](auto kernel, int threads, int shared_bytes, int64_t tiles) {
-    constexpr int kTurns = 4;  // of blocks on a multiprocessor, so that it does not wait for a slow one
+    constexpr int kTurns = 4;  // waves of blocks, so that a multiprocessor does not wait for a slow block
     return minimum(tiles, int64_t{kTurns} * resident_blocks(call, kernel, threads, shared_bytes, tiles));
   };
   constexpr int kCutThreads = 128;
@@ -137,11 +137,11 @@ void run_few_items(const Call& call, const SegmentedSortOperands& operands, Orde
   }
 }
 
-// Where to find the number of inversions between items at this distance.
+// Launches the kernel that counts sampled inversions between items at this distance. Returns where the count will be.
 template <typename Order>
 const int* look_at_order(const Call& call, const SegmentedSortOperands& operands, const Order& order,
                          const SortScratch& scratch, int64_t distance, cudaStream_t stream) {
-  int* const inversions = scratch.rounds + SortScratch::kCounters - 1;  // zeroed with the others
+  int* const inversions = scratch.rounds + SortScratch::kCounters - 1;  // zeroed with the other counters
   const int64_t samples = ceil_div<int64_t>(operands.segments.total(), kSampleItems);
   measure_disorder<<<ceil_div<int64_t>(samples, kDisorderThreads), kDisorderThreads, 0, stream>>>(
       order, operands.segments, static_cast<const typename Order::Word*>(operands.keys), distance, inversions);
@@ -149,7 +149,7 @@ const int* look_at_order(const Call& call, const SegmentedSortOperands& operands
   return inversions;
 }
 
-// Whole rows: a block's work follows from its index, so nothing is described.
+// Sorts whole rows in cells, then merges these. A block's work follows from its index, so tiles need no descriptors.
 template <RowShape kShape, typename Order, typename Payload>
 void run_rows(const Call& call, const SortPlan& plan, Order order, const SortScratch& scratch, cudaStream_t stream) {
   using P = RowProblem<Order, Payload, kShape>;
@@ -167,7 +167,7 @@ void run_rows(const Call& call, const SortPlan& plan, Order order, const SortScr
     check(call, cudaMemsetAsync(scratch.rounds, 0, SortScratch::kCounters * sizeof(int), stream));
   }
   if (phases && may_be_digits) {
-    // Rows are left to digits if, by the samples, every fourth cell has an item far from its place.
+    // Rows are sorted by digits if the samples say that every fourth cell has an item far from its place.
     const int* const inversions = look_at_order(call, operands, order, scratch, int64_t{4} * P::kCell, stream);
     problem.disorder = {inversions, static_cast<int>(segments.total() / kSampleItems / P::kCell / 4)};
     sort_by_digits(call, plan, scratch, problem.disorder, stream);
@@ -183,7 +183,7 @@ void run_rows(const Call& call, const SortPlan& plan, Order order, const SortScr
   for (int round = 0; round < most_rounds; ++round) {
     if constexpr (P::kPairs) {
       launch_overlapping(call, stream, merge, tiles, P::kMerge.threads, kMergeShared, problem, round);
-    } else {  // of so many tiles that an early start gains nothing
+    } else {  // there are so many tiles that an early start gains nothing
       split_rows<<<ceil_div<int64_t>(tiles, kPlanThreads / kSplitLanes), kPlanThreads, 0, stream>>>(problem, round);
       check_launch(call);
       merge<<<tiles, P::kMerge.threads, kMergeShared, stream>>>(problem, round);
@@ -220,7 +220,7 @@ struct SegmentKernels {
   }
 };
 
-// Keys and payload in the types that their kernels are compiled for.
+// Runs the plan's variant for the types of the keys and of the payload.
 template <typename Order, typename Payload>
 void run_plan(const Call& call, const SortPlan& plan, const SortScratch& scratch, Order order, cudaStream_t stream) {
   constexpr int kWidth = sizeof(typename Order::Word);

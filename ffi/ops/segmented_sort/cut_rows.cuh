@@ -1,8 +1,8 @@
 // The merges that a nearly sorted row still needs once its cells are sorted: the overlaps of neighbouring cells. A
-// phase groups 16 cells, and sorts each group, which is a cell of the next phase. If no item of the group's earlier
-// cells is above any of its later ones, a cell is cut: its items between the largest earlier and the smallest later one
-// are in place. The items between two cuts are a segment to merge, in one or two rounds of four runs, or by one warp at
-// once if it is short.
+// phase sorts groups of 16 cells; each group is a cell of the next phase. A cell is cut if no item of the group's
+// earlier cells is greater than any item of its later cells. Then the cell's items between the largest earlier and the
+// smallest later item are in place. The items between two cuts are a segment to merge, in one or two rounds of four
+// runs, or by one warp at once if it is short.
 #pragma once
 
 #include "algorithm/partition_points.h"
@@ -11,20 +11,20 @@
 
 namespace mgpu::cuda::sorting {
 
-// A phase: before and after it, all items are in the output.
+// A phase. Before and after it, all items are in the output.
 struct Phase {
   // Data that the kernels of a phase exchange, zeroed before the first phase.
   struct Counts {
     int tiles[kPhaseRounds];
     int groups;
-    int short_groups;  // the last ones of the list, backwards
+    int short_groups;  // listed backwards from the end of `groups`
     int copies;        // whether a segment starts in the other buffer
   };
 
   int64_t cell_width;
   int64_t row_cells;
-  int cell_tiles_shift;  // a cell has so many tiles, as a power of two
-  bool last;             // in which codes become keys
+  int cell_tiles_shift;  // a cell has 1 << cell_tiles_shift tiles
+  bool last;             // the last phase, in which codes become keys
   CellCut* cuts;
   RunGroup* groups;
   GroupTile* group_tiles[kPhaseRounds];
@@ -84,14 +84,16 @@ __global__ void __launch_bounds__(128)
   const int64_t low = __shfl_sync(kAll, found, kGroupCells + own);
   const int64_t high = __shfl_sync(kAll, found, own);
 
-  // The segment that begins in the lane's cell: the cell in which it ends, its rounds, and where they start.
+  // The segment that begins in the lane's cell: the cell in which it ends, its rounds, and the buffer in which they
+  // start.
   const unsigned later = cuts & ~((2u << own) - 1);
   const unsigned earlier = cuts & ((1u << own) - 1);
   const int last = later ? __ffs(later) - 1 : own;
   const Range<int64_t> segment{high, from_lane(low, last)};
   const bool begins = !finds_end && is_cut && later && segment.size() > 0;
   const int rounds = last - own + 1 > kRuns ? 2 : 1;
-  // A segment that fits a warp or, without payload, a block is merged in place: all is read before any is written.
+  // A segment that fits a warp or, without payload, a block is merged in place, as all of it is read before any of it
+  // is written.
   const bool is_short = begins && rounds == 1 && segment.size() <= kShortItems;
   const bool in_place = is_short || (!P::kHasPayload && rounds == 1 && segment.size() <= P::kTile);
   const int start = in_place ? 0 : rounds & 1;
@@ -101,7 +103,7 @@ __global__ void __launch_bounds__(128)
   }
   if (__any_sync(kAll, begins && start != 0) && lane == 0) phase.counts->copies = 1;
 
-  // Its groups of runs: visit(round, runs).
+  // Calls visit(round, runs) for the groups of runs of a segment.
   const auto for_groups = [&](int own, int last, int rounds, Range<int64_t> segment, auto visit) {
     const int64_t begin_cell = first_cell + own;
     if (rounds == 2) {
@@ -140,7 +142,7 @@ __global__ void __launch_bounds__(128)
     const auto runs = merge_group<int64_t>(segment, first_cell + own, width, first_cell + own, 0);
     phase.groups[problem.most_groups() - 1 - short_place] = {runs, row.begin, 0, 0, phase.last};
   }
-  // The warp lists one segment after the other: one of the last phase may have all tiles of a row.
+  // The warp lists one segment after the other: in the last phase, a segment may have all tiles of a row.
   for (unsigned segments = __ballot_sync(kAll, begins && !is_short); segments; segments &= segments - 1) {
     const int at = __ffs(segments) - 1;
     const auto its = [&](auto value) { return __shfl_sync(kAll, value, at); };
@@ -165,7 +167,7 @@ __global__ void __launch_bounds__(128)
 
 constexpr int kStartThreads = 256;
 
-// Moves the parts of a tile that start in the other buffer there, and decodes those that are in place.
+// Moves the parts of a tile whose rounds start in the other buffer to that buffer. Decodes the items that are in place.
 template <typename P>
 __device__ void start_tile(const P& problem, const Phase& phase, int64_t tile, bool decodes) {
   const int64_t row_index = problem.segments.rows == 1 ? 0 : tile / problem.row_tiles;
@@ -205,8 +207,8 @@ __device__ void start_tile(const P& problem, const Phase& phase, int64_t tile, b
   }
 }
 
-// Moves the segments that start in the other buffer there. In the last phase, items in place are decoded to keys. It
-// uses few blocks, as usually there is nothing to do.
+// Moves the segments whose rounds start in the other buffer to that buffer. In the last phase, items in place are
+// decoded to keys. Few blocks run this kernel, as usually there is nothing to do.
 template <typename P>
 __global__ void __launch_bounds__(kStartThreads)
     start_segments(const __grid_constant__ P problem, const __grid_constant__ Phase phase) {

@@ -19,7 +19,7 @@ inline __device__ TileDescriptor described(Range<int64_t> segment, int64_t liste
   return {segment, listed, segment.begin / tile_width, rounds};
 }
 
-// From heads: one warp per tile, two searches.
+// Describes tiles from listed heads: one warp per tile makes two searches.
 static __global__ void describe_tiles(Segments segments, int64_t tiles, int tile_width, TileDescriptor* descriptors,
                                       int64_t least_long, int* rounds) {
   start_next_kernel();
@@ -33,8 +33,8 @@ static __global__ void describe_tiles(Segments segments, int64_t tiles, int tile
   if (threadIdx.x % kWarp == 0) descriptors[tile] = described(segment, listed, tile_width, least_long, rounds);
 }
 
-// From flags, first step: one warp per tile finds its first head past the start (in `end`) and its last head (in
-// `begin`), or -1; `listed` says whether the tile's start is a head.
+// Describes tiles from flags, first step. One warp per tile finds the first head after the tile's start (in `end`, or
+// kNowhere) and the last head (in `begin`, or -1); `listed` says whether the tile's start is a head.
 static __global__ void find_tile_heads(Segments segments, int64_t tiles, int tile_width, TileDescriptor* descriptors) {
   const int64_t tile = (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) / kWarp;
   if (tile > tiles) return;
@@ -59,14 +59,15 @@ static __global__ void find_tile_heads(Segments segments, int64_t tiles, int til
   if (lane == 0) descriptors[tile] = {{last, inner}, at_start, 0, 0};
 }
 
-// From flags, second step: one block carries the last head to the right and the next head to the left over all tiles.
+// Describes tiles from flags, second step. One block carries the last head to the right and the next head to the left
+// over all tiles.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads)
     connect_tiles(int64_t total, int64_t tiles, int tile_width, TileDescriptor* descriptors, int64_t least_long,
                   int* rounds) {
   start_next_kernel();
   __shared__ int64_t warps[kThreads / kWarp];
-  int64_t last = 0;  // the last head left of this batch of tiles
+  int64_t last = 0;  // the last head to the left of this batch of tiles
   for (int64_t base = 0; base < tiles; base += kThreads) {
     const int64_t tile = base + threadIdx.x;
     const bool inside = tile < tiles;
@@ -78,7 +79,7 @@ __global__ void __launch_bounds__(kThreads)
     last = maximum(last, heads.all);
     __syncthreads();
   }
-  int64_t next = total;  // the first head right of this batch of tiles
+  int64_t next = total;  // the first head to the right of this batch of tiles
   for (int64_t base = 0; base < tiles; base += kThreads) {
     const int64_t tile = tiles - 1 - base - threadIdx.x;
     const bool inside = tile >= 0;

@@ -1,6 +1,6 @@
-// The problem of the kernels of a radix sort: whole rows, or long segments of them, whose keys are sorted by one digit
-// of their rank per pass, the least significant first. A digit has 8 bits. (Adinets and Merrill, "Onesweep: A Faster
-// Least Significant Digit Radix Sort for GPUs", 2022.)
+// The problem of the kernels of a radix sort. It sorts whole rows, or long segments of rows, by one digit of the keys'
+// ranks per pass, the least significant first. A digit has 8 bits. (Adinets and Merrill, "Onesweep: A Faster Least
+// Significant Digit Radix Sort for GPUs", 2022.)
 #pragma once
 
 #include "ops/segmented_sort/problem.cuh"
@@ -11,14 +11,14 @@ namespace mgpu::cuda::sorting {
 template <typename Word, typename Payload>
 struct Columns {
   Word* keys;
-  Payload* payload;  // null, in the input: the position in the row
+  Payload* payload;  // in the input, null if the payload is the position in the row
 
   // The same memory with each payload beside its key.
   __device__ __forceinline__ uint64_t* entries() const { return reinterpret_cast<uint64_t*>(keys); }
 };
 
-// The passes that a segment takes, one bit each: those of digits in which its keys differ, or only the first, which
-// then copies it. They alternate between two buffers, and the last of them ends in the output.
+// The passes that a segment takes, as a bitmap. Its keys differ in the digits of these passes; if they differ in no
+// digit, the first pass copies them. The passes alternate between two buffers, and the last one ends in the output.
 struct DigitPasses {
   uint32_t taken;
 
@@ -31,13 +31,13 @@ struct ListedSegments {
   const DigitSegment* segments;  // [totals->segments]
   DigitTile* tiles;              // [totals->tiles]
   const DigitTotals* totals;
-  uint32_t* taken;  // passes that any of them takes
+  uint32_t* taken;  // the passes that any segment takes
 };
-// Without them: with 32 more bytes of parameters, and the same instructions, passes over 2^22 uint32 keys took 26.4 us
-// instead of 23.5 (H200). docs/notes/segmented_sort.md has what else was tried.
+// Whole rows do without these members: with 32 more bytes of parameters, and the same instructions, passes over 2^22
+// uint32 keys took 26.4 us instead of 23.5 (H200). docs/notes/segmented_sort.md has what else was tried.
 struct WholeRows {};
 
-// The shape of the tiles for few items, or for more.
+// The shape of the tiles; kFew says that there are few items.
 template <typename Word, typename Payload, bool kFew>
 constexpr DigitShape kDigitShape =
     digit_shape(sizeof(Word), std::is_same_v<Payload, NoPayload> ? 0 : sizeof(Payload), kFew);
@@ -54,35 +54,37 @@ struct DigitProblem : std::conditional_t<kListed_, ListedSegments, WholeRows> {
   static constexpr bool kHasPayload = !std::is_same_v<Payload, NoPayload>;
   static constexpr DigitShape kShape = kDigitShape<Word, Payload, kFew>;
   static constexpr int kTile = kShape.tile();
-  // Copies of the counters: a lane adds to one of them, so that lanes rarely conflict on a bank, for any keys.
+  // The copies of each counter. Neighbouring lanes add to different copies, so that they rarely conflict on a bank, for
+  // any keys.
   static constexpr int kCounterCopies = 8;
-  // Two words of 4 bytes travel as one of 8: half the loads and stores, and longer runs in memory. This happens only in
-  // the scratch memory, as keys and payload of the output are two arrays.
+  // Whether a key and its payload, of 4 bytes each, are one word of 8 bytes in the scratch memory. This takes half the
+  // loads and stores, and makes longer runs in memory. The output has two arrays.
   static constexpr bool kJoined = kHasPayload && sizeof(Word) == 4 && sizeof(Payload) == 4;
   static constexpr int kOutput = 0, kScratch = 1;  // of the buffers
-  // The 256 words of a look-back per tile of 2-byte keys are 5% of the keys' memory. So a row's last tile has none,
-  // digits are counted in the scratch memory for keys, and the starts are stored at the beginning of the row's result.
-  // They stay there until the row's first tile has read them: all others wait for its words before they store a key.
+  // Whether to save memory: for 2-byte keys, the 256 look-back words of each tile take 5% of the keys' memory. So a
+  // row's last tile has no words, digits are counted in the scratch memory for keys, and the starts are stored at the
+  // beginning of the row's result. The starts stay there until the row's first tile has read them, as all other tiles
+  // wait for its words before they store a key.
   static constexpr bool kSavesMemory = sizeof(Word) == 2 && !kHasPayload && !kListed;
 
   Order order;
   int64_t length;  // of a row
   int64_t rows;
   LiveCounts counts;
-  int places;         // of digits that are looked at
-  int first_place;    // of these, of a partition
+  int places;         // digits that are sorted, the lowest of a key
+  int first_place;    // the lowest digit of a partition
   int64_t row_tiles;  // of a whole row
   Columns<Word, Payload> input;
   Columns<Word, Payload> buffers[2];  // the output, and the scratch memory
-  Offset* starts;                     // [segments, places, kDigits]: how many have the digit; then, a lesser one
+  Offset* starts;                     // [segments, places, kDigits]: a digit's count, then that of lower digits
   Offset* sums;                       // [tiles, kDigits], of the look-back
   uint64_t* tickets;                  // [places]
   unsigned* counted;  // blocks that finished a row; positions in a listed segment's tiles that are counted
   uint32_t* passes;   // [rows], of whole rows
-  Disorder disorder;  // if it was measured and is not large, nothing is done
+  Disorder disorder;  // if it was measured and is not large, the kernels do nothing
 
-  // The place of a pass's digit. Only keys of 4 bytes are partitioned: the kernels for others have no registers to
-  // spare.
+  // The place of a pass's digit. Only keys of 4 bytes are partitioned, as the kernels for other widths have no
+  // registers to spare.
   __device__ __forceinline__ int place(int pass) const {
     if constexpr (sizeof(Word) == 4) {
       return first_place + pass;
@@ -96,9 +98,9 @@ struct DigitProblem : std::conditional_t<kListed_, ListedSegments, WholeRows> {
 
   __device__ DigitPasses row_passes(int64_t row) const { return {passes[row]}; }
 
-  // A row's tiles that have words.
+  // The tiles of a row that have look-back words.
   __device__ __forceinline__ int64_t row_word_tiles() const { return row_tiles - kSavesMemory; }
-  // If memory is saved: a row's starts, [places, kDigits].
+  // A row's starts, [places, kDigits], if memory is saved.
   __device__ __forceinline__ Offset* row_starts(int64_t row) const {
     const auto result = reinterpret_cast<uintptr_t>(buffers[kOutput].keys + row * length);
     return reinterpret_cast<Offset*>((result + sizeof(Offset) - 1) / sizeof(Offset) * sizeof(Offset));

@@ -1,4 +1,4 @@
-// The radix sort, whose kernels are in a separate file.
+// Launches of the radix sorts, whose kernels are compiled separately.
 #pragma once
 
 #include <cuda_runtime.h>

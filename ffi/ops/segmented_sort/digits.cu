@@ -1,5 +1,5 @@
-// Whole rows of many items, and long segments, sorted by digits, the least significant first: one pass over the keys
-// counts the digits at all places, then each place takes a pass that reads and writes everything once.
+// The radix sort of whole rows of many items, and of long segments. A first pass over the keys counts the digits at all
+// places; then each place takes a pass that reads and writes everything once.
 #include "ops/segmented_sort/digit_sort.h"
 #include "ops/segmented_sort/fill_digits.cuh"
 #include "ops/segmented_sort/launch_digits.h"
@@ -97,7 +97,7 @@ void run(const Call& call, const SortPlan& plan, const typename P::Order& order,
 template <typename Order, typename Payload>
 using ListedProblem = DigitProblem<Order, Payload, uint32_t, true>;
 
-// Whether few items have other tiles than many. If not, they share one problem.
+// Whether tiles for few items have another shape than tiles for many. If not, both share one problem.
 template <typename Order, typename Payload>
 constexpr bool kFewHaveOtherTiles =
     kDigitShape<typename Order::Word, Payload, true>.tile() != kDigitShape<typename Order::Word, Payload, false>.tile();

@@ -1,5 +1,5 @@
-// Keys of one digit without payload or equal keys of other bits: the number of keys with each digit determines the
-// result, so nothing is ranked or moved.
+// Sorts keys of one digit, without payload, of which equal ones have the same bits. The number of keys with each digit
+// determines the result, so nothing is ranked or moved.
 #pragma once
 
 #include "algorithm/partition_point.h"
@@ -14,7 +14,7 @@ constexpr int kFilledBytes = 16;  // stored by a thread at once
 template <typename P>
 constexpr bool kFillsDigits = sizeof(typename P::Word) == 1 && P::Order::kTotal && !P::kHasPayload && !P::kListed;
 
-// Writes the keys of rows whose starts are found, of which `parts` blocks have `part_items` items each.
+// Writes the keys of rows, after their starts have been found. `parts` blocks share a row, `part_items` items each.
 template <typename P>
 __global__ void __launch_bounds__(kFillThreads)
     fill_digits(const __grid_constant__ P problem, int64_t parts, int64_t part_items) {
@@ -33,13 +33,13 @@ __global__ void __launch_bounds__(kFillThreads)
   Word* const keys = problem.buffers[P::kOutput].keys + row * problem.length;
   const int64_t part = (blockIdx.x - row * parts) * part_items;
   const int64_t end = minimum(part + part_items, live);
-  // The digit at a position: the last that starts at it or before.
+  // The digit at a position is the last digit that starts at or before it.
   const auto start = [&](int digit) { return static_cast<int64_t>(starts[digit]); };
   const auto digit_of = [&](int64_t position) {
     return partition_point(0, kDigits, [&](int digit) { return start(digit) <= position; }) - 1;
   };
   const auto key_of = [&](int digit) { return problem.order.decode(static_cast<Word>(digit)); };
-  // Vectors are aligned in device memory: the first may begin before the part, the last may end after it.
+  // Vectors are aligned in device memory: the first one may begin before the part, and the last one may end after it.
   const int64_t skew = static_cast<int64_t>(reinterpret_cast<uintptr_t>(keys + part) % kVector);
   for (int64_t at = part - skew + threadIdx.x * kVector; at < end; at += kFillThreads * kVector) {
     const int64_t first = maximum(at, part), last = minimum(at + kVector, end);

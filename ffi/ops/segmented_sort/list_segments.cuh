@@ -7,8 +7,8 @@
 
 namespace mgpu::cuda::sorting {
 
-// Lists all nonempty segments, if there are few heads: one block. A head before an earlier one is replaced by that one,
-// so that segments never overlap.
+// Lists all nonempty segments. There are few heads, so one block does it. A head that is less than an earlier one is
+// replaced by the earlier one, so that segments never overlap.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads)
     list_segments(Segments segments, int tile_items, DigitSegment* listed, DigitTotals* totals) {
@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ int64_t warp_heads[kWarps];
   __shared__ DigitTotals warp_totals[kWarps];
   const int64_t count = segments.flat_heads_count();
-  int64_t last = 0;  // the greatest head of the batches before
+  int64_t last = 0;  // the greatest head of the previous batches
   DigitTotals all{0, 0};
   for (int64_t base = 0; base < count; base += kThreads) {
     const int64_t i = base + threadIdx.x;
@@ -45,8 +45,8 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) *totals = all;
 }
 
-// Lists only the long ones, in any order, after tiles of `tile_width` items have been described: one warp per tile.
-// Clears the counters of those that it lists.
+// Lists only the long segments, in any order, after tiles of `tile_width` items have been described: one warp per tile.
+// Clears the counters of the segments that it lists.
 template <typename P>
 __global__ void list_long_segments(const __grid_constant__ P problem, Segments segments,
                                    const TileDescriptor* descriptors, int64_t tiles, int tile_width,
@@ -59,7 +59,7 @@ __global__ void list_long_segments(const __grid_constant__ P problem, Segments s
   if (of.rounds != TileDescriptor::kByDigits || of.is_left_out || of.first_start(tile_width) != tile) return;
   const int64_t begin = of.segment.begin, size = of.segment.size();
   const int lane = threadIdx.x % kWarp;
-  // One addition for both, so that the list is in the order of its tiles.
+  // One addition counts the segment and its tiles, so that the list is in the order of the tiles.
   using Sum = unsigned long long;
   static_assert(sizeof(DigitTotals) == sizeof(Sum));
   Sum before = 0;

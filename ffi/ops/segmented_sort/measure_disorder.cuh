@@ -1,4 +1,4 @@
-// Estimates from samples how far nearly sorted rows are from their order: whether to merge overlaps or to radix-sort.
+// Estimates from samples how far nearly sorted rows are from being sorted, to choose between merging and a radix sort.
 #pragma once
 
 #include "ops/segmented_sort/problem.cuh"
@@ -6,16 +6,16 @@
 namespace mgpu::cuda::sorting {
 
 constexpr int kDisorderThreads = 256;
-constexpr int kSampleItems = 1024;  // of which one is sampled
+constexpr int kSampleItems = 1024;  // items per sample
 
-// Compares one of every kSampleItems items with the one `distance` items after it, and counts pairs out of order. Items
-// further than this from their place keep cells from being cut, even if they are few.
+// Compares one of every kSampleItems items with the item `distance` after it, and counts the pairs that are out of
+// order. Items further than `distance` from their place keep cells from being cut, even if there are few of them.
 template <typename Order>
 __global__ void __launch_bounds__(kDisorderThreads)
     measure_disorder(const __grid_constant__ Order order, const __grid_constant__ Segments segments,
                      const typename Order::Word* keys, int64_t distance, int* inversions) {
   const int64_t sample = blockIdx.x * int64_t{kDisorderThreads} + threadIdx.x;
-  // The sampled position varies, as items far from their place may be periodic too.
+  // The sampled position within each group of items varies, as items far from their place may be periodic.
   const int64_t position = sample * kSampleItems + static_cast<int64_t>(sample * 0x9E3779B97F4A7C15ull >> 54);
   bool inverted = false;
   if (position < segments.total()) {

@@ -1,4 +1,5 @@
-// A round of a sort of whole rows: merges four runs at a time, or two, one tile of outputs per block.
+// A merge round of a sort of whole rows. It merges groups of four runs, or of two, and each block computes one tile of
+// the output.
 #pragma once
 
 #include "cuda/block/copy_run.cuh"
@@ -10,7 +11,7 @@
 
 namespace mgpu::cuda::sorting {
 
-// Merges a short group in place, by one warp with room for its codes.
+// Merges a short group in place. One warp calls it; `codes` has room for the group's codes.
 template <typename P>
 __device__ void merge_short_group(const P& problem, const RunGroup& of, typename P::Word* codes) {
   constexpr int kEach = kShortItems / kWarp;
@@ -42,7 +43,7 @@ __device__ void merge_short_group(const P& problem, const RunGroup& of, typename
   }
 }
 
-// Merges the short groups of a phase, by all warps of the kernel that splits its first round.
+// Merges the short groups of a phase. All warps of the kernel that splits the phase's first round call it.
 template <typename P>
 __device__ void merge_short_groups(const P& problem) {
   constexpr int kWarps = kPlanThreads / kWarp;
@@ -76,31 +77,32 @@ __global__ void __launch_bounds__(kPlanThreads, 4) split_rows(const __grid_const
   }
 }
 
-// The items that a tile takes from each of its four runs: [from, from + count) of the array, which are copied to shared
-// memory, to `at`.
+// The items that a tile takes from each of its four runs: items [from, from + count) of the array are copied to `at` in
+// shared memory.
 struct TileRuns {
   int at[kRuns];
   int count[kRuns];
   int64_t from[kRuns];
 };
 
-// Each run is followed by as many largest codes as a thread takes: merges compare with them instead of checking where a
-// run ends.
+// Each run is followed by `kItems` copies of the largest code as sentinels, so that merges need not check where a run
+// ends.
 template <typename P>
 struct MergeRowsShared {
   static_assert(P::kCell % P::kTile == 0);
   static constexpr int kItems = P::kMerge.items;
   static constexpr int kChunk = kChunkBytes / sizeof(typename P::Word);
   static constexpr int kRoom = P::kTile + kRuns * (kItems + 2 * kChunk) + kItems;
-  // If each of two merges takes whole threads, each may leave its last thread with a single item.
+  // Each of the two merges of the first level takes a whole number of threads, and may leave its last thread a single
+  // item.
   static constexpr int kMiddle = ((P::kTile + 2 * (kItems - 1)) / kItems + 2) * kItems;
   alignas(kChunkBytes) typename P::Word codes[kRoom];
   typename P::Word middle[P::kPairs ? 1 : kMiddle];
-  // Where in `codes` an item was copied to: the low half of its shared address.
+  // The place in `codes` that a merged item came from: the low half of its shared address.
   uint16_t from[P::kHasPayload ? ceil_div(P::kTile, kItems) * kItems : 1];
   uint16_t middle_from[P::kHasPayload && !P::kPairs ? kMiddle : 1];
-  // Payload of the codes' width is copied too: to its own place or, if a second level of merging hides the copy, to the
-  // place of the codes once they are merged.
+  // Payload as wide as the codes is copied to shared memory too: to `payload` or, if a second level of merging hides
+  // the copy, over the codes once they are merged.
   static constexpr bool kStaged = P::kHasPayload && sizeof(typename P::Payload) == sizeof(typename P::Word);
   alignas(kChunkBytes) typename P::Payload payload[kStaged && P::kPairs ? kRoom : 1];
   static_assert(sizeof(codes) <= 1 << 16);
@@ -149,7 +151,7 @@ __device__ void copy_runs(const T* array, Range<int64_t> group, const TileRuns& 
 }
 
 // Merges a thread's items, and calls put(i, code, address) for each. With payload, `address` is the shared address that
-// the item came from. `plain` says that codes compare as words and, with payload, that none is the largest.
+// the item came from. `plain` says that codes compare as words and, with payload, that no code is the largest word.
 template <typename P, typename Put>
 __device__ void take_codes(const typename P::Order& order, bool plain, const typename P::Word* codes,
                            const MergeCursor& runs, int diagonal, Put put) {
@@ -169,8 +171,8 @@ __device__ void take_codes(const typename P::Order& order, bool plain, const typ
   }
 }
 
-// Splits a pair of runs at both edges of a tile, by one warp each. A step of 32 probes takes one memory latency, and
-// four steps suffice. To split four runs would take more steps, with more work in each.
+// Splits a pair of runs at both edges of a tile, one warp per edge. A step of 32 probes takes one memory latency, and
+// four steps suffice. Splitting four runs would take more steps, with more work in each.
 template <typename P>
 __device__ void split_pair(const P& problem, const typename P::Word* codes, const RowMerge& merge,
                            int64_t (&splits)[2][kRuns]) {
@@ -197,15 +199,15 @@ struct PlacedRuns {
   int count[kRuns];
 };
 
-// A merged tile: its codes in order and, with payload, where each came from.
+// A merged tile: its codes in order and, with payload, the place that each came from.
 template <typename P>
 struct MergedTile {
   const typename P::Word* codes;
   const uint16_t* from;
 };
 
-// Copies a tile's runs to shared memory, each followed by largest codes. Returns whether codes compare as words and,
-// with payload, none is the largest.
+// Copies a tile's runs to shared memory, and puts sentinels after each. Returns whether codes compare as words and,
+// with payload, no code is the largest word.
 template <typename P>
 __device__ __forceinline__ bool bring_runs(const P& problem, const RowMerge& merge, Range<int64_t> written,
                                            MergeRowsShared<P>& shared, PlacedRuns& runs) {
@@ -278,8 +280,8 @@ __device__ __forceinline__ MergedTile<P> merge_two(const P& problem, bool plain,
   return {shared.codes, shared.from};
 }
 
-// Merges four runs, two by two and then the results. bring_payload() is called when the copied codes are no longer
-// needed.
+// Merges four runs in two levels: two pairs, then the two results. Calls bring_payload() when the copied codes are no
+// longer needed.
 template <typename P, typename BringPayload>
 __device__ __forceinline__ MergedTile<P> merge_four(const P& problem, bool plain, int size, const PlacedRuns& placed,
                                                     MergeRowsShared<P>& shared, BringPayload bring_payload) {
@@ -344,7 +346,7 @@ __device__ __forceinline__ MergedTile<P> merge_four(const P& problem, bool plain
   return merged;
 }
 
-// Stores a tile's codes, or the keys that they stand for.
+// Stores a tile's codes or, in the last round, their keys.
 template <typename P>
 __device__ __forceinline__ void store_codes(const P& problem, const RowMerge& merge, const MergedTile<P>& merged) {
   constexpr int kThreads = P::kMerge.threads;
@@ -409,7 +411,7 @@ __device__ __forceinline__ void store_payload(const P& problem, const RowMerge& 
   }
 }
 
-// Merges a tile of outputs. False if there is nothing to merge.
+// Merges a tile of the output. Returns false if there is nothing to merge.
 template <typename P>
 __device__ __forceinline__ bool merge_tile(const P& problem, int64_t tile, int round, MergeRowsShared<P>& shared) {
   const RowMerge merge = problem.merge(tile, round);
@@ -435,7 +437,8 @@ __device__ __forceinline__ bool merge_tile(const P& problem, int64_t tile, int r
   return true;
 }
 
-// One block per tile. For nearly sorted rows, whose number of tiles earlier kernels found, a few blocks take all.
+// One block per tile. For nearly sorted rows, earlier kernels have found the number of tiles, and a few blocks take all
+// of them in turn.
 template <typename P>
 __global__ void __launch_bounds__(P::kMerge.threads, 3) merge_rows(const __grid_constant__ P problem, int round) {
   extern __shared__ __align__(16) unsigned char storage[];

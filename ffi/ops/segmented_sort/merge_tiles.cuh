@@ -1,4 +1,4 @@
-// A round's merges, tile by tile, as planned.
+// The merges of a round, tile by tile, as plan_tiles planned them.
 #pragma once
 
 #include "cuda/block/copy_run.cuh"
@@ -7,7 +7,7 @@
 
 namespace mgpu::cuda::sorting {
 
-constexpr int kPlanSlots = 4;  // three are in use: the tile's, the next one's, and the one's after it
+constexpr int kPlanSlots = 4;  // three are in use: those of the tile, of the next one, and of the one after it
 
 template <typename Order, typename Payload>
 struct MergeShared {
@@ -19,8 +19,8 @@ struct MergeShared {
   MergePlan plans[kPlanSlots];
 };
 
-// Calls visit(i) for each of a thread's strided positions i * threads + thread in [begin, end). Most tiles are whole,
-// and need no comparison.
+// Calls visit(i) for each of a thread's strided positions i * threads + thread that is in [begin, end). Most tiles are
+// whole, and need no comparison.
 template <TileShape kShape, typename Visit>
 __device__ void for_strided(int begin, int end, Visit visit) {
   if (begin == 0 && end == kShape.threads * kShape.items) {
@@ -35,8 +35,8 @@ __device__ void for_strided(int begin, int end, Visit visit) {
   }
 }
 
-// The position in device memory of an item of a piece, from its place in shared memory, or of a chunk of `granule`
-// items. It is in registers, as shared memory would be read again after every copy.
+// Maps the place in shared memory of a piece's item, or of a chunk of `granule` items, to the position in device
+// memory. The map is in registers: shared memory would be read again after every copy.
 struct PieceSource {
   int at[kRuns];
   int64_t from[kRuns];
@@ -115,8 +115,8 @@ __device__ void store_tile(const Problem<Order, Payload>& problem, const MergePl
   }
 }
 
-// The merges of two runs in shared memory that make a tile: of runs 0 and 1 and of runs 2 and 3 of each piece, and, on
-// the second level, of the two results.
+// The merges that make a tile in shared memory, of two runs each. On the first level, each piece merges runs 0 and 1,
+// and runs 2 and 3; on the second level, it merges the two results.
 struct TileMerges {
   const MergePiece (&pieces)[2];
   bool second_level;
@@ -133,7 +133,7 @@ struct TileMerges {
   }
   __device__ static int middle(const MergePiece& piece) { return piece.begin + piece.count[0] + piece.count[1]; }
 
-  // The merge of output i. On the second level, 1 and 2 both belong to the right piece.
+  // The merge that computes output i. On the second level, merges 1 and 2 are both that of the right piece.
   __device__ int at(int i) const { return (begins[1] <= i) + (begins[2] <= i) + (begins[3] <= i); }
   __device__ int begin(int merge) const {
     return merge == 0 ? begins[0] : merge == 1 ? begins[1] : merge == 2 ? begins[2] : begins[3];
@@ -151,7 +151,7 @@ struct TileMerges {
   }
 };
 
-// Takes a thread's outputs, from `begin` on. Those outside the pieces are undefined.
+// Takes a thread's outputs, from `begin` on. Outputs outside the pieces are undefined.
 template <int kTile, int kItems, typename Word, typename Less>
 __device__ void take_outputs(const TileMerges& merges, const Word* codes, int begin, Less less, Word (&taken)[kItems],
                              uint32_t (&from)[kItems]) {
@@ -160,7 +160,7 @@ __device__ void take_outputs(const TileMerges& merges, const Word* codes, int be
   const int most = runs.a_end - runs.a + runs.b_end - runs.b;
   const MergeCursor start = shared_cursor<kTile>(codes, runs, minimum(begin - merges.begin(merge), most), less);
   take_merged(codes, start, less, taken, from);
-  // If other merges begin among the thread's outputs, it takes the rest of them again.
+  // If another merge begins among the thread's outputs, the thread takes its outputs again from there on.
   for (int other = merges.end(merge); other < begin + kItems; other = merges.end(merge)) {
     merge = merges.at(other);
     MergeHeads<Word> heads(codes, merges.runs(merge));
@@ -176,7 +176,7 @@ __device__ inline bool is_one_merge(const MergePiece& piece) {
   return piece.count[0] + piece.count[1] == 0 || piece.count[2] + piece.count[3] == 0;
 }
 
-// Merges a tile in shared memory. Returns each item's previous place there, in `shared_from`.
+// Merges a tile in shared memory. With payload, stores in `shared_from` the place there that each item came from.
 template <typename Order, typename Payload>
 __device__ void merge_tile(const Problem<Order, Payload>& problem, const MergePiece (&pieces)[2],
                            typename Order::Word* codes, uint16_t* shared_from) {
@@ -220,8 +220,8 @@ __device__ inline void load_plan(const MergePlan* plan, MergePlan* shared) {
   copy_async(reinterpret_cast<uint64_t*>(shared) + threadIdx.x, reinterpret_cast<const uint64_t*>(plan) + threadIdx.x);
 }
 
-// One round: as many blocks as the device holds take the planned tiles in turn. While a tile is merged, the next one
-// and the plan of the one after it are being copied to shared memory.
+// A round: as many blocks as the device holds take the planned tiles in turn. While a tile is merged, the next one and
+// the plan of the one after it are being copied to shared memory.
 template <typename Order, typename Payload>
 __global__ void __launch_bounds__(Problem<Order, Payload>::kShape.threads, Problem<Order, Payload>::kBlocksPerProcessor)
     merge_tiles(const __grid_constant__ Problem<Order, Payload> problem, int round) {

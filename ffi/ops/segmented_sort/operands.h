@@ -9,9 +9,9 @@ namespace mgpu {
 
 struct Call;
 
-// kMerging: whole rows by merging, segments by the fastest method. kNearlySorted: by merging, using items that are in
-// place. kPartitioning: partitions by the highest `bits` bits, or more; items that share these may come in any order,
-// but equal ones keep theirs.
+// kMerging sorts whole rows by merging, and segments by the fastest method. kNearlySorted merges, and makes use of
+// items that are in place. kPartitioning partitions by the highest `bits` bits, or more: items that share these bits
+// may come in any order, but equal items keep their order.
 enum class SortMethod : int64_t { kMerging, kFastest, kNearlySorted, kPartitioning };
 
 // Operands: keys [.., n], heads [.., m], flags [.., n] bool or [.., ceil(n / 32)] uint32, count [.., 1], payload
@@ -20,8 +20,8 @@ enum class SortMethod : int64_t { kMerging, kFastest, kNearlySorted, kPartitioni
 struct SegmentedSortOperands {
   DType key_type;
   bool descending;
-  SortMethod method;  // without heads and flags, unless by merging
-  int bits;           // of the keys that may differ, the lowest; of a partition, the highest
+  SortMethod method;  // kMerging if there are heads or flags
+  int bits;           // the lowest bits, in which keys may differ; for a partition, the highest bits
   PayloadMode payload_mode;
   int payload_width = 0;  // bytes; 0 without payload
   Segments segments;

@@ -25,12 +25,12 @@ int64_t total(const Problem& of) { return of.segments.total(); }
 int64_t mean_segment(const Problem& of) { return length(of) / (of.segments.heads_count + 1); }
 bool is_nearly_sorted(const Problem& of) { return of.method == SortMethod::kNearlySorted; }
 bool has_short_offsets(const Problem& of) { return length(of) < int64_t{1} << 30; }
-// Their cells are slower, and large ones are no better than segments.
+// Cells of wide items are slower, and large cells of them are no faster than the kernels for segments.
 bool is_wide(const Problem& of) { return width(of) == 8 && has_payload(of); }
 
-// ---- Segments. Merged segments have smaller tiles than whole rows have cells, and take more rounds. By digits, each
-// segment has half a tile more than it fills, and 1 KB of counts per place: 7% of the memory of 4-byte keys with 2^15
-// items per segment.
+// ---- Segments. Merging segments takes more rounds than merging whole rows, as tiles are smaller than cells. Sorting
+// by digits costs each segment half a tile on average, which it does not fill, and 1 KB of counts per place: 7% of the
+// memory of 4-byte keys with 2^15 items per segment.
 constexpr int64_t long_segment(int places) { return int64_t{1} << (places <= 2 ? 14 : places <= 4 ? 15 : 19); }
 
 bool are_long(const Problem& of) {
@@ -38,8 +38,9 @@ bool are_long(const Problem& of) {
          mean_segment(of) >= long_segment(places(of));
 }
 
-// If no segment is long, passes that do nothing replace rounds that do nothing. They take 14 us more for 2^26 items,
-// which is less than 2% if segments are not too short. Keys of 64 bits would take twice as many.
+// If no segment turns out to be long, the launched passes do nothing. For 2^26 items, they take 14 us more than the
+// merging rounds that they replace: less than 2% if segments are not too short. Keys of 64 bits would take twice as
+// many passes.
 bool may_be_long(const Problem& of) {
   return !of.whole_rows && has_short_offsets(of) && total(of) >= int64_t{1} << 22 && width(of) <= 4 &&
          length(of) >= long_segment(places(of)) && mean_segment(of) >= 512;
@@ -55,13 +56,13 @@ bool may_have_blocks(const Problem& of) {
          of.method != SortMethod::kPartitioning;
 }
 
-// A digit costs a row as much as 500 items. Merging distributes few long rows over more blocks. A block takes longer
-// for codes of floats; those of more than 16 bits have no kernel.
+// A pass costs a row a fixed time, that of about 500 items. Merging distributes few long rows over more blocks. A block
+// takes longer for codes of floats; floats of more than 16 bits have no such kernel.
 bool are_row_digits(const Problem& of) {
   if (!may_have_blocks(of) || places(of) > 2 || (is_float(of) && width(of) > 2)) return false;
   const bool is_long = length(of) > kLongestByDigits / 2;
   if (places(of) == 1) return length(of) > 512 && total(of) > int64_t{1} << (is_long ? 15 : 12);
-  // Merging takes longer for 16-bit floats, whose zeros are equal, but not for integers with payload.
+  // Merging is slower for 16-bit floats, as zeros of either sign are equal, and for 16-bit integers without payload.
   if (length(of) <= 1024) {
     const bool merges_slowly = width(of) == 2 && (is_float(of) || !has_payload(of));
     return length(of) > 512 && total(of) >= int64_t{1} << 18 && merges_slowly;
@@ -75,8 +76,9 @@ int64_t row_digits_bytes(const Problem& of) {
   return row_digit_bytes(length(of), has_place ? 4 : width(of), false) + kRowDigitStaticBytes;
 }
 
-// Merging distributes few rows over more blocks, and is faster for nearly sorted rows. Eight digits of a short row take
-// its block as long as merging takes for many rows, or for a few with many blocks.
+// Merging distributes few rows over more blocks, and is faster for nearly sorted rows. For short rows of 8-byte keys,
+// eight passes gain nothing over merging: neither for many rows, nor for few, which merging distributes over many
+// blocks.
 constexpr int64_t kFewItems = int64_t{1} << 18;
 bool are_row_ranks(const Problem& of) {
   if (!may_have_blocks(of) || places(of) <= 2 || !has_payload(of) || width(of) < 4) return false;
@@ -87,8 +89,9 @@ int64_t row_ranks_bytes(const Problem& of) {
   return row_digit_bytes(length(of), 2 + width(of), true) + kRowDigitStaticBytes;
 }
 
-// ---- Whole rows of few comparisons, which are all made at once. Each row has a block, which takes 0.6 ns. More rows
-// share the tiles of the kernels for segments: 2^20 rows of 4 keys of 4 bytes take 36 us instead of 650.
+// ---- Whole rows of few comparisons, which are all made at once. Each row takes at least one block, at 0.6 ns a block.
+// So for many rows, the kernels for segments are faster, as their tiles hold several: 2^20 rows of 4 keys of 4 bytes
+// take 36 us instead of 650.
 int64_t comparisons(const Problem& of) { return total(of) * length(of); }
 bool has_few_comparisons(const Problem& of) {
   return length(of) <= kOneCellShape.cell() && rows(of) <= int64_t{1} << 15 && comparisons(of) <= int64_t{1} << 24;
@@ -129,7 +132,7 @@ bool fills(const Problem& of, const RowShape& shape) {
 RowShape pairs(const Problem& of) { return pairs_shape(width(of), has_payload(of)); }
 RowShape long_rows(const Problem& of) { return row_shape(width(of), has_payload(of)); }
 
-// Wide cells take longer, but half as long as two sequential ones if there are no more than the device has room for.
+// Small cells of wide items are slower, but still gain if the device holds all of them at once.
 bool has_few_items(const Problem& of) {
   constexpr int64_t kFewWideItems = int64_t{1} << 20;
   const int64_t cell = kFewItemsShape.cell();
@@ -144,7 +147,7 @@ bool are_pairs(const Problem& of) {
          fills(of, pairs(of));
 }
 int64_t pairs_bytes(const Problem& of) { return row_shared_bytes(width(of), has_payload(of), true); }
-// The kernels for segments are as fast for narrow keys with payload, and for keys with wide payload.
+// For narrow keys with payload, and for keys with wide payload, the kernels for segments are as fast.
 bool are_long_rows(const Problem& of) {
   const bool is_slow = has_payload(of) && (width(of) != 4 || of.payload_width != 4);
   return !is_nearly_sorted(of) && !is_slow && fills(of, long_rows(of));
@@ -274,7 +277,7 @@ void SortPlan::take_keys_behind_counts(Workspace& workspace, SortScratch& scratc
   const int64_t offset_bytes = has_long_offsets() ? sizeof(uint64_t) : sizeof(uint32_t);
   const int64_t begin = workspace.used();
   counts.most_tiles = rows * ceil_div<int64_t>(length(operands_), digit_tile());
-  // In one piece, as each has at least 256 bytes, 0.05% of the fewest keys.
+  // These three arrays are one piece, as each piece takes at least 256 bytes: 0.05% of the memory of the fewest keys.
   auto* const words = reinterpret_cast<uint32_t*>(workspace.take<uint64_t>(places + rows));
   if (words) {
     counts.tickets = reinterpret_cast<uint64_t*>(words);
@@ -294,7 +297,7 @@ void SortPlan::take_digits(Workspace& workspace, SortScratch& scratch) const {
   }
   scratch.keys = workspace.take<char>(key_bytes);
   scratch.payload = workspace.take<char>(total(operands_) * operands_.payload_width);
-  // One pass goes from the input to the output: its counts use the memory of the second buffer.
+  // A single pass goes from the input to the output, so the second buffer is free for the counts.
   Workspace counts;
   take_digit_counts(counts);
   if (digit_places() == 1 && counts.used() <= key_bytes) {

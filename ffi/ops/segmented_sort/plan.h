@@ -12,18 +12,18 @@ namespace mgpu {
 class Workspace;
 struct Traits;
 
-// ---- Segments: tiles that are sorted, then merged.
-// Keys of 16 bytes are those of a caller's order. A merging block of them fills the 64 KB of the smallest devices.
+// ---- Segments: tiles that are sorted, then merged. Only sorts by a caller's function have keys of 16 bytes. A block
+// that merges them fills the 64 KB of shared memory that the smallest devices grant.
 constexpr TileShape tile_shape(int key_width) { return {256, key_width == 16 ? 7 : key_width == 8 ? 11 : 17}; }
 constexpr int tile_items(int key_width) { return tile_shape(key_width).tile(); }
 
 // ---- Whole rows, without heads, have kernels of their own: blocks of `sort` sort cells, blocks of `merge` merge tiles
-// of at most half a cell. One thread of a merging block is spare, as each of its two merges of the first level takes
-// whole threads.
+// of at most half a cell. A merging block has one thread more than its tile needs: each of the two merges of its first
+// level takes a whole number of threads.
 struct RowShape {
   TileShape sort;
   TileShape merge;
-  int runs = 4;  // that a round merges
+  int runs = 4;  // merged by a block in a round
   constexpr int cell() const { return sort.threads * sort.items; }
   constexpr int tile() const { return cell() / ceil_div(cell(), (merge.threads - 1) * merge.items); }
 };
@@ -39,8 +39,8 @@ constexpr RowShape pairs_shape(int key_width, bool has_payload) {
 }
 // Rows that fit one cell of this shape take one launch.
 constexpr RowShape kOneCellShape{{512, 8}, {256, 9}};
-// Few items, whose sort is bound by the latencies of launches and of memory, are merged by ranks: each lane of a
-// `merge` warp finds the ranks of that many items.
+// Sorts of few items are bound by the latencies of launches and of memory, so these are merged by ranks: each lane of a
+// merging warp finds the ranks of `merge.items` items.
 constexpr RowShape kFewItemsShape{{256, 4}, {128, 2}};
 // The most shared memory that a block of these kernels needs. Devices grant 64 KB on sm_75, 99 KB on sm_86.
 constexpr int64_t row_shared_bytes(int key_width, bool has_payload, bool pairs) {
@@ -48,8 +48,8 @@ constexpr int64_t row_shared_bytes(int key_width, bool has_payload, bool pairs) 
   return (is_narrow || (key_width == 8 && has_payload) ? 64 : 99) << 10;
 }
 
-// The threads that sort one row in a block that sorts several, a power of two of warps, and the items they have room
-// for.
+// In a block that sorts several rows: the threads that sort one row, a power of two of warps, and the items that they
+// have room for.
 MGPU_HOST_DEVICE constexpr int packed_row_threads(int64_t length, TileShape cell) {
   constexpr int kWarp = 32;
   return kWarp << ceil_log2(ceil_div<int64_t>(length, kWarp * cell.items));
@@ -59,7 +59,7 @@ constexpr int64_t packed_slot(int64_t length, RowShape shape) {
 }
 
 // A block that sorts a row by digits: its most threads, and the most items of each. For few rows, more threads with
-// fewer items gain nothing, as each warp has its own counts to add up.
+// fewer items each gain nothing, as each warp has its own counts to add up.
 constexpr int kRowDigitItems = 16;
 constexpr int kRowDigitThreads = 1024;
 constexpr int row_digit_threads(int64_t length) {
@@ -79,12 +79,12 @@ constexpr int kRowDigitStaticBytes = 64;  // in addition
 // ---- Radix sorts: in a pass, blocks put tiles in the order of one digit.
 struct DigitShape {
   TileShape tiles;
-  int blocks;      // that a multiprocessor should hold
-  int window = 8;  // tiles that a look-back reads at once
+  int blocks;      // per multiprocessor
+  int window = 8;  // predecessors that a look-back reads at once
   constexpr int tile() const { return tiles.tile(); }
 };
-// A tile's size is an odd multiple of the number of digits, or twice that. Otherwise, where all digits are equally
-// frequent, lanes that write to shared memory would conflict on a bank.
+// A tile's size is an odd multiple of the number of digits, or twice an odd multiple. Otherwise, where all digits are
+// equally frequent, lanes that write to shared memory would conflict on a bank.
 constexpr DigitShape digit_shape(int key_width, int payload_width, bool few_items = false) {
   const int registers = maximum(key_width, 4) / 4 + payload_width / 4;  // of an item
   if (registers == 1) return {{384, key_width == 4 ? 23 : key_width == 2 ? 27 : 21}, 3};
@@ -93,8 +93,8 @@ constexpr DigitShape digit_shape(int key_width, int payload_width, bool few_item
   // Longer tiles sort 2^26 pairs in 5.04 ms instead of 5.22, but 2^20 in 139 us instead of 131.
   return {{512, key_width == 8 && !few_items ? 13 : 11}, 2};
 }
-// The most shared memory of a block: the counters of its warps, the starts of digits and a tile, or the counters of the
-// kernel that counts all digits.
+// The most shared memory of a block. The kernel of a pass holds the counters of its warps, the starts of digits, and a
+// tile; the kernel that counts all digits holds only counters.
 constexpr int64_t digit_shared_bytes(int key_width, int payload_width) {
   constexpr int kCopies = 8;
   const DigitShape shape = digit_shape(key_width, payload_width);
@@ -105,7 +105,7 @@ constexpr int64_t digit_shared_bytes(int key_width, int payload_width) {
 
 // ---- Data that the kernels pass on.
 
-// The rounds of a phase in the sort of nearly sorted rows, and the cells of a group.
+// In the sort of nearly sorted rows: the rounds of a phase, and the cells of a group.
 constexpr int kPhaseRounds = 2;
 constexpr int kGroupCells = 1 << (2 * kPhaseRounds);
 
@@ -131,14 +131,14 @@ struct CellCut {
   int left_start, right_start;
 };
 
-// The segment of a tile's first position, and the first listed head at or after that position.
+// A tile's descriptor: the segment that holds its first position, and the first listed head at or after that position.
 struct TileDescriptor {
   static constexpr int kByDigits = -1;
 
   Range<int64_t> segment;
   int64_t listed;
-  int64_t first_tile;       // in which the segment starts
-  int rounds;               // that the segment takes, or kByDigits
+  int64_t first_tile;       // the tile in which the segment starts
+  int rounds;               // the rounds that the segment takes, or kByDigits
   int32_t is_left_out = 0;  // this is the first whole tile of a radix-sorted segment that overlaps others
 
   // The first tile that starts in a segment, if any does.
@@ -146,16 +146,16 @@ struct TileDescriptor {
 };
 
 // One segment's part of a tile of outputs in one round of merging: outputs [begin, end) of the tile come from four
-// runs. `count` items of each are copied to shared memory, to positions from `at` on: position i there holds the item
-// at from + i of device memory.
+// runs. `count` items of each run are copied to shared memory, to positions from `at` on: position i there holds the
+// item at `from + i` in device memory.
 struct MergePiece {
-  int begin, end;  // empty where there is nothing to do
+  int begin, end;  // empty if there is nothing to do
   uint16_t at[kRuns];
   uint16_t count[kRuns];
   int16_t source;  // buffer; the target is the other
-  int16_t decode;  // the segment's last round: the output gets keys, not codes
-  // The chunks that hold only the segment's codes. Chunks across its edges are read code by code, as the memory beside
-  // a segment may never have been written.
+  int16_t decode;  // in the segment's last round: the output gets keys, not codes
+  // The positions of the chunks that hold only the segment's codes. Chunks across its edges are read code by code, as
+  // the memory beside a segment may never have been written.
   uint16_t whole_begin, whole_end;
   int64_t from[kRuns];
 };
@@ -172,18 +172,18 @@ struct DigitSegment {
   int64_t begin;
   int64_t position;  // in its row
   int64_t size;
-  int64_t live;        // the first ones; the others stay in place
+  int64_t live;        // the first `live` items are sorted; the others stay in place
   int64_t first_tile;  // among all tiles
 };
 
-// A tile of a segment, which one block takes in a pass.
+// A tile of a segment, which one block scatters in a pass.
 struct alignas(16) DigitTile {
   int64_t begin;     // of the segment
   int64_t position;  // of the segment in its row
   int segment;
   int index;        // in the segment
   int size;         // of its live items
-  uint32_t passes;  // the passes of the segment, one bit each
+  uint32_t passes;  // the passes that the segment takes, as a bitmap
 };
 
 // The numbers of tiles and segments to sort by digits, in one word, so that one atomic addition counts both.
@@ -198,10 +198,10 @@ struct DigitCounts {
   unsigned* counted;
   uint32_t* taken;
   DigitTotals* totals;
-  void* starts;            // as in the problem of the kernels; 4 bytes each, or 8 for rows of 2^30 items and more
-  int64_t zeroed_bytes;    // of these five, before the first kernel
-  int64_t starts_bytes;    // of the last of them
-  void* sums;              // as starts; zeroed by the kernel that counts
+  void* starts;            // as in DigitProblem; 4 bytes each, or 8 for rows of 2^30 items and more
+  int64_t zeroed_bytes;    // of the five arrays above, before the first kernel
+  int64_t starts_bytes;    // of `starts`
+  void* sums;              // as wide as starts; zeroed by the kernel that counts
   uint32_t* passes;        // of whole rows
   DigitSegment* segments;  // this and `tiles` are null for whole rows
   DigitTile* tiles;
@@ -221,7 +221,7 @@ struct SortScratch {
   void* keys;
   void* payload;
   TileDescriptor* tiles;
-  int* rounds;           // kCounters: rounds, and queued tiles per round; for whole rows a flag, and counters of phases
+  int* rounds;           // [kCounters]: rounds, planned tiles per round; for whole rows a flag, counters of phases
   int64_t zeroed_bytes;  // from the rounds on, before the kernels for segments
   MergePlan* plans;
   int64_t* splits;  // kRuns per tile
@@ -236,24 +236,24 @@ enum class SortVariant {
   kRanks,                 // by counting the items before each item
   kPackedRows,            // several rows to a cell
   kRowDigits,             // radix sort, one row per block
-  kRowRanks,              // the same on positions; digits are looked up in ranks
+  kRowRanks,              // radix sort of positions, one row per block; digits are looked up in ranks
   kDigits,                // radix sort
   kFewItems,              // in small cells, merged by ranks
   kOneCell,               // a row is a cell
   kPairs,                 // in cells, which are merged in pairs
   kLongRows,              // in large cells, of which four are merged at once
-  kNearlySorted,          // the same, merging only overlaps
-  kNearlySortedOrDigits,  // the same, or a radix sort: the device samples some keys
+  kNearlySorted,          // as kLongRows, but only overlaps are merged
+  kNearlySortedOrDigits,  // as kNearlySorted, or a radix sort: the device samples keys to choose
   kSegments,              // in tiles on a fixed grid, for any segments
-  kLongSegments,          // the same for short ones; the device lists the long ones for radix sorts
+  kLongSegments,          // as kSegments for short segments; the device lists the long ones for radix sorts
   kSegmentsByDigits,      // all segments by radix sorts
 };
 
 class SortPlan {
  public:
-  // The first row of the table whose condition holds and whose kernels the device has room for.
+  // Chooses the first row of the table whose condition holds and whose kernels fit the device.
   SortPlan(const SegmentedSortOperands& operands, const Traits& traits);
-  // A given variant, whatever the table says.
+  // Takes the given variant, whatever the table says.
   SortPlan(const SegmentedSortOperands& operands, SortVariant variant) : operands_(operands), variant_(variant) {}
 
   // Scratch memory that is enough on any device.
@@ -265,7 +265,7 @@ class SortPlan {
   const char* condition() const { return condition_; }
 
   int digit_places() const;
-  int first_place() const;  // the lowest of these
+  int first_place() const;  // the lowest place that is sorted
   bool has_long_offsets() const;
   bool has_few_digit_items() const;
   int digit_tile() const;

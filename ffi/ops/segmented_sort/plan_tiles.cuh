@@ -1,4 +1,4 @@
-// A round's plan: the splits of the runs of the tiles that it merges, and the tiles with something to merge.
+// Plans a round: finds the tiles that have something to merge, and splits the runs at their edges.
 #pragma once
 
 #include "cuda/block/copy_run.cuh"
@@ -7,7 +7,7 @@
 
 namespace mgpu::cuda::sorting {
 
-// The runs of a segment with outputs in a tile. The data are codes.
+// The group of runs of a segment that a round merges into a tile.
 template <typename Order, typename Payload>
 struct TileGroup {
   using P = Problem<Order, Payload>;
@@ -22,8 +22,8 @@ struct TileGroup {
         last_round(round + 1 == of.rounds),
         group(merge_group<int64_t>(of.segment, of.first_tile, P::kTile, tile, round)) {}
 
-  // The items that the merge takes from the runs, between two splits, for the outputs from `begin` on. `at` is the
-  // first free place in shared memory, and is advanced. An item has the same place within its chunk as in device
+  // The items that the merge takes from the runs between two splits, for the outputs from `begin` on. `at` is the first
+  // free place in shared memory, and is advanced. An item has the same place within its chunk in shared as in device
   // memory.
   __device__ MergePiece piece(const P& problem, int begin, int end, const int64_t* split_begin,
                               const int64_t* split_end, int& at) const {
@@ -36,7 +36,8 @@ struct TileGroup {
     const auto* const codes = problem.buffers[source].keys;
 #pragma unroll
     for (int k = 0; k < kRuns; ++k) {
-      // Runs out of order, from heads that contradict each other, may give splits out of order; clamp them to the runs.
+      // Heads that contradict each other may make runs that are not sorted, and their splits may not ascend; clamp
+      // these to the runs.
       const int64_t first = split_begin ? minimum(split_begin[k], group.length(k)) : 0;
       const int64_t last = split_end ? minimum(split_end[k], group.length(k)) : group.length(k);
       const int count = static_cast<int>(clamp<int64_t>(last - first, 0, maximum(end - begin, 0)));
@@ -59,15 +60,16 @@ struct TileGroup {
 
 constexpr int kPlanThreads = 256;
 
-// A few lanes split each edge: one sample per lane, four of each run. Fewer samples take more steps, more samples take
-// more instructions in all: 2^26 random keys take 15 steps in the last round, 31 with two samples, 14 with eight.
+// A few lanes split the runs at each edge: one sample per lane, four samples per run. With fewer samples a split takes
+// more steps, with more samples it takes more instructions in all: 2^26 random keys take 15 steps in the last round, 31
+// with two samples, 14 with eight.
 constexpr int kSamples = 4;
 constexpr int kSplitLanes = kRuns * kSamples;
 constexpr int kPlanEdges = kPlanThreads / kSplitLanes;
 constexpr int kPlanTiles = kPlanEdges - 1;  // per block; tiles share the edges between them
 
-// The number of items that each run gives to the first `rank` of a group, by kSplitLanes neighbouring lanes, each of
-// which gets the answer; all lanes of the warp take part.
+// Splits a group of runs: finds how many items of each run are among the group's first `rank` items. kSplitLanes
+// neighbouring lanes share a group, and each of them gets the answer; all lanes of the warp take part.
 template <typename Index, typename Order>
 __device__ void split_runs(const Order& order, const typename Order::Word* codes, const MergeGroup<int64_t>& group,
                            int64_t rank, int64_t (&answer)[kRuns]) {
@@ -104,7 +106,7 @@ __device__ void split_runs(const Order& order, const typename Order::Word* codes
         [&](Word a, Word b) { return order.less(a, b); });
     const unsigned in = __ballot_sync(0xffffffffu, open && verdict > 0);
     const unsigned out = __ballot_sync(0xffffffffu, open && verdict < 0);
-    if ((in | out) == 0) break;  // runs that are not sorted
+    if ((in | out) == 0) break;  // the runs are not sorted
 #pragma unroll
     for (int j = 0; j < kRuns; ++j) {
       constexpr unsigned kOfRun = (1u << kSamples) - 1;
@@ -117,8 +119,8 @@ __device__ void split_runs(const Order& order, const typename Order::Word* codes
   for (int j = 0; j < kRuns; ++j) answer[j] = split.begin[j];
 }
 
-// Up to this many bytes of codes, the edge's warp merges a segment over one edge while it plans: in the merge kernel,
-// edges crossed by a few items each took 0.16 ms for 2^26 keys.
+// A segment across one edge with at most this many bytes of codes is merged by a warp of the planning kernel: in the
+// merge kernel, edges that few items cross took 0.16 ms for 2^26 keys.
 constexpr int kShortBytes = 2560;
 
 template <typename Order>
@@ -126,8 +128,8 @@ __device__ bool is_short(const TileDescriptor& of) {
   return of.rounds == 1 && of.segment.size() <= kShortBytes / static_cast<int>(sizeof(typename Order::Word));
 }
 
-// The rank of item i of sorted runs, of which run k is in codes[bounds[k] .. bounds[k + 1]), in their merge: its place
-// in its own run plus its rank in each other one.
+// The place of item i in the merge of sorted runs, of which run k is codes[bounds[k] .. bounds[k + 1]): its place in
+// its own run plus its rank in each other run.
 template <int kCount, typename Order>
 __device__ __forceinline__ int merged_place(const Order& order, const typename Order::Word* codes,
                                             const int (&bounds)[kCount + 1], int i) {
@@ -147,7 +149,7 @@ __device__ __forceinline__ int merged_place(const Order& order, const typename O
   return place;
 }
 
-// Merges a short segment over one tile's edge at once. One warp calls it, with room for the segment's codes.
+// Merges a short segment across one edge. One warp calls it; `codes` has room for the segment's codes.
 template <typename Order, typename Payload>
 __device__ void merge_by_rank(const Problem<Order, Payload>& problem, Range<int64_t> segment, int64_t edge,
                               typename Order::Word* codes) {
@@ -168,8 +170,8 @@ __device__ void merge_by_rank(const Problem<Order, Payload>& problem, Range<int6
   }
 }
 
-// Plans the tiles that have something to merge in this round. The edges between tiles are split first: one tile ends
-// and the next begins at an edge's split.
+// Plans the tiles that have something to merge in this round. First, the runs are split at the edges between tiles: one
+// tile ends and the next begins at an edge's split.
 template <typename Order, typename Payload>
 __global__ void __launch_bounds__(kPlanThreads, 4)
     plan_tiles(const __grid_constant__ Problem<Order, Payload> problem, int round) {

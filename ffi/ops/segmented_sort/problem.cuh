@@ -17,7 +17,7 @@ struct Buffer {
 // The measured disorder of nearly sorted rows.
 struct Disorder {
   const int* inversions = nullptr;  // null: not measured
-  int most = 0;                     // that merging is worth
+  int most = 0;                     // the most inversions for which merging is faster
   __device__ bool is_large() const { return inversions && *inversions > most; }
 };
 
@@ -26,11 +26,11 @@ struct Disorder {
 template <typename Order>
 concept IsOfPositions = requires(const Order& order) { order.input_code(int64_t{}); };
 
-// Orders that are compiled while the first call waits: their kernels should be small.
+// Orders that are compiled at run time, while the first call waits: their kernels should be small.
 template <typename Order>
 concept IsCompiled = requires { typename Order::Item; };
 
-// Blocks per multiprocessor: limits registers if that costs no spill, or few.
+// The blocks per multiprocessor for which registers are limited, as long as that spills few of them.
 template <typename Order, typename Payload>
 constexpr int sort_blocks_per_processor() {
   constexpr int kWidth = sizeof(typename Order::Word);
@@ -48,8 +48,8 @@ struct Problem {
   // Whether long segments of such keys can be sorted by digits instead.
   static constexpr bool kLeavesLongSegments =
       sizeof(typename Order::Word) <= 4 && !IsOfPositions<Order> && !IsCompiled<Order>;
-  // Whether tiles hold ranks instead of codes, which are read again at the end: a comparison of 16-bit codes truncates
-  // each result, and took as long as the rest of the sort.
+  // Whether tiles hold ranks, and the codes are read again at the end. Comparisons of 16-bit codes truncate each
+  // intermediate result, and took as long as the rest of the sort.
   static constexpr bool kRanksInTiles = kHasPayload && std::is_same_v<Order, FloatOrder<uint16_t>>;
   static constexpr int kBlocksPerProcessor = sort_blocks_per_processor<Order, Payload>();
 
@@ -64,8 +64,8 @@ struct Problem {
   TileDescriptor* descriptors;
   int* rounds;       // the most rounds that any segment takes
   MergePlan* plans;  // the tiles with something to merge in this round, in no order
-  int* planned;      // how many, for each round
-  bool leaves_long;  // segments to the kernels that sort by digits
+  int* planned;      // the number of plans of each round
+  bool leaves_long;  // whether long segments are left to the kernels that sort by digits
 
   __device__ typename Order::Word input_code(int64_t position) const {
     if constexpr (IsOfPositions<Order>) {

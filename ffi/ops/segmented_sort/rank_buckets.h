@@ -1,5 +1,5 @@
-// Distributes the keys of a long segment to buckets in the order of their ranks. Short segments remain, whereas a merge
-// sort of the whole would take a round for each doubling.
+// Distributes the keys of a long segment to buckets in the order of their ranks. Then each bucket is a short segment,
+// whereas a merge sort of the long one would take a round for each doubling.
 #pragma once
 
 #include <algorithm>
@@ -12,15 +12,16 @@
 
 namespace mgpu {
 
-// Ranks are counted in equal bins, and neighbouring bins are joined to buckets of about the same number of keys, so
-// that clusters (floats near 1, say) are spread. Keys of one bin stay together, however many they are.
+// Ranks are counted in bins of equal width. Neighbouring bins are joined to buckets of about the same number of keys,
+// so that keys in a cluster (floats near 1, say) get many buckets. Keys of one bin stay together, however many they
+// are.
 template <typename Order, typename Payload>
 class RankBuckets {
   using Buffer = EntryBuffer<Order, Payload>;
   using Word = typename Order::Word;
   static constexpr int kBins = 1 << 12;           // 32 KB of counters: sign, exponent and three more bits of a float
-  static constexpr int64_t kLeastKeys = 1 << 14;  // of a bucket, roughly: fewer are sorted no faster
-  static constexpr int kBuckets = 256;            // about so many are written to at the same time, at most twice that
+  static constexpr int64_t kLeastKeys = 1 << 14;  // of most buckets; smaller ones are sorted no faster
+  static constexpr int kBuckets = 256;            // roughly; at most twice as many are written to at the same time
   static constexpr int kSamples = 1 << 10;
 
  public:
@@ -39,7 +40,7 @@ class RankBuckets {
   // to `heads`.
   void deal(cpu::Executor& executor, const Buffer& to, std::vector<int64_t>& heads) const {
     const int64_t tasks = 4 * executor.concurrency();
-    std::vector<std::vector<int64_t>> next(tasks);  // by bin: the count; then by bucket: the place of the next key
+    std::vector<std::vector<int64_t>> next(tasks);  // the counts of bins, then the places of the buckets' next keys
     parallel_for(executor, tasks, [&](int64_t task) {
       next[task].assign(kBins, 0);
       const Range<int64_t> part = this->part(task, tasks);
@@ -59,7 +60,7 @@ class RankBuckets {
  private:
   Word rank(int64_t i) const { return from_.order.rank(from_.load(i).code); }
 
-  // Samples may have missed the smallest and largest keys: those belong to the first bin and the last.
+  // Samples may miss the smallest and the largest keys, which the first and the last bin take.
   int bin(Word rank) const {
     const uint64_t above = rank < least_ ? 0 : rank - least_;
     return static_cast<int>(std::min<uint64_t>(above >> shift_, kBins - 1));

@@ -1,4 +1,4 @@
-// The sort of few items by ranks: each item finds its own place, and no block waits for another.
+// Sorts few items by ranks: each item finds its own place, and no block waits for another.
 #pragma once
 
 #include "cuda/block/partition.cuh"
@@ -7,8 +7,8 @@
 
 namespace mgpu::cuda::sorting {
 
-// Sorts rows by counting: lane i of each of a block's warps has the block's item i, and each warp counts, over its part
-// of the row, the items before that item.
+// Sorts rows by counting. A block places 32 items: lane i of each of its warps has the block's item i, and counts the
+// items before it in the warp's part of the row.
 constexpr int kRankWarps = 32;  // at most
 
 template <typename P>
@@ -74,8 +74,8 @@ __global__ void __launch_bounds__(kRankWarps* kWarp) rank_rows(const __grid_cons
   if constexpr (P::kHasPayload) target.payload[row.begin + rank] = payload;
 }
 
-// Merges four runs: a warp takes some items of one run, finds the places of the first and the last of them in each
-// other run, and between these each lane searches for its own.
+// Merges groups of four runs. A warp takes neighbouring items of one run, and finds the places of the first and the
+// last of them in each other run. Between these places, each lane searches for the places of its own items.
 template <typename P>
 __global__ void __launch_bounds__(P::kMerge.threads, 4)
     merge_rows_by_rank(const __grid_constant__ P problem, int round) {
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(P::kMerge.threads, 4)
     if constexpr (P::kHasPayload) payload[i] = from.payload[row.begin + group_begin + position];
     mine[i] = order.rank(code[i]);
   }
-  // The place of each item in the other runs, as positions in the group. A window without items becomes one at the
+  // The place of each item in the other runs, as positions in the group. An empty window is replaced by one at the
   // warp's own items, so that every load is of a live item.
   int at[kOthers][kItems], high[kOthers];
   Word limit[kOthers][kItems];  // codes below it come before the item

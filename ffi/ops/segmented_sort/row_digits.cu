@@ -7,8 +7,9 @@ namespace mgpu::cuda::sorting {
 
 namespace {
 
-// Calls visit(problem) with the problem types for these keys and payload, for keys of `digits` digits if that is not 0.
-// Floats of more than 16 bits have more than two digits. Without payload, merging is faster.
+// Calls visit(problem) with the problem types for these keys and payload: with that of keys of `places` digits, or with
+// all if `places` is 0. Floats of more than 16 bits have more than two digits. Keys of more than two digits without
+// payload have none, as merging is faster.
 template <typename Order, typename Payload, typename Visit>
 void for_row_digits(int places, Visit visit) {
   constexpr int kWidth = sizeof(typename Order::Word);
@@ -61,7 +62,7 @@ void list_row_digit_shapes(const Call& call, KernelShapeList& list) {
         return row_digit_bytes(kRowDigitThreads * groups, P::kItemBytes, P::kLooksUp) + kRowDigitStaticBytes;
       };
       const int64_t most = bytes(kRowDigitItems);
-      if constexpr (P::kLooksUp) {  // ranks of half as many items fit into smaller devices
+      if constexpr (P::kLooksUp) {  // ranks of half as many items fit smaller devices
         const int64_t half = bytes(kRowDigitItems / 2);
         list.push_back({"sort of rows by ranks" + kind, {{most, most}, {half, half}}, true});
       } else {

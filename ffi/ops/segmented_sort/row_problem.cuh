@@ -1,4 +1,4 @@
-// The problem of the kernels of a sort of whole rows, without heads: the positions of a row, its runs and its tiles
+// The problem of the kernels that sort whole rows. Without heads, the positions of a row, of its runs and of its tiles
 // follow from a block's index.
 #pragma once
 
@@ -6,13 +6,14 @@
 
 namespace mgpu::cuda::sorting {
 
-// The sorted entries: a word whose unsigned order is the order of the keys and, with payload, their positions among
-// equal ones. So distinct entries are never equal, and equal ones may be taken in any order.
+// The entries that are sorted: words whose unsigned order is the order of the keys. With payload, an entry ends with
+// its item's place, which orders equal keys, so no two entries are equal. Without payload, equal entries are identical,
+// and may be taken in any order.
 template <typename Order, bool kPlaced>
 struct Entries {
   using Word = typename Order::Word;
   using Entry = Word;
-  static constexpr bool kPlain = Order::kTotal;  // else only where no two codes that differ are equal
+  static constexpr bool kPlain = Order::kTotal;  // else entries are only in order if no two codes that differ are equal
   __device__ static Entry make(const Order&, Word code, int) { return code; }
 };
 
@@ -30,8 +31,8 @@ struct Entries<Order, true> {
   __device__ static int place(Entry entry) { return static_cast<int>(entry & ((Entry{1} << kPlaceBits) - 1)); }
 };
 
-// The items of a group of runs that one warp merges by ranks, instead of a block that would wait at its barriers: 2^26
-// keys `i + rand(25)` have 3,840 groups of 25 items, which took blocks 0.045 ms, and 0.15 with payload.
+// The most items of a group of runs that one warp merges by ranks. A block would wait at its barriers: 2^26 keys `i +
+// rand(25)` have 3,840 groups of 25 items, which took blocks 0.045 ms, and 0.15 ms with payload.
 constexpr int kShortItems = 256;
 
 // A block's merge in a round: outputs [first, first + size) of a group of runs, as positions in a row.
@@ -39,12 +40,12 @@ struct RowMerge {
   MergeGroup<int64_t> group;
   int64_t row_begin;
   int64_t first;
-  int size;            // 0: nothing
+  int size;            // 0 if there is nothing to merge
   int source, target;  // buffers
   bool decode;         // the outputs are keys, not codes
 };
 
-// The row that a block works on.
+// A row, without the dead items at its end.
 struct LiveRow {
   int64_t begin;  // in the array
   int64_t live;   // items past it stay
@@ -89,7 +90,7 @@ struct RowProblem {
     const int64_t live = segments.live(index);
     return {index * segments.length, live, groups ? 2 : rounds(live)};
   }
-  // A block's sort: a cell of a row, and its position in the row. This many threads sort the row.
+  // The cell that a block sorts: its row, its position in the row, and the number of threads that sort it.
   struct Cell {
     const RowProblem& problem;
     __device__ int64_t row() const { return problem.segments.rows == 1 ? 0 : blockIdx.x / problem.row_cells; }
@@ -142,7 +143,7 @@ class PackedCell {
   int thread_, threads_;
 };
 
-// The same for short rows, several of which share a cell.
+// The problem of short rows, several of which share a cell.
 template <typename Order, typename Payload, RowShape kShape>
 struct PackedProblem : RowProblem<Order, Payload, kShape> {
   static constexpr bool kPacked = true;

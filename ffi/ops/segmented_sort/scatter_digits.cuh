@@ -1,6 +1,6 @@
-// A pass of a radix sort. A block puts a tile of a segment in the order of one digit, stably, in shared memory. Then
-// each digit's items go to the digit's part of the segment, after those of the preceding tiles, which a look-back over
-// these tiles adds up.
+// A pass of a radix sort. A block sorts a tile of a segment stably by one digit, in shared memory. Then each digit's
+// items go to the digit's part of the segment, after the preceding tiles' items of that digit. A look-back over these
+// tiles adds up how many there are.
 #pragma once
 
 #include "cuda/block/look_back.cuh"
@@ -10,9 +10,9 @@
 
 namespace mgpu::cuda::sorting {
 
-// Words of the look-back: a tile's number of items of a digit, or that of all tiles up to it. The two upper bits
-// distinguish them. A pass leaves prefixes everywhere, and the mark of a prefix in one of a segment's passes has no
-// meaning in the next, so they need no clearing between passes.
+// The words of the look-back. A word counts the items of a digit in a tile (a sum), or in all tiles up to it (a
+// prefix); the two upper bits distinguish these. Words need no clearing between passes: a pass leaves prefixes
+// everywhere, and in the segment's next pass the mark of these prefixes means that nothing is published.
 template <typename Offset>
 struct DigitSums {
   static constexpr int kShift = 8 * sizeof(Offset) - 2;
@@ -25,7 +25,8 @@ struct DigitSums {
   __device__ __forceinline__ unsigned state(Offset word) const { return static_cast<unsigned>(word >> kShift) ^ turn; }
   __device__ __forceinline__ static Offset value(Offset word) { return word & ((Offset{1} << kShift) - 1); }
 
-  // The items of a digit in the segment's tiles before `tile`, which is not the first. `column` has the digit's words.
+  // The number of items of a digit in the segment's tiles before `tile`, which is not the first. `column` has the
+  // digit's words.
   template <int kWindow>
   __device__ __forceinline__ Offset before(const Offset* column, int tile) const {
     Offset sum = 0;
@@ -59,9 +60,9 @@ __device__ __forceinline__ void split_words(uint64_t entry, uint32_t& code, uint
 struct PassTile {
   int segment;
   int index;   // in the segment
-  int size;    // of its live items; 0 where the segment does not take the pass
+  int size;    // of its live items; 0 if the segment does not take the pass
   int before;  // passes that the segment has taken
-  int after;   // and that it takes after this one
+  int after;   // passes that it takes after this one
   __device__ bool is_first_pass() const { return before == 0; }
   __device__ bool is_last_pass() const { return after == 0; }
 };
@@ -100,7 +101,7 @@ struct ListedTile {
 template <typename P>
 struct ScatterShared : std::conditional_t<P::kListed, ListedTile, WholeRows> {
   static constexpr int kWarps = P::kShape.tiles.threads / kWarp;
-  unsigned counts[kWarps][kDigits];   // of a warp's items; then, where the warp's next one goes in the tile
+  unsigned counts[kWarps][kDigits];   // of a warp's items; then the place of the warp's next item in the tile
   typename P::Offset bases[kDigits];  // from places in the tile to places in the segment
   unsigned sums[kDigits / kWarp];
   int64_t ticket;
@@ -159,7 +160,7 @@ class DigitScatter {
     return tile;
   }
 
-  // Loads a tile's items to registers: a warp has neighbouring ones, a lane every 32nd of them.
+  // Loads a tile's items to registers: a warp has neighbouring items, and a lane every 32nd of these.
   template <bool kWhole>
   __device__ __forceinline__ void load(const PassTile& tile) {
     const int source_buffer = (tile.after + 1) % 2;
@@ -187,7 +188,7 @@ class DigitScatter {
     }
   }
 
-  // If the passes need the result's memory before the last one: the items past the live ones.
+  // Copies the dead items in the last pass, if earlier passes need the result's memory.
   __device__ __forceinline__ void finish(const PassTile& tile) const {
     if (tile.size == P::kTile || tile.after != 0 || !problem_.row_passes(tile.segment).takes(pass_)) return;
     const int64_t begin = int64_t{tile.index} * P::kTile;
@@ -210,9 +211,9 @@ class DigitScatter {
   }
 
  private:
-  // A thread's facts about its digit.
+  // The numbers that a thread finds for its digit.
   struct DigitColumn {
-    Offset base;     // of the first tile: where the digit begins in the segment
+    Offset base;     // where the digit begins in the segment; only in the segment's first tile
     unsigned start;  // where it begins in the tile
     unsigned count;
   };
@@ -233,7 +234,7 @@ class DigitScatter {
       return 0;
     }
   }
-  // The words of the thread's digit in the segment, kDigits apart.
+  // The segment's words of the thread's digit, one per tile, kDigits apart.
   __device__ __forceinline__ Offset* words(const PassTile& tile) const {
     int64_t first_tile;
     if constexpr (P::kListed) {
@@ -243,7 +244,7 @@ class DigitScatter {
     }
     return problem_.sums + first_tile * kDigits + threadIdx.x;
   }
-  // Whether later tiles look back to the tile's words.
+  // Whether the tile has words for later tiles to look back to.
   __device__ __forceinline__ bool has_words(const PassTile& tile) const {
     return !P::kSavesMemory || tile.index < problem_.row_word_tiles();
   }
@@ -276,7 +277,8 @@ class DigitScatter {
     for (int i = 0; i < kItems; ++i) atomicAdd(counts + digit<kWhole>(problem_.order, i, place(), tile.size), 1u);
   }
 
-  // One thread per digit: publishes the tile's count, and turns the warps' counts into places in the tile.
+  // Publishes the tile's count of a digit, and turns the warps' counts into places in the tile. One thread per digit
+  // calls it.
   template <bool kWhole>
   __device__ __forceinline__ DigitColumn publish(const PassTile& tile) {
     const DigitSums<Offset> sums{tile.before % 2 ? 2u : 0u};
@@ -293,7 +295,8 @@ class DigitScatter {
     } else if (has_words(tile)) {
       store_relaxed(words(tile) + int64_t{tile.index} * kDigits, sums.word(sums.kSum, column.count));
     }
-    // Like turn_into_places, which would make the compiler generate other code for 11 kernels; that was not timed.
+    // The same as turn_into_places. A call of it makes the compiler generate other code for 11 kernels, which was not
+    // timed.
     unsigned end = count;
 #pragma unroll
     for (int distance = 1; distance < kWarp; distance *= 2) {
@@ -318,7 +321,8 @@ class DigitScatter {
   // Each warp moves its items to their places in the tile.
   template <bool kWhole>
   __device__ __forceinline__ void rank(const PassTile& tile) {
-    // Reads them back, so that the digits are computed from the codes again: kept digits would take a register each.
+    // Reads the place and the order from shared memory, so that the compiler computes digits from the codes again: kept
+    // digits would take a register each.
     const int place = *const_cast<volatile int*>(&shared_.place);
     typename P::Order order;
     read_back(order);
@@ -341,7 +345,7 @@ class DigitScatter {
     memcpy(&order, values, sizeof(order));
   }
 
-  // One thread per digit: finds where the tile's items of the digit go.
+  // Finds where the tile's items of a digit go. One thread per digit calls it.
   __device__ __forceinline__ void look_back(const PassTile& tile, const DigitColumn& column) {
     Offset base = column.base;
     if (tile.index > 0) {
@@ -374,7 +378,7 @@ class DigitScatter {
       });
     }
   }
-  // Of the pass's digit.
+  // The place of the pass's digit.
   __device__ __forceinline__ int place() const { return problem_.place(pass_); }
 
   // Calls put(place in the segment, code, payload) with the tile's items; neighbouring threads have neighbouring items.
@@ -398,13 +402,13 @@ class DigitScatter {
   Payload payload_[P::kHasPayload ? kItems : 1];
 };
 
-// One pass, one block per tile.
+// A pass, one block per tile.
 template <typename P>
 __global__ void __launch_bounds__(P::kShape.tiles.threads, P::kShape.blocks)
     scatter_digits(const __grid_constant__ P problem, int pass) {
   extern __shared__ __align__(16) unsigned char shared_bytes[];
   auto& shared = *reinterpret_cast<ScatterShared<P>*>(shared_bytes);
-  // The last block of the previous kernel starts this one: earlier starts would share multiprocessors unevenly.
+  // This kernel starts with the last block of the previous one: earlier starts would load multiprocessors unevenly.
   wait_for_last_kernel();
   if (problem.is_left_to_merging()) return;
   if constexpr (P::kListed) {

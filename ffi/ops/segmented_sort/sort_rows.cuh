@@ -7,10 +7,10 @@
 
 namespace mgpu::cuda::sorting {
 
-// The word of the lane whose number differs in the bits of `mask`.
+// The word of the lane whose number differs in the bits of `mask`: a butterfly shuffle.
 template <typename Word>
 __device__ __forceinline__ Word exchange_words(Word word, int mask) {
-  if constexpr (sizeof(Word) == 16) {  // a place has 32 bits
+  if constexpr (sizeof(Word) == 16) {  // the lower half is a place, of 32 bits
     const uint64_t high = __shfl_xor_sync(0xffffffffu, static_cast<uint64_t>(word >> 64), mask);
     const uint32_t low = __shfl_xor_sync(0xffffffffu, static_cast<uint32_t>(word), mask);
     return Word{high} << 64 | low;
@@ -19,9 +19,9 @@ __device__ __forceinline__ Word exchange_words(Word word, int mask) {
   }
 }
 
-// Sorts the words of a warp, kItems per lane (a power of two), lane after lane: each lane's own by a network, then runs
-// of lanes by bitonic merges (Batcher 1968). Not stable. A shuffle takes one cycle of shared memory, an item of a merge
-// by merge path about six.
+// Sorts the words of a warp, kItems per lane, a power of two. Each lane sorts its own words by a network, then bitonic
+// merges (Batcher 1968) join the runs of lanes. Not stable. A shuffle takes one cycle of shared memory, an item of a
+// merge by merge path about six.
 template <int kItems, typename Word>
 __device__ void warp_sort(Word (&words)[kItems]) {
   const int lane = threadIdx.x % kWarp;
@@ -29,7 +29,8 @@ __device__ void warp_sort(Word (&words)[kItems]) {
   network_sort(words);
 #pragma unroll
   for (int lanes = 1; lanes < kWarp; lanes *= 2) {
-    // The second run is read backwards: after this step no item of the first half is above one of the second.
+    // The second run is read backwards: after this step, no item of the first half is greater than one of the second
+    // half.
     const bool second = lane & lanes;
 #pragma unroll
     for (int i = 0; i < kItems / 2; ++i) {
@@ -56,35 +57,36 @@ __device__ void warp_sort(Word (&words)[kItems]) {
   }
 }
 
-// Threads take an odd number of items, so that their places are in different banks.
+// Threads take an odd number of items, so that the places of different threads are in different banks.
 template <typename P>
 struct SortRowsShared {
   static constexpr int kItems = P::kSort.items;
   static constexpr int kTaken = kItems + 1;
   static constexpr int kWarps = P::kSort.threads / kWarp;
-  // A warp's run and the largest words after it, which mark its end for merges.
+  // A warp's run, then the largest words, which are sentinels for merges.
   static constexpr int kRegion = kWarp * kTaken + 1;
   alignas(16) typename P::Entry entries[kWarps * kRegion];
 };
 
-// Of a warp's items.
+// How many of a warp's items are zeros, NaNs, or less than zero.
 struct EqualItems {
   int zeros, nans;
-  int lesser;  // than zero, in the order of the sort
+  int lesser;  // before zero in the order of the sort
 };
 template <typename P>
 struct RestoringShared : SortRowsShared<P> {
   EqualItems equals[SortRowsShared<P>::kWarps];
 };
-// Packed rows are sorted by ranks if these hold less than the codes, and then get the rest back. The same for long rows
-// would save a second sort, but takes plain floats 4% longer: 2^20 float32 0.070 ms instead of 0.067.
+// Packed rows of floats with negative zeros or NaNs are sorted by ranks, which do not keep the zeros' signs and the
+// NaNs' bits; afterwards the codes are restored. For long rows this would save sort_any_codes, but floats without such
+// values would take 4% longer: 2^20 float32 0.070 ms instead of 0.067.
 template <typename P>
 constexpr bool kRestores = P::kPacked && !P::Entries::kPlain;
 template <typename P>
 using CellShared = std::conditional_t<kRestores<P>, RestoringShared<P>, SortRowsShared<P>>;
 
-// Sorts a cell whose equal entries are identical, or each of its rows of this many items. A thread's entries come in
-// any order.
+// Sorts a cell whose equal entries are identical, or each of its rows of `count` items. A thread's entries may be any
+// of its warp's.
 template <typename P>
 __device__ void sort_entries(typename P::Entry (&entries)[P::kSort.items], int count, SortRowsShared<P>& shared) {
   using Entry = typename P::Entry;
@@ -127,8 +129,8 @@ __device__ void sort_entries(typename P::Entry (&entries)[P::kSort.items], int c
   }
 }
 
-// Sorts a cell of any codes: threads sort their own, then runs of threads are merged. The largest codes past the live
-// ones stay last.
+// Sorts a cell of any codes: threads sort their own, then runs of threads are merged. The codes after the live ones are
+// the largest, and stay last.
 template <typename P>
 __device__ void sort_any_codes(const typename P::Word* keys, int live, const typename P::Order& order,
                                typename P::Word* codes) {
@@ -161,8 +163,8 @@ __device__ void sort_any_codes(const typename P::Word* keys, int live, const typ
   }
 }
 
-// Ranks do not distinguish zeros, or NaNs, from each other. Puts their codes where the sorted ranks have them, in the
-// order of the items, each warp's after those of earlier warps.
+// Restores the codes of zeros and of NaNs, which ranks do not distinguish: puts them where the sorted ranks have zeros
+// and NaNs, in the order of the items.
 template <typename P>
 __device__ void restore_equals(const typename P::Order& order, const typename P::Word* keys, int live,
                                const PackedCell& cell, typename P::Word* sorted, RestoringShared<P>& shared) {

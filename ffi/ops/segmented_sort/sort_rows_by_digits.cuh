@@ -1,5 +1,5 @@
-// Rows that fit one block: a block sorts a row by one digit after the other in shared memory, and reads and writes it
-// once. Merging would take as long for keys of 8 bits as for any, and longer with payload.
+// Sorts rows that fit one block. The block sorts a row in shared memory, one pass per digit, and reads and writes
+// device memory once. Merging would take as long for keys of 8 bits as for wider ones, and longer with payload.
 #pragma once
 
 #include "algorithm/upper_rank.h"
@@ -23,7 +23,7 @@ struct RowOfDigits {
   int64_t length;  // of a row
   LiveCounts counts;
   int places;  // of digits
-  int groups;  // of neighbouring items that a warp has, one a lane
+  int groups;  // of 32 neighbouring items that a warp has, one per lane
   Columns<const Word, const Payload> input;
   Columns<Word, Payload> output;
 
@@ -44,9 +44,9 @@ struct RowOfDigits {
   }
 };
 
-// Keys that differ in one or two digits. The entries are narrow codes only, or two digits of a rank, or such a code,
-// with the item's place in the row. Codes of floats are no ranks. A rank is computed once, not for each pass, and the
-// key is read again at its place.
+// Keys that differ in one or two digits. An entry is a narrow code alone, or it has the item's place in the row beside
+// a code or two digits of a rank. Codes of floats are not ranks: a rank is computed once, not in each pass, and the key
+// is read again at its place.
 template <typename Order_, typename Payload_>
 struct RowDigitsProblem : RowOfDigits<Order_, Payload_> {
   using Base = RowOfDigits<Order_, Payload_>;
@@ -74,12 +74,13 @@ struct RowDigitsProblem : RowOfDigits<Order_, Payload_> {
       return static_cast<uint32_t>(order.encode(key)) << kPlaceBits | static_cast<uint32_t>(place);
     }
   }
-  // The last ones, with the largest digits, are those past the live items.
+  // Items past the live ones have the largest digit, so they come last.
   __device__ __forceinline__ static unsigned digit(Entry entry, int pass, bool is_live) {
     const int shift = (kHasPlace ? kPlaceBits : 0) + kDigitBits * pass;
     return is_live ? static_cast<uint32_t>(entry) >> shift & (kDigits - 1) : kDigits - 1;
   }
-  // Indices of narrow keys: entries hold all that is stored, and four items at once would take 5% longer.
+  // Whether entries hold all that is stored: narrow keys and their indices. Then four items at once would take 5%
+  // longer.
   __device__ __forceinline__ bool stores_entries() const { return kHasCode && kHasPayload && !input.payload; }
   __device__ __forceinline__ Item item(int64_t origin, Entry entry) const {
     if constexpr (!kHasPlace) return {order.decode(entry), {}};
@@ -92,8 +93,8 @@ struct RowDigitsProblem : RowOfDigits<Order_, Payload_> {
   }
 };
 
-// Keys of more digits. Only places are sorted; the ranks stay in place, and digits are looked up in them. So a pass
-// moves two bytes of an item instead of all of it.
+// Keys of more digits. Only places are sorted; the ranks stay where they are, and digits are looked up in them. So a
+// pass moves two bytes per item.
 template <typename Order_, typename Payload_>
 struct RowRanksProblem : RowOfDigits<Order_, Payload_> {
   using Base = RowOfDigits<Order_, Payload_>;
@@ -110,8 +111,8 @@ struct RowRanksProblem : RowOfDigits<Order_, Payload_> {
   }
 };
 
-// The ranks of a row's keys in shared memory: for 64 bits, the lower halves of all come before the upper ones, so that
-// bank conflicts are no more frequent than with 32 bits.
+// The ranks of a row's keys in shared memory. For 64 bits, the lower halves of all ranks come before the upper halves,
+// so that bank conflicts are no more frequent than with 32 bits.
 template <typename Word>
 class RowRanks {
  public:
@@ -147,10 +148,10 @@ __global__ void __launch_bounds__(kRowDigitThreads) sort_rows_by_digits(const __
   const int length = static_cast<int>(problem.length);
   const int live = static_cast<int>(problem.counts(row, problem.length));
 
-  // All loads come before the first use, here and at the end; a short row skips the groups that it lacks.
+  // Here and at the end, all loads come before the first use. A short row skips the groups that it lacks.
   Entry entries[kRowDigitItems];
   [[maybe_unused]] const RowRanks<typename P::Word> ranks(sorted + threads * groups, threads * groups);
-  // Calls take(i, key) with so many groups of the thread's keys.
+  // Loads the thread's keys of `number` groups, then calls take(i, key) for each.
   const auto read = [&](int begin, auto number, auto take) {
     typename P::Word keys[number()];
 #pragma unroll

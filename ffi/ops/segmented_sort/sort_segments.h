@@ -1,5 +1,5 @@
-// Sorts tiles on a fixed grid within segments, one block each; then, in rounds, runs of tiles are merged within the
-// segments that cross tiles. A tile with nothing to merge in a round is not touched.
+// The sort of segments. Tiles on a fixed grid are sorted within segments, one block per tile. Then rounds merge runs of
+// tiles within the segments that cross tiles. A round does not touch tiles with nothing to merge.
 #pragma once
 
 #include "cuda/launch/launch.h"
@@ -15,9 +15,9 @@ Buffer<Order, Payload> buffer(const void* keys, const void* payload) {
           static_cast<Payload*>(const_cast<void*>(payload))};
 }
 
-// `kernels` launches the parts that depend on the order, compiled with this project or at run time: sort(problem),
-// merge_blocks(tiles), plan(problem, blocks, round), merge(problem, blocks, round). Long segments are described, but
-// left to the radix sort if the plan has one.
+// `kernels` launches the kernels that depend on the order, which are compiled with this project or at run time:
+// sort(problem), merge_blocks(tiles), plan(problem, blocks, round), merge(problem, blocks, round). If the plan has a
+// radix sort, long segments are described, but not sorted here.
 template <typename Order, typename Payload, typename Kernels>
 void sort_segments(const Call& call, const SortPlan& plan, const SortScratch& scratch, Order order, cudaStream_t stream,
                    const Kernels& kernels) {
@@ -52,8 +52,8 @@ void sort_segments(const Call& call, const SortPlan& plan, const SortScratch& sc
   }
   check_launch(call);
   kernels.sort(problem);
-  // A segment lies within a row, so the rounds are at most those of the tiles that a row, or a merged segment, can
-  // touch.
+  // A segment lies within a row, so it takes no more rounds than the tiles that a row, or the longest merged segment,
+  // can touch.
   const int64_t most_items = minimum(operands.segments.length, least_long);
   const int64_t most_tiles = minimum(problem.tiles, ceil_div<int64_t>(most_items, P::kTile) + 1);
   const int most_rounds = group_rounds<int64_t>({0, most_tiles}, 1);

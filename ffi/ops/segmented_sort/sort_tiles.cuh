@@ -1,4 +1,4 @@
-// Sorts the tiles: one block sorts one tile, each segment's part by itself.
+// The kernel that sorts the tiles.
 #pragma once
 
 #include "algorithm/serial_merge.h"
@@ -38,9 +38,9 @@ __device__ void sort_items(Entry (&items)[kItems], const Order& order, unsigned 
   }
 }
 
-// Sorts a thread's codes within segments in shared memory, by binary insertion. This makes few comparisons, as each may
-// read memory, and takes few instructions, as an item may be wide. `heads` has a bit for each code that starts a
-// segment.
+// Sorts a thread's codes within segments in shared memory, by binary insertion. This makes few comparisons, each of
+// which may read memory, and takes few instructions, as an item may be wide. `heads` has a bit for each code that
+// starts a segment.
 template <int kItems, typename Order>
 __device__ void insert_items(typename Order::Word* codes, const Order& order, unsigned heads) {
 #pragma unroll 1
@@ -70,9 +70,9 @@ struct SortShared {
   typename Heads::Shared heads;
 };
 
-// Heads that contradict each other may give neighbouring tiles two segments that overlap; then neither of them is
-// sorted by digits. No two of the segments that remain overlap: otherwise two neighbouring tiles, between the first
-// tiles of the two segments, would have segments that overlap.
+// If heads contradict each other, the segments of neighbouring tiles may overlap; then neither of these two is sorted
+// by digits. No two of the remaining segments overlap: otherwise, somewhere between their first tiles, two neighbouring
+// tiles would have segments that overlap.
 template <typename Order, typename Payload>
 __device__ void leave_out_overlapping(const Problem<Order, Payload>& problem, int64_t tile) {
   const TileDescriptor pair[2] = {problem.descriptors[tile], problem.descriptors[tile + 1]};
@@ -83,7 +83,7 @@ __device__ void leave_out_overlapping(const Problem<Order, Payload>& problem, in
   }
 }
 
-// One block sorts one tile, each segment's part by itself: threads sort their items, then runs of threads are merged.
+// A block sorts a tile, each segment's part separately: threads sort their items, then runs of threads are merged.
 template <typename Order, typename Payload>
 __global__ void __launch_bounds__(Problem<Order, Payload>::kShape.threads, Problem<Order, Payload>::kBlocksPerProcessor)
     sort_tiles(const __grid_constant__ Problem<Order, Payload> problem) {
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(Problem<Order, Payload>::kShape.threads, Probl
   const TileDescriptor descriptor = problem.descriptors[tile];
   const TileDescriptor next = problem.descriptors[tile + 1];
   if constexpr (P::kLeavesLongSegments) {
-    // This test follows the loads of the codes: before them, it made sorts of short segments 2 to 4% slower.
+    // This test follows the loads of the codes; before them, it would make sorts of short segments 2 to 4% slower.
     if (problem.leaves_long) {
       if (threadIdx.x == 0) leave_out_overlapping(problem, tile);
       if (!problem.is_merged(descriptor.rounds) && descriptor.segment.end >= origin + size) return;
@@ -181,8 +181,8 @@ __global__ void __launch_bounds__(Problem<Order, Payload>::kShape.threads, Probl
     }
   }
 
-  // Segments that cross the tile's edges are stored as codes, in the buffer from which their rounds of merging end in
-  // the output.
+  // Segments that cross the tile's edges are stored as codes, in the buffer from which their merge rounds end in the
+  // output.
   const int64_t first_end = descriptor.segment.end - origin;
   const int64_t last_begin = next.segment.begin - origin;
   const auto rounds_at = [&](int position) {
