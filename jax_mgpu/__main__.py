@@ -32,7 +32,7 @@ MOST_LINES = 300_000
 SHOWN_ROWS = 3
 SCREEN = 80  # columns
 DEFAULT_PLOT = pathlib.Path("jax_mgpu_benchmark.png")
-SETTINGS = ("JAX_", "XLA_", "MGPU_", "CUDA_VISIBLE_DEVICES")  # of the environment
+SETTINGS = ("JAX_", "XLA_", "MGPU_", "CUDA_VISIBLE_DEVICES")  # the variables that --info prints begin so
 TOKEN = re.compile(r"\w+|[^\w\s]")
 
 
@@ -200,7 +200,7 @@ def library_lines() -> Iterable[str]:
 
 
 def tokens(what: str, lines: Iterable[str]) -> Ragged:
-    """Words and signs, each as its rank in the sorted vocabulary, so that values sort as their words do."""
+    """Rows of tokens: each word or sign is its rank in the sorted vocabulary, so that values sort as their words do."""
     vocabulary: dict[str, int] = {}
     ids: list[int] = []
     offsets = [0]

@@ -1,6 +1,6 @@
 """Functions of `jax.numpy` on the kernels of this package: the same signatures and results, often in less time.
 
-`import jax_mgpu.numpy as jnp` serves a program that imports `jax.numpy`: all names that are not here are those there.
+`import jax_mgpu.numpy as jnp` can replace the import of `jax.numpy`: all names that this module lacks come from there.
 Kernels run on CUDA, and on a CPU where they are faster; every other call is JAX's own.
 """
 
@@ -56,7 +56,7 @@ def __dir__() -> list[str]:
     return sorted({*__all__, *dir(_jnp)})
 
 
-# Sorts. From a few hundred items on, a sort on a CPU takes a fifth to a thirtieth of the time.
+# Sorts. From a few hundred items on, a sort on a CPU takes a fifth to a thirtieth of the time of JAX's.
 SORTED = 256
 
 
@@ -181,7 +181,7 @@ SELECTED_ROW, SELECTED = 1024, 3
 
 
 def _selection(call: Call, q: Any, method: str, names: Sequence[str], whole: int = 1) -> Callable[[], Any] | None:
-    """Quantiles from the items of two ranks each, by the formulas of JAX, or None if a sort is better."""
+    """A program that computes each quantile from the items of two ranks, as JAX does, or None if a sort is better."""
     a, axis, keepdims = call.a, call.axis, call.keepdims
     axes = range(a.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     if not all(_is_axis(one, a) for one in axes) or not call.gives_only(*names):
@@ -253,7 +253,7 @@ def cumprod(call: Call) -> Any:
     return call.with_kernels()
 
 
-# Selections. JAX's own take a running sum and a scatter, or a sort.
+# Selections. JAX's own selections take a running sum and a scatter, or a sort.
 
 
 def _nonzero(call: Call) -> list[jax.Array]:
@@ -548,7 +548,7 @@ def histogram(call: Call) -> Any:
 
 
 def _unique_now(call: Call) -> Any:
-    """Outside of `jit`, there is room for as many results as items, and the actual ones are cut off."""
+    """Outside of `jit`, there is first room for as many results as items, and then the unused room is cut off."""
     axis = 0 if call.axis is None else call.axis
     if call.ar.size == 0 or not (call.axis is None or _has_few_columns(call)):
         return None
@@ -673,7 +673,7 @@ def setdiff1d(call: Call) -> Any:
         else:
             n = own.shape[0]
             own = unique(own, size=n)
-            number = n + 1 - _jnp.sum(own == own[0])  # the first item follows them again
+            number = n + 1 - _jnp.sum(own == own[0])  # copies of the first item pad them
             kept = ~isin(own, call.ar2) & (_jnp.arange(n) < number)
         return _mgpu.select(own, kept, size=size, fill_value=fill).values
 

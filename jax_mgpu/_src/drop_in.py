@@ -28,7 +28,7 @@ __all__ = ["MOST_COLUMNS", "NEVER", "Call", "along", "is_array", "is_float", "is
 Function = TypeVar("Function", bound=Callable[..., Any])
 Program = Callable[[], Any]
 
-MOST_COLUMNS = 8  # # of keys that kernels compare one after the other
+MOST_COLUMNS = 8  # the columns of keys that kernels compare one after the other
 # More items than any call on a CPU has: its kernels are never faster there.
 NEVER = 1 << 62
 
@@ -132,7 +132,7 @@ def like(
             assert ours is not None
             forms = {"cpu": ours} if on_cpu else {}
             forms |= {"cuda": ours} if on_cuda else {}
-            with by_construction():  # # a size that is too small truncates the results, as in JAX
+            with by_construction():  # a size that is too small truncates the results, as in JAX
                 return platform_dependent(**forms, default=call.run)
 
         def answer(positional: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
@@ -144,7 +144,7 @@ def like(
             try:
                 given = {**signed.defaults, **signed.signature.bind(*positional, **named).arguments}
             except TypeError:
-                return None  # # JAX raises the error
+                return None  # JAX raises the error
             call, first = Call(signed, given), given[operands[0]]
             on_cpu = "cpu" in kernels and is_faster(least, _items(first) if measure is None else measure(call))
             if not (on_cpu or on_cuda) or not signed.may_take(first) or not compiles():

@@ -57,8 +57,8 @@ def checks(on: bool = True) -> AbstractContextManager[None]:
     The error, a `jax.errors.JaxRuntimeError`, names the operation, the argument, the first offending position and the
     value there. The running program raises it, so under asynchronous dispatch it appears where you wait for the result.
     If a program has run before and a CPU runs it at once, JAX raises a `ValueError` instead, as for callbacks. A `size`
-    smaller than the number of results is an error too, unless it is 0. So are ids of items given as heads, if they
-    exceed the number of items: then one of them repeats, and another follows. An argument is not checked if the
+    smaller than the number of results is an error too, unless it is 0. So are ids of items that are given as heads, if
+    an id above the number of items repeats and a larger one follows. An argument is not checked if the
     compiler sees that no result depends on it. Checked calls cost more time, and on a GPU they wait for the device.
     JAX_MGPU_CHECKS=1 in the environment turns checks on everywhere. Platforms without kernels check nothing.
 
@@ -102,8 +102,8 @@ IDS = "Segments.from_ids takes the segment of each item"
 def segment_heads(operation: str, heads: jax.Array, length: int) -> jax.Array:
     """Start positions of segments; those past the last of `length` items are padding.
 
-    Ids of items given instead are in order too. They are told from heads if they exceed `length`: padding has no reason
-    to repeat one number and go on to another.
+    Ids of items, if they are given by mistake, are in order too. They are told from heads if they exceed `length`:
+    padding has no reason to repeat one number and go on to another.
     """
 
     def holds(heads: jax.Array) -> jax.Array:
@@ -209,7 +209,7 @@ def row_offsets(operation: str, offsets: jax.Array, capacity: int) -> jax.Array:
 
 
 def row_splits(operation: str, offsets: jax.Array) -> jax.Array:
-    """The same for an unknown number of items."""
+    """`row_offsets` for an unknown number of items."""
 
     def holds(x: jax.Array) -> jax.Array:
         return _is_ascending(x) & ((x == 0) | (jnp.arange(x.shape[0]) > 0))
@@ -311,7 +311,10 @@ def sorted_columns(
     unique: bool = False,
     within: Callable[[], jax.Array] | None = None,
 ) -> list[jax.Array]:
-    """Live keys of several columns in order: each column where all previous ones are equal; `within` as above."""
+    """Live keys of several columns in order: each column where all previous ones are equal.
+
+    `within` is that of `sorted_keys`.
+    """
     if not _ON.value or BY_CONSTRUCTION.get():
         return list(columns)
     tied = within()[1:] if within else jnp.ones((max(columns[0].shape[0] - 1, 0),), bool)

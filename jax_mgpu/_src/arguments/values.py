@@ -157,7 +157,7 @@ def _element_bits(dtype: np.dtype) -> int:
 
 
 def _columns(x: jax.Array, width: int) -> list[jax.Array]:
-    """The elements of rows, of `bits` bits, as columns of unsigned integers."""
+    """The elements of rows, of `width` bits each, as columns of unsigned integers."""
     words = x.astype(jnp.uint8) if x.dtype == jnp.bool_ else jax.lax.bitcast_convert_type(x, f"uint{width}")
     if x.ndim == 1:
         return [words]

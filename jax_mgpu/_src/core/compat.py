@@ -289,7 +289,7 @@ def is_sharded(x: jax.Array) -> bool:
 
 
 def is_local(*arrays: jax.Array) -> bool:
-    """Whether no array is known to be sharded, or a part, over a mesh. Under shard_map or Explicit axes none is."""
+    """Whether no mesh is set here and no array is known to be on one. False under shard_map and Explicit axes."""
     return jax.sharding.get_abstract_mesh().empty and all(jax.typeof(x).sharding.mesh.empty for x in arrays)
 
 
@@ -324,9 +324,9 @@ def automatic(function: Callable[..., T], out_specs: Any = WHOLE) -> Callable[..
 
 
 def automatic_batches(function: Callable[..., T], batch: Sequence[Any] = ()) -> Callable[..., T]:
-    """The same for a function that a surrounding vmap may map over Explicit axes.
+    """`automatic` for a function that a surrounding vmap may map over Explicit axes.
 
-    vmap gives each primitive a sharding over these axes, which `automatic` has made Auto within. So the batch is moved
+    vmap gives each primitive a sharding over these axes, but within `automatic` they are Auto. So the batch is moved
     into the function; `batch` is the sharding of its axes.
     """
     if not jax.sharding.get_abstract_mesh().explicit_axes:
@@ -375,7 +375,7 @@ def stack(arrays: Sequence[jax.Array], axis: int = 0) -> jax.Array:
 def rows_sharding(x: jax.Array, rank: int = 1) -> PartitionSpec | None:
     """The sharding that rows taken from `x`, by indices of this rank, must have under an Explicit mesh.
 
-    The trailing axes of `x` keep theirs.
+    The trailing axes of `x` keep their sharding.
     """
     if not jax.sharding.get_abstract_mesh().explicit_axes:
         return None
@@ -395,7 +395,7 @@ def invariant_gather(x: jax.Array, axis_name: AxisName, index: jax.Array) -> jax
 
 
 def axes_bound(name: AxisName) -> Callable[[], AbstractContextManager[Any]]:
-    """Binds mesh axes that are bound here, for rules that JAX runs later: those of jax.custom_jvp within vmap."""
+    """Binds the mesh axes that are bound here again, for rules that JAX runs later: of jax.custom_jvp within vmap."""
     sizes = [(axis, jax.lax.axis_size(axis)) for axis in (name if isinstance(name, tuple) else (name,))]
 
     def bound() -> AbstractContextManager[Any]:
@@ -416,7 +416,7 @@ def compiles() -> bool:
 
 
 def cond(holds: jax.Array, true: Callable[..., T], false: Callable[..., T], *operands: Any) -> T:
-    """`jax.lax.cond`, which has no types of results, as do the next two."""
+    """`jax.lax.cond`, with the type of its result, which JAX does not declare."""
     result: T = jax.lax.cond(holds, true, false, *operands)
     return result
 

@@ -1,9 +1,9 @@
 """Eager calls as programs: outside of any program, each call of a public function runs one, which later calls reuse.
 
 A call has three kinds of arguments. Static ones are part of the program, as under `jax.jit`. Arrays are its operands,
-even if `jax.vmap` or `jax.grad` traces them: JAX then maps or derives the program. All other values belong to the host:
-Python numbers, lists, 64-bit NumPy arrays. The code that checks and converts them must see the values themselves. So it
-runs on the host in each call, and its results are operands.
+even if `jax.vmap` or `jax.grad` traces them: JAX then maps or differentiates the program. All other values belong to
+the host: Python numbers, lists, 64-bit NumPy arrays. The code that checks and converts them must see the values
+themselves. So it runs on the host in each call, and its results are operands.
 
 The function itself says which conversions a program needs. The first call of some shapes traces it with a `HostValue`
 for each such value, and `on_host` records the conversions. Later calls repeat only those.
@@ -50,7 +50,7 @@ MOST_PROGRAMS = 4096
 
 
 def jit_eager(*static: str) -> Callable[[Function], Function]:
-    """Runs an eager call as one program. Otherwise each conversion, kernel and gather would be one.
+    """Runs an eager call as one program. Otherwise each conversion, kernel and gather would be a program of its own.
 
     The arguments named in `static` are part of the program: flags, sizes, strings and functions.
     """
@@ -92,15 +92,15 @@ class _Public:
         self.function, self.static = function, frozenset(static)
         self.names = tuple(inspect.signature(function).parameters)
         assert self.static <= set(self.names)
-        # The programs of calls with only arrays, numbers and plain settings, by `key_of`, with the order of leaves if
-        # it is another.
+        # The programs of calls with only arrays, numbers and plain settings, by `key_of`. A program may come with the
+        # order in which it takes the leaves.
         self.calls: dict[Any, tuple[Callable[..., Any], Sequence[int] | None]] = {}
 
     def within_program(self, positional: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """The call as a part of another program."""
         try:
             return self.function(*positional, **named)
-        except (InconclusiveSize, UnknownSizeError) as error:  # of the outermost function
+        except (InconclusiveSize, UnknownSizeError) as error:  # the error names the outermost function
             given = {**dict(zip(self.names, positional, strict=False)), **named}
             raise unknown_size(self.function.__name__, given, error) from error
 
@@ -249,7 +249,7 @@ class _Conversion:
     def of(
         cls, convert: Callable[..., Any], static: tuple[Any, ...], leaves: Sequence[Any], structure: PyTreeDef
     ) -> Any:
-        """Runs it on the leaves of a pytree."""
+        """The conversion of the leaves of a pytree."""
         places = [leaf.place if isinstance(leaf, HostValue) else None for leaf in leaves]
         return cls(convert, static, structure, tuple(places))
 
@@ -265,7 +265,7 @@ class _Noted:
 
     def __init__(self, leaves: Sequence[Any]):
         self.leaves = leaves
-        self.conversions: dict[_Conversion, bool] = {}  # # whether it makes an operand
+        self.conversions: dict[_Conversion, bool] = {}  # whether it makes an operand
 
     def of(self, conversion: _Conversion) -> Any:
         """An operand like the one that the conversion makes."""
@@ -281,12 +281,12 @@ class _Known:
     operands: Mapping[_Conversion, Any]
 
     def of(self, conversion: _Conversion) -> Any:
-        """The operand of this program, None of a check."""
+        """The operand that a conversion made; None for a check."""
         return self.operands.get(conversion)
 
 
 def _program(key: tuple[Any, ...], settings: Mapping[str, Any], leaves: Sequence[Any]) -> _Program:
-    """The program of some calls, made if there is none."""
+    """The program for calls like this one, which is made if there is none."""
     host = tuple([i for i, leaf in enumerate(leaves) if not _is_operand(leaf)])
     kinds: list[Any] = []
     if host:  # conversions depend on all shapes and types; JAX knows those of operands
@@ -406,7 +406,7 @@ WIDE_DTYPES = frozenset(map(np.dtype, ["int64", "uint64", "float64", "complex128
 
 
 def _kind(leaf: object) -> Any:
-    """The part of a call that its conversions may depend on; None if that is not known."""
+    """The properties of a leaf that conversions may depend on; None if they are not known."""
     kind = type(leaf)
     if isinstance(leaf, (jax.Array, np.ndarray, np.generic)):
         return leaf.shape, leaf.dtype

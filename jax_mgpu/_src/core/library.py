@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import jax
 import jax.export
 
-import jax_mgpu  # whose __path__ is there while it is being imported
+import jax_mgpu  # its __path__ exists while the package is being imported
 from jax_mgpu._src.core.compat import ffi_api_version
 from jax_mgpu._src.core.version import __version__
 
@@ -72,7 +72,7 @@ class NoLibrary:
         return collections.defaultdict(lambda: [2])
 
     def handlers(self) -> dict[str, Any]:
-        """Returns None: there are no kernels."""
+        """An empty dictionary: there are no kernels."""
         return {}
 
 
@@ -135,7 +135,7 @@ def cuda_extra() -> str:
 
 def _load_cuda(version: str) -> Library | None:
     """The CUDA kernels: those built with this package, or else those of a package of kernels of the same version."""
-    if isinstance(cpu_library, NoLibrary):  # which also plans the calls on CUDA
+    if isinstance(cpu_library, NoLibrary):  # the CPU library also plans the calls on CUDA
         return None
     if (path := _in_folders("libjax_mgpu_cuda.so", _own_folders())) is not None:
         return open_library(path)
@@ -169,8 +169,8 @@ def driver_problem(version: int) -> str:
 def expect_names(operations: Mapping[str, Mapping[str, Any]]) -> None:
     """Raises an error if a library was not built from these sources: its operations or names differ.
 
-    Each operation has lists of operands and results, and a dictionary of attributes, each with the names of its values,
-    `"flag"` or `"number"`. An attribute that no kernel reads is not in the libraries.
+    Each operation has lists of operands and results, and a dictionary of attributes. An attribute has the names of its
+    values, `"flag"` or `"number"`. An attribute that no kernel reads is not in the libraries.
     """
     for library in filter(None, (cpu_library, cuda_library)) if platforms() else ():
         if difference := _difference(library.description, operations):
@@ -214,7 +214,7 @@ def compiler_problem() -> str:
 
 
 def _compiler_folders() -> list[str]:
-    """The folders where packages of NVRTC have it, those that jax[cuda12] and jax[cuda13] depend on."""
+    """The folders with NVRTC in the packages that jax[cuda12] and jax[cuda13] depend on."""
     spec = importlib.util.find_spec("nvidia")
     roots = map(pathlib.Path, spec.submodule_search_locations or ()) if spec else ()
     folders = ("cu13/lib", "cuda_nvrtc/lib")
@@ -290,8 +290,8 @@ def _ffi_api(library: Library) -> str:
 def export_checks() -> list[jax.export.DisabledSafetyCheck]:
     """The values that let `jax.export` write programs with calls of the kernels, and with one of JAX's own.
 
-    `jax.export` refuses custom calls for which JAX promises no compatibility. Those of this package need it in the
-    process that loads the program, which must import it.
+    `jax.export` refuses custom calls for which JAX promises no compatibility. The process that loads the program must
+    import this package, whose kernels the program calls.
 
     Returns:
       The values of `disabled_checks=`: one for each kernel of any platform, and one for `ragged_all_to_all`, by which

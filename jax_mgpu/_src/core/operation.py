@@ -9,7 +9,8 @@ It checks these conventions:
 - The description names operands, results and attributes once. A call gives operands by name, and a rule gets those that
   it names among its parameters. The libraries have the same names: `expect_compiled_names`.
 - A call leaves out an operand that is absent. The operand is then `ABSENT`, an empty int32 vector.
-- Attributes are Python ints (flags and enumerations too), or `Keyed`, where an operation hands on others itself.
+- Attributes are Python ints (flags and enumerations too), or `Keyed`. An operation with a `Keyed` attribute gives the
+  handlers other attributes in its place: `call_attributes`.
 - A batch adds leading axes. An operand has all of them or, if the batch does not touch it, none; every result has all
   of them. Handlers take both, so the batching rule only moves axes.
 """
@@ -84,13 +85,13 @@ class Operation:
       name: name of the primitive, of the FFI handlers and of the family's C++ functions.
       operands: the rank of each operand of one problem by the operand's name, in the order of the handlers.
       results: the names of the results, in the order of the handlers. Attributes may leave some out.
-      attributes: what each attribute is by its name: `bool`, `int`, an enumeration, or `Keyed`.
-      shapes: shape rule; takes `jax.ShapeDtypeStruct`s of operands and attributes, gives one struct a result.
-      fallback: the operation in plain JAX, on unbatched operands; what other platforms run.
+      attributes: the type of each attribute by its name: `bool`, `int`, an enumeration, or `Keyed`.
+      shapes: shape rule; takes `jax.ShapeDtypeStruct`s of operands and attributes, gives one struct per result.
+      fallback: the operation in plain JAX, on unbatched operands. Platforms without kernels run it.
       aliases: maps the name of an operand, whose buffer a result may take over when it is donated, to the result's
         name. If the program makes the operand from one scalar, as `jnp.zeros` does, kernels get that scalar, `[1]`, and
         fill the result.
-      streamed: operands that kernels read as one run over the whole batch: one that serves the whole batch is repeated.
+      streamed: operands that kernels read contiguously over the whole batch. One without batch axes is repeated.
       only: the one platform with kernels, if others have none ("" if none has). Other platforms run the plain-JAX form
         without a warning: it consists of other kernels, or warns itself.
       is_registered: whether the libraries know the operation by these names.
@@ -123,7 +124,7 @@ class Operation:
         self.aliases = {place(operand): self.results.index(result) for operand, result in (aliases or {}).items()}
         self.only = only
         self.transposes: dict[int, Callable[..., Any]] = {}
-        # A result cannot take over a buffer without the batch.
+        # A result cannot take over the buffer of an operand without batch axes.
         self.repeated = frozenset({*map(place, streamed), *self.aliases})
         self.primitive = Primitive(f"mgpu_{name}")
         self.primitive.multiple_results = True
@@ -166,7 +167,7 @@ class Operation:
             raise TypeError(f"{self.name}: operands and attributes: expected attributes {expected}, got {got}")
         attributes = {name: x if isinstance(x, Keyed) else int(x) for name, x in attributes.items()}
         if is_eager():
-            return self._impl(*operands, **attributes)  # as arguments of a program: nothing is made beforehand
+            return self._impl(*operands, **attributes)  # operands become arguments of a program, without conversion
         if is_in_eager_shard_map():  # where an empty operand cannot be an argument of a program
             absent = tuple((i, x.shape, np.dtype(x.dtype)) for i, x in enumerate(operands) if not x.size)
             present = [x for x in operands if x.size]
@@ -348,7 +349,7 @@ def in_program(x: jax.Array) -> jax.Array:
 
 
 def _arrays(values: Iterable[Any]) -> list[Any]:
-    """Values that may be NumPy arrays, as derivatives taken outside of jit are."""
+    """Values as JAX arrays. In derivatives outside of jit, they may be NumPy arrays."""
     return [jnp.asarray(x) for x in values]
 
 
@@ -374,7 +375,7 @@ def _run_within_shard_map(
 
 
 class Keyed:
-    """An attribute of any type, equal to others of its key. It lives as long as the programs that have it."""
+    """An attribute of any type. Two with equal keys are equal. It lives as long as the programs that have it."""
 
     def __init__(self, key: Hashable, value: Any):
         self.key, self.value = key, value
@@ -394,7 +395,7 @@ def _register_lowerings(operation: Operation) -> None:
     lower_fallback = mlir.lower_fun(lambda *xs, **attributes: _fallback_of(operation, xs, attributes), True)
 
     def pure(ctx: Any, *operands: ir.Value[Any], **attributes: Attribute) -> Any:
-        """Runs plain JAX. Functions that were traced apart know nothing of values that vary over manual axes."""
+        """Lowers plain JAX. Its functions were traced apart, so types do not say which manual axes values vary over."""
         avals = [jax.core.ShapedArray(aval.shape, aval.dtype, sharding=aval.sharding) for aval in ctx.avals_in]
         return lower_fallback(ctx.replace(avals_in=avals), *operands, **attributes)
 
@@ -405,7 +406,7 @@ def _register_lowerings(operation: Operation) -> None:
     mlir.register_lowering(operation.primitive, lower_anywhere)
     for platform in operation.platforms:
         lowering = _kernel_lowering(operation, platform, pure)
-        # A rule sees how an aliased operand is made only if it runs where the call stands.
+        # A lowering rule sees how an aliased operand is made only if the rule runs at each call.
         options = in_place if operation.aliases else {}
         mlir.register_lowering(operation.primitive, lowering, platform=platform, **options)
 

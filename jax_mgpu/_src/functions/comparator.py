@@ -62,10 +62,10 @@ from jax_mgpu._src.ops.sort_primitives import Method
 
 __all__ = ["compare_all", "compares_keys", "plain_sort_indices"]
 
-FIRST, SECOND, BOTH = 1, 2, 3  # the items that a value depends on, as bits
+FIRST, SECOND, BOTH = 1, 2, 3  # the items that a value depends on, a bitmap
 # The most columns for XLA's sort, which moves all of them, whereas merges move indices. On an H200, 2^20 items of 30
-# columns take 9 ms sorted and 21 merged. On a CPU, 2^20 items of 4 columns take 0.7 s and 0.5, and 2^16 items 36 ms and
-# 43.
+# columns take 9 ms in XLA's sort and 21 ms in merges. On a CPU, 2^20 items of 4 columns take 0.7 s in XLA's sort and
+# 0.5 s in merges, and 2^16 items 36 ms and 43 ms.
 MOST_SORTED = 32
 MOST_SORTED_ON_CPU = 4
 
@@ -78,9 +78,9 @@ def plain_sort_indices(
     Args:
       less: whether the first of two items comes first, by the leaves of both.
       leaves: `[n, ...]`.
-      heads: as of a sort.
-      flags: as of a sort.
-      count: as of a sort.
+      heads: as in `Sort`.
+      flags: as in `Sort`.
+      count: as in `Sort`.
     """
     n = leaves[0].shape[0]
     if surely(lambda: n < 2):
@@ -132,7 +132,7 @@ def compare_all(less: Callable[..., Any], a: Sequence[jax.Array], b: Sequence[ja
 def _indices_by_parts(
     closed: ClosedJaxpr, leaves: Sequence[jax.Array], heads: jax.Array, flags: jax.Array, count: jax.Array
 ) -> jax.Array:
-    """The same for a traced comparator that can be taken apart."""
+    """`plain_sort_indices` for a traced comparator that can be taken apart."""
     n = leaves[0].shape[0]
     dtype = index_dtype("sort", "keys", n)
     with free_of_explicit_axes():
@@ -140,7 +140,7 @@ def _indices_by_parts(
         keys = comparison.as_keys()
         is_segmented = bool(heads.size or flags.size or count.size)
         program = comparison.program(dtype, segmented=is_segmented) if keys is None else None
-    if count.size:  # items past the count do not count
+    if count.size:  # copies of the first item replace the items past the count
         live = live_mask(n, count)
         leaves = [jnp.where(live.reshape(n, *[1] * (leaf.ndim - 1)), leaf, leaf[:1]) for leaf in leaves]
     columns = comparison.columns_of(leaves)
@@ -165,11 +165,11 @@ def _indices_by_parts(
 def _merge_sort_indices(
     less: Callable[..., Any], leaves: Sequence[jax.Array], heads: jax.Array, flags: jax.Array, count: jax.Array
 ) -> jax.Array:
-    """The same for any comparator, which XLA maps over all items at once.
+    """`plain_sort_indices` for any comparator, which XLA maps over all items at once.
 
-    Runs double in each round. An item of a first run goes after the items of the second run that come before it, whose
-    number a binary search finds; the items of the second run fill the remaining places. So each item has its own place,
-    whatever the comparator returns. That is O(n log^2 n) comparisons, n / 2 at a time.
+    Runs double in each round. For each item of a first run, a binary search counts the items of the second run that
+    come before it. The items of the second run fill the remaining places. So each item has its own place, whatever the
+    comparator returns. That takes O(n log^2 n) comparisons, n / 2 at a time.
     """
     n = leaves[0].shape[0]
     dtype = index_dtype("sort", "keys", n)
@@ -219,7 +219,7 @@ def _merge_sort_indices(
 
         none = vary_as(jnp.zeros_like(half), half)
         before, _ = fori_loop(0, round + 1, narrow, (none, none + width))
-        # A comparator that is no strict weak order may count fewer items before a later one.
+        # If the comparator is no strict weak order, a later item may have a smaller count: the maximum mends that.
         before = scan(begin + before, "max") + (half & (width - 1))
         is_first = jnp.zeros(places.shape, bool).at[before].set(True, unique_indices=True, mode="promise_in_bounds")
         firsts = scan(is_first.astype(dtype))
@@ -238,7 +238,7 @@ class _Value:
     Args:
       aval: its shape and dtype.
       of: the items that it depends on.
-      number: the same for equal functions of an item, whichever of the two it is.
+      number: equal for equal functions of an item, be it the first or the second.
       constant: its value, if that is known.
     """
 
@@ -250,9 +250,9 @@ class _Value:
 
 @dataclasses.dataclass(frozen=True)
 class _Step:
-    """An equation over these values, without subprograms."""
+    """An equation over `_Value`s, without subprograms."""
 
-    jaxpr: Any  # where it is
+    jaxpr: Any  # the jaxpr that contains it
     equation: Any
     inputs: tuple[_Value, ...]
     outputs: tuple[_Value, ...]
@@ -275,7 +275,7 @@ class _Comparison:
         self.leaves = items[:leaves]
         (self.result,) = self._walk(closed.jaxpr, [self._of_capture(const) for const in closed.consts], items)
         passed = [x for step in self.pair_steps for x in step.inputs] + [self.result]
-        # By their numbers: one column serves both items.
+        # The key is the value's number, so one column serves both items.
         self.passed = {x.number: x for x in passed if x.of != BOTH and x.constant is None}
         for value in self.passed.values():
             _expect_scalars(value.aval)
@@ -376,7 +376,7 @@ class _Comparison:
         return read(self.result).item()
 
     def as_keys(self) -> list[tuple[int, bool]] | None:
-        """The columns that decide, one after the other, and whether each is descending; None for another order."""
+        """The columns that are compared, in order, and whether each is descending; None if that is not the order."""
         count = len(self.scalars)
         if not 0 < count <= MOST_COLUMNS or self.result.of != BOTH:
             return None
@@ -412,7 +412,7 @@ class _Comparison:
 
         item = [*segment, *columns, position]
         closed = jax.make_jaxpr(precedes)(*item, *item)
-        return Keyed(_structural_key(closed), closed)  # equal text is equal to jit
+        return Keyed(_structural_key(closed), closed)  # for jit, programs with equal keys are equal
 
 
 def _known(aval: Aval, value: np.ndarray) -> _Value:
@@ -461,7 +461,7 @@ def _expect_scalars(aval: Aval) -> None:
         raise Unsupported(f"a value of {aval.size} scalars, more than {MOST_SCALARS}")
 
 
-# ---- What compares, for scalars
+# ---- Comparisons of scalars
 
 BITWISE = {"and_": "bitwise_and", "or_": "bitwise_or", "xor_": "bitwise_xor"}
 ALIKE = frozenset(FUNCTIONS) | {
@@ -501,7 +501,7 @@ class _Scalars:
         return equation.primitive.bind(*scalars, **equation.params)
 
     def two(self, function: str, a: Any, b: Any) -> Any:
-        """Two elements, folded."""
+        """Combines two elements by the function of a reduction."""
         return getattr(jax.lax, BITWISE.get(function, function))(a, b)
 
     def chosen(self, which: Any, cases: Sequence[Any]) -> Any:
@@ -558,20 +558,20 @@ class _Scalars:
 
 @dataclasses.dataclass(frozen=True)
 class _Side:
-    """A scalar of one item, of so many columns."""
+    """A column of one of the two items; `columns` is the number of columns of an item."""
 
     of: int
     column: int
     columns: int
 
 
-# Of a column that is less, equal and greater.
+# The results of a comparison if the first item's column is less, equal and greater.
 OUTCOMES = {"lt": (1, 0, 0), "le": (1, 1, 0), "eq": (0, 1, 0), "ge": (0, 1, 1), "gt": (0, 0, 1), "ne": (1, 0, 1)}
 LOGIC = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor, "eq": np.equal, "ne": np.not_equal}
 
 
 class _Outcomes(_Scalars):
-    """The same over outcomes of comparisons: bools with an axis per column for less, equal and greater."""
+    """Equations over outcomes of comparisons: bools with an axis per column, with entries for less, equal, greater."""
 
     def one(self, equation: JaxprEqn, scalars: Sequence[Any]) -> Any:
         """One element, for all outcomes."""
@@ -595,23 +595,23 @@ class _Outcomes(_Scalars):
         return LOGIC[name](*scalars)
 
     def two(self, function: str, a: Any, b: Any) -> Any:
-        """Two elements, folded, by all outcomes."""
+        """Combines two elements by the function of a reduction, for all outcomes."""
         if function not in ("and_", "or_", "xor_") or not all(isinstance(x, (np.ndarray, np.bool_)) for x in (a, b)):
             raise Unsupported(f"{function} of columns")
         return LOGIC[function.rstrip("_")](a, b)
 
     def chosen(self, which: Any, cases: Sequence[Any]) -> Any:
-        """A branch is chosen by a number."""
+        """Raises an error: a number chooses a branch, and outcomes give none."""
         raise Unsupported("cond by columns")
 
 
-# ---- The sort of XLA
+# ---- XLA's sort
 
 _SORT = Primitive("comparator_sort")
 
 
 def _sort_by_program(program: Keyed, operands: Sequence[jax.Array]) -> jax.Array:
-    """The last operand as the stable sort of all operands, along their last axis, moves it."""
+    """Sorts all operands stably, along their last axis, and returns the last operand."""
     result: jax.Array = _SORT.bind(*reconcile_vma(operands), program=program)
     return result
 

@@ -129,7 +129,7 @@ def sort_by_less(
     count: Count,
     descending: Directions,
 ) -> Any:
-    """What a sort by a comparator returns."""
+    """The result of a sort by a comparator: the sorted keys, with any values."""
     items = expect_items(operation, "keys", keys, less, descending)
     leaves, unflatten = flatten_values(operation, "values", values, items.n, "keys")
     live = count_operand(operation, "count", count, items.n)
@@ -191,7 +191,7 @@ class _Order:
       data: its lines, which the call carries.
       item: the leaves of a key.
       jaxpr: the comparator.
-      consts: its values, or references to the captured operands.
+      consts: the comparator's constants, or references to the captured operands.
     """
 
     data: str
@@ -326,7 +326,7 @@ def _compiled_comparator(items: Items) -> tuple[Keyed, Sequence[Any]] | None:
     with free_of_explicit_axes():
         closed = jax.make_jaxpr(items.less)(*items.item, *items.item)
     if is_wide and compares_keys(closed, len(items.item)):
-        return None  # that sort is O(n) for each column, and moves no other
+        return None  # a sort by one column takes O(n), and moves no other column
     written = emit_order(closed, items.item)
     consts = tuple(custom_operator._place(const, written.captures) for const in closed.consts)
     captured = tuple(const for const in consts if isinstance(const, custom_operator._Captured))
@@ -361,7 +361,7 @@ class _OrderOperation(Operation):
         return custom_operator.needs_plain_jax("orders", self.captures, devices)
 
     def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
-        """Replaces the order's number by the order."""
+        """Replaces the `Keyed` order by its lines."""
         own = {name: value for name, value in attributes.items() if name != "order"}
         return {**own, "captures": self.captures, "function": attributes["order"].value.data}
 
@@ -403,7 +403,7 @@ class LessOperation(_OrderOperation):
         )
 
     def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
-        """Replaces the order's number by the order and its sizes."""
+        """Replaces the `Keyed` order by its lines and the size of a word."""
         words = operands[0].shape[-1] if self.word_rank == 2 else 1
         return {**super().call_attributes(operands, attributes), "word_bytes": words * operands[0].dtype.itemsize}
 
@@ -440,7 +440,7 @@ class LessIndexOperation(_OrderOperation):
         )
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, Any], platform: str, devices: int) -> bool:
-        """Whether a program that could have kernels should run plain JAX: the kernels number the items of a batch."""
+        """Whether a program should run plain JAX: kernels number the items of a batch in 32 bits."""
         items = int(np.prod(operands[0].shape[: self._batch_rank(operands) + 1])) // devices
         if items >= 2**32:
             custom_operator._warn("less: batches of 2^32 items or more on a device run in plain JAX, which is slower")
@@ -448,7 +448,7 @@ class LessIndexOperation(_OrderOperation):
         return super().prefers_xla(operands, attributes, platform, devices)
 
     def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
-        """Replaces the order's number by the order and its sizes."""
+        """Replaces the `Keyed` order by its lines and the size of an item."""
         item_bytes = sum(map(_item_bytes, attributes["order"].value.item))
         return {
             **super().call_attributes(operands, attributes),
@@ -478,9 +478,9 @@ class RankedPair:
     """Two inputs, as ranks of their items in the order of all items.
 
     Args:
-      a: the leaves of the first.
-      b: those of the second.
-      ranks: integers for each input; equal items have equal ones. Ranks past a count have no meaning.
+      a: the leaves of the first input.
+      b: the leaves of the second input.
+      ranks: integers for each input; equal items have equal ranks. Ranks past a count have no meaning.
       restore: makes the caller's keys from leaves.
     """
 
@@ -490,7 +490,7 @@ class RankedPair:
     restore: Callable[[Sequence[jax.Array]], Any]
 
     def move(self, run: Callable[..., Any], a_values: Pytree, b_values: Pytree, **given: Any) -> Any:
-        """An operation on the ranks, which takes keys along with the values."""
+        """Runs an operation on the ranks, which moves the keys along with the values."""
         return run(*self.ranks, (self.a, a_values), (self.b, b_values), **given)
 
 
@@ -507,8 +507,8 @@ def ranked_pair(
 ) -> RankedPair:
     """Two inputs with a comparator, checked, as ranks.
 
-    One sort of all items gives them, and one comparison of neighbours: an item's rank differs from that of the previous
-    one if that comes first.
+    One sort of all items and one comparison of neighbours give the ranks: an item has a higher rank than the previous
+    item if the comparator says that the previous one comes first.
     """
     first = expect_items(operation, names[0], a, less, descending)
     second = expect_items(operation, names[1], b, less, descending)
@@ -526,7 +526,7 @@ def ranked_pair(
         count_operand(operation, f"{name}_count", count, one.n)
         for name, count, one in zip(names, (a_count, b_count), (first, second), strict=True)
     ]
-    if counts[0].size or counts[1].size:  # a live item stands for each that must not be looked at
+    if counts[0].size or counts[1].size:  # a live item replaces each dead one
         live = jnp.concatenate([live_mask(n_a, counts[0]), live_mask(n - n_a, counts[1])])
         at = jnp.argmax(live)
         both = [jnp.where(live.reshape(n, *[1] * (leaf.ndim - 1)), leaf, take_or_fill(leaf, at)) for leaf in both]

@@ -1,8 +1,9 @@
 """Reductions and scans by a caller's function, in kernels that are compiled for it.
 
-The function is traced once, on one item, and written as lines of operations (emit/), an attribute of the call. The
-handler checks and compiles them when XLA loads the program; an exported program may be loaded in another process. Plain
-JAX runs functions that cannot be written this way, derivatives, platforms other than CUDA, and machines without NVRTC.
+The function is traced once, on one item, and written as lines of operations (emit/), which are an attribute of the
+call. The handler checks and compiles them when XLA loads the program; an exported program may be loaded in another
+process. Plain JAX serves functions that cannot be written this way, derivatives, platforms other than CUDA, and
+machines without NVRTC.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class _Traced:
     consts: tuple[Any, ...]  # values, or references to the captured operands
 
     def __call__(self, captures: Sequence[Any]) -> Callable[..., Any]:
-        """The function as one of lists of leaves."""
+        """The function over lists of leaves."""
         return functools.partial(evaluate, self.jaxpr, _filled(self.consts, captures))
 
 
@@ -102,12 +103,12 @@ class _Function:
 
     Args:
       data: its lines, which the call carries.
-      element: what lies in memory.
+      element: the layout of an item in memory.
       results: the leaves of one result.
       largest_bytes: as in `OperatorData`.
       state_bytes: the size of a state of the kernels.
       combine: the operator.
-      identity: the result over nothing, where that can occur.
+      identity: the result over nothing, if that can occur.
       load: makes the operator's items from those in memory, if given.
       kind: the built-in operator, if it is one.
       position_dtype: the dtype of the positions that `load` takes.
@@ -239,7 +240,7 @@ def reduce_mapped(operation: str, kind: Kind, x: jax.Array, count: jax.Array, lo
 def segmented_reduce_mapped(
     operation: str, kind: Kind, x: jax.Array, heads: jax.Array, count: jax.Array, load: Load | None
 ) -> Any:
-    """The same for each segment."""
+    """The reduction of each segment of mapped items by a built-in operator, or None if no such kernels serve it."""
     prepared = _prepare_mapped(operation, kind, x, load)
     if prepared is None or prepared.function.largest_segment_bytes > MOST_SEGMENT_BYTES:
         return None
@@ -307,7 +308,7 @@ def has_kernels() -> bool:
 
 
 def warn_of_plain_jax(operation: str, what: str, error: Unsupported) -> None:
-    """Warns once that a function cannot be compiled where others are."""
+    """Warns once that a function cannot be compiled, on a machine that compiles others."""
     if jax.default_backend() == "gpu" and has_kernels():
         _warn(f"{operation}: {what}: runs in plain JAX, which is slower: no kernel can be made of {error}")
 
@@ -334,7 +335,7 @@ def _written(
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.explicit_axes or mesh.manual_axes:
         for one in (closed, load_closed):
-            if one is not None and _has_rules(one.jaxpr):  # JAX batches and derives these as if there were no mesh
+            if one is not None and _has_rules(one.jaxpr):  # JAX batches and derives these without the mesh
                 raise Unsupported("a function with derivative rules of its own under a mesh, Explicit or of shard_map")
     stages = given.pop("stages", ())
     if load is not None:
@@ -383,7 +384,7 @@ def _has_rules(jaxpr: Jaxpr, names: tuple[str, ...] = RULES) -> bool:
 
 
 def _rules(closed: ClosedJaxpr) -> Any:
-    """Distinguishes functions with the same lines: by their derivatives of first and second order."""
+    """A key that distinguishes functions with the same lines by their first and second derivatives."""
     texts: list[Any] = []
     for _ in range(2):
         if closed is None or not _has_rules(closed.jaxpr, (*RULES, "stop_gradient")):
@@ -394,7 +395,7 @@ def _rules(closed: ClosedJaxpr) -> Any:
             closed = jax.make_jaxpr(functools.partial(_gradient, closed))(
                 *(jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in variables)
             )
-        except (TypeError, ValueError, NotImplementedError):  # a loop, for instance, has none
+        except (TypeError, ValueError, NotImplementedError):  # a loop, for instance, has no such derivative
             break
         texts.append(_text(closed.jaxpr))
         texts += [np.asarray(const).tobytes() for const in closed.consts if not isinstance(const, jax.core.Tracer)]
@@ -428,7 +429,7 @@ def _scalar(dtype: DTypeLike) -> Any:
 
 
 def _traced_function(operator: Operator, structure: PyTreeDef, items: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
-    """A caller's function of the leaves of two items, written as data."""
+    """A caller's function, traced over the leaves of two items, and its arguments of `emit_operator`."""
     assert operator.function is not None
     function = operator.function
 
@@ -442,7 +443,10 @@ def _traced_function(operator: Operator, structure: PyTreeDef, items: Sequence[A
 def _traced_builtin(
     operator: Operator, item: Aval, position_dtype: DTypeLike
 ) -> tuple[Any, dict[str, Any], Sequence[Any]]:
-    """The same for a built-in operator, whose states are made from an item and its position; with its results."""
+    """A built-in operator, traced over its states, its arguments of `emit_operator`, and its results' types.
+
+    States are made from an item and its position.
+    """
     position = _scalar(position_dtype)
     # Without an extremum, the index is -1, of the type of positions.
     identity = jax.tree.leaves(operator.identity)
@@ -466,7 +470,7 @@ def _traced_builtin(
 
 
 def needs_plain_jax(what: str, captures: int, devices: int) -> bool:
-    """Whether a program by functions runs in plain JAX, with a warning if a compiler is missing; `what` names them."""
+    """Whether a program with functions runs in plain JAX. If a compiler is missing, a warning names `what` they are."""
     if devices > 1 and captures:
         return True  # each device has its own rows, but not its own part of captured values
     problem = library.compiler_problem()
@@ -484,7 +488,7 @@ def _place(value: Any, captures: Sequence[Any]) -> Any:
 
 
 class FunctionOperation(Operation):
-    """An operation by a function. Its operands are the leaves of items, captured values, heads and a count."""
+    """An operation by a caller's function. Operands are the leaves of items, captured values, heads and a count."""
 
     def __init__(self, name: str, leaf_ranks: Sequence[int], capture_ranks: Sequence[int], result_leaves: int):
         self.leaves, self.captures = len(leaf_ranks), len(capture_ranks)
@@ -518,7 +522,7 @@ class FunctionOperation(Operation):
         return needs_plain_jax("operators", self.captures, devices)
 
     def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
-        """Replaces the function's number by the function and its sizes."""
+        """Replaces the `Keyed` function by its lines and its sizes."""
         function = attributes["function"].value
         widths = [function.element.leaf_bytes(leaf) for leaf in range(self.leaves)]
         batch_rank = self._batch_rank(operands)

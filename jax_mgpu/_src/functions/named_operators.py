@@ -71,9 +71,9 @@ SCANNED_NAMES = tuple(KINDS)
 
 
 class Grouping:
-    """The items of each result, and the reductions over them that the operators in `MADE` need.
+    """The items of each result, and the reductions over them that operators made of others need.
 
-    Results have the leading axes `leading`; arrays of items and results may have rows.
+    Results have the leading axes `leading`; an item or a result may be a row.
     """
 
     leading: tuple[int, ...]
@@ -122,10 +122,10 @@ class Leaf:
       argument: its name in error messages.
       x: the array that the kernels combine, `[n]` or `[n, width]`.
       kind: the kernels' operator.
-      wide: whether sums and products are wider than the items: of means of 16-bit floats, and of integers.
+      wide: whether sums and products are wider than the items, as for means of 16-bit floats and narrow integers.
       mean: whether sums are divided by the numbers of items.
       trailing: the shape of an item.
-      dtype: that of the results.
+      dtype: the dtype of the results.
       fill: the value of empty results: 0, or -1 for indices.
       made: computes the results from several combinations, or from none.
       ddof: the number that a variance subtracts from the number of items.
@@ -144,7 +144,7 @@ class Leaf:
 
     @property
     def rows(self) -> jax.Array:
-        """The same as `[n, width]`."""
+        """`x` as `[n, width]`."""
         return self.x.reshape(self.x.shape[0], math.prod(self.trailing))
 
     @property
@@ -189,7 +189,8 @@ def _result(leaf: Leaf, grouping: Grouping, values: jax.Array) -> jax.Array:
 def _variance(leaf: Leaf, grouping: Grouping) -> jax.Array:
     """The mean of squared differences from the mean, in two passes over each result's items minus their smallest.
 
-    The mean itself is rounded by more than nearly equal items differ. Differences of integers are exact.
+    Without the subtraction, the rounding of the mean can exceed the differences of nearly equal items. Differences of
+    integers are exact.
     """
     if leaf.is_empty:
         return leaf.nothing(grouping.leading)
@@ -260,7 +261,7 @@ def _nan_extremum(leaf: Leaf, grouping: Grouping) -> jax.Array:
     return _result(leaf, grouping, jnp.where(exists, found, jnp.nan))
 
 
-# How operators that kernels lack are made. Those of any dtype do not look into the items.
+# The functions that make the operators which kernels lack. Operators of any dtype do not read the values of items.
 Make = Callable[[Leaf, Grouping], jax.Array]
 OF_ANY_DTYPE: dict[str, Make] = {
     "count": _count,
@@ -273,7 +274,7 @@ OF_NUMBERS: dict[str, Make] = {
     "median": lambda leaf, grouping: _of_columns(leaf, grouping, grouping.median),
     "nunique": lambda leaf, grouping: _of_columns(leaf, grouping, grouping.distinct),
 }
-# For integers they are the operators named second. For floats, a sum is one of other items.
+# For integers, each is the operator named in its pair. For floats, `nansum` replaces NaNs by 0.
 WITHOUT_NAN: dict[str, tuple[str, Make | None]] = {
     "nansum": ("add", None),
     "nanmean": ("mean", _nan_mean),
@@ -290,7 +291,7 @@ def over_devices(
     leading: Sequence[tuple[int, ...]],
     dtype: DTypeLike,
 ) -> list[jax.Array]:
-    """A leaf's results over a mesh axis, of these leading axes; numbers of items are of this dtype.
+    """A leaf's results over a mesh axis, with the given leading axes. `dtype` is that of numbers of items.
 
     `run` combines an array `[n]` or `[n, width]` by an operator.
     """
@@ -319,9 +320,9 @@ def named_leaves(
 ) -> tuple[list[Leaf], Callable[[Sequence[Any]], Any], int]:
     """The leaves of a pytree of arrays `[n, ...]`, the function that rebuilds the pytree from results, and n.
 
-    `op` is a name, or a pytree of names over that of x. Counts and indices are those of this many devices. Sums and
-    products of integers have the type of `jnp.sum`, unless a dtype is given or they are `scanned`. Operators that are
-    `made` of several combinations are allowed if there is a `Grouping` to make them.
+    `op` is a name, or a pytree of names that matches x or a prefix of its structure. The dtype of counts and indices
+    suffices for the items of all `devices`. Sums and products of integers have the type of `jnp.sum`, unless a dtype is
+    given or they are `scanned`. `made` allows operators that are made of several combinations by a `Grouping`.
     """
     if isinstance(x, (list, tuple)) and x and all(np.ndim(leaf) == 0 for leaf in jax.tree.leaves(x)):
         x = as_array(operation, argument, x)  # of numbers
@@ -372,7 +373,7 @@ def _names(
 
 
 def expect_name(operation: str, name: object, names: Sequence[str], takes_functions: bool = True) -> None:
-    """The name of an operator; an error tells whether a function may take its place."""
+    """Raises an error unless this names an operator; the error tells whether a function may take its place."""
     if isinstance(name, str) and name in names:
         return
     expect_no_array_function(operation, name, takes_functions)
@@ -382,7 +383,7 @@ def expect_name(operation: str, name: object, names: Sequence[str], takes_functi
 
 
 def expect_ddof(operation: str, ddof: object, names: Sequence[str] | None) -> None:
-    """The number that a variance subtracts from the number of items: static, and 0 if there is no variance."""
+    """Checks the number that a variance subtracts from the number of items: static, and 0 if there is no variance."""
     is_number = isinstance(ddof, (int, float, np.integer, np.floating))
     if not is_number or isinstance(ddof, (bool, np.timedelta64)):
         raise type_error(operation, "ddof", "a static number", describe_static(ddof))
@@ -483,8 +484,8 @@ def quotient(sums: jax.Array, counts: jax.Array) -> jax.Array:
 def _exact_quotient(sums: jax.Array, items: jax.Array) -> Sequence[jax.Array]:
     """Sums divided by numbers of items, rounded as in IEEE 754, so that the mean of equal items is that item.
 
-    XLA divides by a constant or a broadcast number by multiplying by its reciprocal, which gives a mean of 41 times 127
-    that is not 127. The maximum with a number that is not above 0 is neither constant nor broadcast.
+    XLA divides by a constant or a broadcast number by multiplying by its reciprocal. Then the mean of 41 items of 127
+    is not 127. The maximum with a number that is not above 0 is neither constant nor broadcast.
     """
     quotients = sums / jnp.maximum(items, -jnp.abs(sums))
     return [corrected_quotient(quotients, sums, items) if sums.dtype == jnp.float32 else quotients]
@@ -508,7 +509,7 @@ def _halves(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     return high, x - high
 
 
-# A separate operation, as it is linear in the sums, which JAX could not tell.
+# A separate operation, because JAX could not tell that it is linear in the sums.
 _divide = Operation(
     "divide",
     operands={"sums": 1, "items": 1},

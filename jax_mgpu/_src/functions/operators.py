@@ -101,7 +101,7 @@ class Operator:
       function: the caller's function of two items, if the operator is one.
       initial: the initial value of a scan, without the leading axis, or None.
       kind: the built-in operator, if it is one; its identity changes nothing that it is combined with.
-      commutes: whether the operator is known to.
+      commutes: whether the operator is known to commute.
     """
 
     extract: Callable[[Any, jax.Array], Any]
@@ -272,7 +272,7 @@ ARRAY_FUNCTIONS = [
 
 
 def expect_no_array_function(operation: str, op: Any, takes_functions: bool = True) -> None:
-    """An operator that is not `jnp.sum` or the like."""
+    """Raises an error if an operator is `jnp.sum` or the like."""
     for function, name in ARRAY_FUNCTIONS:
         if op is function:
             expected = f"the name {name!r}" + ", or a function of two items" * takes_functions
@@ -314,7 +314,7 @@ def _expect_items(operation: str, op: Callable[..., Any], item: Sequence[Any], s
 
 
 def identities(identity: Pytree, like: Pytree) -> Any:
-    """The identity instead of each masked state."""
+    """The identity in the shape and dtype of given states."""
     return jax.tree.map(lambda i, s: jnp.broadcast_to(i, s.shape).astype(s.dtype), identity, like)
 
 

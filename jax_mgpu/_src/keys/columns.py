@@ -1,16 +1,16 @@
 """Keys of several columns: packs them into codes that the kernels compare, and unpacks the results.
 
 Each column becomes a number of its width that has the order of the column: the sign of an integer is flipped, a float
-becomes its `ordered_integers`, and all bits are flipped for a descending column. The columns in a row, the first one
-highest, are one long number. If it has up to 64 bits, it is the key that kernels get, in the narrowest of 8, 16, 32 and
-64 bits. Packing and unpacking are elementwise, and XLA makes one pass of each.
+becomes its `ordered_integers`, and all bits are flipped for a descending column. These numbers, the first column
+highest, form one long number. If it has up to 64 bits, it is the key that kernels get, in the narrowest of 8, 16, 32
+and 64 bits. Packing and unpacking are elementwise, and XLA fuses each into one pass.
 
 The code of an integer holds all its bits. The code of a float does not: both zeros have the same code, and so do all
 NaNs. So operations on two sorted operands fetch floats by the indices that the kernel returns.
 
 A sort needs no such codes for floats: the kernels sort by a column of floats as it is, and by neighbouring integers as
-one code, while the other columns travel along. Then they sort by the next ones, within the segments of equal keys
-(`Columns.cuts`). Two keys of up to 64 bits are also sorted by the lower one first (`Columns.two_keys`).
+one code, while the other columns travel along. Then they sort by the next columns, within the segments of equal keys
+(`Columns.cuts`). A sort by two keys of up to 64 bits may also take the lower key first (`Columns.two_keys`).
 
 Wider numbers are cut into pieces of 64 bits. A sort of columns that cannot travel along takes the lowest piece first;
 each pass is stable. For two sorted operands, each is searched in the other by its highest 64 bits, and the place of a
@@ -164,14 +164,14 @@ class Columns:
         return high, low
 
     def of_two_keys(self, keys: list[jax.Array]) -> Any:
-        """The columns of items by these two, in the structure of the input."""
+        """The columns of items from their two keys, in the structure of the input."""
         return self.structure(keys) if self.are_two_words else self.restored(keys)
 
     def cuts(self, travel: Callable[[list[jax.ShapeDtypeStruct]], bool]) -> list[tuple[int, int]]:
         """Where to cut the columns into parts that the kernels sort by, one after the other.
 
         `travel` tells whether keys can travel along. The first part is as short as that allows, or has up to 32 bits.
-        None if the columns cannot be cut.
+        The list is empty if the columns cannot be cut.
         """
         n = len(self.arrays)
         for first, most_bits in product(range(1, n + 1), (WIDEST, WORD)):
@@ -185,7 +185,7 @@ class Columns:
         return []
 
     def _cuts_behind(self, first: int, most_bits: int) -> list[tuple[int, int]]:
-        """The first columns, followed by single ones and by integers of up to `bits` bits together."""
+        """A part of the first columns, then parts of single columns or of integers of up to `most_bits` together."""
         n, edges = len(self.arrays), [0, first]
         for end in range(first + 1, n):
             joined = self.part(edges[-1], end + 1)
@@ -233,7 +233,7 @@ class Columns:
         return self.structure(columns)
 
     def code_and_rest(self, operation: str) -> tuple[jax.Array, list[jax.Array]]:
-        """Over a mesh axis: the code that holds the columns, and those of them that do not follow from it."""
+        """Over a mesh axis: the code of the columns, and the columns that cannot be computed from it."""
         expect_one_code(operation, self)
         return self.codes()[0], [] if self.are_integers else [x for x in self.arrays if not _is_integer(x)]
 
@@ -250,7 +250,7 @@ class Columns:
         return self.structure([filled_behind(x, live, fill(x.dtype)) for x in columns])
 
     def run_keys(self) -> jax.Array:
-        """Codes, or the numbers of runs: neighbours are equal exactly if those of the columns are."""
+        """Codes, or the numbers of runs: neighbours are equal exactly if the columns' neighbouring items are."""
         if self.fits:
             return self.codes()[0]
         starts = _run_starts(self.digits()).astype(index_dtype("keys", "keys", self.shape[0]))
@@ -279,7 +279,10 @@ def expect_keys(
 
 
 def expect_told_apart(operation: str, **keys: Keys | None) -> None:
-    """Keys to be tested for equality: 64-bit floats of the host, which JAX cuts to 32 bits, must remain distinct."""
+    """Raises an error if 64-bit floats of the host become equal once JAX cuts them to 32 bits.
+
+    For keys that are tested for equality.
+    """
     wide = (getattr(x, "dtype", np.float64) == np.float64 for x in jax.tree.leaves(keys))
     if not has_64_bits() and any(wide):
         check_on_host(_expect_told_apart, tuple(keys.values()), operation, tuple(keys))
@@ -305,7 +308,7 @@ def _expect_told_apart(keys: Sequence[Any], operation: str, names: Sequence[str]
 
 
 def _wide_floats(x: object) -> np.ndarray | None:
-    """64-bit floats from the host, Python's own among them; nothing for anything else."""
+    """64-bit floats from the host, Python's own among them; None for anything else."""
     leaves = x if isinstance(x, (list, tuple)) else [x]
     if any(isinstance(leaf, jax.Array) or hasattr(leaf, "__jax_array__") for leaf in leaves):
         return None
@@ -340,7 +343,7 @@ class KeyPair:
     Attributes:
       a, b: keys, or codes of columns.
       a_count, b_count: live counts as operands.
-      descending: whether the kernels find them in descending order.
+      descending: whether `a` and `b` are in descending order.
       is_code: whether results follow from the keys that the kernel gives, without indices.
     """
 
@@ -370,7 +373,7 @@ class KeyPair:
 
     @property
     def code_operands(self) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-        """The same over a mesh axis, where one code has to hold all columns."""
+        """`operands` over a mesh axis, where one code has to hold all columns."""
         if self._columns is not None:
             expect_one_code(self._operation, self._columns[0])
         return self.operands
@@ -404,8 +407,8 @@ class KeyPair:
     def with_nans_apart(self) -> KeyPair:
         """The pair in which no NaN of a equals one of b.
 
-        It replaces floats by the integers that order them, with room for one value below that of NaN. a's NaNs go
-        there, as a comes first among equal keys.
+        It replaces floats by the integers that order them, with room for one value below that of NaN. a's NaNs get
+        that value, as a comes first among equal keys.
         """
         a, b = self._columns or (_one_column(self._operation, x) for x in (self.a, self.b))
         if a.are_integers:
@@ -484,7 +487,7 @@ def _one_column(operation: str, keys: jax.Array) -> Columns:
 def directed_pair(
     operation: str, a: Keys, b: Keys, descending: Directions
 ) -> tuple[Any, Any, Any, Callable[[Any], Any]]:
-    """Two operands, their directions, and the function that makes the caller's form of keys from theirs.
+    """Two operands, their directions, and the function that gives result keys the form of the caller's.
 
     Arrays in descending order become columns of one array, whose codes are in ascending order as kernels need it.
     """

@@ -84,7 +84,7 @@ class Parts:
 
     @classmethod
     def unflatten(cls, fixed: Any, arrays: Any) -> Parts:
-        """The inverse."""
+        """The inverse of `flatten`."""
         parts = cls.__new__(cls)
         (parts.axis, parts.slots), (parts.starts, parts.places, parts.sizes) = fixed, arrays
         return parts
@@ -99,12 +99,12 @@ def exchange(parts: Parts, leaves: Sequence[jax.Array]) -> list[jax.Array]:
 
 
 def exchange_together(parts: Sequence[Parts], sources: Sequence[Sequence[jax.Array]]) -> list[jax.Array]:
-    """The same for the leaves of several sources, whose parts are received in the same slots."""
+    """`exchange` for the leaves of several sources, whose parts are received in the same slots."""
     axis = parts[0].axis
     forms: dict[str, Callable[..., jax.Array]]
     if not axis.is_of_devices:
         forms = {"default": _gathered}
-    elif jax.process_count() > 1:  # XLA:GPU refuses ragged ones, and CPU devices of two processes share no memory
+    elif jax.process_count() > 1:  # XLA:GPU refuses ragged all-to-alls then, and CPUs share no memory
         forms = {"default": _chunked}
     elif axis.size <= MOST_RAGGED:
         forms = {"cpu": _gathered, "default": _ragged}
@@ -137,7 +137,7 @@ def _gathered(sent: Sequence[tuple[Parts, jax.Array]], into: jax.Array) -> jax.A
         runs = {"starts": starts, "offsets": parts.begins, "total": end.reshape(1), "fill_value": form.fill(0)}
         # No item of one sender comes to a device twice.
         taken = form.unpack(gather_rows(x=everything, **runs, size=parts.slots, disjoint=True)[0])
-        if not is_first:  # behind the others
+        if not is_first:  # these items lie behind those of earlier sources
             slot = jnp.arange(parts.slots, dtype=parts.sizes.dtype)
             taken = jnp.where(_along(slot < parts.begins[0], taken), into, taken)
         into = taken
@@ -161,7 +161,7 @@ def _ragged(sent: Sequence[tuple[Parts, jax.Array]], into: jax.Array) -> jax.Arr
 
 
 def _updates(parts: Parts) -> list[jax.Array]:
-    """Where the updates to other devices begin, their sizes, their places there, and the sizes of those from others."""
+    """For the updates to other devices, where they begin, their sizes and their places there; the received sizes."""
     axis, updates = parts.axis, jnp.arange((1 << UPDATE_BITS) + 1, dtype=parts.sizes.dtype)
 
     def cut(sizes: jax.Array) -> tuple[jax.Array, jax.Array]:

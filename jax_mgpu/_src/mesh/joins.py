@@ -54,7 +54,7 @@ class Side:
         return self.sorted_counts[self.axis.index].reshape(1)
 
     def to_rows(self, parts: Any, found: list[jax.Array]) -> list[jax.Array]:
-        """Results for aligned keys, moved back to the rows that these belong to; unspecified past the live ones."""
+        """Results for aligned keys, moved back to the rows of the keys; unspecified past the live rows."""
         back = found if parts is None else exchange(parts.back(self.n), found)
         if self.order is None:
             return back
@@ -75,7 +75,10 @@ def join(
     is_sorted: bool,
     aligned: bool,
 ) -> JoinResult:
-    """Each device's equal share of the rows; for aligned tables, unless b's are kept, the rows of its own rows of a."""
+    """Each device's equal share of the result's rows.
+
+    For aligned tables, unless rows of b are kept, a device instead gets the rows that its own rows of a make.
+    """
     dtype = axis.index_dtype("a and b", a.shape[0] + b.shape[0])
     given: dict[str, Any] = {"kind": kind, "size": size, "is_sorted": is_sorted, "aligned": aligned}
     slots = with_room(size if kind in KINDS else a.shape[0])

@@ -58,7 +58,7 @@ def pair_parts(
 
     Items of the first array come before equal ones of the second; with `pairs`, the r-th copies of a key stay together.
     """
-    slots = sum(x.shape[0] for x in arrays) + pairs  # a pair that a cut would part comes late
+    slots = sum(x.shape[0] for x in arrays) + pairs  # one more, as no cut parts a pair
     dtype = axis.index_dtype("a and b", slots)
     live = [live_items(x.shape[0], count, dtype) for x, count in zip(arrays, counts, strict=True)]
     every = axis.gather(stack(live))
@@ -72,9 +72,9 @@ def pair_parts(
 class AlignedPair:
     """Two sorted arrays in which no key on a device is greater than one on a later device.
 
-    Searches are this device's own, but for two keys: copies of its least key may lie on earlier devices too, and
-    copies of its greatest on later ones. How many there are is all that the devices tell each other. Where they were
-    cut so that the copies of one side come before those of the other, `first`, less is asked.
+    Each device searches among its own items. Only copies of its least key may also lie on earlier devices, and copies
+    of its greatest key on later ones: devices exchange the numbers of these copies, and nothing else. If cuts put
+    copies of the side `first` before equal ones of the other side, fewer of these numbers are needed.
     """
 
     def __init__(self, axis: Axis, keys: Sequence[jax.Array], live: Sequence[jax.Array], first: int | None = None):
@@ -101,7 +101,7 @@ class AlignedPair:
     def _elsewhere(self, side: int, least: bool) -> jax.Array:
         """How many items of a side equal this device's least key on earlier devices, or its greatest on later ones.
 
-        Each device counts for all of them.
+        Each device counts its own items for all devices.
         """
         if (side, least) not in self._copies_at:
             x, n = Sorted(self.keys[side], jnp.zeros_like(self.live[side]), self.live[side]), self.axis.index
@@ -170,7 +170,7 @@ def aligned_pair(
     aligned: bool = False,
     first: int = 0,
 ) -> tuple[AlignedPair, list[Parts] | None]:
-    """Both arrays aligned, and the parts in which they were moved, if they were: copies of the `first` side first."""
+    """Both arrays aligned, and the parts in which they moved, or None. Of equal keys, the `first` side's come first."""
     if aligned:
         dtype = axis.index_dtype("a and b", a.shape[0] + b.shape[0])
         live = [live_items(x.shape[0], count, dtype) for x, count in ((a, a_count), (b, b_count))]
@@ -341,7 +341,7 @@ def _own_set(
     duplicates: bool,
     fill_value: ArrayLike,
 ) -> SetResult:
-    """A local operation; its function takes keys of two words as columns."""
+    """The operation on this device's items. It takes keys of two words as columns."""
     asked = SetCall(axis.operation, kind, size, duplicates, fill_value, False, True, counts, None, None, False)
     result = _operate(asked, as_columns(a), as_columns(b), a_values, b_values)
     return result._replace(keys=of_words(*result.keys)) if is_words(a) else result
@@ -361,7 +361,7 @@ def _aligned_set(
     duplicates: bool,
     fill_value: ArrayLike,
 ) -> tuple[jax.Array, list[jax.Array], jax.Array]:
-    """A local operation if no key has copies on several devices, and otherwise one by ranks."""
+    """The operation on this device's items if no key has copies on several devices, and otherwise one by ranks."""
     pair, _ = aligned_pair(axis, a, b, a_count, b_count, aligned=True)
     if size is None:
         size = a.shape[0] + b.shape[0] if kind in TAKES_B else a.shape[0]
@@ -386,7 +386,7 @@ def _aligned_set(
 def _set_by_ranks(
     axis: Axis, kind: Kind, pair: AlignedPair, a: list[jax.Array], b: list[jax.Array], size: int, fill_value: ArrayLike
 ) -> tuple[list[jax.Array], jax.Array]:
-    """Which copies stay follows from their ranks and from the other side's number of copies, on any device."""
+    """Keeps copies by their ranks and by the other side's number of copies, both counted over all devices."""
     name, slots = axis.operation, a[0].shape[0] + b[0].shape[0]
 
     def kept(side: int, size: int) -> tuple[list[jax.Array], jax.Array]:

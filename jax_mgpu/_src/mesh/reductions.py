@@ -108,7 +108,7 @@ def _log_add(a: jax.Array, b: jax.Array) -> jax.Array:
 
 @_log_add.defjvp
 def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    """Each state's share. An infinite state has all of it: its infinite item has a derivative of NaN."""
+    """A state's derivative is its share of the sum. An infinite state has all of it: its item's derivative is NaN."""
     largest = jax.lax.stop_gradient(jnp.maximum(*primals))
     same = [jnp.where(x == largest, 0, -jnp.inf).astype(x.dtype) for x in primals]  # of infinities
     powers = [jnp.exp(jnp.where(jnp.isinf(largest), y, x - largest)) for x, y in zip(primals, same, strict=True)]
@@ -188,12 +188,12 @@ def segmented_reduce(axis: Axis, op: Kind | Operator, x: Pytree, n: int, heads: 
         return local.finish(results)
     starts, first, _, last_slot = own_ends(heads, n, local.live)
     front = local.total(first.reshape(1))
-    # From the last device on, but within a segment earlier items come first.
+    # The scan begins at the last device, but within a segment earlier items come first.
     combine = local.combine(0)
     has, states = _over_devices(axis, lambda later, earlier: combine(earlier, later), first > 0, front, starts, 1)
     has, rest = _from_neighbour(axis, has, states, 1)
     last = _row(results, last_slot)
-    # Where nothing is handed in, a cotangent of 0 times an infinite product must not reach a later device.
+    # If no later device contributes, a cotangent of 0 times an infinite product must not reach one.
     rest = jax.tree.map(lambda x, y: jnp.where(has, x, y), rest, last)
     whole = _one(combine, last, rest)
     is_last = (jnp.arange(heads.shape[0], dtype=last_slot.dtype) == last_slot) & starts & has
@@ -255,15 +255,15 @@ def _over_devices(
     starts: jax.Array | None = None,
     reverse: int = 0,
 ) -> tuple[jax.Array, Any]:
-    """The states of devices 0 to i combined for each i; with `reverse`, of i to the last.
+    """For each device i, the combined states of devices 0 to i; with `reverse`, of devices i to the last.
 
     Args:
       axis: the devices.
-      combine: their operator, of arrays of states.
+      combine: the operator, on arrays of states.
       has: whether this device has a state.
       state: its state.
       starts: whether a segment starts on this device, so that its state is not combined with earlier (or later) ones.
-      reverse: from the last device on.
+      reverse: whether to begin at the last device.
 
     Returns: Which results exist, `[devices]`, and the results. The tree of sums depends only on the number of devices.
     """

@@ -182,9 +182,10 @@ def unique(
 
 
 def top_k(axis: Axis, x: jax.Array, k: int, largest: bool, count: jax.Array) -> TopK:
-    """The same on all devices: each finds its own best items, and how many of them are among the best of all.
+    """The first items of all devices, on each of them.
 
-    These are added up, each in its own slots: only k items travel, for any number of devices.
+    Each device finds its own first items, and how many of them are among the first of all. A sum over the devices joins
+    these, each in slots of its own: only k items travel, for any number of devices.
     """
     live = axis.live("x", x.shape[0], count)
     lives = axis.gather(live)
@@ -216,7 +217,7 @@ def _next_marked(axis: Axis, marked: jax.Array, places: jax.Array, live: jax.Arr
 def rank(
     axis: Axis, keys: jax.Array | Columns, heads: jax.Array, *, ties: str, descending: bool, count: jax.Array
 ) -> jax.Array:
-    """Ranks are computed where the items are sorted, and return to where these came from."""
+    """Ranks are computed on the devices where the sorted items are, and sent back to where the items came from."""
     n = keys.shape[0]
     given = axis.live("keys", n, count)
     with by_construction():
@@ -271,7 +272,7 @@ def _added(axis: Axis, x: jax.Array, places: jax.Array) -> jax.Array:
 
 
 def _added_bits(axis: Axis, x: jax.Array, places: jax.Array) -> jax.Array:
-    """The same bit for bit: floats are added as integers."""
+    """`_added` bit for bit: floats are added as integers."""
     if not jnp.issubdtype(x.dtype, jnp.floating):
         return _added(axis, x, places)
     word, bound = jnp.dtype(f"uint{8 * x.dtype.itemsize}"), axes_bound(axis.name)

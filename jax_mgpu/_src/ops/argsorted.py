@@ -84,7 +84,7 @@ def in_order(
 def rows_in_order(
     name: str, argument: str, keys: Keys, leaves: Sequence[jax.Array], count: Count, *, ordered: bool = True
 ) -> tuple[Ordered, list[jax.Array]]:
-    """The same for keys in any order, with rows that belong to them; without `ordered`, the order is `ABSENT`."""
+    """Sorts keys and the rows that belong to them; without `ordered`, the order is `ABSENT`."""
     checked, _ = expect_keys(name, argument, keys)
     live = count_operand(name, count_name(argument), count, checked.shape[0])
     with by_construction():

@@ -138,7 +138,8 @@ def bulk_insert(
 def _starts(x: jax.Array, indices: jax.Array, count: jax.Array, drift: int, size: int) -> tuple[Any, Any, Any, Any]:
     """Live items of x, which indices are in range, where in the result each object starts, and the live results.
 
-    Object `j` starts at the inserted value `j`, or after the removed item `j`; out-of-range ones are at -1 or past all.
+    Object `j` starts at the inserted value `j`, or after the removed item `j`. An object out of range starts at -1 or
+    past all results.
     """
     operation = "derivative of bulk_insert" if drift > 0 else "derivative of bulk_remove"
     dtype = index_dtype(operation, "x", size + 1, x.shape[0] + indices.shape[0] + 1)

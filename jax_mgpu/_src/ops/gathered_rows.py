@@ -135,7 +135,7 @@ def _weights(weights: ArrayLike) -> jax.Array:
 
 
 def _as_weighted(x: ArrayLike, weights: jax.Array) -> jax.Array:
-    """An array of x in the type of its products with weights. Types without operators stay, for the error."""
+    """An array of x in the type of its products with weights. Other types stay, and a later check reports them."""
     x = as_array(NAME, "x", x)
     is_number = x.dtype.name in KEY_DTYPES or x.dtype == jnp.bool_
     result: jax.Array = x.astype(jnp.result_type(x, weights)) if is_number else x
@@ -195,7 +195,7 @@ def _masked(weights: jax.Array, indices: jax.Array | None, n: int) -> jax.Array:
 
 @jax.custom_jvp
 def _quotient(sums: jax.Array, masses: jax.Array) -> jax.Array:
-    """Weighted means, whose derivatives are 0 where cotangents are, whatever the sums of the weights are."""
+    """Weighted means. Their derivatives are 0 for a cotangent of 0, even if the weights add up to 0."""
     return sums / masses
 
 
@@ -218,7 +218,7 @@ def _reduce_kept(
     item_map: ItemFunction | None,
     **others: Any,
 ) -> Any:
-    """The same for rows that are gathered first, without the dropped ones."""
+    """`reduce_gathered` for rows that are gathered first, without the dropped ones."""
     x = _table(x) if item_map is None and not callable(op) else x
     leaves, structure = flatten(x)
     first = as_array(NAME, "x", leaves[0]) if leaves else None
@@ -314,7 +314,7 @@ def _jvp(primals: Operands, tangents: Tangents, *, op: int, wide: int) -> tuple[
         return results, [None]
 
     def gathered(x: jax.Array) -> jax.Array:
-        """The same for rows in memory, none of which repeats."""
+        """The results from rows that are gathered first: none of them repeats."""
         kept, total, before = _kept(_inside(primals.indices, x.shape[0]), primals.count)
         rows = gather(x, take_or_fill(primals.indices, kept, jnp.full((1,), -1, primals.indices.dtype)))
         live = total.reshape(1)
@@ -324,7 +324,7 @@ def _jvp(primals: Operands, tangents: Tangents, *, op: int, wide: int) -> tuple[
 
 
 def _of_entries(cotangent: jax.Array, operands: Operands, dtype: DTypeLike) -> jax.Array:
-    """The row of cotangents of each entry, that of its segment."""
+    """For each entry, the row of cotangents of its segment."""
     entries = operands.indices.shape[0] or operands.x.shape[0]
 
     def summed(rows: jax.Array) -> jax.Array:
@@ -361,7 +361,7 @@ def _transpose_weights(cotangents: Sequence[Any], operands: Operands, *, op: int
 
 
 class _GatheredRows(Operation):
-    """The operation. A batch over one table is one problem: its segments lie one after the other."""
+    """Segments of gathered or weighted rows. A batch over one table is one problem, with all segments in a row."""
 
     def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Attribute) -> tuple[Any, Any]:
         x, heads, indices, weights, count = operands

@@ -80,7 +80,7 @@ from jax_mgpu._src.ops.unsorted_pairs import but_nan
 
 __all__ = ["group_by", "rank", "segmented_shift"]
 
-# The operators that need the order of the keys. Values of other operators are not moved into that order.
+# The operators that need to know which row each sorted row was.
 GIVE_POSITIONS = ("first", "last", "argmin", "argmax")
 
 
@@ -302,7 +302,7 @@ def rank(
       keys: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits, in any order; or columns, a tuple of 1 to 8 such
         arrays. NaN is largest, all NaNs are equal, and so are the zeros.
       heads: `[m]`, non-decreasing integers: the start positions of segments, each of which is ranked on its own. Or
-        `Segments`, then without `ends` and `count`.
+        `Segments`, which replace `ends` and `count`.
       method: `"min"`: one more than the number of smaller keys. `"max"`: the number of keys that are not greater.
         `"average"`: the mean of these two. `"dense"`: one more than the number of distinct smaller keys. `"ordinal"` or
         `"first"`: a different rank for each item, equal keys in input order.
@@ -391,14 +391,14 @@ def segmented_shift(
     Args:
       x: a pytree of arrays with leading axis `n`, of any dtype and trailing shape.
       heads: `[m]`, non-decreasing integers: the start positions of the segments. Position 0 starts a segment whether
-        listed or not. Or `Segments`, then without `ends` and `count`.
+        listed or not. Or `Segments`, which replace `ends` and `count`.
       by: how far, an integer; a negative one takes the values of later rows.
       fill_value: the value of rows without a source, a scalar; converted to each dtype.
       ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`, and rows outside of all segments have
         no source. See `segmented_reduce`.
       count: the number of live rows, an integer scalar (default `n`). Rows past it have no source.
       axis_name: shift the rows of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. Rows of
-        one segment of the global array may come from other devices. Heads as for `rank`.
+        one segment of the global array may come from other devices. Heads are given as for `rank`.
 
     Returns:
       A pytree like x.

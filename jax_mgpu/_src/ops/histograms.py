@@ -223,7 +223,7 @@ def _inside(ids: jax.Array, length: int) -> jax.Array:
 
 
 class _CountBins(Operation):
-    """Counts in bins; CUDA's kernels serve as many bins as a block has room for."""
+    """Counts of items in bins. CUDA has kernels for as many bins as a block has room for."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
         """Whether there are too many bins for the kernels."""

@@ -49,7 +49,7 @@ from jax_mgpu._src.ops.reduce import take_columns
 
 __all__ = ["interval_reduce"]
 
-LEVELS = 4  # of halves, in a block of 16 items: one table of all items per level, and two more
+LEVELS = 4  # a block of 16 items is halved 4 times; there is a table of all items per level, and two more
 
 
 @jit_eager("op", "map", "dtype")
@@ -129,7 +129,7 @@ def _reduce_leaf(leaf: Leaf, low: jax.Array, widths: jax.Array) -> jax.Array:
 
 @jax.custom_jvp
 def _product(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Products whose derivatives are 0 where cotangents are: states that no interval uses may be infinite."""
+    """A product whose derivatives are 0 if the cotangent is 0: states that no interval uses may be infinite."""
     return a * b
 
 
@@ -184,8 +184,8 @@ def _combined(combine: Callable[[Any, Any], Any], states: Pytree, low: jax.Array
 def _table(combine: Callable[[Any, Any], Any], states: Pytree, levels: int) -> tuple[Any, Any]:
     """The tables that intervals combine, one after the other, and the totals of blocks of `1 << levels` states.
 
-    For each level, a state's entry combines the states from it to the middle of its part. The last two tables combine
-    those from a state to the end of its block, and from the start of its block to it.
+    For each level, a state's entry combines the states from it to the middle of its part. In the last two tables, it
+    combines the states from it to the end of its block, and those from the start of its block to it.
     """
     tables, begins, ends = [], states, states  # for parts of one state
     for level in range(levels):
@@ -211,7 +211,7 @@ def _whole(left: Pytree, right: Pytree) -> Any:
 
 
 def _repeated(begins: Pytree) -> Any:
-    """The totals of halves, for each of their states."""
+    """The total of each half, repeated for each of its states."""
     return jax.tree.map(lambda x: jnp.broadcast_to(x[:, -1:], x.shape), begins)
 
 
@@ -249,7 +249,7 @@ def _jvp(primals: Operands, tangents: Tangents, *, op: int) -> tuple[Any, Any]:
 
 
 def _transpose(cotangents: Sequence[Any], operands: Operands, *, op: int) -> jax.Array:
-    """The same tree in reverse: nothing cancels here either."""
+    """The tree of operations in reverse: nothing cancels here either."""
     x, *where = operands
     (cotangent,) = jax.linear_transpose(lambda x: _fallback(x, *where, op=op)[0], x)(cotangents[0])
     return cotangent  # type: ignore[no-any-return]

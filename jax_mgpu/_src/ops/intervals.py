@@ -321,7 +321,7 @@ def _gather_fallback(
 
 
 def _moved_items(x: Aval, into: Aval, gathers: int) -> int:
-    """The most work items of a move: its handlers' rule."""
+    """The largest number of work items that a move can have, by the rule of its handlers."""
     result: int = max(x.shape[0], into.shape[0]) if gathers else x.shape[0]
     return result
 
@@ -437,7 +437,7 @@ def _add_intervals(
         return scatter_rows(rows, starts, offsets, total, jnp.zeros((count, rows.shape[1]), rows.dtype))
 
     def add(rows: jax.Array) -> jax.Array:
-        # rows sorted by their position, stably: the sums are the same in every run
+        # A stable sort of the rows by position: sums are the same in every run.
         objects, ranks = load_balance_search(offsets, size, total=live, return_rank=True)
         places = _places(starts, objects, ranks, count)
         rows_at = jnp.zeros((count,), places.dtype).at[places].add(1, mode="drop")
@@ -473,7 +473,7 @@ class _IntervalOperation(Operation):
     """Starts and offsets have one dtype: the kernels for int64 read no other."""
 
     def run(self, operands: Operands | Sequence[Any], **attributes: Attribute) -> list[jax.Array]:
-        """As for any operation."""
+        """Converts starts and offsets to one dtype, and binds the primitive."""
         counts = [x.shape[-2] for x, rank in zip(operands, self.ranks, strict=True) if rank == 2 and x.ndim > 1]
         names = zip(self.operands, operands, strict=True)
         indices = [x for name, x in names if name.endswith(("starts", "offsets")) and x.size]

@@ -209,9 +209,9 @@ def merged_runs(
 ) -> tuple[jax.Array, list[jax.Array]]:
     """Merges consecutive sorted runs of keys, with their leaves, stably.
 
-    The first run begins at 0, and `ends` says where each ends, all within the first `size` slots, those of the result.
-    The rest is 0. Neighbours are merged in place, then pairs of these, so memory is that of two arrays for any lengths
-    of the runs.
+    The first run begins at 0, and `ends` says where each ends. All runs lie within the first `size` slots, which the
+    result has too; the rest of it is 0. Neighbouring runs are merged, then neighbours among the merged runs, so memory
+    is that of two arrays for any lengths of the runs.
     """
     carried = carried_leaf(leaves)
     payload = Payload.NONE if not leaves else Payload.INDICES if carried is None else Payload.GIVEN
@@ -255,7 +255,7 @@ def _fallback(
     payload: int,
     size: int,
 ) -> Sequence[jax.Array]:
-    """lax.sort of the concatenation: dead items last, or pair of runs by pair, then by key, and stable."""
+    """A stable lax.sort of the concatenation: first by whether an item is dead, then by pair of runs, then by key."""
     n_a, n_b = a.shape[0], b.shape[0]
     runs = run_ends.shape[0]
     keys = a[:size] if runs else jnp.concatenate([a, b])

@@ -140,13 +140,13 @@ def mergesort_indices(
 
     Returns:
       `(sorted keys, indices)` with `sorted_keys == keys[indices]`; indices are int32, or int64 from 2^31 items on. Over
-      a mesh axis they are those in the global array; counts as `sort`.
+      a mesh axis they are those in the global array; if `count` is given, the number of items of this device follows.
 
     Raises:
       TypeError: as `mergesort`.
       ValueError: as `mergesort`; also 2^31 items or more without `jax_enable_x64`.
 
-    Complexity and source as `mergesort`.
+    The complexity and the source are those of `mergesort`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -219,7 +219,8 @@ def locality_sort(
     On a GPU, cells of some thousand keys are sorted, then merged where neighbouring cells, or runs of them, overlap:
     keys that are at most k places away from their sorted position take O(n log k). If samples show that many keys are
     far from their place, they are sorted by digits. It takes the time of `sort` on a CPU, for 2^18 keys or fewer, for
-    keys of less than 32 bits, and with values or indices unless they and the keys have 4 bytes. Memory as `mergesort`.
+    keys of less than 32 bits, and with values or indices unless they and the keys have 4 bytes. Memory is that of
+    `mergesort`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -272,7 +273,7 @@ def locality_sort_indices(
       TypeError: as `mergesort_indices`.
       ValueError: as `mergesort_indices`.
 
-    Complexity and source as `locality_sort`.
+    The complexity and the source are those of `locality_sort`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

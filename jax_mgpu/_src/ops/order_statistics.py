@@ -114,7 +114,7 @@ class _OrderStatistics(Operation):
         """Whether a batch needs many ranks of one array, or too many for the kernels, or rows are short."""
         x, ranks, _ = operands
         if x.ndim == 1 and ranks.size > CUDA_MOST_RANKS and ranks.ndim > 1:
-            return True  # it is sorted once
+            return True  # plain JAX sorts the array once
         if platform != "cuda":
             return False
         result: bool = ranks.shape[-1] > CUDA_MOST_RANKS or (
@@ -157,7 +157,7 @@ _order_statistics = _OrderStatistics(
 _order_statistics.def_jvp(_statistics_jvp)
 
 
-# A fraction of a rank above this is not a rounding error of q, which in a long segment may be whole ranks.
+# The bound of the rounding error of q in ranks. In a long segment, it could otherwise be whole ranks.
 MOST_ERROR = 2**-10
 
 
@@ -187,8 +187,8 @@ def _neighbours(q: jax.Array, lengths: jax.Array, rounding: float) -> tuple[jax.
     the last rank 4096 h + l, it is k h + k l / 4096 + r (4096 h + l), of which only the last part is rounded. Rounding
     never takes it past the rank of (k + 1) / 4096, so ranks increase with q.
 
-    A rank that is whole except for the rounding of q, in the type of the given q, is whole: 0.7 of 11 items is the item
-    of rank 7, without a share of its neighbour, which may be infinite.
+    A rank counts as whole if it differs from a whole one only by the rounding of q, in the type of the given q. So 0.7
+    of 11 items is the item of rank 7, without a share of its neighbour, which may be infinite.
     """
     last = jnp.maximum(lengths - 1, 0)
     high, low, last_float = (

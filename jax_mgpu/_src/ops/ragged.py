@@ -70,7 +70,7 @@ def segment_ids(
 
     Args:
       heads: `[m]`, non-decreasing integers: the start positions of the segments. A repeated head is an empty segment; a
-        head past the last item is padding. Or `Segments`, then without `ends` and `count`.
+        head past the last item is padding. Or `Segments`, which replace `ends` and `count`.
       size: the static number of items, n.
       ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
       count: the number of live items, an integer scalar (default `size`).
@@ -123,7 +123,7 @@ def to_dense(
     Args:
       x: a pytree of arrays with leading axis `n`, of any dtype and trailing shape.
       heads: `[m]`, non-decreasing integers: the start positions of the segments. Items before `heads[0]` belong to no
-        row; a repeated head is an empty row, and so is a head past the last item. Or `Segments`, then without `ends`
+        row; a repeated head is an empty row, and so is a head past the last item. Or `Segments`, which replace `ends`
         and `count`.
       width: the static length of the rows. Longer segments are truncated, which is an error within `checks()`.
       fill_value: the value of a row past its segment.
@@ -199,7 +199,7 @@ def from_dense(
       (Array([1, 2, 3, 4, 5, 0], dtype=int32), Array([0, 2], dtype=int32), Array(5, dtype=int32))
     """
     name = "from_dense"
-    devices_of(name, axis_name)  # each packs its own
+    devices_of(name, axis_name)  # checks the axis; each device packs its own rows
     size = static_size(name, "size", size)
     leaves, structure, m = _items(name, x)
     for leaf in leaves:
@@ -244,7 +244,7 @@ def take_segments(
     Args:
       x: a pytree of arrays with leading axis `n`, of any dtype and trailing shape.
       heads: `[m]`, non-decreasing integers: the start positions of the segments. Items before `heads[0]` belong to
-        none; a repeated head is an empty segment, and so is a head past the last item. Or `Segments`, then without
+        none; a repeated head is an empty segment, and so is a head past the last item. Or `Segments`, which replace
         `ends` and `count`.
       order: `[k]` integers: the segments to take. The numbers -1 and `m` are padding, empty segments. So is any other
         number outside of 0 to `m - 1`, but that is an error within `checks()`.
@@ -254,8 +254,8 @@ def take_segments(
       count: the number of live items, an integer scalar (default `n`).
       axis_name: take segments of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. A device's
         heads are those of the segments that start among its own items, counted from the first of these; a segment
-        continues on the devices that follow, up to the next head. The order of a device has the numbers of segments
-        that `segment_ids` gives there, and it gets these; the size, the heads and the number are its own.
+        continues on the devices that follow, up to the next head. The order of a device lists segments by the numbers
+        that `segment_ids` gives there, and the device gets them; the size, the heads and the number are its own.
 
     Returns: `RaggedParts`: the items, leaves `[size, …]`; the start of each segment, `[k]`; and the number of items,
       which can exceed `size`. Without `jax_enable_x64`, a head or a number that does not fit int32 is 2^31 - 1.

@@ -141,7 +141,7 @@ class Ragged:
         made.values, made.segments = children
         return made
 
-    # ---- Ways to make one --------------------------------------------------------------------------------------------
+    # ---- Constructors ------------------------------------------------------------------------------------------------
 
     @classmethod
     def from_lengths(cls, values: Pytree, lengths: Integers) -> Ragged:
@@ -156,7 +156,7 @@ class Ragged:
 
     @classmethod
     def from_ids(cls, values: Pytree, ids: Integers, m: int) -> Ragged:
-        """`m` rows by the row of each item, integers in order; ids outside of [0, m) mean no row."""
+        """`m` rows, given the row of each item as non-decreasing integers; an id outside of [0, m) means no row."""
         name = "Ragged.from_ids"
         values, capacity = _items(name, values)
         ids = ids if isinstance(ids, jax.Array) else np.asarray(ids)
@@ -166,7 +166,7 @@ class Ragged:
 
     @classmethod
     def from_ranges(cls, values: Pytree, starts: Integers, ends: Integers) -> Ragged:
-        """Row `i` has the items from `starts[i]` to `ends[i]`, in order and apart; there may be gaps between them."""
+        """Row `i` has the items from `starts[i]` to `ends[i]`; rows are in order, with or without gaps between them."""
         return cls(values, Segments.from_ranges(starts, ends))
 
     @classmethod
@@ -343,7 +343,7 @@ class Ragged:
         return _NoArray()  # not an array: operators of `jax.Array` leave the work to ours, functions raise errors
 
     def to_rows(self) -> list[Any]:
-        """A list of the rows as NumPy arrays, or as pytrees of them; not within `jit`. Of a batch, a list for each."""
+        """A list of the rows as NumPy arrays or pytrees of them; not within `jit`. A batch gives a list of lists."""
         if self.segments.starts.ndim > 1:  # a batch of vmap's
             return [jax.tree.map(lambda x, i=i: x[i], self).to_rows() for i in range(self.segments.starts.shape[0])]
         values = jax.tree.map(_on_host, self.values)
@@ -426,7 +426,7 @@ class Ragged:
             return Segments.of(
                 *same_rows(name, *map(jnp.asarray, (ours.starts, ours.ends, theirs.starts, theirs.ends)))
             )
-        starts, other_starts, ends, other_ends = map(  # on the host, as traced arrays have no values
+        starts, other_starts, ends, other_ends = map(  # on the host: within jit, results of jnp are traced
             np.asarray, (ours.starts, theirs.starts, ours.ends, theirs.ends)
         )
         lengths, other_lengths = np.maximum(ends - starts, 0), np.maximum(other_ends - other_starts, 0)

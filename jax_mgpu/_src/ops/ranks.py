@@ -49,7 +49,7 @@ class TopK(NamedTuple):
     Attributes:
       values: `[k]`, or `[m, k]` for m segments: the items, largest or smallest first; 0 past `count`.
       indices: of the same shape, the position of each in `x`; -1 past `count`.
-      count: their number: `k`, or fewer if there are fewer items. A scalar, or `[m]`.
+      count: the number of these items: `k`, or fewer if there are fewer items. A scalar, or `[m]`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -92,8 +92,8 @@ def top_k(
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
     Derivatives go to the selected items. If `k` is at most a quarter of `n`, and on CUDA at most 2,048, time is O(n + k
-    log k) on random input, in one pass over memory. The same holds on CUDA for `k` up to 64 of rows of up to 2,048
-    items that `vmap` makes a batch. Otherwise it is that of a sort.
+    log k) on random input, in one pass over memory. CUDA also needs one pass for any `k` up to 64 in rows of up to
+    2,048 items, which `vmap` makes a batch. Otherwise time is that of a sort.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -128,7 +128,7 @@ def segmented_top_k(
     Args:
       x: see `top_k`.
       heads: `[m]`, non-decreasing integers: the start positions of the segments. Items before `heads[0]` belong to no
-        result; a repeated head is an empty segment, and so is a head past the last item. Or `Segments`, then without
+        result; a repeated head is an empty segment, and so is a head past the last item. Or `Segments`, which replace
         `ends` and `count`.
       k: see `top_k`.
       largest: see `top_k`.
@@ -146,7 +146,7 @@ def segmented_top_k(
       TypeError: as `top_k`.
       ValueError: as `top_k`.
 
-    Derivatives as `top_k`. Time is that of a sort, for any lengths of the segments.
+    Derivatives are those of `top_k`. Time is that of a sort, for any lengths of the segments.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -223,8 +223,8 @@ def _first_jvp(primals: Operands, tangents: Tangents, **attributes: int) -> tupl
 # of the time.
 SELECTED_PART = 4
 CUDA_MOST_FIRST = 2048  # kTopKMost of ffi/ops/top_k/plan.h: what a block has room for
-CUDA_LEAST_ROW = 2048  # a block has a row, or a part of it; of shorter rows, the sort has several in a block
-CUDA_SHORT_ROW, CUDA_SHORT_FIRST = 2048, 64  # a warp takes such a row, however many there are
+CUDA_LEAST_ROW = 2048  # a block selects from one row, or a part of it; the sort puts several shorter rows in a block
+CUDA_SHORT_ROW, CUDA_SHORT_FIRST = 2048, 64  # a warp selects from such a row, for any number of rows
 
 
 def _is_short(n: int, k: int) -> bool:
@@ -298,7 +298,7 @@ def segmented_quantile(
     Args:
       x: see `quantile`.
       heads: `[m]`, non-decreasing integers: the start positions of the segments. Items before `heads[0]` belong to no
-        result; a repeated head is an empty segment, and so is a head past the last item. Or `Segments`, then without
+        result; a repeated head is an empty segment, and so is a head past the last item. Or `Segments`, which replace
         `ends` and `count`.
       q: see `quantile`.
       method: see `quantile`.
@@ -317,7 +317,7 @@ def segmented_quantile(
       TypeError: as `quantile`.
       ValueError: as `quantile`.
 
-    Derivatives as `quantile`. Time is that of a sort, for any lengths of the segments.
+    Derivatives are those of `quantile`. Time is that of a sort, for any lengths of the segments.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

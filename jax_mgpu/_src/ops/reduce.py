@@ -147,18 +147,21 @@ def reduce(
     """Combines all items.
 
     Args:
-      x: an array `[n, ...]` or a pytree of such, integers of 8 to 64 bits or floats of 16 to 64 bits, or bools; each
-        trailing position is combined on its own. With a function as `op`, arrays of any type, combined together.
-      op: a name, or a pytree of names over that of x, or any associative function of two items, which need not commute.
-        `"add"` or `"sum"`, `"mul"` or `"prod"`: integers wrap, those of 8 and 16 bits in the type of `jnp.sum` (int32
-        or uint32, or 64 bits with `jax_enable_x64`); float16 and bfloat16 accumulate in float32; bools are integers, 0
-        or 1. `"min"`, `"max"`: a NaN makes the result NaN. `"argmin"`, `"argmax"`: the index of the first extremum, -1
-        over nothing. `"mean"`: of integers and bools as floats; NaN over nothing. `"any"`, `"all"`: bools, of items
-        other than 0. `"and"`, `"or"`, `"xor"`: of bools or the bits of integers. `"logsumexp"`: of floats, -inf over
-        nothing. `"var"`, `"std"`, `"median"`: of integers and bools as floats; NaN over nothing and with a NaN.
-        `"nunique"`: the number of different items, all NaNs being one. `"count"`: the number of items, one for all
-        trailing positions; `"first"`, `"last"`: that item, or 0 over nothing: all three of any dtype. `"nansum"`,
-        `"nanmean"`, `"nanmin"`, `"nanmax"`: of what is not NaN; without any such item, a sum is 0 and the others NaN.
+      x: an array `[n, ...]` or a pytree of such arrays, of integers of 8 to 64 bits, floats of 16 to 64 bits, or bools;
+        each trailing position is combined on its own. If `op` is a function, the arrays may have any type, and are
+        combined together.
+      op: a name, a pytree of names that matches x or a prefix of its structure, or any associative function of two
+        items, which need not commute. `"add"` or `"sum"`, `"mul"` or `"prod"`: integers wrap; those of 8 and 16 bits
+        are combined in the type of `jnp.sum` (int32 or uint32, or 64 bits with `jax_enable_x64`); float16 and bfloat16
+        accumulate in float32; bools count as the integers 0 and 1. `"min"`, `"max"`: a NaN makes the result NaN.
+        `"argmin"`, `"argmax"`: the index of the first extremum, -1 over nothing. `"mean"`: integers and bools become
+        floats; NaN over nothing. `"any"`, `"all"`: whether any item is other than 0, or all are. `"and"`, `"or"`,
+        `"xor"`: combine bools, or the bits of integers. `"logsumexp"`: takes floats; -inf over nothing. `"var"`,
+        `"std"`, `"median"`: integers and bools become floats; NaN over nothing, and if an item is NaN. `"nunique"`: the
+        number of different items; all NaNs count as one. `"count"`: the number of items, a single one for all trailing
+        positions. `"first"`, `"last"`: the first or last item, 0 over nothing. These two and `"count"` take any dtype.
+        `"nansum"`, `"nanmean"`, `"nanmin"`, `"nanmax"`: skip NaNs; if all items are NaN, the sum is 0 and the other
+        results are NaN.
       count: the number of live items, an integer scalar (default `n`). Items past it are not read.
       identity: the identity of a function `op`, a pytree like one item: needed with `count`, and for `n = 0`.
       map: a function of an item, or of an item and its position. `op` combines its results, which may have another
@@ -183,9 +186,9 @@ def reduce(
         2^31 items or more without `jax_enable_x64`.
 
     Time is O(n), in one pass over memory; the tree of operations is fixed, so float results are the same in every run.
-    On a GPU, XLA computes the sums of a small batch by `jax.vmap`: in rows of less than 512 bytes, the last bits of
-    floats may differ in another process. A function is compiled into the CUDA kernels; on other platforms, and if it
-    cannot be compiled, a loop in plain JAX runs it.
+    On a GPU, XLA computes the sums of a small batch that `jax.vmap` makes: in rows of less than 512 bytes, the last
+    bits of floats may differ from process to process. A function is compiled into the CUDA kernels; on other platforms,
+    and if it cannot be compiled, a loop in plain JAX runs it.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -328,7 +331,7 @@ def segmented_reduce(
       x: see `reduce`.
       heads: `[m]`, non-decreasing integers: result `i` belongs to the segment that starts at `heads[i]` and ends at the
         next head, the last one at `n` (or `count`). Items before `heads[0]` belong to no result; a repeated head is an
-        empty segment; so is a head past the last item. Or `Segments`, then without `ends` and `count`.
+        empty segment; so is a head past the last item. Or `Segments`, which replace `ends` and `count`.
       op: see `reduce`.
       ends: `[m]`, integers beside heads: segment `i` is `heads[i]` to `ends[i]`, and items outside of all segments
         belong to no result. Segments do not overlap; one that ends where it starts, or before, is empty. Without `ends`
@@ -521,7 +524,7 @@ def run_reduce_by_key(
             of_segments = mesh.groupings.segments_reduced
             return keep(over_axis(of_segments, name, axis_name, leaf, heads, live)[:size], leaf.fill)
         reduced = leaf.reduced(SegmentedItems(name, n, heads, covered))
-        # past the runs there are empty segments
+        # Slots past the runs are empty segments, which hold the identity.
         identity_fills = leaf.made is None and ((leaf.kind == Kind.ADD and not leaf.mean) or leaf.kind.gives_index)
         return reduced if identity_fills else keep(reduced, 0)
 
@@ -542,13 +545,13 @@ def run_reduce_by_key(
 
 
 def keys_of_runs(name: str, keys: Keys, axis_name: AxisName | None) -> tuple[jax.Array, Columns | None]:
-    """An array whose neighbours are equal if those of the keys are, and the columns if there are any."""
+    """An array whose neighbours are equal exactly if neighbouring keys are, and the columns if there are any."""
     given = whole_keys(name, "keys", keys, axis_name)
     return (given.run_keys(), given) if isinstance(given, Columns) else (given, None)
 
 
 def first_keys(columns: Columns | None, firsts: jax.Array, starts: jax.Array) -> Any:
-    """The first keys of runs: for columns, those at the starts; 0 past the runs."""
+    """The first key of each run, 0 past the runs. Columns are gathered at the starts of the runs."""
     return firsts if columns is None else columns.structure([_firsts(x, starts) for x in columns.arrays])
 
 
@@ -563,7 +566,7 @@ def _items_of_runs(
     ddof: float,
     axis_name: AxisName | None,
 ) -> tuple[Any, list[Leaf], Callable[[Sequence[Any]], Any], Load | None]:
-    """The values that a function combines, or the leaves that names combine and what restores the structure."""
+    """The values for a function, or the leaves for named operators; what restores the structure; the load of a map."""
     load = None
     if callable(op) or item_map is not None:
         leaves, unflatten = flatten_values(name, "values", values, n, "keys")
@@ -625,7 +628,7 @@ def _rows_fallback(
 
 
 def as_floats(add: Callable[[jax.Array], jax.Array], rows: jax.Array) -> jax.Array:
-    """`add(rows)`, a linear function of floats, for the parts of complex numbers and the values of float8."""
+    """`add(rows)`, a linear function of floats. Complex numbers are added by parts, and float8 in float32."""
     if jnp.iscomplexobj(rows):
         return jax.lax.complex(as_floats(add, rows.real), as_floats(add, rows.imag))
     if jnp.finfo(rows.dtype).bits < 16:
@@ -661,7 +664,7 @@ def _derivatives(operation: Operation, name: str) -> None:
             weights = logsumexp_weights(x, exact, of_items, lambda x: reduced(x, Kind.ADD))
             return results, [reduced(weighted(weights, dx.astype(exact.dtype)), Kind.ADD).astype(dx.dtype)]
         if kind == Kind.MUL:
-            # each item's partial derivative is the product of the others, right where items are zero
+            # Each item's partial derivative is the product of the other items: this is right even if items are zero.
             factors = x.astype(accumulator_dtype(x.dtype))
             before, after = _products(factors, heads_of(primals), indices_of(primals), primals.count)
             parts = weighted(before * after, dx.astype(factors.dtype))
@@ -682,10 +685,10 @@ def _derivatives(operation: Operation, name: str) -> None:
 def logsumexp_weights(
     x: jax.Array, exact: jax.Array, of_items: Callable[[jax.Array], jax.Array], summed: Callable[[jax.Array], jax.Array]
 ) -> jax.Array:
-    """The partial derivative of each item: its share of the sum of powers; 0 for an item of no segment.
+    """The partial derivative of each item: its share of the sum of exponentials; 0 for an item of no segment.
 
-    `exact` is rounded, so the powers of the differences to it do not add up to 1 (3% off at 1e6): they are divided by
-    their sum. An infinite item has the share NaN and all others 0; with a NaN, all have NaN.
+    `exact` is rounded, so the exponentials of the differences from it do not add up to 1 (3% off at 1e6): they are
+    divided by their sum. An infinite item has the share NaN, and all other items 0. A NaN makes all shares NaN.
     """
     shift = jax.lax.stop_gradient(where(exact == -jnp.inf, 0, exact))
     inside = of_items(jnp.ones_like(exact)) > 0
@@ -748,7 +751,7 @@ def take_columns(x: jax.Array, indices: jax.Array, *, unique: bool = True) -> ja
     if x.shape[0] == 0:
         return jnp.zeros(indices.shape, x.dtype)
     width = x.shape[1]
-    if x.size >= 2**31 and not has_64_bits():  # which no index of 32 bits can count
+    if x.size >= 2**31 and not has_64_bits():  # more items than an index of 32 bits can count
         columns = jax.vmap(functools.partial(take_or_fill, unique=unique), in_axes=(1, -1), out_axes=-1)
         return columns(x, indices)
     places = indices.astype(index_dtype("derivative", "x", x.size))

@@ -59,13 +59,13 @@ __all__ = ["Groups", "group_ids", "reduce_by_id"]
 
 # The room of one warp of the CUDA kernel, in bytes (kIdTableBytes of ffi/ops/reduce_by_id/plan.h).
 TABLE_BYTES = 46 << 10
-# Up to this many sums of floats are computed in integers (kMostFixedPointIds of the same).
+# Up to this many sums of floats are computed in integers (kMostFixedPointIds of the same file).
 FIXED_POINT_SLOTS = 1 << 15
 FIXED_POINT_COLUMNS = 4  # each element takes two passes over memory
-# Those kernels take some 60 instructions for 32 elements, three times as long as reading them. So wide rows are better
-# sorted, if there is more to do than a few launches.
+# The kernels with a table per warp take some 60 instructions for 32 elements, three times as long as reading them. So
+# wide rows are sorted instead, if there are enough elements to pay for the launches of a sort.
 FEW_COLUMNS = 8
-MOST_COLUMNS = 1 << 30  # if order does not matter (kMostIdColumns of the same)
+MOST_COLUMNS = 1 << 30  # if order does not matter (kMostIdColumns of the same file)
 FEW_ITEMS = 1 << 22
 
 
@@ -88,7 +88,7 @@ def reduce_by_id(
     Args:
       x: see `reduce`.
       ids: `[n]`, integers: the row of the result that each item belongs to. An item whose id is negative, or not below
-        `size`, belongs to no row. Or the `Groups` of such ids, which are already sorted; then without `count` and
+        `size`, belongs to no row. Or the `Groups` of such ids, which are already sorted, and accept no `count` and no
         `axis_name`.
       size: the static number of results.
       op: see `reduce`, except for functions.
@@ -107,11 +107,12 @@ def reduce_by_id(
       TypeError: as `reduce`.
       ValueError: as `reduce`; also a size that is not a non-negative integer, or another number of ids than of items.
 
-    Time is O(n + size) on a CPU. It is so on a GPU, by atomic operations, if the order of items does not matter (sums
-    of integers, minima, maxima, their indices, bitwise operators): blocks combine frequent ids in shared memory. It is
-    so too for up to 32,768 sums of floats of at most 32 bits and short rows: these are added as integers, multiples of
-    a small fraction of the largest item of their id. Up to 46 KB of other results are combined in the memory of each
-    warp, and then in the order of the warps. Otherwise ids are sorted, and rows are read in that order.
+    Time is O(n + size) on a CPU. On a GPU it is O(n + size) too, by atomic operations, if the order of items does not
+    matter (sums of integers, minima, maxima, their indices, bitwise operators): blocks combine frequent ids in shared
+    memory. Up to 32,768 sums of floats of at most 32 bits, of short rows, also take O(n + size): they are added as
+    integers, multiples of a small fraction of the largest item of their id. Up to 46 KB of other results are combined
+    in the memory of each warp, and then in the order of the warps. Otherwise ids are sorted, and rows are read in that
+    order.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -175,7 +176,7 @@ class _ItemsOfIds(Grouping):
 
 
 class _ItemsOfGroups(_ItemsOfIds):
-    """The same if their order is known."""
+    """The items of each id, whose order is known."""
 
     def __init__(self, order: jax.Array, heads: jax.Array, count: jax.Array):
         self.n, self.leading = order.shape[0], heads.shape
@@ -234,7 +235,7 @@ def _shapes(x: Aval, *, op: int, wide: int, size: int) -> Sequence[Any]:
 
 @by_construction()
 def _by_sorting(x: jax.Array, ids: jax.Array, count: jax.Array, *, op: int, wide: int, size: int) -> Sequence[Any]:
-    """In the order of their ids, the rows form segments."""
+    """Sorts rows by their ids, and combines the segments that they then form."""
     if x.shape[1] == 1 and x.dtype.itemsize in (4, 8) and not Kind(op).gives_index:
         keys, needles, bits = _sorted_by(ids, count, size)
         keys, column = sort(keys, x[:, 0], bits=bits)
@@ -246,7 +247,7 @@ def _by_sorting(x: jax.Array, ids: jax.Array, count: jax.Array, *, op: int, wide
 
 
 def _sorted_by(ids: jax.Array, count: jax.Array, size: int) -> tuple[jax.Array, jax.Array, int]:
-    """Keys to sort items by, `size` for those without an id; all keys once; and the number of their bits."""
+    """Keys to sort items by, `size` for items without an id; the list of all possible keys; their number of bits."""
     dtype = np.min_scalar_type(size)
     keys = jnp.where(_has_id(ids, count, size), ids, size).astype(dtype)
     return keys, jnp.arange(size + 1, dtype=dtype), max(1, size.bit_length())
@@ -305,7 +306,7 @@ def _of_items(values: jax.Array, ids: jax.Array, count: jax.Array) -> jax.Array:
 
 
 def _add_rows(rows: jax.Array, indices: jax.Array, like: Aval) -> jax.Array:
-    """The transpose of a gather from an array like this: each row gets the sum of its cotangents."""
+    """The transpose of a gather from an array like `like`: each row gets the sum of its cotangents."""
     if not rows.size or not math.prod(like.shape):
         return jnp.zeros(like.shape, like.dtype)
 
@@ -332,7 +333,7 @@ def _in_any_order(op: Kind, x: Aval) -> bool:
 
 
 class _ReduceById(Operation):
-    """A reduction by id, for which CUDA has kernels if order does not matter, or if all ids have few states."""
+    """A reduction by id. CUDA has kernels for it if order does not matter, or if the states of all ids are few."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
         """Whether the ids must be sorted."""

@@ -190,7 +190,7 @@ def _sample_logits(
     min_p: ArrayLike | None,
     most: int | None,
 ) -> jax.Array:
-    """`sample_logits` with `most`, a static `top_k`, apart from a traced one."""
+    """`sample_logits`, where `most` is a static `top_k`, and `top_k` a traced one."""
     name = "sample_logits"
     logits, key = _floats(name, "logits", logits), _random_key(name, key)
     if logits.ndim == 0:

@@ -112,7 +112,7 @@ def scan(
     """Combines all items up to each position.
 
     Args:
-      x: an array `[n, ...]` or a pytree of such: see `reduce`.
+      x: an array `[n, ...]` or a pytree of such arrays: see `reduce`.
       op: a name, a pytree of names that matches x or a prefix of its structure, or any associative function of two
         items: see `reduce`. A scan takes the names that `reduce` lists up to `"logsumexp"`. Sums and products of
         integers have the array's type, as those of `jnp.cumsum` do.
@@ -126,7 +126,7 @@ def scan(
         over possibly no items.
       initial: the initial value of the scan, an item that is combined before the first one, or a pytree of such. It is
         the first result of an exclusive scan, which then needs no identity, except over a mesh axis. Totals include it.
-        Not for `"mean"`, `"argmin"` and `"argmax"`.
+        `"mean"`, `"argmin"` and `"argmax"` accept none.
       map: a function of an item, or of an item and its position. `op` combines its results, which may have another
         structure and dtype; x is then any pytree of arrays with leading axis `n`. The CUDA kernels evaluate it as they
         load an item. Over a mesh axis, positions are those in the global array.
@@ -225,8 +225,8 @@ def segmented_scan(
     Args:
       x: see `scan`.
       heads: `[m]`, non-decreasing integers: the start positions of the segments. Position 0 starts a segment whether
-        listed or not; a repeated head is an empty segment; a head past the last item is padding. Or `Segments`, then
-        without `ends` and `count`.
+        listed or not; a repeated head is an empty segment; a head past the last item is padding. Or `Segments`, which
+        replace `ends` and `count`.
       op: see `scan`.
       exclusive: see `scan`; each segment's first result is the identity.
       reverse: scan each segment from its end.
@@ -361,7 +361,7 @@ def _scanned(
 def _scanned_over_axis(
     asked: Scan, of: Any, x: Pytree, n: int, heads: jax.Array, count: jax.Array, load: Load | None
 ) -> tuple[list[Any], Any]:
-    """The same over a mesh axis."""
+    """`_scanned` over a mesh axis."""
     del load
     name, axis_name = asked.name, asked.axis_name
     given = () if heads is ABSENT else (heads,)
@@ -413,7 +413,7 @@ def _combined_with(operator: Operator, results: Pytree, is_total: bool = False) 
 
 
 def _begun_leaf(leaf: Leaf, initial: jax.Array, results: jax.Array) -> jax.Array:
-    """The same for one array that a named operator scans."""
+    """The results of one array that a named operator scans, combined with the initial value."""
     wide = accumulator_dtype(leaf.dtype)
     combine = builtin(leaf.kind, leaf.dtype).combine
     result: jax.Array = combine(jnp.broadcast_to(initial, results.shape).astype(wide), results.astype(wide)).astype(
@@ -446,9 +446,9 @@ def _moved_on(operator: Operator, results: Pytree, n: int, heads: jax.Array, cou
 
 
 def pieces(segments: GivenSegments, operation: str = "", axis_name: AxisName | None = None) -> jax.Array:
-    """Heads for kernels: those of the segments, each followed by that of the gap after it if they have ends.
+    """The heads that kernels get. If segments have ends, the head of each is followed by the head of the gap after it.
 
-    An empty segment, which may lie within another one, moves to the end of that one. If segments of a mesh axis have
+    An empty segment may lie within another one; it then moves to the end of that one. If segments of a mesh axis have
     ends, the first two heads are those of a segment that continues from an earlier device and of the gap after it.
     """
     heads, ends = segments.heads, segments.ends
@@ -460,7 +460,7 @@ def pieces(segments: GivenSegments, operation: str = "", axis_name: AxisName | N
 
 
 def own_pieces(segments: GivenSegments, heads: jax.Array) -> jax.Array:
-    """The heads that `pieces` gives over a mesh axis, without one that it adds for an earlier device's segment."""
+    """The result of `pieces` over a mesh axis, without the head that it adds for an earlier device's segment."""
     return heads if segments.ends is None else heads[1:]
 
 
@@ -489,7 +489,7 @@ def inside_segments(x: Pytree, heads: jax.Array, *, gaps: bool) -> Any:
 
 
 def leaf_inside_segments(leaf: Leaf, heads: jax.Array, *, gaps: bool) -> Leaf:
-    """The same for an array with an operator whose partial derivatives depend on the items."""
+    """`inside_segments` for the array of a named operator, if its partial derivatives depend on the items."""
     if leaf.made is None and leaf.kind not in (Kind.MUL, Kind.LOGSUMEXP):
         return leaf
     return dataclasses.replace(leaf, x=inside_segments(leaf.x, heads, gaps=gaps))
@@ -498,8 +498,8 @@ def leaf_inside_segments(leaf: Leaf, heads: jax.Array, *, gaps: bool) -> Leaf:
 def before_map(
     name: str, heads: SegmentsLike, ends: ArrayLike | None, count: Count = None, axis_name: AxisName | None = None
 ) -> Callable[[jax.Array], jax.Array]:
-    """A function that does the same for an array that is yet to be mapped, whatever its number of items."""
-    given = None if axis_name is None else count  # elsewhere items past the live ones need no care
+    """A function that applies `inside_segments` to an array before `map`, whatever its number of items."""
+    given = None if axis_name is None else count  # on one device, items past the live ones need no care
 
     def inside(x: jax.Array) -> jax.Array:
         with by_construction():  # the heads are checked where they are used
@@ -640,7 +640,7 @@ def _extremum_tangents(
 
 
 def _product_tangents(primals: Operands, dx: jax.Array, *, reverse: int, **flags: int) -> Sequence[jax.Array]:
-    """Tangents of a scan of products, right where items are zero.
+    """Tangents of a scan of products, which are right even if items are zero.
 
     y[i] = x[i] y[i - 1] has the tangent dy[i] = x[i] dy[i - 1] + y[i - 1] dx[i].
     """
@@ -685,7 +685,7 @@ def _along(
     reverse: int,
     total: int,
 ) -> Sequence[jax.Array]:
-    """Tangents of a scan and its total: a linear recurrence of the terms, its values multiplied by any `shares`."""
+    """Tangents of a scan and its total: the values of a linear recurrence of the terms, multiplied by any `shares`."""
     heads, count = primals.heads, primals.count
     tangents = recurrence(factors, terms, heads, count, reverse=reverse)
     if shares is not None:

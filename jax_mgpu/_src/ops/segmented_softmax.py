@@ -44,8 +44,8 @@ def segmented_softmax(
     Args:
       x: `[n, …]`, floats; each trailing position has a softmax of its own.
       heads: `[m]`, non-decreasing integers: the start positions of the segments. Position 0 starts a segment whether
-        listed or not; a repeated head is an empty segment; a head past the last item is padding. Or `Segments`, then
-        without `ends` and `count`.
+        listed or not; a repeated head is an empty segment; a head past the last item is padding. Or `Segments`, which
+        replace `ends` and `count`.
       ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`, and items outside of all segments have
         the result 0. See `segmented_reduce`.
       count: the number of live items, an integer scalar (default `n`). Results past it are 0.
@@ -100,7 +100,7 @@ def segmented_log_softmax(
       TypeError: as `segmented_softmax`.
       ValueError: as `segmented_softmax`.
 
-    Derivatives and time as `segmented_softmax`.
+    Derivatives and time are those of `segmented_softmax`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -120,7 +120,7 @@ def _normalize(
     *,
     log: bool,
 ) -> jax.Array:
-    """Reads the arguments; each trailing position is its own column, with a segment before the first head."""
+    """Checks the arguments, and computes the softmax of each trailing position as a column of its own."""
     x = expect_floats(name, x)
     n = x.shape[0]
     segments = segment_operands(name, heads, ends, count, n, axis_name=axis_name, whole=True)

@@ -118,8 +118,8 @@ def segmented_sort(
       keys: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits. Floats are in the order of `jax.lax.sort`: NaN
         is largest, the two zeros are equal. Or columns: a tuple of 1 to 8 such arrays, compared one after the other.
       heads: `[m]`, non-decreasing integers: the start positions of the segments. Position 0 starts a segment whether
-        listed or not; a repeated head is an empty segment; a head past the last item is padding. Or `Segments`, then
-        without `ends`, `flags` and `count`.
+        listed or not; a repeated head is an empty segment; a head past the last item is padding. Or `Segments`, which
+        replace `ends`, `flags` and `count`.
       values: a pytree of arrays with leading axis `n`, of any dtype and trailing shape, moved along with the keys.
       ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`. Items outside of all segments stay
         where they are, also at position 0 unless it is listed. Segments do not overlap; one that ends where it starts,
@@ -236,7 +236,7 @@ def segmented_sort_indices(
       TypeError: as `segmented_sort`.
       ValueError: as `segmented_sort`; also 2^31 items or more without `jax_enable_x64`.
 
-    Complexity and source as `segmented_sort`.
+    The complexity and the source are those of `segmented_sort`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

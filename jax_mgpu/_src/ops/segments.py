@@ -70,7 +70,7 @@ class Segments(Ranges):
 
     Attributes:
       starts: where each segment starts.
-      ends: where each ends.
+      ends: where each segment ends.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -107,7 +107,7 @@ class Segments(Ranges):
         made.starts, made.ends = children
         return made
 
-    # ---- Ways to make one --------------------------------------------------------------------------------------------
+    # ---- Constructors ------------------------------------------------------------------------------------------------
 
     @classmethod
     def from_heads(cls, heads: Integers, *, ends: Integers | None = None, count: ArrayLike | None = None) -> Segments:
@@ -180,7 +180,7 @@ class Segments(Ranges):
     def from_flags(cls, flags: ArrayLike | Sequence[bool], m: int) -> Segments:
         """`m` segments, each from one set flag of `bool[n]` to the next. The first item always starts a segment.
 
-        Items from the start of segment `m` on are in no segment. If there are fewer than `m`, the last ones are empty.
+        Items from the start of segment `m` on are in no segment. If fewer than `m` start, the last segments are empty.
         """
         name = "Segments.from_flags"
         m = static_size(name, "m", m)
@@ -195,7 +195,7 @@ class Segments(Ranges):
 
     @classmethod
     def from_ranges(cls, starts: Integers, ends: Integers) -> Segments:
-        """Segments from `starts` to `ends`, `[m]` integers each, in order and apart; there may be gaps between them."""
+        """Segments from `starts` to `ends`, `[m]` integers each, in order, with or without gaps between them."""
         return cls.of(*_ranges("Segments.from_ranges", starts, ends))
 
     @classmethod

@@ -294,8 +294,8 @@ def select_indices(
     Args:
       keep: `bool[n]`.
       size: the static number of results (default `n`).
-      fill_value: the value of results past the last position, an integer scalar (default `n`, which is padding if the
-        positions serve as heads, and where JAX drops or fills).
+      fill_value: the value of results past the last position, an integer scalar (default `n`: it is padding if the
+        positions serve as heads, and out of range if they serve as indices).
       count: the number of live items, an integer scalar (default `n`).
       axis_name: see `select`. Positions are those in the global array; the default of `fill_value` is n times the
         number of devices.
@@ -308,7 +308,7 @@ def select_indices(
       TypeError: `keep` is not bool, count is not an integer, or `size` is not static.
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    Complexity as `select`.
+    The complexity is that of `select`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -351,7 +351,7 @@ def partition(
       TypeError: `keep` is not bool, or count is not an integer.
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    Derivatives go through the permutation. Complexity as `select`.
+    Derivatives go through the permutation. The complexity is that of `select`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -402,7 +402,7 @@ def run_starts(
         so are the zeros. Or columns: a tuple of 1 to 8 such arrays.
       heads: `[m]`, non-decreasing integers: the start positions of segments, which no run crosses. Position 0 starts a
         segment whether listed or not; a repeated head is an empty segment; a head past the last item is padding. Or
-        `Segments`, then without `ends` and `count`.
+        `Segments`, which replace `ends` and `count`.
       size: the static number of starts (default `n`).
       least: the static smallest length of a run: shorter runs are left out.
       ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`, and no run starts outside of all
@@ -540,7 +540,7 @@ def unique(
 def select_rows(
     name: str, leaves: list[jax.Array], keep: jax.Array, size: int, fill_value: ArrayLike, count: jax.Array
 ) -> tuple[list[jax.Array], jax.Array]:
-    """The kept items of each leaf, and how many there are; all other arguments are checked."""
+    """The kept items of each leaf, and how many there are. The caller has checked the arguments."""
     index_dtype(name, "keep", keep.shape[0])
     total = None
 

@@ -189,7 +189,7 @@ def set_union(
       TypeError: as `set_intersection`.
       ValueError: as `set_intersection`; also values of only one side, or of two structures.
 
-    Complexity and source as `set_intersection`.
+    The complexity and the source are those of `set_intersection`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -241,7 +241,7 @@ def set_difference(
       TypeError: as `set_intersection`.
       ValueError: as `set_intersection`.
 
-    Complexity and source as `set_intersection`.
+    The complexity and the source are those of `set_intersection`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -295,7 +295,7 @@ def set_symmetric_difference(
       TypeError: as `set_union`.
       ValueError: as `set_union`.
 
-    Complexity and source as `set_intersection`.
+    The complexity and the source are those of `set_intersection`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -353,7 +353,7 @@ def _operate(asked: SetCall, a: Keys, b: Keys, a_values: Pytree, b_values: Pytre
 def set_leaves(
     name: str, kind: Kind, a_values: Pytree, b_values: Pytree, n_a: int, n_b: int
 ) -> tuple[list[jax.Array], list[jax.Array], Callable[[Sequence[jax.Array]], Any]]:
-    """The leaves of the values of both sides, none of b's where the operation takes none, and what restores a tree."""
+    """The leaves of both sides' values, and what restores the tree. b has none if the operation takes none of b's."""
     if kind in TAKES_B:
         return flatten_pair(name, a_values, b_values, n_a, n_b)
     a_leaves, unflatten = flatten_values(name, "a_values", a_values, n_a, "a")

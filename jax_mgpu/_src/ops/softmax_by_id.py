@@ -71,7 +71,7 @@ def log_softmax_by_id(x: ArrayLike, ids: ArrayLike | Groups, size: int) -> jax.A
       TypeError: as `softmax_by_id`.
       ValueError: as `softmax_by_id`.
 
-    Derivatives and time as `softmax_by_id`.
+    Derivatives and time are those of `softmax_by_id`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

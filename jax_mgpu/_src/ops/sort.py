@@ -158,14 +158,14 @@ def argsort(
       even: see `sort`.
 
     Returns:
-      `[n]` indices; int32, or int64 from 2^31 items on. Over a mesh axis they are those in the global array; counts as
-      `sort`.
+      `[n]` indices; int32, or int64 from 2^31 items on. Over a mesh axis they are those in the global array; if `count`
+      is given, the number of items of this device follows.
 
     Raises:
       TypeError: as `sort`.
       ValueError: as `sort`; also 2^31 items or more without `jax_enable_x64`.
 
-    Complexity and source as `sort`.
+    The complexity and the source are those of `sort`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -239,7 +239,7 @@ class Sort:
         return sorted_keys, moved[0]
 
     def rows(self, leaves: Sequence[jax.Array], *, ordered: bool) -> tuple[Any, list[jax.Array]]:
-        """Sorted keys, and rows that belong to them; with `ordered`, behind the position that each came from."""
+        """Sorted keys and their rows; with `ordered`, the first of the rows is the position that each key came from."""
         keys, bits = self._low_bits()
         return sort_rows(self.operation, keys, self._given, bits, leaves, ordered=ordered)
 
@@ -259,7 +259,7 @@ class Sort:
         return surely(lambda: self.keys.shape[0] <= 1) and not (self.heads.size or self.flags.size or self.count.size)
 
     def _over_axis(self, form: Callable[..., Any], axis_name: AxisName, even: bool, *values: Pytree) -> Any:
-        """The same over a mesh axis, where there are no segments."""
+        """Runs the sort over a mesh axis, where there are no segments."""
         return over_axis(
             form, self.operation, axis_name, self.keys, *values, descending=self.descending, method=self.method,
             even=static_flag(self.operation, "even", even), count=count_of(self.count), bits=self.bits,

@@ -21,9 +21,9 @@ __all__ = ["SORT", "Method"]
 class Method(enum.IntEnum):
     """How kernels sort keys: their attribute `method`. Only MERGING takes heads or flags."""
 
-    MERGING = 0  # for whole rows; segments are sorted by the fastest method
+    MERGING = 0  # merges whole rows; segments are sorted by the fastest method
     FASTEST = 1
-    NEARLY_SORTED = 2  # by merging, for rows with many keys in place
+    NEARLY_SORTED = 2  # merges rows with many keys in place
     PARTITIONING = 3  # a stable partition by the highest `bits` bits, or more
 
 

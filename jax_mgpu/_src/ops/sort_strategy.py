@@ -22,8 +22,8 @@ __all__ = ["is_long_permutation", "partitioned", "sort_indices", "sort_keys", "s
 
 
 # A permutation of more words than a GPU's cache holds reads or writes a cache line for each. For 2^26 words on an H200,
-# a scatter takes 4.4 ms, a gather 1.7, a sort of the words by their positions 1.7, and 4 bytes more of payload in a
-# sort 0.6.
+# a scatter takes 4.4 ms, a gather 1.7 ms, and a sort of the words by their positions 1.7 ms. A sort takes 0.6 ms more
+# for 4 more bytes of payload.
 LONG_PERMUTATION = 1 << 23
 
 
@@ -59,11 +59,11 @@ def sort_indices(
 
 
 # The smallest number of items for which columns are not sorted by one code, or by its indices. On an H200, 2^26 keys of
-# two columns of 32 bits take 3.8 ms by their code and 3.5 by two sorts of pairs; with floats, 8.7 ms by their code.
-# Three columns take 4.3 to 6.2 part after part. docs/notes/sort.md has more.
+# two columns of 32 bits take 3.8 ms by their code and 3.5 ms by two sorts of pairs; with floats, 8.7 ms by their code.
+# Three columns take 4.3 to 6.2 ms, one part after the other. docs/notes/sort.md has more.
 LONG_WORDS = 1 << 23  # two columns of 32-bit integers, without values
 LONG_FLOATS = 1 << 20  # the same with floats in one of them
-LONG_COLUMNS = 1 << 22  # part after part: columns that no code holds, and on a CPU any columns without values
+LONG_COLUMNS = 1 << 22  # sorted in parts: columns that no code holds, and on a CPU any columns without values
 
 
 def sort_keys(operation: str, keys: jax.Array | Columns, given: dict[str, Any], bits: int) -> Any:
@@ -98,7 +98,7 @@ def sort_keys(operation: str, keys: jax.Array | Columns, given: dict[str, Any], 
 
 
 def _sort_two_keys(high: SortKey, low: SortKey, given: dict[str, Any]) -> list[jax.Array]:
-    """Sorts by the lower keys, which carry the higher ones, then by those."""
+    """Sorts by the lower keys, which carry the higher keys, then by the higher keys."""
 
     def sort(key: SortKey, keys: jax.Array | Columns, other: jax.Array) -> tuple[jax.Array, jax.Array]:
         in_order, (moved,) = _sort_carrying(keys, [other], {**given, "descending": key.descending}, key.bits)
@@ -196,7 +196,7 @@ def _with_derivatives_by_indices(
 
 
 def _goes_by_parts(keys: Columns) -> bool:
-    """Whether columns are sorted part after part."""
+    """Whether columns are sorted in parts, one after the other."""
     return len(keys.arrays) == 1 or (not keys.is_code and surely(lambda: keys.shape[0] >= LONG_COLUMNS))
 
 
@@ -248,8 +248,8 @@ def partitioned(
 ) -> tuple[jax.Array, jax.Array]:
     """Codes partitioned by their highest bits (at least 1), and the row of each; `count` is an operand.
 
-    Without rows, they are the codes' positions. Codes that share these bits may come in any order, but equal ones keep
-    theirs.
+    Without `rows`, the row of a code is its position. Codes that share these bits may come in any order, but equal
+    codes keep theirs.
     """
     given: dict[str, Any] = {"keys": codes, "count": count, "bits": bits, "method": Method.PARTITIONING}
     given |= {"payload": Payload.INDICES} if rows is None else {"payload": Payload.GIVEN, "values": rows}

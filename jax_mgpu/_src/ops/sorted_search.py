@@ -54,8 +54,8 @@ from jax_mgpu._src.ops.argsorted import in_order
 __all__ = ["SortedMatch", "search", "segmented_search", "sorted_equal_count", "sorted_match", "sorted_search"]
 
 
-# From this many needles in as many items on, a sort of the needles and a walk along both takes a CPU half the time of
-# searches, each of which waits for memory.
+# If both needles and haystack are at least this long, a CPU sorts the needles and walks along both. That takes half the
+# time of a search for each needle, which waits for memory.
 CPU_LONG = 1 << 17
 
 
@@ -187,7 +187,7 @@ def sorted_match(
       TypeError: an argument's dtype is not one of the above.
       ValueError: an argument's shape or side is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    Time is O(n_a + n_b), each item read once. Source as `sorted_search`.
+    Time is O(n_a + n_b), each item read once. The source is that of `sorted_search`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -240,7 +240,7 @@ def sorted_equal_count(
       TypeError: an argument's dtype is not one of the above.
       ValueError: an argument's shape is not one of the above; 2^31 items of b or more without `jax_enable_x64`.
 
-    Time is O(n_a + n_b): the difference of two searches. Source as `sorted_search`.
+    Time is O(n_a + n_b), that of two searches, whose difference is the result. The source is that of `sorted_search`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -360,7 +360,7 @@ def segmented_search(
         Floats are in the order of `jax.lax.sort`: NaN is largest, the two zeros are equal.
       heads: `[m]`, non-decreasing integers: segment `i` starts at `heads[i]` and ends at the next head, the last one at
         `size` (or `haystack_count`). A repeated head is an empty segment; so is a head past the last item. Or
-        `Segments`, then without `ends` and `haystack_count`.
+        `Segments`, which replace `ends` and `haystack_count`.
       side: `"left"` for the first position whose item is not less than the needle (lower bound), `"right"` for the
         first whose item is greater (upper bound); the segment's end if it has no such item.
       ends: `[m]`, integers beside heads: segment `i` is `heads[i]` to `ends[i]`. Segments do not overlap; one that ends
@@ -445,7 +445,7 @@ def _in_order(name: str, haystack: Keys, count: jax.Array, within: Callable[[], 
 def _comparable(
     name: str, needles: Keys, haystack: Keys, needles_count: jax.Array, haystack_count: jax.Array
 ) -> Sequence[jax.Array]:
-    """Both sides as single keys that compare as they do, in input order."""
+    """Both sides as single keys in input order, which compare as the given keys do."""
     sides = [("needles", needles, count_of(needles_count)), ("haystack", haystack, count_of(haystack_count))]
     counts = [count for _, _, count in sides]
     checked = [expect_keys(name, argument, keys)[0] for argument, keys, _ in sides]
@@ -512,7 +512,7 @@ def _bounds_of_segments(heads: jax.Array, ends: jax.Array, size: int, count: jax
 def insertion_points(needles: jax.Array, haystack: jax.Array, *, right: bool = False) -> jax.Array:
     """Where each of a few needles would be inserted in a sorted vector of integers of their dtype.
 
-    The kernels of `sorted_search` read the whole haystack; this one reads some 30 items per needle.
+    The kernels of `sorted_search` read the whole haystack; this search reads some 30 items per needle.
     """
     return search_in_any_order((needles, haystack, ABSENT, ABSENT), right=right)[0]
 

@@ -129,7 +129,7 @@ class Csr:
         made.shape = shape
         return made
 
-    # ---- Ways to make one --------------------------------------------------------------------------------------------
+    # ---- Constructors ------------------------------------------------------------------------------------------------
 
     @classmethod
     def from_coo(
@@ -149,7 +149,7 @@ class Csr:
                 raise value_error(name, argument, f"one for each of {values.shape[0]} values", describe(given))
         size = values.shape[0] if size is None else static_size(name, "size", size)
         is_inside = (rows >= 0) & (rows < m) & (columns >= 0) & (columns < n)
-        # Entries outside go to one more place, the last one.
+        # Entries outside of the shape go to an extra row, the last one.
         places = jnp.where(is_inside, rows, m).astype(jnp.int32), jnp.where(is_inside, columns, 0).astype(jnp.int32)
         dtype = index_dtype(name, "values", size)
         with by_construction():
@@ -198,7 +198,7 @@ class Csr:
         return cls(jnp.asarray(rows.data), rows.indices, rows.indptr, rows.shape)
 
     def to_bcoo(self) -> Any:
-        """The same as a `jax.experimental.sparse.BCOO`, whose padding has indices outside of the shape."""
+        """The matrix as a `jax.experimental.sparse.BCOO`, whose padding has indices outside of the shape."""
         sparse = importlib.import_module("jax.experimental.sparse")  # importing it takes long, and few need it
         rows, is_entry = self.rows, self._entries()
         places = [jnp.where(is_entry, x, size) for x, size in zip((rows, self.indices), self.shape, strict=True)]
@@ -206,7 +206,7 @@ class Csr:
         return sparse.BCOO((values, jnp.stack(places, axis=1)), shape=self.shape)
 
     def to_scipy(self) -> Any:
-        """The same as a `scipy.sparse.csr_matrix`; not within `jit`."""
+        """The matrix as a `scipy.sparse.csr_matrix`; not within `jit`."""
         offsets = np.asarray(self.offsets)
         live = int(offsets[-1])
         if live > self.capacity:
@@ -217,7 +217,7 @@ class Csr:
         return importlib.import_module("scipy.sparse").csr_matrix(parts, shape=self.shape)
 
     def todense(self) -> jax.Array:
-        """The same as an array `[rows, columns]`."""
+        """The matrix as an array `[rows, columns]`."""
         m, n = self.shape
         places = jnp.where(self._entries(), self.rows.astype(index_dtype("Csr.todense", "shape", m * n)) * n, -1)
         places = jnp.where(places < 0, -1, places + self.indices)
@@ -249,7 +249,7 @@ class Csr:
 
     @property
     def T(self) -> Csr:
-        """The transposed matrix, in compressed rows too. It sorts the entries, unless made by `with_transpose`."""
+        """The transposed matrix, in compressed rows too. It sorts the entries, unless `with_transpose` did."""
         order, rows, offsets = self._transposed or self._transpose()
         made = _made(gather(self.values, order, unique=True, inside=True), rows, offsets, self.shape[::-1])
         if self._transposed is not None:
@@ -465,7 +465,7 @@ def _expect_offsets(name: str, offsets: ArrayLike, capacity: int) -> None:
 
 
 def _product_dtype(*factors: jax.Array) -> Any:
-    """The type of a product, which is one of sums: narrow integers do not wrap."""
+    """The type of a product. As in sums, narrow integers do not wrap."""
     dtype = jnp.result_type(*factors)
     return dtype if jnp.issubdtype(dtype, jnp.inexact) else sum_dtype(dtype)
 
@@ -481,7 +481,7 @@ def _product_jvp(primals: Operands, tangents: Tangents) -> tuple[Any, Any]:
 
 
 def _transpose_x(cotangents: Sequence[Any], operands: Operands) -> jax.Array:
-    """The product of the transposed matrix."""
+    """The product of the transposed matrix and the cotangent."""
     values = gather(operands.values, operands.order, unique=True, inside=True)
     columns = operands.columns
     return weighted_rows(cotangents[0], columns[:-1], operands.rows, values, columns[-1:])

@@ -137,7 +137,7 @@ def lookup(
     return moved(cond(of_all(is_by_place), by_place, by_search))
 
 
-CPU_LEAST_PLACED = 4096  # fewer keys take less time to search one by one than all positions do
+CPU_LEAST_PLACED = 4096  # below this many keys, a search for each key takes less time than the table of positions
 
 
 def _rows_by_search(name: str, keys: Keys, checked: jax.Array | Columns, live: jax.Array, table: Ordered) -> jax.Array:
@@ -359,7 +359,7 @@ class AsofJoin(NamedTuple):
             position = beside_cut(self.exact != is_later, is_later)
             pair = (time, time_at(position))
             gaps = [_distance(*(pair if is_later else pair[::-1]))]
-            if jnp.issubdtype(time.dtype, jnp.floating):  # also half of each, which cannot overflow
+            if jnp.issubdtype(time.dtype, jnp.floating):  # also the difference of the halves, which cannot overflow
                 gaps.append(_distance(*(x * 0.5 for x in (pair if is_later else pair[::-1]))))
             near = position >= 0
             return position, near if self.largest is None else near & (gaps[0] <= self.largest), gaps
@@ -376,11 +376,11 @@ class AsofJoin(NamedTuple):
 
 
 class GroupTable:
-    """The integer groups of b, relative to the smallest one. A kernel keeps a table of this many in shared memory.
+    """The integer groups of b, relative to the smallest one. A kernel keeps a table of them in shared memory.
 
     Attributes:
-      always_fits: whether all groups of their type fit a table.
-      fits: whether the live ones do, a bool.
+      always_fits: whether the table has room for all values of the groups' dtype.
+      fits: whether it has room for the live groups, a bool.
     """
 
     def __init__(self, groups: jax.Array, count: jax.Array):
@@ -486,7 +486,7 @@ def _group_search_fallback(
     *,
     forward: int,
 ) -> Sequence[jax.Array]:
-    """Binary searches for pairs of a group and a cut among the pairs of group and position of b."""
+    """Binary searches for a's pairs (group, cut) among b's sorted pairs (group, position)."""
     m = b_groups.shape[0]
     if m == 0:
         return [jnp.full_like(cuts, -1)]

@@ -28,7 +28,7 @@ __all__ = ["Matches", "but_nan", "in_order_with", "is_nan", "matches"]
 def in_order_with(
     name: str, argument: str, keys: Keys, values: Pytree, count: Count, descending: Directions = False
 ) -> tuple[Any, Any]:
-    """Sorted keys, and their values, or None."""
+    """Sorted keys, and their values, or None if there are none."""
     checked, down = expect_keys(name, argument, keys, descending)
     n = checked.shape[0]
     live = count_operand(name, count_name(argument), count, n)
@@ -44,7 +44,7 @@ class Matches(NamedTuple):
     Attributes:
       rows: a's sorted keys.
       others: b's sorted keys, with equal keys in input order.
-      pair: both, as kernels take them.
+      pair: the keys of both tables as kernels take them.
       null_equal: whether NaNs equal each other.
     """
 

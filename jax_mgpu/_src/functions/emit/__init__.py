@@ -2,8 +2,8 @@
 
 Small arrays are taken apart: a value is a NumPy array of names, one for each scalar. A primitive that works element by
 element becomes a line for each element, and one that only moves elements costs nothing. Large arrays that a function
-captures stay in memory; only their indexed elements are loaded. ffi/jit/function_data.cc has the language: it
-checks what it reads, and writes C++ of it. ffi/function/primitives.h has the meaning of each operation.
+captures stay in memory; only their indexed elements are loaded. ffi/jit/function_data.cc defines the language: it
+checks the lines, and writes C++ from them. ffi/function/primitives.h defines each operation.
 
 The modules, each of which uses those before it:
 
