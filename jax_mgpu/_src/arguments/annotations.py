@@ -60,15 +60,15 @@ SegmentsLike: TypeAlias = "ArrayLike | Segments"  # heads, or a Segments
 AxisName: TypeAlias = str | Sequence[str]  # of a mesh, inside jax.shard_map
 Side: TypeAlias = Literal["left", "right"]
 
-# What the layers below the public functions take.
+# Types of the layers below the public functions.
 Pytree: TypeAlias = object  # any tree of arrays: nothing is known of it before it is flattened
-Count: TypeAlias = ArrayLike | None  # of live items; None where all are
-Aval: TypeAlias = jax.ShapeDtypeStruct | jax.core.ShapedArray | jax.Array  # what has a shape and a type
+Count: TypeAlias = ArrayLike | None  # of live items; None if all are live
+Aval: TypeAlias = jax.ShapeDtypeStruct | jax.core.ShapedArray | jax.Array  # anything with a shape and a dtype
 Attribute: TypeAlias = "int | Keyed"
 
 
 class Operands(Protocol):
-    """The operands of one problem, a named tuple of which each operation has its own."""
+    """The operands of one problem: a named tuple, of a type of its own for each operation."""
 
     def __getattr__(self, name: str) -> jax.Array: ...
     def __iter__(self) -> Iterator[jax.Array]: ...
@@ -77,7 +77,7 @@ class Operands(Protocol):
 
 
 class Tangents(Protocol):
-    """Their tangents; None is a zero."""
+    """The tangents of operands; None is zero."""
 
     def __getattr__(self, name: str) -> jax.Array | None: ...
     def __iter__(self) -> Iterator[jax.Array | None]: ...

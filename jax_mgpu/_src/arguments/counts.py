@@ -54,7 +54,7 @@ def live_mask(n: int, count: jax.Array) -> jax.Array:
 def heads_from_zero(heads: jax.Array) -> jax.Array:
     """The heads, preceded by the head of the first segment, whether it is listed or not."""
     first = jnp.zeros((1,), heads.dtype)
-    # Under shard_map, the CPU compiler of jaxlib 0.11.2 crashes where an array is joined to an empty one.
+    # Under shard_map, the CPU compiler of jaxlib 0.11.2 crashes if an array is joined to an empty one.
     return jnp.concatenate([first, heads]) if heads.shape[0] else first
 
 
@@ -106,7 +106,7 @@ def segment_starts(n: int, heads: jax.Array) -> jax.Array:
 
 
 def marked_starts(n: int, heads: jax.Array, flags: jax.Array) -> jax.Array:
-    """Which of n positions start a segment, from bools, bits in words, or a list of heads."""
+    """Which of n positions start a segment, from bools, a bitmap, or a list of heads."""
     if not flags.size:
         return segment_starts(n, heads)
     if flags.dtype == jnp.bool_:
@@ -138,7 +138,7 @@ def segment_bounds(heads: jax.Array, n: int, count: jax.Array, index: Any = None
 
 
 def segment_lengths(heads: jax.Array, n: int, count: jax.Array, dtype: DTypeLike) -> jax.Array:
-    """The number of live items in each head's segment, as floats, also for 2^31 items and more in any mode of JAX."""
+    """The number of live items in each head's segment, right for 2^31 items and more even if JAX has 32 bits."""
     positions = jax.dtypes.canonicalize_dtype(np.uint64)
     most = smaller(n, int(jnp.iinfo(positions).max))
     begin, end = segment_bounds(jnp.maximum(heads, 0).astype(positions), most, count, positions)

@@ -111,8 +111,8 @@ def segment_operands(
 ) -> GivenSegments:
     """Checks the segments that a public function was given: heads with or without ends and a count, or a `Segments`.
 
-    `argument` is the caller's name for the count. `whole` gathers them for plain JAX functions. Heads may be `ABSENT`;
-    then there is only a count.
+    `argument` is the caller's name for the count. `whole` unshards heads and ends, as plain JAX functions require.
+    Heads may be `ABSENT`; then there is only a count.
     """
     if heads is ABSENT:
         if ends is not None:
@@ -175,7 +175,7 @@ def _expect_inside(bounds: Any, operation: str, argument: str, n: int) -> None:
 
 
 def _meant(lengths: np.ndarray, n: int) -> str:
-    """What a caller may have given instead of lengths: both are ascending, and tell n differently."""
+    """A hint if given lengths look like offsets or ids: both ascend; offsets end at n, and there are n ids."""
     if np.all(lengths[1:] >= lengths[:-1]):
         if lengths[0] == 0 and lengths[-1] == n:
             return " (Segments.from_offsets takes offsets)"

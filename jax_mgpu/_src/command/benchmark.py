@@ -74,7 +74,7 @@ def milliseconds(function: Callable[..., Any], *operands: Any) -> float:
 
 
 def default_size() -> int:
-    """The number of items: what a CPU does in seconds; on other devices what their memory holds, up to 2^26."""
+    """The number of items: as many as a CPU handles in seconds; on other devices as memory holds, up to 2^26."""
     device = jax.devices()[0]
     if device.platform == "cpu":
         return CPU_SIZE
@@ -111,7 +111,7 @@ def measure(row: Row, size: int) -> Measured:
 
 
 def table(measured: Iterable[Measured]) -> str:
-    """One line a row."""
+    """One line per row."""
     cells = [("operation", "ms", "JAX without it", "ms", "ratio", "results")]
     cells += [
         (row.name, f"{ours:.3f}", row.peer, f"{theirs:.3f}", f"{theirs / ours:.2f}", "agree" if same else "DIFFER")
@@ -145,7 +145,7 @@ def draw(plot: pathlib.Path, title: str, measured: Sequence[Measured]) -> None:
 
 
 def random_keys(rng: np.random.Generator, n: int) -> np.ndarray:
-    """Any 32 bits."""
+    """Random keys of 32 bits."""
     return rng.integers(0, 2**32, n, np.uint32)
 
 
@@ -177,7 +177,7 @@ def intervals(rng: np.random.Generator, n: int) -> tuple[np.ndarray, ...]:
 
 
 def sorted_keys(rng: np.random.Generator, n: int) -> tuple[np.ndarray, ...]:
-    """Two sorted arrays of any 32 bits."""
+    """Two sorted arrays of random keys."""
     return tuple(np.sort(random_keys(rng, n)) for _ in "ab")
 
 
@@ -191,7 +191,7 @@ def unique_keys(rng: np.random.Generator, n: int) -> tuple[np.ndarray, ...]:
     return tuple(np.cumsum(rng.integers(1, 3, n, np.int32), dtype=np.int32) for _ in "ab")
 
 
-# ---- The same without the operation ------------------------------------------------------------------------------
+# ---- The same work in plain JAX --------------------------------------------------------------------------------------
 
 
 def sort_rows(rows: jax.Array, keys: jax.Array) -> jax.Array:

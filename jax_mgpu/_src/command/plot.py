@@ -18,7 +18,7 @@ SETTINGS: Any = {"svg.hashsalt": "jax_mgpu", "font.size": 9}  # the salt makes e
 
 
 class Bar(NamedTuple):
-    """A pair of bars: what was measured, and milliseconds."""
+    """A pair of bars: its label, and the milliseconds of both sides."""
 
     label: str
     ours: float

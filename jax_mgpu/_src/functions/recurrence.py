@@ -51,7 +51,7 @@ def _fallback(a: jax.Array, b: jax.Array, heads: jax.Array, count: jax.Array, *,
         return [b]
     edges = _edges(n, heads, count, reverse) if heads.size or count.size else None
     given = (a, b, edges)
-    # One direction only, so that a program has the text of the scan once, as a function that both directions call.
+    # Both directions call one jitted function, so a program contains the scan only once.
     y = jnp.flip(_solved(*jax.tree.map(jnp.flip, given))) if reverse else _solved(*given)
     return [jnp.where(live_mask(n, count), y, 0) if count.size else y]
 
@@ -63,7 +63,7 @@ def _solved(a: jax.Array, b: jax.Array, edges: jax.Array | None) -> jax.Array:
 
 
 def _edges(n: int, heads: jax.Array, count: jax.Array, reverse: int) -> jax.Array:
-    """The items, of n, that nothing is carried to: the first of each segment (or the last), and dead items."""
+    """Which of n items get no carry: the first of each segment (or the last), and dead items."""
     live = live_items(n, count)
     starts = segment_starts(n, heads)
     alone = shifted(starts, -1, True) if reverse else starts
@@ -80,7 +80,7 @@ def _jvp(primals: Operands, tangents: Tangents, *, reverse: int) -> tuple[Any, A
 
 
 def _transpose(cotangents: Sequence[Any], operands: Operands, *, reverse: int) -> jax.Array:
-    """An item's factor carries the sum on to it; in the other direction, the factor of the next item does."""
+    """The recurrence in the other direction, in which each item has the factor of the next one."""
     factors = shifted(operands.a, 1 if reverse else -1)
     return recurrence(factors, cotangents[0], operands.heads, operands.count, reverse=not reverse)
 

@@ -109,7 +109,7 @@ def _checked(
     item_of: Callable[..., Any],
     leaves: Sequence[Any],
 ) -> Callable[..., Any]:
-    """A caller's function, as one of an item's leaves and its position, which may have any integer type."""
+    """A caller's function, as a function of an item's leaves and its position, which may have any integer type."""
     has_position = takes_position(function)
 
     def of_leaves(*given: jax.Array) -> Any:
@@ -136,7 +136,7 @@ def emitted(
 ) -> Any:
     """Maps a caller's function over n states, or states and their positions; 0 for those that are not `live`.
 
-    Dead states and their derivatives are never computed from memory: the first live one stands for them. Without a
+    The first live state replaces dead ones, so neither results nor derivatives depend on memory there. Without a
     function, the states are returned.
     """
     if function is None:
@@ -189,7 +189,7 @@ def map_leaves(
 ) -> Any:
     """Maps a function of an item's leaves and its position over all items.
 
-    The first item stands for items past the count: neither they nor their derivatives are computed from memory there.
+    The first item replaces items past the count, so neither results nor derivatives depend on memory there.
     """
     n = leaves[0].shape[0]
     positions = jnp.arange(n, dtype=position_dtype)

@@ -37,7 +37,7 @@ def is_random_key(dtype: DTypeLike) -> bool:
 
 
 def where(condition: jax.Array, x: Any, y: Any) -> jax.Array:
-    """`jnp.where`; of arrays alike and numbers it is one or two steps of a program, where JAX's is a function."""
+    """`jnp.where`. For arrays of one shape and dtype, and numbers, it is one or two steps of a program, not a call."""
     like = next((v for v in (x, y) if isinstance(v, jax.Array) and condition.shape in ((), v.shape)), None)
     if like is None:
         return jnp.where(condition, x, y)
@@ -77,7 +77,7 @@ def ordered_integers(keys: jax.Array) -> jax.Array:
 
 
 def ordered_together(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-    """The same for several arrays of one dtype, comparable with each other; 64-bit keys of two words become ranks."""
+    """`ordered_integers` that are comparable across arrays of one dtype; 64-bit keys of two words become ranks."""
     if not is_words(arrays[0]):
         return tuple(map(ordered_integers, arrays))
     keys = jnp.concatenate(arrays)
@@ -106,7 +106,7 @@ def is_words(keys: jax.Array) -> bool:
 
 
 def words_of(keys: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The high and the low words of such keys."""
+    """The high and the low words of keys of two words."""
     high, low = (jax.lax.bitcast_convert_type(part(keys), jnp.uint32) for part in (jax.lax.imag, jax.lax.real))
     return high, low
 
@@ -117,7 +117,7 @@ def as_columns(keys: jax.Array) -> Any:
 
 
 def of_words(high: jax.Array, low: jax.Array) -> jax.Array:
-    """Such keys from their words."""
+    """Keys of two words from their words."""
     return jax.lax.complex(*(jax.lax.bitcast_convert_type(x, jnp.float32) for x in (low, high)))
 
 

@@ -1,7 +1,7 @@
 """Long numbers, of which a kernel's key or payload holds up to 64 bits.
 
 A number is a list of digits of up to 32 bits, the highest first. 64 bits travel as a complex64, so no 64-bit type of
-JAX is needed. All of it is elementwise, and XLA makes one pass of it.
+JAX is needed. All operations are elementwise, and XLA fuses them into one pass.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def split(code: jax.Array, bits: int) -> list[Digit]:
 
 
 def part(digits: Sequence[Digit], at: int, bits: int) -> jax.Array:
-    """The number in up to 32 bits of a long one, `at` bits below its top."""
+    """The number in `bits` bits of a long number, at most 32, that begin `at` bits below its top."""
     found, begin, end = None, 0, at + bits
     for words, width in digits:
         first, last = max(at, begin), min(end, begin + width)
@@ -58,7 +58,7 @@ def code_dtype(bits: int) -> np.dtype:
 
 
 def code_of(digits: Sequence[Digit], at: int, bits: int) -> jax.Array:
-    """The number in up to 64 bits of a long one, as one item for kernels."""
+    """The number in `bits` bits of a long number, at most 64, as one item for kernels; `at` as in `part`."""
     if bits <= WORD:
         return part(digits, at, bits).astype(code_dtype(bits))
     return of_words(part(digits, at, bits - WORD), part(digits, at + bits - WORD, WORD))

@@ -1,4 +1,4 @@
-"""A mesh axis as an operation sees it: the number of its devices, this device's, and the values of the others."""
+"""A mesh axis as operations see it: the number of its devices, the number of this one, and values of the others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Axis", "before"]
 
 
 def before(x: jax.Array) -> jax.Array:
-    """For each device, the combined values of the devices before it, of `[..., devices, any]`.
+    """For each device, the sum of the values of the devices before it, of `[..., devices, any]`.
 
     XLA fuses this sum of a few numbers with its operands. A running sum is a separate program.
     """
@@ -50,7 +50,7 @@ class Axis:
         return jax.lax.axis_index(self.name)
 
     def own(self, x: jax.Array, axis: int = 0) -> jax.Array:
-        """This device's entry along an axis of an array that has one a device."""
+        """This device's entry along an axis of an array that has one entry per device."""
         entry: jax.Array = jax.lax.dynamic_index_in_dim(x, self.index, axis, False, allow_negative_indices=False)
         return entry
 
@@ -76,7 +76,7 @@ class Axis:
         return result
 
     def varying(self, x: jax.Array) -> jax.Array:
-        """The same value in the type of one that differs from device to device, which loops may carry."""
+        """The value with the type of values that differ from device to device, as loops require of a carry."""
         return reconcile_vma((x, self.index))[0]
 
     def index_dtype(self, argument: str, n: int) -> np.dtype:

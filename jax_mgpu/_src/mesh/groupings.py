@@ -104,7 +104,7 @@ class _Segments(_OverAxis):
         return result
 
     def spread(self, results: jax.Array) -> jax.Array:
-        """The results at the heads of their segments, with 0 at all other items, are added up along each segment."""
+        """Puts each result at the head of its segment, with 0 at all other items, and scans the segments by sums."""
         heads = heads_inside(self.heads, self.n)
         last = jnp.arange(heads.shape[0]) == heads.shape[0] - 1
         places = jnp.where((heads != shifted(heads, -1)) | last, heads, self.n)  # not those of empty segments
@@ -130,7 +130,7 @@ class _Segments(_OverAxis):
 
 
 class _Ids(_OverAxis):
-    """Items by their ids, `size` of which each device has."""
+    """Items by their ids; each device has `size` of the ids."""
 
     def __init__(self, axis: Axis, ids: jax.Array, count: jax.Array, size: int):
         super().__init__(axis, ids.shape[0], (size,), count)

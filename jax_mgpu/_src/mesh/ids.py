@@ -22,11 +22,11 @@ __all__ = ["reduce_by_id"]
 
 
 def reduce_by_id(axis: Axis, kind: Kind, x: jax.Array, ids: jax.Array, count: jax.Array, *, size: int) -> jax.Array:
-    """This device's results, `[size, width]`: those of `size` ids from `size` times its number on.
+    """This device's results, `[size, width]`: those of ids from `size * index` to `size * (index + 1)`.
 
     If there are at most as many results as a device has items, each device computes all of them, and sends each device
-    its own. Otherwise items are sorted by id over all devices, and the results of runs are sent: a device gets at most
-    its own and one from each device, as a run may span several.
+    its own. Otherwise items are sorted by id over all devices, and the results of runs are sent. As a run may span
+    several devices, a device receives at most `size` results and one more per device.
     """
     n, width = x.shape
     if kind in (Kind.ADD, Kind.MUL, Kind.LOGSUMEXP):  # rounded once, at the end
@@ -56,7 +56,7 @@ def _chosen(leaves: list[jax.Array], found: jax.Array) -> list[jax.Array]:
 def _from_all(
     axis: Axis, kind: Kind, leaves: list[jax.Array], ids: jax.Array, live: jax.Array, size: int
 ) -> tuple[jax.Array, list[jax.Array]]:
-    """One result from each device for each id of this one, in the order of the devices."""
+    """One result from each device for each of this device's ids, in the order of the devices."""
     found = _reduce_by_id(x=leaves[0], ids=ids, count=live.reshape(1), op=kind, wide=False, size=axis.size * size)[0]
     bound = axes_bound(axis.name)
 

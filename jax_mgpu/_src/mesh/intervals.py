@@ -100,7 +100,7 @@ def interval_move(
     total: jax.Array,
     into: jax.Array,
 ) -> jax.Array:
-    """Rows fetched in equal shares, and moved to their positions."""
+    """Fetches rows in equal shares, and moves them to their positions."""
     size = max(rows.shape[0], into.shape[0])
     starts = [_wide(axis, gather_starts, rows, size), _wide(axis, scatter_starts, into, size)]
     own = _Own(axis, starts, offsets, size, total)
@@ -111,7 +111,8 @@ def interval_move(
     (moved,), slots = put(axis, [fetched], jnp.where(inside, places, -1), _slots(axis, into), into.shape[0])
 
     def set_rows(arrays: tuple[jax.Array, jax.Array], slots: jax.Array) -> jax.Array:
-        # JAX transposes only this scatter, and narrow floats need it; intervals do not overlap.
+        # JAX can transpose only a scatter to unique indices, as derivatives of narrow floats require. Intervals do not
+        # overlap, so indices are unique.
         result: jax.Array = arrays[0].at[slots].set(arrays[1], mode="drop", unique_indices=True)
         return result
 

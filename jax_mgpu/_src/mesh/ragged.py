@@ -55,7 +55,7 @@ def take_segments(
 
 
 def segmented_top_k(axis: Axis, given: GivenSegments, x: jax.Array, k: int, largest: bool) -> TopK:
-    """The first of each segment after a sort of all of them."""
+    """The first items of each segment, after a sort of all segments."""
     options: dict[str, Any] = {"descending": largest, "count": count_of(given.count)}
     with by_construction():
         ordered, order = segmented_sort_indices(axis, x, *heads_or_flags(axis, given), **options)
@@ -83,7 +83,7 @@ def heads_or_flags(axis: Axis, given: GivenSegments) -> tuple[jax.Array, jax.Arr
 
 
 def flags_of_gaps(axis: Axis, given: GivenSegments) -> jax.Array:
-    """Flags at the segments' starts, and at each item of a gap, which a sort leaves where it is then."""
+    """Flags at the segments' starts and at each item of a gap, so that a sort leaves items of gaps in place."""
     turns = pieces(axis, given)
     gaps = ~covered(given.n, turns)
     return gaps.at[heads_inside(turns[2::2], given.n)].set(True, mode="drop", wrap_negative_indices=False)

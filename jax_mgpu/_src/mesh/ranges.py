@@ -26,7 +26,7 @@ class OverAxis:
       lives: the live items of all devices.
       begin: `[m]`, where each segment begins.
       end: `[m]`, where each ends: at the next head, of this device or of a later one, or with the last item.
-      own: how many of them have numbers: with ends all, and otherwise those that are no padding.
+      own: how many of them are numbered: all if ends are given, and otherwise those that are no padding.
     """
 
     def __init__(self, axis: Axis, segments: GivenSegments):
@@ -56,7 +56,7 @@ class OverAxis:
     def take(
         self, leaves: Sequence[jax.Array], places: jax.Array, fills: Sequence[jax.Array | None]
     ) -> list[jax.Array]:
-        """Rows from places in the global array, in the shape of these."""
+        """Rows from places in the global array, in the shape of `places`."""
         found = fetch(self.axis, leaves, self.lives, places.reshape(-1), fills)
         return [x.reshape(*places.shape, *x.shape[1:]) for x in found]
 
@@ -75,7 +75,7 @@ def pieces(axis: Axis, segments: GivenSegments) -> jax.Array:
 
 
 def segment_ids(axis: Axis, segments: GivenSegments) -> jax.Array:
-    """The number of each item's segment, of all of which each device has m; -1 in none."""
+    """The number of each item's segment over all devices, each of which has m segments; -1 in none."""
     codes = item_codes(axis, segments)
     return jnp.where(codes % 2 == 0, codes // 2 - 1, -1)
 

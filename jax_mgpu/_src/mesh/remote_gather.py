@@ -33,14 +33,14 @@ class Share:
 
     @classmethod
     def even(cls, axis: Axis, total: jax.Array, size: int) -> Share:
-        """Numbers that differ by at most one."""
+        """Shares whose sizes differ by at most one."""
         device = axis.devices.astype(total.dtype)
         lows = device * (total // axis.size) + jnp.minimum(device, total % axis.size)
         return cls(axis, lows, total // axis.size + (device < total % axis.size).astype(total.dtype), size)
 
     @classmethod
     def of_slots(cls, axis: Axis, total: jax.Array, size: int) -> Share:
-        """Devices are filled from the first one on."""
+        """Shares that fill the slots of the devices from the first one on."""
         lows = jnp.minimum(axis.devices.astype(total.dtype) * size, total)
         return cls(axis, lows, jnp.minimum(total - lows, size), size)
 
@@ -70,7 +70,7 @@ def deal(
 
 
 def _in_order(axis: Axis, places: jax.Array, counts: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Global positions in order, where each was, and which of them lie on each device: `[devices + 1]`."""
+    """Sorted global positions, where each was, and the edges between the positions of devices, `[devices + 1]`."""
     total = counts.sum(dtype=counts.dtype)
     places = jnp.where((places >= 0) & (places < total), places, total).astype(counts.dtype)
     places, order = Sort(axis.operation, places).indices()

@@ -153,7 +153,7 @@ def run_heads(axis: Axis, keys: jax.Array, count: jax.Array, *, size: int) -> tu
 
 
 def segment_ids(axis: Axis, heads: jax.Array, n: int, count: jax.Array) -> jax.Array:
-    """Numbers segments device by device: what precedes the first head belongs to an earlier device's last segment."""
+    """Numbers segments device by device: items before the first head belong to an earlier device's last segment."""
     dtype = axis.index_dtype("n", max(n, heads.shape[0]))
     if heads.shape[0] == 0:  # static, so this holds on all devices
         return axis.varying(jnp.full((n,), -1, dtype))

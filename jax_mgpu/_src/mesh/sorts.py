@@ -22,7 +22,7 @@ from jax_mgpu._src.ops.sort_primitives import Method
 
 __all__ = ["one_key", "sort", "sort_indices"]
 
-# At most this many keys are sorted faster than merged in rounds.
+# Up to this many keys are sorted faster than they are merged in rounds.
 FEW_KEYS = 1 << 14
 # The received array has n / SPARE more slots than n keys need. The local sort's scratch memory is up to 2.9% longer
 # than keys of 4 bytes and more, and XLA:GPU then puts both in one allocation; otherwise it makes a second one, as

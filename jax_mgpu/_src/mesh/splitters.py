@@ -28,7 +28,7 @@ Words = Sequence[jax.Array]
 
 
 class Sorted:
-    """This device's part of a sorted sequence: `keys[begin:end]`; one window for all cuts, or one a cut."""
+    """This device's part of a sorted sequence: `keys[begin:end]`; one window for all cuts, or one per cut."""
 
     def __init__(self, keys: jax.Array, begin: jax.Array, end: jax.Array, descending: bool = False):
         self.begin, self.end, self.descending = begin, end, descending
@@ -64,7 +64,7 @@ def equal(codes: Words, others: Words) -> jax.Array:
 
 
 def keys_of(codes: Words, dtype: Any) -> jax.Array:
-    """Keys of codes in rising order. A code that no key has gives a key that as many keys are less than."""
+    """Keys from codes in ascending order. A code that no key has gives a key above the same keys as the code."""
     if jnp.issubdtype(dtype, jnp.complexfloating):
         return of_words(*codes)
     word = jnp.dtype(f"uint{8 * dtype.itemsize}")
@@ -77,7 +77,7 @@ def keys_of(codes: Words, dtype: Any) -> jax.Array:
         return ordered
     largest = np.iinfo(integer).max
     infinity = jax.lax.bitcast_convert_type(np.array(np.inf, dtype), integer)
-    ordered = jnp.maximum(ordered, ~infinity)  # # smaller numbers than -inf have the bits of NaNs
+    ordered = jnp.maximum(ordered, ~infinity)  # smaller numbers than -inf have the bits of NaNs
     return jax.lax.bitcast_convert_type(jnp.where(ordered < 0, ordered ^ largest, ordered), dtype)
 
 
@@ -146,7 +146,10 @@ def cut_at(axis: Axis, sequences: Sequence[Sorted], ranks: jax.Array, *, pairs: 
 
 
 def _in_turn(low: jax.Array, high: jax.Array, ranks: jax.Array) -> jax.Array:
-    """How many equal keys of each sequence and device come before a cut, of those before and behind these keys."""
+    """How many of the equal keys of each sequence and device come before a cut.
+
+    `low` keys are less than these, and `high` keys are no greater.
+    """
     cuts = ranks.shape[0]
     place = jax.lax.broadcasted_iota(jnp.int32, (low.shape[0] * low.shape[1],) * 2, 0)
     earlier = (place > place.T)[:, :, None]
@@ -165,7 +168,10 @@ def _paired(equal: jax.Array, rest: jax.Array) -> jax.Array:
 
 
 def even_ranks(axis: Axis, total: jax.Array, slots: int | None = None) -> jax.Array:
-    """The ranks at which devices begin, and the last one ends: of equal parts, or where each device before is full."""
+    """The ranks at which the devices' parts begin, and the last part ends.
+
+    Parts are equal or, with `slots`, fill the devices from the first one on.
+    """
     device = jnp.arange(axis.size + 1, dtype=total.dtype)
     if slots is not None:
         return jnp.minimum(device * slots, total)

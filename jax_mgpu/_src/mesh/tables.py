@@ -25,7 +25,7 @@ __all__ = ["asof_join", "lookup", "search", "segmented_search"]
 
 
 class _Found:
-    """The rows of a by the positions of their keys among those of b, which may be unsorted."""
+    """The positions of the keys of a's rows among b's sorted keys; either side may be given unsorted."""
 
     def __init__(self, axis: Axis, pair: KeyPair, is_sorted: tuple[bool, bool], first: int = 0):
         self.axis, operands = axis, pair.code_operands if all(is_sorted) else pair.codes
@@ -42,11 +42,11 @@ class _Found:
         return jnp.where(live_mask(self.a.n, self.a.live.reshape(1)), rows, -1)
 
     def cut(self, right: bool) -> jax.Array:
-        """The insertion point of each row's key among the sorted ones of b; -1 past the live rows."""
+        """The insertion point of each row's key among b's sorted keys; -1 past the live rows."""
         return self._to_rows(self._pair.upper(0) if right else self._pair.lower(0))
 
     def partner(self) -> jax.Array:
-        """The place of the first equal key among the sorted ones of b; -1 if there is none."""
+        """The place of the first equal key among b's sorted keys; -1 if there is none."""
         return self._to_rows(jnp.where(self._pair.number(0) > 0, self._pair.lower(0), -1))
 
     def row_at(self, places: jax.Array) -> jax.Array:
@@ -72,13 +72,13 @@ def segmented_search(
     *,
     right: bool,
 ) -> jax.Array:
-    """The same within segments: items are in the order of their segments' numbers, and within these of their keys."""
+    """`search` within segments: items are in the order of their segments' numbers, and within these of their keys."""
     number = axis.sum(OverAxis(axis, segments).own)
     is_inside = live_mask(ids.shape[0], needles_count) & (ids >= 0) & (ids < number.astype(ids.dtype))
     if segments.ends is None:
         of_items = segment_ids(axis, segments.heads, segments.n, segments.count)
         own = jnp.where(is_inside, ids, -1).astype(of_items.dtype)
-    else:  # # gaps have separate numbers, in which all keys are equal
+    else:  # gaps have separate numbers, in which all keys are equal
         of_items = item_codes(axis, segments)
         own = jnp.where(is_inside, 2 * ids.astype(of_items.dtype) + 2, -1)
         haystack = [jnp.where(of_items % 2 == 0, x, jnp.zeros((), x.dtype)) for x in haystack]

@@ -1,7 +1,7 @@
 """Joins of long tables by buckets: a GPU pairs the rows of a bucket in shared memory, without sorting the keys.
 
 Keys become codes of 32 bits, which a bijection mixes, and rows are partitioned by the highest bits of the mixed codes.
-That takes one pass for each 8 bits of a bucket's number, where a sort takes one for each 8 bits of the keys.
+That takes one pass for each 8 bits of a bucket's number; a sort takes one for each 8 bits of the keys.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class BucketTables(NamedTuple):
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """The lengths of both."""
+        """The lengths of both tables."""
         a, b = self.codes
         return a.shape[0], b.shape[0]
 
@@ -167,7 +167,7 @@ def _fallback(
     size: int,
     keep_a: int,
 ) -> Sequence[jax.Array]:
-    """The plain-JAX join of sorted codes, followed by those past the last bucket."""
+    """The plain-JAX join, by sorts of the codes that put those past the last bucket at the end."""
 
     def in_order(codes: jax.Array, rows: jax.Array, bounds: jax.Array) -> tuple[jax.Array, jax.Array]:
         is_dead = jnp.arange(codes.shape[0], dtype=bounds.dtype) >= bounds[-1]

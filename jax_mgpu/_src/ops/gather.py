@@ -45,7 +45,7 @@ def _take(x: jax.Array, indices: jax.Array, inside: int, fill: int = 0) -> jax.A
 
 
 class _Gather(Operation):
-    """The shape of rows with this many axes, taken by indices with this many."""
+    """A gather of rows with `row_rank` axes by indices with `index_rank` axes."""
 
     def __init__(self, row_rank: int, index_rank: int):
         self.row_rank, self.index_rank = row_rank, index_rank
@@ -145,12 +145,12 @@ _SUMS: list[Callable[[jax.Array, jax.Array, Any], jax.Array]] = []
 
 
 def add_rows(rows: jax.Array, indices: jax.Array, like: Aval) -> jax.Array:
-    """The sums of rows by index, in a fixed order, as an array like the third; indices outside of it are dropped."""
+    """The sums of rows by index, in a fixed order, as an array like `like`; indices outside of it are dropped."""
     return _SUMS[0](rows, indices, like)
 
 
 def set_sums(add: Callable[[jax.Array, jax.Array, Any], jax.Array]) -> None:
-    """Sets `add(rows, indices, like)`: the sums by index of rows, as an array like the third."""
+    """Sets the function `add(rows, indices, like)` that `add_rows` calls."""
     _SUMS[:] = [add]
 
 

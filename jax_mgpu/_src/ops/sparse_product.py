@@ -2,7 +2,7 @@
 
 A product term pairs an entry of A with an entry of the row of B that its column names. There may be far more terms than
 entries of the result, so they are computed a chunk at a time, in memory of a fixed size. The values are a sum over
-triples of entries of A, of B and of the result; so is each derivative, over another two of the three.
+triples of entries of A, of B and of the result. Each derivative is such a sum too, with other roles for the three.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _entries(
     return of_a, jnp.where(is_product, of_b, -1)
 
 
-# The operands that two matrices without their values are.
+# The operands that hold two matrices without their values.
 STRUCTURES = ("a_columns", "a_offsets", "a_rows", "b_columns", "b_offsets", "b_rows")
 
 
@@ -95,7 +95,7 @@ def _pattern_fallback(
         return of_rows[state[0]] < before[-1]
 
     def chunk(state: Any) -> Any:
-        """Extends the chunk to whole rows."""
+        """Adds the entries of the next rows: as many whole rows as a chunk holds, and at least one."""
         row, written, columns, counts = state
         begin = of_rows[row]
         after = sorted_search((begin + room)[None], of_rows, "right")[0].astype(row.dtype)
@@ -123,7 +123,7 @@ def _pattern_fallback(
     return columns, jnp.concatenate([jnp.zeros((1,), dtype), scan(counts)])
 
 
-# A batch over Explicit axes, which no loop of JAX takes, is a batch of this operation.
+# An operation of its own, as no loop of JAX takes a batch over Explicit axes.
 _pattern = Operation(
     "csr_pattern",
     operands=dict.fromkeys(STRUCTURES, 1),

@@ -37,7 +37,7 @@ def _function(lines: Lines, equation: Equation, *operands: Names, function: str)
 
 
 def _product(lines: Lines, equation: Equation, x: Names, y: Names) -> Names:
-    """Compilers negate for a product with -1, which differs: see `complement` in ffi/function/primitives.h."""
+    """An integer times -1 becomes "neg", which hides the negation from ptxas (`complement`, function/primitives.h)."""
     aval = equation.outvars[0].aval
     turns = np.asarray(-1).astype(aval.dtype) if aval.dtype.kind in "iu" else None
 

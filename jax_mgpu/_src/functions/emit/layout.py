@@ -41,7 +41,7 @@ class Layout:
 
     @property
     def align(self) -> int:
-        """The alignment of the struct: words of 4 bytes travel between threads."""
+        """The alignment of the struct: at least 4 bytes, as threads exchange words of 4 bytes."""
         return max([4, *(self.width(leaf) for leaf in range(len(self.leaves)))])
 
     @property

@@ -36,10 +36,10 @@ class OperatorData:
 
     Args:
       data: its lines.
-      item: what the operator combines.
-      element: what is in memory.
+      item: the layout of the items that the operator combines.
+      element: the layout of the elements in memory.
       captures: the arrays that stay in memory, in the order of their numbers.
-      commutes: whether it is known to.
+      commutes: whether it is known to commute.
       has_neutral: whether states need no flag that says that they are empty.
     """
 
@@ -79,10 +79,10 @@ def emit_operator(
     Args:
       closed: the jaxpr.
       avals: the leaves of a state.
-      nothing: the result over no items, where that can occur.
+      nothing: the result over no items, if that can occur.
       reverse: whether a scan goes from the end.
       exclusive: whether a scan leaves out the position's own item.
-      commutes: a promise that the operator does.
+      commutes: a promise that the operator commutes.
       neutral: a state that changes nothing in a combination, if one is known.
       dead: the result for an item past the count.
       load: makes a state from an item and its position, if an item is not a state itself.

@@ -57,7 +57,7 @@ def scalar_text(value: ArrayLike, dtype: DTypeLike) -> str:
 
 
 def expect_small(shape: Sequence[int], what: str) -> None:
-    """Small arrays are taken apart, with one name per element."""
+    """Raises an error unless an array is small enough to be taken apart, with one name per element."""
     if np.prod(shape) > MOST_SCALARS:
         raise Unsupported(f"{what} of shape {list(shape)}, more than {MOST_SCALARS} scalars")
 
