@@ -1,5 +1,5 @@
-// order_statistics on the CPU: counting the highest digits of all ranks shows in which digit each sought item is; the
-// few items with one of these digits are collected, and selected from.
+// order_statistics on the CPU. Counting the highest digits of all keys shows which digit each sought item has. The few
+// items with one of these digits are collected, and the sought ones are selected from them.
 #include <algorithm>
 #include <vector>
 
@@ -52,10 +52,10 @@ class RowStatistics {
     };
     std::vector<char> wanted(kDigits);
     for (int64_t i = 0; i < operands_.rank_count; ++i) wanted[digit_of(i)] = 1;
-    std::vector<int64_t> begins(kDigits);  // of a digit's items among those collected
+    std::vector<int64_t> begins(kDigits);  // the first place of a digit's items among the collected ones
     int64_t all = 0;
     for (int digit = 0; digit < kDigits; ++digit) {
-      for (int64_t part = 0; part < parts; ++part) {  // the counts become the places of the parts' items
+      for (int64_t part = 0; part < parts; ++part) {  // counts become places of the parts' items
         const int64_t count = counts[part][digit];
         counts[part][digit] = all;
         if (part == 0) begins[digit] = all;

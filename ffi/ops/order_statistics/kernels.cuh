@@ -1,6 +1,6 @@
-// The kernel of order_statistics: one pass over the keys for each digit of their ranks, the most significant first. It
-// counts the next digit of the keys that begin with the digits known so far, which gives each sought rank one more
-// digit.
+// The kernel of order_statistics makes one pass over the keys for each digit of their ranks, the most significant
+// first. A pass counts the next digit of the keys that begin with the digits known so far, and so finds one more digit
+// of each sought item.
 #pragma once
 
 #include "cuda/block/scan.cuh"
@@ -9,16 +9,16 @@
 
 namespace mgpu::cuda::ranking {
 
-constexpr int kRankCounters = kRankDigits + 1;  // of a copy: those of one digit are in different banks
+constexpr int kRankCounters = kRankDigits + 1;  // per copy, so that a digit's counters are in different banks
 
-// The items that the passes go over: a row, or the items in its intervals.
+// The items that the passes go over: a whole row, or the items that were collected from its intervals.
 template <typename Order>
 struct RankSource {
   using Word = typename Order::Word;
   const Word* keys;
   int64_t live;
-  int64_t part;          // of a block
-  const int64_t* ranks;  // null: those that are asked for
+  int64_t part;          // items per block
+  const int64_t* ranks;  // among the collected items; null for a whole row
 
   __device__ RankSource(const RanksTask<Order>& task, int64_t row) {
     const OrderStatisticsOperands& operands = task.operands;
@@ -35,17 +35,17 @@ struct RankSource {
       ranks = nullptr;
     }
   }
-  // The rank that is sought among them, or a negative number for none.
+  // Rank number i among these items, or a negative number if its item is known already.
   __device__ int64_t rank(const RanksTask<Order>& task, int64_t row, int i) const {
     return ranks ? ranks[i] : task.operands.rank(row, i);
   }
 };
 
-// Ranks that begin with the same digits share counts, those of the first of them.
+// Sought ranks whose items begin with the same digits share the counts of the first of these ranks.
 template <typename Word>
 struct SharedRanks {
-  Word prefixes[kMostRanks];  // of distinct ones
-  int first[kMostRanks];      // of the ranks with each
+  Word prefixes[kMostRanks];  // the distinct prefixes
+  int first[kMostRanks];      // the first rank with each prefix
   int distinct;
 };
 
@@ -61,7 +61,7 @@ __device__ void find_digits(const RanksTask<Order>& task, int64_t row) {
   uint64_t* const prefixes = task.scratch.prefixes + row * ranks;
   int64_t* const befores = task.scratch.before + row * ranks;
   const bool is_last = task.shift == 0;
-  for (int i = ranks - 1; i >= 0; --i) {  // the first one's counts are cleared last
+  for (int i = ranks - 1; i >= 0; --i) {  // shared counts are cleared last
     const uint64_t prefix = prefixes[i];
     int first = i;
     for (int j = i - 1; j >= 0; --j) first = prefixes[j] == prefix ? j : first;
@@ -95,7 +95,7 @@ __device__ void find_digits(const RanksTask<Order>& task, int64_t row) {
   }
 }
 
-// Counts the next digit in one part of the pass. All threads of one block call it.
+// Counts the next digit of the keys [begin, end). All threads of one block call it.
 template <typename Order>
 __device__ void count_digits(const RanksTask<Order>& task, int64_t row, const typename Order::Word* keys, int64_t begin,
                              int64_t end) {

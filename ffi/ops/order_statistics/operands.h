@@ -14,8 +14,8 @@ constexpr int kRankDigitBits = 11;
 constexpr int kRankDigits = 1 << kRankDigitBits;
 
 // Operands: x [.., n], ranks [.., m], count [.., 1] or absent. Results: values [.., m]. A rank beyond the live items is
-// that of the last one; without items, the result is 0. Among equal items, it may have another one's bits: a zero is
-// +0.
+// that of the last live item; without live items, the result is 0. If zeros or NaNs compare equal, the result may have
+// the bits of another one: a zero is +0.
 struct OrderStatisticsOperands {
   DType key_type;
   int64_t rows;
@@ -31,20 +31,20 @@ struct OrderStatisticsOperands {
   explicit OrderStatisticsOperands(const Call& call);
 
   MGPU_HOST_DEVICE int64_t live(int64_t row) const { return counts(row, length); }
-  // The position of rank number i in the order of a row that has items.
+  // Rank number i, clamped to the live items of a row that has some.
   MGPU_HOST_DEVICE int64_t rank(int64_t row, int64_t i) const {
     return clamp<int64_t>(ranks[row * ranks_stride + i], 0, live(row) - 1);
   }
 
-  // The plan on CUDA (plan.h): whether it first narrows the ranks down to intervals between two items of a sample, and
-  // how many items of a row in such intervals it has room for.
+  // The plan on CUDA (plan.h): whether a sample first narrows the ranks down to intervals, and how many items of a row
+  // in such intervals there is room for.
   MGPU_HOST_DEVICE bool takes_sample() const;
   MGPU_HOST_DEVICE int64_t between_room() const;
   struct Scratch;
   Scratch layout(Workspace& workspace) const;
 };
 
-// The key of a rank's word; +0 for zeros.
+// The key that has a rank; +0 for zeros.
 template <typename Order>
 MGPU_HOST_DEVICE typename Order::Word key_of_rank(const Order& order, typename Order::Word rank) {
   using Word = typename Order::Word;

@@ -1,6 +1,7 @@
-// Long rows, before the passes of order_statistics: a sample gives an interval that almost certainly contains each
-// sought rank. One pass over the row collects the items in it, some 4% of the row, and counts those below. The passes
-// then go over the collected items; if an interval missed its rank, or its items do not fit, they go over the row.
+// Narrows long rows down before the passes of order_statistics. A sample gives, for each sought rank, an interval that
+// almost certainly contains its item. One pass over the row collects the items in the intervals, some 4% of the row,
+// and counts the items below each interval. The passes of order_statistics then go over the collected items. If an
+// interval missed its item, or if the collected items do not fit, they go over the whole row.
 #pragma once
 
 #include "cuda/block/select_digits.cuh"
@@ -9,7 +10,7 @@
 
 namespace mgpu::cuda::ranking {
 
-// An interval of ranks in the form that items are compared with: numbers in their order.
+// An interval in the form that items are compared with: here, the ranks of its ends.
 template <typename Order>
 struct Interval {
   using Word = typename Order::Word;
@@ -28,7 +29,7 @@ struct Interval {
   }
 };
 
-// Floats are compared as such. A NaN is never below, and always counts as possibly inside.
+// Floats are compared directly. A NaN is never below an interval, and always counts as possibly inside.
 template <typename Word>
   requires(sizeof(Word) >= 4)
 struct Interval<FloatOrder<Word>> {
@@ -43,7 +44,7 @@ struct Interval<FloatOrder<Word>> {
       return __longlong_as_double(static_cast<long long>(key));
     }
   }
-  // All numbers are below a NaN, which comparisons do not show.
+  // An interval cannot begin with a NaN: all numbers are below it, but comparisons do not show that.
   __device__ static bool can_hold(const Order& order, Word low_rank) { return !order.is_nan(order.decode(low_rank)); }
   __device__ void set(const Order& order, Word low_rank, Word high_rank) {
     low = of(order.decode(low_rank));
@@ -53,7 +54,7 @@ struct Interval<FloatOrder<Word>> {
   __device__ __forceinline__ bool reaches(const Order& /*order*/, Word key) const { return !(of(key) > high); }
 };
 
-// One block per row: samples it, and finds the interval of each rank.
+// Samples each row, and finds the interval of each rank. One block per row.
 template <typename Order>
 __global__ void __launch_bounds__(kRankThreads) find_intervals(const __grid_constant__ RanksTask<Order> task) {
   using Word = typename Order::Word;
@@ -71,13 +72,13 @@ __global__ void __launch_bounds__(kRankThreads) find_intervals(const __grid_cons
   const int64_t stride = live / kSample;
 #pragma unroll 8
   for (int i = threadIdx.x; i < kSample; i += kRankThreads) {
-    // Samples at random within each part of the row, so that no period of the row is sampled.
+    // The place within each part of the row is random, so that the sample does not match a period of the row.
     const uint64_t place = (static_cast<uint64_t>(i) * 0x9e3779b97f4a7c15u >> 32) * static_cast<uint64_t>(stride) >> 32;
     sample[i] = task.order.rank(task.order.encode(keys[i * stride + static_cast<int64_t>(place)]));
   }
   __syncthreads();
   const auto select = [&](int left) {
-    // A few more sample items than necessary widen the interval only a little.
+    // The selection stops early: a few more items of the sample widen the interval only a little.
     return select_digits.template operator()<Word>(
         kSample, left, [&](int i) { return sample[i]; }, [](int) { return true; },
         [](const auto& known) { return known.own <= kSample / 256; });
@@ -85,13 +86,13 @@ __global__ void __launch_bounds__(kRankThreads) find_intervals(const __grid_cons
   for (int i = 0; i < ranks; ++i) {
     const int64_t rank = operands.rank(row, i);
     if (i > 0 && rank >= operands.rank(row, i - 1) && rank - operands.rank(row, i - 1) <= stride) {
-      if (threadIdx.x == 0) {  // its neighbour's interval is wide enough
+      if (threadIdx.x == 0) {  // the previous rank's interval is wide enough for this one
         lows[i] = lows[i - 1];
         highs[i] = highs[i - 1];
       }
       continue;
     }
-    // Five standard deviations to each side: for random items, one rank in a million is missed.
+    // The interval has five standard deviations to each side: for random items, it misses one rank in a million.
     const float share = static_cast<float>(rank) / static_cast<float>(live);
     const float deviation = sqrtf(kSample * share * (1 - share));
     const int before = static_cast<int>(kSample * share - 5 * deviation) - 3;
@@ -127,7 +128,8 @@ __global__ void __launch_bounds__(kRankThreads) find_intervals(const __grid_cons
   found.count = can_hold ? count : 0;
 }
 
-// Called by one thread, once the whole row has been counted.
+// Finds the place of each rank's item among the collected items. One thread calls it, once the whole row has been
+// counted.
 template <typename Order>
 __device__ void place_ranks(const RanksTask<Order>& task, int64_t row) {
   using Word = typename Order::Word;
@@ -136,7 +138,7 @@ __device__ void place_ranks(const RanksTask<Order>& task, int64_t row) {
   const int ranks = static_cast<int>(operands.rank_count);
   bool holds_all = static_cast<int64_t>(__ldcg(&found.gathered)) <= operands.between_room();
   for (int i = 0; i < ranks; ++i) {
-    int64_t earlier = 0;  // of the collected items
+    int64_t earlier = 0;  // collected items of lower intervals
     for (int j = 0; j < found.interval_of[i]; ++j) earlier += static_cast<int64_t>(__ldcg(&found.intervals[j].between));
     const RankIntervals::Interval& interval = found.intervals[found.interval_of[i]];
     int64_t rank = operands.rank(row, i) - static_cast<int64_t>(__ldcg(&interval.below));
@@ -147,7 +149,7 @@ __device__ void place_ranks(const RanksTask<Order>& task, int64_t row) {
     rank -= at_low;
     const bool is_known = rank < 0 || rank >= between;
     found.ranks[i] = is_known ? -1 : earlier + rank;
-    if (is_known) {  // or overwritten, if the interval does not hold it
+    if (is_known) {  // if the interval does not hold the item, this is overwritten
       static_cast<Word*>(operands.values)[row * ranks + i] =
           key_of_rank(task.order, static_cast<Word>(rank < 0 ? interval.low : interval.high));
     }
@@ -155,7 +157,8 @@ __device__ void place_ranks(const RanksTask<Order>& task, int64_t row) {
   found.holds_all = holds_all;
 }
 
-// One block per part of a row. Each warp collects items in shared memory, and then writes many at a time.
+// Collects the items in the intervals. One block per part of a row. Each warp stages items in shared memory, and then
+// writes many at a time.
 template <typename Order>
 __global__ void __launch_bounds__(kRankThreads, 2) gather_between(const __grid_constant__ RanksTask<Order> task) {
   using Word = typename Order::Word;
@@ -163,12 +166,12 @@ __global__ void __launch_bounds__(kRankThreads, 2) gather_between(const __grid_c
   constexpr int kItems = maximum<int>(Vector::kItems, sizeof(Word) == 8 ? 4 : 8);
   constexpr int kVectors = kItems / Vector::kItems;
   constexpr int kTile = kRankThreads * kItems;
-  constexpr int kRoom = 2 * kWarp * kItems;  // of a warp
+  constexpr int kRoom = 2 * kWarp * kItems;  // per warp
   struct Counts {
     unsigned below, at_low, between, at_high;
   };
   __shared__ Word staged[kRankWarps][kRoom];
-  __shared__ unsigned below[kMostIntervals - 1][kRankThreads];  // each thread's, of all intervals but the first
+  __shared__ unsigned below[kMostIntervals - 1][kRankThreads];  // per thread, for all intervals but the first
   __shared__ Counts counts[kMostIntervals];
   __shared__ Interval<Order> intervals[kMostIntervals];
   __shared__ Word lows[kMostIntervals], highs[kMostIntervals];

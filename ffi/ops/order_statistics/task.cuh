@@ -7,7 +7,7 @@
 
 namespace mgpu::cuda::ranking {
 
-constexpr int kRankThreads = kRankDigits / 4;  // a thread a few digits
+constexpr int kRankThreads = kRankDigits / 4;  // each adds up four digits
 constexpr int kRankWarps = kRankThreads / kWarp;
 
 template <typename Order_>
@@ -18,15 +18,15 @@ struct RanksTask {
   OrderStatisticsOperands operands;
   OrderStatisticsOperands::Scratch scratch;
   Order order;
-  int shift;  // of a pass's digit
+  int shift;  // the lowest bit of a pass's digit
   int digit_bits;
   bool is_first;
   int64_t parts;  // of a row
-  int64_t part;   // items
+  int64_t part;   // items per block
 };
 
-// Whether this block is the last of its row's to finish, so that the others' writes can be read. All threads of each
-// block call it once.
+// Whether this block is the last one of its row to finish, which can read what the other blocks wrote. All threads of
+// each block call it once.
 template <typename Order>
 __device__ bool is_last_of_row(const RanksTask<Order>& task, int64_t row) {
   __shared__ bool is_last;

@@ -1,12 +1,14 @@
 // The kernels of reduce_by_id for operators whose order does not matter: sums of integers, extrema and their positions,
 // bitwise operators. Atomic operations on integers give the same bits in any order. Each block combines items in a
-// table in shared memory as far as possible, and then the table with the states in device memory. If the table holds
-// all results, an item goes to the entry of its result. Otherwise the first result to reach an entry keeps it, and
-// items of others go to device memory directly: frequent ids come early, so few of their items collide there.
+// table in shared memory as far as possible, and then combines the table with the states in device memory. If the table
+// holds all results, an item goes to the entry of its result. Otherwise several results share an entry: the first to
+// reach it keeps it, and items of the other results go directly to device memory. Frequent ids come early and get
+// entries, so few atomic operations collide in device memory.
 //
-// 2^25 items on an H200, 2026-11-28: max into 5,000 0.088 ms (predicted 0.07; 0.62 with one table per warp, in order),
-// into 10^6 0.375 (0.36; 0.87 by a sort), 0.086 and 0.183 if ids are skewed by Zipf's law of 1.2 (0.79, 0.84). int32
-// sums 0.095 (0.62) and 0.39 (0.86). docs/notes/by_id.md has what was tried.
+// 2^25 items on an H200, 2026-11-28: maxima by 5,000 ids take 0.088 ms (predicted: 0.07; before, with one table per
+// warp, in order: 0.62), by 10^6 ids 0.375 ms (0.36; by a sort 0.87). If ids follow Zipf's law with exponent 1.2, these
+// take 0.086 and 0.183 ms (before: 0.79 and 0.84). int32 sums take 0.095 and 0.39 ms (before: 0.62 and 0.86).
+// docs/notes/by_id.md has what was tried.
 #pragma once
 
 #include "algorithm/quotient.h"
@@ -19,11 +21,11 @@ namespace mgpu::cuda::id_combining {
 constexpr int kThreads = 1024;
 constexpr int kMostTaggedEntries = 8192;
 constexpr uint32_t kNobody = ~uint32_t{0};
-constexpr int64_t kMostPartItems = int64_t{1} << 30;  // and less than one row more: below 2^31
+constexpr int64_t kMostPartItems = int64_t{1} << 30;  // with up to one row more, below 2^31
 static_assert(kMostPartItems + kMostIdColumns <= int64_t{1} << 31);
 
-// Items per thread. Extrema compare before they change anything, which takes registers; sums gain more from twice the
-// threads.
+// The items that a thread has in flight. Extrema compare before they change anything, and gain from more items; sums
+// gain more from twice as many threads.
 template <typename Operator>
 constexpr int in_flight() {
   return (Operator::kIsIdempotent ? 32 : 16) / sizeof(typename Operator::State);
@@ -41,7 +43,7 @@ struct IdCombination {
   int64_t size;
   int64_t slots;  // per problem, one for each result
   int64_t parts;
-  int entries;    // of a block's table: a power of two, if it does not hold all
+  int entries;    // of a block's table: a power of two if it does not hold all results
   State* states;  // of each problem's slots
   ResultVector<Operator> result;
 };
@@ -64,9 +66,9 @@ struct Part {
     ids = of.ids.from(problem * of.ids_stride + first_row);
   }
 
-  // Calls load(k, item, row) for kItems items of each thread, then use(k, slot) for each, the slot being that of the
-  // item's result or kNobody. All threads of a warp make each call together. Past the end, the last item is loaded
-  // again: unguarded loads are all in flight at once, while guarded ones wait for each other.
+  // Calls load(k, item, row) for kItems items of each thread, then use(slots) with the slots of these items' results,
+  // or kNobody. All threads of a warp make each call together. Past the end, the last item is loaded again: unguarded
+  // loads are all in flight at once, while guarded ones wait for each other.
   template <int kItems, typename Load, typename Use>
   __device__ __forceinline__ void for_each(Load load, Use use) const {
     with_width<void>(ids, [&](auto ids) {
@@ -119,8 +121,8 @@ __device__ void combine_atomically(const Bitwise<Element>& op, Word* to, Word st
   }
 }
 
-// The location of the slots of a thread's items: the block's table, or device memory. A table that does not hold all of
-// them has one entry for several distant slots; the first to reach it gets it.
+// The places of the states of a thread's items: in the block's table, or in device memory. If a table does not hold all
+// results, several distant slots share an entry, and the first to reach it gets it.
 template <bool kHoldsAll, int kItems>
 class Places {
  public:
@@ -145,14 +147,14 @@ class Places {
 
   __device__ __forceinline__ bool in_table(int k) const { return kHoldsAll || in_table_[k]; }
 
-  // The item's position, or any that may be read.
+  // The place of the item's state, or any place that may be read.
   template <typename State>
   __device__ __forceinline__ State* of(int k, State* table, State* states) const {
     if constexpr (kHoldsAll) return table + (is_used(k) ? slots_[k] : 0);
     return in_table_[k] ? table + (slots_[k] & mask_) : states + (is_used(k) ? slots_[k] : 0);
   }
 
-  // Calls use(place), in separate code for each kind of memory, which have different atomic operations.
+  // Calls use(place). The code is separate for each kind of memory, as their atomic operations differ.
   template <typename State, typename Use>
   __device__ __forceinline__ void visit(int k, State* table, State* states, Use use) const {
     if constexpr (kHoldsAll) {
@@ -170,13 +172,14 @@ class Places {
   bool in_table_[kItems];
 };
 
-// Whether all lanes of a warp have the same slot. As they would wait for each other, they combine their values first.
+// Whether all lanes of a warp have the same slot. Such lanes combine their values first, as their atomic operations
+// would wait for each other.
 __device__ __forceinline__ bool are_alike(uint32_t slot) {
   return __all_sync(0xffffffffu, slot == __shfl_sync(0xffffffffu, slot, 0));
 }
 
-// The current value, or a recent one. An extremum that would not change it needs no atomic operation: an old value is
-// never better than the current one.
+// The current value, or a recent one. If an item would not improve it, no atomic operation is needed, as the current
+// value is at least as good as an old one.
 template <typename State>
 __device__ __forceinline__ State read_state(const State* at) {
   return *static_cast<const volatile State*>(at);
@@ -198,7 +201,7 @@ __global__ void __launch_bounds__(kThreads, Operator::kIsIdempotent ? 1 : 2)
   constexpr int kInFlight = in_flight<Operator>();
   extern __shared__ uint64_t shared[];
   auto* const table = reinterpret_cast<State*>(shared);
-  auto* const tags = reinterpret_cast<uint32_t*>(table + combination.entries);  // if it does not hold all
+  auto* const tags = reinterpret_cast<uint32_t*>(table + combination.entries);  // unless the table holds all
   for (int i = threadIdx.x; i < combination.entries; i += kThreads) {
     table[i] = op.identity();
     if constexpr (!kHoldsAll) tags[i] = kNobody;

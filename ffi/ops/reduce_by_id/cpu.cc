@@ -1,4 +1,4 @@
-// reduce_by_id on the CPU: parts of the rows have states of all ids, which are combined in the order of the parts.
+// reduce_by_id on the CPU: each part of the rows has states of all ids, and the parts' states are combined in order.
 #include <algorithm>
 #include <memory>
 
@@ -23,9 +23,9 @@ class ReduceById {
         width_(operands.width),
         result_{operands.result, operands.wide_result} {}
 
-  // Each part of a problem's rows has states of all ids, if it has at least four rows per id, or two items: finding the
-  // state of one takes longer than combining two in order. The parts follow only from the shapes, so that float results
-  // do not depend on the number of threads.
+  // A problem's rows are cut into parts, each with states of all ids. A part has at least four rows per id, or two
+  // items per id if rows have one column: combining states of parts costs less than finding the states of items. The
+  // parts follow only from the shapes, so that float results do not depend on the number of threads.
   void run(cpu::Executor& executor) const {
     const int64_t problems = operands_.segments.rows, slots = operands_.slots();
     const int64_t least = std::max((width_ == 1 ? 2 : 4) * operands_.size, cpu::kIdLeastPart);
@@ -61,7 +61,7 @@ class ReduceById {
  private:
   static constexpr int kColumns = 8;  // combined at a time, by vector instructions
 
-  // Combines the live rows [begin, end) in states of all ids.
+  // Combines the live ones of rows [begin, end) into states of all ids.
   void add_rows(int64_t problem, int64_t begin, int64_t end, State* states) const {
     const Operator op = op_;
     const int64_t width = width_, size = operands_.size;

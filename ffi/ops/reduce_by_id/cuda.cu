@@ -1,4 +1,5 @@
-// reduce_by_id on CUDA: if the order of items does not matter, for sums of floats as integers, and for few ids.
+// reduce_by_id on CUDA. It has kernels for operators whose order does not matter, for sums of floats as integers, and
+// for few ids.
 #include "cuda/launch/overlapping.h"
 #include "ops/common/dispatch_operator.h"
 #include "ops/reduce_by_id/combine_by_id.cuh"
@@ -11,7 +12,7 @@ namespace mgpu::cuda {
 
 namespace {
 
-// Few ids: each warp has states of all of them.
+// Reduces by few ids: each warp has states of all ids.
 template <typename Operator>
 void reduce_in_order(const Call& call, cudaStream_t stream, const ReduceByIdOperands& operands, Operator op) {
   using namespace id_reducing;
@@ -42,7 +43,7 @@ void reduce_in_order(const Call& call, cudaStream_t stream, const ReduceByIdOper
   launch_overlapping(call, stream, join_parts<Operator>, blocks, kJoinWarps * kWarp, 0, reduction, op);
 }
 
-// The blocks of a problem that fill the device, each with enough items to be worth a table.
+// The blocks per problem: as many as fill the device, each with enough items to be worth a table.
 int64_t parts_of(const ReduceByIdOperands& operands, int64_t device_blocks, int64_t least_items) {
   const int64_t items = operands.segments.length * operands.width;
   const int64_t most = maximum(device_blocks / operands.segments.rows, int64_t{1});
@@ -72,7 +73,7 @@ int64_t most_blocks(const Call& call, Kernel kernel, int64_t bytes) {
   return resident_blocks(call, kernel, id_combining::kThreads, bytes, INT32_MAX);
 }
 
-// As many entries as the device has room for.
+// The entries of a tagged table: as many as the device has room for.
 int tagged_entries(const Call& call, int64_t entry_bytes) {
   int entries = id_combining::kMostTaggedEntries;
   while (entries * entry_bytes > shared_memory_limit(call)) entries /= 2;
@@ -83,7 +84,7 @@ unsigned blocks_of_slots(const ReduceByIdOperands& operands) {
   return static_cast<unsigned>(ceil_div<int64_t>(operands.segments.rows * operands.slots(), id_combining::kThreads));
 }
 
-// Combines all items with the states, which the previous kernel has filled.
+// Combines all items into the states, which the previous kernel has filled.
 template <typename Operator>
 void launch_combination(const Call& call, cudaStream_t stream, const ReduceByIdOperands& operands,
                         id_combining::IdCombination<Operator> combination, Operator op) {
@@ -98,7 +99,7 @@ void launch_combination(const Call& call, cudaStream_t stream, const ReduceByIdO
     const int64_t whole_bytes = combination.slots * kState;
     const int64_t parts =
         parts_of(operands, most_blocks(call, whole, whole_bytes), maximum(kStep, 2 * combination.slots));
-    // With fewer blocks, filling the tables would cost more than it saves.
+    // If whole tables leave too few blocks, filling them would cost more than it saves.
     if (8 * parts >= combination.parts) {
       kernel = whole, bytes = whole_bytes;
       combination.parts = parts;

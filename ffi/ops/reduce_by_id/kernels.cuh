@@ -1,6 +1,6 @@
-// The kernels of reduce_by_id for few ids: each warp has states of all ids in shared memory, and takes its rows in
-// order, lanes with the same id in the order of the lanes. It uses no atomic additions, so float results are the same
-// in every run. Then the states of a block's warps are combined, and those of all blocks.
+// The kernels of reduce_by_id for few ids. Each warp has states of all ids in shared memory, and takes its rows in
+// order; lanes with the same id take turns in the order of the lanes. No states are combined atomically, so float
+// results are the same in every run. Then the states of a block's warps are combined, and finally those of all blocks.
 #pragma once
 
 #include "cuda/block/shuffle.cuh"
@@ -9,7 +9,7 @@
 
 namespace mgpu::cuda::id_reducing {
 
-constexpr int kInFlight = 4;  // items of a lane
+constexpr int kInFlight = 4;  // items per lane
 constexpr int kJoinWarps = 32;
 
 template <typename Operator>
@@ -25,7 +25,7 @@ struct IdReduction {
   int64_t slots;
   int64_t parts;
   int warps;
-  State* states;  // of each problem's parts
+  State* states;  // [problems, parts, slots]
   ResultVector<Operator> result;
 
   MGPU_HOST_DEVICE int64_t warp_bytes() const {
@@ -55,14 +55,14 @@ __global__ void reduce_parts(IdReduction<Operator> reduction, Operator op) {
   const int64_t live = reduction.segments.live(problem);
   const int64_t workers = reduction.parts * reduction.warps;
   const int64_t worker = part * reduction.warps + warp;
-  // Rows that are whole steps of a warp.
+  // A worker's share is whole steps of a warp.
   const int64_t share = ceil_div(ceil_div(reduction.segments.length, workers), int64_t{kWarp}) * kWarp;
   const int64_t first_row = minimum(worker * share, live);
   const int64_t last_row = minimum(first_row + share, live);
   const auto* const x = reduction.x + problem * reduction.x_stride * reduction.width;
   const IndexVector ids = reduction.ids.from(problem * reduction.ids_stride);
 
-  // Each lane has at most one state, for a slot, or -1.
+  // Combines one state per lane with its slot; a slot of -1 takes none.
   const auto add = [&](int slot, const State& state) {
     if (__all_sync(0xffffffffu, slot == __shfl_sync(0xffffffffu, slot, 0))) {
       const State all = fold_warp(state, [&](const State& a, const State& b) { return op.combine(a, b); });
@@ -115,7 +115,7 @@ __global__ void reduce_parts(IdReduction<Operator> reduction, Operator op) {
   }
 }
 
-// One lane per result: the warps of a block share the parts.
+// One lane per result; the warps of a block share the parts.
 template <typename Operator>
 __global__ void __launch_bounds__(kJoinWarps* kWarp) join_parts(IdReduction<Operator> reduction, Operator op) {
   wait_for_last_kernel();

@@ -1,4 +1,4 @@
-// The call of reduce_by_id as its kernels see it: rows are combined by their ids, in any order.
+// The call of reduce_by_id as its kernels see it: rows are combined by their ids, which are in any order.
 #pragma once
 
 #include "ops/common/operators.h"
@@ -12,7 +12,7 @@ class Arguments;
 struct ReduceByIdOperands : OperatorOperands {
   int64_t width;
   int64_t size;
-  int64_t x_stride;  // rows from problem to problem
+  int64_t x_stride;  // from problem to problem, in rows
   IndexVector ids;
   int64_t ids_stride;
   void* result;
@@ -21,16 +21,16 @@ struct ReduceByIdOperands : OperatorOperands {
   explicit ReduceByIdOperands(const Call& call);
   ReduceByIdOperands(const Call& call, const Arguments& in);
 
-  // The states of a problem's results.
+  // The number of states of a problem's results.
   int64_t slots() const { return size * width; }
 
-  // Blocks of a problem on CUDA, each with a part of the rows.
+  // The number of blocks per problem on CUDA, each with a part of the rows.
   int64_t parts() const;
 
   // Whether the order of items does not matter, so that atomic operations may combine them on CUDA.
   bool in_any_order(const Call& call) const;
 
-  // Whether they are sums of floats of up to 32 bits by so few ids that CUDA adds them as integers.
+  // Whether these are sums of floats of up to 32 bits, by so few ids that CUDA adds them as integers.
   bool in_fixed_point() const;
 
   // Scratch memory of the CUDA kernels: the states of all results, or those of each part of the rows.

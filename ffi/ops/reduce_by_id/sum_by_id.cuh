@@ -1,11 +1,11 @@
 // The kernels of reduce_by_id for sums of floats of 32 and 16 bits by few ids. Sums of floats depend on their order, so
-// atomic additions of floats would give other bits in each run. Here each item becomes an integer: a multiple of a
-// power of two that the largest exponent among the items of its id determines (combine_by_id.cuh finds it). Integers
+// atomic additions of floats would give other bits in each run. Here each item becomes an integer multiple of a power
+// of two. The largest exponent among the items of an id, which combine_by_id.cuh finds, determines this power. Integers
 // add up to the same bits in any order. With n items, the sum of an id is off by at most n / 2^(62 - log2 n) of its
 // largest item, less than a sum in float32 loses.
 //
-// 2^25 items into 5,000 on an H200, 2026-11-28: 0.217 ms, skewed 0.213 (predicted 0.23; 0.62 and 0.83 with one table
-// per warp, whose lanes of one id meet by masks). docs/notes/by_id.md has what was tried.
+// 2^25 items by 5,000 ids on an H200, 2026-11-28: 0.217 ms, and 0.213 if ids are skewed (predicted: 0.23; by
+// kernels.cuh, with one table per warp: 0.62 and 0.83). docs/notes/by_id.md has what was tried.
 #pragma once
 
 #include "algorithm/fixed_point.h"
@@ -15,7 +15,7 @@ namespace mgpu::cuda::id_summing {
 
 using namespace id_combining;
 
-// The largest exponent of items, as the smallest of its complements.
+// An operator that finds the largest exponent of items, as the smallest complement of an exponent.
 template <typename Element_>
 struct LargestExponent {
   using Element = Element_;
@@ -53,7 +53,7 @@ __global__ void clear_sums(IdSums<Operator> sums) {
   sums.items.states[i] = LargestExponent<typename Operator::Element>{}.identity();
 }
 
-// If a block's table does not hold all sums, entries belong to the first to reach them, as in combine_items.
+// If a block's table does not hold all sums, the first sum to reach an entry keeps it, as in combine_items.
 template <bool kHoldsAll, typename Operator>
 __global__ void __launch_bounds__(kThreads) sum_items(IdSums<Operator> sums) {
   start_next_kernel();
@@ -63,8 +63,8 @@ __global__ void __launch_bounds__(kThreads) sum_items(IdSums<Operator> sums) {
   const int64_t problem = blockIdx.x / static_cast<unsigned>(of.parts);
   uint32_t* const low = halves;
   uint32_t* const high = low + of.entries;
-  uint32_t* const tags = high + of.entries;                             // where it does not hold all
-  auto* const largest = reinterpret_cast<uint8_t*>(high + of.entries);  // if it does
+  uint32_t* const tags = high + of.entries;                             // unless the table holds all
+  auto* const largest = reinterpret_cast<uint8_t*>(high + of.entries);  // if it holds all
   const uint32_t* const exponents = of.states + problem * of.slots;
   auto* const totals = reinterpret_cast<unsigned long long*>(sums.sums) + problem * of.slots;
   wait_for_last_kernel();  // the exponents are known
@@ -85,8 +85,8 @@ __global__ void __launch_bounds__(kThreads) sum_items(IdSums<Operator> sums) {
       [&](int k, unsigned item, unsigned /*row*/) { values[k] = widen(items.x[item]); },
       [&](uint32_t (&slots)[kInFlight]) {
         const Places<kHoldsAll, kInFlight> places(slots, tags, of.entries);
-        // Sums have two halves, as shared memory has no atomic addition of 64 bits: the lower one reports its carry.
-        // All lower halves are in flight before the first carry is needed.
+        // A sum has two halves, as shared memory has no atomic addition of 64 bits: the value before an addition to the
+        // lower half tells the carry. All additions to lower halves are in flight before the first carry is needed.
         uint32_t low_parts[kInFlight], high_parts[kInFlight], before[kInFlight];
         bool in_halves[kInFlight];
 #pragma unroll

@@ -1,6 +1,6 @@
-// reduce_rows on the CPU: threads share tiles of rows and segment ends; states are combined in the order of tiles, so
-// the result does not depend on the number of threads. Rows are read in place, a few at a time, and each column
-// is combined on its own, by vector instructions over neighbouring columns. gathered_rows is the same with weights.
+// reduce_rows and gathered_rows on the CPU. Threads share tiles of rows and segment ends. States are combined in the
+// order of tiles, so the result does not depend on the number of threads. Rows are read in place, a few at a time. Each
+// column is combined separately, by vector instructions over neighbouring columns. gathered_rows may also have weights.
 #include <algorithm>
 #include <vector>
 
@@ -14,7 +14,8 @@ namespace mgpu {
 
 namespace {
 
-// `Running` of each column of rows: all have as many parts, so columns are combined by vector instructions.
+// A `Running` for each column of rows. All columns have equally many parts, so they are combined by vector
+// instructions.
 template <typename Operator>
 class RunningRows {
   using State = typename Operator::State;
@@ -82,7 +83,8 @@ class ReduceRows {
   void run(cpu::Executor& executor) {
     const int64_t tile_units = std::max(cpu::kReduceRowsLeastUnits, cpu::kReduceRowsTile / columns_);
     const cpu::SegmentTiles tiles(ends_, tile_units, executor);
-    // The states that each tile leaves for its neighbours: its first segment may begin earlier, its last may continue.
+    // The states that each tile leaves for its neighbours: its first segment may begin in an earlier tile, and its last
+    // one may continue in the next.
     const int64_t width = sources_.width;
     std::vector<int64_t> first_ends(tiles.count, -1);
     std::vector<State> before_first_end(tiles.count * width), open(tiles.count * width);
@@ -110,9 +112,9 @@ class ReduceRows {
   }
 
  private:
-  static constexpr int64_t kBlockRows = 32;      // combined one after the other; blocks are combined as a tree
-  static constexpr int64_t kMostLinesAhead = 8;  // of a row: a block of rows stays in the nearest cache
-  // Columns whose states stay in registers.
+  static constexpr int64_t kBlockRows = 32;      // rows combined one after the other; blocks are combined as a tree
+  static constexpr int64_t kMostLinesAhead = 8;  // prefetched per row, so that a block of rows stays in the L1 cache
+  // The numbers of columns that are combined at a time, with states in registers.
   static constexpr int kFewColumns = 8;
   static constexpr int kManyColumns = sizeof(State) > 8 ? 8 : 128 / sizeof(State);
 
@@ -122,8 +124,8 @@ class ReduceRows {
   };
   Columns slice(int64_t i) const { return {i * columns_, std::min(columns_, sources_.width - i * columns_)}; }
 
-  // Combines a tile's rows, segment by segment. Returns the first end in it, or -1, and gives the states of its first
-  // segment, which may begin before it, and of its last, which may continue after it.
+  // Combines a tile's rows, segment by segment. Returns the tile's first end, or -1. Stores the states of its first
+  // segment, which may begin before the tile, and of its last segment, which may continue after it.
   int64_t reduce_tile(const cpu::SegmentTiles& tiles, int64_t tile, Columns columns, State* before_first_end,
                       State* open) const {
     std::vector<State> states(columns.count);
@@ -169,7 +171,7 @@ class ReduceRows {
                  [=](int64_t row, int64_t column) { return op.extract(x[row * width + column], row); });
   }
 
-  // The same for rows that are indexed or weighted.
+  // reduce_block for rows that are indexed or weighted.
   void reduce_listed(int64_t begin, int64_t end, Columns columns, State* states) const {
     const Operator op = op_;
     const int64_t width = sources_.width;
@@ -209,7 +211,7 @@ class ReduceRows {
     }
   }
 
-  // The same for few columns: each row is added as soon as it is found.
+  // reduce_listed for few columns: each row is combined as soon as it is found.
   void reduce_narrow(int64_t begin, int64_t end, Columns columns, State* states) const {
     int64_t c = 0;
     for (; c + 4 <= columns.count; c += 4) reduce_found<4>(begin, end, columns.begin + c, states + c);

@@ -17,9 +17,9 @@ void launch(const Call& call, const ReduceRowsOperands& operands, const Operator
   const RowTiling tiling = operands.tiling(kVector);
   const UnitTiles tiles(operands.ends(), tiling.tiles(), tiling.tile_units(), scratch.items_before);
   const bool gathers = operands.sources.indices.data != nullptr;
-  // In at most two waves, a search by each block costs less than a kernel for all of them: 0.144 ms instead of 0.149
-  // for float32 [2^20, 128], but in five waves 0.160 instead of 0.156. Not tried for gathered rows, whose kernel had no
-  // registers to spare then.
+  // If blocks run in at most two waves, a search by each block costs less than a kernel for all tiles: 0.144 ms instead
+  // of 0.149 for float32 [2^20, 128]; in five waves, 0.160 instead of 0.156. Gathered rows were not timed, as their
+  // kernel had no registers to spare.
   const bool finds_tiles = !gathers && tiling.tiles() * tiling.slices() <= 2 * kReduceRowsWave;
   const RowReduction<Operator> reduction{static_cast<const typename Operator::Element*>(operands.x),
                                          operands.sources,
@@ -45,7 +45,7 @@ void launch(const Call& call, const ReduceRowsOperands& operands, const Operator
     check_launch(call);
     launch_overlapping(call, stream, kernel, blocks, kThreads, shared, reduction, op);
   }
-  if (tiles.tiles == 1) return;  // the first tile's first end closes no result's segment
+  if (tiles.tiles == 1) return;  // the first end of the first tile closes no segment that has a result
   const int64_t join_blocks = ceil_div<int64_t>(tiles.tiles, kJoinTiles) * ceil_div<int64_t>(tiling.width, kWarp);
   launch_overlapping(call, stream, join_tiles<Operator>, join_blocks, kJoinTiles * kWarp, 0, reduction, op);
 }

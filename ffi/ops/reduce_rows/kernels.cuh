@@ -1,6 +1,6 @@
-// The kernels of reduce_rows: rows and segment ends are consumed in one order, in equal tiles (unit_tiles.cuh). A
-// worker, a few neighbouring lanes, takes one row after the other, each lane a vector of columns. The block joins the
-// states of workers' first and last segments, a second kernel those of tiles.
+// The kernels of reduce_rows. Rows and segment ends are consumed in one order, in equal tiles (unit_tiles.cuh). A
+// worker, a few neighbouring lanes, takes one row after the other; each lane has a vector of columns. The block joins
+// the states of its workers' first and last segments, and a second kernel joins those of the tiles.
 #pragma once
 
 #include "cuda/block/vectors.cuh"
@@ -12,8 +12,8 @@ namespace mgpu::cuda::row_reducing {
 
 constexpr int kThreads = kReduceRowsThreads;
 constexpr int kRowsInFlight = 8;
-constexpr int kJoinTiles = 32;         // a warp each
-constexpr int kJoinSerial = 16;        // more tiles of one segment than these are taken by the whole block
+constexpr int kJoinTiles = 32;         // per block, one warp each
+constexpr int kJoinSerial = 16;        // tiles of a segment that a warp joins; if there are more, the whole block does
 constexpr uint16_t kNoEntry = 0xffff;  // of an end that closes no result
 static_assert(kReduceRowsTileUnits < kNoEntry);
 
@@ -28,15 +28,15 @@ struct RowReduction {
   const typename Operator::Element* x;
   RowSources sources;
   UnitTiles tiles;
-  bool finds_tiles;  // each block for itself, if rows are contiguous
+  bool finds_tiles;  // whether each block searches for its own tile, if rows are contiguous
   int64_t slices;
   int64_t vectors;
   int lanes;
   int workers;
   int worker_units;
   int64_t* first_end;  // of each tile, or -1
-  State* opening;      // of each tile's first end, without what lies before the tile
-  State* open;         // since each tile's last end
+  State* opening;      // of the rows in each tile before its first end
+  State* open;         // of the rows in each tile after its last end
   ResultVector<Operator> result;
 
   // Shared memory of a block of reduce_tiles: two states per thread, six bytes per unit, where each worker's ends
@@ -45,7 +45,7 @@ struct RowReduction {
     return 2 * kThreads * vector * static_cast<int64_t>(sizeof(State)) + unit_slots() * int64_t{6} +
            (kThreads + 1) * 4 + kThreads;
   }
-  // Somewhat more than the units of a tile: a worker also reads the sources of rows after its last one.
+  // Somewhat more than the units of a tile, as a worker also reads the sources of rows after its last one.
   MGPU_HOST_DEVICE int unit_slots() const { return tiles.units + kRowsInFlight; }
 };
 
@@ -99,7 +99,7 @@ __device__ __forceinline__ void store_row(const RowReduction<Operator>& reductio
   }
 }
 
-// kGathers: the items are rows at their indices.
+// Reduces tiles of rows. kGathers says that the items are the rows at given indices.
 template <int kVector, bool kGathers, typename Operator>
 __global__ void __launch_bounds__(kThreads, 3) reduce_tiles(RowReduction<Operator> reduction, Operator op) {
   using State = typename Operator::State;
@@ -107,8 +107,8 @@ __global__ void __launch_bounds__(kThreads, 3) reduce_tiles(RowReduction<Operato
   extern __shared__ uint4 shared[];
   State* const exchanged = reinterpret_cast<State*>(shared);  // by vector place, then by thread
   State* const openings = exchanged + kThreads * kVector;
-  // For each end, the items before it and its entry of the results, relative to the first; then for each gathered row
-  // the low and the high bits of its source.
+  // `bounds` and `entries` have, for each end, the number of items before it and its entry of the results, relative to
+  // the first; then, for each gathered row, the low and the high bits of its source.
   int* const bounds = reinterpret_cast<int*>(openings + kThreads * kVector);
   int* const worker_ends = bounds + reduction.unit_slots();
   uint16_t* const entries = reinterpret_cast<uint16_t*>(worker_ends + kThreads + 1);
@@ -124,8 +124,8 @@ __global__ void __launch_bounds__(kThreads, 3) reduce_tiles(RowReduction<Operato
   } else {
     tile = reduction.tiles[tile_index];
   }
-  // An end's entry is computed once, not in the nine places where a lane may close a segment: 14% less code, and rows
-  // by shuffled ids take 0.226 ms instead of 0.268.
+  // An end's entry is computed once here, instead of in the nine places where a lane may close a segment. This makes
+  // 14% less code, and rows by shuffled ids take 0.226 ms instead of 0.268.
   const int64_t first_entry = tile.first_end - 2 * reduction.tiles.ends.row(tile.first_end) - 1;
 #pragma unroll 4
   for (int i = threadIdx.x; i < tile.ends; i += kThreads) {
@@ -135,8 +135,8 @@ __global__ void __launch_bounds__(kThreads, 3) reduce_tiles(RowReduction<Operato
     entries[i] = entry < 0 ? kNoEntry : static_cast<uint16_t>(entry - first_entry);
   }
   if constexpr (kGathers) {
-    // Once, not by all lanes of a worker: their branches on the width of indices and their divisions by the length of a
-    // problem would serialize loads.
+    // Sources are computed once here, not by all lanes of a worker: branches on the width of indices and divisions by
+    // the length of a problem would serialize loads.
 #pragma unroll 4
     for (int i = threadIdx.x; i < tile.items; i += kThreads) {
       const int64_t source = reduction.sources(tile.first_item + i);
@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(kThreads, 3) reduce_tiles(RowReduction<Operato
 #pragma unroll 1
     for (int row = first_row; row < last_row; row += kRowsInFlight) {
       int64_t sources[kRowsInFlight];
-      unsigned missing = 0;  // gathered rows
+      unsigned missing = 0;  // a bit for each gathered row whose index is out of range
 #pragma unroll
       for (int i = 0; i < kRowsInFlight; ++i) {
         if constexpr (kGathers) {
@@ -226,7 +226,7 @@ __global__ void __launch_bounds__(kThreads, 3) reduce_tiles(RowReduction<Operato
     while (end < last_end) close();
   }
 
-  // A scan over the workers of the states that each leaves open, from end to end.
+  // Scans, over the workers, the states that each leaves open; the scan restarts at workers with an end.
   bool ended = closed;
   const auto exchange = [&] {
 #pragma unroll
@@ -269,13 +269,13 @@ __global__ void __launch_bounds__(kThreads, 3) reduce_tiles(RowReduction<Operato
   }
 }
 
-// One warp per tile: adds the states that preceding tiles left open, from the last one with an end on, to the segment
-// of its first end.
+// One warp per tile combines the states that the preceding tiles left open, from the last tile with an end on, with the
+// segment of its tile's first end.
 template <typename Operator>
 __global__ void __launch_bounds__(kJoinTiles* kWarp) join_tiles(RowReduction<Operator> reduction, Operator op) {
   using State = typename Operator::State;
   __shared__ State parts[kJoinTiles][kWarp];
-  __shared__ int64_t long_begin[kJoinTiles];  // of the part that the whole block takes, or -1
+  __shared__ int64_t long_begin[kJoinTiles];  // the first tile of a part that the whole block joins, or -1
   const int64_t width = reduction.sources.width;
   const auto slices = static_cast<unsigned>(ceil_div<int64_t>(width, kWarp));
   const int64_t first_tile = int64_t{blockIdx.x / slices} * kJoinTiles;

@@ -1,4 +1,4 @@
-// The call of reduce_rows as its kernels see it: segments of rows, each column of which is reduced by itself.
+// The call of reduce_rows as its kernels see it: segments of rows, whose columns are reduced separately.
 #pragma once
 
 #include "ops/reduce/operands.h"
@@ -7,7 +7,7 @@ namespace mgpu {
 
 struct RowTiling;
 
-// Where the items of the reduced sequence are: item i is row i of x, or the row at its index.
+// The rows of x that are the items of the reduced sequence: item i is row i, or the row at index i of `indices`.
 struct RowSources {
   int64_t width;   // elements of a row
   int64_t count;   // rows of a problem's x
@@ -47,8 +47,8 @@ struct ReduceRowsOperands : OperatorOperands {
   Scratch layout(Workspace& workspace, int64_t state_bytes) const;
 };
 
-// The same with weights [.., items, groups], of x's type, or absent: of each group of neighbouring columns. Sums alone
-// have them.
+// The call of gathered_rows. It adds weights [.., items, groups], of x's type, or absent: one for each group of
+// neighbouring columns of an item. Only sums have weights.
 struct GatheredRowsOperands : ReduceRowsOperands {
   const void* weights = nullptr;
   int64_t groups = 0;

@@ -1,6 +1,6 @@
-// top_k on the CPU: items that come before the k-th best so far are collected, and from time to time all but the best k
-// of them are dropped, which improves the k-th. Most blocks of items hold none that matter, and cost one vectorized
-// comparison per item.
+// top_k on the CPU. Items that come before the k-th best item so far are collected. From time to time, all but the best
+// k of them are dropped, which gives a better k-th item. Most blocks of items hold no such item, and cost one
+// vectorized comparison per item.
 #include <algorithm>
 #include <vector>
 
@@ -35,7 +35,7 @@ class Best {
         items_(scratch_.first()),
         ranks_(scratch_.second()) {}
 
-  // That of keys at positions [begin, end).
+  // The best k of the keys at positions [begin, end).
   Best(Order order, int64_t k, const Word* keys, int64_t begin, int64_t end) : Best(order, k, end - begin) {
     if (k > 0) add_keys(keys, begin, end);
   }
@@ -69,7 +69,7 @@ class Best {
     if (count_ > limit_) keep_best();
   }
 
-  // The remaining items: at most k.
+  // Drops all but the best k. Returns how many items remain.
   int64_t keep_best() {
     if (count_ <= k_) return count_;
     for (int64_t i = 0; i < count_; ++i) ranks_[i] = order_.rank(items_[i].code);
@@ -85,13 +85,13 @@ class Best {
     count_ = k_;
     limit_ = room_;
     takes_all_ = false;
-    // Ranks of codes below this one are below the last: a rank is the lowest of several equal codes, except for the
-    // lowest code of all.
+    // A code below the bound has a rank below `last`, as a rank is the lowest of the codes that compare equal, except
+    // if that is code 0.
     bound_ = order_.rank(Word{0}) == last ? Word{0} : last;
     return count_;
   }
 
-  // The same in the order of a sort.
+  // Sorts the best k. Returns how many there are.
   int64_t sort() {
     keep_best();
     if (count_ > 0) sort_entries<false>(items_, items_ + room_ + kBlock, count_, order_);
@@ -104,7 +104,7 @@ class Best {
   Order order_;
   int64_t k_;
   int64_t room_;
-  int64_t limit_;  // of items: few at first, as most of the others are left out once there is a k-th best
+  int64_t limit_;  // of items before any are dropped: low at first, to have a bound soon
   ThreadScratch<Item, Word> scratch_;
   Item* items_;
   Word* ranks_;
@@ -135,7 +135,7 @@ class TopK {
   }
 
  private:
-  // Each part of a row gives its best items, from which the row's are selected.
+  // Finds the best items of each part of a row, then selects the row's best from these.
   void run_parts(cpu::Executor& executor, int64_t parts) const {
     const int64_t k = operands_.k, width = ceil_div(operands_.length, parts);
     std::vector<std::vector<Item>> found(operands_.rows * parts);

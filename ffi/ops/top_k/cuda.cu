@@ -45,7 +45,7 @@ void run(const Call& call, const TopKOperands& operands, Order order, cudaStream
   }
 }
 
-// By the first shape that fits such rows.
+// Launches the kernel of the first shape that fits the rows.
 template <int kShape, typename Order>
 void run_short(const Call& call, const short_rows::TopK<Order>& task, cudaStream_t stream) {
   constexpr TopKRowShape shape = kTopKRowShapes[kShape];

@@ -1,8 +1,9 @@
 // The kernel of top_k. A block goes over its items tile by tile, and appends those that may be among the best k to a
-// list in shared memory. When the list is full, all but the best k are dropped, which bounds later items: digits of the
-// ranks are counted, the most significant first, until it is known which items to drop. The first bound is guessed from
-// a sample of the row, so nearly all random items are read once and compared once. If several blocks share a row, each
-// keeps its part of the items within the bound, and all parts together are hardly more than the best k.
+// list in shared memory. When the list is full, all but the best k are dropped: digits of the ranks are counted, the
+// most significant first, until it is known which items to drop. The k-th best item is then a bound for later items.
+// The first bound is guessed from a sample of the row, so nearly all random items are read once and compared once. If
+// several blocks share a row, each lists the items of its part that are within the bound; all blocks together list
+// hardly more than k items.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -25,7 +26,7 @@ struct TopKTask {
   int level;
   TopKOperands::Kept source;  // of any level but the first
   TopKOperands::Kept target;  // of any level but the last
-  uint32_t* counts;           // of what each level keeps, a row
+  uint32_t* counts;           // [levels - 1, rows]: how many items each level keeps
 
   MGPU_HOST_DEVICE int64_t parts() const { return levels.parts[level]; }
   __device__ bool is_last() const { return level + 1 == levels.count; }
@@ -42,11 +43,11 @@ struct TopKShared {
   Word codes[kRoom];
   uint32_t positions[kRoom];  // in the row
   typename SelectDigits<kThreads>::Shared digits;
-  int count;          // of entries, and of those that wait for room
-  int first_waiting;  // where the first of these would be
+  int count;          // of listed items, and of items that wait for room
+  int first_waiting;  // where the first waiting item would be
 };
 
-// Whether an item may be within a bound: true for all that are, and for few others.
+// Tells whether an item may be within a bound: true for all items that are, and for few others.
 template <typename Order>
 struct Filter {
   using Word = typename Order::Word;
@@ -57,11 +58,11 @@ struct Filter {
   __device__ __forceinline__ bool operator()(Word key) const { return order.encode(key) <= last; }
 };
 
-// Floats are compared as such, without codes. A NaN always counts as within.
+// Floats are compared directly, without codes. A NaN always counts as within the bound.
 template <typename Word>
   requires(sizeof(Word) >= 4)
 struct Filter<FloatOrder<Word>> {
-  Word sign;  // reverses the order
+  Word sign;  // the sign bit in descending order, else 0: xor with it reverses comparisons
   Word last;
 
   __device__ Filter(const FloatOrder<Word>& order, Word last_code)
@@ -101,7 +102,7 @@ struct PartOfKept {
   __device__ __forceinline__ uint32_t position(int i) const { return positions[i]; }
 };
 
-// The best k of the items that a block has seen, in no order. Of equal items, those at the first positions are the
+// The best k of the items that a block has seen, in no order. Among equal items, the one at the lowest position is the
 // best.
 template <typename Order, int kThreads>
 class BlockBest {
@@ -131,8 +132,9 @@ class BlockBest {
   }
 
   // Guesses a bound from a sample of a row, before anything is added, such that two or three times as many items as
-  // needed are within it, for any order of the row. Returns whether it did: then fewer than k may be left at the end,
-  // though the row has more. Each vector is at a random place in its part, so as not to match a period of the items.
+  // needed are within it. Returns whether it did: if the guess was wrong, fewer than k items are left at the end,
+  // though the row has more. Each vector of the sample is at a random place in its part of the row, so that the sample
+  // does not match a period of the items.
   template <typename Row>
   __device__ bool guess(const Row& row, int64_t count, bool is_shared) {
     const int sample = is_shared ? kTopKSharedSamples * kSample : kSample;
@@ -141,7 +143,7 @@ class BlockBest {
     // Four standard deviations and some more: for random items, one row in a million fails.
     const int wanted = minimum(k_, static_cast<int>(expected + 4 * sqrtf(expected)) + 6);
     if (wanted >= sample) return false;
-    constexpr int kPair = 2 * Vector::kItems;  // neighbours share a sector
+    constexpr int kPair = 2 * Vector::kItems;  // two neighbouring vectors share a sector
     const int vectors = sample / Vector::kItems;
     const int lead = lead_of(row);
     const auto stride = static_cast<uint32_t>(count / (vectors / 2));
@@ -159,7 +161,7 @@ class BlockBest {
     return true;
   }
 
-  // A warp has kVectors times 32 neighbouring vectors of a tile.
+  // Adds the items of a part. A warp has kVectors times 32 neighbouring vectors of a tile.
   template <typename Part>
   __device__ void add(const Part& part, int count) {
     const int lane = threadIdx.x % kWarp;
@@ -190,7 +192,7 @@ class BlockBest {
 #pragma unroll
       for (int i = 0; i < kItems; ++i) items[i] = next[i];
       if (tile + kTile < count) load(tile + kTile);  // in flight while this one is processed
-      unsigned taken = 0;                            // a bit an item
+      unsigned taken = 0;                            // a bit per item
 #pragma unroll
       for (int i = 0; i < kItems; ++i) taken |= filter(items[i]) ? 1u << i : 0;
       if (tile < 0 || tile + kTile > count) {
@@ -212,7 +214,7 @@ class BlockBest {
       }
       while (__syncthreads_or(waits)) {
         count_ = minimum(shared_.count, shared_.first_waiting);
-        keep_best();  // and then there is room for any tile
+        keep_best();  // makes room for any tile
         __syncthreads();
         set_count(count_);
         __syncthreads();
@@ -223,13 +225,13 @@ class BlockBest {
     count_ = shared_.count;
   }
 
-  // Drops all but the best k. The remaining items are in shared memory after the next barrier.
+  // Drops all but the best k, and returns how many remain. They are in shared memory after the next barrier.
   __device__ int keep_best() {
     if (count_ <= k_) return count_;
     __syncthreads();
     const Digits last = find_last(count_, k_, 0);
     uint32_t last_position = kNoPosition;
-    if (last.own > last.left) {  // of equal items
+    if (last.own > last.left) {  // only some of the items of the last rank stay
       last_position = select_digits_
                           .template operator()<uint32_t>(
                               count_, last.left, [&](int i) { return shared_.positions[i]; },
@@ -243,7 +245,7 @@ class BlockBest {
     return count_;
   }
 
-  // The kept items in order: thread t has those from t * kShare on. Contains barriers.
+  // Sorts the kept items: thread t gets those from t * kShare on. Contains barriers.
   using Entry = SortedEntry<Word>;
   template <int kShare>
   __device__ void sort(Entry (&entries)[kShare]) {
@@ -265,13 +267,13 @@ class BlockBest {
   __device__ int count() const { return count_; }
 
  private:
-  // Items before the part in its first vector.
+  // How many items of the part's first vector come before the part.
   template <typename Part>
   __device__ static int lead_of(const Part& part) {
     return static_cast<int>(reinterpret_cast<uintptr_t>(part.items) % sizeof(Vector) / sizeof(Word));
   }
 
-  // One warp calls it: appends its items, unless there is no room for them.
+  // Appends the items of the warp that calls it. Returns false if there is no room for them.
   template <typename PositionOf>
   __device__ __forceinline__ bool append(const Word (&codes)[kItems], unsigned taken, PositionOf position_of) {
 #pragma unroll
@@ -311,16 +313,16 @@ class BlockBest {
     count_ = count;
   }
 
-  // Finds the digits of the rank of item number `left` of the first `count`, until at most `spare` later items share
-  // them.
+  // Finds leading digits of the rank of the `left`-th best of the first `count` items, as many as it takes until at
+  // most `spare` worse items share them.
   __device__ Digits find_last(int count, int left, int spare) {
     return select_digits_.template operator()<Word>(
         count, left, [&](int i) { return order_.rank(shared_.codes[i]); }, [](int) { return true; },
         [=](const Digits& known) { return known.own - known.left <= spare; });
   }
 
-  // Keeps items that begin with less than the known digits, and, of those that begin with them, the ones up to a
-  // position.
+  // Keeps the items whose leading digits are below the known ones. Of the items with the known digits, keeps those up
+  // to a position.
   __device__ void drop(const Digits& known, uint32_t last_position) {
     const int lane = threadIdx.x % kWarp;
     const Word last = static_cast<Word>(known.prefix >> known.shift);
@@ -337,7 +339,8 @@ class BlockBest {
         stays = first < last || (first == last && position <= last_position);
       }
       const unsigned lanes = __ballot_sync(~0u, stays);
-      // All threads have read their items when they know: kept ones move forward, to places that have been read.
+      // Contains a barrier, so all threads have read their items. Kept items move forward, to places that have been
+      // read.
       const Prefix<int> warps = select_digits_.before_warp(__popc(lanes));
       if (stays) {
         const int to = kept_before + warps.before + __popc(lanes & ((1u << lane) - 1));
@@ -348,7 +351,8 @@ class BlockBest {
     }
   }
 
-  // Items before the k-th best have a rank up to `rank`, and those with that rank have a position before `position`.
+  // Sets the bound: better items than the k-th best have a rank up to `rank`, and those of that rank have a position
+  // before `position`.
   __device__ void set_bound(Word rank, uint32_t position) {
     bound_rank_ = rank;
     bound_position_ = position;
@@ -397,7 +401,7 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads) keep_first(const __
     best.add(PartOfKept<Word>{static_cast<const Word*>(task.source.codes) + from, task.source.positions + from}, count);
     guessed_wrong = task.is_last() && count < minimum<int64_t>(k, live);
   }
-  if (guessed_wrong) {  // one row in a million, which one block then reads alone
+  if (guessed_wrong) {  // as for one row in a million; then one block reads the whole row
     constexpr int64_t kPiece = int64_t{1} << 30;
     best.clear();
 #pragma unroll 1
@@ -430,7 +434,7 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads) keep_first(const __
       const bool exists = first + i < kept;
       const Word rank = entries[i].rank();
       const uint32_t position = entries[i].number();
-      // For some items, the rank does not determine the bits.
+      // Zeros and NaNs are read again, as their rank does not determine their bits.
       values[first + i] = !exists ? Word{0} : task.order.has_equals(rank) ? keys[position] : task.order.decode(rank);
       operands.indices.set(row * operands.k + first + i, exists ? static_cast<int64_t>(position) : -1);
     }

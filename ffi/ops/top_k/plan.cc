@@ -19,7 +19,7 @@ TopKOperands::Levels TopKOperands::levels() const {
       maximum<int64_t>(1, kTopKBlocks * kReferenceMultiprocessors / maximum<int64_t>(1, rows));  // of a row
   add(length, clamp<int64_t>(ceil_div(length, blocks), maximum(kTopKLeastTiles * tile, 4 * k), kMostPart));
   while (levels.parts[levels.count - 1] > 1) {
-    const int64_t items = levels.parts[levels.count - 1] * k;  // none where k is 0
+    const int64_t items = levels.parts[levels.count - 1] * k;  // none if k is 0
     add(items, items <= 2 * kTopKMergedPart ? maximum<int64_t>(1, items) : kTopKMergedPart);
   }
   return levels;
@@ -28,7 +28,7 @@ TopKOperands::Levels TopKOperands::levels() const {
 TopKOperands::Scratch TopKOperands::layout(Workspace& workspace) const {
   const Levels levels = this->levels();
   Scratch scratch{};
-  for (int level = 0; level < minimum(levels.count - 1, 2); ++level) {  // the third keeps less than the first
+  for (int level = 0; level < minimum(levels.count - 1, 2); ++level) {  // later levels keep less, and reuse the buffers
     const int64_t items = rows * levels.parts[level] * k;
     scratch.kept[level] = {workspace.take<char>(items * byte_width(key_type)), workspace.take<uint32_t>(items)};
   }

@@ -7,7 +7,7 @@
 
 namespace mgpu {
 
-// A block goes over its part of a row tile by tile. It has room for `room` items, one tile more than it may keep.
+// A block goes over its part of a row tile by tile. It has room for room() items, one tile more than it may keep.
 constexpr int kTopKMost = 2048;
 struct TopKShape {
   TileShape tiles;
@@ -20,20 +20,21 @@ constexpr TopKShape top_k_shape(int key_width, int threads = kTopKThreads) {
   return {{threads, maximum(key_width == 8 ? 4 : 8, 16 / key_width)}};
 }
 constexpr int kTopKSample = 2048;             // items at most, from which a bound is guessed
-constexpr int kTopKSharedSamples = 2;         // times as many where several blocks share a row
-constexpr int kTopKSampleShare = 4;           // where a row has so many times as many
-constexpr int64_t kTopKBlocks = 2;            // that a multiprocessor should have, so that long rows are shared
+constexpr int kTopKSharedSamples = 2;         // times as many if several blocks share a row
+constexpr int kTopKSampleShare = 4;           // a row is sampled if it has at least so many times as many items
+constexpr int64_t kTopKBlocks = 2;            // per multiprocessor, at least: so blocks share long rows
 constexpr int64_t kTopKLeastTiles = 4;        // of a part
-constexpr int64_t kTopKMergedPart = 1 << 15;  // of what parts kept
+constexpr int64_t kTopKMergedPart = 1 << 15;  // the part of a later level, of the items that earlier levels kept
 constexpr int64_t kTopKMostRow = (int64_t{1} << 32) - 1;
 
-// The same for short rows: lanes of a warp have a row in registers, `items` each, and find up to `most` items. The
-// first shape that fits is taken. The joint work of a warp's lanes is 450 instructions, for one row or for two. So 16
-// lanes have a row if few items are wanted, as some 20 items are within the bound given by the 12th smallest of the
-// lanes' best items; that of 32 lanes serves more. The list has room for 4 items per lane: twice the 64 that 32 lanes
-// find at most, so that a bound is soon found for any k. With one lane, or eight, all items of a row are compared.
+// Shapes for short rows: `lanes` lanes of a warp have a row in registers, `items` items each, and find up to `most`
+// items. The first shape that fits is taken. The work that a warp's lanes share takes 450 instructions, for one row or
+// for two. So 16 lanes have a row if few items are wanted: some 20 items are within the 12th smallest of 16 lanes' best
+// items. For more items, 32 lanes have a row. The list has room for 4 items per lane: with 32 lanes, that is twice the
+// 64 items that they find at most, so a bound is soon found for any k. With one lane, or eight, all items of a row are
+// compared.
 constexpr int kTopKRowThreads = 128;
-constexpr int kTopKRowRoom = 4;  // of a lane
+constexpr int kTopKRowRoom = 4;  // items in the list per lane
 struct TopKRowShape {
   int lanes, items, most;
   constexpr int64_t length() const { return int64_t{lanes} * items; }
@@ -44,9 +45,9 @@ constexpr TopKRowShape kTopKRowShapes[] = {{1, 8, 8},   {8, 4, 32},   {16, 4, 12
 constexpr int kTopKRowShapeCount = sizeof(kTopKRowShapes) / sizeof(TopKRowShape);
 constexpr TopKRowShape kTopKRowLargest = kTopKRowShapes[kTopKRowShapeCount - 1];  // takes all that others take
 
-// The CUDA kernels take a row in levels. In the first level, a block takes a part of the row's items, in each later one
-// a part of the items that earlier blocks kept, and keeps the best k of its part; the block of the last level has all
-// that remain.
+// The CUDA kernels take a row in levels. In the first level, a block takes a part of the row's items; in each later
+// level, it takes a part of the items that the previous level kept. It keeps the best k of its part. The last level has
+// one block, which takes all remaining items.
 struct TopKOperands::Levels {
   static constexpr int kMost = 4;
   int count = 0;
@@ -54,8 +55,8 @@ struct TopKOperands::Levels {
   int64_t parts[kMost];  // blocks of a row: 1 in the last level
 };
 
-// Scratch memory of the CUDA kernels: the items that the blocks of each level before the last keep, one list per row,
-// in two alternating buffers; and the length of each list, level by level.
+// Scratch memory of the CUDA kernels: the items that each level but the last keeps, one list per row, in two
+// alternating buffers, and the length of each list, level by level.
 struct TopKOperands::Kept {
   void* codes;
   uint32_t* positions;

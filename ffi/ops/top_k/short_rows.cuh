@@ -1,6 +1,6 @@
-// top_k of short rows: a few lanes of a warp have a row in registers. If k lanes have an item up to some bound, at
-// least k items are within it: the k-th smallest of the lanes' best items is such a bound, and few other items are
-// within. These are listed in shared memory, and an item's place in the result is the number of items before it.
+// top_k of short rows: a few lanes of a warp have a row in registers. The k-th smallest of the lanes' best items is a
+// bound: k lanes have an item within it, so at least k items are, and few more. These items are listed in shared
+// memory, and an item's place in the result is the number of listed items before it.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -17,7 +17,7 @@ struct TopK {
   bool is_aligned;  // whether x is, to 16 bytes
 };
 
-// A rank and the position in its row, so that all of a row differ.
+// An item's rank and its position in the row, so that no two items of a row are equal.
 template <typename Word>
 using RankedPlace = std::conditional_t<sizeof(Word) == 8, unsigned __int128, uint64_t>;
 
@@ -32,8 +32,8 @@ struct TopKWarp {
   static constexpr int kResults = kRows * kShape.most;
 
   RankedPlace<Word> places[kRows][kShape.lanes == 1 ? 1 : kPitch];
-  // For each result, where its item is in the warp's rows, and in its row. Each lane also has room for one item that is
-  // no result.
+  // For each result, the place of its item in the warp's rows, and its position in its row. Each lane also has room for
+  // one item that is no result.
   uint32_t first[kResults + kWarp];
 
   __device__ static uint32_t pack(int in_rows, int in_row) { return static_cast<uint32_t>(in_rows) << 16 | in_row; }
@@ -66,18 +66,18 @@ class RowLanes {
   using Place = RankedPlace<Word>;
   static constexpr int kLanes = kShape.lanes;
   static constexpr int kItems = kShape.items;
-  using Bits = std::conditional_t<(kItems > 32), uint64_t, uint32_t>;  // one an item
+  using Bits = std::conditional_t<(kItems > 32), uint64_t, uint32_t>;  // one per item
   static constexpr Word kMost = static_cast<Word>(~Word{0});
 
  public:
-  // `items` is where the warp's `rows` rows begin, from the batch's row `first` on.
+  // The warp has `rows` rows, from row `first` of the batch on, which begin at `items`.
   __device__ RowLanes(const TopK<Order>& task, const Word* items, int64_t first, int rows, Shared& shared)
       : order_(task.order),
         shared_(shared),
         row_(static_cast<int>(threadIdx.x % kWarp / kLanes)),
         lane_(static_cast<int>(threadIdx.x % kLanes)),
         k_(static_cast<int>(task.operands.k)) {
-    // A lane without a row has the last one, whose results it does not write.
+    // A lane without a row takes the last row, and does not write its results.
     const int known = minimum(row_, rows - 1);
     const int length = static_cast<int>(task.operands.length);
     begin_ = known * length;
@@ -104,7 +104,7 @@ class RowLanes {
  private:
   __device__ __forceinline__ int position(int i) const { return i * kLanes + lane_; }
 
-  // Codes that belong to no item are the largest one.
+  // Loads the lane's codes; places without an item get the largest code.
   __device__ __forceinline__ void load(bool is_aligned) {
     const Word filling = order_.decode(kMost);
     if (own_ < kItems) {
@@ -124,13 +124,14 @@ class RowLanes {
     return Place{order_.rank(code)} << 32 | static_cast<uint32_t>(position(i));
   }
 
-  // Selecting a place takes fewer instructions than deciding whether to store.
+  // Stores the position of an item that has `before` items before it. An item that is no result goes to a spare place,
+  // as selecting a place takes fewer instructions than a branch.
   __device__ __forceinline__ void put(int before, int position) {
     const int to = before < wanted_ ? row_ * k_ + before : Shared::kResults + row_ * kLanes + lane_;
     shared_.first[to] = Shared::pack(begin_ + position, position);
   }
 
-  // A number of each lane, summed up over the preceding lanes of its row and over the whole row.
+  // The sum of the lanes' numbers over the preceding lanes of the row, and over the whole row.
   __device__ __forceinline__ Prefix<int> sum_row(int own) const {
     const int up_to = sum_up_to(own);
     const int before_row = shuffle(up_to - own, row_ * kLanes);
@@ -155,7 +156,7 @@ class RowLanes {
     }
   }
 
-  // For a lane that has its whole row: each two items are compared once.
+  // Ranks the items of a lane that has its whole row: each pair of items is compared once.
   __device__ __forceinline__ void rank_own() {
     int before[kItems];
 #pragma unroll
@@ -173,7 +174,7 @@ class RowLanes {
       }
     }
 #pragma unroll
-    for (int i = 0; i < kItems; ++i) put(before[i], i);  // all live items come before the others
+    for (int i = 0; i < kItems; ++i) put(before[i], i);  // live items come before places without an item
   }
 
   __device__ __forceinline__ int list_all() {
@@ -184,7 +185,7 @@ class RowLanes {
     return live_;
   }
 
-  // Lists at least the wanted items, and few others.
+  // Lists the items up to a bound: at least the wanted ones, and few more.
   __device__ __forceinline__ int list_up_to_bound() {
     using Least = std::conditional_t<sizeof(Word) == 8, uint64_t, uint32_t>;
     Least least = codes_[0];
@@ -192,7 +193,7 @@ class RowLanes {
     for (int i = 1; i < kItems; ++i) least = minimum<Least>(least, codes_[i]);
     least = shuffle(sort_lanes<kLanes>(least), row_ * kLanes + clamp(wanted_, 1, kLanes) - 1);
 
-    // At least the wanted number is within `high`, fewer within the value before `low`.
+    // At least `wanted_` items are within `high`, and fewer are within the value before `low`.
     Word low = 0, high = wanted_ <= kLanes ? static_cast<Word>(least) : kMost, bound = high;
     Bits taken = 0;
     Prefix<int> listed;
@@ -230,8 +231,8 @@ class RowLanes {
     return listed.all;
   }
 
-  // The items before a rank, and the first ones of that rank, as many as are still wanted. It is rarely called, so its
-  // loops are not unrolled, and read the row again.
+  // Takes the items before a rank and, of the items of that rank, the first ones, up to the wanted number. It is rarely
+  // called, so its loops are not unrolled, and read the row again.
   __device__ Bits take_first_equals(Word last) const {
     const auto rank_of = [&](int i) { return i < own_ ? order_.rank(order_.encode(items_[i * kLanes])) : kMost; };
     int before = 0;
@@ -275,7 +276,7 @@ class RowLanes {
   int begin_;          // of the row in the warp's rows
   const Word* items_;  // from this lane's first one on
   int live_, wanted_;
-  int own_;  // live items of this lane
+  int own_;  // the number of live items of this lane
   Word codes_[kItems];
 };
 
