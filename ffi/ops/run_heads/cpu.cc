@@ -1,4 +1,4 @@
-// run_heads on the CPU: tiles are walked twice, to count their heads and to write them.
+// run_heads on the CPU goes over each tile twice: first to count its heads, then to write them.
 #include <algorithm>
 #include <vector>
 
@@ -41,7 +41,7 @@ void find_heads(const RunHeadsOperands& operands, Order order, cpu::Executor& ex
   const auto* const keys = static_cast<const Word*>(operands.keys);
   auto* const firsts = static_cast<Word*>(operands.firsts);
 
-  std::vector<int64_t> heads_before(rows.rows * (row_tiles + 1));  // in the row
+  std::vector<int64_t> heads_before(rows.rows * (row_tiles + 1));  // the heads of the row before each tile
   cpu::parallel_for(executor, rows.rows * row_tiles, [&](int64_t tile) {
     const int64_t row = tile / row_tiles;
     int64_t heads = 0;

@@ -1,6 +1,7 @@
-// The kernels of run_heads: one pass over the keys finds the heads and counts them by tile; the counts are summed up;
-// then the heads go to their slots. A tile with few heads keeps their positions and keys, one with many a bit per key,
-// so that its keys are read again. A single pass with look-back waited longer than these take to write and read.
+// The kernels of run_heads. One pass over the keys finds the heads and counts them by tile; a second kernel sums up the
+// counts; a third writes the heads to their slots. A tile with few heads stores their positions and keys. A tile with
+// many heads stores a bit per key, and its keys are read again. A single pass with look-back would wait longer than
+// these stores and loads take.
 #pragma once
 
 #include "cuda/block/tail.cuh"
@@ -34,24 +35,25 @@ struct RunTask {
   RunHeadsOperands::Scratch scratch;
 
   __device__ __forceinline__ int64_t row_of(int64_t tile) const { return rows.rows == 1 ? 0 : tile / row_tiles; }
-  // The heads of tiles that have few, kKept each.
+  // The heads of tiles with few heads: kKept positions, and kKept keys, per tile.
   __device__ __forceinline__ uint16_t* places() const { return reinterpret_cast<uint16_t*>(scratch.bits); }
   __device__ __forceinline__ Word* kept_keys() const { return static_cast<Word*>(scratch.kept_keys); }
 };
 
-// The words of a warp's heads, by lane: a bit for each of 32 neighbours. `bits` are a lane's: kVector bits for each of
-// its kRows vectors, from bit 32 / kRows * row on. Neighbouring lanes share the rows between them as long as a lane has
-// several, so that a word takes one shuffle per doubling.
+// Returns the warp's bitmap of heads, one word per lane: a word has the bits of 32 neighbouring keys. `bits` has the
+// lane's own heads: kVector bits for each of its kRows vectors, from bit 32 / kRows * row on. The lanes exchange bits
+// by butterfly shuffles. As long as a lane has several rows, each step halves them, so a word takes one shuffle per
+// doubling.
 template <int kVector, int kRows>
 __device__ __forceinline__ unsigned words_of_bits(unsigned bits) {
-  constexpr int kWordLanes = 32 / kVector;  // whose bits make a word
+  constexpr int kWordLanes = 32 / kVector;  // the lanes whose bits make a word
   const int lane = threadIdx.x % kWarp;
 #pragma unroll
   for (int distance = 1; distance < kWordLanes; distance *= 2) {
     const bool is_upper = lane & distance;
     unsigned own = bits, other = bits;
     if (distance < kRows) {
-      const int room = 32 / kRows * distance;  // of a row
+      const int room = 32 / kRows * distance;  // bits per row
       const unsigned even_rows = room == 8 ? 0x00ff00ffu : 0x0000ffffu;
       own = (is_upper ? bits >> room : bits) & even_rows;
       other = (is_upper ? bits : bits >> room) & even_rows;
@@ -63,7 +65,7 @@ __device__ __forceinline__ unsigned words_of_bits(unsigned bits) {
   return lane < kRows * kVector ? word : 0;
 }
 
-// One block per tile. A lane's keys are vectors of 16 bytes, in rows of 32 lanes.
+// Marks the heads of tiles, one block per tile. A lane's keys are vectors of 16 bytes, in rows of 32 lanes.
 template <typename Order>
 __global__ void __launch_bounds__(kThreads) mark_heads(RunTask<Order> task) {
   start_next_kernel();
@@ -151,12 +153,13 @@ struct SetRuns {
   }
 };
 
-// One block per tile, one thread per word that the tile left: 32 bits, or two positions.
+// Writes the heads to their slots: one block per tile, and one thread per word that mark_heads stored, of 32 bits or of
+// two positions.
 template <typename Order>
 __global__ void __launch_bounds__(RunTask<Order>::kTileWords, 2048 / RunTask<Order>::kTileWords)
     write_heads(RunTask<Order> task) {
   wait_for_last_kernel();
-  start_next_kernel();  // which fills the tails: it reads the output of sum_tiles, which is complete
+  start_next_kernel();  // pad_tails reads only the output of sum_tiles, which is complete
   using Task = RunTask<Order>;
   __shared__ int warp_heads[Task::kTileWords / kWarp];
   __shared__ __align__(4) uint16_t places[Task::kTile];
@@ -192,7 +195,7 @@ __global__ void __launch_bounds__(RunTask<Order>::kTileWords, 2048 / RunTask<Ord
   if (threadIdx.x == 0 && room < heads) task.covered.set(row, begin + places[room]);
 }
 
-// Runs beside the last blocks of write_heads, which writes other slots.
+// Fills the slots past the last run. It runs beside the last blocks of write_heads, which writes other slots.
 template <typename Word>
 __global__ void __launch_bounds__(kTailThreads)
     pad_tails(int64_t rows, int64_t length, int64_t size, IndexVector runs, IndexResult heads, Word* firsts) {

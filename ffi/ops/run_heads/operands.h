@@ -9,9 +9,9 @@ namespace mgpu {
 struct Call;
 class Workspace;
 
-// Operands: keys [.., n], count [.., 1] or absent. Results: heads [.., size], the first position of each run, n past
-// the last; firsts [.., size], the keys there, 0 past the last; covered [..], the number of live items in the first
-// `size` runs; runs [..], the number of runs.
+// Operands: keys [.., n], count [.., 1] or absent. Results: heads [.., size], the first position of each run, and n
+// past the last run; firsts [.., size], the keys at the heads, and 0 past the last run; covered [..], the number of
+// live items in the first `size` runs; runs [..], the number of runs.
 struct RunHeadsOperands {
   DType key_type;
   const void* keys;
@@ -24,7 +24,7 @@ struct RunHeadsOperands {
 
   explicit RunHeadsOperands(const Call& call);
 
-  // A row has at least one tile, which stores its number of runs.
+  // A row has at least one tile, whose count gives the row's number of runs.
   int64_t row_tiles(int64_t tile) const { return maximum<int64_t>(1, ceil_div(rows.length, tile)); }
 
   // The plan on CUDA (plan.h).

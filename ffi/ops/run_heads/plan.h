@@ -10,12 +10,12 @@ namespace mgpu {
 // 64 bytes per thread keep enough loads in flight.
 constexpr TileShape run_heads_shape(int key_width) { return {256, key_width == 8 ? 8 : 16}; }
 
-// A tile with at most this many heads keeps their positions, of 16 bits each, in the memory of one bit per key.
+// A tile with at most this many heads stores their positions, of 16 bits each, in place of its bitmap.
 constexpr int kept_heads(int tile) { return tile / 16; }
 
 struct RunHeadsOperands::Scratch {
-  unsigned* bits;   // for each tile, one bit per key, or the positions of its heads
-  void* kept_keys;  // the keys at the heads
+  unsigned* bits;   // for each tile, a bitmap of its heads, or their positions
+  void* kept_keys;  // the keys at the heads of tiles with few heads
   TileCounts tiles;
 };
 

@@ -1,4 +1,4 @@
-// segmented_search on the CPU: tasks look up several needles at a time, as a single search waits for memory.
+// segmented_search on the CPU: a task looks up several needles at a time, as a single search waits for memory.
 #include <algorithm>
 
 #include "ops/common/dispatch.h"
@@ -10,7 +10,7 @@ namespace mgpu {
 
 namespace {
 
-// The needles of a problem are looked up in groups of kAtOnce.
+// Looks up the needles of a problem in groups of kAtOnce.
 template <int kAtOnce, typename Index, typename Order>
 void search_groups(const SegmentedSearchOperands& operands, Order order, cpu::Executor& executor) {
   constexpr int64_t kTask = 1 << 8;  // groups
@@ -25,9 +25,9 @@ void search_groups(const SegmentedSearchOperands& operands, Order order, cpu::Ex
   });
 }
 
-// Where there is one segment, all searches are in the same range. So they are as many steps, of a read, a comparison
-// and an addition each, which need no bounds of their own. Needles are made the lowest of the codes that are equal to
-// them, or the highest, so the haystack is read as it is.
+// If there is one segment, all searches are in the same range. So they take equally many steps and need no bounds of
+// their own; a step is a read, a comparison and an addition. Each needle is replaced by the lowest or the highest of
+// the codes that are equal to it, so the codes of the haystack need no ranks.
 template <bool kRight, typename Index, typename Order>
 void search_one_segment(const SegmentedSearchOperands& operands, Order order, cpu::Executor& executor) {
   using Word = typename Order::Word;

@@ -1,5 +1,5 @@
-// The kernel of segmented_search: one search per needle. It is bound by dependent reads of the haystack, so a thread
-// searches for several needles in lockstep. Blocks read neighbouring needles.
+// The kernel of segmented_search makes one binary search per needle. It is bound by dependent reads of the haystack, so
+// a thread searches for several needles in lockstep. Blocks read neighbouring needles.
 #pragma once
 
 #include "ops/segmented_search/operands.h"
@@ -7,10 +7,10 @@
 namespace mgpu::cuda::segment_searching {
 
 constexpr int kThreads = 256;
-constexpr int kItems = 4;   // needles of a thread
-constexpr int kBlocks = 3;  // per multiprocessor, at least: for more, ptxas postpones reads to save registers
+constexpr int kItems = 4;   // needles per thread
+constexpr int kBlocks = 3;  // per multiprocessor: with more, ptxas postpones reads to save registers
 
-// Hides from the compiler how items were computed, all at once: so all reads come before the first use.
+// Hides from the compiler how all items were computed, so that all reads come before the first use.
 struct Hold {
   template <typename Item>
   __device__ void operator()(Item (&items)[kItems]) const {
@@ -28,8 +28,8 @@ struct Hold {
   }
 };
 
-// `lanes` threads share a problem: each takes a needle, then others so far apart that neighbouring threads read
-// neighbours.
+// `lanes` threads share a problem. Each takes kItems needles that are `lanes` apart, so neighbouring threads read
+// neighbouring needles.
 template <typename Order, typename Index>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     search_segments(const __grid_constant__ SegmentedSearchOperands operands, Order order, int64_t lanes) {

@@ -19,7 +19,7 @@ struct SegmentedSearchOperands {
   bool right;
   SortedPair pair;  // the needles, which are in any order, and the haystack
   const void* ids;
-  int64_t ids_stride;  // from problem to problem, as all strides
+  int64_t ids_stride;  // all strides are from problem to problem
   int64_t segments;
   const void* heads;
   int64_t heads_stride;
@@ -38,9 +38,9 @@ struct SegmentedSearchOperands {
     return {begin, clamp<int64_t>(static_cast<const Index*>(ends)[problem * ends_stride], begin, live)};
   }
 
-  // Looks up needles of a problem: the first one, then kCount - 1 others, each `stride` further, or the last one again
-  // past the end. Needles and segments must exist. Reads common to all of them are in one loop without branches, so
-  // that none waits for another; `hold` is as in partition_points.
+  // Looks up kCount needles of a problem: needle `first`, and others `stride` apart. Past the end, it looks up the last
+  // needle again. Needles and segments must exist. Each kind of read is in one loop over all needles, without branches,
+  // so that no read waits for another; `hold` is as in partition_points.
   template <int kCount, typename Index, typename Order, typename Hold>
   MGPU_HOST_DEVICE void search(const Order& order, int64_t problem, int64_t first, int64_t stride, Hold hold) const {
     using Word = typename Order::Word;
@@ -69,7 +69,7 @@ struct SegmentedSearchOperands {
       has_segment[k] = (needle(k) < needles_live) & (segment[k] >= 0) & (segment[k] < segments);
       segment[k] = has_segment[k] ? segment[k] : Index{0};
       begins[k] = heads[segment[k]];
-      // of the last segment without an end of its own: any
+      // for the last segment without an end of its own, any value
       stops[k] = *(has_ends ? ends + segment[k] : heads + segment[k] + (segment[k] + 1 < segments));
     }
     hold(begins);

@@ -1,4 +1,4 @@
-// Where the rows of segmented_shift come from.
+// The sources of the rows of segmented_shift.
 #pragma once
 
 #include "ops/move_rows/short_rows.cuh"
@@ -6,9 +6,9 @@
 
 namespace mgpu::cuda {
 
-// Rows move up or down, so one end of a segment suffices to tell which of them leave it. Index is the type of the
-// heads, which are never read by a width that a kernel learns at run time: such reads left arrays
-// (docs/notes/reliability.md).
+// All rows of a problem move in one direction, so one end of a segment suffices to tell which of its rows leave it.
+// Index is the type of the heads. It is known at compile time, as kernels that chose the width of reads at run time
+// read out of bounds (docs/notes/reliability.md).
 template <typename Index>
 struct ShiftRoute {
   using Slot = Index;  // where the segment begins if rows move up, else where it ends

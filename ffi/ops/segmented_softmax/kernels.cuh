@@ -1,6 +1,6 @@
-// The kernels of segmented_softmax. A tile finishes the segments that begin and end in it, reading and writing its
-// items once. For the two segments that cross its edges, it stores maximum and sum. A second kernel joins these along
-// each segment, and a third one writes the items of such segments, so that no tile waits for another.
+// The kernels of segmented_softmax. The first kernel finishes the segments that begin and end in a tile, and reads and
+// writes its items once. For the two segments that cross the tile's edges, it stores maximum and sum. A second kernel
+// joins these along each segment, and a third one writes the items of such segments, so that no tile waits for another.
 #pragma once
 
 #include "algorithm/floats.h"
@@ -30,14 +30,15 @@ struct Shape {
   static_assert(kItems <= 16 && kItems % kVector == 0 && kTile <= kPlaces);
 };
 
-// The state of a part of a segment: the maximum, and the sum of the powers relative to it. Without items, -inf and 0.
+// The state of a part of a segment: the maximum m, and the sum of exp(x - m) over its items x. Without items, -inf and
+// 0.
 template <typename Float>
 struct Part {
   Float max;
   Float sum;
 };
 
-// No sum is large enough to make the fast division inexact.
+// Divides by a sum of exponentials, which is never so large that the fast division is inexact.
 template <typename Float>
 __device__ __forceinline__ Float divide(Float x, Float sum) {
   if constexpr (sizeof(Float) == 4) {
@@ -51,13 +52,14 @@ __device__ __forceinline__ Float least() {
   return static_cast<Float>(std::bit_cast<float>(0xff800000u));  // -inf
 }
 
-// The shift of items. A part whose items are all -inf has powers of 0, as another part may have numbers.
+// The number to subtract from items before their exponentials. If all items of a part are -inf, it is 0, so that their
+// exponentials are 0, as another part may have numbers.
 template <typename Float>
 __device__ __forceinline__ Float shift_of(Float max) {
   return max == least<Float>() ? Float{0} : max;
 }
 
-// Equal values have the difference 0: -inf minus -inf is undefined.
+// Joins two parts. A part with a sum of 0 is left out, as -inf minus -inf is undefined.
 template <typename Float>
 __device__ __forceinline__ Part<Float> join(const Part<Float>& a, const Part<Float>& b) {
   if (a.sum == 0) return b;
@@ -86,10 +88,10 @@ struct Softmax {
   Element* result;
   bool aligned;  // x and result
   Segments segments;
-  Segments restarts;  // without counts: a dead item is in no sum, and needs no segment
+  Segments restarts;  // without counts, as a dead item is in no sum, and needs no segment
   int64_t tiles;
   const int64_t* listed;
-  int* first_head;  // per tile; the tile's size if it has none
+  int* first_head;  // per tile; the tile's size if it has no head
   int* last_head;
   Part<Float>* opening;
   Part<Float>* open;
@@ -104,13 +106,14 @@ struct Softmax {
   }
 };
 
-// The result of an item, given `kept` and the sum: its logarithm or its power.
+// The result of an item from the sum of its segment's exponentials. `kept` is the shifted item if kLog, else its
+// exponential.
 template <bool kLog, typename Float>
 __device__ __forceinline__ Float result_of(Float kept, Float sum) {
   return kLog ? kept - logarithm(sum) : divide(kept, sum);
 }
 
-// A thread's items, one after the other, and where its segments start among them.
+// A thread's neighbouring items, and the heads among them.
 template <typename Element>
 struct ThreadItems {
   static constexpr int kItems = Shape<Element>::kItems;
@@ -119,8 +122,8 @@ struct ThreadItems {
   int before;      // heads of the tile before the thread
   Float* own;      // the thread's places in shared memory
 
-  // Combines `states` from head to head, and gives each item, from the last to the first, the total of its segment:
-  // take(i, total). `totals` has room for one value per segment of the tile. Contains barriers.
+  // Combines `states` from head to head. Then calls take(i, total) with the total of each item's segment, from the last
+  // item to the first. `totals` has room for one value per segment of the tile. Contains barriers.
   template <typename Operator, typename Take>
   __device__ __forceinline__ void total(const Operator& op, Float (&states)[kItems], Float* totals, int all_heads,
                                         SinceRestart<Float>* warp_sums, Take take) const {
@@ -130,7 +133,8 @@ struct ThreadItems {
     for (int i = 1; i < kItems; ++i) {
       states[i] = heads >> i & 1 ? states[i] : op.combine(states[i - 1], states[i]);
     }
-    // The first head is at a position that registers cannot be indexed by; shared memory can.
+    // The position of the first head varies, so states are read there from shared memory, as registers cannot be
+    // indexed.
     store_vector(own, 0, states);
     const int first_head = __ffs(heads) - 1;
     const Float last = first_head > 0 ? own[first_head - 1] : op.identity();
@@ -138,7 +142,7 @@ struct ThreadItems {
     const auto in_warp = scan_warp<true>(op, states[kItems - 1], __ballot_sync(~0u, heads != 0));
     __syncthreads();  // earlier totals have been read
     const auto in_block = scan_warps<kWarps>(warp_sums, in_warp.all, sums.identity(), sums);
-    // Items before the thread's first head belong to an earlier segment, which ends here.
+    // Items before the thread's first head belong to an earlier segment, which ends there.
     if (heads != 0) totals[before] = op.combine(sums(in_block.before, in_warp.before).state, last);
     if (threadIdx.x == 0) totals[all_heads] = in_block.all.state;
     __syncthreads();
@@ -161,7 +165,7 @@ struct ThreadItems {
   }
 };
 
-// The bits of a tile's heads, and the number of heads before each word of 32.
+// A bitmap of a tile's heads, and the number of heads before each of its words.
 template <typename Element>
 struct HeadBits {
   unsigned words[Shape<Element>::kWords];
@@ -228,7 +232,7 @@ __global__ void __launch_bounds__(Shape<Element>::kThreads, kLog ? 3 : 4) normal
   } else {
     for (int i = threadIdx.x; i < size; i += Shape::kThreads) places[Shape::place(i)] = widen(x[i]);
   }
-  wait_for_last_kernel();  // earlier contents were items
+  wait_for_last_kernel();  // the loads above read only items, which that kernel does not write
   mark_heads(bits, task, tile);
   __syncthreads();
 
@@ -244,7 +248,8 @@ __global__ void __launch_bounds__(Shape<Element>::kThreads, kLog ? 3 : 4) normal
   }
   if (all_heads == 0 && threadIdx.x == 0) task.first_head[tile] = task.last_head[tile] = size;
 
-  // Shift the items by their segment's maximum. Dead items, and those after the last one, are -inf, with power 0.
+  // Shift the items by their segment's maximum. Dead items, and places after the last item, are -inf, with exponential
+  // 0.
   const Largest<Float> largest;
   const Sum<Float> sum;
   Float kept[kItems], states[kItems];
@@ -265,7 +270,7 @@ __global__ void __launch_bounds__(Shape<Element>::kThreads, kLog ? 3 : 4) normal
     last_max = totals[all_heads];
   }
 
-  // Divide their powers by its sum.
+  // Divide their exponentials by the segment's sum.
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
     states[i] = exponential(kept[i]);
@@ -302,8 +307,8 @@ __global__ void __launch_bounds__(Shape<Element>::kThreads, kLog ? 3 : 4) normal
 constexpr int kJoinThreads = 128;
 constexpr int kJoinTiles = 4;  // per thread at a time
 
-// Joins the parts of a segment from three or more tiles, by the block of the tile in which it starts. All of these
-// tiles get the total of the segment.
+// Joins the parts of a segment that is in three or more tiles. The block of the tile in which it starts does this, and
+// all of these tiles get the total of the segment.
 template <typename Element>
 __global__ void __launch_bounds__(kJoinThreads) join_parts(Softmax<Element> task) {
   using Part = Part<Accumulator<Element>>;
@@ -352,7 +357,7 @@ __global__ void __launch_bounds__(kJoinThreads) join_parts(Softmax<Element> task
   for (int64_t tile = own + 1 + threadIdx.x; tile < end; tile += kJoinThreads) task.opening[tile] = all;
 }
 
-constexpr int kCloseThreads = 64;  // usually they have few items
+constexpr int kCloseThreads = 64;  // usually there are few items to write
 
 // Writes the items of the segments that are open at a tile's start and at its end.
 template <bool kLog, typename Element>
@@ -369,7 +374,7 @@ __global__ void __launch_bounds__(kCloseThreads) close_tiles(Softmax<Element> ta
   wait_for_last_kernel();
   const int first_head = task.first_head[tile];
   const int last_head = first_head < size ? task.last_head[tile] : size;
-  // For a segment in two tiles, they hold its parts; for one in more, each holds the total.
+  // If a segment is in two tiles, each holds its part; if it is in more, each holds the total.
   Part opening = task.opening[tile], open = task.open[tile];
   const Part open_before = task.open[before], opening_after = task.opening[after];
   const bool joins_before = before < tile && task.has_head(before) && first_head < size;

@@ -21,7 +21,7 @@ struct SegmentedSoftmaxOperands {
 
   int64_t accumulator_bytes() const { return dtype == DType::f64 ? 8 : 4; }
 
-  // What CUDA runs: plan.h.
+  // The plan on CUDA (plan.h).
   int64_t tiles() const;
   struct Scratch;
   Scratch layout(Workspace& workspace) const;

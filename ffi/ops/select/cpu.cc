@@ -1,4 +1,4 @@
-// select on the CPU: tiles are walked twice, to count their kept items and to move them.
+// select on the CPU goes over each tile twice: first to count its kept items, then to move them.
 #include "ops/move_rows/cpu.h"
 
 #include <algorithm>
@@ -16,8 +16,9 @@ namespace {
 
 constexpr int64_t kTile = cpu::kSelectTile;
 
-// Calls visit(position, slot) for the kept items of `tile`, or for the others: their slots go from `slot` up to `end`.
-// There is no branch on whether an item counts: visit is called for the other items too, with the slot of the next one.
+// Calls visit(position, slot) for the items of `tile` that are kept or, with `kept` false, for those that are not; they
+// go to slots [slot, end). There is no branch on whether an item is one of these: visit is called for other items too,
+// with the slot of the next one that is, which overwrites them.
 template <typename Visit>
 void visit_kept(const uint8_t* keep, uint8_t kept, Range<int64_t> tile, int64_t slot, int64_t end, Visit visit) {
   for (int64_t i = tile.begin; slot < end; ++i) {
@@ -26,7 +27,8 @@ void visit_kept(const uint8_t* keep, uint8_t kept, Range<int64_t> tile, int64_t 
   }
 }
 
-// write(row, position, slot) moves an item to its slot; pad(row, slots) fills the rest.
+// Selects items. write(row, position, slot) moves an item to its slot; pad(row, slots) fills the slots past the kept
+// items.
 template <typename Write, typename Pad>
 void select_items(const SelectOperands& operands, cpu::Executor& executor, Write write, Pad pad) {
   const int64_t row_tiles = operands.row_tiles(kTile);

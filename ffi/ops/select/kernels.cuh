@@ -1,5 +1,5 @@
-// The kernels of select: one pass over the mask turns each byte into a bit and counts those of each tile; the counts
-// are summed up; then each tile lists the positions of its kept items in shared memory, and moves these.
+// The kernels of select. One pass turns the mask into a bitmap, and counts the kept items of each tile; a second kernel
+// sums up the counts; then each tile lists the positions of its kept items in shared memory, and moves these items.
 #pragma once
 
 #include "cuda/block/tail.cuh"
@@ -12,19 +12,19 @@ constexpr int kWarps = kThreads / kWarp;
 constexpr int kThreadItems = kSelectTile / kThreads;
 constexpr int kTileWords = kSelectTile / kWarp;
 constexpr int kWarpWords = kTileWords / kWarps;
-// More tiles per block, as many blocks as the device holds: 2^26 items take 0.1603 ms, instead of 0.1628 with four at
-// once.
+// The most tiles per block. With eight tiles and as many blocks as the device holds, 2^26 items take 0.1603 ms, instead
+// of 0.1628 with four tiles at once.
 constexpr int kMarkTiles = 8;
 constexpr int kMarksInFlight = 2;
-constexpr int kMarkBlocks = 8;  // that a multiprocessor should hold
+constexpr int kMarkBlocks = 8;  // per multiprocessor
 static_assert(kWarpWords <= kWarp);
 
 struct SelectTask {
   SelectOperands operands;
   SelectOperands::Scratch scratch;
   int64_t row_tiles;
-  bool aligned;    // the mask of each row
-  int mark_tiles;  // of a block
+  bool aligned;    // whether the mask of each row is
+  int mark_tiles;  // per block
 };
 
 // A tile by its number among those of all rows.
@@ -42,10 +42,11 @@ struct SelectTile {
   }
 };
 
-// A bit for each of four bools: the product's highest four bits collect the bytes' lowest bits.
+// The bitmap of four bools: the product's highest four bits collect the bytes' lowest bits.
 __device__ inline unsigned bits_of_bools(unsigned bools) { return (bools & 0x01010101u) * 0x10204080u >> 28; }
 
-// A block has up to kMarkTiles tiles, of which kMarksInFlight are in flight before the first use.
+// Writes the bitmap of the mask, and counts the kept items of tiles. A block has up to kMarkTiles tiles, and loads
+// kMarksInFlight of them before the first use.
 __global__ void __launch_bounds__(kThreads, kMarkBlocks) mark_kept(SelectTask task) {
   start_next_kernel();
   __shared__ int warp_counts[kMarkTiles][kWarps];
@@ -94,16 +95,17 @@ struct SetKept {
   __device__ void operator()(int64_t row, int64_t all) const { kept.set(row, all); }
 };
 
-// A warp lists the positions of 32 neighbours at a time: kept ones are consecutive in the list, in different banks.
-// With 32 registers per thread, twice as many blocks overlap their latencies as with 48.
+// Moves the kept items of tiles. A warp lists the positions of 32 neighbours at a time: those of kept items are
+// consecutive in the list, so in different banks. With 32 registers per thread, twice as many blocks hide each other's
+// latency as with 48.
 template <bool kPartition, typename Mover>
 __global__ void __launch_bounds__(kThreads) write_kept(SelectTask task, Mover mover) {
   __shared__ int warp_counts[kWarps];
-  __shared__ uint16_t places[kSelectTile];  // of kept items, then of the others
+  __shared__ uint16_t places[kSelectTile];  // of kept items, then of other live items
   const SelectOperands& operands = task.operands;
   const SelectTile tile(task, blockIdx.x);
   wait_for_last_kernel();
-  start_next_kernel();  // which fills the tails: it reads the output of sum_tiles, which is complete
+  start_next_kernel();  // fill_tails reads only the output of sum_tiles, which is complete
   const int64_t before = before_tile(task.scratch.tiles, tile.row, tile.tile);
   if (!kPartition && before >= operands.size) return;
   const int lane = threadIdx.x % kWarp, first_word = threadIdx.x / kWarp * kWarpWords;
@@ -135,7 +137,7 @@ __global__ void __launch_bounds__(kThreads) write_kept(SelectTask task, Mover mo
   }
 }
 
-// Runs beside the last blocks of write_kept, which writes other slots.
+// Fills the slots past the kept items. It runs beside the last blocks of write_kept, which writes other slots.
 template <typename Mover>
 __global__ void __launch_bounds__(kTailThreads) fill_tails(int64_t rows, int64_t size, IndexVector kept, Mover mover) {
   for_each_tail_piece(

@@ -26,7 +26,7 @@ struct MoveItems {
   __device__ void store(int64_t row, int64_t slot, Value value) const {
     reinterpret_cast<Item*>(out.of_problem(row))[slot] = value;
   }
-  // Slots from `begin` on, by kTailThreads threads.
+  // Fills slots [begin, end) of a row, by kTailThreads threads.
   __device__ void fill_slots(int64_t row, int64_t begin, int64_t end) const {
     fill_items(reinterpret_cast<Item*>(out.of_problem(row)) + begin, end - begin, filling(row));
   }
@@ -61,14 +61,14 @@ struct SetIndices {
   static constexpr int kBatch = 8;
   IndexResult indices;
   int64_t size;
-  int64_t length;  // for no item
+  int64_t length;  // the index for no item
 
   __device__ Value load(int64_t, int64_t position) const { return position; }
   __device__ Value filling(int64_t) const { return length; }
   __device__ void store(int64_t row, int64_t slot, Value value) const { indices.set(row * size + slot, value); }
 };
 
-// Fills the slots of a row from `begin` on, by kTailThreads threads.
+// Fills slots [begin, end) of a row, by kTailThreads threads.
 template <typename Mover>
 __device__ __forceinline__ void fill_slots(const Mover& mover, int64_t row, int64_t begin, int64_t end) {
   if constexpr (requires { mover.fill_slots(row, begin, end); }) {

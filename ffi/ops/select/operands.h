@@ -1,4 +1,4 @@
-// The call of select as its kernels see it: the items of each row that a mask keeps, in front.
+// The call of select as its kernels see it: it moves the items of each row that a mask keeps to the front.
 #pragma once
 
 #include "algorithm/index_vector.h"
@@ -11,10 +11,11 @@ class Workspace;
 
 // Operands: x [.., n, elements]; keep [.., n]; count [.., 1] or absent; fill_value [.., 1]. Results: items [.., size,
 // elements], or with `indices` their positions [.., size], for which x and fill_value are not read; kept [..], the
-// number of kept items. With `partition`, the others follow, and then the items past the count.
+// number of kept items. With `partition`, the other live items follow the kept ones, and then come the items past the
+// count.
 struct SelectOperands {
   const uint8_t* keep;
-  int64_t keep_stride;  // from row to row of the batch: 0 if all share one
+  int64_t keep_stride;  // from row to row of the batch: 0 if all rows share a mask
   int64_t rows;
   int64_t length;
   LiveCounts counts;
@@ -30,7 +31,7 @@ struct SelectOperands {
   explicit SelectOperands(const Call& call);
 
   MGPU_HOST_DEVICE int64_t live(int64_t row) const { return counts(row, length); }
-  // A row has at least one tile, which stores its number.
+  // A row has at least one tile, whose count gives the row's number of kept items.
   int64_t row_tiles(int64_t tile) const { return maximum<int64_t>(1, ceil_div(length, tile)); }
 
   // The plan on CUDA (plan.h).

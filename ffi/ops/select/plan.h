@@ -10,7 +10,7 @@ namespace mgpu {
 constexpr int kSelectThreads = 256;
 constexpr int kSelectTile = 16 * kSelectThreads;
 
-// Scratch memory of the CUDA kernels: one bit per position in a tile, and the tiles' counts.
+// Scratch memory of the CUDA kernels: the bitmap of the mask, tile by tile, and the tiles' counts.
 struct SelectOperands::Scratch {
   unsigned* bits;
   TileCounts tiles;

@@ -1,4 +1,4 @@
-// Set operations on the CPU: tiles along the balanced path are walked twice, to count their kept items and to write
+// Set operations on the CPU go over each tile of the balanced path twice: first to count its kept items, then to write
 // them.
 #include <algorithm>
 #include <type_traits>
@@ -15,7 +15,8 @@ namespace mgpu {
 
 namespace {
 
-// Items of both inputs in a tile: one task; a core's L2 cache holds them between the two walks if there is one task.
+// The items of both inputs in a tile, which is one task. If there is only one task, a core's L2 cache holds the items
+// between the two walks.
 constexpr int64_t kTile = cpu::kSetTile;
 
 template <typename Order, typename Payload>
@@ -69,8 +70,8 @@ class SetWalk {
         operands_.duplicates, [](auto begin, auto end, auto before) { return partition_point(begin, end, before); });
   }
 
-  // Calls step(keep, from_b, i, j) for each step while both sides have items, keep_rest(from_b, first, count) for a
-  // rest that is kept whole.
+  // Calls step(keep, from_b, i, j) for each step while both sides have items. Calls keep_rest(from_b, first, count) for
+  // the rest of one side if all of it is kept.
   template <typename Step, typename KeepRest>
   void walk(int64_t tile, Step step, KeepRest keep_rest) const {
     const int64_t row = tile / row_tiles_;
@@ -93,7 +94,7 @@ class SetWalk {
     if (rule.b_alone && j < end.b) keep_rest(true, j, end.b - j);
   }
 
-  // Writes a tile's kept items into slots [begin, end) of its row, as far as there are slots.
+  // Writes a tile's kept items to slots [begin, end) of its row, as far as the row has slots.
   void write(int64_t tile, int64_t row, int64_t begin, int64_t end) const {
     end = std::min(end, operands_.size);
     Word* const keys = static_cast<Word*>(operands_.keys) + row * operands_.size;
@@ -114,7 +115,7 @@ class SetWalk {
     }
   }
 
-  // If nothing of B is kept, it may have no values, and none is read.
+  // If nothing of B is kept, B may have no values, so none is read.
   template <typename Item, typename ItemsA, typename ItemsB>
   void write_items(int64_t tile, int64_t begin, int64_t end, Item* out, ItemsA a, ItemsB b) const {
     if (operands_.rule.b_alone) {
@@ -126,7 +127,7 @@ class SetWalk {
 
   template <bool kKeepsB, typename Item, typename ItemsA, typename ItemsB>
   void write_kept(int64_t tile, int64_t begin, int64_t end, Item* out, ItemsA a, ItemsB b) const {
-    // Every step writes, but only some advance.
+    // Every step writes to the slot, but only a kept item advances it.
     int64_t slot = begin;
     walk(
         tile,

@@ -1,5 +1,5 @@
-// Set operations on CUDA, in one pass over the inputs: balanced path cuts both into tiles. A block merges a tile and
-// selects its kept items, a look-back over the tiles finds where they go, and they are stored in order.
+// Set operations on CUDA, in one pass over the inputs. The balanced path cuts both inputs into tiles. A block merges a
+// tile and selects the kept items, a look-back over the tiles finds their slots, and the block stores them in order.
 #include "cuda/launch/overlapping.h"
 #include "cuda/launch/shapes.h"
 #include "ops/common/dispatch.h"

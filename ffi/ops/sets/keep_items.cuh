@@ -1,4 +1,4 @@
-// The pass over the tiles of a set operation: a tile's kept items, and where they go.
+// The pass over the tiles of a set operation, which finds each tile's kept items and stores them.
 #pragma once
 
 #include "cuda/block/count_look_back.cuh"
@@ -9,7 +9,7 @@
 
 namespace mgpu::cuda::set_operations {
 
-// Finds the kept items of a tile, publishes their number for later tiles, and compacts them.
+// Finds the kept items of a tile, publishes their number for later tiles, and compacts them. Returns their number.
 template <typename P, typename Order>
 __device__ int keep_in_tile(const P& problem, const Plan& plan, const Order& order, Buffer<P>& buffer, int* warp_sums) {
   using Word = typename P::Word;
@@ -52,11 +52,11 @@ __device__ int keep_in_tile(const P& problem, const Plan& plan, const Order& ord
   return kept;
 }
 
-// The values of a tile's kept items, or their indices.
+// Loads the values of a tile's kept items, or computes their indices.
 template <typename P, typename Payload>
 __device__ void load_payload(const P& problem, const Plan& plan, const Buffer<P>& buffer, int kept,
                              Payload (&moved)[P::kItems]) {
-  // The item at a place in shared memory is this plus the place.
+  // The position of the item at a place in shared memory is that place plus a_item or b_item.
   const int64_t a_item = plan.begin.a - plan.runs.a_place;
   const int64_t b_item = plan.begin.b - plan.runs.b_place;
   const auto values = [&](const SetsOperands::Rows& rows, int64_t item) {
@@ -107,14 +107,14 @@ __device__ void store_tile(const P& problem, const Plan& plan, const Order& orde
   }
 }
 
-// Without a payload, a block stores a tile once it has published the count of its next one: by then the preceding tiles
-// have published theirs, and the look-back need not wait. With a payload, the memory for two tiles would leave room for
-// fewer blocks, which costs more than it gains, so a block has one tile.
+// Without a payload, a block stores a tile after it has published the count of its next tile. By then the preceding
+// tiles have published theirs, and the look-back need not wait. With a payload, a block has one tile: memory for two
+// would leave room for fewer blocks, which costs more than it gains.
 template <typename Order, typename Payload>
 __global__ void __launch_bounds__(Problem<Order, Payload>::kThreads, Problem<Order, Payload>::kBlocksPerProcessor)
     keep_items(const __grid_constant__ Problem<Order, Payload> problem) {
   using P = Problem<Order, Payload>;
-  constexpr int kPlanner = P::kThreads - 1;  // of the last warp, as the first one looks back
+  constexpr int kPlanner = P::kThreads - 1;  // a thread of the last warp, as the first warp looks back
   extern __shared__ uint4 dynamic_shared[];
   Shared<P>& shared = *reinterpret_cast<Shared<P>*>(dynamic_shared);
   wait_for_last_kernel();
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(Problem<Order, Payload>::kThreads, Problem<Ord
   }
 }
 
-// A missing fill value means -1.
+// Fills the slots past each row's kept items. A missing fill value means -1.
 template <typename Word>
 __global__ void fill_tails(Word* out, int64_t rows, int64_t size, IndexVector counts, SetsOperands::Rows fill) {
   wait_for_last_kernel();

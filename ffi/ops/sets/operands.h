@@ -13,10 +13,10 @@ class Workspace;
 
 // Operands: a [.., n_a], b [.., n_b], a_count [.., 1], b_count [.., 1], fill [.., 1], a_values [.., n_a], b_values [..,
 // n_b], values_fill [.., 1]; counts and values may be absent (empty). Attributes: kind, duplicates, payload. Results:
-// keys [.., size], the payload [.., size] if there is one, count [..]. A payload of indices numbers A's items and then
-// B's, and is -1 past the count.
+// keys [.., size], the payload [.., size] if there is one, count [..]. A payload of indices numbers A's items, then
+// B's. Past the count, it is -1.
 struct SetsOperands {
-  // An array read by rows; null if absent.
+  // The rows of an array; null if it is absent.
   struct Rows {
     const void* data = nullptr;
     int64_t stride = 0;

@@ -6,12 +6,12 @@
 
 namespace mgpu {
 
-// A tile of both inputs is one item less than its block has room for, as a split may take one more.
+// A tile of both inputs has one item less than its block has room for, as a split may take one item more.
 constexpr TileShape set_tile_shape(int key_width) { return {256, key_width == 8 ? 11 : 23}; }
 constexpr int set_tile(int key_width) { return set_tile_shape(key_width).tile() - 1; }
 
-// Scratch memory of the CUDA kernels: each row's splits between tiles; the ticket counter and the words of the
-// look-back in one array, zeroed before every launch.
+// Scratch memory of the CUDA kernels: each row's splits between tiles, and one array of the ticket counter and the
+// look-back words, zeroed before every launch.
 struct SetsOperands::Scratch {
   Split<int64_t>* splits;
   uint64_t* look_back;

@@ -1,4 +1,5 @@
-// The problem of the kernels of a set operation: where balanced path splits the inputs, and a block's tile.
+// The problem of the kernels of a set operation, the kernel that splits the inputs along the balanced path, and the
+// plan of a block's tile.
 #pragma once
 
 #include "cuda/block/partition.cuh"
@@ -19,7 +20,7 @@ struct Problem {
   static constexpr int kItems = kShape.items;
   static constexpr int kTile = set_tile(sizeof(Word));
   static constexpr int kBuffers = kHasPayload ? 1 : 2;
-  // Blocks per multiprocessor: limits registers if that costs no spill.
+  // The blocks per multiprocessor for which registers are limited, as far as none spill.
   static constexpr int kBlocksPerProcessor = sizeof(Word) == 8 || sizeof(Payload) == 8 ? 3 : 4;
 
   MergeTiles<Order> tiles;
@@ -56,14 +57,14 @@ __global__ void split_rows(const __grid_constant__ MergeTiles<Order> tiles, bool
       duplicates, [](auto begin, auto end, auto before) { return partition_point(begin, end, before); });
 }
 
-// The work of a block.
+// A tile that a block takes.
 struct Plan {
   unsigned tile;
-  bool exists;  // or there are no tiles left
+  bool exists;  // false if no tiles are left
   unsigned row;
   bool is_first;  // of its row
   bool is_last;
-  Split<int64_t> begin;  // the row's items before
+  Split<int64_t> begin;  // the row's items before the tile
   TwoRuns runs;
 };
 
@@ -89,9 +90,9 @@ __device__ Plan plan_tile(const P& problem, unsigned tile) {
 template <typename P>
 struct Buffer {
   static constexpr int kRoom = P::kThreads * P::kItems;
-  // A tile's items, and those that a thread may read past their end; later the kept keys.
+  // A tile's keys, and the keys that a thread may read past their end; later the kept keys.
   alignas(kChunkBytes) typename P::Word keys[two_runs_room<typename P::Word>(kRoom) + P::kItems];
-  uint16_t sources[P::kHasPayload ? kRoom : 1];  // where in keys the result's items are
+  uint16_t sources[P::kHasPayload ? kRoom : 1];  // the places of the kept items in keys
 };
 
 template <typename P>

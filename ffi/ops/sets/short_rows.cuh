@@ -1,4 +1,4 @@
-// Set operations on short rows: a few threads per row walk along its balanced path, and kept items are compacted in
+// Set operations on short rows. A few threads per row walk along its balanced path, and kept items are compacted in
 // shared memory.
 #pragma once
 

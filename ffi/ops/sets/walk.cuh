@@ -7,8 +7,8 @@
 
 namespace mgpu::cuda::set_operations {
 
-// Finds the split of the balanced path from that of merge path if few copies of a key are between them; returns false
-// if there may be many. `open` says whether the split separates a pair.
+// Turns the split of the merge path into that of the balanced path, if few copies of a key are between the two; returns
+// false if there may be many. `open` says whether the split separates a pair.
 template <typename Word, typename Less>
 __device__ bool balance_near(const Word* a, const Word* b, int b_count, Split<int>& split, bool& open, Less less) {
   constexpr int kFew = 4;
@@ -24,7 +24,7 @@ __device__ bool balance_near(const Word* a, const Word* b, int b_count, Split<in
     if (++paired > kFew) return false;
     if (!is_copy_in_a(paired + 1)) return true;
   }
-  // Half of A's further copies give way to copies in B.
+  // Of A's further copies, half are replaced by copies in B.
   int moved = 0;
   bool in_b = true;
 #pragma unroll 1
@@ -55,15 +55,15 @@ __device__ Split<int> balanced_cursor(const Word* keys, const MergeCursor& runs,
   return split;
 }
 
-// Walks `share` items, at most kItems, in the order of the balanced path, A's copy of a pair and then B's, and returns
-// the bits of the kept ones; `count` items exist. `open` says whether the previous item opened a pair. note(i, in_b,
-// heads) sees each item before it is taken.
+// Walks over `share` items, at most kItems, in the order of the balanced path, which takes A's copy of a pair and then
+// B's. `count` items exist. Returns a bitmap of the kept items. `open` says whether the previous item is A's copy of a
+// pair. note(i, in_b, heads) is called before each item is taken.
 template <int kItems, typename Word, typename Less, typename Note>
 __device__ unsigned walk(MergeHeads<Word> heads, bool open, int count, int share, SetRule rule, Less less, Note note) {
   // The results of the steps, one bit per step.
   struct {
-    unsigned b = 0;       // B's item
-    unsigned opened = 0;  // A's item of a pair, whose other item comes next
+    unsigned b = 0;       // the item is B's
+    unsigned opened = 0;  // the item is A's copy of a pair, and B's copy comes next
   } steps;
   const bool was_open = open;
 #pragma unroll

@@ -1,4 +1,4 @@
-// Sorts by compiled functions on CUDA: the kernels of segmented_sort for segments, compiled for each order.
+// Sorts by compiled functions on CUDA use the kernels of segmented_sort for segments, compiled for each order.
 #include <algorithm>
 #include <iterator>
 

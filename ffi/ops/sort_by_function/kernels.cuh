@@ -1,5 +1,4 @@
-// The kernels of a sort by a compiled function: those of sorts within segments, which need only know which of two keys
-// comes first.
+// The kernels of a sort by a compiled function: those of the sort of segments, which only compare pairs of keys.
 #pragma once
 
 #include "function/order.h"

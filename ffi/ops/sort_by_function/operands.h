@@ -10,7 +10,7 @@ namespace mgpu {
 
 struct Call;
 
-// The type of a word, as it is written in C++.
+// The name of a word's type in C++.
 std::string word_type(int64_t word_bytes);
 
 // Operands: keys [.., n] as words of 1, 2 or 4 bytes, or [.., n, 2] or [.., n, 4] uint32, which are words of 8 or 16;
@@ -24,7 +24,7 @@ struct SortFunctionOperands {
   explicit SortFunctionOperands(const Call& call);
 };
 
-// The same for items of any size, which stay in the arrays of their leaves. Operands: the leaves [.., n, ...], heads,
+// The call for items of any size, which stay in the arrays of their leaves. Operands: the leaves [.., n, ...], heads,
 // flags and count, the captured arrays. Attributes: leaves and captures, their numbers, and item_bytes, the bytes of an
 // item in all of its arrays. Result: the sorted indices [.., n] int32, which are the kernels' keys.
 struct SortIndicesFunctionOperands {

@@ -1,4 +1,4 @@
-// Sorts by a caller's function use the kernels for segments, for any rows.
+// Sorts by a caller's function use the kernels for segments, also for whole rows.
 #include "ops/segmented_sort/plan.h"
 
 #include "ops/sort_by_function/operands.h"

@@ -8,7 +8,7 @@ namespace {
 
 constexpr size_t kSegmentOperands = 3;  // heads, flags and count
 
-// The attributes of the same sort in ascending order.
+// The attributes of the segmented_sort that a sort by a function runs: merging, in ascending order of its words.
 struct SortAttributes final : Attributes {
   int64_t payload, bits;
 
@@ -19,7 +19,7 @@ struct SortAttributes final : Attributes {
   }
 };
 
-// The sort of keys that are words, by the kernels for segments. Heads, flags and count are the operands from `first`
+// The operands of the kernels for segments, whose keys are words. Heads, flags and count are the operands from `first`
 // on.
 SegmentedSortOperands sort_of_words(const Call& call, const Array& keys, const Array& sorted_keys, size_t first,
                                     int64_t payload) {
@@ -40,7 +40,7 @@ Captures captured_from(const Call& call, size_t first) {
   return captures;
 }
 
-// Rows of two or four words of 4 bytes as words of 8 or 16, represented by the type of that width.
+// Views rows of two or four words of 4 bytes as words of 8 or 16 bytes, with a type of that width.
 Array as_words(const Array& array, int64_t word_bytes) {
   if (word_bytes <= 4) return array;
   Array words{array.data, word_bytes == 8 ? DType::u64 : DType::c128, array.dimensions};

@@ -1,4 +1,4 @@
-// Spreads walks along a merge over threads: equal runs of slots, one task each.
+// Distributes walks along a merge over threads: each task has an equal run of slots.
 #pragma once
 
 #include <algorithm>
@@ -11,9 +11,9 @@
 
 namespace mgpu::cpu {
 
-// Slots [begin, end), from a row's first to a row's last, in tasks of `width` slots. If keys are not sorted, searches
-// for the ends of neighbouring tasks contradict each other; clamping still puts each item in exactly one task, so no
-// two tasks write one place.
+// Tasks of `width` slots each, over slots that begin and end at the edges of rows. If keys are not sorted, the splits
+// of neighbouring tasks may contradict each other. Clamping still puts each item in exactly one task, so no two tasks
+// write to the same place.
 template <typename Order>
 class MergeTasks {
  public:
@@ -58,14 +58,14 @@ class MergeTasks {
   std::vector<int64_t> a_before_;  // items of A before a task's first slot, in its row
 };
 
-// Calls body(tile) for tiles that cover every slot once: each within one row and one task.
+// Calls body(tile) for tiles that cover every slot once. A tile is within one row and one task.
 template <typename Order, typename Body>
 void for_each_merge_tile(Executor& executor, const MergeTiles<Order>& tiles, const Body& body) {
   const MergeTasks<Order> tasks(executor, tiles, {0, tiles.pair.slots()}, kMergeTile);
   parallel_for(executor, tasks.count(), [&](int64_t task) { tasks.for_each_tile(task, body); });
 }
 
-// walk_merge over the live items of a tile; i and j count from the row's start.
+// Calls walk_merge for the live items of a tile; i and j count from the row's start.
 template <typename Order, typename Step, typename RestA, typename RestB>
 void walk_merge_tile(const MergeTiles<Order>& tiles, const MergeTile& tile, const Step& step, const RestA& rest_a,
                      const RestB& rest_b) {

@@ -8,15 +8,16 @@
 
 namespace mgpu::cuda {
 
-// The shapes of a kernel that streams a merge, for the test of all shapes. `shape(large)` returns one of them.
+// The shapes of a kernel that streams a merge, for the test of all shapes. shape(large) returns one of the two.
 template <typename Shape>
 KernelShapes stream_shapes(const std::string& kernel, Shape shape) {
   const int64_t small = shape(false).block_bytes();
   return {kernel, {{shape(true).block_bytes(), shape(true).wanted_bytes()}, {small, small}}};
 }
 
-// Finds the tiles of a pair and calls launch(start, tiles), which starts the kernel by start(arguments...): with
-// persistent blocks, overlapping the search for tiles. `shape(large)` is its shape, kernels(large) the kernel.
+// Finds the tiles of a pair, and calls launch(start, tiles), which starts the kernel by start(arguments...). The kernel
+// has persistent blocks, and its start overlaps the search for tiles. shape(large) is the kernel's shape, and
+// kernels(large) is the kernel.
 template <typename Order, typename Operands, typename Shape, typename Kernels, typename Launch>
 void launch_stream(const Call& call, cudaStream_t stream, const Operands& operands, Order order, Shape shape,
                    Kernels kernels, Launch launch) {

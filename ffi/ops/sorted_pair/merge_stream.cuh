@@ -1,6 +1,6 @@
-// A merge tile by tile: one kernel finds the tiles, another kernel's blocks take them one after the other. A warp of
-// each block copies a tile's keys to shared memory and the results back, one tile ahead and one behind the other warps,
-// which merge. So device memory is read and written without a pause.
+// Streams a merge tile by tile: one kernel finds the tiles, and the blocks of another kernel take them one after the
+// other. One warp of each block copies the next tile's keys to shared memory and the previous tile's results back,
+// while the other warps, the workers, merge. So device memory is read and written without a pause.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -13,17 +13,17 @@
 
 namespace mgpu::cuda {
 
-// A tile's keys in shared memory, as their own bits. Once all threads have read them, outputs reuse the key buffer.
+// A tile's keys in shared memory, not yet encoded. Once all threads have read them, outputs reuse the key buffer.
 template <typename Order, int kTile>
 struct TileKeys {
   using Word = typename Order::Word;
   Word* buffer;
   Order order;
   MergeCursor runs;
-  bool open;  // enough keys of A and of B follow that a thread's merge needs no bounds, all in order `open_order`
+  bool open;  // enough keys of A and of B follow that merges need no bounds; all compare by `open_order`
   IntegerOrder<Word> open_order;
 
-  // Where a thread starts: its first item is the tile's item `diagonal`, or past the last one.
+  // The cursor of a thread whose first item is the tile's item `diagonal`, or one past the last.
   __device__ MergeCursor cursor(int diagonal) const {
     if constexpr (!Order::kTotal) {
       if (open) return cursor(diagonal, open_order);
@@ -31,23 +31,23 @@ struct TileKeys {
     return cursor(diagonal, order);
   }
 
-  // Advances over the next kItems items: step(i, in_b, heads) for each, before it is taken. Bit i of the result says
-  // whether the i-th is B's.
+  // Advances over the next kItems items, and calls step(i, in_b, heads) before each is taken. Bit i of the result says
+  // whether the i-th item is B's.
   template <int kItems, typename Step>
   __device__ unsigned merge_from(const MergeCursor& cursor, Step step) const {
     return open ? merge_heads<kItems, true>(cursor, open_order, step) : merge_heads<kItems, false>(cursor, order, step);
   }
 
  private:
-  // Like shared_cursor, but a thread whose search is done branches past the loads: if each probe is encoded,
-  // shared_cursor is up to 11% slower (keys of 16 bits, floats in rows with counts).
+  // Like shared_cursor, but a thread whose search is done branches past the loads. As each probe must be encoded,
+  // shared_cursor would be up to 11% slower (keys of 16 bits, floats in rows with counts).
   template <typename AnyOrder>
   __device__ MergeCursor cursor(int diagonal, const AnyOrder& order) const {
     const int a_count = runs.a_end - runs.a;
     const int b_count = runs.b_end - runs.b;
     const int bounded = minimum(diagonal, a_count + b_count);
     const int low = maximum(0, bounded - b_count);
-    int left = minimum(bounded, a_count) - low;  // the answer is within this many items of A before the end
+    int left = minimum(bounded, a_count) - low;  // the result is at most this many items of A ahead
     uint32_t a = shared_address(buffer + runs.a + low);
     uint32_t b = shared_address(buffer + runs.b + bounded - low - 1);
     // `left` is at most half a tile.
@@ -83,14 +83,14 @@ struct TileKeys {
 
 constexpr int kStreamThreads = kStreamWorkers + kWarp;
 
-// A tile, and where the live items of A and of B end: those of its row, or of its pair of runs.
+// A tile, and the ends of the live items of A and of B in its row, or in its pair of runs.
 struct StreamTile : MergeTile {
   int64_t a_end;
   int64_t b_end;
 };
 
-// The tiles of a stream: those of each row in order, row by row. With kMayBeRuns, A may be consecutive runs, and B the
-// same array. Then a row has the tiles of each pair, followed by empty ones, so that all rows have the same number.
+// The tiles of a stream, row by row. With kMayBeRuns, A and B may be one array of consecutive runs. Then a row has the
+// tiles of each pair of runs, followed by empty tiles, so that all rows have the same number.
 template <typename Order, bool kMayBeRuns = false>
 struct StreamTiles {
   MergeTiles<Order> tiles;
@@ -100,10 +100,10 @@ struct StreamTiles {
 
   __host__ __device__ int64_t count() const { return tiles.pair.rows * row_count; }
   __device__ int64_t row_of(int64_t i) const { return tiles.pair.rows == 1 ? 0 : i / row_count; }
-  // Where tile i begins, if it is one of a row.
+  // The slot in its row at which tile i begins, if A has no runs.
   __device__ int64_t begin_of(int64_t i, int64_t row) const { return (i - row * row_count) * width; }
 
-  // Tile i with its items; one of negative size past the last.
+  // Tile i with its items. Past the last tile, its size is negative.
   __device__ StreamTile operator[](int64_t i) const {
     StreamTile tile{};
     if (i >= count()) {
@@ -133,7 +133,8 @@ struct StreamTiles {
     return tile;
   }
 
-  // Where tile i of consecutive runs begins: in a pair of empty runs if it comes after those of all pairs of its row.
+  // The pair of consecutive runs in which tile i begins, and its slot there. The pair is empty if the tile comes after
+  // those of all pairs of its row.
   __device__ RunTile run_tile(int64_t i, int64_t row, const NeighbourRuns& runs) const {
     RunTile tile{{}, begin_of(i, row)};
     runs.for_each_pair(row, tiles.pair.a.length, [&](const RunPair& pair) {
@@ -149,7 +150,7 @@ struct StreamTiles {
     return tile;
   }
 
-  // The tiles of a pair of runs, like those of one row.
+  // The tiles of a pair of runs, as if the pair were a row.
   __device__ MergeTiles<Order> tiles_of(int64_t row, const RunPair& pair) const {
     using Word = typename Order::Word;
     const SortedRows& rows = tiles.pair.a;
@@ -166,8 +167,8 @@ struct StreamTiles {
   }
 };
 
-// Finds where A is split at the start of each tile: the number of sectors read takes the time. A few lanes per tile
-// make the same guesses, and share the search in the rest. split(i, find) is that of tile i.
+// Finds where A is split at the start of each tile; split(i, find) is the split of tile i. The time is that of the
+// sectors read. The lanes of a tile make the same guesses, and share the search in the remaining range.
 constexpr int kSplitLanes = 4;
 constexpr int kSplitThreads = 128;
 
@@ -191,7 +192,7 @@ __global__ void __launch_bounds__(kSplitThreads)
   });
 }
 
-// The same for consecutive runs, in a separate kernel: both searches in one kernel cost a small merge 0.4 us.
+// split_tiles for consecutive runs. It is a separate kernel, as both searches in one kernel cost a small merge 0.4 us.
 template <typename Order>
 __global__ void __launch_bounds__(kSplitThreads)
     split_run_tiles(const __grid_constant__ StreamTiles<Order, true> stream, const NeighbourRuns runs) {
@@ -203,8 +204,8 @@ __global__ void __launch_bounds__(kSplitThreads)
   });
 }
 
-// With kNeighbours, the item of A before a tile is loaded too, at runs.a - 1, if it exists: tile.a > 0. Up to kItems
-// items of A and of B after it always are.
+// The stream of a block. With kNeighbours, the item of A before a tile is loaded too, to runs.a - 1, if it exists: if
+// tile.a > 0. Up to kItems items of A and of B after the tile are always loaded.
 template <typename Order, int kItems, bool kNeighbours>
 struct MergeStream {
   using Word = typename Order::Word;
@@ -218,7 +219,7 @@ struct MergeStream {
   struct Plan {
     MergeTile tile;    // of a negative size after the last one
     MergeCursor runs;  // in the stage's shared memory
-    int a_after;       // live items of A, and of B, that follow and are loaded too
+    int a_after;       // live items of A after the tile that are loaded too; `b_after`: of B
     int b_after;
   };
   struct Shared {
@@ -229,9 +230,10 @@ struct MergeStream {
 
   __device__ static void sync_workers() { barrier_sync<kWorkersBarrier, kWorkers>(); }
 
-  // For each tile that the block takes: load(plan, stage) and store(plan, stage) by one warp, which return functions
-  // that copy data besides the keys, and copy results back; work(plan, keys, stage) by the workers in between. `stages`
-  // are 2 of stage_bytes, of which the keys take the first kKeyBytes.
+  // Takes the block's tiles. For each, one warp calls load(plan, stage), which returns a function that copies data
+  // besides the keys, and store(plan, stage), which returns a function that copies results back. In between, the
+  // workers call work(plan, keys, stage). `stages` has room for two stages of stage_bytes, of which the keys take the
+  // first kKeyBytes.
   template <typename Tiles, typename Load, typename Work, typename Store>
   __device__ static void run(const Tiles& stream, Shared& shared, unsigned char* stages, int stage_bytes, Load load,
                              Work work, Store store) {
@@ -256,15 +258,16 @@ struct MergeStream {
   }
 
  private:
-  // Named barriers: of the workers; of the copying warp and the workers, by stages.
+  // Named barriers: one of the workers, then two each, by stages, of the copying warp and the workers.
   static constexpr int kWorkersBarrier = 1;
   static constexpr int kDoneBarrier = 2;
   static constexpr int kLoadedBarrier = 4;
 
-  // Four are in use: the one of the tile that is copied back, those of the two in stages, and the next one's.
+  // Four plans are in use: that of the tile that is copied back, those of the two tiles in stages, and that of the next
+  // tile.
   __device__ static Plan& plan_of(Shared& shared, int count) { return shared.plans[count % 4]; }
 
-  // Takes tiles, copies each one's keys to its stage, and the results back.
+  // Takes tiles, copies the keys of each to its stage, and copies the results back.
   template <typename Tiles, typename Load, typename Store>
   __device__ static void copy_tiles(const Tiles& stream, Shared& shared, unsigned char* stages, int stage_bytes,
                                     Load load, Store store) {
@@ -304,14 +307,14 @@ struct MergeStream {
 
   __device__ static bool has_before(const MergeTile& tile) { return kNeighbours && tile.a > 0; }
 
-  // Whether enough items of A and of B follow that a thread needs no bounds: it stays among A's and B's keys even if
-  // they are not sorted. With kNeighbours, an item of A comes before too.
+  // Whether so many items of A and of B follow the tile that a thread needs no bounds, even if keys are not sorted.
+  // With kNeighbours, an item of A must come before the tile too.
   __device__ static bool is_open(const Plan& plan) {
     return plan.a_after == kItems && plan.b_after == kItems && (!kNeighbours || plan.tile.a > 0);
   }
 
-  // Floats are merged as integers if the first and the last keys that a thread may read allow it: comparing floats
-  // takes five instructions and computing their codes ten, and almost no tile has a zero or a NaN.
+  // Floats are merged as integers if the first and the last keys that threads may read allow it. Comparing floats takes
+  // five instructions, and computing their codes ten, but almost no tile has a zero or a NaN.
   __device__ static Keys tile_keys(const Order& order, const Plan& plan, Word* buffer) {
     Keys keys{buffer, order, plan.runs, is_open(plan), {}};
     if constexpr (Order::kTotal) {

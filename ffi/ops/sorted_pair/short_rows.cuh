@@ -12,7 +12,7 @@ template <typename Order>
 struct ShortPair {
   using Word = typename Order::Word;
   static constexpr int kMostShare = RowTiles::kMostSlots / RowTiles::kThreads;
-  static constexpr int kSlack = kMostShare + 2;  // items that a thread reads past the end of what it merges
+  static constexpr int kSlack = kMostShare + 2;  // items that a thread may read past the end of its runs
 
   RowTiles tiles;
   SortedPair pair;
@@ -23,8 +23,8 @@ struct ShortPair {
   int b_pitch;
   int b_place;  // of B's first row in shared memory
   int room;     // items of shared memory
-  int share;    // items of both operands that a thread takes
-  int stride;   // the first one of a search along the merge path
+  int share;    // items of both operands per thread
+  int stride;   // the first stride of a merge path search
 
   // A tile holds the rows of a pair and `row_results` results of each.
   ShortPair(const SortedPair& pair, const Order& order, int64_t row_results)
@@ -62,7 +62,7 @@ struct PairRows {
   SharedRows<Word> a;
   SharedRows<Word> b;
 
-  // A barrier follows.
+  // The caller puts a barrier after it.
   __device__ PairRows(const ShortPair<Order>& problem, Word* keys)
       : problem(problem),
         tile(problem.tiles),
@@ -84,7 +84,7 @@ struct PairRows {
   __device__ int a_live(int row) const { return a_live_[row]; }
   __device__ int b_live(int row) const { return b_live_[row]; }
 
-  // The value of the item of a row that lies at `source` in `keys`, or its index in A followed by B.
+  // The value of a row's item that is at `source` in `keys`. With gives_indices, the item's index in A followed by B.
   template <typename Value>
   __device__ Value value_of(int source, int row, bool gives_indices, const ValueRows<Value>& a_values,
                             const ValueRows<Value>& b_values) const {
@@ -94,7 +94,7 @@ struct PairRows {
     return (in_b ? b_values : a_values).at(tile.first + row, i);
   }
 
-  // The items of a row of A, or of B, that are less than a key, and those that are not greater.
+  // How many items of a row of A, or of B, are less than a key, or not greater than it.
   __device__ int less_in_a(int row, Word key) const {
     return lower_bound(0, a_live(row), [items = a.row(row)](int i) { return items[i]; }, key, less());
   }

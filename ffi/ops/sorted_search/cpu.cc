@@ -1,5 +1,5 @@
-// sorted_search and sorted_match on the CPU: when a walk along the merge of both operands reaches an item, the number
-// of passed items of the other operand is the item's position there.
+// sorted_search and sorted_match on the CPU walk along the merge of both operands. When the walk reaches an item, the
+// number of items of the other operand that it has passed is the item's position there.
 #include "ops/sorted_pair/cpu.h"
 
 #include <algorithm>
@@ -13,7 +13,8 @@ namespace mgpu {
 
 namespace {
 
-// A step writes the positions of both candidates: the one that is not taken yet is overwritten later.
+// A step of the walk writes the positions of both candidates. The position of the candidate that is not taken is
+// overwritten later.
 
 template <typename Index, typename Order>
 void search_by_merging(const SortedSearchOperands& operands, Order order, cpu::Executor& executor) {
@@ -71,8 +72,8 @@ void match(const SortedMatchOperands& operands, Order order, cpu::Executor& exec
     bool* const a_match = operands.a.match + tile.row * pair.a.length;
     bool* const b_match = operands.b.match + tile.row * pair.b.length;
     const int64_t b_live = pair.b.live(tile.row);
-    // An item of A comes before all items of B that are not less: it equals the first of these or none. An item of B
-    // comes after all items of A that are not greater: it equals the last of these or none.
+    // An item of A comes before all items of B that are not less, and can only equal the first of these. An item of B
+    // comes after all items of A that are not greater, and can only equal the last of these.
     const auto not_less = [&](int64_t i, int64_t j) {
       return !order.less(tiles.a_code(tile.row, i), tiles.b_code(tile.row, j));
     };

@@ -1,5 +1,5 @@
-// The kernels of sorted_search and sorted_match: the merge's stream of tiles, in which an item's place in the tile,
-// minus its place on its own side, is its place on the other.
+// The kernels of sorted_search and sorted_match. They stream the tiles of a merge: an item's place in the merge, minus
+// its place in its own operand, is its place in the other operand.
 #pragma once
 
 #include "cuda/block/shuffle.cuh"
@@ -8,10 +8,11 @@
 
 namespace mgpu::cuda::searching {
 
-constexpr int kSearchThreads = 256;  // of the search of each needle alone
+constexpr int kSearchThreads = 256;  // if each needle is searched for alone
 
-// Stores a thread's items of a side, `mine` being a bit mask of those among its next kCount items: the first comes
-// after `others` items of the other side, and goes to entries[0].
+// Stores the entries of a thread's items of one side: how many items of the other side come before each. `mine` is a
+// bitmap of these items among the thread's next kCount items. The first one comes after `others` items of the other
+// side, and its entry is entries[0].
 template <int kCount>
 __device__ void put_entries(int32_t* entries, unsigned mine, int32_t others) {
   uint32_t to = shared_address(entries);
@@ -21,7 +22,7 @@ __device__ void put_entries(int32_t* entries, unsigned mine, int32_t others) {
   }
 }
 
-// The same for both sides, with one byte per item that says whether it matches.
+// Stores the entries of both sides, and one byte per item that says whether it matches.
 template <int kCount>
 __device__ void put_matches(int32_t* a_entries, bool* a_match, unsigned from_a, int32_t a_before, int32_t* b_entries,
                             bool* b_match, unsigned from_b, int32_t b_before, unsigned matches) {
@@ -40,7 +41,7 @@ __device__ void for_each_dead(Range<int64_t> dead, Store store) {
   for (int64_t i = dead.begin + threadIdx.x; i < dead.end; i += kWorkers) store(i);
 }
 
-// The bits of a thread's items that are live.
+// The live ones of a thread's items, as a bitmap.
 template <int kItems>
 __device__ unsigned live_items(const MergeTile& tile, int diagonal) {
   const int count = clamp(static_cast<int>(tile.live()) - diagonal, 0, kItems);
@@ -123,8 +124,8 @@ struct MatchProblem {
   SortedMatchOperands::Side b;
 };
 
-// Adds each thread's number to a count, which is independent of the order. Tiles of unsorted keys can share items: a
-// thread that takes the count past the operand's length clamps it.
+// Adds the threads' numbers to a count, whose value does not depend on their order. If keys are not sorted, tiles can
+// share items: a thread that takes the count past the operand's length clamps it.
 __device__ void add_to_count(const IndexResult& counts, int64_t row, int number, int64_t length) {
   number = fold_warp(number, [](int a, int b) { return a + b; });
   if (threadIdx.x % kWarp != 0 || number == 0) return;
@@ -152,7 +153,7 @@ __global__ void __launch_bounds__(kStreamThreads, kStreamBlocks)
   const MergeTiles<Order>& tiles = problem.stream.tiles;
   const SortedPair& pair = tiles.pair;
   const bool bulk = kHasBulkCopies && !problem.a.index.wide;
-  int64_t row = -1;  // of the matches counted so far
+  int64_t row = -1;  // the row of the matches counted so far
   int a_matches = 0, b_matches = 0;
   const auto add_counts = [&] {
     if (row < 0) return;
@@ -162,7 +163,7 @@ __global__ void __launch_bounds__(kStreamThreads, kStreamBlocks)
   };
   const auto first_a = [&](const MergeTile& tile) { return tile.row * pair.a.length + tile.a; };
   const auto first_b = [&](const MergeTile& tile) { return tile.row * pair.b.length + tile.b; };
-  // Where a stage's indices and flags of A and of B begin, aligned for the copy engine.
+  // The first indices and match flags of A and of B in a stage, aligned for bulk copies.
   struct Places {
     int32_t *a_index, *b_index;
     bool *a_match, *b_match;
@@ -181,13 +182,13 @@ __global__ void __launch_bounds__(kStreamThreads, kStreamBlocks)
     row = tile.row;
     const int diagonal = threadIdx.x * kCount;
     const MergeCursor cursor = keys.cursor(diagonal);
-    const uint32_t a_first = shared_address(keys.buffer + keys.runs.a - (tile.a > 0));  // with its predecessor
-    const uint32_t b_end = shared_address(keys.buffer + keys.runs.b_end + (tile.b_left ? 1 : 0));  // and the next one
+    const uint32_t a_first = shared_address(keys.buffer + keys.runs.a - (tile.a > 0));  // with the item before the tile
+    const uint32_t b_end = shared_address(keys.buffer + keys.runs.b_end + (tile.b_left ? 1 : 0));  // with the next item
     Word a_before = keys.buffer[maximum(cursor.a - 1, 0)];
     unsigned matches = 0;
     const unsigned from_b = keys.template merge_from<kCount>(cursor, [&](int i, bool in_b, const auto& heads) {
-      // An item of A comes before all items of B that are not less: it equals the first of these or none. An item of B
-      // comes after all items of A that are not greater: it equals the last of these or none.
+      // An item of A comes before all items of B that are not less, and can only equal the first of these. An item of B
+      // comes after all items of A that are not greater, and can only equal the last of these.
       if (i == 0) a_before = heads.order.encode(a_before);
       bool match = !heads.order.less(in_b ? a_before : heads.a_code, heads.b_code);
       if constexpr (!std::remove_cvref_t<decltype(heads)>::kOpen) match &= in_b ? heads.a > a_first : heads.b < b_end;

@@ -13,8 +13,8 @@ struct MergeSplits;
 // Operands: needles [.., n], haystack [.., m], needles_count [.., 1], haystack_count [.., 1]; counts may be absent.
 // Attribute: right, for side "right". Result: positions [.., n].
 //
-// A merge with A before B among equals gives each item of A its lower bound in B, and each item of B its upper bound in
-// A. So the needles are A for side left and B for side right.
+// A merge that takes equal items of A before those of B gives each item of A its lower bound in B, and each item of B
+// its upper bound in A. So the needles are A for side left, and B for side right.
 struct SortedSearchOperands {
   DType key_type;
   bool needles_are_b;
@@ -26,11 +26,11 @@ struct SortedSearchOperands {
   MGPU_HOST_DEVICE const SortedRows& needles() const { return needles_are_b ? pair.b : pair.a; }
   MGPU_HOST_DEVICE const SortedRows& haystack() const { return needles_are_b ? pair.a : pair.b; }
 
-  // Whether the needles are so few that a binary search for each beats reading the whole haystack. A search reads some
-  // 5 sectors of 32 bytes that searches for its neighbours do not read.
+  // Whether there are so few needles that a binary search for each is faster than reading the whole haystack. A search
+  // reads some 5 sectors of 32 bytes that the searches for neighbouring needles do not read.
   bool search_each() const { return needles().length * 64 <= haystack().length; }
 
-  // The position of one needle, given its row's needles and haystack; -1 for a dead one.
+  // The position of needle i of a row, given the row's needles and haystack; -1 if the needle is dead.
   template <typename Order>
   MGPU_HOST_DEVICE int64_t search(const Order& order, int64_t row, int64_t i, const typename Order::Word* needles,
                                   const typename Order::Word* haystack) const {
@@ -48,7 +48,7 @@ struct SortedSearchOperands {
 // Results: a_index, b_index, a_match, b_match (bool), a_match_count [..], b_match_count [..]; indices and counts of one
 // type.
 //
-// Side right is side left with the roles of A and B exchanged; the members here are those of the exchanged call.
+// Side right is side left with A and B swapped; then the members here are swapped too.
 struct SortedMatchOperands {
   struct Side {
     IndexResult index;

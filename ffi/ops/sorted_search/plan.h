@@ -6,7 +6,8 @@
 
 namespace mgpu {
 
-// A stage holds the keys. Outputs, an int32 for each item, reuse their memory; for matches, one byte per item follows.
+// A stage holds a tile's keys. Outputs, an int32 per item, reuse the keys' memory; for matches, one byte per item
+// follows.
 constexpr int search_index_bytes(int key_width, int items) {
   return maximum(stream_run_bytes(key_width, items), run_bytes(4, kStreamWorkers * items, 2));
 }

@@ -5,7 +5,7 @@
 
 namespace mgpu::cuda::short_rows {
 
-// The rows of a haystack.
+// The problem of a search in short rows.
 template <typename Order>
 struct Search {
   using Word = typename Order::Word;
@@ -75,7 +75,7 @@ struct Found {
   bool matches;
 };
 
-// Looks up the items of one side, and counts the matches of each row: one addition per row and warp.
+// Looks up the items of one side, and counts the matches of each row, with one atomic addition per row and warp.
 template <typename LookUp>
 __device__ void match_side(const RowTile& tile, const Divisor& length, const MatchSide& side, int* matches,
                            LookUp look_up) {
@@ -113,7 +113,8 @@ __global__ void __launch_bounds__(kRowThreads) match(const __grid_constant__ Mat
   for (int row = threadIdx.x; row < 2 * problem.rows.tiles.tile_rows; row += kRowThreads) a_matches[row] = 0;
   __syncthreads();
 
-  // An item of A comes before all items of B that are not less, an item of B after all items of A that are not greater.
+  // An item of A comes before all items of B that are not less, and an item of B comes after all items of A that are
+  // not greater.
   const auto less = pair.less();
   match_side(tile, problem.rows.a_length, problem.a, a_matches, [&](int row, int i) {
     const Word key = pair.a.row(row)[i];

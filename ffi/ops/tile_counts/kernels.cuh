@@ -1,4 +1,4 @@
-// Sums up the counts of each row's tiles: a second kernel between one that counts and one that writes.
+// The kernel that sums up the counts of each row's tiles, between a kernel that counts and one that writes.
 #pragma once
 
 #include "cuda/block/scan.cuh"
@@ -9,7 +9,8 @@ namespace mgpu::cuda {
 
 constexpr int kSumThreads = 1024;
 
-// One block per row, one thread per group of tiles: the sum before each group; finish(row, all) takes the row's sum.
+// Finds the sum of a row's counts before each group of tiles: one block per row, one thread per group. Calls
+// finish(row, all) with the sum of the whole row.
 template <typename Finish>
 __global__ void __launch_bounds__(kSumThreads) sum_tiles(TileCounts tiles, Finish finish) {
   __shared__ int64_t warp_sums[kSumThreads / kWarp];
@@ -45,7 +46,8 @@ __global__ void __launch_bounds__(kSumThreads) sum_tiles(TileCounts tiles, Finis
   if (threadIdx.x == 0) finish(row, all);
 }
 
-// Stores a tile's count, and zeros after a row's last tile. All lanes of a warp call it.
+// Stores a tile's count. For a row's last tile, also stores zeros up to the end of its group. All lanes of a warp call
+// it.
 __device__ inline void set_tile_count(const TileCounts& tiles, int64_t row, int64_t tile, int64_t row_tiles,
                                       int count) {
   const int lane = threadIdx.x % kWarp;

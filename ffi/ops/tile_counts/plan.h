@@ -1,4 +1,4 @@
-// The counts of tiles that one kernel makes and a later one needs summed up.
+// The counts of tiles: one kernel stores them, and a later kernel needs their sums.
 #pragma once
 
 #include "algorithm/common.h"
@@ -9,12 +9,12 @@ class Workspace;
 
 constexpr int kTileGroup = 16;
 
-// A row's tiles are in groups of kTileGroup, of which the last may have fewer.
+// A row's tiles are in groups of kTileGroup; the last group may have fewer tiles.
 struct TileCounts {
   int64_t rows;
   int64_t row_groups;
   int* counts;            // [rows, row_groups, kTileGroup]
-  int64_t* before_group;  // [rows, row_groups], of the row
+  int64_t* before_group;  // [rows, row_groups]: the sum of the row's counts before each group
 };
 
 TileCounts take_tile_counts(Workspace& workspace, int64_t rows, int64_t row_tiles);

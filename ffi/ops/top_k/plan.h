@@ -15,7 +15,7 @@ struct TopKShape {
   constexpr int room() const { return kTopKMost + tile(); }
 };
 constexpr int kTopKThreads = 512;
-constexpr int kTopKManyThreads = 256;  // where there are more blocks than kTopKBlocks each: they wait at other times
+constexpr int kTopKManyThreads = 256;  // for more blocks, several per multiprocessor, which wait at different times
 constexpr TopKShape top_k_shape(int key_width, int threads = kTopKThreads) {
   return {{threads, maximum(key_width == 8 ? 4 : 8, 16 / key_width)}};
 }
@@ -43,7 +43,7 @@ struct TopKRowShape {
 constexpr TopKRowShape kTopKRowShapes[] = {{1, 8, 8},   {8, 4, 32},   {16, 4, 12},  {16, 16, 12}, {16, 32, 12},
                                            {32, 8, 64}, {32, 16, 64}, {32, 32, 64}, {32, 64, 64}};
 constexpr int kTopKRowShapeCount = sizeof(kTopKRowShapes) / sizeof(TopKRowShape);
-constexpr TopKRowShape kTopKRowLargest = kTopKRowShapes[kTopKRowShapeCount - 1];  // takes all that others take
+constexpr TopKRowShape kTopKRowLargest = kTopKRowShapes[kTopKRowShapeCount - 1];  // takes what others take
 
 // The CUDA kernels take a row in levels. In the first level, a block takes a part of the row's items; in each later
 // level, it takes a part of the items that the previous level kept. It keeps the best k of its part. The last level has
