@@ -15,11 +15,12 @@ enum class OperatorKind : int64_t { kAdd, kMul, kMin, kMax, kArgmin, kArgmax, kA
 constexpr bool gives_index(OperatorKind kind) { return kind == OperatorKind::kArgmin || kind == OperatorKind::kArgmax; }
 constexpr bool gives_largest(OperatorKind kind) { return kind == OperatorKind::kMax || kind == OperatorKind::kArgmax; }
 
-// Sum and product. Integers wrap, so signed ones run as unsigned, and narrow ones in 32 bits; 16-bit floats accumulate
-// in float32. kEither decides at run time, if one compiled kernel for both is worth more than two instructions.
+// Sum and product. Integers wrap, so signed ones are computed as unsigned, and narrow ones in 32 bits; 16-bit floats
+// accumulate in float32. kEither decides at run time, if one compiled kernel for both is worth more than two
+// instructions.
 enum class ArithmeticKind { kSum, kProduct, kEither };
 
-// Results have the elements' type, or are states to keep the precision of 16-bit floats' sums.
+// Results have the elements' type, or the state's type to keep the precision of sums of 16-bit floats.
 template <typename Element_, typename State_, ArithmeticKind kKind, typename Result_ = Element_>
 struct Arithmetic {
   using Element = Element_;
@@ -74,8 +75,8 @@ MGPU_HOST_DEVICE double exponential(double x) { return exp(x); }
 MGPU_HOST_DEVICE float logarithm(float x) { return logf(x); }
 MGPU_HOST_DEVICE double logarithm(double x) { return log(x); }
 
-// The logarithm of a sum of exponentials: the state holds the largest element, and the sum of the exponentials of the
-// others' differences from it.
+// The logarithm of a sum of exponentials: the state holds the largest element, and the sum of the exponentials of all
+// elements' differences from it.
 template <typename Real>
 struct ScaledSum {
   Real largest;
@@ -94,8 +95,8 @@ struct LogSumExp {
   MGPU_HOST_DEVICE State extract(Element element, int64_t /*position*/) const {
     return {static_cast<Real>(widen(element)), Real{1}};
   }
-  // A NaN counts as the largest. Equal infinities have no difference. This selects values rather than states by
-  // reference, which nvcc would turn into pointers to local memory.
+  // A NaN counts as the largest. The difference of equal infinities would be NaN, so equal elements have scale 1. The
+  // code selects single values, because nvcc would turn a choice between states into pointers to local memory.
   MGPU_HOST_DEVICE State combine(State a, State b) const {
     const bool a_first = a.largest >= b.largest || a.largest != a.largest;
     const Real high = a_first ? a.largest : b.largest;
@@ -115,7 +116,8 @@ struct LogSumExp {
 };
 
 // Minimum and maximum of any key type are the smallest of unsigned codes, so one kernel per width serves them all. A
-// float's bits are made monotone, a maximum's flipped, and a NaN is code 0, so it wins, as in jnp.min and jnp.max.
+// float's bits are made monotone, and all bits are flipped for a maximum. The code of a NaN is 0, so it wins, as in
+// jnp.min and jnp.max.
 template <typename Word>
 struct ExtremumOrder {
   Word fold;  // bits that a negative float flips
@@ -206,7 +208,7 @@ struct ArgExtremum {
     }
   }
   MGPU_HOST_DEVICE State identity() const { return make(static_cast<Word>(~Word{0}), kNowhere); }
-  // The zeros are equal.
+  // Both zeros have the same code.
   MGPU_HOST_DEVICE Word encode(Element element) const {
     return order.encode(element == order.negative_zero ? Word{0} : element);
   }
@@ -226,15 +228,15 @@ struct ArgExtremum {
   MGPU_HOST_DEVICE Result dead() const { return -1; }
 };
 
-// Whether states are integers that one atomic operation combines, with the same bits in any order. Products are
-// excluded.
+// Whether states are integers, whose combinations have the same bits in any order. One atomic operation makes each of
+// them, except for products, which callers exclude.
 template <typename Operator>
 constexpr bool has_integer_state() {
   return std::is_same_v<typename Operator::State, uint32_t> || std::is_same_v<typename Operator::State, uint64_t>;
 }
 
 // The state that part of a segmented sequence passes on: the combination since its last restart, and whether there was
-// one. Combining these is associative but does not commute.
+// one. Combining such states is associative but does not commute.
 template <typename State>
 struct SinceRestart {
   using Flag = std::conditional_t<sizeof(State) % 8 == 0, uint64_t, uint32_t>;  // leaves no padding

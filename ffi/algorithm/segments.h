@@ -102,7 +102,7 @@ struct Segments {
   }
 
  private:
-  // Whether a row's start, a dead item or a flag makes this a start.
+  // Whether this starts a segment because it is a row's start, a dead item or a flagged position.
   MGPU_HOST_DEVICE bool is_flagged(int64_t row, int64_t offset) const {
     if (offset == 0 || offset >= live(row)) return true;
     if (flag_bytes) return flag_bytes[row * flags_stride + offset] != 0;
@@ -111,16 +111,17 @@ struct Segments {
   }
 };
 
-// How a segment is sorted in cells of `width` positions (a thread's items, a block's tile): each cell sorts its part,
-// then round k merges runs of 2^k cells in pairs. Cells lie on a fixed grid, but runs are counted from the segment's
-// own first cell, so a segment over c cells needs ceil(log2(c)) rounds at any position. If runs were counted from the
-// grid's origin, a short segment across a large power of two would need every round.
+// The number of rounds that merge a segment. A segment is sorted in cells of `width` positions (a thread's items, a
+// block's tile): each cell sorts its part, then round k merges runs of 2^k cells in pairs. Cells lie on a fixed grid,
+// but runs are counted from the segment's own first cell, so a segment over c cells needs ceil(log2(c)) rounds at any
+// position. If runs were counted from the grid's origin, a short segment across a large power of two would need every
+// round.
 template <typename Index>
 MGPU_HOST_DEVICE int merge_rounds(Range<Index> segment, Index width) {
   return segment.size() <= 0 ? 0 : ceil_log2((segment.end - 1) / width - segment.begin / width + 1);
 }
 
-// The same if a round merges runs four by four, of 4^round cells each.
+// The number of rounds if round k merges four runs of 4^k cells each.
 template <typename Index>
 MGPU_HOST_DEVICE int group_rounds(Range<Index> segment, Index width) {
   return (merge_rounds(segment, width) + 1) / 2;

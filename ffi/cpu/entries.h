@@ -30,7 +30,7 @@ struct EntryLess {
   }
 };
 
-// An array of keys and one of payloads. Without the latter, a position's payload is its offset in its row.
+// An array of keys and an array of payloads. Without payloads, an item's payload is its offset in its row.
 template <typename Order, typename Payload>
 struct EntryBuffer {
   using Word = typename Order::Word;
@@ -107,7 +107,7 @@ class ThreadScratch {
 };
 
 // Merges two runs from both ends at once, which makes two chains of dependent steps instead of one. For as many steps
-// as the shorter run has items, neither run can end, so nothing else is compared.
+// as the shorter run has items, neither run can end, so no step checks for an end.
 template <typename Item, typename Less>
 void merge_runs(const Item* a, int64_t a_count, const Item* b, int64_t b_count, Item* out, Less less) {
   const Item* a_last = a + a_count - 1;
@@ -137,7 +137,7 @@ void insertion_sort(Item* items, int64_t count, Less less) {
   }
 }
 
-// Sorts up to kCount codes of a total order by a network, padded with the last code.
+// Sorts up to kCount codes of a total order by a sorting network, which is padded with the last code.
 template <int kCount, typename Item>
 void network_sort_few(Item* items, int64_t count) {
   using Word = decltype(Item::code);
@@ -168,9 +168,9 @@ void merge_sort(Item* items, Item* scratch, int64_t count, bool into_scratch, Le
 }
 
 // Stable sort by the digits of the rank, the least significant first; bits that are the same in all ranks take no pass.
-// Digits are as wide as the number of items allows: besides fewer passes, a counter is then rarely read while it is
-// still being written. 16,384 random 32-bit keys took 17 ns per item in four passes of 8 bits, and take 8 in three of
-// 11.
+// Digits are as wide as the number of items allows. Wide digits take fewer passes, and a counter is rarely read while
+// it is still being written. 16,384 random 32-bit keys took 17 ns per item in four passes of 8 bits, and take 8 in
+// three of 11.
 template <typename Item, typename Order>
 void radix_sort(Item* items, Item* scratch, int64_t count, const Order& order) {
   using Word = typename Order::Word;

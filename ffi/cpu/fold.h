@@ -62,7 +62,7 @@ State choose(bool first, State a, State b) {
   }
 }
 
-// The combination of running states, its two halves first.
+// The combination of the lanes. Each step combines the two halves, lane by lane.
 template <typename Operator>
 typename Operator::State fold_lanes(const Operator& op, typename Operator::State (&lanes)[kFew]) {
   for (int width = kFew / 2; width > 0; width /= 2) {
@@ -71,8 +71,8 @@ typename Operator::State fold_lanes(const Operator& op, typename Operator::State
   return lanes[0];
 }
 
-// The combination of x[begin .. end) out of `count` items, at most kFew of them. It does not branch on the length,
-// which is unpredictable; all but the last few ranges of x take the same vector instructions.
+// The combination of x[begin .. end), at most kFew of the `count` items of x. It does not branch on the length, which
+// is unpredictable; all but the last few ranges of x take the same vector instructions.
 template <typename Operator>
 typename Operator::State fold_few(const Operator& op, const typename Operator::Element* x, int64_t begin, int64_t end,
                                   int64_t count) {
@@ -95,8 +95,9 @@ template <typename State, ArithmeticKind kKind>
 constexpr bool kElementIsState<Arithmetic<State, State, kKind>> = true;
 
 // The combinations of kGroup ranges of at most kFew items, bit for bit those of fold_few, for operators without
-// positions: range s is the first lengths[s] items of x from begins[s] on, where kFew can be read. Separately they cost
-// 3.3 ns each, together 1.8: only the first step is done range by range, the others for four ranges at a time.
+// positions: range s is the first lengths[s] items of x from begins[s] on, where kFew can be read. A range costs 1.8 ns
+// in a group, and 3.3 ns by itself: only the first step is done range by range, and the others are done for four ranges
+// at a time.
 constexpr int kGroup = 32;
 template <typename Operator, typename Index>
 void fold_few_of_group(const Operator op, const typename Operator::Element* x, const Index* begins, const int* lengths,
@@ -133,9 +134,9 @@ void fold_few_of_group(const Operator op, const typename Operator::Element* x, c
   }
 }
 
-// The combination of a short range x[begin .. end), of any length. It is vectorized by running states; the items that
-// fill no whole step are taken from the range's last window. So a branch predictor can miss only the number of steps:
-// segments of 30 items took 26 ns with the last items one by one, and take 20.
+// The combination of a short range x[begin .. end), of any length. It is vectorized by kFew running states. Items that
+// fill no whole step are taken from a window of kFew items at the end of the range. So a branch predictor can miss only
+// the number of steps: segments of 30 items took 26 ns with the last items one by one, and take 20.
 template <typename Operator>
 typename Operator::State fold_block(const Operator& op, const typename Operator::Element* x, int64_t begin,
                                     int64_t end) {

@@ -1,4 +1,4 @@
-// All inline PTX, with a few instructions per function: what another platform would have to rewrite.
+// All inline PTX, a few instructions per function. A port to another platform would rewrite this file.
 #pragma once
 
 #include "algorithm/common.h"
@@ -7,7 +7,7 @@ namespace mgpu::cuda {
 
 // ---- Values
 
-// Hides from the compiler how these were computed, so that it cannot recompute or postpone them.
+// Hides from the compiler how the arguments were computed, so that it cannot recompute or postpone them.
 __device__ __forceinline__ void keep(unsigned& x) { asm volatile("" : "+r"(x)); }
 __device__ __forceinline__ void keep(unsigned& x, unsigned& y) { asm volatile("" : "+r"(x), "+r"(y)); }
 __device__ __forceinline__ void keep(unsigned& x, unsigned& y, unsigned& z) {
@@ -18,7 +18,7 @@ __device__ __forceinline__ void keep(const T*& pointer) {
   asm("" : "+l"(pointer));
 }
 
-// A float16's bits to float32 and back, to the nearest, ties to even.
+// Converts the bits of a float16 to float32 and back. Rounds to the nearest, ties to even.
 __device__ __forceinline__ float half_to_float(uint16_t bits) {
   float wide;
   asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(bits));
@@ -30,9 +30,10 @@ __device__ __forceinline__ uint16_t float_to_half(float x) {
   return bits;
 }
 
-// ---- Launches. A kernel may start before the previous one in its stream is done, if its launch allows it: once all
-// blocks of that one have called start_next_kernel() or ended. All of its blocks must call wait_for_last_kernel(),
-// after which they can read what that one wrote. Compiled for less than sm_90, both do nothing.
+// ---- Launches. If its launch allows it, a kernel may start before its predecessor in the stream is done: once all
+// blocks of the predecessor have called start_next_kernel() or ended. All of its blocks must call
+// wait_for_last_kernel(), after which they can read what the predecessor wrote. Compiled for less than sm_90, both
+// functions do nothing.
 
 __device__ inline void start_next_kernel() {
 #if __CUDA_ARCH__ >= 900
@@ -77,7 +78,7 @@ __device__ __forceinline__ unsigned lanes_of_same_bit(unsigned digit, int bit) {
   return lanes;
 }
 
-// The larger of two, or NaN if one is.
+// The larger of two floats, or NaN if one of them is NaN.
 __device__ __forceinline__ float max_or_nan(float a, float b) {
 #if __CUDA_ARCH__ >= 800
   float most;
@@ -88,7 +89,7 @@ __device__ __forceinline__ float max_or_nan(float a, float b) {
 #endif
 }
 
-// In one instruction, which the compiler does not always find.
+// a & b & c in one instruction, which the compiler does not always find.
 __device__ __forceinline__ unsigned and_of_three(unsigned a, unsigned b, unsigned c) {
   unsigned all;
   asm("lop3.b32 %0, %1, %2, %3, 0x80;" : "=r"(all) : "r"(a), "r"(b), "r"(c));
@@ -97,8 +98,8 @@ __device__ __forceinline__ unsigned and_of_three(unsigned a, unsigned b, unsigne
 
 // ---- Barriers of some of a block's warps
 
-// The named barrier kId, in which kThreads threads take part: those that wait and those that only arrive. With a number
-// that is not a constant, a block would occupy all 16 barriers.
+// The named barrier kId of kThreads threads: those that wait and those that only arrive. If its number were not a
+// constant, a block would occupy all 16 barriers.
 template <int kId, int kThreads>
 __device__ void barrier_sync() {
   asm volatile("bar.sync %0, %1;" ::"n"(kId), "n"(kThreads) : "memory");
@@ -108,8 +109,8 @@ __device__ void barrier_arrive() {
   asm volatile("bar.arrive %0, %1;" ::"n"(kId), "n"(kThreads) : "memory");
 }
 
-// The same for a barrier that is not a constant, of `threads` threads, some of which only announce what they wrote,
-// while the others wait for it.
+// A named barrier whose number is known only at run time. Some of its `threads` threads only arrive, to announce what
+// they wrote; the other threads wait for them.
 __device__ __forceinline__ void barrier_arrive(int barrier, int threads) {
   __syncwarp();
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
@@ -121,7 +122,7 @@ __device__ __forceinline__ void barrier_sync(int barrier, int threads) {
 
 // ---- Shared memory by its 32-bit addresses
 
-// The 32-bit address of an item in shared memory, which its loads use.
+// The 32-bit address of an item in shared memory, as loads take it.
 template <typename Word>
 __device__ uint32_t shared_address(const Word* key) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(key));
@@ -132,7 +133,7 @@ __device__ int position_of(uint32_t address, const Word* keys) {
   return static_cast<int>(address - shared_address(keys)) / static_cast<int>(sizeof(Word));
 }
 
-// A key of shared memory by its address.
+// Loads a key from its address in shared memory.
 template <typename Word>
 __device__ Word shared_load(uint32_t address) {
   if constexpr (sizeof(Word) == 4) {
@@ -152,10 +153,10 @@ __device__ Word shared_load(uint32_t address) {
   }
 }
 
-// ---- Steps of searches and merges in shared memory, predicated by hand: for C++ code, the compiler makes branches, or
-// moves unchanged values.
+// ---- Steps of searches and merges in shared memory, predicated by hand. From C++ code, the compiler would make
+// branches, or moves of unchanged values.
 
-// Loads a key of each run where `inside`.
+// Loads a key of each run if `inside`.
 template <typename Word>
 __device__ void load_probes(bool inside, uint32_t a, uint32_t b, Word& a_key, Word& b_key) {
   if constexpr (sizeof(Word) == 4) {
@@ -172,7 +173,7 @@ __device__ void load_probes(bool inside, uint32_t a, uint32_t b, Word& a_key, Wo
   }
 }
 
-// A step of a search that goes up in A and down in B.
+// A step of a search that goes up in A and down in B, if `condition`.
 __device__ inline void move_if(bool condition, int bytes, int items, uint32_t& a, uint32_t& b, int& left) {
   asm volatile(
       "{ .reg .pred p; setp.ne.s32 p, %3, 0; @p add.u32 %0, %0, %4; @p sub.u32 %1, %1, %4; @p sub.s32 %2, %2, %5; }"
@@ -188,9 +189,9 @@ __device__ void move_either(bool in_b, uint32_t& a, uint32_t& b) {
                : "r"(static_cast<int>(in_b)), "n"(kBytes));
 }
 
-// Advances B or A, and loads the next head. For C++ code, the compiler renames both heads and both addresses and spends
-// four moves per step to join them again; predicated on both sides, the step is 8 instructions instead of 13, and
-// merging is bound by instructions (ncu, a round of the segmented sort: 65% of the issue slots, 49% of the memory).
+// Advances B or A, and loads the next head. From C++ code, the compiler renames both heads and both addresses, and
+// spends four moves per step to join them again. Predicated by hand, the step is 8 instructions instead of 13. Merging
+// is bound by instructions (ncu, a round of the segmented sort: 65% of the issue slots, 49% of the memory).
 template <typename Word>
 __device__ void advance(bool in_b, uint32_t& a, uint32_t& b, Word& a_key, Word& b_key) {
   if constexpr (sizeof(Word) == 4) {
@@ -233,8 +234,8 @@ __device__ __forceinline__ void put_or_count(unsigned stores, uint32_t& to, int3
       : "memory");
 }
 
-// The same on two sides, with one byte per item: an item of A is stored with the number of B's items before it, and
-// increments A's count.
+// Stores an item of A, of B, of both or of neither. For an item of A, it stores the number of B's items before it and
+// the byte `match`, and increments A's count. B's items are treated likewise.
 __device__ __forceinline__ void put_match(unsigned is_a, uint32_t& a_to, uint32_t& a_match_to, int32_t& a_before,
                                           unsigned is_b, uint32_t& b_to, uint32_t& b_match_to, int32_t& b_before,
                                           unsigned match) {
@@ -286,12 +287,12 @@ __device__ void copy_wait() {
 #endif
 }
 
-// ---- The copy engine of sm_90 and newer; code compiled for less must not call this.
+// ---- The copy engine of sm_90 and newer. Code compiled for older devices must not start copies.
 
 #if __CUDA_ARCH__ >= 900
 constexpr bool kHasBulkCopies = true;
 
-// Orders this thread's accesses of shared memory before later ones of the copy engine.
+// Orders this thread's accesses of shared memory before later accesses by the copy engine.
 __device__ inline void fence_bulk_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // A barrier in shared memory at which one thread arrives, and announces a number of bytes.
@@ -312,14 +313,15 @@ __device__ inline void bulk_barrier_wait(uint64_t* barrier, int parity) {
       : "memory");
 }
 
-// Starts to copy `bytes` bytes, a multiple of 16 as the addresses are, to shared memory; `barrier` waits for them.
+// Starts to copy `bytes` bytes to shared memory; `barrier` waits for them. The size and both addresses are multiples of
+// 16.
 __device__ inline void bulk_load(void* shared, const void* global, uint32_t bytes, uint64_t* barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                    shared_address(static_cast<char*>(shared))),
                "l"(global), "r"(bytes), "r"(shared_address(barrier))
                : "memory");
 }
-// The same back to device memory.
+// Starts to copy bytes from shared to device memory.
 __device__ inline void bulk_store(void* global, const void* shared, uint32_t bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global),
                "r"(shared_address(static_cast<const char*>(shared))), "r"(bytes)

@@ -1,5 +1,5 @@
-// The primitives of compiled functions: XLA's meaning of each primitive, on scalars, once for host and device. A line
-// of a function becomes just `const float v7 = xla::add(v3, v5);`, so corner cases are handled only here.
+// The primitives of compiled functions, on scalars, for both host and device. Each computes what XLA defines. A line of
+// a function becomes just `const float v7 = xla::add(v3, v5);`, so corner cases are handled only here.
 // jit/function_data.cc accepts only the types that each primitive supports.
 #pragma once
 
@@ -16,7 +16,8 @@ constexpr bool is_integer = !is_float<T> && !std::is_same_v<T, bool>;
 template <typename T>
 constexpr bool is_signed = T(-1) < T(0);
 
-// The type of computation: float for the 16-bit floats; for integers, which wrap, unsigned ones of at least 32 bits.
+// The type in which a primitive computes: float for 16-bit floats, and an unsigned type of at least 32 bits for
+// integers, which wrap.
 template <typename T>
 struct Wide {
   using Type = std::conditional_t<is_integer<T>, std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>, T>;
@@ -33,8 +34,8 @@ template <typename T>
 using WideOf = typename Wide<T>::Type;
 
 // An integer truncated to fewer bits. ptxas 13.0 compares the negative of a 16-bit register without truncating it
-// (neg.s16, setp.s16): -(-32768) > 32767. So no such instruction may be made for negated values: the compiler knows
-// nothing of the word that 16 bits are taken from.
+// (neg.s16, setp.s16): -(-32768) > 32767. The empty asm hides the word that the 16 bits are taken from, so that the
+// compiler makes no such instruction for a negated value.
 template <typename To, typename From>
 MGPU_HOST_DEVICE To cut(From x) {
 #ifdef __CUDA_ARCH__
@@ -66,9 +67,9 @@ MGPU_HOST_DEVICE T down(WideOf<T> x) {
   }
 }
 
-// ~x, of which the compiler knows nothing. Integers of 32 bits are subtracted with it: where ptxas 13.0 fuses two
-// extrema into one instruction (VIMNMX3, sm_90), it loses the sign of a negated operand, so that min(min(a, -b), c) may
-// become min(min(a, b), c). It recognizes negation in any form (0 - b, b * -1), but not as a complement plus 1.
+// ~x; for 32 bits, an empty asm hides it from the compiler. Subtraction and negation use it. When ptxas 13.0 fuses two
+// extrema into one instruction (VIMNMX3, sm_90), it loses the sign of a negated operand: min(min(a, -b), c) may become
+// min(min(a, b), c). It recognizes other forms of negation (0 - b, b * -1), but not a hidden complement plus 1.
 template <typename Word>
 MGPU_HOST_DEVICE Word complement(Word x) {
   x = ~x;
@@ -84,7 +85,8 @@ MGPU_HOST_DEVICE To bits(From x) {
   return std::bit_cast<To>(x);
 }
 
-// A double as a float that rounds further as the double would: the last bit says that bits were cut off.
+// A double rounded to odd: the last bit of the float is set if bits were cut off. Rounded further to 16 bits, it gives
+// what the double would.
 MGPU_HOST_DEVICE float odd_float(double x) {
   const float nearest = static_cast<float>(x);
   const double back = nearest;
@@ -135,7 +137,7 @@ MGPU_HOST_DEVICE To convert(From x) {
   }
 }
 
-// ---- Arithmetic. Integers wrap; x / 0 has all bits set, x % 0 is x, and the least integer over -1 is itself.
+// ---- Arithmetic. Integers wrap; x / 0 has all bits set, x % 0 is x, and the least integer divided by -1 is itself.
 
 #define MGPU_BINARY(name, expression)     \
   template <typename T>                   \
@@ -210,7 +212,7 @@ MGPU_HOST_DEVICE T rem(T x, T y) {
   }
 }
 
-// ---- Order. Signed integers compare as such; a NaN is a minimum and a maximum.
+// ---- Order. Signed integers compare as signed. The minimum and the maximum of a NaN and anything are NaN.
 
 template <typename T>
 MGPU_HOST_DEVICE auto comparable(T x) {
@@ -246,7 +248,7 @@ MGPU_HOST_DEVICE T clamp(T low, T x, T high) {
   return min(max(low, x), high);
 }
 
-// Whether an item replaces the extremum of those before it: a NaN comes first.
+// Whether an item replaces the extremum of the items before it. A NaN replaces any number, and nothing replaces a NaN.
 template <typename T>
 MGPU_HOST_DEVICE bool above(T item, T extremum) {
   return !ne(extremum, extremum) && (ne(item, item) || gt(item, extremum));
@@ -429,7 +431,7 @@ MGPU_HOST_DEVICE T atan2(T y, T x) {
     return down<T>(::atan2f(up(y), up(x)));
   }
 }
-// By the bits, so that denormals count.
+// Steps through the bits, so that denormals are not skipped.
 template <typename T>
 MGPU_HOST_DEVICE T nextafter(T x, T y) {
   using Word = std::conditional_t<sizeof(T) == 8, uint64_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>>;
@@ -445,7 +447,7 @@ MGPU_HOST_DEVICE T nextafter(T x, T y) {
   return bits<T>(static_cast<Word>(shrinks ? word - 1 : word + 1));
 }
 
-// ---- Choices by an index from data: of `size` places, the nearest to it.
+// ---- Choices by an index that comes from data. nearest_place clamps it to one of `size` places.
 
 template <typename T>
 MGPU_HOST_DEVICE int64_t nearest_place(T i, int64_t size) {
@@ -470,7 +472,7 @@ MGPU_HOST_DEVICE T pick(int64_t i, T first, Rest... rest) {
   return i == 0 ? first : pick<T>(i - 1, rest...);
 }
 
-// In a loop that may not end. C++ lets a compiler assume that a loop without effects ends; this is an effect.
+// An effect for a loop that may not end: C++ lets a compiler assume that a loop without effects ends.
 MGPU_HOST_DEVICE void make_progress() { asm volatile(""); }
 
 }  // namespace mgpu::xla

@@ -18,7 +18,7 @@
 
 namespace mgpu::cuda {
 
-// The CUDA version of the driver, as 12040; 0 if there is none.
+// The CUDA version of the driver, such as 12040; 0 if there is no driver.
 int driver_version() {
   int version = 0;
   const bool is_there = cudaDriverGetVersion(&version) == cudaSuccess;
@@ -84,7 +84,7 @@ int architecture(int device) {
          device_attribute(cudaDevAttrComputeCapabilityMinor, device);
 }
 
-// ---- NVRTC, by dlopen: the package is built without it, and runs without it if no function is compiled.
+// ---- NVRTC, loaded by dlopen: the package is built without it, and needs it only to compile functions.
 
 std::vector<std::string>& folders() {
   static std::vector<std::string> list;
@@ -110,7 +110,7 @@ struct Nvrtc {
   int major = 0, minor = 0;
   std::vector<int> known;  // architectures
 
-  // Whether threads can compile at the same time. In NVRTC 12.1, 12.6 and 12.9, one waits for the other.
+  // Whether threads can compile at the same time. In NVRTC 12.1, 12.6 and 12.9, one thread waits for the other.
   bool compiles_in_threads() const { return major >= 13; }
 
   static Nvrtc load() {

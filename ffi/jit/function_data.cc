@@ -16,7 +16,7 @@ namespace {
 using Layout = FunctionData::Layout;
 using Words = std::span<const std::string_view>;
 
-// The emitter stays well below these; larger functions would compile for hours.
+// Limits of a function's text. The emitter stays well below them; larger functions would compile for hours.
 constexpr size_t kMostBytes = size_t{1} << 24;
 constexpr size_t kMostValues = 1 << 16;
 constexpr size_t kMostOperands = 1024;
@@ -58,7 +58,7 @@ const Type& type_of(DType dtype) {
   return *std::find_if(std::begin(kTypes), std::end(kTypes), [&](const Type& type) { return type.dtype == dtype; });
 }
 
-// A scalar in memory. A byte that should be 0 or 1 may be anything, but a C++ bool may not.
+// The type of a scalar in memory. A bool is stored as a byte, which may hold any value, while a C++ bool may not.
 const char* stored_text(const Type& type) { return type.domain == kBools ? "uint8_t" : type.text; }
 std::string loaded_text(const Type& type, std::string stored) {
   return type.domain == kBools ? "(" + stored + " != 0)" : stored;
@@ -110,7 +110,7 @@ const Operation* operation_named(std::string_view name) {
 // ---- Layouts
 
 int align_of(const Layout& layout) {
-  int align = 4;  // words of 4 bytes travel between threads
+  int align = 4;  // threads exchange words of 4 bytes
   for (const auto& leaf : layout) align = maximum(align, byte_width(leaf.dtype));
   return align;
 }
@@ -148,7 +148,7 @@ std::string struct_text(const Layout& layout, const char* name, int64_t largest)
 
 // ---- Functions
 
-// The functions of an operator and an order: the items they take, by their letters, and what they return.
+// A function of an operator or an order. `arguments` has a letter for each item that it takes.
 struct Member {
   std::string_view name;
   std::string_view arguments;
@@ -171,14 +171,14 @@ constexpr Member kMembers[] = {
 struct Term {
   std::string text;
   const Type* type;
-  int64_t places = 0;  // of a place: it is below
+  int64_t places = 0;  // if it is a place: the number that it is below
 };
 
 struct Value {
   const Type* type;
   int64_t places;
   bool is_variable;
-  bool is_known = true;  // within its block
+  bool is_known = true;  // until its block ends
 };
 
 struct Block {
@@ -243,7 +243,7 @@ class Reader {
     return {std::string("xla::bits<") + type.text + ">(" + word + ")", &type};
   }
 
-  // aL.E
+  // Reads aL.E: element E of leaf L of the item `a`.
   Term scalar(std::string_view word) const {
     const size_t dot = std::min(word.find('.'), word.size());
     expect(!word.empty() && member_->arguments.find(word[0]) != std::string_view::npos && dot < word.size(),
@@ -557,10 +557,10 @@ class Reader {
   FunctionData& function_;
   size_t line_ = 0;
   std::vector<std::string_view> words_;
-  std::set<std::string_view> marks_;  // headers and functions that are there
+  std::set<std::string_view> marks_;  // headers and functions read so far
   const Type* position_ = nullptr;
   bool commutes_ = false, branches_ = false;
-  const Member* member_ = nullptr;  // that is read
+  const Member* member_ = nullptr;  // the function being read
   std::vector<Value> values_;
   std::vector<Block> blocks_;
   std::string text_;

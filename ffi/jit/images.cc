@@ -95,7 +95,7 @@ std::string content_of(const std::string& key, const Image& image) {
   return content + body;
 }
 
-// Nothing if a part was cut off or changed.
+// Reads an entry. Returns nothing if a part was cut off or changed, or if the key is another one.
 std::optional<Image> image_in(std::string_view content, const std::string& key, size_t names) {
   std::string text, digest;
   Image image;
@@ -108,7 +108,7 @@ std::optional<Image> image_in(std::string_view content, const std::string& key, 
   return image;
 }
 
-// ---- Files. The opened file is checked, not its name, which may name another file by then.
+// ---- Files. Checks look at the opened file, because its name may name another file by then.
 
 class Descriptor {
  public:
@@ -126,7 +126,7 @@ class Descriptor {
   int number_;
 };
 
-// Whether no other user can have written it.
+// Whether no other user can have written the file or folder.
 bool is_own(const struct stat& found) {
   return found.st_uid == geteuid() && (found.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
@@ -142,7 +142,7 @@ void warn(const fs::path& folder, const std::string& why) {
   });
 }
 
-// The folder of the cache, created if it is missing and is to be written to.
+// Opens the folder of the cache. With `makes`, it first creates a missing one.
 Descriptor open_folder(bool makes) {
   const auto folder = cache_folder();
   if (!folder) return Descriptor(-1);
@@ -165,7 +165,7 @@ Descriptor open_folder(bool makes) {
   return Descriptor(-1);
 }
 
-// A regular file of this user; links are not followed, and FIFOs are not waited for.
+// Opens a regular file of this user. It does not follow links or wait for FIFOs.
 Descriptor open_file(const Descriptor& folder, const char* name, struct stat& found) {
   Descriptor file(openat(folder.number(), name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   const bool is_good = file && fstat(file.number(), &found) == 0 && S_ISREG(found.st_mode) && is_own(found);
@@ -190,7 +190,7 @@ bool write_all(const Descriptor& file, std::string_view content) {
   return true;
 }
 
-// Writes an entry under an unpredictable name, then renames it: others see all of it or nothing.
+// Writes an entry under an unpredictable name, then renames it, so that other processes see all of it or nothing.
 bool write_entry(const Descriptor& folder, const std::string& name, std::string_view content) {
   uint64_t random = 0;
   if (getrandom(&random, sizeof(random), 0) != sizeof(random)) return false;
@@ -274,7 +274,7 @@ void keep_image(const std::string& key, const Image& image) {
   if (content.size() > limit) return;
   const Descriptor folder = open_folder(true);
   if (!folder) return;
-  drop_oldest(folder, limit - content.size());  // first, as the disk may be full of them
+  drop_oldest(folder, limit - content.size());  // first, as old entries may fill the disk
   write_entry(folder, entry_name(key), content);
 }
 

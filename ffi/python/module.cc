@@ -44,7 +44,7 @@ Answer answer_of(const Result<Answer>& result) {
   return result.answer;
 }
 
-// A call as plain data. It points to what it is made of.
+// A call as plain data. It points into the constructor's arguments.
 class PlainCall {
  public:
   PlainCall(const std::string& operation, const Arrays& operands, const Arrays& results,
@@ -158,14 +158,14 @@ class Library {
   }
 
  private:
-  // A function that only one of the two libraries has.
+  // Returns a function that only one of the two libraries has.
   template <typename Function>
   Function asked(Function function) const {
     if (!function) throw nb::attribute_error((path_.string() + " does not answer this").c_str());
     return function;
   }
 
-  // By the name of the operation.
+  // The signatures, by the names of their operations.
   nb::dict signatures() const {
     nb::dict all;
     for (const SignatureEntry& entry : table_->signatures) {

@@ -86,7 +86,7 @@ PlanEntry plan_of(const Call& call, const Traits& traits) {
           plan.passes,          plan.workspace,         workspace_bytes(call)};
 }
 
-// A call of arrays without data.
+// Asks about a call whose arrays have no data.
 template <typename Ask>
 auto ask_of(const CallEntry& entry, Ask ask) {
   MapAttributes attributes;

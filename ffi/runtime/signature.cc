@@ -41,7 +41,8 @@ class Check {
     return nullptr;
   }
 
-  // The array of this name; looks among the results for an operand's type, and among the operands for a result's.
+  // The array that gives the type. For an operand, it is looked up first among the results; for a result, first among
+  // the operands.
   const Array& like(const Argument& argument, bool is_operand) const {
     const Array* const of_results = named(signature_.results, argument.like, true);
     const Array* const of_operands = named(signature_.operands, argument.like, false);
@@ -72,7 +73,7 @@ class Check {
     for (const Signature::Attribute& attribute : signature_.attributes) {
       wide = wide || (attribute.name == "wide" && call_.attributes["wide"] != 0);
     }
-    if (wide) {  // the dispatch rejects types wider than x
+    if (wide) {  // dispatch_wide checks the result's type
       return call_.expect(kind == OperatorKind::kAdd || kind == OperatorKind::kMul, "wide: expected a sum or product");
     }
     if (gives_index(kind)) return expect_index();
@@ -121,7 +122,7 @@ void expect_sizes(const Call& call) {
     for (const Array& array : *arrays) {
       int64_t bytes = byte_width(array.dtype);
       for (const int64_t size : array.dimensions) {
-        // Also for an empty batch of large rows.
+        // This holds for an empty batch of large rows too.
         call.expect(size >= 0 && (size == 0 || bytes < kMostArrayBytes / size),
                     "expected arrays of less than 2^47 bytes");
         bytes *= maximum<int64_t>(size, 1);

@@ -25,23 +25,22 @@ struct Enumeration {
 // An attribute that may be any integer.
 inline const Enumeration kNumber{"number", {}};
 
-// The edges at which kernels go from one tile to the next, for tests: of both platforms, all widths, and devices of any
-// size. By dimension: the sizes of its tiles, and in `sort_items` and `sort_cells` the items that a thread or a block
-// sorts first.
+// The sizes of kernels' tiles, by dimension, for tests at the edges of tiles. They include those of both platforms, all
+// widths, and devices of any size. `sort_items` and `sort_cells` are the items that a thread or a block sorts first.
 using TileSizes = std::map<std::string, std::set<int64_t>>;
 inline constexpr int kKeyWidths[] = {1, 2, 4, 8};  // bytes of a key, or of an element
-inline constexpr int kStateWidths[] = {4, 8, 16};  // of what an operator combines
+inline constexpr int kStateWidths[] = {4, 8, 16};  // bytes of an operator's state
 
 enum class TypeRule { kAny, kKey, kIndex, kBool, kS32, kU32, kReduced, kLike };
 
 // An operand or a result, as text: "name: type [axes]", such as "heads: index [m]" or "values: =x [..n, width]?".
 //
-// The type is key; index, int32 or int64; bool, s32, u32 or any; `=x`, that of the array x; or reduced, that of what
-// the attribute `op` makes of x. Axes are those of the array's own rank: a number, an attribute, or a name that stands
-// for one length in the whole call; or `*`, which the operation checks. Batch axes come before them. Results have them,
-// and so do operands with `..`; other operands have them or do not. With `?` an operand may be absent, that is, have a
-// last axis of length 0. With ` if attribute` or ` if attribute=value` a result is left out otherwise, an operand not
-// read.
+// The type is `key`; `index`, for int32 or int64; `bool`, `s32`, `u32` or `any`; `=x`, for the type of the array x; or
+// `reduced`, for the type that the attribute `op` gives for x. Axes are those of the array's own rank: a number, an
+// attribute, or a name that stands for one length in the whole call; or `*`, which the operation checks. Batch axes
+// come before them. Results and operands with `..` have batch axes; other operands may have them. With `?` an operand
+// may be absent, that is, have a last axis of length 0. With ` if attribute` or ` if attribute=value`, a result is
+// given, or an operand is read, only under this condition.
 struct Argument {
   std::string_view name;
   TypeRule type = TypeRule::kAny;
@@ -98,7 +97,7 @@ struct Argument {
   }
 };
 
-// In the order of the call. Only entries with a name count.
+// The arguments and attributes, in the order of the call. Only entries with a name count.
 struct Signature {
   struct Attribute {
     std::string_view name;
@@ -107,7 +106,7 @@ struct Signature {
   Argument operands[8] = {};
   Argument results[8] = {};  // beside the workspace
   Attribute attributes[4] = {};
-  void (*tiles)(TileSizes& sizes) = nullptr;                             // adds those of its kernels
+  void (*tiles)(TileSizes& sizes) = nullptr;                             // adds those of the kernels
   PlanReport (*plan)(const Call& call, const Traits& traits) = nullptr;  // null: one kernel for every call
 };
 
@@ -117,13 +116,13 @@ std::string_view name_of(const Named& named) {
   return named.name;
 }
 
-// How many of a list have a name.
+// The number of entries of a list that have a name.
 template <typename Item, size_t kMost>
 size_t named_count(const Item (&items)[kMost]) {
   return std::find_if(items, items + kMost, [](const Item& item) { return name_of(item).empty(); }) - items;
 }
 
-// Rejects sizes that no array has, with which sums and products of sizes below could overflow.
+// Rejects sizes that no array has. With them, later sums and products of sizes could overflow.
 void expect_sizes(const Call& call);
 
 // The arrays and attributes of a call, by their names. All of them are checked before the first is read.

@@ -16,20 +16,20 @@ struct alignas(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16) Pack {
 struct NoSlot {};
 
 // One tile of outputs. Each object that starts in the tile marks its first output, and a running maximum over the marks
-// gives every output its object, in the same few instructions per output for any lengths. A Slot holds what outputs
-// need of an object, read once for all of them: slot_of(h, offset) gives the slot of object `before` + h, which has
-// this offset. With kNarrowOffsets, offsets never have 64 bits, which leaves out a second copy of the loop over
-// outputs: with it, gathers of 4-byte rows took 4% longer.
+// gives every output its object, in the same few instructions per output for any lengths. A Slot holds what the outputs
+// of an object need to know about it, and is read once for all of them. slot_of(h, offset) gives the slot of object
+// `before` + h, which has this offset. With kNarrowOffsets, offsets never have 64 bits. This leaves out a second copy
+// of the loop over outputs, with which gathers of 4-byte rows took 4% longer.
 template <int kThreads, int kItems, typename Slot = NoSlot, bool kNarrowOffsets = false>
 struct TileWork {
   static constexpr int kTile = kThreads * kItems;
   static constexpr int kWarps = kThreads / kWarp;
-  // In a tile of more objects than this, most of them empty, each output searches for its object, which bounds the
-  // work.
+  // In a tile of more objects than this, most objects are empty. Each output then searches for its object, which bounds
+  // the work.
   static constexpr int kMostMarks = minimum(8 * kTile, 65535);
   static constexpr bool kHasSlots = !std::is_same_v<Slot, NoSlot>;
-  // A tile of more objects reads a slot for each output. Slots take as many words as outputs, and one for the object
-  // before.
+  // In a tile of more objects than this, each output makes its own slot. The slots take the memory of a word per
+  // output, and one more slot is for the object before.
   static constexpr int kMostSlots = kTile * sizeof(uint32_t) / sizeof(Slot) + 1;
 
   struct Shared {
@@ -53,7 +53,8 @@ struct TileWork {
   bool searched;
   bool has_slots;
 
-  // The tile of block blockIdx.x, whose slots slots_of(*this) reads. All threads take part.
+  // Makes the tile of block blockIdx.x. slots_of(*this) returns the slot_of that reads its slots. All threads take
+  // part.
   template <typename SlotsOf>
   __device__ TileWork(Shared& shared, const WorkList& work, const WorkTiles& tiles, SlotsOf slots_of) : shared(shared) {
     const unsigned tiles_a_problem = static_cast<unsigned>(tiles.tiles);
@@ -100,7 +101,7 @@ struct TileWork {
   }
 
   // Like with_marks, with visit(mark_of, slot_at): slot_at(mark) is the Slot, or the mark itself if there are no slots.
-  // It is safe for outputs that belong to no object.
+  // slot_at is safe for outputs that belong to no object.
   template <typename SlotOf, typename Visit>
   __device__ void with_slots(SlotOf slot_of, Visit visit) const {
     if constexpr (!kHasSlots) {
@@ -174,7 +175,7 @@ struct TileWork {
     const auto find = [&](int i, Range<int64_t> range) {
       return partition_point(range.begin, range.end, [&](int64_t j) { return row.starts_before(j, begin + i + 1); });
     };
-    // A thread's outputs are neighbours. Most often all objects but one are empty, and that one owns them all.
+    // A thread's outputs are neighbours. Most often one object owns all of them, and the other objects are empty.
     const int end = minimum(static_cast<int>(threadIdx.x + 1) * kItems, size);
     Range<int64_t> range = heads;
     for (int i = threadIdx.x * kItems; i < end; ++i) {
@@ -192,8 +193,9 @@ struct TileWork {
     __syncthreads();
   }
 
-  // Marks the first outputs of the objects that start in the tile, all after `offsets`[0]. Positions fit 32 bits;
-  // broken offsets are truncated to these. A thread handles several objects at once, so that their loads overlap.
+  // Marks the first outputs of the objects that start in the tile. `offsets`[0] is that of the object before them.
+  // Positions fit 32 bits, and those of invalid offsets are truncated. A thread handles several objects at once, so
+  // that their loads overlap.
   template <typename Offset, typename SlotOf>
   __device__ void mark_heads(Shared& shared, const Offset* offsets, int heads, SlotOf slot_of) const {
     constexpr int kBatch = 4;

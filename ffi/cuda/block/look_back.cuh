@@ -1,9 +1,10 @@
 // Single-pass prefixes over tiles: Merrill and Garland, "Single-pass Parallel Prefix Scan with Decoupled Look-back"
 // (2016), with one change. There a tile adds up whatever mixture of sums and prefixes its predecessors happen to have
-// published, so the rounding of a float scan changes from run to run. Here the tree is fixed: a tile adds the sums of
-// the tiles before it in its group of 32, of the groups before its own in their group of 32, of the groups of those,
-// and the prefix of 32768 tiles. Every sum except that prefix depends only on its own tiles, so it is available soon
-// after they have been read, and only one tile in 32768 is a step of a serial chain.
+// published, so the rounding of a float scan changes from run to run. Here the tree is fixed. 32 tiles form a group, 32
+// groups form a group of the next level, and 32 of those form a span of 32768 tiles. A tile adds the sums of its
+// predecessors in its group, at each level, and the prefix of the spans before its own. Every sum except that prefix
+// depends only on its own tiles, so it is available soon after they have been read. Only one tile in 32768 is a step of
+// a serial chain.
 //
 //   __shared__ int64_t ticket;
 //   const int64_t tile = take_ticket(&counter, ticket);        // counter and words zeroed before the launch
@@ -29,7 +30,7 @@ __device__ __forceinline__ int64_t take_ticket(uint64_t* counter, int64_t& ticke
   return ticket;
 }
 
-// A value in memory that one lane writes once and others wait for. An 8-byte word holds 4 bytes of it and a mark that
+// A value in memory that one lane writes once and others wait for. Each 8-byte word holds 4 bytes of it and a mark that
 // they are valid, so no fence is needed.
 template <typename Value>
 struct Slot {
@@ -63,7 +64,8 @@ struct Slot {
     return loaded;
   }
 
-  // The value, once it has been published. `loaded` is an earlier load, so that several slots can be loaded at once.
+  // Waits until the value has been published, and returns it. `loaded` is an earlier load, so that several slots can be
+  // loaded at once.
   __device__ __forceinline__ static Value await(const uint64_t* words, Words loaded) {
     while (!loaded.ready()) loaded = load(words);
     unsigned parts[kWords];
@@ -83,7 +85,7 @@ __device__ __forceinline__ void publish_tile(uint64_t* words, int64_t tile, cons
 
 // The second part: the last tile of a group publishes the group's sum at `level`, above 0, from the sums of the level
 // below. All lanes of one full warp call this for every tile. It may wait for the sums of this and earlier tiles. So a
-// persistent block calls it some time after publish_tile, when those have been published.
+// persistent block calls it some time after publish_tile, when those sums have been published.
 template <typename Value, typename Combine>
 __device__ void publish_group(uint64_t* words, int64_t tiles, int64_t tile, int level, Combine combine) {
   using Slots = Slot<Value>;

@@ -1,14 +1,14 @@
-// Merging by one thread: two sorted runs in shared memory, the place in their merge where a thread starts, its items.
-// All steps are without a branch, and each kernel has the one that asks the fewest questions:
+// Merging by one thread: it finds its place in the merge of two sorted runs in shared memory, and takes its items from
+// there on. No step has a branch. Each kernel uses the step with the fewest comparisons that its runs allow:
 //
 //   take_either    runs end in greatest words, and equal words are the same: one load and one comparison a step
-//   take_in_order  the same, but A's go first among equals, by where they lie
-//   take_first     any order; runs end in greatest words, but A's end is asked for
-//   MergeHeads     any order and any runs, each of which may come to its end; both heads are held
-//     take_merged  of one merge, or of the two that a thread's items belong to in a sort of segments
-//   CodeHeads      as MergeHeads, on keys that are encoded when they are read; kOpen asks for no end
+//   take_in_order  like take_either, but among equal words A's go first, which their addresses tell
+//   take_first     any order; runs end in greatest words, but A's end is checked
+//   MergeHeads     any order and any runs; both ends are checked, and both heads are held
+//     take_merged  takes from one merge, or from the two that a thread's items belong to in a segmented sort
+//   CodeHeads      like MergeHeads, but encodes keys when it reads them; with kOpen, it checks no end
 //
-// The walk over a balanced path (ops/sets/walk.cuh) takes steps of MergeHeads in an order of its own.
+// The walk over a balanced path (ops/sets/walk.cuh) takes steps of MergeHeads in its own order.
 #pragma once
 
 #include "algorithm/merge_path.h"
@@ -30,10 +30,10 @@ __device__ MergeCursor merge_cursor(const MergeCursor& runs, int diagonal, Code 
   return {runs.a + split, runs.a_end, runs.b + diagonal - split, runs.b_end};
 }
 
-// The cursor after the first `diagonal` items of the merge of two runs in shared memory: merge path, in halving strides
-// from `stride` on, a power of two, at least half of the shorter run. With addresses, a step is 9 instructions instead
-// of 17, if the stride is a constant and the loop unrolled. The cursor lies within the runs even if keys are not
-// sorted.
+// The cursor after the first `diagonal` items of the merge of two runs in shared memory: it searches the merge path in
+// halving strides. The first one, `stride`, is a power of two and at least half of the shorter run. With addresses, a
+// step is 9 instructions instead of 17, if the stride is a constant and the loop is unrolled. The cursor lies within
+// the runs even if keys are not sorted.
 template <typename Word, typename Less>
 __device__ __forceinline__ MergeCursor shared_cursor(const Word* keys, const MergeCursor& runs, int diagonal,
                                                      int stride, Less less) {
@@ -57,12 +57,12 @@ __device__ __forceinline__ MergeCursor shared_cursor(const Word* keys, const Mer
   return {runs.a + split, runs.a_end, runs.b + diagonal - split, runs.b_end};
 }
 
-// The first stride of a search in runs of which the shorter one has at most this many items.
+// The first stride of a search if the shorter run has at most this many items.
 MGPU_HOST_DEVICE constexpr int first_stride(int64_t shorter) {
   return static_cast<int>(std::bit_floor(static_cast<unsigned>(shorter)));
 }
 
-// The same in runs of kItems items together at most.
+// The same cursor for runs that have at most kItems items together.
 template <int kItems, typename Word, typename Less>
 __device__ MergeCursor shared_cursor(const Word* keys, const MergeCursor& runs, int diagonal, Less less) {
   constexpr int kStride = first_stride(kItems / 2);  // the shorter run has at most half of them
@@ -92,8 +92,8 @@ struct MergeHeads {
   __device__ void take(bool in_b) { advance(in_b, a, b, a_key, b_key); }
 };
 
-// The heads of a serial merge as codes; with kOpen, neither run ends. All lanes make one load per step: two predicated
-// loads conflict on banks more often. So each code is computed once.
+// The heads of a serial merge as codes, so that each code is computed once. With kOpen, neither run ends. All lanes
+// make one load per step, because two predicated loads conflict on banks more often.
 template <typename Order, bool kOpen_>
 struct CodeHeads {
   using Word = typename Order::Word;
@@ -153,8 +153,9 @@ __device__ void take_merged(const Word* codes, MergeCursor cursor, Less less, Wo
   for (int i = 0; i < kItems; ++i) take_head(heads, less, taken[i], from[i]);
 }
 
-// The same over two merges: outputs from position `begin` to `first_end` by the cursor `first`, from `last_begin` on by
-// the cursor `last`, which starts at a segment's head. Items in between stay.
+// Takes the next kItems outputs of two merges. The cursor `first` gives the outputs from position `begin` to
+// `first_end`. The cursor `last`, which starts at a segment's head, gives those from `last_begin` on. Items in between
+// stay.
 template <int kItems, typename Word, typename Less>
 __device__ void take_merged(const Word* codes, int begin, MergeCursor first, int first_end, MergeCursor last,
                             int last_begin, Less less, Word (&taken)[kItems], uint32_t (&from)[kItems]) {
@@ -168,10 +169,11 @@ __device__ void take_merged(const Word* codes, int begin, MergeCursor first, int
   }
 }
 
-// Takes kItems outputs of a merge of two runs, each followed by kItems largest words, which may stand for equal items
-// of the other run: only if equal words are the same. The run that gave the last item is read on until its head is
-// above the other's; the sum of the two places to read next grows by one with each item. There is one load per step: a
-// merge is bound by shared memory, and loads of neighbouring threads are in random banks.
+// Takes kItems outputs of a merge of two runs, each followed by kItems largest words. Such a word may be taken for an
+// equal item of the other run, so equal words must be interchangeable. The run that gave the last item is read on until
+// its head is above the other run's. The sum of the two places to read next grows by one with each item, so one place
+// gives the other. There is one load per step, because a merge is bound by shared memory: loads of neighbouring threads
+// fall into random banks.
 template <int kItems, typename Word, typename Take>
 __device__ void take_either(const Word* words, const MergeCursor& cursor, Take take) {
   constexpr uint32_t kWidth = sizeof(Word);
@@ -189,8 +191,8 @@ __device__ void take_either(const Word* words, const MergeCursor& cursor, Take t
   }
 }
 
-// The same if equal items differ in their payload: A's go first. No word of either run may be the largest one. Returns
-// words, and the shared addresses that they came from; A lies before B.
+// Like take_either, for equal items that differ in their payload: A's go first. No word of either run may be the
+// largest one. Returns words, and the shared addresses that they came from; A lies before B.
 template <int kItems, typename Word, typename Take>
 __device__ void take_in_order(const Word* words, const MergeCursor& cursor, Take take) {
   constexpr uint32_t kWidth = sizeof(Word);
@@ -203,7 +205,7 @@ __device__ void take_in_order(const Word* words, const MergeCursor& cursor, Take
   for (int i = 0; i < kItems; ++i) {
     const uint32_t next = taken + kWidth;
     const Word word = shared_load<Word>(next);
-    bool other;                   // among equals, where what was read on is of B
+    bool other;                   // among equals, true if the word just read is B's
     if constexpr (kWidth <= 4) {  // two instructions
       other = (uint64_t{held} << 32 | b_begin) <= (uint64_t{word} << 32 | next);
     } else {
@@ -215,7 +217,7 @@ __device__ void take_in_order(const Word* words, const MergeCursor& cursor, Take
   }
 }
 
-// The same for any order: checks whether A has ended.
+// Like take_in_order, for any order: checks whether A has ended.
 template <int kItems, typename Word, typename Less, typename Take>
 __device__ void take_first(const Word* codes, const MergeCursor& cursor, Less less, Take take) {
   MergeHeads<Word> heads(codes, cursor);

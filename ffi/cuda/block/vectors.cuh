@@ -7,7 +7,7 @@
 
 namespace mgpu::cuda {
 
-// The number of items in 16 bytes.
+// The items in 16 bytes.
 template <typename Element>
 struct Vector {
   static constexpr int kItems = 16 / sizeof(Element);
@@ -22,7 +22,7 @@ struct Vector {
   }
 };
 
-// For items with one array per leaf: at most 16 bytes of the widest leaf.
+// For items with one array per leaf: as many items as have at most 16 bytes of the widest leaf.
 template <IsItem Element>
 struct Vector<Element> {
   static constexpr int kItems = item_shape<Element>().vector();
@@ -40,7 +40,7 @@ struct Vector<Element> {
     return vector;
   }
 
-  // The part of all items that one leaf is.
+  // Sets one leaf of all items.
   template <int kLeaf, typename Leaf>
   __device__ __forceinline__ void set(const Leaf (&leaves)[kItems]) {
 #pragma unroll
@@ -60,7 +60,7 @@ __device__ __forceinline__ void store_vector(T* to, int64_t i, const T (&items)[
 
 inline bool is_aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
-// A thread's part of a reduction of items from `begin` on, in the order of their offsets from there.
+// A thread's part of a reduction of items from `begin` on. It takes them in the order of their offsets from `begin`.
 template <typename Operator>
 class Gathered {
  public:
@@ -80,8 +80,8 @@ class Gathered {
   typename Operator::State state_;
 };
 
-// The index of an extremum: 32 bits each of code and of offset from `begin`, half the instructions of a 64-bit state.
-// An item that equals the identity is never less than it, so if nothing was found, the first item is the answer.
+// The index of an extremum of 32-bit items. It keeps a 32-bit code and a 32-bit offset from `begin`, which takes half
+// the instructions of a 64-bit state. If no code is less than the identity's, the first item is the answer.
 template <typename Word, typename State>
   requires(sizeof(Word) == 4)
 class Gathered<ArgExtremum<Word, State>> {
@@ -116,9 +116,10 @@ class Gathered<ArgExtremum<Word, State>> {
   int first_ = -1;
 };
 
-// The same for floats: the largest, or the smallest as the largest of their negatives, with float instructions. A
-// product with 1 or -1 and a sum with 0 make all NaNs identical and the zeros equal, so two values are equal if their
-// bits are. It keeps the items of the first vector with the largest one, and finds the position among them at the end.
+// The index of an extremum of float32 items, with float instructions. It finds the largest item, or the smallest one as
+// the largest of the negatives. A product with 1 or -1 and a sum with 0 make all NaNs identical and the zeros equal, so
+// two values are equal if their bits are. It keeps the items of the first vector that has the largest one, and finds
+// its position among them at the end.
 template <typename State>
 class GatheredFloats {
   using Operator = ArgExtremum<uint32_t, State>;
@@ -135,7 +136,7 @@ class GatheredFloats {
 #pragma unroll
     for (int i = 1; i < kCount; ++i) greatest = max_or_nan(greatest, turn(items[i]));
     const uint32_t bits = __float_as_uint(max_or_nan(greatest, __uint_as_float(greatest_)));
-    // If all items are the smallest value, the first ones stand.
+    // If all items have the smallest value, it keeps the first vector.
     const bool changes = offset_ < 0 || bits != greatest_;
     greatest_ = bits;
     offset_ = changes ? offset : offset_;
@@ -164,13 +165,14 @@ class GatheredFloats {
   uint32_t items_[kItems] = {};
 };
 
-// Codes of narrow items, two in a word, each a signed 16-bit number: the smallest is the first extremum.
+// Codes of 8-bit and 16-bit items, two per word, each a signed 16-bit number. The smallest code is that of the
+// extremum.
 template <typename Word>
 struct PackedCodes {
   static constexpr unsigned kMost = 0x7fff7fffu;  // no code is greater
   unsigned fold;                                  // bits that a negative float flips
   unsigned flip;
-  unsigned step;     // what is added to a negative float, so that the zeros are equal
+  unsigned step;     // added to the code of a negative float, so that the zeros are equal
   unsigned numbers;  // the largest magnitude of a number, and the sign bit
 
   __device__ __forceinline__ explicit PackedCodes(const ExtremumOrder<Word>& order) {
@@ -182,7 +184,7 @@ struct PackedCodes {
     numbers = twice(order.largest_number) | 0x80008000u;
   }
 
-  // The smaller of `least` and the codes of four bytes, in each half.
+  // The smallest of `least` and the codes of the items in four bytes, in each half.
   __device__ __forceinline__ unsigned take(unsigned items, unsigned least) const {
     if constexpr (sizeof(Word) == 1) {
       const unsigned codes = items ^ flip;
@@ -196,12 +198,12 @@ struct PackedCodes {
   }
 
  private:
-  // Sets all bits of each half to its highest one.
+  // Sets all bits of each half to its highest bit.
   __device__ __forceinline__ static unsigned signs(unsigned halves) { return (halves >> 15 & 0x00010001u) * 0xffffu; }
 };
 
-// The same for narrow items: the smallest code of each vector. It keeps the items of the first vector with the smallest
-// one, among which the extremum is found at the end.
+// The index of an extremum of 8-bit and 16-bit items. It takes the smallest code of each vector, and keeps the items of
+// the first vector that has the smallest one. The extremum is found among them at the end.
 template <typename Word, typename State>
   requires(sizeof(Word) <= 2)
 class Gathered<ArgExtremum<Word, State>> {
@@ -225,7 +227,7 @@ class Gathered<ArgExtremum<Word, State>> {
 #pragma unroll
     for (int i = 0; i < (kCount == 1 ? 1 : 4); ++i) least = codes_.take(words[i], least);
     least = __vmins2(least, __byte_perm(least, 0, 0x1032));
-    // If all items have the largest code, the first ones stand.
+    // If all items have the largest code, it keeps the first vector.
     const bool less = offset_ < 0 || static_cast<int>(least) < least_;
     least_ = less ? static_cast<int>(least) : least_;
     offset_ = less ? offset : offset_;
@@ -256,10 +258,9 @@ class Gathered<ArgExtremum<Word, State>> {
   int offset_ = -1;
 };
 
-// The combination of x[begin .. end), fewer than 2^30 items, by `threads` threads, of which this is number `thread`:
-// its part of it, which a Part gathers. The order is that in which a thread meets positions, so it serves operators
-// that commute. A thread has kInFlight loads in flight before the first use. Offsets have 32 bits, as small reductions
-// wait for the addresses of their loads.
+// Combines the items of x[begin .. end), fewer than 2^30, that thread `thread` of `threads` takes; a Part gathers them.
+// A thread's items are not neighbours, so the operator must commute. A thread issues kInFlight loads before it uses the
+// first. Offsets have 32 bits, because small reductions wait for the addresses of their loads.
 template <int kInFlight, typename Part, typename Operator>
 __device__ typename Operator::State fold_strided(const Operator& op, const SourceOf<typename Operator::Element>& x,
                                                  bool aligned, int64_t begin, int64_t end, int thread, int threads) {
@@ -277,7 +278,8 @@ __device__ typename Operator::State fold_strided(const Operator& op, const Sourc
   const int last = first + (size - first) / kItems * kItems;
 #pragma unroll 1
   for (int i = thread; i < first; i += threads) take_one(i);
-  // All threads take the same number of rounds, so that no warp waits for the loads of one after those of another.
+  // All threads take the same number of rounds. Otherwise a warp would wait for some lanes' loads after those of
+  // others.
   const int stride = threads * kItems;
   int offset = first + thread * kItems;
   int left = last - first;  // of all threads
@@ -297,7 +299,8 @@ __device__ typename Operator::State fold_strided(const Operator& op, const Sourc
     take_round([](int) { return true; });
     offset += kInFlight * stride;
   }
-  // Without an `if` around it: if a load is known to be made, ptxas uses its result before it makes the others.
+  // This round has no `if` around it: if ptxas knows that a load is made, it uses the result before it makes the other
+  // loads.
   left -= thread * kItems;
   take_round([&](int k) { return k * stride < left; });
 #pragma unroll 1

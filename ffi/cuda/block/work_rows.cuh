@@ -1,5 +1,5 @@
-// Load-balancing search in a tile of short rows: each object marks the first of its outputs, and the last mark up to an
-// output, in its row, is the output's object.
+// Load-balancing search in a tile of short rows: each object marks the first of its outputs. The last mark in a row, at
+// or before an output, gives the output's object.
 #pragma once
 
 #include "algorithm/load_balance.h"
@@ -15,7 +15,7 @@ struct ShortWork {
   int pitch;
 
   static constexpr int kMostOffset = 1 << 30;             // past every output
-  static constexpr int kMostRows = RowTiles::kSlots / 2;  // of which two outputs each fill a tile
+  static constexpr int kMostRows = RowTiles::kSlots / 2;  // with two outputs in each, they fill a tile
 
   // `row_words` is the number of words that an output moves.
   ShortWork(const WorkList& work, int64_t row_words)
@@ -26,15 +26,15 @@ struct ShortWork {
     tiles = RowTiles(work.problems, maximum(work.size * row_words, is_shared() ? 0 : work.objects), kMostRows);
   }
 
-  // Longer rows fill tiles of their own.
+  // Whether rows are short enough to share a tile.
   static bool fits(const WorkList& work, int64_t row_words) {
     return maximum(work.size * row_words, work.objects) <= RowTiles::kSlots && work.capacity < kMostOffset;
   }
 
   struct Ends {
-    int first, live, total;  // as of a WorkRow
+    int first, live, total;  // as in WorkRow
   };
-  // The objects of the outputs, the offsets, and the facts about each row.
+  // Shared memory holds the objects of the outputs, the offsets, and the ends of each row.
   int offsets_room() const { return shared_room(work.objects, pitch, tiles.tile_rows); }
   size_t shared_bytes() const {
     return RowTiles::kSlots * sizeof(uint16_t) + offsets_room() * sizeof(int) + tiles.tile_rows * sizeof(Ends);
@@ -57,7 +57,7 @@ struct RowOutput {
 
 class WorkRows {
  public:
-  // Contains barriers. `offsets_room` is that of the problem.
+  // Contains barriers. `offsets_room` is problem.offsets_room().
   __device__ WorkRows(const ShortWork& problem, int offsets_room, void* shared)
       : tile(problem.tiles),
         problem_(problem),
@@ -87,8 +87,8 @@ class WorkRows {
     __syncthreads();
   }
 
-  // Calls visit(output, object, is_made) with the object of output i of a row, which is slot `slot` of the tile; past
-  // the live outputs, without an object.
+  // Calls visit(output, object, is_made) with the object of output i of a row, which is slot `slot` of the tile. Past
+  // the live outputs, there is no object.
   template <typename Visit>
   __device__ auto with_output(int slot, int row, int i, Visit visit) const {
     const ShortWork::Ends ends = ends_[row];
@@ -113,8 +113,8 @@ class WorkRows {
             ends.total};
   }
 
-  // Of several objects with one start, all but the last are empty. Without drift, those past the live ones start after
-  // all live outputs, so rows that share offsets share marks.
+  // Marks the first output of each object. Of several objects with one start, all but the last are empty. Without
+  // drift, objects past the live ones start after all live outputs, so rows that share offsets share marks.
   __device__ void mark_heads() const {
     RowTile marked = tile;
     if (problem_.is_shared()) marked.rows = 1;
@@ -169,7 +169,7 @@ class WorkRows {
   };
 
   const ShortWork& problem_;
-  uint16_t* objects_;  // 1 + the object of each output, 0 if no object of its row starts before it
+  uint16_t* objects_;  // 1 + the object of each output, 0 if no object of its row starts at or before it
   SharedRows<int> offsets_;
   ShortWork::Ends* ends_;
 };

@@ -2,8 +2,9 @@
 // rows of a in it, a chunk at a time. Separate blocks take the chunks beyond the first of a bucket, so that many of
 // them share one frequent key of a.
 //
-// The table has a slot for each value of the next bits of the codes. So the whole table is sorted by code, and by b's
-// rows among equal codes: the partners of a row of a are a range of it.
+// The table has a slot for each value of the code bits that follow the bucket's bits. Entries within a slot are sorted
+// by code, and entries of equal codes by their rows in b. So the whole table is sorted, and the partners of a row of a
+// are one range of it.
 #pragma once
 
 #include "algorithm/partition_point.h"
@@ -25,7 +26,7 @@ static_assert(kBucketCapacity == kThreads * kItems && kBucketChunk == kThreads *
 static_assert(kThreadWords == 4, "a thread scans its counters as one vector");
 static_assert(kBucketCapacity < 1 << 15, "a counter has 16 bits, and so has a place in the table");
 
-// As many blocks as fit the shared memory of a multiprocessor.
+// The number of blocks that fit the shared memory of a multiprocessor.
 constexpr int resident_blocks_wanted() {
 #if !defined(__CUDA_ARCH__)
   return kBucketBlocks;
@@ -43,8 +44,8 @@ constexpr int32_t kLargest = 0x7fffffff;
 struct BucketShared {
   uint32_t codes[kBucketCapacity];
   int32_t rows[kBucketCapacity];
-  // For each slot, first the number of its entries, then the place of its first one; two slots per word. The number of
-  // all entries follows.
+  // A counter for each slot, two per word. A counter first holds the number of the slot's entries, then the place of
+  // its first one. The word after them holds the number of all entries.
   alignas(16) uint32_t begins[kSlots / 2 + 4];
   int sums[kWarps];
   unsigned long long first_slot;
@@ -76,7 +77,7 @@ class BucketTable {
     }
     *counters = make_uint4(0, 0, 0, 0);
     __syncthreads();
-    PackedPlaces places{};  // first the number among the entries of its slot, in order of arrival
+    PackedPlaces places{};  // first the number of earlier arrivals in its slot
 #pragma unroll
     for (int k = 0; k < kItems; ++k) {
       if (k * kThreads + thread >= count) continue;
@@ -85,7 +86,7 @@ class BucketTable {
       places.set(k, static_cast<int>(atomicAdd(shared_.begins + at / 2, 1u << shift) >> shift & 0xffff));
     }
     __syncthreads();
-    int32_t row[kItems];  // in flight while the counters are scanned
+    int32_t row[kItems];  // loads in flight while the counters are scanned
 #pragma unroll
     for (int k = 0; k < kItems; ++k) {
       const int i = k * kThreads + thread;
@@ -130,7 +131,7 @@ class BucketTable {
     __syncthreads();
   }
 
-  // The entries of a code: the place of the first, and their number.
+  // Finds the entries of a code: the place of the first one, and how many there are.
   __device__ __forceinline__ void find(uint32_t code, int& first, int& number) const {
     const int at = slot(code);
     const int end = begin(at + 1);
@@ -146,8 +147,8 @@ class BucketTable {
     return reinterpret_cast<const uint16_t*>(shared_.begins)[slot];
   }
 
-  // Scans the numbers of entries, of which a thread has those of a few slots, into the places where they begin. Returns
-  // whether a list is too long for entries to order themselves. Ends with a barrier.
+  // Turns the counters into the places where the slots begin, by an exclusive scan. Each thread has the counters of a
+  // few slots. Returns whether a slot has too many entries for each to count those before it. Ends with a barrier.
   __device__ __forceinline__ bool count_to_begins(uint4* counters) {
     int sum = 0, longest = 0;
     for_each_word(counters, [&](uint32_t& word) {
@@ -157,7 +158,7 @@ class BucketTable {
     });
     const auto [before, all] = sum_block<kWarps>(shared_.sums, sum);
     auto next = static_cast<uint32_t>(before);
-    // They are read again, as the rows take the registers now.
+    // The counters are read again, because the rows now occupy the registers.
     *counters = for_each_word(counters, [&](uint32_t& word) {
       const uint32_t second = next + (word & 0xffff);
       const uint32_t pair = next | second << 16;
@@ -213,8 +214,9 @@ struct BucketPart {
   int chunk;
 };
 
-// A row of a's result, in one word: where its partners begin in the table, and the number of its output rows.
-constexpr uint32_t kLone = 0xffffu << 16;  // instead of where they begin
+// The result for a row of a, in one word: the place in the table where its partners begin, and the number of its output
+// rows.
+constexpr uint32_t kLone = 0xffffu << 16;  // instead of that place, for a row without partners
 
 // Joins a part. All threads of the block call it.
 __device__ __forceinline__ void join_part(const BucketJoinOperands& operands, int problem, BucketPart part,
@@ -265,7 +267,7 @@ __device__ __forceinline__ void join_part(const BucketJoinOperands& operands, in
   const auto first_slot = static_cast<int64_t>(shared.first_slot) + warp_before;
   int32_t* const a_out = operands.a_rows + int64_t{problem} * operands.size + first_slot;
   int32_t* const b_out = operands.b_rows + int64_t{problem} * operands.size + first_slot;
-  // From here on, no row has a slot in the output.
+  // Slots from here on lie past the end of the output.
   const auto room = static_cast<int>(clamp<int64_t>(operands.size - first_slot, 0, kLargest));
   const auto put = [&](int slot, int32_t a_row, uint32_t its_found, int rank) {
     if (slot >= room) return;
@@ -282,7 +284,7 @@ __device__ __forceinline__ void join_part(const BucketJoinOperands& operands, in
       slot += __popc(makers);
       continue;
     }
-    // Lanes take consecutive slots, and find the row of a that each belongs to.
+    // Lanes take consecutive slots, and each finds the row of a that its slot belongs to.
     const int up_to = sum_up_to(number);
     const int total = __shfl_sync(~0u, up_to, kWarp - 1);
     for (int first = 0; first < total && slot + first < room; first += kWarp) {
@@ -301,7 +303,7 @@ __device__ __forceinline__ void join_part(const BucketJoinOperands& operands, in
   }
 }
 
-// One block per bucket; then blocks that share the chunks of a beyond the first of a bucket.
+// The first blocks take one bucket each. The blocks after them share the chunks of a beyond the first of each bucket.
 static __global__ void __launch_bounds__(kThreads, resident_blocks_wanted())
     join_buckets(const __grid_constant__ BucketJoinOperands operands, unsigned long long* counters) {
   start_next_kernel();
@@ -309,7 +311,7 @@ static __global__ void __launch_bounds__(kThreads, resident_blocks_wanted())
   const auto buckets = static_cast<int>(operands.buckets());
   const auto blocks = static_cast<unsigned>(operands.blocks());
   const auto problem = static_cast<int>(blockIdx.x / blocks);
-  // The number among the chunks beyond the first ones; from -buckets to -1, it is a first chunk.
+  // The chunk's number among those beyond the first of each bucket. Numbers from -buckets to -1 are first chunks.
   int chunk = static_cast<int>(blockIdx.x % blocks) - buckets;
 #pragma unroll 1
   for (;;) {
@@ -324,7 +326,7 @@ static __global__ void __launch_bounds__(kThreads, resident_blocks_wanted())
     }
     join_part(operands, problem, part, counters, shared);
     if (chunk < 0) return;
-    __syncthreads();  // before the next one uses the shared memory
+    __syncthreads();  // before the next part uses the shared memory
     chunk += static_cast<int>(operands.extra_blocks());
   }
 }

@@ -1,4 +1,4 @@
-// From a call's operator and element type to the few compiled operators.
+// Maps a call's operator and element type to one of the few compiled operators.
 #pragma once
 
 #include "ops/common/dispatch.h"

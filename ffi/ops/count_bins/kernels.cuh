@@ -18,7 +18,7 @@ constexpr int kNoBin = -1;
 struct CountTask {
   CountBinsOperands operands;
   int64_t parts;  // of a row
-  int64_t part;   // items
+  int64_t part;   // items of a part
   int copies;     // of each counter, a power of two
 };
 
@@ -63,8 +63,8 @@ struct Comparable<FloatOrder<Word_>> {
   __device__ static Value greatest() { return static_cast<Value>(__int_as_float(0x7f800000)); }
 };
 
-// Slots that divide the values from the lowest edge to the highest: a number that never decreases as a value increases,
-// from 0 up to, not including, the requested number.
+// Maps the values from the lowest edge to the highest to slots from 0 up to, not including, `most`. The slot never
+// decreases as the value increases.
 template <typename Value>
 struct IntegerSlots {
   Value lowest = 0;
@@ -76,7 +76,7 @@ struct IntegerSlots {
   __device__ __forceinline__ unsigned operator()(Value x) const { return static_cast<unsigned>((x - lowest) >> shift); }
 };
 
-// Slots of a float by its bits, which increase with it: they grow with the magnitude.
+// Slots by the bits of a float, which are made to increase with it. The width of a slot grows with the magnitude.
 template <typename Value>
 struct SpreadSlots {
   unsigned lowest = 0;
@@ -89,13 +89,13 @@ struct SpreadSlots {
 
  private:
   __device__ __forceinline__ static unsigned bits(Value x) {
-    const int word = __float_as_int(static_cast<float>(x) + 0.0f);  // the zeros are one
+    const int word = __float_as_int(static_cast<float>(x) + 0.0f);  // both zeros get the same bits
     return static_cast<unsigned>(word < 0 ? ~word : word ^ static_cast<int>(0x80000000u));
   }
 };
 
-// The bits of scale * x + offset, near 2^23, change in steps of one: slots of equal width. The bits of a float increase
-// with it only if it is positive, so all must be: then `fits` is true.
+// Slots of equal width. Floats from 2^23 to 2^24 are one apart, so the bits of scale * x + offset count slots. The bits
+// of a float increase with it only if it is positive; `fits` says whether all sums are.
 template <typename Value>
 struct EvenSlots {
   float scale = 0, offset = 0;
@@ -118,7 +118,8 @@ struct EvenSlots {
   }
 };
 
-// A table has the edges in each slot: none in most, one in others, so an item is compared with one edge.
+// Finds bins by a table of the edges in each slot. Most slots have no edge and others have one, so an item is compared
+// with one edge.
 template <typename Order>
 struct BinsBetweenEdges {
   using Item = typename Order::Word;
@@ -126,7 +127,7 @@ struct BinsBetweenEdges {
   using Value = typename Comparable<Order>::Value;
   struct Slot {
     Value edge;
-    int bin;  // of items not below the edge; those below are in the previous one; or negative: the edges to search
+    int bin;  // of items not below the edge; lower items are in the previous bin. If negative: the edges to search
   };
   static constexpr int kThreadSlots = kEdgeSlots / kThreads;
   static constexpr int kWarps = kThreads / kWarp;
@@ -169,7 +170,7 @@ struct BinsBetweenEdges {
   }
 
  private:
-  // Edges that share the slot of the previous edge.
+  // The number of edges that share the slot of the previous edge.
   template <typename Slots>
   __device__ static int crowding(const Shared& table, int edges, const Slots& slots) {
     int crowded = 0;
@@ -212,7 +213,7 @@ struct BinsBetweenEdges {
     if (!(value >= lowest && value <= highest)) return kNoBin;
     const Slot slot = table.slots[slots(value)];
     if (slot.bin >= 0) return slot.bin - (value < slot.edge);
-    // The number of inner edges that are not above the value: some of those in this slot, and all before it.
+    // The bin is the number of inner edges that are not above the value: all before this slot, and some of those in it.
     int begin = slot.bin >> kCountBits & ((1 << kCountBits) - 1);
     int end = begin + (slot.bin & ((1 << kCountBits) - 1));
     while (begin < end) {
@@ -240,7 +241,7 @@ template <typename Bins>
 __global__ void __launch_bounds__(kThreads) count_parts(const __grid_constant__ CountTask task, Bins bins) {
   using Item = typename Bins::Item;
   using Vector = Vector<Item>;
-  constexpr int kInFlight = minimum<int>(sizeof(Item), 4);  // vectors, before the first use
+  constexpr int kInFlight = minimum<int>(sizeof(Item), 4);  // vectors loaded before the first use
   extern __shared__ uint4 shared_memory[];
   unsigned* const counters = reinterpret_cast<unsigned*>(reinterpret_cast<char*>(shared_memory) + Bins::kSharedBytes);
   const CountBinsOperands& operands = task.operands;
@@ -283,7 +284,7 @@ __global__ void __launch_bounds__(kThreads) count_parts(const __grid_constant__ 
 
   for (int bin = threadIdx.x; bin < bin_count; bin += kThreads) {
     unsigned sum = 0;
-    // Each thread starts with its own copy, in a different bank.
+    // Threads start at different copies, which lie in different banks.
     for (int i = 0; i < copies; ++i) sum += counters[bin * copies + ((i + threadIdx.x) & (copies - 1))];
     if (sum > 0) add_to(operands.counts, row * bin_count + bin, sum);
   }

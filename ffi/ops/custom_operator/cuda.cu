@@ -1,5 +1,5 @@
-// Launches reduce, segmented_reduce and scan by functions of callers: the kernels of these operations, compiled for
-// each function.
+// Launches reduce, segmented_reduce and scan by callers' functions. It runs the kernels of these operations, compiled
+// for each function.
 #include "cuda/launch/launch.h"
 #include "jit/compiler.h"
 #include "jit/function_data.h"

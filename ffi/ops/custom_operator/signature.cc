@@ -8,7 +8,7 @@
 
 namespace mgpu {
 
-// Bytes of an item or a state, more than any function has.
+// A bound on the bytes of an item or a state, which no function exceeds.
 constexpr int64_t kMostItemBytes = 1 << 12;
 
 FunctionOperands::FunctionOperands(const Call& call, int outputs) {

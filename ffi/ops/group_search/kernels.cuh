@@ -1,11 +1,12 @@
 // The kernels of group_search. The walk along the rows of both sides is cut into parts, one per resident block. Each
-// block keeps a table in shared memory: the last row of b of each group. The first kernel finds the last rows of each
-// part, the second one those before each part, and then each block walks its part in tiles.
+// block keeps a table in shared memory: the last row of b of each group. The first kernel finds the last row of each
+// group within each part. The second kernel turns these into the last rows before each part. In the third kernel, each
+// block walks its part in tiles.
 //
-// Within a tile, all rows of b enter the table before any row of a reads it, a window of 32 at a time. So a row of a
-// may find a row after its cut. Therefore each row of b keeps a mask of the rows of its window in its group, and the
-// last one of its group before the window: one step for each window of the tile that has the group is enough, for any
-// order of groups.
+// Within a tile, all rows of b enter the table, one window of 32 rows at a time, before any row of a reads it. So a row
+// of a may find a row of b after its cut, and has to step back. Each row of b therefore keeps a mask of the rows of its
+// group in its window, and the last row of its group before the window. One step for each window of the tile that has
+// the group is then enough, for any order of groups.
 #pragma once
 
 #include "algorithm/segments.h"
@@ -20,13 +21,13 @@ constexpr int kItems = kGroupSearchShape.items;
 constexpr int kTile = kGroupSearchShape.tile();
 constexpr int kTableBytes = kGroupTable * sizeof(int32_t);
 constexpr int kSearchBytes = kTableBytes + kTile * (sizeof(int32_t) + sizeof(unsigned));
-constexpr int kSpreadGroups = kWarp;  // of a block that carries the last rows from part to part
+constexpr int kSpreadGroups = kWarp;  // of a block of bring_lasts_on
 constexpr int kSpreadWarps = 32;
 static_assert(kTile % kWarp == 0 && kThreads % kWarp == 0);
 
 // Entries of a block's table: positions in b relative to the part's first row, which fit 32 bits.
 constexpr int32_t kNone = static_cast<int32_t>(0x80000000u);
-constexpr int32_t kFar = kNone + 1;  // of int64 positions: too far before the part
+constexpr int32_t kFar = kNone + 1;  // with int64 positions: a row too far before the part
 constexpr uint32_t kNoGroup = ~uint32_t{0};
 
 struct GroupSearchTask {
@@ -46,7 +47,7 @@ struct WalkPart {
   Range<int64_t> a;
   Range<int64_t> b;
 
-  // From the rows of a before it and before the next part.
+  // Makes a part from the number of a's rows before it and before the next part.
   template <typename Walk>
   __device__ WalkPart(const GroupSearchTask& task, const Walk& walk, int64_t part, Range<int64_t> a)
       : a(a), b{first_slot(task, walk, part) - a.begin, first_slot(task, walk, part + 1) - a.end} {
@@ -61,12 +62,12 @@ struct WalkPart {
   }
 };
 
-// One block per part: finds where it begins, and the last row of each group in it.
+// Each block finds where its part begins, and the last row of each group in it.
 template <typename Index, bool kForward>
 __global__ void __launch_bounds__(kGroupLastsThreads) find_lasts(const __grid_constant__ GroupSearchTask task) {
   start_next_kernel();
   extern __shared__ __align__(16) int32_t table[];
-  constexpr int kInFlight = 8;  // loads, before the first use
+  constexpr int kInFlight = 8;  // loads issued before the first use
   const int64_t problem = blockIdx.x / task.parts;
   const int64_t part_number = blockIdx.x - problem * task.parts;
   const auto walk = task.operands.walk<Index, kForward>(problem);
@@ -83,7 +84,7 @@ __global__ void __launch_bounds__(kGroupLastsThreads) find_lasts(const __grid_co
   if (threadIdx.x == 0) task.scratch.splits[blockIdx.x] = begin;
   __syncthreads();
 
-  // From the last row on: most others then find a later row of their group, and leave the table unchanged.
+  // Rows go from last to first: most of them then find a later row of their group, and leave the table unchanged.
   const auto last_place = static_cast<int32_t>(part.b.size()) - 1 - static_cast<int>(threadIdx.x);
   const uint32_t* const words = walk.b_groups + walk.b_row(part.b.begin);
   for (int32_t first = last_place; first >= 0; first -= kInFlight * kGroupLastsThreads) {
@@ -108,7 +109,8 @@ __global__ void __launch_bounds__(kGroupLastsThreads) find_lasts(const __grid_co
   }
 }
 
-// Replaces the last rows in each part by those before it. A lane has a group, a warp a sequence of parts.
+// Replaces the last rows within each part by the last rows before it, as an exclusive scan. A lane has a group, and a
+// warp has a sequence of parts.
 template <typename Index>
 __global__ void __launch_bounds__(kWarp* kSpreadWarps) bring_lasts_on(const __grid_constant__ GroupSearchTask task) {
   wait_for_last_kernel();
@@ -146,7 +148,7 @@ template <typename Item>
 struct TileColumn {
   Item items[kItems];
 
-  // For the first `count` rows of a tile whose first one is at `rows`, each kStep items after the previous one.
+  // Loads the first `count` rows of a tile. The first row is at `rows`, and each next one is kStep items further.
   template <int kStep>
   __device__ __forceinline__ void load(const Item* rows, int count, Item rest) {
     const Item* const own = rows + kStep * static_cast<int>(threadIdx.x);
@@ -199,14 +201,14 @@ __global__ void __launch_bounds__(kThreads, kGroupSearchBlocks)
   const uint32_t* const part_b_words = walk.b_groups + walk.b_row(part.b.begin);
   Index* const part_positions = walk.positions + walk.a_row(part.a.begin) + kStep * thread;
   const auto first_row = static_cast<Index>(walk.b_row(part.b.begin));
-  // A tile: its first rows and their number, with the cuts and groups of those of a.
+  // The current tile: its first row and number of rows on each side, and the cuts and groups of its rows of a.
   int a = 0, b = 0;
   int a_count = 0, b_count = 0;
   TileColumn<Index> cuts, next_cuts, later_cuts;
   TileColumn<uint32_t> a_words, next_a_words, next_b_words;
   next_cuts.template load<kStep>(part_cuts, a_size, 0);
   for (;;) {
-    // The number of rows of a in the next tile: its slots at which a row of a is.
+    // Counts the rows of a in the next tile.
     const int next_a = a + a_count;
     const int next_b = b + b_count;
     const int a_left = minimum(a_size - next_a, kTile);
@@ -252,7 +254,7 @@ __global__ void __launch_bounds__(kThreads, kGroupSearchBlocks)
     }
     __syncthreads();
 
-    // Its rows of a read the table.
+    // The tile's rows of a read the table.
     if (thread == 0) taken = 0;
     Index* const positions = part_positions + kStep * a;
 #pragma unroll
@@ -280,7 +282,7 @@ __global__ void __launch_bounds__(kThreads, kGroupSearchBlocks)
     if (slots == 0) break;
     __syncthreads();
 
-    // The next tile, whose rows of b the warps compare, one window each.
+    // Moves on to the next tile. The warps compare the groups of its rows of b, a window at a time.
     a = next_a;
     b = next_b;
     a_count = next_a_count;

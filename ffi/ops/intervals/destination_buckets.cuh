@@ -1,4 +1,4 @@
-// Intervals sorted by the region of the result that they go to: one pass of a radix sort that also adds up their
+// Sorts intervals by the region of the result that they go to. This is one pass of a radix sort, which also adds up the
 // lengths, so that the new order has its own offsets.
 #pragma once
 
@@ -28,7 +28,7 @@ struct RegionIntervals {
 
   __device__ int end() const { return static_cast<int>(minimum(work.row(0).live, work.size)); }
 
-  // Broken offsets give arbitrary lengths, and so other runs.
+  // The length of interval j. Invalid offsets give arbitrary lengths, but no negative ones.
   __device__ unsigned length(int j, int last, int end) const {
     const int begin = offsets[j];
     const int next = offsets[minimum(j + 1, last)];
@@ -36,7 +36,7 @@ struct RegionIntervals {
   }
 };
 
-// Adds up the intervals and items of each region.
+// Counts the intervals and items of each region.
 static __global__ void __launch_bounds__(kOrderThreads)
     count_regions(const __grid_constant__ RegionIntervals intervals) {
   constexpr int kRegions = RegionOrder::kRegions;
@@ -79,8 +79,8 @@ static __global__ void __launch_bounds__(kOrderThreads)
   if (threadIdx.x == 0) atomicAdd(intervals.order.touched, touched);
 }
 
-// Finds where the regions begin, and whether intervals are so unordered that sorting them pays: whether those of a
-// block go to more than an eighth of all regions. Launched with one block.
+// Finds where the regions begin, and whether intervals are so unordered that sorting them pays. It does if the
+// intervals of an average block go to more than an eighth of all regions. Launched with one block.
 static __global__ void begin_regions(RegionOrder order, int blocks) {
   __shared__ RegionOrder::Sum sums[RegionOrder::kRegions];
   const int region = threadIdx.x;
@@ -106,15 +106,15 @@ static __global__ void begin_regions(RegionOrder order, int blocks) {
 }
 
 // Puts a tile of intervals in the order of their regions, and appends each region's part to that region. Additional
-// blocks fill the result, which need not wait: these kernels are bound by the latency of memory, a fill by its
-// bandwidth.
+// blocks fill the result, and need not wait. The two overlap well: these kernels are bound by the latency of memory,
+// and a fill by its bandwidth.
 static __global__ void __launch_bounds__(kOrderThreads, 4)
     place_intervals(const __grid_constant__ RegionIntervals intervals, const __grid_constant__ ArrayFill fill) {
   constexpr int kRegions = RegionOrder::kRegions;
   __shared__ unsigned warp_sums[kOrderThreads / kWarp];
   __shared__ unsigned counts[kRegions];
   __shared__ unsigned begins[kRegions + 1];
-  __shared__ int32_t slots[kRegions];    // from ranks in the tile to places
+  __shared__ int32_t slots[kRegions];    // what is added to a rank in the tile to get a place
   __shared__ unsigned starts[kRegions];  // an interval's offset minus the items before it in the tile
   __shared__ int2 moves[kOrderTile];
   __shared__ unsigned offsets[kOrderTile + 1];

@@ -52,15 +52,15 @@ __global__ void __launch_bounds__(kWorkThreads, work_blocks(sizeof(Word)))
   }
 }
 
-// Gathers, scatters or both. Distances from outputs to rows wrap: uint32_t if that distinguishes valid rows from
-// invalid ones, which takes half the instructions of uint64_t. Starts are as wide, and are never read by a width that a
-// kernel learns at run time: such reads left arrays (docs/notes/reliability.md).
+// Gathers, scatters or both. Distances from outputs to rows wrap. They are uint32_t if that distinguishes valid rows
+// from invalid ones, which takes half the instructions of uint64_t. Starts have the same width. A kernel never reads
+// starts by a width that it learns at run time: such reads left arrays (docs/notes/reliability.md).
 template <bool kGathers_, bool kScatters_, typename Distance>
 struct MoveRoute {
   static constexpr bool kGathers = kGathers_;
   static constexpr bool kScatters = kScatters_;
   static constexpr bool kNarrowOffsets = sizeof(Distance) == sizeof(int32_t);
-  using Slot = Pack<Distance, kGathers + kScatters>;  // to an object's row of x, of the result
+  using Slot = Pack<Distance, kGathers + kScatters>;  // to an object's row of x and of the result
   using Starts = IndicesOf<std::make_signed_t<Distance>>;
   static constexpr bool fills = !kScatters;
   Rows x;
@@ -124,7 +124,7 @@ struct MoveRoute {
   }
 };
 
-// An array that blocks fill with one element: thread i stores the 16 bytes of number i, i + threads, and so on.
+// An array that blocks fill with one element: thread i stores the 16-byte words i, i + threads, and so on.
 struct ArrayFill {
   char* out;
   int64_t bytes;

@@ -34,14 +34,15 @@ struct IntervalExpandOperands {
 // intervals write at different times, then meet in the cache, so that no sector is read from memory to be completed.
 struct RegionOrder {
   static constexpr int kRegions = 128;
-  // A region's number of intervals in the low half, of items in the high half, so that one atomic addition counts both.
+  // A region's number of intervals in the low half, and its number of items in the high half, so that one atomic
+  // addition counts both.
   using Sum = unsigned long long;
 
   int shift;            // a target's region is target >> shift
   Sum* sums = nullptr;  // [kRegions]
   Sum* ends = nullptr;  // [kRegions], of the intervals placed so far
   int32_t* touched;     // how many regions the intervals of a block go to, summed over the blocks
-  int32_t* is_used;     // whether that is so many that the order below is worth making
+  int32_t* is_used;     // whether `touched` is so large that the order below is worth making
   int64_t* items;       // the number of items in all intervals
   int32_t* offsets;     // [objects], in the new order, as are both starts
   int32_t* gather_starts;
@@ -69,7 +70,7 @@ struct IntervalMoveOperands {
   Starts scatter;
   bool has_fill;     // rows without a source are filled; otherwise the result keeps what it has
   const void* into;  // copied to the result first, or null
-  Fill background;   // the element to fill the result with first; its address is null where there is none
+  Fill background;   // the element to fill the result with first; its address is null if there is none
   Fill fill;
   Rows out;
   bool scatters = false;
@@ -119,18 +120,18 @@ struct IntervalMoveOperands {
     return work.size > kMostItems || maximum(x.count, out.count) * out.row_bytes > kMostBytes;
   }
 
-  // Whether to run the kernels for intervals of unit_length() items each, as the shapes allow. Scatters of more items,
-  // or of larger arrays, would take too long if intervals have other lengths: 97 us instead of 67 for 2^22 items in
-  // intervals of zero to two.
+  // Whether to run the kernels for intervals of unit_length() items each, which the shapes must allow. Scatters of more
+  // items, or of larger arrays, would take too long if intervals have other lengths: 97 us instead of 67 for 2^22 items
+  // in intervals of zero to two.
   bool has_likely_units() const {
     constexpr int64_t kMostScattered = int64_t{1} << 21;
     return unit_length() > 0 && (!scatters || (work.size <= kMostScattered && !is_large())) && !has_order();
   }
 
-  // The number of sweeps over the outputs in a gather with likely units and large arrays. Each takes the items in one
-  // part of x, which stays in the L2 cache, 50 MB on an H200. There a prototype took 0.29 ms for 2^24 words of 4 bytes
-  // in one sweep, 0.21 in two, 0.20 in three, 0.22 in four. The larger x is, and the longer its words, the less of a
-  // part is read more than once. With few outputs, no part is read often.
+  // The number of sweeps over the outputs in a gather with likely units and large arrays. Each sweep takes the items in
+  // one part of x, which stays in the L2 cache, 50 MB on an H200. There a prototype took 0.29 ms for 2^24 words of 4
+  // bytes in one sweep, 0.21 in two, 0.20 in three, 0.22 in four. The larger x is, and the longer its words, the less
+  // of a part is read more than once. With few outputs, no part is read often.
   int64_t sweeps() const {
     constexpr int64_t kPart = int64_t{1} << 25;
     constexpr int64_t kMost = 3;
@@ -139,13 +140,13 @@ struct IntervalMoveOperands {
     return parts <= (x.row_bytes <= 4 ? 8 : 4) ? minimum(parts, kMost) : 1;
   }
 
-  // A flag for each tile of that gather: whether some of its intervals have another length.
+  // A gather with sweeps has a flag for each tile: whether some of its intervals have another length.
   static constexpr int64_t kUnitTile = 1024;  // outputs
   uint8_t* take_mixed_tiles(Workspace& workspace) const;
 
   RegionOrder take_order(Workspace& workspace) const;
 
-  // The order is first in the workspace.
+  // The order comes first in the workspace.
   WorkTiles layout(Workspace& workspace) const;
 };
 

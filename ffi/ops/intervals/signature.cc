@@ -55,7 +55,7 @@ RegionOrder IntervalMoveOperands::take_order(Workspace& workspace) const {
   }
   order.unit_counts = workspace.take<unsigned>(RegionOrder::kRegions + 1);
   order.is_mixed = reinterpret_cast<int32_t*>(order.unit_counts + RegionOrder::kRegions);
-  // Intervals are sorted only if items are not, so they share memory.
+  // Intervals are sorted only if items are not, so both orders share memory.
   const auto take_units = [&](Workspace& from) {
     const int64_t places = ceil_div(out.count, int64_t{1} << order.shift) << order.shift;
     order.unit_moves = from.take<char>(places * unit_move_bytes(out.row_bytes));
@@ -124,7 +124,8 @@ IntervalMoveOperands interval_move_operands(const Call& call) {
   operands.out = read_rows(call, result, work.problems, "into");
   operands.x = read_rows(call, in["x"], work.problems, "x");
   const bool gathers = in.flag("gathers");
-  // Disjoint targets take at most as many items as there are; items whose targets are dropped may be added.
+  // Intervals with disjoint targets move at most as many items as there are targets. Items whose targets are dropped
+  // may come on top.
   work.size = gathers ? maximum(operands.x.count, operands.out.count) : operands.x.count;
   work.capacity = work.size;
   read_work(call, in, work, "offsets", "total");

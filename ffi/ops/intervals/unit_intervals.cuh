@@ -1,5 +1,5 @@
-// Intervals of one item each, or of one length: one index per item, as in a gather or scatter. The shapes allow it; the
-// offsets show whether it holds.
+// Moves of intervals that have one item each, or one common length. They take one index per item, as a gather or
+// scatter does. The shapes tell whether this is possible, and the offsets tell whether it is so.
 #pragma once
 
 #include "ops/intervals/destination_buckets.cuh"
@@ -14,13 +14,13 @@ struct alignas(sizeof(Word) <= 4 ? 8 : 16) UnitMove {
   Word row;
 };
 
-// A tile's part of a region, if all parts are equal, has 256 bytes.
+// With this many items per thread, a tile's part of a region has 256 bytes if all parts are equal.
 template <typename Word>
 constexpr int kUnitItems = 128 / sizeof(UnitMove<Word>);
 
 // Puts the moves of a tile in the order of their regions, and appends each region's part to that region. Stores that
-// happen together are then in a part of the result that stays in the L2 cache: scattered in input order, 2^24 items of
-// 4 bytes take 0.75 ms, this way 0.34.
+// happen together then fall into a part of the result that stays in the L2 cache. 2^24 items of 4 bytes take 0.34 ms
+// this way, and 0.75 ms if they are scattered in input order.
 template <typename Word>
 __global__ void __launch_bounds__(kOrderThreads) put_units_in_order(const __grid_constant__ RegionIntervals intervals,
                                                                     const __grid_constant__ Rows x, int64_t places) {
@@ -31,11 +31,11 @@ __global__ void __launch_bounds__(kOrderThreads) put_units_in_order(const __grid
   __shared__ unsigned warp_sums[kOrderThreads / kWarp];
   __shared__ unsigned counts[kRegions];
   __shared__ unsigned begins[kRegions];
-  __shared__ unsigned slots[kRegions];  // from ranks in the tile to positions in the region
+  __shared__ unsigned slots[kRegions];  // what is added to a rank in the tile to get a slot in the region
   __shared__ UnitMove<Word> moves[kTile];
   const RegionOrder& order = intervals.order;
   if (threadIdx.x < kRegions) counts[threadIdx.x] = 0;
-  // The first blocks tell the others if there is nothing to do.
+  // Earlier blocks tell later ones if intervals are mixed, so that nothing is left to do here.
   if (__syncthreads_or(threadIdx.x == 0 && *static_cast<const volatile int32_t*>(order.is_mixed) != 0)) return;
 
   const int begin = static_cast<int>(blockIdx.x * kTile + threadIdx.x);
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kOrderThreads) put_units_in_order(const __grid
   }
 }
 
-// The items that a block moves; a region has many times as many.
+// The items that a thread and a block move. A region has many times as many as a block.
 constexpr int kMovedItems = 4;
 constexpr int kMovedUnits = kOrderThreads * kMovedItems;
 
@@ -123,7 +123,8 @@ constexpr int kUnitMoves = 4;
 constexpr int kUnitTile = kUnitMoves * kWorkThreads;
 static_assert(kUnitTile == IntervalMoveOperands::kUnitTile);
 
-// Blocks per multiprocessor: as many as registers allow without spills or, if a block moves any lengths, with few.
+// Blocks per multiprocessor: as many as registers allow without spills, or with few spills if a block also moves
+// intervals of mixed lengths.
 template <bool kIsLarge, typename Word>
 constexpr int unit_blocks() {
   if (kIsLarge) return sizeof(Word) <= 4 ? 8 : 1;
@@ -134,7 +135,7 @@ constexpr int unit_blocks() {
 #endif
 }
 
-// Rows of x, of which there are fewer than 2^31.
+// A range of the rows of x, which has fewer than 2^31 rows.
 struct RowPart {
   uint32_t begin;
   uint32_t size;
@@ -156,8 +157,8 @@ __device__ __forceinline__ void store_passing(T* to, const T& value) {
   }
 }
 
-// The cells of tile blockIdx.x of a single problem, which the block finds itself, in shared memory. For TileWork they
-// look like those of the last tile.
+// Finds the cells of tile blockIdx.x of a single problem, and puts them in shared memory. To TileWork they look like
+// the cells of the last tile.
 __device__ inline WorkTiles find_cells(const WorkList& work, int64_t tile, int64_t (&cells)[4]) {
   const auto find = [](int64_t begin, int64_t end, auto before) {
     int64_t begins[1] = {begin}, ends[1] = {end};
@@ -182,8 +183,8 @@ __device__ inline WorkTiles find_cells(const WorkList& work, int64_t tile, int64
   return {tile, int64_t{blockIdx.x} + 1, cells - blockIdx.x};
 }
 
-// This block's tile of kItems outputs per thread, with any lengths. Its objects are found here, so no kernel runs
-// before this one.
+// Moves this block's tile of kItems outputs per thread, with intervals of any lengths. Its objects are found here, so
+// no kernel runs before this one.
 template <int kItems, typename Word, typename Route>
 __device__ __forceinline__ void move_mixed_tile(const WorkList& work, const Route& route) {
   using Tile = RouteTile<kItems, Route, true>;
@@ -196,10 +197,9 @@ __device__ __forceinline__ void move_mixed_tile(const WorkList& work, const Rout
   });
 }
 
-// Moves one-word rows of intervals that probably have one length, with as many moves as objects: one index per output.
-// A tile of other lengths is moved as such or, between large arrays, left to gather_mixed_tiles: moving it takes
-// registers, which made 2^24 items of length 2 take 0.160 ms instead of 0.149. The first of several sweeps stores all
-// outputs.
+// Moves one-word rows of intervals that probably all have length kLength. A tile with other lengths is moved by
+// move_mixed_tile or, between large arrays, left to gather_mixed_tiles: the code that moves it takes registers, with
+// which 2^24 items of length 2 took 0.160 ms instead of 0.149. The first of several sweeps stores all outputs.
 template <int kLength, bool kIsLarge, typename Word, typename Route>
 __global__ void __launch_bounds__(kWorkThreads, unit_blocks<kIsLarge, Word>())
     move_likely_units(const __grid_constant__ WorkList work, const __grid_constant__ Route route, RowPart part,
@@ -257,7 +257,7 @@ __global__ void __launch_bounds__(kWorkThreads, unit_blocks<kIsLarge, Word>())
   }
 }
 
-// A later sweep, over tiles of intervals of one length.
+// A later sweep: it gathers the rows of `part` in tiles whose intervals have one length.
 template <int kLength, typename Word>
 __global__ void __launch_bounds__(kWorkThreads)
     gather_next_part(const int32_t* starts, const __grid_constant__ WorkList work, const __grid_constant__ Rows x,
@@ -286,7 +286,7 @@ __global__ void __launch_bounds__(kWorkThreads)
   }
 }
 
-// The tiles that the sweeps have left: with more outputs, as any lengths then take fewer searches for objects.
+// Gathers the tiles that the sweeps have left out. Its tiles have more outputs, which takes fewer searches for objects.
 template <typename Word, typename Route>
 __global__ void __launch_bounds__(kWorkThreads)
     gather_mixed_tiles(const __grid_constant__ WorkList work, const __grid_constant__ Route route,

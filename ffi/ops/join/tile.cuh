@@ -12,12 +12,13 @@ namespace mgpu::cuda::joining {
 // An item of A with output rows.
 struct Entry {
   int start;        // its first row, counted from the first row to be written
-  unsigned origin;  // its place in the tile and, times 2^16, its first partner: 2 and its place in the tile
+  unsigned origin;  // its place in the tile and, times 2^16, its first partner: 2 + the partner's place in the tile
 };
 constexpr unsigned kNoPartner = 0;
 constexpr unsigned kEntering = 1;  // the first of B's items that enter the tile
 
-// The numbers of items of A and of B in a tile are below 2^16; the number of rows that count is below 2^31.
+// Three counts in one word. The numbers of items of A and of B in a tile are below 2^16, and the number of rows that
+// count is below 2^31.
 struct Sums {
   uint64_t packed = 0;
 
@@ -53,7 +54,7 @@ class Tile {
   __device__ Tile(const P& problem, Shared<Order>& shared) : problem_(problem), shared_(shared), plan(shared.plan) {}
 
   // Counts the partners of the thread's items, and returns the sums over the tile. If there are more than kJoinHeavy
-  // rows, the sum may be too small. kFindsAlone: items of B without a partner are found too.
+  // rows, the sum may be too small. With kFindsAlone, it also finds the items of B without a partner.
   template <bool kFindsAlone>
   __device__ Sums find_partners() {
     const Order order = problem_.tiles.order;
@@ -106,7 +107,7 @@ class Tile {
       partners_[step] = copies;
       is_a_ |= in_a ? 1u << step : 0;
       has_partners |= in_a & (copies > 0) ? 1u << step : 0;
-      // By default, the compiler keeps the comparisons of all steps in registers and sets the bits at the end.
+      // Without this, the compiler keeps the comparisons of all steps in registers and sets the bits at the end.
       keep(is_a_, has_partners, is_paired);
       heads.take(in_a);
     }
@@ -122,7 +123,7 @@ class Tile {
     return {in_block.all};
   }
 
-  // The rows of a tile with very many, and those before the thread's.
+  // Counts the rows of a tile that has very many, and the rows before the thread's.
   __device__ int64_t count_many_rows() {
     int64_t rows = 0;
 #pragma unroll
@@ -167,7 +168,7 @@ class Tile {
     __syncthreads();
   }
 
-  // Writes `rows` rows that have been placed, of `entries` entries, the first to `slot`. Index holds every index.
+  // Writes the `rows` placed rows of `entries` entries, from `slot` on. Index holds every index.
   template <bool kMany, typename Index>
   __device__ void write(int rows, int entries, int64_t slot) const {
     const int lane = threadIdx.x % kWarp;
@@ -233,10 +234,10 @@ class Tile {
   int first_a_;  // the thread's first items, in the tile
   int first_b_;
   int partners_[kItems];  // of the item of A that a step took
-  unsigned is_a_ = 0;     // a bit a step
+  unsigned is_a_ = 0;     // a bit per step
   unsigned makes_rows_ = 0;
   unsigned is_alone_ = 0;
-  Sums before_;  // rows of earlier threads
+  Sums before_;  // of earlier threads
   int64_t rows_before_;
 
  public:

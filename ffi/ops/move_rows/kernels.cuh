@@ -12,7 +12,7 @@ namespace mgpu::cuda {
 // The words of a row that a block moves at a time: 256 bytes for rows of 16-byte words.
 constexpr int kColumns = 16;
 
-// A row's move: the row at `from` is written, or the fill if it must not be read.
+// A row's move: the row at `from` is written to `to`. If `reads` is false, the fill is written instead.
 struct RowMove {
   const char* from;
   char* to;
@@ -38,8 +38,8 @@ __device__ Word fill_word(const char* element, int64_t element_bytes) {
   }
 }
 
-// Copies the words of move_of(0), …, move_of(count - 1); unreadable ones become fill_of(i). The moves of several words,
-// up to kMost, are computed before the first is made, so that a thread's loads overlap.
+// Copies the words of move_of(0), …, move_of(count - 1); words that must not be read become fill_of(i). The moves of
+// several words, up to kMost, are computed before the first is made, so that a thread's loads overlap.
 template <int kMost, typename Word, typename FillOf, typename MoveOf>
 __device__ void copy_words(int count, FillOf fill_of, MoveOf move_of) {
   constexpr int kBatch = sizeof(Word) == 16 ? 2 : kMost;
@@ -76,9 +76,10 @@ __device__ int64_t width_of(const Rows& rows) {
 }
 
 // A route says where rows come from and go to. route.of_tile<kRowBytes>(tile) is a function (i, slot, is_made) that
-// returns the RowMove of output i, whose object has this Route::Slot if is_made; without slots it gets the mark
-// instead, of object tile.before + mark. It is called only in tiles with live outputs. If route.fills, outputs without
-// a source are filled with route.fill, and route.out_row<kRowBytes>(tile, i) is their position.
+// returns the RowMove of output i. If is_made, `slot` is the Route::Slot of the output's object. A route without slots
+// gets the mark instead, and the object is tile.before + mark. of_tile is called only in tiles with live outputs. If
+// route.fills, outputs without a source are filled with route.fill, and route.out_row<kRowBytes>(tile, i) is their
+// position.
 template <typename Word, typename Route>
 __device__ Word route_fill(const Route& route, int64_t problem) {
   if constexpr (Route::fills) {
@@ -88,8 +89,8 @@ __device__ Word route_fill(const Route& route, int64_t problem) {
   }
 }
 
-// Concurrent moves of a thread: many if their slots are at hand, few if those are read from memory, which takes
-// registers.
+// How many moves a thread makes at once: many if their slots are in shared memory, few if it reads slots from device
+// memory, which takes registers.
 using Many = std::integral_constant<int, 8>;
 using Few = std::integral_constant<int, 2>;
 
@@ -125,9 +126,9 @@ __device__ void with_moves(const Tile& tile, const Route& route, Visit visit) {
   });
 }
 
-// Blocks of one-word rows per multiprocessor. Six keep enough loads in flight; more leave too little of the L1 cache to
-// hold them: 2^26 words in runs of 5 take 0.44 ms with 6 blocks, 0.58 with 8. Scattered and other words take more
-// registers than six blocks leave.
+// Blocks of one-word rows per multiprocessor. Six blocks keep enough loads in flight. More blocks leave too little of
+// the L1 cache to hold the loads: 2^26 words in runs of 5 take 0.44 ms with 6 blocks, 0.58 with 8. Scattered words, and
+// words of other widths, take more registers than six blocks leave.
 template <typename Word, typename Route>
 constexpr int word_blocks() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
