@@ -7,17 +7,17 @@
 
 namespace mgpu {
 
-// A position in the walk over A and B: the items before it.
+// A position in the walk over A and B: the numbers of items before it.
 template <typename Index>
 struct Split {
   Index a;
   Index b;
 };
 
-// The split of this order near that of merge path with `a_merged` items of A: after `diagonal` items, or after one more
-// to keep a pair together (Baxter's starred diagonals). `duplicates` says whether a key can occur twice in A or in B.
-// `find(begin, end, before)` is a partition_point, serial or by a warp. If the keys are not sorted, the split is some
-// other one inside A and B.
+// The split of the balanced path after `diagonal` items, or after one more to keep a pair together (Baxter's starred
+// diagonals). `a_merged` is the number of A's items in merge path's split of this diagonal. `duplicates` says whether a
+// key can occur twice in A or in B. `find(begin, end, before)` is a partition_point, serial or by a warp. If the keys
+// are not sorted, the split is some other one inside A and B.
 template <typename Index, typename KeysA, typename KeysB, typename Less, typename Find>
 MGPU_HOST_DEVICE Split<Index> balanced_from_merged(Index b_count, Index a_merged, Index diagonal, KeysA a, KeysB b,
                                                    Less less, bool duplicates, Find find) {
@@ -42,7 +42,7 @@ MGPU_HOST_DEVICE Split<Index> balanced_from_merged(Index b_count, Index a_merged
   return {a_first + a_copies, b_first + b_copies + starred};
 }
 
-// The same, without a known merge path.
+// The same split, without a known split of merge path.
 template <typename Index, typename KeysA, typename KeysB, typename Less, typename Find>
 MGPU_HOST_DEVICE Split<Index> balanced_path(Index a_count, Index b_count, Index diagonal, KeysA a, KeysB b, Less less,
                                             bool duplicates, Find find) {
@@ -51,7 +51,7 @@ MGPU_HOST_DEVICE Split<Index> balanced_path(Index a_count, Index b_count, Index 
   return balanced_from_merged(b_count, a_merged, diagonal, a, b, less, duplicates, find);
 }
 
-// The end of the part from `begin` on, given the end that was found: a part has at most `most` items, even if keys are
+// The end of the part from `begin` on, given the split found for it. A part has at most `most` items, even if keys are
 // not sorted and splits contradict each other.
 template <typename Index>
 MGPU_HOST_DEVICE Split<Index> part_end(Split<Index> begin, Split<Index> end, Index most) {

@@ -10,9 +10,9 @@ struct FixedPoint {
   static constexpr unsigned kMantissaBits = 23;
   static constexpr unsigned kSpecial = 255;  // the exponent of infinities and NaN
 
-  int up;  // bits of the unit below the last bit of the largest item
+  int up;  // how many bits the unit lies below the last bit of the largest item
 
-  // Chosen so that no sum of n items overflows.
+  // Chooses the unit so that no sum of this many items overflows.
   explicit FixedPoint(int64_t items) : up(62 - static_cast<int>(kMantissaBits) - 1 - ceil_log2(items)) {}
 
   // Subnormal numbers have the exponent of the smallest normal one.
@@ -24,7 +24,7 @@ struct FixedPoint {
     const unsigned bits = std::bit_cast<uint32_t>(x);
     const unsigned fraction = bits & ((1u << kMantissaBits) - 1), field = bits >> kMantissaBits & kSpecial;
     const bool is_negative = bits >> 31;
-    if (largest == kSpecial) {  // counts infinities, with the sign in half of the word; NaN counts in both
+    if (largest == kSpecial) {  // counts infinities, one half of the word per sign; a NaN counts in both
       if (field < kSpecial) return 0;
       const uint64_t both = uint64_t{1} << 32 | 1;
       return fraction != 0 ? both : is_negative ? uint64_t{1} << 32 : 1;

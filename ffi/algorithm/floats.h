@@ -26,12 +26,13 @@ MGPU_HOST_DEVICE float widen(Half x) {
   const uint32_t shifted = magnitude << 13;
   if (magnitude >= 0x7c00u) return std::bit_cast<float>(sign | 0x70000000u | shifted);  // infinity and NaN
   if (magnitude >= 0x0400u) return std::bit_cast<float>(sign | (shifted + 0x38000000u));
-  // A denormal counts in units of 2^-24. It is never used as a float, as XLA's threads flush denormals to zero.
+  // A denormal counts in units of 2^-24. Its bits are never used as a float, because XLA's threads flush denormals to
+  // zero.
   return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(static_cast<float>(magnitude) * 0x1p-24f));
 #endif
 }
 
-// To the nearest, ties to even.
+// Rounds to the nearest, ties to even.
 MGPU_HOST_DEVICE BFloat16 narrow_to(float x, BFloat16) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   if (x != x) return {static_cast<uint16_t>(bits >> 16 | 0x40u)};

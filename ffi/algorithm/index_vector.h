@@ -5,8 +5,8 @@
 
 namespace mgpu {
 
-// An index clamped to 2^60 of either sign, far beyond any array: sums of a few of them cannot overflow, whatever the
-// caller passed.
+// Clamps an index to 2^60 of either sign, far beyond any array. Sums of a few such indices cannot overflow, whatever
+// the caller passed.
 MGPU_HOST_DEVICE int64_t cut_index(int64_t index) {
   constexpr int64_t kFar = int64_t{1} << 60;
   return clamp(index, -kFar, kFar);
@@ -56,7 +56,7 @@ MGPU_HOST_DEVICE Result with_width(IndexVector vector, Visit visit) {
   return vector.wide ? visit(IndicesOf<int64_t>(vector)) : visit(IndicesOf<int32_t>(vector));
 }
 
-// The number of live items of each row. They come before its other items.
+// The number of live items of each row. Live items come before a row's other items.
 struct LiveCounts {
   IndexVector counts;  // [rows or 1], or null: every item is live
   int64_t stride = 0;  // from row to row

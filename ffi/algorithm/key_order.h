@@ -1,5 +1,5 @@
-// The order of keys, once for every operation and both platforms: exactly that of lax.sort, -inf < … < -0 == +0 <
-// … < +inf < NaN with all NaNs equal, or its reverse.
+// The order of keys, which all operations share on both platforms. It is exactly the order of lax.sort, -inf < … < -0
+// == +0 < … < +inf < NaN with all NaNs equal, or its reverse.
 //
 // A key is handled as an unsigned code. `encode` is a bijection of the key's bits, so decoding gives back the sign of
 // a zero and the payload of a NaN; `less` compares codes. Type and direction are run-time constants of the order,
@@ -12,7 +12,8 @@ namespace mgpu {
 
 enum class KeyKind : int { kUnsigned, kSigned, kFloat };
 
-// Integers: a code is the bits with the sign flipped (signed keys), and all bits flipped (descending).
+// Integers: a code is the key's bits, with the sign bit flipped for signed keys, and then all bits flipped for a
+// descending order.
 template <typename Word_>
 struct IntegerOrder {
   using Word = Word_;
@@ -37,11 +38,11 @@ struct IntegerOrder {
 };
 
 // Floats: IEEE bits made monotone, then rotated so that -inf is 0 and every NaN, of either sign, lies above +inf. The
-// zeros are neighbours, the NaNs one range: `less` treats each of the two as one value.
+// zeros are neighbours, and the NaNs form one range. `less` treats both zeros as one value, and all NaNs as one value.
 template <typename Word_>
 struct FloatOrder {
   using Word = Word_;
-  static constexpr bool kTotal = false;  // the zeros, the NaNs
+  static constexpr bool kTotal = false;  // the zeros are equal, and so are the NaNs
   Word mantissa;                         // mask of the mantissa bits, also the monotone code of -inf
   Word flip;                             // all ones when descending
   Word low;   // codes up to this one are equal: the NaNs when descending, else only the lowest code
@@ -71,7 +72,7 @@ struct FloatOrder {
   }
 
   MGPU_HOST_DEVICE bool less(Word a, Word b) const {
-    // Without short-circuits, which would be branches, half of them mispredicted.
+    // There are no short-circuits, which would be branches, half of them mispredicted.
     return (a < b) & (a < high) & (b > low) & !((a == zero) & (b == static_cast<Word>(zero + 1)));
   }
 
@@ -87,7 +88,8 @@ struct FloatOrder {
   }
   MGPU_HOST_DEVICE bool keeps_bits() const { return false; }
 
-  // Whether other codes are equal to this one: those of the zeros and of the NaNs. Only these are lost in a rank.
+  // Whether other codes are equal to this one, as for the zeros and the NaNs. Only these codes cannot be told from a
+  // rank.
   MGPU_HOST_DEVICE bool has_equals(Word code) const {
     const Word size = magnitude(decode(code));
     return (size == 0) | (size > infinity());
@@ -103,7 +105,7 @@ struct FloatOrder {
     return {static_cast<Word>(bits & kSign ? ~flip : flip)};
   }
 
-  // False for -0 and the NaNs: if all keys are plain, they are equal only if their bits are.
+  // Whether a key is neither -0 nor a NaN. Plain keys are equal only if their bits are.
   MGPU_HOST_DEVICE bool is_plain(Word bits) const { return (magnitude(bits) <= infinity()) & (bits != kSign); }
   MGPU_HOST_DEVICE bool is_nan(Word bits) const { return magnitude(bits) > infinity(); }
 

@@ -1,5 +1,5 @@
 // Load-balancing search: objects own runs of outputs, and each output looks up its object (Baxter, moderngpu, 2013).
-// Interval moves, bulk insertion and removal, and joins are this search and a few lines of their own.
+// Interval moves and bulk insertion and removal are this search and a few lines of their own.
 #pragma once
 
 #include "algorithm/common.h"
@@ -35,7 +35,7 @@ struct WorkRowOf {
     return find(first, objects, [&](Index j) { return starts_before(j, position); });
   }
 
-  // The value of `first`.
+  // Finds the value of `first`.
   template <typename Find>
   MGPU_HOST_DEVICE Index find_first(Find find) const {
     const Index end = objects == 0 || offsets[0] >= 0 ? 0 : objects;
@@ -58,8 +58,8 @@ using WorkRow = WorkRowOf<IndexVector, int64_t>;
 // give other runs, but never an output outside `size` or an object outside `objects`.
 struct WorkList {
   int64_t problems = 1;
-  int64_t size = 0;      // outputs a problem, live or not
-  int64_t objects = 0;   // a problem
+  int64_t size = 0;      // outputs per problem, live or not
+  int64_t objects = 0;   // per problem
   int64_t capacity = 0;  // the number of live items if no count is given, and the maximum of any
   int64_t drift = 0;
 
@@ -67,7 +67,7 @@ struct WorkList {
   int64_t offsets_stride = 0;
   LiveCounts counts;
 
-  // For a single problem: other offsets and another count instead, if *is_replaced, which a kernel may decide.
+  // For a single problem: if *is_replaced, which a kernel may decide, these replace the offsets and the count.
   const int32_t* is_replaced = nullptr;
   IndexVector other_offsets;
   const int64_t* other_count = nullptr;
@@ -96,7 +96,7 @@ inline void for_each_run(const WorkRow& row, Range<int64_t> outputs, Visit visit
     const int64_t end = ends_within ? maximum(row.start(next), position + 1) : outputs.end;
     visit(next - 1, Range<int64_t>{position, end});
     position = end;
-    // Objects that own nothing are skipped, many of them by a search.
+    // Skips objects that own nothing, by a search if there are many.
     const auto makes_nothing = [&](int64_t j) { return row.starts_before(j + 1, position + 1); };
     if (next + 1 < row.objects && makes_nothing(next)) {
       next = galloping_partition_point(next + 1, row.objects - 1, makes_nothing);
@@ -104,8 +104,8 @@ inline void for_each_run(const WorkRow& row, Range<int64_t> outputs, Visit visit
   }
 }
 
-// A CUDA grid's view of the outputs: tiles of `tile` outputs. Per problem, `cells` hold the first object that starts in
-// each tile and after the last, then `first` and `total` of the WorkRow.
+// A CUDA grid's view of the outputs: tiles of `tile` outputs. Per problem, `cells` hold the first object that starts at
+// or after the begin of each tile and of the end, then `first` and `total` of the WorkRow.
 struct WorkTiles {
   int64_t tile;
   int64_t tiles;  // per problem

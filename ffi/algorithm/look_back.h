@@ -7,7 +7,7 @@
 namespace mgpu {
 
 // Slots of tiles, of groups of 32 tiles, and of groups of 32 groups: a warp reads each level in one load per lane. A
-// chain of prefixes follows, one every 32768 tiles.
+// chain of prefixes follows, one for every 32768 tiles.
 struct LookBackLayout {
   static constexpr int kFan = 32;
   static constexpr int kLevels = 3;

@@ -21,14 +21,14 @@ struct RunTile {
   int64_t slot;
 };
 
-// Where runs end: the first begins with its row. Ends out of order or out of range give other runs, but none outside
-// the row.
+// The ends of runs. The first run begins with its row, and each other run at the previous end. Ends out of order or out
+// of range give other runs, but none outside the row.
 struct NeighbourRuns {
   IndexVector ends;    // [rows or 1, count]
   int64_t stride = 0;  // from row to row
-  int64_t count = 0;   // a row; 0: no runs of one array are merged
+  int64_t count = 0;   // per row; 0 if no runs of one array are merged
 
-  // Depends only on the count, as the size of scratch memory is needed before there are data.
+  // Depends only on the count, because the size of scratch memory is needed before there are data.
   MGPU_HOST_DEVICE bool given() const { return count > 0; }
   MGPU_HOST_DEVICE int64_t pairs() const { return (count + 1) / 2; }
 

@@ -1,4 +1,4 @@
-// The only binary search: every lower bound, upper bound, merge path and balanced path calls it.
+// The binary search that every lower bound, upper bound, merge path and balanced path calls.
 #pragma once
 
 #include "algorithm/common.h"

@@ -6,7 +6,7 @@
 
 namespace mgpu {
 
-// A divisor that is known at the launch: the quotient is a product.
+// A divisor that is known at the launch, so that a quotient is a product.
 struct Divisor {
   unsigned divisor = 1;
   unsigned reciprocal = 1u << 31;
@@ -36,22 +36,22 @@ struct RowTiles {
   Divisor lanes;      // threads of a row
 
   RowTiles() = default;
-  // `row_slots` is the size of a row in a tile, of operands or of results. If a tile may have more rows than threads,
-  // rows have no lanes.
+  // `row_slots` is the number of a row's slots in a tile, of operands or of results. If a tile may have more rows than
+  // threads, rows have no lanes.
   RowTiles(int64_t rows, int64_t row_slots, int most_rows = kMostRows)
       : rows(rows),
         tile_rows(static_cast<int>(clamp<int64_t>(kSlots / maximum<int64_t>(row_slots, 1), 1, most_rows))),
         lanes(kThreads / tile_rows) {}
 
   int64_t tiles() const { return ceil_div<int64_t>(rows, tile_rows); }
-  // The items of a row that a thread takes, of a total number. If they are at the same distance from thread to thread,
-  // it is odd, so that threads access different banks.
+  // The number of items that a thread takes of `items` items of a row. odd_share makes it odd, so that threads whose
+  // items lie this far apart access different banks.
   int share(int64_t items) const { return static_cast<int>(ceil_div<int64_t>(items, lanes.divisor)); }
   int odd_share(int64_t items) const { return lanes.divisor > 4 ? share(items) | 1 : share(items); }
 };
 
-// Items from row to row in shared memory: an odd number, so that threads of neighbouring rows access different banks.
-// All rows may share one.
+// The distance from row to row in shared memory, in items. It is odd, so that threads of neighbouring rows access
+// different banks, or 0 if all rows share one.
 constexpr int shared_pitch(int64_t length, bool is_shared) { return is_shared ? 0 : static_cast<int>(length | 1); }
 constexpr int shared_room(int64_t length, int pitch, int rows) {
   constexpr int kAlign = 16;  // what follows is aligned

@@ -1,7 +1,7 @@
 // Splits a stable merge of four sorted runs at an output: the number of items of each run among the first `rank`. It
-// samples (after Varman, Scheufler, Iyer, Ricard, "Merging multiple lists on hierarchical-memory multiprocessors",
-// 1991): each run's answer lies in a window; a few items of each window, compared with those of the others, bound their
-// own ranks in the merge, and so narrow the windows.
+// samples, after Varman, Scheufler, Iyer, Ricard, "Merging multiple lists on hierarchical-memory multiprocessors"
+// (1991). Each run's answer lies in a window. A few samples of each window are compared with the samples of the other
+// windows. This bounds their ranks in the merge, and so narrows the windows.
 #pragma once
 
 #include "algorithm/common.h"
@@ -28,8 +28,8 @@ struct RunSplit {
     }
   }
 
-  // The position of sample `s` of run j: every (kSamples + 1)-th part of the window at most, or all of it if it has few
-  // items.
+  // The position of sample `s` of run j: samples lie at most a (kSamples + 1)-th part of the window apart. In a window
+  // of few items, all of them are samples.
   MGPU_HOST_DEVICE static Index sample(Index begin, Index end, int s) {
     const Index width = end - begin;
     const Index step = kSamples == 4 ? (width >> 3) + (width >> 4) + (width >> 6) : width / (kSamples + 1);
@@ -37,8 +37,8 @@ struct RunSplit {
   }
 
   // The verdict on the s-th sample of an open window: 1 if it is among the first `rank` items, -1 if it is not, 0 if
-  // that is not known yet. `before(j)` is the number of samples of run j that come before this one, any number for its
-  // own run. Verdicts on samples of a closed window may be anything.
+  // that is not known yet. `before(j)` is the number of samples of run j that come before this one, and may be any
+  // number for the sample's own run. Verdicts on samples of a closed window may be anything.
   template <typename Before>
   MGPU_HOST_DEVICE int judge(int run, int s, Before before) const {
     Index inside = 0;   // if the sample is among the first `rank`, so are this many
@@ -46,7 +46,7 @@ struct RunSplit {
     MGPU_UNROLL
     for (int j = 0; j < kRuns; ++j) {
       const bool own = j == run;
-      const int others = before(j);  // on all threads, as it may be a shuffle
+      const int others = before(j);  // called by all threads, as it may be a shuffle
       const int first = own ? s : others;
       const int through = first + own;
       inside += through == 0 ? begin[j] : sample(begin[j], end[j], through - 1) + 1;
@@ -55,7 +55,7 @@ struct RunSplit {
     return inside > rank ? -1 : outside < rank ? 1 : 0;
   }
 
-  // The same, given the samples: `keys(j, s)` gives their keys, in the same order on all threads.
+  // The same verdict, from the keys of the samples: `keys(j, s)` gives them, in the same order on all threads.
   template <typename Key, typename Keys, typename Less>
   MGPU_HOST_DEVICE int judge(int run, int s, const Key& key, Keys keys, Less less) const {
     return judge(run, s, [&](int j) {
@@ -63,7 +63,7 @@ struct RunSplit {
       MGPU_UNROLL
       for (int other = 0; other < kSamples; ++other) {
         const Key other_key = keys(j, other);
-        const bool first = j < run;  // then an equal one comes before
+        const bool first = j < run;  // then an equal sample comes before
         before += less(first ? key : other_key, first ? other_key : key) != first;
       }
       return before;
@@ -78,7 +78,8 @@ struct RunSplit {
     end[j] = maximum(low, high);
   }
 
-  // The answers, in `begin`, once no sample decides anything. Windows are then open only if runs are not sorted.
+  // Completes the answers, in `begin`, once no sample decides anything. Windows are still open then only if runs are
+  // not sorted.
   MGPU_HOST_DEVICE void finish(const Index (&lengths)[kRuns]) {
     Index missing = rank;
     MGPU_UNROLL

@@ -5,8 +5,8 @@
 
 namespace mgpu {
 
-// 0 or 1, about which the compiler knows nothing, so that it cannot become a branch, half of them mispredicted. NVRTC
-// compiles it as a device function, whose registers have other names.
+// Returns 0 or 1, and hides from the compiler where it comes from. So the compiler cannot make a branch of it, which
+// would be mispredicted half of the time. NVRTC compiles this as a device function, whose registers have other names.
 inline int64_t opaque(int64_t taken) {
 #ifndef __CUDACC_RTC__
   asm("" : "+r"(taken));
@@ -31,7 +31,7 @@ struct MergeWalk {
     i += 1 - take_b;
   }
 
-  // The items left when one side is used up.
+  // Calls rest_a or rest_b with the items left when one side is used up.
   template <typename RestA, typename RestB>
   void finish(RestA rest_a, RestB rest_b) const {
     if (i < i_end) rest_a(i, i_end, j);
@@ -70,8 +70,8 @@ inline void walk_merge(int64_t a_count, int64_t b_count, KeysA a, KeysB b, Less 
   }
 }
 
-// Merges the sorted ranges [a, a_end) and [b, b_end) of `items` into `out`, A before B among equals, without a branch
-// that depends on the data.
+// Merges the sorted ranges [a, a_end) and [b, b_end) into `out`, A before B among equals, without a branch that depends
+// on the data.
 template <typename Item, typename Less>
 inline void serial_merge(const Item* a, const Item* a_end, const Item* b, const Item* b_end, Item* out, Less less) {
   while (a < a_end && b < b_end) {
@@ -99,8 +99,8 @@ MGPU_HOST_DEVICE void odd_even_rounds(Item (&items)[kItems], Less less, IsHead i
   }
 }
 
-// Sorts a few items stably by odd-even transposition, which swaps only neighbours, so a segment's head is a wall.
-// `is_head(i)` says whether item i starts a segment. Unless fully unrolled, two rounds are one step of a loop.
+// Sorts a few items stably by odd-even transposition, which swaps only neighbours, so no item crosses a segment's head.
+// `is_head(i)` says whether item i starts a segment. Without kWrittenOut, two rounds are one step of a loop.
 template <bool kWrittenOut = true, int kItems, typename Item, typename Less, typename IsHead>
 MGPU_HOST_DEVICE void odd_even_sort(Item (&items)[kItems], Less less, IsHead is_head) {
   if constexpr (kWrittenOut) {
@@ -116,7 +116,7 @@ namespace network {
 
 template <typename Word>
 MGPU_HOST_DEVICE void exchange(Word& a, Word& b) {
-  if constexpr (sizeof(Word) == 8) {  // one comparison with two instructions
+  if constexpr (sizeof(Word) == 8) {  // one comparison, of two instructions
     const bool swap = b < a;
     const Word low = swap ? b : a;
     b = swap ? a : b;
@@ -128,7 +128,7 @@ MGPU_HOST_DEVICE void exchange(Word& a, Word& b) {
   }
 }
 
-// The exchanges (i, i + k) of one step of odd-even merge sort: every index a constant, as registers need.
+// The exchanges (i, i + k) of one step of odd-even merge sort: every index is a constant, as registers need.
 template <int p, int k, typename Word, int... i>
 MGPU_HOST_DEVICE void step(Word* items, std::integer_sequence<int, i...>) {
   ((i >= k % p && (i - k % p) / k % 2 == 0 && i / (2 * p) == (i + k) / (2 * p) ? exchange(items[i], items[i + k])

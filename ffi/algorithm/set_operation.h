@@ -7,7 +7,7 @@ namespace mgpu {
 
 enum class SetOperation : int64_t { kIntersection, kUnion, kDifference, kSymmetricDifference };
 
-// The items that the result keeps: of pairs, A's copy; of the rest, those of A, those of B.
+// The items that the result keeps: A's copy of a pair, unpaired items of A, unpaired items of B.
 struct SetRule {
   bool pairs;
   bool a_alone;
@@ -25,7 +25,7 @@ struct SetRule {
 struct SetStep {
   int take_a;
   int take_b;
-  int keep;  // B's item if A's is not taken
+  int keep;  // whether the result keeps the item taken, which is A's in a pair
 };
 
 MGPU_HOST_DEVICE SetStep set_step(int a_first, int b_first, SetRule rule) {

@@ -18,8 +18,8 @@ struct SortedRows {
   MGPU_HOST_DEVICE int64_t live(int64_t row) const { return counts(row, length); }
 };
 
-// The slots of a merge: a row has one for each item of A and of B: first the live ones in merged order, then the dead
-// ones of A, then those of B. Slots are numbered through all rows.
+// The slots of a merge. A row has one slot for each item of A and of B: first for the live items in merged order, then
+// for the dead items of A, then for those of B. Slots are numbered through all rows.
 struct SortedPair {
   int64_t rows = 1;
   SortedRows a;
@@ -67,7 +67,7 @@ struct MergeTiles {
     return {row, begin, minimum(width, minimum(end - slot, pair.row_slots() - begin)), 0, 0, 0, 0, false};
   }
 
-  // The live items of A before a slot of a row, which lie in [low, high].
+  // The number of live items of A before a slot of a row. It must lie in [low, high].
   template <typename Find>
   MGPU_HOST_DEVICE int64_t split(int64_t row, int64_t slot, int64_t low, int64_t high, Find find) const {
     const int64_t a_live = pair.a.live(row);
@@ -83,7 +83,8 @@ struct MergeTiles {
     return split(row, slot, 0, slot, find);
   }
 
-  // The same without known bounds, assuming that A and B have one distribution of evenly spread keys.
+  // The same number without known bounds. The search is fast if A and B have the same distribution of evenly spread
+  // keys.
   template <typename Find>
   MGPU_HOST_DEVICE int64_t likely_split(int64_t row, int64_t slot, Find find) const {
     const int64_t a_live = pair.a.live(row);
@@ -123,7 +124,7 @@ struct MergeTiles {
 
   // The dead items of A and of B in a tile, as positions in the row.
   MGPU_HOST_DEVICE Range<int64_t> a_dead(const MergeTile& tile) const {
-    const int64_t first = tile.begin + tile.live() - pair.b.live(tile.row);  // where A's item goes
+    const int64_t first = tile.begin + tile.live() - pair.b.live(tile.row);  // the position in A of the first dead slot
     return {minimum(first, pair.a.length), minimum(first + tile.dead(), pair.a.length)};
   }
   MGPU_HOST_DEVICE Range<int64_t> b_dead(const MergeTile& tile) const {

@@ -1,4 +1,5 @@
-// The part of the standard library that the headers use. NVRTC has none, so it is written out for it.
+// The part of the standard library that the headers use. NVRTC has no standard library, so this part is written out for
+// it.
 #pragma once
 
 #ifndef __CUDACC_RTC__

@@ -1,4 +1,4 @@
-// Ranks of keys of 16 bits as the upper halves of words, the lower ones being zero.
+// Ranks of 16-bit keys in the upper halves of 32-bit words, whose lower halves are zero.
 #pragma once
 
 #include "algorithm/key_order.h"

@@ -1,5 +1,5 @@
 // The items of compiled functions: structs of small arrays, the leaves, each of which lies in an array of its own in
-// memory. Python writes the structs (jax_mgpu/_src/functions/emit).
+// memory. jit/function_data.cc writes the structs.
 #pragma once
 
 #include "algorithm/common.h"
@@ -38,9 +38,9 @@ MGPU_HOST_DEVICE constexpr void for_each_leaf(Visit&& visit) {
   }
 }
 
-// How kernels cut items: the same for the host, which knows only sizes.
+// How kernels divide items among threads. The host computes it too, and knows only sizes.
 struct ItemShape {
-  int size;    // of the struct, or of what is made of it, where that is larger
+  int size;    // bytes of the struct in memory, or of the item made from it if that is larger
   int widest;  // bytes of an item in the array of its widest leaf
   int packed;  // bytes of an item in all of its arrays
 
@@ -52,7 +52,7 @@ struct ItemShape {
   }
   // The vectors of a thread in a tile.
   MGPU_HOST_DEVICE constexpr int rows() const { return clamp(64 / (vector() * packed), 1, 4); }
-  // The same if a thread keeps their states in registers.
+  // The vectors of a thread in a tile, if it keeps their states in registers.
   MGPU_HOST_DEVICE constexpr int segment_rows(int64_t state_bytes) const {
     return maximum(static_cast<int>(64 / (vector() * state_bytes)), 1);
   }
@@ -71,7 +71,7 @@ MGPU_HOST_DEVICE constexpr ItemShape item_shape() {
   return shape;
 }
 
-// Copies kBytes bytes, aligned to what divides them, between memory and registers.
+// The width of the words in which kBytes bytes are copied between memory and registers. Memory is aligned to it.
 template <int kBytes>
 constexpr int kCopyBytes = kBytes % 16 == 0  ? 16
                            : kBytes % 8 == 0 ? 8
@@ -143,7 +143,7 @@ struct ItemArrays {
   }
 };
 
-// Where elements are: in one array, or in one array per leaf.
+// The memory of elements: one array, or one array per leaf.
 template <typename Element>
 struct SourceOf_ {
   using Type = const Element*;
@@ -155,8 +155,8 @@ struct SourceOf_<Element> {
 template <typename Element>
 using SourceOf = typename SourceOf_<Element>::Type;
 
-// A host's view of the items of a compiled function, which knows nothing: kernels' parameters have the same layout for
-// all of them.
+// The host's view of a compiled function's items, whose structs it does not know. Kernels' parameters have the same
+// layout for all items.
 struct AnyItem {
   [[maybe_unused]] static constexpr int kLeaves = 0;
 };

@@ -1,7 +1,8 @@
 // A compiled function as an operator of the kernels. `Function` has the structs of items in memory (Element), of
-// combined items (Item), and of results (Result); combine(a, b); nothing(), the result over no items, or, if
-// kHasNeutral, neutral(), which changes no bit of what it is combined with; dead(), the result for an item past the
-// count; if kLoads, load(element, position), which makes an item from an element, and if kFinishes, finish(item).
+// combined items (Item), and of results (Result). It has combine(a, b), and dead(), the result for an item past the
+// count. If kHasNeutral, it has neutral(), which changes no bit of what it is combined with; otherwise it has
+// nothing(), the result over no items. If kLoads, load(element, position) makes an item from an element. If kFinishes,
+// finish(item) makes a result from an item.
 #pragma once
 
 #include "algorithm/operators.h"
@@ -41,7 +42,7 @@ struct OperatorOfFunction {
   MGPU_HOST_DEVICE Result dead() const { return function().dead(); }
 };
 
-// With a neutral item.
+// The operator of a function with a neutral item.
 template <typename Function>
 struct NeutralOperator : OperatorOfFunction<Function> {
   using State = typename Function::Item;
@@ -56,7 +57,7 @@ struct NeutralOperator : OperatorOfFunction<Function> {
   MGPU_HOST_DEVICE Result finish(const State& state, int64_t /*row_begin*/) const { return this->finished(state); }
 };
 
-// Without: a state is an item or nothing.
+// The operator of a function without a neutral item: a state is an item or nothing.
 template <typename Function>
 struct LiftedOperator : OperatorOfFunction<Function> {
   using Item = typename Function::Item;
@@ -72,7 +73,7 @@ struct LiftedOperator : OperatorOfFunction<Function> {
     return {this->load(element, position), 1};
   }
   MGPU_HOST_DEVICE State combine(const State& a, const State& b) const {
-    if constexpr (Function::kBranches) {  // might never end on a non-item, or cost much
+    if constexpr (Function::kBranches) {  // combining a non-item might never end, or cost much
       if (!b.some) return a;
       if (!a.some) return b;
       return {this->function().combine(a.item, b.item), 1};
@@ -96,7 +97,7 @@ struct LiftedOperator : OperatorOfFunction<Function> {
   }
 };
 
-// A host's view of either.
+// The host's view of either operator.
 struct AnyOperator {
   using Element = AnyItem;
   using State = char;

@@ -5,15 +5,15 @@
 
 namespace mgpu {
 
-// A host's view: how wide its words are.
+// The host's view of a FunctionOrder: it knows only how wide the words are.
 template <typename Word_>
 struct AnyOrder {
   using Word = Word_;
   Captures captures;
 };
 
-// For small items: a key is a word that begins with the bytes of an item's struct, in which the leaves with the widest
-// elements come first; the rest of the word is zero. A word of 16 bytes is an unsigned __int128.
+// The order of small items. A key is a word that begins with the bytes of an item's struct, in which the leaves with
+// the widest elements come first; the rest of the word is zero. A word of 16 bytes is an unsigned __int128.
 template <typename Function, typename Word_>
 struct FunctionOrder {
   using Word = Word_;
@@ -34,17 +34,17 @@ struct FunctionOrder {
   MGPU_HOST_DEVICE bool less(Word a, Word b) const { return Function{captures}.less(item(a), item(b)); }
 };
 
-// For larger items, which stay in place: a key is its position among the items of all rows, and a sorted key is its
-// position within its row. A comparison reads both items.
+// The data of an order of larger items, which stay in place. A key is its position among the items of all rows, and a
+// sorted key is its position within its row. A comparison reads both items.
 template <typename Item>
 struct ItemPositions {
   ItemArrays<Item> items;
   Captures captures;
   uint32_t length;  // of a row
-  uint32_t last;    // position
+  uint32_t last;    // the last position
 };
 
-// A host's view.
+// The host's view of a FunctionIndexOrder.
 struct AnyIndexOrder : ItemPositions<AnyItem> {
   using Word = uint32_t;
 };
@@ -58,7 +58,7 @@ struct FunctionIndexOrder : ItemPositions<typename Function::Item> {
 
   __device__ Word input_code(int64_t position) const { return static_cast<Word>(position); }
   __device__ Word decode(Word code) const { return code % this->length; }
-  // The kernels also compare words that are no keys.
+  // The kernels also compare words that are not keys.
   __device__ typename Function::Item item(Word code) const { return this->items[minimum(code, this->last)]; }
   // A comparison of wide items is too large to inline at each use.
   __device__ __noinline__ bool less(Word a, Word b) const { return Function{this->captures}.less(item(a), item(b)); }

@@ -1,4 +1,4 @@
-// Kernels that are compiled while the program runs, by NVRTC from the project's own headers, which the module contains.
+// Compiles kernels while the program runs, by NVRTC, from the project's own headers, which the library contains.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-// cuda.h's, which the module over the kernels does not need for the rest.
+// Types of cuda.h, which handlers do not include.
 struct CUkern_st;
 struct CUstream_st;
 
@@ -16,11 +16,11 @@ namespace mgpu::cuda {
 void set_compiler_folders(const std::vector<std::string>& folders);
 std::string compiler_problem();
 
-// A kernel in the driver's form: without a context, so one for all devices of an architecture.
+// A kernel of the driver, which has no context. So all devices of an architecture share it.
 using Kernel = CUkern_st*;
 
 // The kernels, by their C++ names, of a source that defines `struct Function`, after including `header`, for the
-// architecture of a device. They are compiled, or read from the disk, on first request, and stay.
+// architecture of a device. They are compiled, or read from the disk, on first request, and then stay loaded.
 const std::vector<Kernel>& kernels_of(std::string_view source, std::string_view header,
                                       const std::vector<std::string>& names, int device);
 

@@ -12,7 +12,7 @@ struct EmbeddedHeader {
   const char* text;
 };
 const std::vector<EmbeddedHeader>& embedded_headers();
-// Changes whenever one of them does.
+// A digest that changes whenever a header does.
 std::string embedded_headers_digest();
 
 }  // namespace mgpu::compiled

@@ -1,5 +1,5 @@
-// The function of a call, an operator or an order, which the call carries as data: lines of operations on scalars. As
-// they come with a program, from any source, they are checked; the library generates C++ from them, and so decides all
+// The function of a call: an operator or an order, which the call carries as data, in lines of operations on scalars. A
+// program may come from any source, so the data are checked. The library generates C++ from them, and so decides all
 // that a function can do.
 #pragma once
 
@@ -13,29 +13,33 @@
 
 namespace mgpu {
 
-// The language, of which jax_mgpu/_src/functions/emit writes functions. A line has words, apart by one space each:
+// The language in which jax_mgpu/_src/functions/emit writes functions. The words of a line are one space apart:
 //
-//   item TYPE COUNT ...        the leaves of what is combined or compared: for each its type and how many scalars it
-//   has element TYPE COUNT ...     of what lies in memory, where `load` makes items of it result TYPE COUNT ...      of
-//   results, where `finish` makes them of items position TYPE              of the positions that `load` takes flags
-//   [commutes] [reverse] [exclusive] function NAME [called] [branches]      begins combine, dead, neutral or nothing,
-//   load, finish; or less, of an order give OPERAND ...           ends it, with a scalar for each of the leaves of what
-//   it gives
+//   item TYPE COUNT ...                    the leaves of items: the type of each, and how many scalars it has
+//   element TYPE COUNT ...                 the leaves of what lies in memory, if `load` makes items from it
+//   result TYPE COUNT ...                  the leaves of results, if `finish` makes them from items
+//   position TYPE                          the type of the positions that `load` takes
+//   flags [commutes] [reverse] [exclusive]
+//   function NAME [called] [branches]      begins combine, dead, neutral or nothing, load, finish; or less, of an order
+//   give OPERAND ...                       ends it, with an operand for each scalar that it returns
 //
 // and within a function:
 //
 //   vN TYPE OPERATION OPERAND ...          the N-th value of the function, from 0 on
-//   set vN OPERAND             gives a `variable` its value
-//   switch OPERAND COUNT       then COUNT times `case` and its lines, then `end`: by the nearest of these numbers
-//   loop ... while OPERAND ... end         leaves the loop where the operand is false
-//   repeat COUNT ... end
+//   set vN OPERAND                         gives a `variable` its value
+//   switch OPERAND COUNT                   runs the case of this number, or else the nearest case
+//   case                                   begins each of the COUNT cases of a switch
+//   loop                                   repeats its lines
+//   while OPERAND                          leaves the loop if the operand is false
+//   repeat COUNT                           repeats its lines this many times
+//   end                                    ends a switch, a loop or a repeat
 //
-// TYPE is bool, i8 to i64, u8 to u64, f16, bf16, f32 or f64. An OPERAND is a value, vN; a scalar of an item, aL.E, of
-// the first item, its leaf L and element E, bL.E of the second, xL.E of the only one; `position`; or a constant, TYPE:
-// and its bits in hexadecimal. OPERATION is a name of ffi/function/primitives.h with as many operands as it takes; or
-// variable, copy, convert, bits, select, pick, nearest_place and is_place (an operand and a number of places); or
-// load CAPTURE OFFSET [PLACE STRIDE] ...: the element of a captured array at OFFSET and so many strides on for each
-// place, which is what nearest_place gave.
+// TYPE is bool, i8 to i64, u8 to u64, f16, bf16, f32 or f64. An OPERAND is one of: a value, vN; a scalar of an item,
+// with its leaf L and element E, as aL.E of the first item, bL.E of the second, or xL.E of the only one; `position`; a
+// constant, as TYPE: and its bits in hexadecimal. OPERATION is the name of a function of ffi/function/primitives.h with
+// as many operands as it takes; or variable, copy, convert, bits, select, pick, nearest_place and is_place (an operand
+// and a number of places); or load CAPTURE OFFSET [PLACE STRIDE] ..., which reads the element of a captured array at
+// OFFSET plus each PLACE times its STRIDE. A PLACE is a value that nearest_place gave.
 struct FunctionData {
   struct Leaf {
     DType dtype;
@@ -45,11 +49,11 @@ struct FunctionData {
   };
   using Layout = std::vector<Leaf>;
 
-  // The facts read about a captured array.
+  // What the function reads of a captured array.
   struct Capture {
     bool is_read = false;
     DType dtype = DType::u8;
-    int64_t elements = 0;  // that it must have
+    int64_t elements = 0;  // the least number that it must have
   };
 
   bool is_order = false;
@@ -66,7 +70,7 @@ struct FunctionData {
   ItemShape shape() const;
   int64_t state_bytes() const;
 
-  // Checks that a call's arrays are what the function reads and writes. The captured ones are `count` operands.
+  // Checks that a call's arrays are what the function reads and writes. The captured arrays are `count` operands.
   void expect_leaves(const Call& call, int batch_rank, int64_t items) const;
   void expect_results(const Call& call, size_t first, int64_t items) const;
   void expect_captures(const Call& call, size_t first, size_t count) const;

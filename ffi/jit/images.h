@@ -1,5 +1,6 @@
-// The cache of compiled functions on the disk, one file each, complete or absent. MGPU_CACHE_DIR is the folder, empty
-// for none; MGPU_CACHE_BYTES is the most bytes in it, of which the most recently used files stay.
+// The cache of compiled functions on the disk. Each function has one file, which is complete or absent. MGPU_CACHE_DIR
+// names the folder; if it is empty, there is no cache. MGPU_CACHE_BYTES limits the bytes in the folder, of which the
+// most recently used files stay.
 #pragma once
 
 #include <optional>
@@ -20,7 +21,7 @@ std::string source_file(std::string_view header, std::string_view function);
 
 // `key` holds everything that an image depends on.
 std::optional<Image> read_image(const std::string& key, size_t names);
-// Keeps what was just compiled.
+// Keeps an image that was just compiled.
 void keep_image(const std::string& key, const Image& image);
 
 // The numbers of images that this process has compiled, and read.

@@ -1,5 +1,5 @@
-// One call of an operation, as plain data: what a handler receives, free of XLA and of Python, so that families compile
-// fast, run in C++ tests under sanitizers, and report their workspace without a device.
+// One call of an operation, as plain data without XLA or Python. So operations compile fast, run in C++ tests under
+// sanitizers, and report their workspace without a device.
 #pragma once
 
 #include <new>
@@ -55,15 +55,15 @@ struct CallError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A GPU's memory does not suffice. If the host's does not, it is a std::bad_alloc.
+// The error of a GPU that runs out of memory. If the host does, the error is std::bad_alloc itself.
 struct DeviceMemoryError final : std::bad_alloc {
   const char* what() const noexcept override { return "out of memory on the GPU"; }
 };
 
 struct FunctionData;
 
-// Limits: an array has fewer bytes than this, more than a process can address, and all rows of a batch have fewer items
-// of an operand, even of a shared one. So the sizes that follow from these do not overflow.
+// A limit, which is more than a process can address. An array has fewer bytes than this. All rows of a batch have fewer
+// items of an operand, even if the rows share them. So sizes computed from these do not overflow.
 constexpr int64_t kMostArrayBytes = int64_t{1} << 47;
 
 struct Call {
@@ -88,7 +88,7 @@ struct Call {
     return {array.data, array.dtype == DType::s64};
   }
 
-  // Rejects rows that share so many items that products of sizes below could overflow.
+  // Rejects rows that share so many items that later products of sizes could overflow.
   void expect_items(int64_t rows, int64_t length, const char* name) const {
     if (length > 0 && rows >= kMostArrayBytes / length) {
       fail(std::string(name) + ": expected less than 2^47 items in all rows, got " + std::to_string(rows) +

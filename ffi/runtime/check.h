@@ -10,7 +10,7 @@
 
 namespace mgpu {
 
-// One number as text, the shortest that reads back as it is.
+// The shortest text of a number that reads back as the same number.
 inline std::string number_text(const void* data, DType dtype, int64_t index) {
   char text[32];
   const auto write = [&](auto zero) {

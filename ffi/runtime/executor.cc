@@ -45,7 +45,7 @@ void run_tasks(Executor& executor, int64_t count, void (*run)(const void* body, 
   }
   work();
   for (int64_t done; (done = shared->finished.load(std::memory_order_acquire)) < count;) shared->finished.wait(done);
-  // From here on, only the calling thread holds the exception, whatever late helpers hold.
+  // From here on, only the calling thread holds the exception, even if late helpers still hold `shared`.
   if (const auto error = std::exchange(shared->error, nullptr)) std::rethrow_exception(error);
 }
 

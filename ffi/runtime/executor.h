@@ -19,7 +19,8 @@ void run_tasks(Executor& executor, int64_t count, void (*run)(const void* body, 
 
 // Runs body(i) for every i in [0, count). The calling thread takes tasks like any helper and can finish all of them
 // alone, so it never waits for a helper that has not started. The body may throw, but must not wait for another task.
-// It is called by its address, so that this is compiled once and not for each caller: tasks are long.
+// The body is called by its address, so that run_tasks is compiled once and not for each caller. Tasks are long, so the
+// indirect call costs little.
 template <typename Body>
 void parallel_for(Executor& executor, int64_t count, const Body& body) {
   run_tasks(executor, count, [](const void* body, int64_t i) { (*static_cast<const Body*>(body))(i); }, &body);

@@ -1,5 +1,5 @@
-// XLA's side of a call: turns a custom call's frame into a mgpu::Call and runs a family's function on it. The only
-// header that includes XLA; each module includes it once.
+// XLA's side of a call: turns a custom call's frame into a mgpu::Call and runs an operation's function on it. This is
+// the only header that includes XLA; each library includes it once.
 #pragma once
 
 #include <array>
@@ -62,7 +62,7 @@ inline std::string_view attribute_text(const ffi::Dictionary& dictionary, std::s
 // XLA's error for the exception that is being handled.
 inline ffi::Error handled_error(const char* operation) {
   const auto exhausted = [&](const char* what) {
-    std::string message = "out of memory";  // short enough to need none
+    std::string message = "out of memory";  // short enough to need no allocation
     try {
       message = std::string(operation) + ": " + what;
     } catch (const std::bad_alloc&) {

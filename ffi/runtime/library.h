@@ -1,5 +1,5 @@
 // The interface of a library of kernels to Python: one table of plain data, which ffi/python/module.cc reads. A library
-// does not know Python, so one serves every version of it, and it may come from another build than the module.
+// does not depend on Python, so it serves every version of Python, and it may come from another build than the module.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace mgpu {
 
 struct Traits;
 
-// Some items in a row, which live as long as the library.
+// An array of items, which live as long as the library.
 template <typename Item>
 struct List {
   const Item* items = nullptr;
@@ -47,7 +47,7 @@ struct EnumerationEntry {
   List<const char*> values;
 };
 
-// A dimension that is cut into tiles, and the sizes of these on both platforms: edges for tests.
+// A dimension that is cut into tiles, and the sizes of the tiles on both platforms, for tests of their edges.
 struct TileSizesEntry {
   const char* what;
   List<int64_t> sizes;
@@ -101,7 +101,7 @@ struct PlanEntry {
 template <typename Answer>
 struct Result {
   Answer answer;
-  const char* error;  // null: there is an answer
+  const char* error;  // null if there is an answer
 };
 
 struct LibraryTable {
@@ -113,18 +113,18 @@ struct LibraryTable {
   List<SignatureEntry> signatures;
   List<EnumerationEntry> enumerations;
 
-  // Of the library that is always built; null in the other.
+  // Members of the library that is always built; null in the CUDA library.
   List<TileSizesEntry> tile_sizes;
   Result<int64_t> (*workspace_bytes)(const CallEntry& call);
   Result<PlanEntry> (*plan)(const CallEntry& call, const Traits& traits);
   Result<const char*> (*function_source)(const char* data);  // the C++ that a function's data become
 
-  // Of the CUDA library; null in the other.
+  // Members of the CUDA library; null in the other library.
   List<KernelShapesEntry> kernel_shapes;
-  const char* (*compiler_problem)();                             // why NVRTC cannot be used; nothing where it can
+  const char* (*compiler_problem)();                             // why NVRTC cannot be used; empty if it can
   void (*set_compiler_folders)(List<const char*> list);          // where NVRTC is looked for
-  int64_t (*driver_version)();                                   // of CUDA, as 12040
-  void (*compiled_functions)(int64_t& compiled, int64_t& read);  // in this process, and read from the disk
+  int64_t (*driver_version)();                                   // of CUDA, such as 12040
+  void (*compiled_functions)(int64_t& compiled, int64_t& read);  // numbers in this process
 };
 
 // Returns an answer, or the error that computing it threw.

@@ -1,5 +1,6 @@
-// The list of operations with kernels, one line each. A line declares the CPU and the CUDA function of the family, the
-// size of its CUDA workspace and its names, and registers both functions as FFI handlers under the operation's name.
+// The list of operations with kernels, one line each. A line declares the operation's CPU function, its CUDA function,
+// the size of its CUDA workspace, and its signature. It registers both functions as FFI handlers under the operation's
+// name.
 #pragma once
 
 #include "runtime/call.h"
@@ -36,23 +37,21 @@
   // one line each, in alphabetical order
 // clang-format on
 
-// Operations with a kernel on the CPU alone: elsewhere they are composed of the others.
-// clang-format off
+// Operations with a kernel only on the CPU. On CUDA they are composed of other operations. clang-format off
 #define MGPU_CPU_OPERATIONS(OPERATION) \
   OPERATION(gathered_rows)             \
   OPERATION(interval_reduce)           \
   // one line each, in alphabetical order
 // clang-format on
 
-// Operations with a kernel on CUDA alone: elsewhere they are composed of the others.
-// clang-format off
+// Operations with a kernel only on CUDA. On the CPU they are composed of other operations. clang-format off
 #define MGPU_CUDA_OPERATIONS(OPERATION) \
   OPERATION(segmented_softmax)          \
   // one line each, in alphabetical order
 // clang-format on
 
-// Operations by a function that is compiled when a program is loaded, on CUDA: elsewhere plain JAX runs them.
-// clang-format off
+// Operations by a function, which CUDA compiles when a program is loaded. On the CPU, plain JAX runs them. clang-format
+// off
 #define MGPU_FUNCTION_OPERATIONS(OPERATION) \
   OPERATION(reduce_by_function)             \
   OPERATION(scan_by_function)               \
@@ -95,7 +94,7 @@ MGPU_CPU_OPERATIONS(MGPU_DECLARE)
 #undef MGPU_DECLARE
 }  // namespace signature
 
-// The first one prepares the kernels of a function on all devices, from the attributes only.
+// prepare_##name prepares the kernels of a function on all devices, from the attributes only.
 #define MGPU_DECLARE(name)                                                         \
   namespace cuda {                                                                 \
   void prepare_##name(const Attributes& attributes, const FunctionData& function); \

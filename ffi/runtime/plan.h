@@ -1,4 +1,4 @@
-// Plans: the row of an operation's ordered table that runs for a call on a CUDA device. A plan follows from shapes,
+// A plan is the row of an operation's ordered table that runs for a call on a CUDA device. It follows from shapes,
 // types, attributes and the device's traits. It is made without a device, so tests and `explain` can ask for it.
 #pragma once
 
@@ -15,7 +15,7 @@ struct Traits {
   int64_t multiprocessors = 0;
   int64_t shared_memory = 0;  // bytes that a block gets on request
   int64_t l2_cache = 0;       // bytes
-  int64_t capability = 0;     // 90 of sm_90
+  int64_t capability = 0;     // such as 90, for sm_90
 };
 
 // The shared memory that every device grants a block on request.
@@ -43,13 +43,13 @@ const auto& plan_row(const Table& table, const Problem& problem, const Traits& t
   for (const auto& row : table) {
     if (row.is_for(problem) && row.demand(problem) <= traits.shared_memory) return row;
   }
-  return *(std::end(table) - 1);  // whose condition always holds
+  return *(std::end(table) - 1);  // the last row, whose condition always holds
 }
 
 // The largest `bytes(row)` of the rows that some device takes. A program may be lowered without a device.
 template <typename Table, typename Problem, typename Bytes>
 int64_t most_bytes(const Table& table, const Problem& problem, Bytes bytes) {
-  int64_t most = 0, granted = INT64_MAX;  // less than this, or an earlier row is taken
+  int64_t most = 0, granted = INT64_MAX;  // a device that grants this much takes an earlier row
   for (const auto& row : table) {
     if (!row.is_for(problem) || row.demand(problem) >= granted) continue;
     most = std::max(most, bytes(row));
@@ -64,8 +64,8 @@ struct PlanReport {
   std::string variant;    // the name of the row
   std::string condition;  // why the row was taken
   std::map<std::string, int64_t> tiles;
-  double passes = 1;      // over memory: one reads the operands and writes the results
-  int64_t workspace = 0;  // bytes of this plan: of the call, that is the most of any device
+  double passes = 1;      // over memory: one pass reads the operands and writes the results
+  int64_t workspace = 0;  // bytes of this plan; the call has those of the plan that takes most
 };
 
 }  // namespace mgpu

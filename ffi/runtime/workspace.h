@@ -1,4 +1,4 @@
-// Scratch memory of a CUDA call: one buffer, laid out by the family, sized by the same code that carves it up.
+// Scratch memory of a CUDA call. It is one buffer; the operation's code that divides it also computes its size.
 #pragma once
 
 #include <utility>
@@ -35,7 +35,7 @@ class Workspace {
   int64_t used_ = 0;
 };
 
-// A CUDA call has its scratch memory as one more result, the last.
+// The last result of a CUDA call is its scratch memory.
 inline void take_workspace(Call& call) {
   call.expect(!call.results.empty() && call.results.back().dtype == DType::u8,
               "expected scratch memory, uint8, as the last result");

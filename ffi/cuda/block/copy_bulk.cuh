@@ -1,5 +1,5 @@
-// Copies of runs between device and shared memory by one warp, for the block's other warps to work on. On sm_90 the
-// copy engine moves a whole run with one instruction; on older devices, the warp moves it chunk by chunk.
+// One warp copies runs between device and shared memory, and the block's other warps work on them. On sm_90 the copy
+// engine moves a whole run with one instruction; on older devices, the warp moves it chunk by chunk.
 #pragma once
 
 #include "algorithm/common.h"
@@ -16,14 +16,14 @@ __device__ int place_in_line(const Word* array, int64_t first) {
   return static_cast<int>(reinterpret_cast<uintptr_t>(array + first) % kLineBytes / sizeof(Word));
 }
 
-// A position of shared memory, as a number of items, moved up to where a line starts.
+// A position in shared memory, counted in items, rounded up to the start of a line.
 template <typename Word>
 __host__ __device__ constexpr int round_up_to_line(int position) {
   constexpr int kItems = kLineBytes / sizeof(Word);
   return (position + kItems - 1) / kItems * kItems;
 }
 
-// Barrier kId or kId + 1, alternating.
+// Named barrier kId in even turns, and kId + 1 in odd turns.
 template <int kId, int kThreads>
 __device__ void barrier_sync(int turn) {
   turn % 2 == 0 ? barrier_sync<kId, kThreads>() : barrier_sync<kId + 1, kThreads>();
@@ -44,7 +44,7 @@ struct CopyBarrier {
 #endif
   }
 
-  // For the whole warp that started the copies, of `bytes` bytes in all.
+  // The whole warp that started the copies, of `bytes` bytes in all, calls this.
   template <int kId, int kThreads>
   __device__ void arrive([[maybe_unused]] uint32_t bytes, [[maybe_unused]] int use) {
 #if __CUDA_ARCH__ >= 900
@@ -57,7 +57,7 @@ struct CopyBarrier {
 #endif
   }
 
-  // For those who work on the copied data.
+  // The threads that work on the copied data call this.
   template <int kId, int kThreads>
   __device__ void wait(int use) {
 #if __CUDA_ARCH__ >= 900
@@ -68,9 +68,9 @@ struct CopyBarrier {
   }
 };
 
-// A copy of a run of device memory to shared memory by one warp: prepared ahead, started when there is room. The run
-// [first, first + count) of an array of `size` items goes to `to`, at the start of a line of shared memory: item
-// `first` lands at to[place_in_line(array, first)]. Whole chunks are copied, but none across the array's edges.
+// A copy of a run of device memory to shared memory by one warp. It is prepared ahead, and started when there is room.
+// The run [first, first + count) of an array of `size` items goes to `to`, at the start of a line of shared memory:
+// item `first` lands at to[place_in_line(array, first)]. Whole chunks are copied, but none across the array's edges.
 template <typename Word>
 class BulkLoad {
  public:
@@ -98,7 +98,7 @@ class BulkLoad {
       copy_async(reinterpret_cast<uint4*>(to_) + chunk, reinterpret_cast<const uint4*>(from_) + chunk);
     }
 #endif
-    // The items of the chunks across the array's edges.
+    // Copies the items of chunks that cross the array's edges.
     if (begin > 0 && lane >= low_ && lane < minimum(kItems, high_)) to_[lane] = from_[lane];
     const int tail = maximum(begin, end) * kItems + lane;
     if (tail < high_) to_[tail] = from_[tail];
@@ -113,8 +113,8 @@ class BulkLoad {
   int low_, high_;  // where the array begins and ends, relative to from_ and clamped to the chunks
 };
 
-// A copy of a run back by one warp: `count` items go to the run of an array that begins with item `first`, from shared
-// memory, where that item lies at from[place_in_line(array, first)]. Before sm_90 it does nothing.
+// A copy of a run from shared to device memory by one warp. `count` items go to an array, from item `first` on. In
+// shared memory, item `first` lies at from[place_in_line(array, first)]. Before sm_90 it does nothing.
 template <typename Word>
 class BulkStore {
  public:
@@ -144,7 +144,7 @@ class BulkStore {
   int place_, limit_;
 };
 
-// The same by kThreads threads, for devices where the copy engine does nothing.
+// The same copy by kThreads threads, for devices on which BulkStore does nothing.
 template <int kThreads, typename Word>
 __device__ void store_run(Word* array, int64_t first, int count, const Word* from) {
   for (int i = threadIdx.x; i < count; i += kThreads) array[first + i] = from[place_in_line(array, first) + i];

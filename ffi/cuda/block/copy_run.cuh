@@ -15,7 +15,7 @@ __device__ int place_in_chunk(const Word* array, int64_t first) {
   return static_cast<int>(reinterpret_cast<uintptr_t>(array + first) % kChunkBytes / sizeof(Word));
 }
 
-// A position of shared memory, as a number of items, moved up to where a chunk starts.
+// A position in shared memory, counted in items, rounded up to the start of a chunk.
 template <typename Word>
 __device__ int round_up_to_chunk(int position) {
   constexpr int kItems = kChunkBytes / sizeof(Word);
@@ -37,7 +37,7 @@ __device__ void start_copy(const Word* array, Range<int64_t> readable, int64_t f
   for (int chunk = begin + threadIdx.x; chunk < end; chunk += kThreads) {
     copy_async(reinterpret_cast<uint4*>(to) + chunk, reinterpret_cast<const uint4*>(array + origin) + chunk);
   }
-  if ((begin > 0 || end < chunks) && threadIdx.x < kItems) {  // the items of the chunks across the edges
+  if ((begin > 0 || end < chunks) && threadIdx.x < kItems) {  // the items of chunks that cross the edges
     const auto copy = [&](int i) {
       if (origin + i >= readable.begin && origin + i < readable.end) to[i] = array[origin + i];
     };

@@ -1,6 +1,6 @@
 // Decoupled look-back for counts: Merrill and Garland, "Single-pass Parallel Prefix Scan with Decoupled Look-back"
 // (2016). Sums of integers are exact, so a tile may add up whatever mixture of counts and sums its predecessors have
-// published, and waits for no more than the nearest sum; look_back.cuh fixes the tree, for floats.
+// published, and waits only for words up to the nearest sum. look_back.cuh fixes the tree, for floats.
 //
 //   const int64_t tile = take_ticket(&counter, ticket);            // counter and words zeroed before the launch
 //   if (thread == 0) publish_count(words, tile, is_first, count);  // as soon as it is known
@@ -12,8 +12,8 @@
 
 namespace mgpu::cuda {
 
-// One word per tile: 0, then the tile's count, then the sum of the row's counts up to it. The two highest bits tell
-// which.
+// One word per tile. It is first 0, then the tile's count, then the sum of the row's counts up to and including the
+// tile. The two highest bits tell which.
 constexpr uint64_t kCountKnown = uint64_t{1} << 62;
 constexpr uint64_t kSumKnown = uint64_t{1} << 63;
 constexpr int64_t kLargestCount = (int64_t{1} << 62) - 1;

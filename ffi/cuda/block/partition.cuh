@@ -18,7 +18,7 @@ __device__ Index warp_partition_point(Index begin, Index end, Predicate before) 
   const int shift = threadIdx.x % kWarp - lane;
   while (__any_sync(0xffffffffu, begin < end)) {
     const Index count = maximum(end - begin, Index{0});
-    // Probes at the ends of kLanes of kLanes + 1 nearly equal parts: `end` bounds the last.
+    // Probes lie at the ends of the first kLanes of kLanes + 1 nearly equal parts. `end` bounds the last part.
     Index probe = begin;
     if constexpr (sizeof(Index) == 4) {
       constexpr uint32_t kPart = (uint64_t{1} << 32) / (kLanes + 1);
@@ -37,7 +37,7 @@ __device__ Index warp_partition_point(Index begin, Index end, Predicate before) 
   return begin;
 }
 
-// The same for a block of kThreads threads, all of which call it, and for several searches at once: begins[k] becomes
+// The same search by a block of kThreads threads, all of which call it, for several searches at once: begins[k] becomes
 // the first i in [begins[k], ends[k]) for which `before(k, i)` is false, or ends[k].
 template <int kThreads, int kSearches, typename Predicate>
 __device__ void block_partition_points(int64_t (&begins)[kSearches], int64_t (&ends)[kSearches], Predicate before) {

@@ -5,8 +5,8 @@
 
 namespace mgpu::cuda {
 
-// Replaces the states of a row by their scan, which restarts at each item for which is_head is true; the thread has the
-// states from lane.begin to `end`. Contains barriers, the last one after the result.
+// Replaces the states of a row by their scan, which restarts at each item for which is_head is true. The thread has the
+// states from lane.begin to `end`. Contains barriers, the last one after all states are written.
 template <typename Operator, typename IsHead>
 __device__ void scan_states(const Operator& op, const RowLane& lane, int end, typename Operator::State* states,
                             IsHead is_head) {

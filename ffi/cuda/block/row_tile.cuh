@@ -25,8 +25,8 @@ struct RowTile {
         rows(static_cast<int>(minimum<int64_t>(tiles.tile_rows, tiles.rows - first))) {}
 };
 
-// The row that a thread works on, relative to the tile, and its first slot there. A thread without a row gets the slots
-// past the end of the last one.
+// The row that a thread works on, relative to the tile, and its first slot there. A thread without a row gets slots
+// past the end of the last row.
 struct RowLane {
   int row;
   int begin;
@@ -53,7 +53,7 @@ __device__ __forceinline__ void for_each_slot(const RowTile& tile, const Divisor
   }
 }
 
-// The same with load(slot, row, i), whose result visit(slot, row, i, loaded) gets: a thread loads several before it
+// Calls visit(slot, row, i, loaded) with the result of load(slot, row, i). A thread loads several slots before it
 // visits the first, so that its loads overlap.
 template <int kBatch, typename Load, typename Visit>
 __device__ __forceinline__ void for_each_loaded(const RowTile& tile, const Divisor& size, Load load, Visit visit) {
@@ -86,8 +86,8 @@ struct SharedRows {
   __device__ Word* row(int row) const { return items + row * pitch; }
 };
 
-// Copies the tile's rows of an array, `length` per row, `stride` from row to row (or 0), to `to`, as convert(item). A
-// barrier must follow.
+// Copies the tile's rows of an array to `to`, each item as convert(item). A row has `length` items, and the next row is
+// `stride` items further (0 if all rows share one). A barrier must follow.
 template <typename Item, typename Word, typename Convert>
 __device__ SharedRows<Word> load_rows(const RowTile& tile, const Item* array, const Divisor& length, int64_t stride,
                                       int pitch, Word* to, Convert convert) {
@@ -100,7 +100,8 @@ __device__ SharedRows<Word> load_rows(const RowTile& tile, const Item* array, co
   return {to, pitch};
 }
 
-// The live items of each of the tile's rows, in shared memory; a barrier must follow. `Operand` has live(row).
+// Puts the number of live items of each of the tile's rows in shared memory. A barrier must follow. `Operand` has
+// live(row).
 template <typename Operand>
 __device__ void load_live(const RowTile& tile, const Operand& operand, int* live) {
   static_assert(RowTiles::kMostRows <= kRowThreads);
@@ -109,12 +110,11 @@ __device__ void load_live(const RowTile& tile, const Operand& operand, int* live
   }
 }
 
-// The places of 2-byte words of slots, such that threads 8 or 16 slots apart access different banks.
+// The place of a slot's 2-byte word, such that threads 8 or 16 slots apart access different banks.
 MGPU_HOST_DEVICE constexpr int spread(int slot) { return slot + slot / 64 * 2; }
 
-// The sums of each thread's number over the threads before it, in the order of rows and lanes. `shared` has room for
-// one sum per row and one more, and then holds the sum before each row; the sums within a row are relative to these.
-// Contains barriers.
+// The sum of `number` over the threads before this one, in the order of rows and lanes. `before_row` has room for one
+// sum per row and one more, and gets the sum before each row. Contains barriers.
 __device__ inline int scan_rows(int number, const RowLane& lane, const RowTile& tile, int* before_row) {
   __shared__ int warp_sums[kRowThreads / kWarp];
   const int before = sum_block<kRowThreads / kWarp>(warp_sums, number).before;

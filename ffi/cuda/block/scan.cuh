@@ -6,7 +6,7 @@
 
 namespace mgpu::cuda {
 
-// The sum over part of a sequence: a state and, in a segmented one, whether it restarted.
+// The sum over a part of a sequence. It is a state and, in a segmented sequence, whether the part has a restart.
 template <typename Operator, bool kSegmented>
 struct Sums {
   using State = typename Operator::State;
@@ -45,7 +45,7 @@ struct Sums {
   }
 };
 
-// The sum of the lanes before this one, and of the whole warp. `restarts` has the bit of each lane whose state counts
+// The sum of the lanes before this one, and of the whole warp. `restarts` is a bitmap of the lanes whose state counts
 // from a restart.
 template <typename Value>
 struct Prefix {
@@ -109,7 +109,7 @@ __device__ __forceinline__ Prefix<T> sum_block(T* shared, T x) {
   return {in_block.before + (up_to - x), in_block.all};
 }
 
-// The same for any combination with an identity.
+// The same scan for any combination with an identity.
 template <int kWarps, typename T, typename Combine>
 __device__ Prefix<T> scan_block(T* shared, T x, T identity, Combine combine) {
   const int lane = threadIdx.x % kWarp;

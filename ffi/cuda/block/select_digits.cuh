@@ -1,5 +1,5 @@
-// Selects the item at a rank among a few in shared memory, by a block: it counts digits of the ranks, the most
-// significant first.
+// A block selects the item at a rank among a few in shared memory. This is a radix select: it counts the items' digits,
+// the most significant first.
 #pragma once
 
 #include "algorithm/digits.h"
@@ -7,7 +7,8 @@
 
 namespace mgpu::cuda {
 
-// The leading digits of the word of some item: `left` of the `own` items whose words begin with them come up to it.
+// The leading digits of an item's word. `own` items have words that begin with these digits, and the item is number
+// `left` of them, counted from 1.
 template <typename Word>
 struct LeadingDigits {
   Word prefix;
@@ -20,7 +21,7 @@ struct LeadingDigits {
 template <int kThreads>
 class SelectDigits {
   static constexpr int kWarps = kThreads / kWarp;
-  static constexpr int kCopies = 8;              // of each counter: a lane adds to one of them, so lanes seldom meet
+  static constexpr int kCopies = 8;              // of each counter: a lane adds to one of them, so lanes seldom collide
   static constexpr int kCounters = kDigits + 1;  // of a copy, so that those of one digit are in different banks
   static_assert(kThreads >= kDigits);
 
@@ -36,9 +37,9 @@ class SelectDigits {
     for (int i = threadIdx.x; i < kCounters * kCopies; i += kThreads) shared.counters[i] = 0;
   }
 
-  // The digits of item number `left`, counted from 1, in the order of word_of(0), …, word_of(count - 1), among those
-  // for which among(i) is true: all digits, or as many as suffice(digits) says. All threads of the block call it.
-  // Contains barriers, one of them after the last call of word_of.
+  // Finds the digits of item number `left`, counted from 1, in the sorted order of word_of(0), …, word_of(count - 1).
+  // Only items for which among(i) is true count. It finds all digits, or stops as soon as suffice(digits) is true. All
+  // threads of the block call it. Contains barriers, one of them after the last call of word_of.
   template <typename Word, typename WordOf, typename Among, typename Suffice>
   __device__ LeadingDigits<Word> operator()(int count, int left, WordOf word_of, Among among, Suffice suffice) {
     LeadingDigits<Word> known{0, 8 * sizeof(Word), left, count};
@@ -59,8 +60,8 @@ class SelectDigits {
     return known;
   }
 
-  // One sum per warp, added up over the warps. Contains one barrier. The barrier of the next call comes before the sums
-  // are overwritten, as two sets of them alternate.
+  // Scans one sum per warp over the warps. Contains one barrier. Two sets of sums alternate, so the barrier of the next
+  // call comes before a set is overwritten.
   __device__ Prefix<int> before_warp(int warp_sum) {
     turn_ ^= 1;
     return scan_warps<kWarps>(shared_.warp_sums[turn_], warp_sum, 0, [](int x, int y) { return x + y; });

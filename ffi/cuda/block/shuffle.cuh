@@ -1,4 +1,4 @@
-// Warp shuffles of any plain value: a struct travels as 32-bit words.
+// Warp shuffles of any plain value: a struct is moved as 32-bit words.
 #pragma once
 
 #include "cuda/block/partition.cuh"
@@ -17,8 +17,8 @@ __device__ __forceinline__ Value shuffle_words(const Value& value, Move move) {
   return moved;
 }
 
-// One of two values of any plain type, word by word: a choice between structs would select between their addresses, and
-// put them into memory.
+// Chooses one of two values of any plain type, word by word. A choice between whole structs would select between their
+// addresses, and put them into memory.
 template <typename Value>
 __device__ __forceinline__ Value choose(bool first, const Value& a, const Value& b) {
   if constexpr (sizeof(Value) % 4 != 0) {
@@ -52,8 +52,8 @@ __device__ __forceinline__ Value shuffle(const Value& value, int lane) {
   return shuffle_words(value, [=](unsigned word) { return __shfl_sync(0xffffffffu, word, lane); });
 }
 
-// The combination of all lanes' values in lane order, in every lane. A kernel has many folds: those of large values,
-// whose combination may be a caller's function, are loops, as each copy takes time to compile.
+// The combination of all lanes' values in lane order, in every lane. The fold of a large value is a loop: its
+// combination may be a caller's function, a kernel has many folds, and each unrolled copy takes time to compile.
 template <typename Value, typename Combine>
 __device__ __forceinline__ Value fold_warp(Value value, Combine combine) {
   constexpr int kUnroll = sizeof(Value) > 8 ? 1 : 5;

@@ -1,6 +1,6 @@
 // A bitonic sort (Batcher, "Sorting Networks and Their Applications", 1968) of a few thousand entries by a block, in
-// its registers: a lane exchanges neighbours by itself, a warp by shuffles, and only larger distances go through shared
-// memory. It is not stable, so entries hold their positions.
+// registers. A lane exchanges its own entries, the lanes of a warp exchange entries by shuffles, and only larger
+// distances go through shared memory. The sort is not stable, so entries hold their positions.
 #pragma once
 
 #include "cuda/block/shuffle.cuh"
@@ -22,10 +22,10 @@ class SortedEntry {
 
  private:
   Rank rank_;
-  Rank number_;  // as wide, so that there is no padding
+  Rank number_;  // as wide as a rank, so that there is no padding
 };
 
-// Entries of up to 32 bits take one word.
+// An entry with a rank of up to 32 bits is one word.
 template <typename Rank>
   requires(sizeof(Rank) <= 4)
 class SortedEntry<Rank> {
@@ -40,9 +40,9 @@ class SortedEntry<Rank> {
   uint64_t word_;
 };
 
-// The slots of `size` entries, a power of two from kItems to kThreads * kItems: thread t has those from t * kItems on.
-// Other slots hold entries that come after all. `shared` has room for `size` entries, and may be overwritten after a
-// barrier of the caller. Contains barriers if the entries span several warps.
+// Sorts the entries of `size` slots, a power of two from kItems to kThreads * kItems. Thread t has the slots from t *
+// kItems on. Slots without an entry must hold one that comes after all others. `shared` has room for `size` entries,
+// and may be overwritten after a barrier of the caller. Contains barriers if the entries span several warps.
 template <int kThreads, int kItems, typename Entry>
 __device__ __forceinline__ void sort_entries(Entry (&entries)[kItems], Entry* shared, int size) {
   static_assert((kItems & (kItems - 1)) == 0);
@@ -50,7 +50,7 @@ __device__ __forceinline__ void sort_entries(Entry (&entries)[kItems], Entry* sh
   const int thread = static_cast<int>(threadIdx.x);
   const int first = thread * kItems;
   const bool takes_part = thread / kWarp * kWarpEntries < size;
-  // Whether the slot with this entry, rather than the other one, keeps the smaller of both.
+  // Whether this slot, rather than the other one, keeps the smaller of both entries.
   const auto keeps_less = [](int slot, int run, int distance) {
     return ((slot & run) == 0) == ((slot & distance) == 0);
   };

@@ -1,4 +1,4 @@
-// The part of a result of static size after its live items.
+// Visits the part of a result of static size after its live items.
 #pragma once
 
 #include "algorithm/common.h"
@@ -22,7 +22,7 @@ __device__ void for_each_tail_piece(int64_t rows, int64_t size, Live live, Visit
   }
 }
 
-// The same with visit(row, slot) for each slot.
+// Calls visit(row, slot) for each of these slots.
 template <typename Live, typename Visit>
 __device__ void for_each_tail_slot(int64_t rows, int64_t size, Live live, Visit visit) {
   for_each_tail_piece(rows, size, live, [&](int64_t row, int64_t begin, int64_t end) {

@@ -1,4 +1,4 @@
-// Where segments start in a tile, and what each thread needs to know of them.
+// Finds where segments start in a tile, and which segments each thread's items belong to.
 #pragma once
 
 #include "algorithm/segments.h"
@@ -6,7 +6,7 @@
 
 namespace mgpu::cuda {
 
-// One bit per position, in shared memory.
+// The heads of a tile as a bitmap in shared memory.
 template <int kThreads, int kItems>
 struct TileHeads {
   static constexpr int kTile = kThreads * kItems;
@@ -25,7 +25,7 @@ struct TileHeads {
   struct Thread {
     unsigned heads;    // bit i: item i starts a segment
     Range<int> first;  // the segment of the thread's first item
-    Range<int> last;   // the segment of its last item; equal to `first` where no segment starts in between
+    Range<int> last;   // the segment of its last item; equal to `first` if no segment starts in between
     __device__ bool one_segment() const { return first.begin == last.begin; }
   };
 

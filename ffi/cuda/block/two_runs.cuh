@@ -1,5 +1,4 @@
-// A tile of two sorted arrays in shared memory, side by side: A's items, then B's, and where a thread starts in their
-// merge.
+// A tile of two sorted arrays in shared memory, side by side: A's items, then B's.
 #pragma once
 
 #include "algorithm/sorted_pair.h"
@@ -7,11 +6,11 @@
 
 namespace mgpu::cuda {
 
-// One thread computes this for the whole block, as it takes some 60 instructions.
+// Where the two runs of a tile lie. One thread computes this for the whole block, as it takes some 60 instructions.
 struct TwoRuns {
   int a_count;
   int b_count;
-  int a_place;  // of A's first item in shared memory, the same as in its chunk
+  int a_place;  // of A's first item, in shared memory and in its chunk alike
   int b_place;
   int b_chunk;      // where B's chunks begin
   bool whole;       // whether all chunks lie within the arrays

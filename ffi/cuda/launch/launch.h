@@ -12,8 +12,9 @@
 
 namespace mgpu::cuda {
 
-// A failure of CUDA is not the caller's error: the handler reports an internal error, or one of memory. It also stays
-// the thread's last error until that is read, and would be attributed to the next launch.
+// A failure of CUDA is not the caller's error: the handler reports an internal error, or that memory is exhausted. CUDA
+// also keeps the failure as the thread's last error until it is read; unread, it would be attributed to the next
+// launch.
 inline void check(const Call&, cudaError_t status) {
   if (status == cudaSuccess) return;
   cudaGetLastError();
@@ -60,8 +61,8 @@ inline Traits device_traits(const Call& call) {
       .capability = 10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor)};
 }
 
-// Lets a kernel use more shared memory than every device grants without a request: all there is, as another thread may
-// be about to launch the same kernel with more than this call needs.
+// Lets a kernel use more shared memory than every device grants without a request: it allows all there is, because
+// another thread may be about to launch the same kernel with more than this call needs.
 template <typename Kernel>
 void allow_shared(const Call& call, Kernel kernel, size_t bytes) {
   constexpr int64_t kUnasked = 48 << 10;
@@ -78,7 +79,7 @@ void allow_shared(const Call& call, Kernel kernel, size_t bytes) {
                                    static_cast<int>(limit - static_cast<int64_t>(attributes.sharedSizeBytes))));
 }
 
-// A kernel over tiles of short rows, one block per tile.
+// Launches a kernel over tiles of short rows, one block per tile.
 template <typename Kernel, typename... Arguments>
 void launch_rows(const Call& call, cudaStream_t stream, Kernel kernel, const RowTiles& tiles, size_t shared_bytes,
                  const Arguments&... arguments) {

@@ -1,5 +1,6 @@
-// The shapes of kernels that need more shared memory than every device grants without a request, and how much. A launch
-// chooses its shape by what the device grants on request; the test of all shapes chooses by what devices have.
+// The shapes of kernels that need more shared memory than every device grants without a request, and how much they
+// need. A launch chooses its shape by what the device grants on request; the test of all shapes chooses by what devices
+// have.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +18,12 @@ struct KernelShape {
 
 struct KernelShapes {
   std::string kernel;
-  std::vector<KernelShape> shapes;  // the first that fits is
-  bool is_optional = false;         // where none can be taken, other kernels do the work
+  std::vector<KernelShape> shapes;  // the first that fits is chosen
+  bool is_optional = false;         // if none fits, other kernels do the work
 };
 using KernelShapeList = std::vector<KernelShapes>;
 
-// The shapes of a family, for all types. `call` is only for errors.
+// List the shapes of an operation's kernels, for all types. `call` is only for errors.
 void list_count_bins_shapes(const Call& call, KernelShapeList& list);
 void list_group_search_shapes(const Call& call, KernelShapeList& list);
 void list_merge_shapes(const Call& call, KernelShapeList& list);

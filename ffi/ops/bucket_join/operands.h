@@ -1,5 +1,5 @@
-// The call of bucket_join as its kernels see it: the pairs of rows of two tables whose codes are equal. Rows are in
-// buckets by the highest bits of their codes, and a bucket of b fits the shared memory of a block.
+// The call of bucket_join as its kernels see it: it finds the pairs of rows of two tables whose codes are equal. Rows
+// are in buckets by the highest bits of their codes, and a bucket of b fits the shared memory of a block.
 #pragma once
 
 #include "algorithm/index_vector.h"
@@ -15,7 +15,7 @@ constexpr int kBucketCapacity = 1 << 12;  // rows of b
 constexpr int kBucketChunk = 1 << 12;     // rows of a
 constexpr int kBucketSlotBits = 12;
 
-// The slot of a code in its bucket's table: the bits after those of the bucket.
+// The slot of a code in its bucket's table: the bits that follow the bucket's bits.
 MGPU_HOST_DEVICE int bucket_slot(uint32_t code, int bucket_bits) {
   return static_cast<int>(code << bucket_bits >> (32 - kBucketSlotBits));
 }
@@ -24,7 +24,7 @@ MGPU_HOST_DEVICE int bucket_slot(uint32_t code, int bucket_bits) {
 struct BucketSide {
   const uint32_t* codes;
   const int32_t* rows;
-  const int32_t* bounds;  // of the buckets, one more than their number
+  const int32_t* bounds;  // of the buckets: where each begins, and where the last one ends
   int64_t length;
 
   // The positions of a bucket, which are inside the table for any bounds.
@@ -36,11 +36,12 @@ struct BucketSide {
 
 // Operands: a_codes [.., n_a] and b_codes [.., n_b], uint32, in buckets by their highest bits; a_rows [.., n_a] and
 // b_rows [.., n_b], the row of each code, ascending among equal codes; a_bounds and b_bounds [.., 2^bits + 1], where
-// the buckets begin, and the last one ends; extra_chunks [.., 2^bits + 1], for each bucket of a, the number of chunks
-// of kBucketChunk rows beyond the first one in earlier buckets. All but codes are int32. Attributes: size, keep_a:
-// whether a row of a without a partner makes a row of its own. Results: a_rows [.., size] and b_rows [.., size], the
-// rows of each pair, -1 for a missing row of b, and both -1 past the count; count [..], which may exceed the size. Rows
-// come in any order, but those of one row of a are consecutive, in the order of b's.
+// each bucket begins, and where the last one ends; extra_chunks [.., 2^bits + 1], for each bucket of a, the number of
+// chunks in earlier buckets, not counting each bucket's first chunk. A chunk has kBucketChunk rows. All but codes are
+// int32. Attributes: size, and keep_a, whether a row of a without a partner makes a row of its own. Results: a_rows
+// [.., size] and b_rows [.., size], the rows of each pair, -1 for a missing row of b, and both -1 past the count; count
+// [..], which may exceed the size. Rows come in any order, but the pairs of one row of a are consecutive, in the order
+// of b's rows.
 //
 // Only the first kBucketCapacity rows of a bucket of b count.
 struct BucketJoinOperands {
@@ -75,7 +76,7 @@ struct BucketJoinOperands {
     counts.set(problem, static_cast<int64_t>(counts.wide ? count : minimum(count, kLargest)));
   }
 
-  // The most chunks beyond the first ones of their buckets.
+  // The largest number of chunks beyond the first chunk of each bucket.
   MGPU_HOST_DEVICE int64_t most_extra_chunks() const { return a.length / kBucketChunk; }
   // The launch on CUDA (plan.h): one block per bucket, then blocks that share the extra chunks. Scratch memory holds
   // each problem's number of rows.

@@ -7,10 +7,10 @@
 
 namespace mgpu {
 
-// A block keeps a bucket's rows of b in shared memory, with the start of each slot of its table, 40 KB, and a chunk of
+// A block keeps a bucket's rows of b and the start of each slot of its table in 40 KB of shared memory, and a chunk of
 // the bucket's rows of a in registers. The entries of a slot order themselves, each by comparing with all others; if a
-// slot has more than kBucketListMost, the block sorts the bucket. Chunks beyond the first of a bucket are rare, and
-// shared by a fixed number of blocks.
+// slot has more than kBucketListMost entries, the block sorts the bucket. Chunks beyond the first of a bucket are rare,
+// and a fixed number of blocks share them.
 constexpr TileShape kBucketShape{512, 8};
 static_assert(kBucketShape.tile() == kBucketCapacity && kBucketShape.tile() == kBucketChunk);
 constexpr int kBucketListMost = 32;

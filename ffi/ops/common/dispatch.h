@@ -1,4 +1,4 @@
-// From run-time element types to the few compiled kinds: keys as an order over unsigned words, payloads as words.
+// Maps run-time element types to the few compiled kinds: keys to an order over unsigned words, payloads to words.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -22,7 +22,7 @@ constexpr int mantissa_bits(DType dtype) {
   }
 }
 
-// Calls visit(order) with the order of keys of this type: seven orders for twelve types.
+// Calls visit(order) with the order of keys of this type: seven orders for thirteen types.
 template <typename Visit>
 void dispatch_order(const Call& call, DType dtype, bool descending, Visit visit) {
   call.expect(is_key(dtype), "keys of a type without an order");

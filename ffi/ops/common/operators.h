@@ -24,12 +24,12 @@ struct OperatorOperands {
 
   OperatorOperands(const Call& call, const Array& elements, const Array* heads, const Array* count, int own_rank = 1);
 
-  // Calls visit(operator), for a few types of operators. With kMerged, sum and product have one type.
+  // Calls visit(operator) with one of a few types of operators. With kMerged, sum and product have one type.
   // dispatch_operator.h defines it.
   template <bool kMerged, typename Visit>
   void dispatch(const Call& call, Visit visit) const;
 
-  // The same for reductions, whose sums and products may be wide.
+  // The same for reductions, whose sums and products may have a wider type than the elements.
   template <bool kMerged, typename Visit>
   void dispatch_reduction(const Call& call, Visit visit) const;
 
@@ -75,7 +75,7 @@ struct ResultVector<Operator> {
   }
 };
 
-// The kind of a scan. A function is compiled for one kind.
+// The kind of a scan. A compiled function has one kind, and other operators learn theirs at run time.
 template <typename Operator>
 MGPU_HOST_DEVICE constexpr bool scans_exclusively(bool exclusive) {
   if constexpr (requires { Operator::kExclusive; }) {

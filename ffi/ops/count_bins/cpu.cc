@@ -1,4 +1,4 @@
-// count_bins on the CPU: each task counts a part of a row in its own bins, and adds them up at the end.
+// count_bins on the CPU: each task counts a part of a row in its own bins, and then adds them to the row's counts.
 #include <algorithm>
 #include <atomic>
 #include <vector>

@@ -5,13 +5,13 @@
 
 namespace mgpu {
 
-// Blocks count in shared memory. With one counter per lane for each bin, lanes never wait for each other, for any
-// items. This many bins have one counter each on every device, which also has room for their edges and a table to find
-// them.
+// Blocks count in shared memory. With one counter per lane for each bin, lanes never wait for each other, whatever the
+// items are. On every device, this many bins have room for one counter each, and so have this many edges, with a table
+// to find bins.
 constexpr int kCountBinsThreads = 512;
 constexpr int kMostCountedBins = 12288;
 constexpr int kMostCountedEdges = 2048;
-constexpr int kEdgeSlots = 1024;         // of the table: more take each block longer to fill
+constexpr int kEdgeSlots = 1024;         // of the table; a block would take longer to fill more
 constexpr int64_t kCountPart = 1 << 13;  // items of a block, or more
 
 }  // namespace mgpu

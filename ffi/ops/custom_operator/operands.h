@@ -17,9 +17,9 @@ struct Call;
 class Workspace;
 
 // Operands: the leaves of the items [.., n, *], the arrays that the function captured, heads [.., m] or absent, count
-// [.., 1] or absent. Results: the leaves of the operation's results. Attributes: the numbers of the first two (leaves,
-// captures), of the leaves of a result (results) and the bytes of all of them (result_bytes), of the batch axes
-// (batch_rank), and the sizes of an item (ItemShape) and of a state.
+// [.., 1] or absent. Results: the leaves of the operation's results. Attributes: `leaves` and `captures`, the numbers
+// of the first two kinds of operands; `results`, the number of a result's leaves; `result_bytes`, the bytes of a result
+// in all of them; `batch_rank`, the number of batch axes; and the sizes of an item (ItemShape) and of a state.
 struct FunctionOperands {
   ItemShape shape;
   int64_t state_bytes;
@@ -29,7 +29,7 @@ struct FunctionOperands {
   Captures captures{};
   bool aligned = true;  // all leaves
 
-  // For a call with this many results, each of all leaves.
+  // Reads a call with `outputs` results, each of which has all leaves.
   explicit FunctionOperands(const Call& call, int outputs = 1);
 
   bool rows_aligned() const { return aligned && (segments.rows == 1 || segments.length % shape.vector() == 0); }
@@ -37,13 +37,13 @@ struct FunctionOperands {
   // The leaves of `items` results, from a call's result `first` on.
   std::vector<void*> results(const Call& call, size_t first, int64_t items) const;
 
-  // In the form that kernels take.
+  // The operands in the form that kernels take.
   ItemArrays<AnyItem> sources() const;
   static ResultVector<AnyOperator> targets(const std::vector<void*>& leaves);
   AnyOperator op() const { return {captures, segments.length}; }
 };
 
-// Attributes beside those: exclusive, reverse, total, and segmented: whether tiles lie on a grid over all rows.
+// More attributes: exclusive, reverse, total, and segmented, which says whether tiles lie on a grid over all rows.
 struct ScanFunctionOperands : FunctionOperands {
   bool exclusive;
   bool reverse;
@@ -57,7 +57,7 @@ struct ScanFunctionOperands : FunctionOperands {
     const int rows = restarts ? shape.segment_rows(state_bytes) : shape.rows();
     return int64_t{kScanThreads} * rows * shape.vector();
   }
-  // Tiles of a look-back, and the words of all look-backs.
+  // The number of tiles of a look-back, and of words of all look-backs.
   int64_t tiles(bool restarts) const {
     return ceil_div(restarts ? segments.total() : segments.length, tile_items(restarts));
   }
@@ -78,7 +78,7 @@ struct ReduceFunctionOperands : FunctionOperands {
 
   explicit ReduceFunctionOperands(const Call& call);
 
-  // A block's items, the same number for each of its warps.
+  // The number of items of a block. Each of its warps has the same number.
   int64_t chunk_items() const {
     const int64_t least = int64_t{256} * shape.vector();
     int64_t items = maximum<int64_t>(kReduceChunkBytes / shape.packed / least, 1) * least;

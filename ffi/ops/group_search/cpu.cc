@@ -20,7 +20,7 @@ struct Search {
   cpu::Executor& executor;
   const int64_t parts = operands.parts(cpu::kGroupSearchParts, cpu::kGroupSearchPart);
   std::vector<int64_t> splits{};  // rows of a before each part
-  std::vector<Index> lasts{};     // the last row of b of each group before each part, where there are several
+  std::vector<Index> lasts{};     // the last row of b of each group before each part, if there are several
 
   int64_t width_of(const Walk& walk) const { return ceil_div(walk.slots(), parts); }
 
@@ -32,7 +32,8 @@ struct Search {
     return {minimum(part * width, walk.slots()) - before[0], minimum((part + 1) * width, walk.slots()) - before[1]};
   }
 
-  // Clamped, so that even if cuts are not sorted each row is in exactly one part, and no two parts write one place.
+  // Splits are clamped, so that even if cuts are not sorted each row is in exactly one part, and no two parts write one
+  // place.
   void split() {
     splits.resize(operands.problems * (parts + 1));
     cpu::parallel_for(executor, operands.problems, [&](int64_t problem) {
@@ -48,7 +49,7 @@ struct Search {
     });
   }
 
-  // First the last row of b of each group in each part, then that before each part.
+  // Finds the last row of b of each group in each part, then the last one before each part.
   void find_lasts() {
     lasts.assign(operands.problems * parts * kGroupTable, -1);
     cpu::parallel_for(executor, operands.problems * parts, [&](int64_t task) {

@@ -11,9 +11,9 @@ namespace mgpu {
 struct Call;
 class Workspace;
 
-// One problem as it is walked: both sides from their first rows on or, forward, from their last live ones down. So in
-// the order of the walk, the sought row is always the last one before the cut. Positions i and j count along the walk:
-// row i of a comes after the rows of b before its cut, at slot i + cut(i) of the walk along both.
+// One problem in the order of a walk along both sides: from their first rows on or, if `forward`, from their last live
+// rows down. So in the order of the walk, the sought row is always the last one before the cut. Positions i and j count
+// along the walk: row i of a comes after the rows of b before its cut, at slot i + cut(i) of the walk along both.
 template <typename Index, bool kForward>
 struct GroupWalk {
   static constexpr int kStep = kForward ? -1 : 1;  // from one row of the walk to the next
@@ -30,7 +30,7 @@ struct GroupWalk {
   MGPU_HOST_DEVICE int64_t slots() const { return a_live + b_live; }
   MGPU_HOST_DEVICE int64_t a_row(int64_t i) const { return kForward ? a_live - 1 - i : i; }
   MGPU_HOST_DEVICE int64_t b_row(int64_t j) const { return kForward ? b_live - 1 - j : j; }
-  // The distance along the walk from row `from` of b to a cut. Cuts that are no positions in b may give anything.
+  // The distance along the walk from row `from` of b to a cut. Cuts that are not positions in b may give any number.
   MGPU_HOST_DEVICE Index along(Index cut, int64_t from = 0) const {
     using Word = std::make_unsigned_t<Index>;
     const Word word = kForward ? static_cast<Word>(b_live) - static_cast<Word>(cut) : static_cast<Word>(cut);
@@ -39,7 +39,7 @@ struct GroupWalk {
   MGPU_HOST_DEVICE Index cut(int64_t i) const {
     return along(clamp<Index>(cuts[a_row(i)], 0, static_cast<Index>(b_live)));
   }
-  // A number below `groups`, or that of no group.
+  // The number of a group. It is `groups` or more if a row is of no group.
   MGPU_HOST_DEVICE uint32_t group(uint32_t word) const { return word - first_group; }
 
   // The number of rows of a among the first `slot` slots. `find(begin, end, before)` is a partition_point, serial or by
@@ -51,7 +51,7 @@ struct GroupWalk {
   }
 };
 
-// The most groups of a problem.
+// The largest number of groups of a problem.
 constexpr int kGroupTable = 12288;
 
 // Operands: cuts [.., n], ascending positions in b, from 0 to m; a_groups [.., n] and b_groups [.., m], int32;
@@ -96,8 +96,8 @@ struct GroupSearchOperands {
             static_cast<Index*>(positions.data) + problem * a_length};
   }
 
-  // The parts of each problem, which are walked concurrently: at most `most` in all, or one per problem, with at least
-  // `least` slots each. A position in a part fits 32 bits.
+  // The number of parts of each problem, which are walked concurrently: at most `most` in all, or one per problem, with
+  // at least `least` slots each. A position in a part fits 32 bits.
   int64_t parts(int64_t most, int64_t least) const {
     const int64_t slots = a_length + b_length;
     const int64_t wanted = minimum(most / maximum<int64_t>(problems, 1), ceil_div(slots, least));

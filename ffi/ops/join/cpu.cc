@@ -37,7 +37,7 @@ class Join {
     const int64_t tiles = tasks.count();
     partners_.resize(a_live_);
     starts_.resize(a_live_ + 1);
-    std::vector<int64_t> rows(tiles + 1);   // of the output, by tiles; then before each tile
+    std::vector<int64_t> rows(tiles + 1);   // of the output, made by each tile; then before each tile
     std::vector<int64_t> alone(tiles + 1);  // items of B without a partner, likewise
     cpu::parallel_for(executor, tiles, [&](int64_t tile) {
       walk(
@@ -73,7 +73,7 @@ class Join {
   }
 
  private:
-  // The rows that a row of A makes, and its first partner in B or -1.
+  // The number of output rows that a row of A makes, and its first partner in B or -1.
   struct Partners {
     int64_t count = 0;
     int64_t first = -1;
@@ -83,8 +83,8 @@ class Join {
   Word b(int64_t j) const { return order_.encode(b_keys_[j]); }
   bool less(Word x, Word y) const { return order_.less(x, y); }
 
-  // Walks a tile of the merge of A and B, A first among equals: calls take_a(i, j) or take_b(i, j) with the items of
-  // both before the one taken.
+  // Walks a tile of the merge of A and B, A first among equals: calls take_a(i, j) or take_b(i, j) with the numbers of
+  // A's and B's items before the one taken.
   template <typename TakeA, typename TakeB>
   void walk(const cpu::MergeTasks<Order>& tasks, int64_t task, TakeA take_a, TakeB take_b) const {
     tasks.for_each_tile(task, [&](const MergeTile& tile) {
@@ -112,7 +112,7 @@ class Join {
   // Whether item j of B, which comes after i items of A, does not occur in A.
   bool is_alone(int64_t i, int64_t j) const { return i == 0 || less(a(i - 1), b(j)); }
 
-  // Writes rows [begin, end) of the output, all of them of rows of A.
+  // Writes rows [begin, end) of the output, all of which come from rows of A.
   void expand(int64_t begin, int64_t end) const {
     int64_t i = partition_point(int64_t{0}, a_live_, [&](int64_t i) { return starts_[i + 1] <= begin; });
     for (int64_t slot = begin; slot < end && i < a_live_; ++i) {

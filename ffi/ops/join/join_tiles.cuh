@@ -21,7 +21,8 @@ __global__ void __launch_bounds__(Problem<Order>::kThreads, Problem<Order>::kBlo
   const Sums sums = problem.keep_b ? tile.template find_partners<true>() : tile.template find_partners<false>();
   const bool is_light = sums.rows() <= kJoinHeavy;
   const int64_t total = is_light ? sums.rows() : tile.count_many_rows();
-  // By the thread that later writes the sum to the same word, so that it cannot overtake the count.
+  // The thread that later writes the sum to the same word publishes the count, so that the sum cannot overtake the
+  // count.
   if (threadIdx.x == 0) publish_count(scratch.row_words, plan.tile, plan.is_first, total);
   if (threadIdx.x == kWarp && problem.keep_b) {
     publish_count(scratch.alone_words, plan.tile, plan.is_first, sums.alone());
@@ -57,7 +58,7 @@ __global__ void __launch_bounds__(Problem<Order>::kThreads, Problem<Order>::kBlo
   }
 }
 
-// The heavy tiles, which each block that writes a unit of one searches once more.
+// Writes the rows of heavy tiles, in units. A block that writes a unit searches the unit's tile once more.
 template <typename Order>
 __global__ void __launch_bounds__(Problem<Order>::kThreads, 2)
     join_heavy_tiles(const __grid_constant__ Problem<Order> problem) {

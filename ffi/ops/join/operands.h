@@ -10,8 +10,8 @@ struct Call;
 class Workspace;
 
 // Operands: a [.., n_a], b [.., n_b], a_count [.., 1], b_count [.., 1]; counts may be absent (empty). Attributes:
-// keep_a, keep_b: whether a row of A, of B, without a partner makes a row of its own. Results: a_indices [.., size],
-// b_indices [.., size], count [..].
+// keep_a and keep_b, whether a row of A or of B without a partner makes an output row of its own. Results: a_indices
+// [.., size], b_indices [.., size], count [..].
 struct JoinOperands {
   DType key_type;
   SortedPair pair;

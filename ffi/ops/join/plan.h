@@ -10,8 +10,8 @@ constexpr TileShape join_tile_shape(int key_width) { return {256, key_width == 8
 constexpr int64_t kJoinHeavy = 1 << 16;  // output rows that make a tile heavy: many blocks share it
 constexpr int64_t kJoinUnit = 1 << 15;   // a block's share of it
 
-// The boundary of two tiles, in the merge in which B's items come before equal ones of A: the items of B before it, and
-// those of them with the key of A's next item.
+// The boundary of two tiles, in the merge in which B's items come before equal items of A. `b` is the number of B's
+// items before it, and `entering` the number of those that have the key of A's next item.
 struct JoinEdge {
   int64_t b;
   int64_t entering;

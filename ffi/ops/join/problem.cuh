@@ -8,10 +8,10 @@
 namespace mgpu::cuda::joining {
 
 constexpr unsigned kAllLanes = 0xffffffffu;
-// One heavy tile in the state that counts tiles and units at once, so that one atomic addition counts both and the
-// tiles are in the order of their units.
+// One heavy tile in the state that counts both heavy tiles and units. One atomic addition counts both, so the tiles are
+// in the order of their units.
 constexpr uint64_t kHeavyTile = uint64_t{1} << 40;
-// Partners of one item are counted up to about here: a tile with more is heavy, and no sum overflows.
+// Partners of one item are counted up to about this number. A tile with more is heavy, and no sum overflows.
 constexpr int kMostEntering = 1 << 17;
 static_assert(kMostEntering > kJoinHeavy);
 
@@ -34,7 +34,7 @@ struct Problem {
   JoinOperands::Scratch scratch;
 };
 
-// One thread per edge.
+// Each thread finds one edge.
 template <typename Order>
 __global__ void find_edges(const __grid_constant__ Problem<Order> problem) {
   start_next_kernel();
@@ -64,9 +64,9 @@ struct Plan {
   bool is_first;  // of its row
   bool is_last;
   bool a_follows;  // whether A continues after the tile
-  int64_t a;       // the row's items before
+  int64_t a;       // the row's items before the tile
   int64_t b;
-  int64_t entering;  // the items of B before, with the key of the next item of A
+  int64_t entering;  // the items of B before the tile that have the key of the next item of A
   int a_count;       // of the tile; its runs hold one more item of A, if there is one
   TwoRuns runs;
 };

@@ -1,5 +1,5 @@
-// join of short rows: each item of A finds its partners in B by binary search, the numbers of its rows are summed up,
-// and each row of the output finds its item.
+// join of short rows: each item of A finds its partners in B by binary search, a scan adds up the numbers of output
+// rows, and each output row finds its item of A.
 #pragma once
 
 #include "ops/sorted_pair/short_rows.cuh"
@@ -10,7 +10,7 @@ template <typename Order>
 struct Join {
   ShortPair<Order> rows;
   Divisor size;
-  int a_share;  // items of A, of B, that a thread takes
+  int a_share;  // the items of A that a thread takes, and those of B
   int b_share;
   bool keep_a;
   bool keep_b;
@@ -20,8 +20,8 @@ struct Join {
 
   static constexpr int64_t kMostSize = 4 * RowTiles::kMostSlots;
 
-  // The keys; for each item of A, its first row and its first partner; for each item of B, that it has none; two sums
-  // per row.
+  // Shared memory holds the keys; for each item of A, its first row and its first partner; the items of B without a
+  // partner; and two sums per row.
   size_t shared_bytes() const {
     const auto items = [&](const SortedRows& side) { return rows.tiles.tile_rows * static_cast<int>(side.length); };
     return rows.room * sizeof(typename Order::Word) + 2 * (rows.tiles.tile_rows + 1) * sizeof(int) +

@@ -1,4 +1,4 @@
-// The load-balancing search on the CPU: tiles of outputs spread over threads, each walked run by run.
+// The load-balancing search on the CPU: threads take tiles of outputs, and walk each tile run by run.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 
 namespace mgpu::cpu {
 
-// Calls body(problem, row, outputs, live_end) for each tile of `tile` outputs of every problem: of `outputs`, those
-// from live_end on are past the total.
+// Calls body(problem, row, outputs, live_end) for each tile of `tile` outputs of every problem. The outputs from
+// live_end on are past the total.
 template <typename Body>
 void for_each_work_tile(Executor& executor, const WorkList& work, int64_t tile, const Body& body) {
   const int64_t tiles = ceil_div(work.size, tile);

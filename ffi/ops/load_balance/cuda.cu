@@ -32,7 +32,7 @@ void run(const Call& call, const LoadBalanceOperands& operands, cudaStream_t str
 void partition_work(const Call& call, cudaStream_t stream, const WorkList& work, const WorkTiles& tiles) {
   using namespace load_balancing;
   const int64_t blocks = work.problems * CellSearch(work, tiles).blocks();
-  // Kernels that make other offsets are the previous ones in the stream, and let this one start early.
+  // The kernels that replace the offsets come just before this one in the stream, and let it start early.
   if (work.is_replaced) return launch_overlapping(call, stream, partition_cells, blocks, kCellThreads, 0, work, tiles);
   partition_cells<<<static_cast<unsigned>(blocks), kCellThreads, 0, stream>>>(work, tiles);
   check_launch(call);

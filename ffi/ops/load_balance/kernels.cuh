@@ -9,14 +9,14 @@
 namespace mgpu::cuda::load_balancing {
 
 constexpr int kCellThreads = 128;
-// Lanes that search for a cell together: all cells of 2^26 outputs take one wave of warps, each of which waits for
-// memory 8 times; with one warp per cell it would take 3 waves of 5.
+// The lanes that search for a cell together. All cells of 2^26 outputs then take one wave of warps, each of which waits
+// for memory 8 times. With one warp per cell, they would take 3 waves, each with 5 waits.
 constexpr int kCellLanes = 8;
 
 // How the cells of a work list are found: each of `threads` threads of a problem finds some.
 struct CellSearch {
-  // An object then spans few cells, and a cell few objects: with 16, expansions of 2^22 items take 10.7 us instead of
-  // 9.5.
+  // Whether each thread takes an object instead of a cell. This pays if an object spans few cells, and a cell few
+  // objects.
   bool by_objects;
   int64_t threads;
 
@@ -27,9 +27,10 @@ struct CellSearch {
   MGPU_HOST_DEVICE int64_t blocks() const { return ceil_div<int64_t>(threads, kCellThreads); }  // per problem
 };
 
-// One thread per object, and one past the last, finds the cells that begin after the start of the previous object and
-// not after its own. Each thread reads two offsets at once, whereas a search waits for memory in each step. With
-// offsets out of order, several threads may write one cell, but every cell is written.
+// Each object has a thread, and one more thread follows the last object. A thread finds the cells that begin after the
+// start of the previous object and not after the start of its own. Each thread reads two offsets at once, whereas a
+// search waits for memory in each step. With offsets out of order, several threads may write one cell, but every cell
+// is written.
 template <typename Row>
 __device__ __forceinline__ void place_cells_by_objects(const WorkTiles& tiles, const Row& row, int64_t size, int64_t j,
                                                        int64_t* heads) {
@@ -79,7 +80,7 @@ static __global__ void __launch_bounds__(kCellThreads)
   const int64_t problem = blockIdx.x / blocks;
   const int64_t thread = int64_t{blockIdx.x % blocks} * kCellThreads + threadIdx.x;
   int64_t* const heads = tiles.cells + problem * tiles.stride();
-  if (work.replaced() && work.live(0) == 0) {  // waits for nothing, as other kernels did all the work
+  if (work.replaced() && work.live(0) == 0) {  // needs no search, as other kernels did all the work
     for (int64_t i = thread; i < tiles.stride(); i += int64_t{blocks} * kCellThreads) heads[i] = 0;
     return;
   }
@@ -97,7 +98,7 @@ static __global__ void __launch_bounds__(kCellThreads)
   });
 }
 
-// With ranks, an object's slot is the distance of the tile's first output from the object's own.
+// With ranks, an object's slot is the distance of the tile's first output from the object's first output.
 template <typename Index, bool kRanks>
 __global__ void __launch_bounds__(kWorkThreads, work_blocks(sizeof(Index)))
     search_tiles(const __grid_constant__ WorkList work, const __grid_constant__ WorkTiles tiles, Index* objects,

@@ -1,5 +1,5 @@
 // The kernel of merge: each block streams an equal share of the output, a tile at a time; each thread merges a few
-// items of it.
+// items of the tile.
 #pragma once
 
 #include "ops/common/payload.h"
@@ -15,7 +15,7 @@ struct Problem {
   MergeOperands::Payload a_payload;
   MergeOperands::Payload b_payload;
   Payload* payload;
-  int64_t b_index;  // that of B's first item, as payload
+  int64_t b_index;  // of B's first item, if indices are the payload
 };
 
 template <typename Payload>

@@ -31,13 +31,13 @@ struct MergeOperands {
   Payload a_payload;
   Payload b_payload;
   int payload_width = 0;  // bytes; 0 without payload
-  int64_t b_index;        // that of B's first item, as payload; A's is 0
+  int64_t b_index;        // of B's first item, if indices are the payload; A's is 0
   void* keys;
   void* payload = nullptr;
 
   explicit MergeOperands(const Call& call);
   RunSplits layout(Workspace& workspace) const;  // scratch memory on CUDA
-  // The additional tiles of a row that cutting at the ends of pairs may need.
+  // The number of additional tiles that a row may need because tiles also end where pairs do.
   int64_t pairs_beyond_first() const { return runs.given() ? runs.pairs() - 1 : 0; }
   bool gives_indices() const { return payload && !a_payload.data && !b_payload.data; }
 };

@@ -12,8 +12,8 @@
 
 namespace mgpu::cpu {
 
-// Calls visit(width) with the row's width in bytes as a constant, which makes a copy one or two instructions, or with
-// 0.
+// Calls visit(width) with the row's width in bytes as a constant, which makes a copy one or two instructions. Other
+// widths are passed as 0.
 template <typename Visit>
 void dispatch_row_bytes(int64_t row_bytes, Visit visit) {
   switch (row_bytes) {
@@ -46,7 +46,7 @@ struct RowMover {
   // Writes one row repeatedly.
   void repeat(char* to, Range<int64_t> rows, const char* row) const { repeat(to, rows, rows.end, row); }
 
-  // The same if rows up to `limit` are written later.
+  // The same, but it may also write rows after the range, up to `limit`, which are written again later.
   void repeat(char* to, Range<int64_t> rows, int64_t limit, const char* row) const {
     if constexpr (kBytes > 0) {
       using Row = std::array<char, kBytes>;
@@ -58,7 +58,7 @@ struct RowMover {
   }
 };
 
-// A whole row of the fill element; none if rows stay unchanged.
+// A whole row of the fill element.
 inline std::vector<char> fill_row(const Fill& fill, int64_t problem, int64_t row_bytes) {
   std::vector<char> row(row_bytes);
   for (int64_t i = 0; i < row_bytes; ++i) row[i] = fill.of_problem(problem)[i % fill.element_bytes];

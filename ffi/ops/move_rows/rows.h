@@ -8,7 +8,7 @@ namespace mgpu {
 // [.., count, elements]; all problems of a batch may share one array.
 struct Rows {
   char* data;
-  int64_t count;   // rows a problem
+  int64_t count;   // rows per problem
   int64_t stride;  // bytes from problem to problem
   int64_t row_bytes;
 
