@@ -105,7 +105,8 @@ inline void for_each_run(const WorkRow& row, Range<int64_t> outputs, Visit visit
 }
 
 // A CUDA grid's view of the outputs: tiles of `tile` outputs. Per problem, `cells` hold the first object that starts at
-// or after the begin of each tile and of the end, then `first` and `total` of the WorkRow.
+// or after the beginning of each tile, and at or after the end of the last one, then `first` and `total` of the
+// WorkRow.
 struct WorkTiles {
   int64_t tile;
   int64_t tiles;  // per problem

@@ -1,4 +1,4 @@
-// The cache of compiled functions on the disk. Each function has one file, which is complete or absent. MGPU_CACHE_DIR
+// The cache of compiled functions on the disk. Each image has one file, which is complete or absent. MGPU_CACHE_DIR
 // names the folder; if it is empty, there is no cache. MGPU_CACHE_BYTES limits the bytes in the folder, of which the
 // most recently used files stay.
 #pragma once

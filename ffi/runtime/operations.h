@@ -37,21 +37,23 @@
   // one line each, in alphabetical order
 // clang-format on
 
-// Operations with a kernel only on the CPU. On CUDA they are composed of other operations. clang-format off
+// Operations with a kernel only on the CPU. On CUDA they are composed of other operations.
+// clang-format off
 #define MGPU_CPU_OPERATIONS(OPERATION) \
   OPERATION(gathered_rows)             \
   OPERATION(interval_reduce)           \
   // one line each, in alphabetical order
 // clang-format on
 
-// Operations with a kernel only on CUDA. On the CPU they are composed of other operations. clang-format off
+// Operations with a kernel only on CUDA. On the CPU they are composed of other operations.
+// clang-format off
 #define MGPU_CUDA_OPERATIONS(OPERATION) \
   OPERATION(segmented_softmax)          \
   // one line each, in alphabetical order
 // clang-format on
 
-// Operations by a function, which CUDA compiles when a program is loaded. On the CPU, plain JAX runs them. clang-format
-// off
+// Operations by a function, which CUDA compiles when a program is loaded. On the CPU, plain JAX runs them.
+// clang-format off
 #define MGPU_FUNCTION_OPERATIONS(OPERATION) \
   OPERATION(reduce_by_function)             \
   OPERATION(scan_by_function)               \

@@ -118,8 +118,8 @@ struct EvenSlots {
   }
 };
 
-// Finds bins by a table of the edges in each slot. Most slots have no edge and others have one, so an item is compared
-// with one edge.
+// Finds bins by a table of the edges in each slot. Most slots have no edge, and most others have one, so most items are
+// compared with one edge.
 template <typename Order>
 struct BinsBetweenEdges {
   using Item = typename Order::Word;
