@@ -94,7 +94,7 @@ def non_decreasing(operation: str, argument: str, x: jax.Array) -> jax.Array:
     return _require(operation, argument, ASCENDING, x, _is_ascending)
 
 
-# What a caller may have meant who gives something else instead of heads or offsets.
+# Hints for a caller who gives lengths or ids instead of heads or offsets.
 LENGTHS = "Segments.from_lengths takes lengths"
 IDS = "Segments.from_ids takes the segment of each item"
 
@@ -187,7 +187,7 @@ def segments_fit(operation: str, heads: jax.Array, lengths: Callable[[], jax.Arr
 def same_rows(
     operation: str, starts: jax.Array, ends: jax.Array, other_starts: jax.Array, other_ends: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Starts and ends of rows that must be those of other rows."""
+    """Starts and ends of rows, which must equal those of other rows."""
     lengths, others = ends - starts, other_ends - other_starts
 
     def holds(_: jax.Array) -> jax.Array:
@@ -240,7 +240,7 @@ def ids_hold(numpy: Any, ids: Any, known: Any, latest: Any) -> Any:
 
 
 def without_gaps(operation: str, starts: jax.Array, ends: jax.Array) -> jax.Array:
-    """Ends of segments, which must be the starts of the next ones."""
+    """Ends of segments: each must be the start of the next segment."""
     last = starts.shape[-1] - 1
 
     def holds(ends: jax.Array) -> jax.Array:
@@ -373,7 +373,7 @@ def apart(operation: str, argument: str, starts: jax.Array, lengths: Callable[[]
 
 
 def segments_apart(operation: str, argument: str, heads: jax.Array, ends: jax.Array, length: int) -> jax.Array:
-    """Ends of segments in the order of their heads: none overlaps the next. Empty ones may lie anywhere."""
+    """Ends of segments in the order of their heads: none overlaps the next. Empty segments may lie anywhere."""
 
     def holds(ends: jax.Array) -> jax.Array:
         starts, stops = jnp.clip(heads, 0, length), jnp.clip(ends, 0, length)
@@ -385,7 +385,7 @@ def segments_apart(operation: str, argument: str, heads: jax.Array, ends: jax.Ar
 
 
 def segments_inside(operation: str, argument: str, heads: jax.Array, ends: jax.Array, length: int) -> jax.Array:
-    """Ends of segments; those of segments with items must lie within an array."""
+    """Ends of segments: a segment with items must end within an array."""
 
     def holds(ends: jax.Array) -> jax.Array:
         return (ends <= length) | (ends <= heads)
@@ -394,7 +394,7 @@ def segments_inside(operation: str, argument: str, heads: jax.Array, ends: jax.A
 
 
 def interval_lengths(offsets: jax.Array, total: jax.Array, size: int) -> Callable[[], jax.Array]:
-    """The lengths of intervals, computed where a check needs them; `total` is an operand of shape [1], or empty."""
+    """The lengths of intervals, computed if a check needs them; `total` is an operand of shape [1], or empty."""
 
     def lengths() -> jax.Array:
         end = total if total.size else jnp.full((1,), size, offsets.dtype)

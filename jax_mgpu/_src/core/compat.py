@@ -133,7 +133,7 @@ def reconcile_vma(operands: Sequence[jax.Array]) -> Sequence[jax.Array]:
 
 
 def vary_as(x: jax.Array, *like: object) -> jax.Array:
-    """`x` with the varying manual axes of the others too, as for a value that depends on them."""
+    """`x`, typed as varying over the manual axes of the others too, as a value that depends on them would be."""
     return reconcile_vma([x, *(y for y in like if isinstance(y, jax.core.Tracer))])[0]
 
 
@@ -368,7 +368,7 @@ def broadcast(x: jax.Array, shape: Sequence[int], axes: Sequence[int], spec: Seq
 
 
 def stack(arrays: Sequence[jax.Array], axis: int = 0) -> jax.Array:
-    """`jnp.stack`, also in a batch that maps only some arrays over Explicit axes, where JAX's fails."""
+    """`jnp.stack` that also works in a batch that maps only some arrays over Explicit axes; JAX's fails there."""
     return jnp.concatenate([jnp.expand_dims(x, axis) for x in arrays], axis)
 
 

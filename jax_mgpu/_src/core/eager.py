@@ -368,7 +368,7 @@ class _Weak:
 
 
 def _parts(function: Callable[..., Any]) -> tuple[Any, ...]:
-    """The identity of a function; of a method, which is new on each access, that of its object and function."""
+    """The objects that identify a function: for a method, which is new on each access, its object and function."""
     return (function.__self__, function.__func__) if isinstance(function, types.MethodType) else (function,)
 
 

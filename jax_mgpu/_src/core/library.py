@@ -243,7 +243,7 @@ def has_cuda() -> bool:
 
 
 def build_decision() -> str:
-    """What the build found, what it built and how to change that; pip hides the build's own line."""
+    """A line on what the build found, what it built and how to change that, which the build prints and pip hides."""
     return str(cpu_library.description["build"])
 
 

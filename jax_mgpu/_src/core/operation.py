@@ -168,7 +168,7 @@ class Operation:
         attributes = {name: x if isinstance(x, Keyed) else int(x) for name, x in attributes.items()}
         if is_eager():
             return self._impl(*operands, **attributes)  # operands become arguments of a program, without conversion
-        if is_in_eager_shard_map():  # where an empty operand cannot be an argument of a program
+        if is_in_eager_shard_map():  # there, an empty operand cannot be an argument of a program
             absent = tuple((i, x.shape, np.dtype(x.dtype)) for i, x in enumerate(operands) if not x.size)
             present = [x for x in operands if x.size]
             results: list[jax.Array] = _run_within_shard_map(self, tuple(attributes.items()), absent, *present)

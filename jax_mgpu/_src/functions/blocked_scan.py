@@ -1,4 +1,4 @@
-"""Scans and reductions by any associative operator in plain JAX, where there are no kernels, and for derivatives.
+"""Scans and reductions by any associative operator in plain JAX, for derivatives, and if there are no kernels.
 
 Items are cut into blocks. A loop scans all blocks, their totals are scanned in the same way, and each block's items are
 combined with the prefix before it. The loop has one small body for any number of items, and so has its derivative.
@@ -71,7 +71,7 @@ def scanned(combine: Combine, states: Pytree, cut: jax.Array | None = None, *, r
 
 
 def combined(combine: Combine, states: Pytree, live: jax.Array | None = None) -> Any:
-    """All states combined in order, at least one. Only `live` ones count; if none is, any state is returned."""
+    """Combines the live states in order; by default all are live. If none is, any state is returned."""
     items = (live, states)
 
     def join(a: Any, b: Any) -> Any:
@@ -161,7 +161,8 @@ def _steps(
 ) -> tuple[jax.Array | None, Any]:
     """For each column of `[steps, columns, ...]`, or for one, `[steps]`, the scans of its blocks.
 
-    Also tells where a cut has occurred since the block began, if it is asked to and there are cuts.
+    With `tells_cuts`, and if there are cuts, it also tells for each item whether a cut has occurred since its block
+    began.
     """
     steps, joins = _length(states), None
     if cut is not None or length < steps:

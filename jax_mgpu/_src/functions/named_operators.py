@@ -214,7 +214,7 @@ def _like_rows(x: jax.Array, like: jax.Array) -> jax.Array:
 
 
 def _deviation(leaf: Leaf, grouping: Grouping) -> jax.Array:
-    """The root of the variance, with a derivative of 0 where that is 0."""
+    """The root of the variance. Its derivative is 0 if the variance is 0."""
     variance = _variance(dataclasses.replace(leaf, dtype=accumulator_dtype(leaf.dtype)), grouping)
     is_positive = variance > 0
     root = jnp.sqrt(jnp.where(is_positive, variance, 1))

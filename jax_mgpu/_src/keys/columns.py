@@ -244,7 +244,7 @@ class Columns:
         live: jax.Array,
         fill: Callable[[Any], jax.Array] = lambda dtype: jnp.zeros((1,), dtype),
     ) -> Any:
-        """The columns of moved codes in the structure of the input; past the live ones, the fill element of a dtype."""
+        """The columns of moved codes in the structure of the input; past the live items, `fill(dtype)`."""
         floats = iter(rest)
         columns = [next(floats) if x is None else x for x in self.unpacked([code])]
         return self.structure([filled_behind(x, live, fill(x.dtype)) for x in columns])
@@ -460,7 +460,7 @@ class KeyPair:
 
 
 def expect_one_code(operation: str, keys: jax.Array | Columns) -> None:
-    """Keys over a mesh axis, where one code must hold all columns."""
+    """Raises an error for keys over a mesh axis if one code cannot hold all columns."""
     if isinstance(keys, Columns) and not keys.fits:
         raise value_error(operation, "axis_name", f"None where columns have more than {WIDEST} bits", "an axis")
 

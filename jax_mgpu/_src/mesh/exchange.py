@@ -48,7 +48,7 @@ class Parts:
 
     @classmethod
     def between(cls, axis: Axis, edges: jax.Array, slots: int) -> Parts:
-        """Device i sends its items `edges[i, j]` to `edges[i, j + 1]` to device j, none where that is less."""
+        """Device i sends its items `edges[i, j]` to `edges[i, j + 1]` to device j; none if the edges descend."""
         return cls(axis, edges[..., :-1], jnp.maximum(edges[..., 1:] - edges[..., :-1], 0), slots)
 
     def behind(self, other: Parts) -> Parts:
@@ -124,7 +124,7 @@ def exchange_together(parts: Sequence[Parts], sources: Sequence[Sequence[jax.Arr
 
 
 def _gathered(sent: Sequence[tuple[Parts, jax.Array]], into: jax.Array) -> jax.Array:
-    """All arrays on all devices: for CPU devices, which share their memory, and for axes within one device.
+    """Gathers all arrays on all devices: for CPU devices, which share their memory, and for axes within one device.
 
     A device receives runs of these, one per sender, which a kernel copies.
     """

@@ -1,4 +1,4 @@
-"""Joins over a mesh axis: partners are found where both keys are aligned, and rows are distributed by their rank."""
+"""Joins over a mesh axis: both sides' keys are aligned to find partners, and rows are distributed by their rank."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["Side", "join", "join_columns"]
 
 
 class Side:
-    """A table's keys in order, and the way back to its rows."""
+    """A table's sorted keys, which can send results back to its rows."""
 
     def __init__(self, axis: Axis, keys: jax.Array, count: jax.Array, dtype: DTypeLike, *, is_sorted: bool):
         self.axis, self.n = axis, keys.shape[0]
@@ -134,7 +134,7 @@ def _by_partners(
     is_sorted: bool,
     aligned: bool,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The join by the partners of each row of a, which are found where both sides are aligned.
+    """The join by the partners of each row of a, which searches in both aligned sides find.
 
     It works for any number of copies of a key, and with fewer slots than rows.
     """

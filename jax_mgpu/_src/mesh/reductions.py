@@ -110,7 +110,7 @@ def _log_add(a: jax.Array, b: jax.Array) -> jax.Array:
 def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
     """A state's derivative is its share of the sum. An infinite state has all of it: its item's derivative is NaN."""
     largest = jax.lax.stop_gradient(jnp.maximum(*primals))
-    same = [jnp.where(x == largest, 0, -jnp.inf).astype(x.dtype) for x in primals]  # of infinities
+    same = [jnp.where(x == largest, 0, -jnp.inf).astype(x.dtype) for x in primals]  # exponents of infinite states
     powers = [jnp.exp(jnp.where(jnp.isinf(largest), y, x - largest)) for x, y in zip(primals, same, strict=True)]
     total = powers[0] + powers[1]
     parts = [weighted(power / total, tangent) for power, tangent in zip(powers, tangents, strict=True)]

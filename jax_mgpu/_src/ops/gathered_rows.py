@@ -1,7 +1,7 @@
 """Segments of rows that are gathered, weighted, or both: pooled embeddings, sparse times dense, messages.
 
-Sums, and other operators that need no position, are one operation over the table. Its derivatives are again sums: by
-row for the table, dots of rows for weights. On a CPU, a kernel reads, weights and adds a row at once. Elsewhere the
+Sums, and other operators that need no position, are one operation over the table. Its derivatives are sums too: by row
+for the table, and dots of rows for the weights. On a CPU, a kernel reads, weights and adds a row at once. Elsewhere the
 operation is composed of a gather and `reduce_rows`. All other operators combine rows that are gathered first, without
 the dropped ones.
 """
@@ -299,7 +299,7 @@ def _fallback(
 
 
 def _of_columns(weights: jax.Array, width: int) -> jax.Array:
-    """Weights of each column, by those of groups of neighbouring columns."""
+    """The weight of each column: that of its group of neighbouring columns."""
     entries, groups = weights.shape
     return jnp.broadcast_to(weights[:, :, None], (entries, groups, width // groups)).reshape(entries, width)
 

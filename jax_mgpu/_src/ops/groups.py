@@ -310,7 +310,7 @@ def rank(
       ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
       count: the number of live items, an integer scalar (default `n`).
       axis_name: rank the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. A device's
-        heads are those of the segments that start among its own items, counted from the first of these; a segment
+        heads are those of the segments that start among its own items, counted from its first item; a segment
         continues on the next devices, up to the next head. Columns may have up to 64 bits in all.
 
     Returns: `[n]` ranks, 0 past `count` and outside of all segments; int32, or int64 from 2^31 items on. Averages have

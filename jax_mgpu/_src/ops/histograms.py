@@ -49,8 +49,8 @@ def bincount(
       weights: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits: what each item counts (default 1).
       axis_name: see `reduce_by_id`: each device has `size` of the results.
 
-    Returns: `[size]`: numbers of items, int32 (int64 from 2^31 items on), or sums of the weights: of their type or, for
-      integers, that of `jnp.sum`.
+    Returns: `[size]`: numbers of items, int32 (int64 from 2^31 items on), or sums of the weights, in the type of the
+      weights or, for integers, of `jnp.sum`.
 
     Raises:
       TypeError: ids are not integers, weights are not numbers, or `size` is not static.

@@ -74,7 +74,7 @@ def interval_reduce(
       op: see `reduce`, except for operators that need several passes: `"var"` and the names after it.
       map: see `reduce`.
       count: the number of live items, an integer scalar (default `n`).
-      identity: the result of an empty interval, a pytree like one item, where `op` is a function.
+      identity: the result of an empty interval if `op` is a function, a pytree like one item.
       dtype: see `reduce`.
 
     Returns:
@@ -140,7 +140,7 @@ def _product_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
 
 
 def _of_intervals(operator: Operator, states: Pytree, low: jax.Array, widths: jax.Array) -> Any:
-    """The states of intervals of some states, and the identity for empty ones."""
+    """The combined states of each interval, and the identity for empty intervals."""
     if jax.tree.leaves(states)[0].shape[0] == 0:
         found = jax.tree.map(lambda s: jnp.zeros((*low.shape, *s.shape[1:]), s.dtype), states)
         return identities(operator.identity, found)

@@ -223,7 +223,7 @@ def _filtered(found: Matches, kind: str, size: int) -> JoinResult:
 
 
 def _in_buckets(tables: BucketTables, found: Callable[[], Matches], keep_a: bool, size: int) -> JoinResult:
-    """The rows of a join of long tables: on a GPU by buckets, if those of b are short enough."""
+    """The rows of a join of long tables: on a GPU by buckets, if b's buckets are short enough."""
     n_a, n_b = tables.lengths
 
     def by_order() -> JoinResult:

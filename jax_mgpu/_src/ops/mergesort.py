@@ -81,8 +81,8 @@ def mergesort(
     Time is O(n log n) for any order of the input; scratch memory is one copy of keys and values. A block sorts each
     tile, then runs of tiles are merged, each output tile by its own share of the merge path (Odeh, Green, Mwassi,
     Shmueli, Birk, "Merge Path", 2012). Columns of up to 64 bits in all are one key; each 64 further bits are one more
-    sort. With `less`, the CUDA kernels, compiled for it, sort keys of any width, those of more than 16 bytes by their
-    positions. Comparators that cannot be compiled, and those on other platforms, are sorted in plain JAX: as columns if
+    sort. With `less`, CUDA kernels that are compiled for it sort keys of any width; keys of more than 16 bytes are
+    sorted by their positions. On other platforms, and if `less` cannot be compiled, plain JAX sorts: as columns if
     `less` compares columns, by XLA's sort, or, if `less` is too complex, by merges of O(n log^2 n) comparisons.
 
     Example:

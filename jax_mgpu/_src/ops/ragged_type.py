@@ -256,15 +256,15 @@ class Ragged:
 
     @classmethod
     def from_awkward(cls, array: Any) -> Ragged:
-        """An Awkward Array of lists: of numbers, or of records of them as dicts or tuples; not within `jit`."""
+        """The lists of an Awkward Array as rows; records become dicts or tuples of numbers. Not within `jit`."""
         return cls(*awkward_parts("Ragged.from_awkward", array))
 
     @classmethod
     def from_arrow(cls, array: Any) -> Ragged:
-        """A `ListArray` of Arrow, or chunks of it: of numbers, or of structs of them as dicts; not within `jit`."""
+        """The lists of an Arrow `ListArray`, or chunks of it, as rows; structs become dicts. Not within `jit`."""
         return cls(*arrow_parts("Ragged.from_arrow", array))
 
-    # ---- What it is --------------------------------------------------------------------------------------------------
+    # ---- Properties --------------------------------------------------------------------------------------------------
 
     @property
     def capacity(self) -> int:
@@ -312,7 +312,7 @@ class Ragged:
     def __getitem__(self, index: Any) -> Any:
         """Row `i` (not within `jit`), or the rows of a slice, of an array of indices or of a mask, as a Ragged.
 
-        Within `jit`, there is room for as many items as here, which repeated rows may exceed: see `take`.
+        Within `jit`, the result has room for as many items as this Ragged. Repeated rows may need more: see `take`.
         """
         name = "Ragged[]"
         if isinstance(index, jax.core.Tracer):
@@ -494,11 +494,11 @@ class Ragged:
         return self.reduce("mean")
 
     def max(self) -> Any:
-        """The largest item of each row, `[m]`; for an empty one the smallest number of the type."""
+        """The largest item of each row, `[m]`; for an empty row, the smallest value of the dtype."""
         return self.reduce("max")
 
     def min(self) -> Any:
-        """The smallest item of each row, `[m]`; for an empty one the largest number of the type."""
+        """The smallest item of each row, `[m]`; for an empty row, the largest value of the dtype."""
         return self.reduce("min")
 
     def scan(self, op: OperatorTree | PairFunction = "add", **options: Any) -> Ragged:
@@ -520,7 +520,7 @@ class Ragged:
         return Ragged(take_or_fill(ordered, runs.starts, unique=True), jnp.append(runs.heads, runs.count))
 
     def take(self, order: Integers, *, size: int | None = None) -> Ragged:
-        """Rows in another order, repeated or left out: see `take_segments`. Room for `size` items (default as here)."""
+        """Rows in another order, repeated or left out: see `take_segments`. `size` is the capacity of the result."""
         size = self.capacity if size is None else size
         values, heads, count = take_segments(self.values, self.segments, order, size=size)
         return Ragged(values, jnp.minimum(jnp.append(heads, count), size))

@@ -135,8 +135,8 @@ def segmented_top_k(
       ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
       count: see `top_k`.
       axis_name: take the items of the segments of all devices of a mesh axis, or of a tuple of axes, within
-        `jax.shard_map`. A device's heads are those of the segments that start among its own items, counted from the
-        first of these; a segment continues on the devices that follow, up to the next head. Its row is on the device of
+        `jax.shard_map`. A device's heads are those of the segments that start among its own items, counted from its
+        first item; a segment continues on the devices that follow, up to the next head. Its row is on the device of
         its head, and indices are those in the global array.
 
     Returns:
@@ -305,8 +305,8 @@ def segmented_quantile(
       ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
       count: see `quantile`.
       axis_name: take the items of the segments of all devices of a mesh axis, or of a tuple of axes, within
-        `jax.shard_map`. A device's heads are those of the segments that start among its own items, counted from the
-        first of these; a segment continues on the devices that follow, up to the next head. Its results are on the
+        `jax.shard_map`. A device's heads are those of the segments that start among its own items, counted from its
+        first item; a segment continues on the devices that follow, up to the next head. Its results are on the
         device of its head.
 
     Returns:

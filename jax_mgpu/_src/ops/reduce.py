@@ -350,7 +350,7 @@ def segmented_reduce(
       ddof: see `reduce`.
       commutative: see `reduce`.
       axis_name: see `reduce`. A device's heads are those of the segments that start among its own items, counted from
-        the first of these; a segment continues on the devices that follow, up to the next head.
+        its first item; a segment continues on the devices that follow, up to the next head.
 
     Returns:
       For each array `[m, ...]`; indices count from the start of x, or of the global array, or of the entries. Over a

@@ -45,8 +45,8 @@ def weighted_choice(
 
     Args:
       u: random numbers from 0 to 1, floats, an array of any shape; with `segments` 1-D, `[k]`.
-      weights: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits, which need not add up to 1. Negative ones and
-        NaN count as 0.
+      weights: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits, which need not add up to 1. Negative weights
+        and NaN count as 0.
       segments: `Segments` of the weights, or their heads: each number then chooses within one segment.
       ids: `[k]` integers: the segment of each number (default: number `j` chooses within segment `j`). A number whose
         id is out of range belongs to no segment.

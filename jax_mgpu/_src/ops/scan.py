@@ -124,8 +124,9 @@ def scan(
       return_total: also return the combination of all live items.
       identity: the identity of a function `op`, a pytree like one item: needed for an exclusive scan, and for a total
         over possibly no items.
-      initial: the initial value of the scan, an item that is combined before the first one, or a pytree of such. It is
-        the first result of an exclusive scan, which then needs no identity, except over a mesh axis. Totals include it.
+      initial: the initial value of the scan, an item that is combined before the first one, or a pytree of such values.
+        It is the first result of an exclusive scan, which then needs no identity, except over a mesh axis. Totals
+        include it.
         `"mean"`, `"argmin"` and `"argmax"` accept none.
       map: a function of an item, or of an item and its position. `op` combines its results, which may have another
         structure and dtype; x is then any pytree of arrays with leading axis `n`. The CUDA kernels evaluate it as they
@@ -240,8 +241,8 @@ def segmented_scan(
       emit: see `scan`.
       dtype: see `scan`.
       commutative: see `scan`.
-      axis_name: see `scan`. A device's heads are those of the segments that start among its own items, counted from the
-        first of these; a segment continues on the devices that follow, up to the next head.
+      axis_name: see `scan`. A device's heads are those of the segments that start among its own items, counted from its
+        first item; a segment continues on the devices that follow, up to the next head.
 
     Returns:
       For each array of x, an array `[n, ...]`. Indices count from the start of x, or of the global array.

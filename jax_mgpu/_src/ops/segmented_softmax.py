@@ -50,7 +50,7 @@ def segmented_softmax(
         the result 0. See `segmented_reduce`.
       count: the number of live items, an integer scalar (default `n`). Results past it are 0.
       axis_name: take the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. A device's
-        heads are those of the segments that start among its own items, counted from the first of these; a segment
+        heads are those of the segments that start among its own items, counted from its first item; a segment
         continues on the next devices, up to the next head.
 
     Returns:

@@ -42,7 +42,7 @@ from jax_mgpu._src.ops.sorted_search import insertion_points
 
 __all__ = ["Segments"]
 
-Positions: TypeAlias = jax.Array | np.ndarray  # of NumPy where the host knows them
+Positions: TypeAlias = jax.Array | np.ndarray  # of NumPy if the host knows them
 MOST = np.iinfo(np.int32).max - 1  # larger positions mean the same: they lie past every array with 32-bit indices
 
 
@@ -212,7 +212,7 @@ class Segments(Ranges):
         starts, ends, count = (jnp.asarray(x, dtype) for x in (starts, ends, count))
         return cls.of(jnp.minimum(starts, count), jnp.minimum(ends, count))
 
-    # ---- What it is --------------------------------------------------------------------------------------------------
+    # ---- Properties --------------------------------------------------------------------------------------------------
 
     @property
     def number(self) -> int:

@@ -132,8 +132,8 @@ class Runs(NamedTuple):
 def take(x: Pytree, indices: ArrayLike | Groups, *, fill_value: ArrayLike | None = None) -> Any:
     """Takes rows by their indices.
 
-    A gradient adds up a row's contributions in float32 or wider, in a fixed order. `jnp.take` adds in the type of `x`,
-    where a sum of bfloat16 ones stops at 256, and on a GPU in any order.
+    A gradient adds up a row's contributions in float32 or wider, in a fixed order. `jnp.take` adds in the type of `x`:
+    a sum of ones in bfloat16 stops at 256. On a GPU it adds in any order.
 
     Args:
       x: an array or a pytree of arrays with leading axis `n`, of any dtype and trailing shape.
@@ -150,7 +150,7 @@ def take(x: Pytree, indices: ArrayLike | Groups, *, fill_value: ArrayLike | None
       ValueError: an argument's shape is not one of the above; 2^31 rows or more without `jax_enable_x64`.
 
     Linear in `x` without a `fill_value`; the transpose is `reduce_by_id`, and the transpose of that is `take`. An index
-    outside has no gradient. Time is that of a gather, and of a gradient that of `reduce_by_id`.
+    outside has no gradient. Time is that of a gather; a gradient takes that of `reduce_by_id`.
 
     Example:
       >>> import jax, jax.numpy as jnp, jax_mgpu as mgpu
@@ -409,7 +409,7 @@ def run_starts(
         segments. See `segmented_reduce`.
       count: the number of live items, an integer scalar (default `n`).
       axis_name: find the runs of the items of all devices of a mesh axis, or of a tuple of axes, within
-        `jax.shard_map`. A device's starts and heads are those among its own items, counted from the first of these; a
+        `jax.shard_map`. A device's starts and heads are those among its own items, counted from its first item; a
         run continues on the next devices, up to the next start. Position 0 starts a segment on the first device that
         has items, and on another device if it is listed. Columns may have up to 64 bits in all.
 

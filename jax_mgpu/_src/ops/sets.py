@@ -67,7 +67,7 @@ class SetResult(NamedTuple):
 
     Attributes:
       keys: `[size]`, sorted; past `count`, the fill value. Columns are a tuple.
-      values: a pytree of arrays with leading axis `size`, or None where no values were given.
+      values: a pytree of arrays with leading axis `size`, or None if no values were given.
       count: the number of items of the result, a scalar. It can exceed `size`: then the first `size` items are kept.
 
     Example:

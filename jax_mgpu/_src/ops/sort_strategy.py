@@ -1,4 +1,4 @@
-"""Selects how to sort: by one code, by two keys, or part after part; and how values travel along."""
+"""Selects how to sort: by one code, by two keys, or in parts, one after the other; and how values travel along."""
 
 from __future__ import annotations
 

@@ -225,7 +225,7 @@ class Csr:
         result: jax.Array = reduce_by_id(values, places, m * n).reshape(m, n).astype(self.dtype)
         return result
 
-    # ---- What it is --------------------------------------------------------------------------------------------------
+    # ---- Properties --------------------------------------------------------------------------------------------------
 
     @property
     def capacity(self) -> int:

@@ -1,4 +1,4 @@
-"""Lookups and as-of joins: for each row of one table, a row of another, by keys in any order.
+"""Lookups and as-of joins: they find for each row of one table a row of another, by keys in any order.
 
 Keys are sorted with their positions, the work is done in that order, and results go back to the rows. So a row's number
 is always its position in the caller's arrays. As-of joins whose groups are few integers leave all rows in place.
@@ -226,7 +226,7 @@ def asof_join(
       direction: `"backward"` for the last row of b whose time is at most a's, `"forward"` for the first whose time is
         at least a's, `"nearest"` for the nearer one of these two, or the earlier one if both are as near.
       tolerance: the largest allowed difference of the times, a scalar of at least 0.
-      allow_exact_matches: whether a row of b with the same time is a match; False accepts only earlier and later ones.
+      allow_exact_matches: whether a row of b with the same time is a match. False accepts only other times.
       assume_sorted: whether a and b are sorted; False takes times in any order.
       a_count: the number of live rows of a, an integer scalar (default `n_a`).
       b_count: the same for b (default `n_b`).

@@ -50,7 +50,7 @@ class Emitted:
       body: the lines that compute the results.
       results: the names of the results' elements.
       is_large: whether it should be called instead of inlined.
-      branches: whether it is large or has control flow, so that it should not run in vain.
+      branches: whether it is large or has control flow, so that kernels should run it only if they need the result.
       neutral: one neutral scalar per leaf, if the function combines each leaf by a primitive that has one; all such
         primitives commute.
     """
@@ -71,7 +71,7 @@ class Lines:
       branches: whether there is control flow.
       may_not_end: whether there is a while loop.
       made: the operation and operands that give each named value.
-      constants: for the text of a constant, its value.
+      constants: the value of each constant, by its text.
     """
 
     def __init__(self) -> None:
@@ -119,7 +119,7 @@ class Lines:
         return names
 
     def loaded(self, x: Any) -> Names:
-        """A value's names; those of a view of memory once it is loaded."""
+        """A value's names. A view of memory is loaded first."""
         if not isinstance(x, Memory):
             return x
         expect_small(x.shape, "a captured array, used other than by indexing it,")

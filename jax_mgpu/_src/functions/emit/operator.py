@@ -22,7 +22,8 @@ class Stage:
     """Makes an operator's states from the items in memory, or its results from states.
 
     Args:
-      closed: jaxprs, each of which takes the results of the previous one; those of items take the position last.
+      closed: jaxprs, each of which takes the results of the previous one. Those that make states also take the
+        position of the item, last.
       avals: the leaves in memory that the first one takes, or that the last one gives.
     """
 
