@@ -124,7 +124,7 @@ struct LibraryTable {
   const char* (*compiler_problem)();                             // why NVRTC cannot be used; empty if it can
   void (*set_compiler_folders)(List<const char*> list);          // where NVRTC is looked for
   int64_t (*driver_version)();                                   // of CUDA, such as 12040
-  void (*compiled_functions)(int64_t& compiled, int64_t& read);  // how many this process compiled, and read from the disk
+  void (*compiled_functions)(int64_t& compiled, int64_t& read);  // functions compiled, and read from disk
 };
 
 // Returns an answer, or the error that computing it threw.
