@@ -28,7 +28,7 @@ __all__ = ["MOST_COLUMNS", "NEVER", "Call", "along", "is_array", "is_float", "is
 Function = TypeVar("Function", bound=Callable[..., Any])
 Program = Callable[[], Any]
 
-MOST_COLUMNS = 8  # the columns of keys that kernels compare one after the other
+MOST_COLUMNS = 8  # the most columns of keys that kernels sort by
 # More items than any call on a CPU has: its kernels are never faster there.
 NEVER = 1 << 62
 

@@ -231,7 +231,7 @@ def take_from_pair(
 
 
 def _along(mask: jax.Array, rows: jax.Array) -> jax.Array:
-    """A mask of rows, of the rank of the rows."""
+    """A mask of rows, reshaped to the rank of the rows."""
     return mask.reshape(*mask.shape, *[1] * (rows.ndim - mask.ndim))
 
 

@@ -74,7 +74,7 @@ def milliseconds(function: Callable[..., Any], *operands: Any) -> float:
 
 
 def default_size() -> int:
-    """The number of items: as many as a CPU handles in seconds; on other devices as memory holds, up to 2^26."""
+    """The number of items: 2^20 on a CPU, which take seconds; on other devices as many as memory holds, up to 2^26."""
     device = jax.devices()[0]
     if device.platform == "cpu":
         return CPU_SIZE
@@ -195,7 +195,7 @@ def unique_keys(rng: np.random.Generator, n: int) -> tuple[np.ndarray, ...]:
 
 
 def sort_rows(rows: jax.Array, keys: jax.Array) -> jax.Array:
-    """A segmented sort: by row and key."""
+    """A segmented sort, as a sort by row and key."""
     return jax.lax.sort((rows, keys), num_keys=2, is_stable=True)[1]
 
 

@@ -395,7 +395,7 @@ def invariant_gather(x: jax.Array, axis_name: AxisName, index: jax.Array) -> jax
 
 
 def axes_bound(name: AxisName) -> Callable[[], AbstractContextManager[Any]]:
-    """Binds the mesh axes that are bound here again, for rules that JAX runs later: of jax.custom_jvp within vmap."""
+    """Binds the currently bound mesh axes for rules that JAX runs later, as it does for jax.custom_jvp within vmap."""
     sizes = [(axis, jax.lax.axis_size(axis)) for axis in (name if isinstance(name, tuple) else (name,))]
 
     def bound() -> AbstractContextManager[Any]:

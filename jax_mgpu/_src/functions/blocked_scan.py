@@ -31,7 +31,7 @@ T = TypeVar("T")
 Combine = Callable[[Any, Any], Any]
 
 # Blocks on a CPU: long, as each block costs its share of the scan of totals, but short enough that sums of many floats
-# round as those of a tree do.
+# round like sums by a tree.
 LONG_BLOCK, MOST_IN_ONE_BLOCK = 1 << 14, 1 << 20
 # The number of blocks in lockstep: each step is a launch, so there are few steps.
 SHORT_BLOCK, MOST_STEPS = 64, 256

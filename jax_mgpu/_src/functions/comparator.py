@@ -376,7 +376,7 @@ class _Comparison:
         return read(self.result).item()
 
     def as_keys(self) -> list[tuple[int, bool]] | None:
-        """The columns that are compared, in order, and whether each is descending; None if that is not the order."""
+        """The columns that are compared, in order, and whether each is descending; None if the order is another."""
         count = len(self.scalars)
         if not 0 < count <= MOST_COLUMNS or self.result.of != BOTH:
             return None

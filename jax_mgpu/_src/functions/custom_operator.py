@@ -335,7 +335,7 @@ def _written(
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.explicit_axes or mesh.manual_axes:
         for one in (closed, load_closed):
-            if one is not None and _has_rules(one.jaxpr):  # JAX batches and derives these without the mesh
+            if one is not None and _has_rules(one.jaxpr):  # JAX differentiates these without the mesh
                 raise Unsupported("a function with derivative rules of its own under a mesh, Explicit or of shard_map")
     stages = given.pop("stages", ())
     if load is not None:
@@ -470,7 +470,7 @@ def _traced_builtin(
 
 
 def needs_plain_jax(what: str, captures: int, devices: int) -> bool:
-    """Whether a program with functions runs in plain JAX. If a compiler is missing, a warning names `what` they are."""
+    """Whether a program with functions runs in plain JAX, with a warning on `what` if a compiler is missing."""
     if devices > 1 and captures:
         return True  # each device has its own rows, but not its own part of captured values
     problem = library.compiler_problem()

@@ -209,7 +209,7 @@ def _variance(leaf: Leaf, grouping: Grouping) -> jax.Array:
 
 
 def _like_rows(x: jax.Array, like: jax.Array) -> jax.Array:
-    """An array with one element per row, at the rank of others."""
+    """An array with one element per row, reshaped to the rank of `like`."""
     return x.reshape(*x.shape, *[1] * (like.ndim - x.ndim))
 
 

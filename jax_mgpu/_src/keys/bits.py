@@ -144,7 +144,7 @@ def keeping_bits(
     def move_bits(arrays: Any, *others: Any) -> jax.Array:
         bits = jax.tree.map(lambda x: jax.lax.bitcast_convert_type(x, word), arrays)
         moved = move(bits, *others)
-        # A product of neighbours is even, which compilers do not know. Without this word, XLA's CPU code finds that the
+        # A product of neighbours is even, which compilers do not know. Without this term, XLA's CPU code finds that the
         # integers are loaded and stored as bfloat16, and selects among vectors of these.
         moved ^= moved * (moved + 1) & 1
         return jax.lax.bitcast_convert_type(jax.lax.optimization_barrier(moved) if repeats else moved, dtype)
@@ -166,7 +166,7 @@ def part_of(x: jax.Array, begin: int, end: int) -> jax.Array:
 def special_case(
     holds: Callable[[], jax.Array], special: Callable[..., T], general: Callable[..., T], *operands: Any
 ) -> T:
-    """`general(*operands)`, or the same by `special(*operands)` if `holds()`, bit for bit.
+    """`general(*operands)`, or `special(*operands)` if `holds()`, which then gives the same bits.
 
     In a batch, JAX selects between the two results, which may change the NaNs of narrow floats: these always use
     `general`.

@@ -37,7 +37,7 @@ def split(code: jax.Array, bits: int) -> list[Digit]:
 
 
 def part(digits: Sequence[Digit], at: int, bits: int) -> jax.Array:
-    """The number in `bits` bits of a long number, at most 32, that begin `at` bits below its top."""
+    """A part of a long number: `bits` bits, at most 32, from `at` bits below its top on."""
     found, begin, end = None, 0, at + bits
     for words, width in digits:
         first, last = max(at, begin), min(end, begin + width)
@@ -58,7 +58,7 @@ def code_dtype(bits: int) -> np.dtype:
 
 
 def code_of(digits: Sequence[Digit], at: int, bits: int) -> jax.Array:
-    """The number in `bits` bits of a long number, at most 64, as one item for kernels; `at` as in `part`."""
+    """A part of a long number as one item for kernels: `bits` bits, at most 64, from `at` bits below its top on."""
     if bits <= WORD:
         return part(digits, at, bits).astype(code_dtype(bits))
     return of_words(part(digits, at, bits - WORD), part(digits, at + bits - WORD, WORD))

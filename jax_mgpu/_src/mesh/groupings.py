@@ -104,7 +104,7 @@ class _Segments(_OverAxis):
         return result
 
     def spread(self, results: jax.Array) -> jax.Array:
-        """Puts each result at the head of its segment, with 0 at all other items, and scans the segments by sums."""
+        """Puts each result at the head of its segment, with 0 at all other items, and adds up along each segment."""
         heads = heads_inside(self.heads, self.n)
         last = jnp.arange(heads.shape[0]) == heads.shape[0] - 1
         places = jnp.where((heads != shifted(heads, -1)) | last, heads, self.n)  # not those of empty segments

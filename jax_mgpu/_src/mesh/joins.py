@@ -134,7 +134,7 @@ def _by_partners(
     is_sorted: bool,
     aligned: bool,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The join by the partners of each row of a, which searches in both aligned sides find.
+    """Joins by the partners of each row of a: both sides are aligned, and searches find the partners.
 
     It works for any number of copies of a key, and with fewer slots than rows.
     """

@@ -212,7 +212,7 @@ def segmented_scan(
     reverse: int,
     total: int,
 ) -> Sequence[Any]:
-    """Each device's segments, and a carry into the segment that another device begins, or ends."""
+    """Scans each device's segments, with a carry into the segment that an earlier (or later) device shares."""
     local = _local(axis, op, x, n, count)
     assert not total
     scanned = local.scan(heads, exclusive, reverse)

@@ -24,7 +24,7 @@ __all__ = ["Share", "begins_of", "deal", "fetch", "put"]
 class Share:
     """This device's results among those numbered over all devices: `count` ranks from `low` on.
 
-    Ranks from `lows` to `highs` are those with a slot, for all devices.
+    `lows` and `highs` bound the ranks that have a slot, for each device.
     """
 
     def __init__(self, axis: Axis, lows: jax.Array, counts: jax.Array, size: int):

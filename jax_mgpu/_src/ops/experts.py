@@ -118,7 +118,7 @@ def combine(rows: ArrayLike, back: ArrayLike, weights: ArrayLike) -> jax.Array:
       rows: `[size, ...]`, floats: a row for each row of `Dispatched`.
       back: `[n, slots]` or `[n]`, distinct integers: the row of each slot. An index that is negative, or not below
         `size`, adds nothing.
-      weights: of the shape of back, floats.
+      weights: floats, of the shape of back.
 
     Returns: `[n, ...]`, of the type of rows: for each token the sum over its slots, in their order, of the weight times
       the row, computed in float32 or wider.

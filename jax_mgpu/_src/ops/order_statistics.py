@@ -195,7 +195,7 @@ def _neighbours(q: jax.Array, lengths: jax.Array, rounding: float) -> tuple[jax.
         last >> 12,
         last & 4095,
         last.astype(q.dtype),
-    )  # bits take a few instructions, quotients many
+    )  # shifts and masks take few instructions, quotients many
     scaled = q * 4096
     coarse = jnp.floor(scaled)
     k = clip(coarse, 0, 4096).astype(last.dtype)

@@ -93,7 +93,7 @@ def top_k(
 
     Derivatives go to the selected items. If `k` is at most a quarter of `n`, and on CUDA at most 2,048, time is O(n + k
     log k) on random input, in one pass over memory. CUDA also needs one pass for any `k` up to 64 in rows of up to
-    2,048 items, which `vmap` makes a batch. Otherwise time is that of a sort.
+    2,048 items, in a batch that `vmap` makes. Otherwise time is that of a sort.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

@@ -126,8 +126,7 @@ def scan(
         over possibly no items.
       initial: the initial value of the scan, an item that is combined before the first one, or a pytree of such values.
         It is the first result of an exclusive scan, which then needs no identity, except over a mesh axis. Totals
-        include it.
-        `"mean"`, `"argmin"` and `"argmax"` accept none.
+        include it. `"mean"`, `"argmin"` and `"argmax"` accept none.
       map: a function of an item, or of an item and its position. `op` combines its results, which may have another
         structure and dtype; x is then any pytree of arrays with leading axis `n`. The CUDA kernels evaluate it as they
         load an item. Over a mesh axis, positions are those in the global array.

@@ -162,7 +162,7 @@ class Segments(Ranges):
 
     @classmethod
     def from_ids(cls, ids: Integers, m: int) -> Segments:
-        """`m` segments by the segment of each item, `[n]` integers in order; ids outside of [0, m) mean no segment."""
+        """`m` segments, given each item's segment as `[n]` integers in order; ids outside of [0, m) mean none."""
         name = "Segments.from_ids"
         m, given = static_size(name, "m", m), _positions(name, "ids", ids)
         if isinstance(given, np.ndarray):
@@ -342,7 +342,7 @@ def _expect_ascending(name: str, argument: str, x: np.ndarray) -> None:
 
 
 def _expect(name: str, argument: str, expected: str, x: np.ndarray, holds: np.ndarray) -> None:
-    """Raises an error for the first item that does not hold."""
+    """Raises an error for the first item for which `holds` is False."""
     broken = np.flatnonzero(~holds)
     if broken.size:
         raise value_error(name, argument, expected, f"{int(x[broken[0]])} at position {int(broken[0])}")

@@ -127,8 +127,8 @@ def sorted_search(
         `jax_enable_x64`.
 
     Time is O(n + m), each item read once, by merge path (Odeh, Green, Mwassi, Shmueli, Birk, 2012; as a search: Baxter,
-    moderngpu, 2013); O(n log m), by binary searches, for needles few enough that this is less. Columns and
-    `less` cost as in `merge`.
+    moderngpu, 2013). If there are so few needles that O(n log m) is less, binary searches find them in that time.
+    Columns and `less` cost as in `merge`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

@@ -116,7 +116,7 @@ def lookup(
     if isinstance(checked, Columns) or not jnp.issubdtype(checked.dtype, jnp.integer):
         return moved(by_search())
     if isinstance(table.keys, tuple) or table.keys.dtype != checked.dtype or not surely(lambda: 0 < m <= 2 * n):
-        return moved(by_search())  # which raises the error, if there is one
+        return moved(by_search())  # this also raises the error of keys of two types
     if not is_local(checked, table.keys, *leaves):  # the branches below would have to be sharded alike
         return moved(by_search())
     # On a GPU, only if the table of positions takes no more memory than the keys.
