@@ -1,6 +1,6 @@
 // Balanced path: Baxter, "Set Operations" in Modern GPU (2013). Merge path lists all copies of a key in A before those
 // in B. Here the r-th copy in A is followed by the r-th in B, and the longer side's further copies come last. A split
-// of this order never separates the two copies of a pair, so each part is an independent problem of multisets.
+// of the balanced path never separates the two copies of a pair, so each part is an independent problem of multisets.
 #pragma once
 
 #include "algorithm/merge_path.h"
@@ -32,7 +32,7 @@ MGPU_HOST_DEVICE Split<Index> balanced_from_merged(Index b_count, Index a_merged
       partition_point_near_end(Index{0}, a_merged - 1, [&](Index i) { return less(a(i), key); }, find);
   const Index b_first = partition_point_near_end(Index{0}, b_merged, [&](Index i) { return less(b(i), key); }, find);
   const Index copies = diagonal - a_first - b_first;  // of the key before the diagonal
-  // B's share is half of them; less if B has fewer copies, more if A has fewer.
+  // B's share is half of the copies. It is less if B has fewer copies, and more if A has fewer.
   const Index b_wanted = maximum(copies / 2, b_merged - b_first);
   const Index b_end =
       find(b_merged, minimum(b_count, b_first + b_wanted + 1), [&](Index i) { return !less(key, b(i)); });

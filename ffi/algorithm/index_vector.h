@@ -18,8 +18,8 @@ struct IndexVector {
   bool wide = false;
   MGPU_HOST_DEVICE int64_t operator[](int64_t i) const {
 #ifdef __CUDA_ARCH__
-    // Always makes both loads, rather than one chosen by the width: with predicated loads, kernels compiled by ptxas
-    // (CUDA 13.0, sm_90) moved rows to wrong places (docs/notes/reliability.md).
+    // Always makes both loads, not one that the width chooses: with predicated loads, kernels compiled by ptxas (CUDA
+    // 13.0, sm_90) moved rows to wrong places (docs/notes/reliability.md).
     const int32_t* const words = static_cast<const int32_t*>(data) + (wide ? 2 * i : i);
     const int32_t low = words[0];
     const int32_t high = words[wide];

@@ -44,7 +44,7 @@ struct Arithmetic {
   MGPU_HOST_DEVICE Result dead() const { return Result{}; }
 };
 
-// And, or and exclusive or of integers' bits, and of bools, which have only the lowest bit.
+// Bitwise and, or and exclusive or, of integers and of bools, which have only the lowest bit.
 template <typename Word>
 struct Bitwise {
   using Element = Word;
@@ -115,9 +115,9 @@ struct LogSumExp {
   static constexpr Real infinity() { return static_cast<Real>(__builtin_huge_valf()); }
 };
 
-// Minimum and maximum of any key type are the smallest of unsigned codes, so one kernel per width serves them all. A
-// float's bits are made monotone, and all bits are flipped for a maximum. The code of a NaN is 0, so it wins, as in
-// jnp.min and jnp.max.
+// Unsigned codes of keys, of which the minimum or maximum has the smallest. So one kernel per width serves all key
+// types. A float's bits are made monotone, and all bits are flipped for a maximum. The code of a NaN is 0, so it wins,
+// as in jnp.min and jnp.max.
 template <typename Word>
 struct ExtremumOrder {
   Word fold;  // bits that a negative float flips

@@ -20,8 +20,8 @@ struct SetRule {
   }
 };
 
-// One step of the walk: the smaller of the next two items, or both if they are a pair. Each is 0 or 1, so that loops on
-// the CPU need no unpredictable branch.
+// One step of the walk: the smaller of the next two items, or both if they are a pair. Each member is 0 or 1, so that
+// loops on the CPU need no unpredictable branch.
 struct SetStep {
   int take_a;
   int take_b;

@@ -50,7 +50,7 @@ class Running {
 // A range of at most this many items is read as a window of this size, with the items past its end masked.
 constexpr int kFew = 8;
 
-// a or b, selected by bits if there are bits to select: compilers make branches of a conditional.
+// Returns a or b. Arithmetic states are selected by their bits, because compilers make branches of a conditional.
 template <typename State>
 State choose(bool first, State a, State b) {
   if constexpr (std::is_arithmetic_v<State>) {

@@ -224,7 +224,7 @@ __device__ void advance(bool in_b, uint32_t& a, uint32_t& b, Word& a_key, Word& 
   }
 }
 
-// Stores `value` at `to` and advances if `stores`; else increments `value`.
+// If `stores`, stores `value` at `to` and advances `to`; otherwise increments `value`.
 __device__ __forceinline__ void put_or_count(unsigned stores, uint32_t& to, int32_t& value) {
   asm volatile(
       "{ .reg .pred p; setp.ne.u32 p, %2, 0;"

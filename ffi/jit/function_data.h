@@ -63,7 +63,7 @@ struct FunctionData {
   std::vector<Capture> captures;
   std::string source;  // C++, `struct Function`
 
-  // Throws a CallError if the data are not of the language.
+  // Throws a CallError if the data are not in the language.
   explicit FunctionData(std::string_view data);
 
   // Sizes of an item and a state of the kernels.

@@ -50,7 +50,8 @@ struct Attributes {
   virtual int64_t operator[](std::string_view name) const = 0;
 };
 
-// An error of the caller or of the lowering: says operation, argument, expected, got.
+// An error of the caller or of the lowering. It names the operation and the argument, and says what was expected and
+// given.
 struct CallError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

@@ -64,7 +64,7 @@ struct KernelShapesEntry {
   bool is_optional;  // another kernel serves if no shape fits
 };
 
-// A library's description of how it was built.
+// A fact about how a library was built.
 struct FactEntry {
   const char* name;
   const char* text;

@@ -38,7 +38,7 @@ MGPU_OPERATIONS(MGPU_HANDLER)
 MGPU_CUDA_OPERATIONS(MGPU_HANDLER)
 #undef MGPU_HANDLER
 
-// XLA instantiates a call when it loads a program, and records only its execution.
+// XLA instantiates a call when it loads a program, and records only its execution in a CUDA graph.
 #define MGPU_HANDLER(name)                                                                                \
   ffi::Error name##_instantiate(ffi::RemainingArgs, ffi::RemainingRets, ffi::Dictionary attributes) {     \
     return prepare_call(#name, attributes, cuda::prepare_##name);                                         \

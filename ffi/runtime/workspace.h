@@ -7,7 +7,7 @@
 
 namespace mgpu {
 
-// Hands out aligned pieces of a buffer. For a null buffer it only counts, which gives the size.
+// Divides a buffer into aligned pieces. For a null buffer it only counts, which gives the size.
 class Workspace {
  public:
   Workspace(void* data, int64_t capacity) : data_(static_cast<char*>(data)), capacity_(capacity) {}

@@ -43,7 +43,7 @@ struct TileWork {
   };
 
   const Shared& shared;
-  WorkRow row;  // `first` and what the starts need
+  WorkRow row;  // its `first`, and what row.start needs
   int64_t problem;
   int64_t begin;   // the first output
   int size;        // outputs

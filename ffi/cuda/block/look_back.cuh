@@ -1,10 +1,10 @@
 // Single-pass prefixes over tiles: Merrill and Garland, "Single-pass Parallel Prefix Scan with Decoupled Look-back"
-// (2016), with one change. There a tile adds up whatever mixture of sums and prefixes its predecessors happen to have
-// published, so the rounding of a float scan changes from run to run. Here the tree is fixed. 32 tiles form a group, 32
-// groups form a group of the next level, and 32 of those form a span of 32768 tiles. A tile adds the sums of its
-// predecessors in its group, at each level, and the prefix of the spans before its own. Every sum except that prefix
-// depends only on its own tiles, so it is available soon after they have been read. Only one tile in 32768 is a step of
-// a serial chain.
+// (2016), with one change. In the paper, a tile adds up whatever mixture of sums and prefixes its predecessors happen
+// to have published, so the rounding of a float scan changes from run to run. In this code, the tree is fixed. 32 tiles
+// form a group, 32 groups form a group of the next level, and 32 of those form a span of 32768 tiles. A tile adds the
+// sums of its predecessors in its group, at each level, and the prefix of the spans before its own. Every sum except
+// that prefix depends only on its own tiles, so it is available soon after they have been read. Only one tile in 32768
+// is a step of a serial chain.
 //
 //   __shared__ int64_t ticket;
 //   const int64_t tile = take_ticket(&counter, ticket);        // counter and words zeroed before the launch

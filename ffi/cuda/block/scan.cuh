@@ -1,4 +1,4 @@
-// Scans inside a warp and over the warps of a block, whole or with restarts.
+// Scans inside a warp and over the warps of a block, with or without restarts.
 #pragma once
 
 #include "algorithm/operators.h"

@@ -1,7 +1,7 @@
 // Merging by one thread: it finds its place in the merge of two sorted runs in shared memory, and takes its items from
 // there on. No step has a branch. Each kernel uses the step with the fewest comparisons that its runs allow:
 //
-//   take_either    runs end in greatest words, and equal words are the same: one load and one comparison a step
+//   take_either    runs end in greatest words, and equal words are the same: one load and one comparison per step
 //   take_in_order  like take_either, but among equal words A's go first, which their addresses tell
 //   take_first     any order; runs end in greatest words, but A's end is checked
 //   MergeHeads     any order and any runs; both ends are checked, and both heads are held
@@ -70,7 +70,7 @@ __device__ MergeCursor shared_cursor(const Word* keys, const MergeCursor& runs, 
 }
 
 // The heads of a serial merge of two runs in shared memory: the smaller one goes first, A's among equals. Past the end
-// of both, items seem to come from A, and as many positions are read.
+// of both, items seem to come from A, and positions past its end are read.
 template <typename Word>
 struct MergeHeads {
   uint32_t a, a_end, b, b_end;

@@ -43,7 +43,7 @@ struct ShortWork {
   MGPU_HOST_DEVICE bool is_shared() const { return pitch == 0 && work.drift == 0; }
 };
 
-// An output of a row, as a route sees it: a tile that begins with the row, for one output.
+// An output of a short row, in the form in which routes take tiles. The tile begins with the row.
 struct RowOutput {
   WorkRowOf<const int*, int> row;
   int64_t problem;

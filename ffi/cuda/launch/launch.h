@@ -22,7 +22,7 @@ inline void check(const Call&, cudaError_t status) {
   throw std::runtime_error(std::string("CUDA: ") + cudaGetErrorString(status));
 }
 
-// A refused launch is not an error of the stream and would otherwise leave the results unwritten.
+// A refused launch is not an error of the stream. Without this check it would leave the results unwritten.
 inline void check_launch(const Call& call) { check(call, cudaGetLastError()); }
 
 // The bytes of shared memory that the device grants a block on request. MGPU_SHARED_MEMORY_LIMIT reduces it, so that a

@@ -1,6 +1,6 @@
 // The shapes of kernels that need more shared memory than every device grants without a request, and how much they
-// need. A launch chooses its shape by what the device grants on request; the test of all shapes chooses by what devices
-// have.
+// need. A launch chooses its shape by what the device grants on request; the test of all shapes chooses by the limits
+// of various devices.
 #pragma once
 
 #include <cstdint>

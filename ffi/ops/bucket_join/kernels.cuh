@@ -21,7 +21,7 @@ constexpr int kThreads = kBucketShape.threads;
 constexpr int kItems = kBucketShape.items;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kSlots = 1 << kBucketSlotBits;
-constexpr int kThreadWords = kSlots / 2 / kThreads;  // of counters
+constexpr int kThreadWords = kSlots / 2 / kThreads;  // words of counters
 static_assert(kBucketCapacity == kThreads * kItems && kBucketChunk == kThreads * kItems);
 static_assert(kThreadWords == 4, "a thread scans its counters as one vector");
 static_assert(kBucketCapacity < 1 << 15, "a counter has 16 bits, and so has a place in the table");

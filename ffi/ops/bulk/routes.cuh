@@ -1,4 +1,4 @@
-// Where the rows of bulk_remove and bulk_insert come from.
+// The routes of bulk_remove and bulk_insert: where their rows come from.
 #pragma once
 
 #include "ops/bulk/operands.h"

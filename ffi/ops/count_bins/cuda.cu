@@ -15,7 +15,7 @@ constexpr int64_t shared_bytes(int64_t bins_bytes, int64_t counters) {
 template <typename Bins>
 void run(const Call& call, const CountBinsOperands& operands, const Bins& bins, cudaStream_t stream) {
   const auto kernel = count_parts<Bins>;
-  // One counter per lane, if two blocks of a multiprocessor have room for them and a block has enough items.
+  // Each lane has its own counters if two blocks of a multiprocessor have room for them and a block has enough items.
   const int64_t most_bytes =
       maximum(shared_memory_limit(call) / 2 - 1024, shared_bytes(Bins::kSharedBytes, operands.bins));
   const int64_t least_part = maximum(kCountPart, 4 * operands.bins);

@@ -6,8 +6,8 @@
 namespace mgpu {
 
 // Blocks count in shared memory. With one counter per lane for each bin, lanes never wait for each other, whatever the
-// items are. On every device, this many bins have room for one counter each, and so have this many edges, with a table
-// to find bins.
+// items are. Every device has shared memory for one counter of each of this many bins, and for this many edges with a
+// table to find bins.
 constexpr int kCountBinsThreads = 512;
 constexpr int kMostCountedBins = 12288;
 constexpr int kMostCountedEdges = 2048;

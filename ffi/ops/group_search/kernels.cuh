@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(kThreads, kGroupSearchBlocks)
   for (int group = thread; group < walk.groups; group += kThreads) {
     const Index last = task.parts > 1 ? task.lasts<Index>(blockIdx.x)[group] : Index{-1};
     const int64_t place = last - part.b.begin;
-    const bool is_before = last >= 0 && place < 0;  // normally, if cuts are sorted
+    const bool is_before = last >= 0 && place < 0;  // any row found is, if cuts are sorted
     table[group] = !is_before ? kNone : place <= kFar && sizeof(Index) == 8 ? kFar : static_cast<int32_t>(place);
   }
   if (thread == 0) taken = 0;

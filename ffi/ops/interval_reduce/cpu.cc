@@ -1,6 +1,7 @@
-// interval_reduce on the CPU. Windows that move on, as most do, share their work: an interval is what lies from its
-// begin to a row that several intervals have, combined from that row backwards, and what lies behind, which grows.
-// Other intervals combine totals of aligned groups of rows, of groups of groups, and the rows that fill no group.
+// interval_reduce on the CPU. Most intervals are sliding windows, and these share their work. Several windows contain a
+// common row: the rows before it are combined backwards from it, once for all begins, and the rows after it are
+// combined forwards as the windows move. A window is the combination of one result of each kind. Other intervals
+// combine the totals of aligned groups of rows, of groups of such groups, and the rows that fill no group.
 #include <algorithm>
 #include <vector>
 
@@ -38,14 +39,14 @@ class ReduceIntervals {
 
  private:
   static constexpr int64_t kTask = 1 << 12;        // intervals
-  static constexpr int64_t kMostShared = 1 << 12;  // elements of an interval that shares its work with others
-  static constexpr int64_t kGroup = 16;            // rows, or groups, of a group
+  static constexpr int64_t kMostShared = 1 << 12;  // the most elements of a window that shares its work
+  static constexpr int64_t kGroup = 16;            // rows of a group, or groups of a larger group
 
   const Element* rows_of(int64_t problem) const {
     return static_cast<const Element*>(operands_.x) + problem * operands_.x_stride * width_;
   }
 
-  // Combines a row in states.
+  // Combines a row into the states.
   void add_row(const Operator& op, const Element* x, int64_t row, State* __restrict states) const {
     const Element* const __restrict items = x + row * width_;
     for (int64_t c = 0; c < width_; ++c) states[c] = op.combine(states[c], op.extract(items[c], row));
@@ -54,7 +55,8 @@ class ReduceIntervals {
     for (int64_t c = 0; c < width_; ++c) states[c] = op.combine(states[c], from[c]);
   }
 
-  // Whether intervals begin and end in order, and are so short that the first one costs no more than the others.
+  // Whether intervals are sliding windows: they begin and end in order, and are so short that the first one costs no
+  // more than the others.
   bool moves_on(int64_t problem, int64_t first, int64_t last) const {
     Range<int64_t> before{0, 0};
     for (int64_t i = first; i < last; ++i) {
@@ -71,7 +73,7 @@ class ReduceIntervals {
     const Operator op = op_;
     const Element* const x = rows_of(problem);
     std::vector<State> fronts(std::max(kMostShared, width_)), back(width_), states(width_);
-    int64_t begin = 0, shared = 0, end = 0;  // fronts of rows [begin, shared), and what lies in [shared, end)
+    int64_t begin = 0, shared = 0, end = 0;  // fronts combine rows up to `shared`, back combines [shared, end)
     for (int64_t i = first; i < last; ++i) {
       const Range<int64_t> interval = operands_.interval(problem, i);
       if (interval.size() == 0) {
@@ -115,7 +117,7 @@ class ReduceIntervals {
     }
   }
 
-  // Combines rows, or groups of a level, in states.
+  // Combines rows, or groups of a level, into the states.
   void add(int64_t problem, size_t level, int64_t begin, int64_t end, State* states) const {
     const Operator op = op_;
     if (level == 0) {
@@ -127,7 +129,7 @@ class ReduceIntervals {
     }
   }
 
-  // Totals of groups, as long as there are whole groups of them that an interval could take.
+  // Makes the totals of groups, level by level, as long as a level has a whole group.
   void make_totals(cpu::Executor& executor) {
     for (int64_t count = operands_.length() / kGroup; count > 0; count /= kGroup) {
       const size_t level = totals_.size();

@@ -7,8 +7,8 @@ namespace mgpu {
 
 class Arguments;
 
-// Operands: x [.., n, width], low [.., k], widths [.., k]. Attribute: op. Result: [.., k, width], the combined rows
-// from low on, as many as widths says.
+// Operands: x [.., n, width], low [.., k], widths [.., k]. Attribute: op. Result [.., k, width]: for each interval, the
+// combination of its rows. `low` is its first row, and `widths` the number of its rows.
 struct IntervalReduceOperands : OperatorOperands {
   int64_t width;  // elements of a row
   int64_t count;  // intervals of a problem

@@ -1,4 +1,4 @@
-// Where the rows of the interval operations come from and go to.
+// The routes of the interval operations: where their rows come from and go to.
 #pragma once
 
 #include "cuda/ptx.cuh"

@@ -82,7 +82,7 @@ struct IntervalMoveOperands {
            out.count >= kTooMany;
   }
 
-  // Whether all starts have 64 bits. Without objects, none are read.
+  // Whether all starts have 64 bits. Without objects, no start is read.
   bool has_wide_starts() const {
     const auto is_wide = [](const Starts& starts) { return !starts.at.data || starts.at.wide; };
     return work.objects == 0 || (is_wide(gather) && is_wide(scatter));

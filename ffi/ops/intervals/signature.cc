@@ -137,7 +137,7 @@ IntervalMoveOperands interval_move_operands(const Call& call) {
     operands.background = read_fill(call, into, work.problems);
     return operands;
   }
-  // XLA gives the result into's buffer, but not if it splits a call over devices.
+  // XLA gives the result the buffer of `into`, except if it splits a call over devices.
   call.expect(into.bytes() == result.bytes(), "into: expected the shape of the result");
   operands.into = into.data == result.data ? nullptr : into.data;
   return operands;

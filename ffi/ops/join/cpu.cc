@@ -1,4 +1,4 @@
-// join on the CPU: tiles of a merge find the partners of each row of A, and then equal parts of the output are written.
+// join on the CPU: tiles of a merge find the partners of each row of A, and then tasks write equal parts of the output.
 #include "ops/sorted_pair/cpu.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// The passes of a join: over the tiles; over those with very many rows, which many blocks share; and over the slots
-// after the rows of A.
+// The passes of a join. The first goes over the tiles. The second goes over the tiles with very many rows, which many
+// blocks share. The third goes over the slots after the rows of A.
 #pragma once
 
 #include "cuda/block/tail.cuh"

@@ -8,7 +8,7 @@ namespace mgpu {
 
 constexpr TileShape join_tile_shape(int key_width) { return {256, key_width == 8 ? 11 : 23}; }
 constexpr int64_t kJoinHeavy = 1 << 16;  // output rows that make a tile heavy: many blocks share it
-constexpr int64_t kJoinUnit = 1 << 15;   // a block's share of it
+constexpr int64_t kJoinUnit = 1 << 15;   // a block's share of a heavy tile
 
 // The boundary of two tiles, in the merge in which B's items come before equal items of A. `b` is the number of B's
 // items before it, and `entering` the number of those that have the key of A's next item.
@@ -32,7 +32,7 @@ struct JoinOperands::Scratch {
   int64_t* alone;           // per row: items of B without a partner
   IndexResult alone_items;  // these items, b.length per row
   uint64_t* zeroed;         // from here on, all is zeroed before every launch
-  uint64_t* heavy_state;    // 2^40 times the number of heavy tiles, plus that of their units
+  uint64_t* heavy_state;    // 2^40 times the number of heavy tiles, plus the number of their units
   uint64_t* row_words;      // of the look-backs
   uint64_t* alone_words;
   int64_t zeroed_words;

@@ -6,9 +6,9 @@
 namespace mgpu {
 
 // A block finds the objects of this many outputs per thread: for words, for rows of several words, and for rows of
-// kWideRowBytes and more in words of 16 bytes. The latter have many words for each row, and small tiles leave enough
-// blocks for all multiprocessors: 32,768 rows of 14,336 bytes take 0.161 ms instead of 0.193, while rows of 48 bytes
-// would take up to 1.3 times as long.
+// kWideRowBytes and more in words of 16 bytes. Wide rows have many words each, and small tiles leave enough blocks for
+// all multiprocessors: 32,768 rows of 14,336 bytes take 0.161 ms instead of 0.193, while rows of 48 bytes would take up
+// to 1.3 times as long.
 constexpr int kWorkThreads = 256;
 constexpr int kWordItems = 16;
 constexpr int kRowItems = 4;

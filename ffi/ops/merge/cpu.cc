@@ -13,7 +13,7 @@ namespace mgpu {
 
 namespace {
 
-// `a_index` is the index of A's first item, as payload.
+// `a_index` is the index of A's first item, if indices are the payload.
 template <typename Payload, typename Order>
 void merge_rows(const MergeOperands& operands, Order order, cpu::Executor& executor, int64_t a_index = 0) {
   using Word = typename Order::Word;

@@ -138,7 +138,7 @@ constexpr int word_blocks() {
 #endif
 }
 
-// Rows of one word.
+// Moves rows of one word.
 template <typename Word, typename Route>
 __global__ void __launch_bounds__(kWorkThreads, word_blocks<Word, Route>())
     move_words(const __grid_constant__ WorkList work, const __grid_constant__ WorkTiles tiles,
@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(kWorkThreads, word_blocks<Word, Route>())
   });
 }
 
-// Wide rows, of `row_words` words each. Blocks of one tile (blockIdx.y) share the words of its rows.
+// Moves wide rows, of `row_words` words each. Blocks of one tile (blockIdx.y) share the words of its rows.
 template <typename Word, int kItems, typename Route>
 __global__ void __launch_bounds__(kWorkThreads)
     move_wide_rows(const __grid_constant__ WorkList work, const __grid_constant__ WorkTiles tiles,
