@@ -28,8 +28,8 @@ struct RunSplit {
     }
   }
 
-  // The position of sample `s` of run j: samples lie at most a (kSamples + 1)-th part of the window apart. In a window
-  // of few items, all of them are samples.
+  // The position of sample `s` of run j: samples lie about a (kSamples + 1)-th part of the window apart. In a window of
+  // few items, the first ones are the samples.
   MGPU_HOST_DEVICE static Index sample(Index begin, Index end, int s) {
     const Index width = end - begin;
     const Index step = kSamples == 4 ? (width >> 3) + (width >> 4) + (width >> 6) : width / (kSamples + 1);
