@@ -72,7 +72,7 @@ class ReduceIntervals {
   void move_on(int64_t problem, int64_t first, int64_t last) const {
     const Operator op = op_;
     const Element* const x = rows_of(problem);
-    std::vector<State> fronts(std::max(kMostShared, width_)), back(width_), states(width_);
+    std::vector<State> fronts(std::max(kMostShared, width_)), back(width_);
     int64_t begin = 0, shared = 0, end = 0;  // fronts combine rows up to `shared`, back combines [shared, end)
     for (int64_t i = first; i < last; ++i) {
       const Range<int64_t> interval = operands_.interval(problem, i);
