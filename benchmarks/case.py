@@ -36,7 +36,7 @@ class TorchPeer:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One row.
+    """One row of the benchmarks.
 
     Args:
       family: name of the module.
@@ -44,13 +44,10 @@ class Case:
       inputs: a function from `(rng, scale)` to a tuple of NumPy or JAX arrays. Sizes are `int(2**26 * scale)` and so
         on: scale 1 is the size of the published figures, on a GPU; less on a CPU. Rows that share this function share
         the arrays.
-      ours: jittable, takes the inputs.
-      peers: rivals by name, jittable with the same inputs, or a `HostPeer` or a `TorchPeer`.
-      bytes: the fewest possible, with each input read once and each output written once, from the input arrays.
-      must_reach: milliseconds on an H200 at scale 1.
-      aim: the same, more ambitious.
-      agree: whether a rival's result equals ours; the default is exact equality of the arrays.
-      x64: run with 64-bit types.
+      ours: jittable, takes the inputs. peers: rivals by name, jittable with the same inputs, or a `HostPeer` or a
+      `TorchPeer`. bytes: from the input arrays to the fewest bytes, with each input read once and each output written
+      once. must_reach: milliseconds on an H200 at scale 1. aim: a more ambitious target, in milliseconds too. agree:
+      whether a rival's result equals ours; the default is exact equality of the arrays. x64: run with 64-bit types.
     """
 
     family: str

@@ -1,4 +1,4 @@
-"""Sorts of keys of several columns, beside XLA's and, for two columns of uint32, our own sort of one uint64 key."""
+"""Sorts by several columns, compared with XLA's and, for two columns of uint32, with our sort of one uint64 key."""
 
 from __future__ import annotations
 

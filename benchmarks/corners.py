@@ -1,4 +1,4 @@
-"""Corners: types, lengths and layouts for which an operation's time was once not proportional to its bytes."""
+"""Corner cases: types, lengths and layouts for which an operation's time was once not proportional to its bytes."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _interval_cases(length: int, items: int = ITEMS) -> list[Case]:
 
 
 def _into_zeros(name: str, ours: Callable[[Intervals, jax.Array], jax.Array]) -> Case:
-    """Moves into an array that the program fills, which should not be copied first. 2^26 items."""
+    """A row that moves 2^26 items into an array that the program fills, and that should not be copied first."""
 
     def call(*inputs: Any) -> Any:
         of = Intervals(*inputs)

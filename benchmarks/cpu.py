@@ -32,11 +32,9 @@ class Row:
     """One figure.
 
     Args:
-      name: the operation and its operands.
-      factor: how many times as fast as the rival it must be.
-      inputs: from a random generator to the arrays.
-      ours, rival: jittable, of the same inputs.
-      agree: whether the results are the same.
+      name: the operation and its operands. factor: how many times as fast as the rival it must be. inputs: from a
+      random generator to the arrays. ours, rival: jittable functions of the same inputs. agree: whether the results are
+      the same.
     """
 
     name: str
@@ -79,7 +77,7 @@ def _top_k(k: int) -> Row:
 
 
 def _by_less(what: str, factor: float, less: Callable[..., Any]) -> Row:
-    """The order of sizes, given by a comparator."""
+    """A sort by absolute values, given by a comparator."""
 
     def inputs(rng: np.random.Generator) -> tuple[Any, ...]:
         return (random_keys(rng, 2**20, "float32"),)

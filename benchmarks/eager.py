@@ -1,4 +1,5 @@
-"""The cost of a call outside of jit beside its compiled JAX counterpart, for 3 items, where work is nothing, and 1,000.
+"""The cost of a call outside of jit and of its compiled JAX counterpart, for 3 items, which take no work, and for
+1,000.
 
 The operands are JAX arrays, or those of a notebook (`host`): NumPy's 64-bit arrays and Python numbers. Times are
 microseconds of CPU time, over all threads, for a call that is waited for: medians of five processes, the best of each.

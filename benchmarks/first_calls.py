@@ -1,4 +1,4 @@
-"""The cost of the first call of a function: compiled, read from the disk in a second process, and small calls after it.
+"""The cost of a function's first call, compiled or read from the disk in a second process, and of small calls after it.
 
 Two processes run one after the other with a separate folder of compiled kernels, empty at first. Each compiles a
 program twice. The second time its kernels are already loaded, so the difference is their time: NVRTC in the first

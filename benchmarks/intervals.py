@@ -46,7 +46,7 @@ def _numpy_expand(*inputs: Any) -> Any:
 
 
 def _expand_to_total(*inputs: Any) -> Any:
-    """A quarter more room than items: the total is known only on the device."""
+    """Expands into a quarter more room than items, as the total is known only on the device."""
     of = Intervals(*inputs)
     size = of.x.size + of.x.size // 4
     return mgpu.interval_expand(of.values, of.offsets, size, total=jnp.sum(of.lengths))

@@ -40,7 +40,7 @@ class Timing:
 
     @property
     def spread(self) -> float:
-        """Most minus least, relative to the median."""
+        """The longest time minus the shortest, relative to the median."""
         return (self.most - self.least) / self.median
 
 
@@ -58,12 +58,12 @@ class Program:
 
     @property
     def calls(self) -> int:
-        """Calls of the function."""
+        """The number of calls of the function."""
         return self.rounds * len(self.input_sets)
 
     @property
     def has_kernels(self) -> bool:
-        """Whether it calls kernels of this library, rather than only XLA's."""
+        """Whether the program calls kernels of this library, and not only XLA's."""
         compiled: Any = self.run
         return 'custom_call_target="jax_mgpu.' in compiled.as_text()
 

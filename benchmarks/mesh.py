@@ -1,4 +1,4 @@
-"""The operations over a mesh axis: all devices of the default platform beside one of them, on the same global arrays.
+"""The operations over a mesh axis: all devices of the default platform compared with one, on the same global arrays.
 
 One device has the whole array, several have an equal part each. Both results are compared before they are timed. Memory
 is the amount that XLA plans for a device, as a multiple of the device's operands.
@@ -36,12 +36,12 @@ def _equal(one: np.ndarray, several: np.ndarray) -> bool:
 
 
 def _equal_sums(one: np.ndarray, several: np.ndarray) -> bool:
-    """The results whose distribution over devices is not into equal parts."""
+    """Compares results that are not distributed in equal parts, by their sums."""
     return one.sum(dtype=np.int64) == several.sum(dtype=np.int64)
 
 
 def _equal_rows(one: np.ndarray, several: np.ndarray) -> bool:
-    """The same for indices, followed by -1."""
+    """Compares indices, which -1 follows, by their sums."""
     return _equal_sums(one[one >= 0], several[several >= 0])
 
 
@@ -107,7 +107,7 @@ def _align(a: jax.Array, b: jax.Array, **named: Any) -> tuple[jax.Array, ...]:
 
 
 def _counts(counts: tuple[jax.Array, ...], a: str = "a_count", b: str = "b_count") -> dict[str, Any]:
-    """The arguments for arrays that `_align` made; on one device nothing was aligned."""
+    """The arguments for arrays that `_align` made; on one device, arrays are not aligned."""
     return {a: counts[0][0], b: counts[1][0], "aligned": True} if counts else {}
 
 

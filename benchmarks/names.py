@@ -1,4 +1,4 @@
-"""Functions of `jax_mgpu.numpy` and `jax_mgpu.ops` beside those of JAX: `python -m benchmarks.names [TEXT ...]`.
+"""Functions of `jax_mgpu.numpy` and `jax_mgpu.ops` compared with JAX's: `python -m benchmarks.names [TEXT ...]`.
 
 A row is a jitted function on arrays of one shape. Both sides take turns, and the shortest time of each counts. If a
 name calls JAX's function, the row says so: both sides are one program. A row fails if JAX is faster by more than 5%.

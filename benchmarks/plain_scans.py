@@ -1,4 +1,4 @@
-"""Scans by a function in plain JAX beside lax.scan and lax.associative_scan: `python -m benchmarks.plain_scans`.
+"""Scans by a function in plain JAX against lax.scan and lax.associative_scan: `python -m benchmarks.plain_scans`.
 
 Each row scans affine maps whose states are `width` pairs of float32, on the default device, or on a CPU with
 JAX_PLATFORMS=cpu. It shows medians of the scan and of its gradient in ms (processor time on a CPU, wall time

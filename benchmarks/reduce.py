@@ -34,7 +34,7 @@ SEGMENTED_FIGURES: tuple[tuple[int, float | None, float | None], ...] = (
 
 @functools.cache
 def numbers(dtype: str) -> Callable[..., tuple[Any, ...]]:
-    """2^27 items of a type; every row of the type shares the arrays."""
+    """2^27 items of a type; all rows of the type share the arrays."""
 
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         n = size_at(scale, FULL_SCAN)
@@ -159,7 +159,7 @@ def _empty_segments_case() -> Case:
 
 
 def _by_key_case(shortening: int) -> Case:
-    """The rival writes only the runs; our caller gives the size, that of the keys or a closer bound."""
+    """The rival writes only the runs. Our caller gives the size: the number of keys, or a closer bound."""
 
     def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         n = size_at(scale)

@@ -19,7 +19,7 @@ from benchmarks.runner import Outcome, Result, Runner
 
 __all__ = ["describe_run", "merge_files", "save", "saved_rows", "table"]
 
-CLOSE = 1.02  # times a rival's time: as fast
+CLOSE = 1.02  # up to this multiple of a rival's time, ours counts as equally fast
 
 
 def describe_run(runner: Runner, copy_rate: float) -> dict[str, Any]:

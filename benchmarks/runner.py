@@ -24,15 +24,15 @@ from benchmarks.peers import NotBuilt
 __all__ = ["Outcome", "Result", "Runner", "all_cases", "grid_cases", "select"]
 
 CACHE_BYTES = 120 << 20  # twice the L2 of an H200
-MOST_SETS = 8  # of a program of short calls
-ROUNDS = 16  # of such a program
-TINY_MS = 0.02  # four times as many calls if one takes less
+MOST_SETS = 8  # sets of inputs of a program of short calls
+ROUNDS = 16  # of a program of short calls
+TINY_MS = 0.02  # a program makes four times as many calls if one takes less
 CLOSE_TO = "NVIDIA H200"
-KEPT_BYTES = 2 << 30  # of inputs
+KEPT_BYTES = 2 << 30  # of inputs that are kept for later rows
 # Our side, and rivals whose quick timing is below this multiple of ours, are timed again as in all other rows.
 QUICK_RATIO = 1.1
-# GPU samples that differ by more were disturbed, as in a fifth of 615 rows by 18 processes. They are taken again, at
-# most this often.
+# GPU samples whose spread exceeds DISTURBED were disturbed, as in a fifth of 615 rows by 18 processes. They are taken
+# again, at most AGAIN times.
 DISTURBED = 0.2
 AGAIN = 2
 
@@ -42,10 +42,8 @@ class Pace:
     """The lengths of timings.
 
     Args:
-      samples: per timing.
-      queued_ms: of work per sample.
-      short_ms: a program makes several calls if one takes less.
-      program_ms: of such a program; none where it has all rounds.
+      samples: per timing. queued_ms: work per sample. short_ms: a program makes several calls if one takes less.
+      program_ms: the length of such a program; None if it has all rounds.
     """
 
     samples: int
@@ -64,8 +62,8 @@ class Pace:
         return 1 if rounds <= 1 else min(max(rounds, 4), ROUNDS)
 
 
-# Programs are long compared with the host's 0.2 ms for each, and longer calls count as short, as other processes keep
-# it busy.
+# The host takes 0.2 ms for each program, and other processes keep it busy. So programs are long, and longer calls count
+# as short.
 QUICK = Pace(3, 4.0, 1.0, 2.0)
 
 

@@ -30,7 +30,7 @@ FIGURES = (
 DISTRIBUTIONS = ("uniform", "pareto")
 
 
-# The same arrays for keys and pairs: keys, heads, the heads and n, each item's segment, values.
+# Keys, heads, the heads followed by n, each item's segment, and values. Rows of keys and of pairs share these arrays.
 @functools.cache
 def _inputs(mean: int, distribution: str) -> Any:
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:

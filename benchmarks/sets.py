@@ -18,7 +18,7 @@ from benchmarks.inputs import random_key, size_at
 
 __all__ = ["CASES"]
 
-# Must reach, aim.
+# Milliseconds: must reach, aim for.
 MILLISECONDS = {
     "intersection keys": (0.50, 0.25),
     "union keys": (0.55, 0.35),
@@ -53,7 +53,7 @@ def _inputs(keys: str, ratio: float) -> Any:
 
 @functools.cache
 def _kept(keys: str, ratio: float) -> dict[str, float]:
-    """The expected size of each result, relative to the size of A."""
+    """The expected size of each result, relative to that of A."""
     if keys == "few":
         paired = ratio
     elif keys == "unique":

@@ -33,7 +33,7 @@ ROWS = (8, 32, 128, 512, 2048, 8192)
 DTYPES = ("uint8", "int16", "bfloat16", "uint32", "float32", "int64", "float64")
 DISTRIBUTIONS = ("uniform", "one item", "empty between", "alternating", "Zipf", "one giant", "all empty but one")
 ORDERS = ("random", "sorted", "reversed", "constant", "few values", "nearly sorted")
-SLOWEST = 3.0  # times the best rate of an operation
+SLOWEST = 3.0  # times the time at an operation's best rate
 NOISE = 1.02  # between two timings of one program
 CALLS = 8  # per program; four times as many if a call takes less than TINY_MS
 SAMPLES = 3  # per timing
@@ -46,12 +46,9 @@ class Shape:
     """One shape of one operation.
 
     Args:
-      operation: name of the operation.
-      shape: what is special about it.
-      inputs: from a random generator to the arrays.
-      ours: the operation, jittable.
-      xla: the same in plain JAX, or None.
-      same_rate: whether its time should follow its bytes at the rate of the operation's other shapes.
+      operation: name of the operation. shape: what is special about it. inputs: from a random generator to the arrays.
+      ours: the operation, jittable. xla: the operation in plain JAX, or None. same_rate: whether the operation should
+      process its bytes at the rate of its other shapes.
     """
 
     operation: str
@@ -145,7 +142,7 @@ def _ordered(name: str, items: int) -> Callable[[np.random.Generator], tuple[Any
     return make
 
 
-# ---- The same in plain JAX ------------------------------------------------------------------------------------------
+# ---- The operations in plain JAX ------------------------------------------------------------------------------------
 
 
 def _xla_sort_two(a: Any, b: Any) -> Any:
@@ -253,7 +250,7 @@ class Measured:
     bytes: int
     ours: float
     xla: float | None
-    is_xla: bool = False  # our program has no kernel but XLA's own
+    is_xla: bool = False  # whether our program has only XLA's kernels
 
     @property
     def is_behind(self) -> bool:
@@ -312,8 +309,8 @@ def _measure(some: list[Shape], pool: ThreadPoolExecutor) -> list[Measured]:
     for shape, (ours, xla) in zip(some, compile_all(some, CALLS), strict=True):
         moved = array_bytes(sets[0], ours()[0])
         measured.append(Measured(shape, moved, *_least_medians(ours, xla), not ours.has_kernels))
-    # With so few calls, the host's work for a program counts: at 8 calls, sums of 4 MB of bytes took 0.0087 ms, sums of
-    # 16 MB of floats 0.0085 (H200).
+    # With so few calls, the host's work for a program matters: with 8 calls, sums of 4 MB of bytes took 0.0087 ms, and
+    # sums of 16 MB of floats 0.0085 (H200).
     tiny = [i for i, m in enumerate(measured) if min(m.ours, m.xla or m.ours) < TINY_MS]
     for i, (ours, xla) in zip(tiny, compile_all([some[i] for i in tiny], 4 * CALLS), strict=True):
         ours_ms, xla_ms = _least_medians(ours, xla)

@@ -40,7 +40,7 @@ SHORT_ROWS = (
     ("indices", "float64"),
 )
 LENGTHS = (4, 64, 128, 200, 256, 512)
-# The same for rows that a block sorts by digits or merges.
+# Forms, types and lengths of rows that a block sorts by digits or merges.
 BLOCK_ROWS = (("keys", "uint8"), ("keys", "uint16"), ("indices", "int8"), ("indices", "bfloat16"), ("pairs", "float16"))
 BLOCK_LENGTHS = (600, 1024, 2048, 4096, 8192, 16384)
 

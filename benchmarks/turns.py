@@ -1,4 +1,4 @@
-"""Rows by several processes, which compile concurrently and take turns on the device: for thousands of rows.
+"""Runs thousands of rows by several processes, which compile concurrently and take turns on the device.
 
 For rows of short calls, most of the time goes into compiling their programs.
 """

@@ -1,4 +1,4 @@
-"""Builds the wheels that a release is made of, and tries each in an empty environment without compilers.
+"""Builds the wheels of a release, and tries each in an empty environment without compilers.
 
     python scripts/build_wheels.py                                   # all of them, into dist/
     python scripts/build_wheels.py --wheels base                     # the CPU kernels alone
@@ -89,7 +89,7 @@ def pythons_for(name: str, pythons: list[str]) -> list[str]:
 
 
 def commit_time() -> str:
-    """When the commit was made, in seconds since 1970."""
+    """The time of the commit, in seconds since 1970."""
     return run("git", "-C", ROOT, "log", "-1", "--format=%ct").strip()
 
 
@@ -164,7 +164,7 @@ def expect_old_glibc(wheel: pathlib.Path, folder: pathlib.Path) -> None:
 
 
 def describe(wheel: pathlib.Path) -> str:
-    """Its name and sizes in MB, packed and unpacked."""
+    """A wheel's name and its sizes in MB, packed and unpacked."""
     unpacked = sum(item.file_size for item in zipfile.ZipFile(wheel).infolist())
     return f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB, unpacked {unpacked / 1e6:.1f} MB"
 

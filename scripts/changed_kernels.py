@@ -1,4 +1,4 @@
-"""Lists the kernels whose machine code differs between two built libraries: those that a change can have made slower.
+"""Lists the kernels whose machine code differs between two built libraries: only these can have become slower.
 
     python scripts/changed_kernels.py ../before/jax_mgpu/libjax_mgpu_cuda.so jax_mgpu/libjax_mgpu_cuda.so
 
@@ -34,7 +34,7 @@ def code_of(listing: Iterable[str]) -> dict[str, str]:
 
 
 def code_in(library: pathlib.Path, cuobjdump: str) -> dict[str, str]:
-    """The same for a library's kernels."""
+    """A digest of each kernel's instructions in a library."""
     with subprocess.Popen([cuobjdump, "-sass", library], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         codes = code_of(process.stdout)

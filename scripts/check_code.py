@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 FUNCTION_LINES = 60  # of code, without comments, blank lines and docstrings
 KERNEL_LINES = 90  # in .cuh
 MOST_ANY = 0.05  # of the parameters
-# Longer kernels. They wait for one walk over rows, or for a GPU on which to split them.
+# Longer kernels, which are not split yet: that needs a common walk over rows, or measurements on a GPU.
 LONG_KERNELS = {
     "group_search/kernels.cuh: search_parts": 125,
     "merge/kernels.cuh: merge_tiles": 106,
@@ -47,7 +47,7 @@ def python_functions(path: pathlib.Path) -> Iterator[Found]:
 
 
 def cpp_functions(text: str) -> Iterator[Found]:
-    """The same for a C++ file: a block after parentheses that is not inside another function."""
+    """The functions of a C++ file, and the lines of each: blocks after parentheses, outside of other functions."""
     text = re.sub(r'//[^\n]*|/\*.*?\*/|"(\\.|[^"\\\n])*"|\'(\\.|[^\'\\\n])\'', "", text, flags=re.DOTALL)
     text = re.sub(r"^#(.*\\\n)*.*$", "", text, flags=re.MULTILINE)  # preprocessor
     begin, blocks, name = 0, [False], ""

@@ -78,7 +78,7 @@ def line(row: str, old: float, new: float) -> str:
 
 
 def main() -> int:
-    """Runs both trees; returns 1 if a row is slower, or gone."""
+    """Runs both trees; returns 1 if a row is slower or missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("before", type=pathlib.Path, help="a tree, or a file of saved figures")
     parser.add_argument("after", type=pathlib.Path)

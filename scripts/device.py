@@ -32,9 +32,10 @@ SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 SANITIZED_SCALE = 2.0**-12  # 16,384 items: a few tiles, since a checker slows kernels a hundredfold
 # XLA starts compilers, which can hang under a checker, so these are left out.
 SANITIZER_OPTIONS = ["--target-processes", "application-only", "--show-backtrace", "no", "--print-limit", "0"]
-# Known findings, by checker, program and kernel. racecheck does not follow bar.arrive, after which the copying warp of
-# a stream of tiles reads the ends of a run. If keys or offsets are out of order, two threads write one word of shared
-# memory, and either value may stay; if heads are, uninitialized scratch memory is read: the result is then unspecified.
+# Known findings, by checker, program and kernel. racecheck does not model bar.arrive, after which the copying warp of a
+# merge stream reads the ends of a run. If keys or offsets are out of order, two threads write one word of shared
+# memory, and either value may stay. If heads are out of order, uninitialized scratch memory is read, and the result is
+# unspecified.
 KNOWN = {
     ("racecheck", "merge"): {"merge_tiles"},
     ("racecheck", "sorted_search"): {"match_tiles", "search_tiles"},
@@ -42,7 +43,7 @@ KNOWN = {
     ("initcheck", "garbage"): {"merge_tiles", "plan_tiles"},
 }
 GARBAGE_SHARES = 6
-TEST_SHARE = 0.6  # the largest share of the time
+TEST_SHARE = 0.6  # the largest share of the time that tests may take
 
 
 class Clock:
@@ -52,7 +53,7 @@ class Clock:
         self.end = time.monotonic() + seconds
 
     def left(self) -> float:
-        """Seconds, but at least one."""
+        """The remaining seconds, but at least one."""
         return max(1.0, self.end - time.monotonic())
 
 
@@ -153,7 +154,7 @@ def run_tests(options: argparse.Namespace, clock: Clock) -> bool:
 
 
 def run_large(options: argparse.Namespace, clock: Clock) -> bool:
-    """The tests of 2^32 + 17 items: those of bytes three at a time, then those with indices as results."""
+    """Runs the tests of 2^32 + 17 items: first those of bytes, three at a time, then those with indices as results."""
     heading("2^32 + 17 items")
     environment = child_environment(options, JAX_MGPU_TEST_LARGE="1", XLA_PYTHON_CLIENT_ALLOCATOR="platform")
     with_indices = "indices or argmax or load or match"
@@ -210,7 +211,7 @@ def run_benchmarks(options: argparse.Namespace, clock: Clock) -> tuple[bool, str
                 command += ["--scale", str(options.scale)]
             if options.only_ours:
                 command += ["--only-ours"]
-            # twice its share, so that a slow family may use the time that fast ones leave
+            # twice the family's share, so that a slow one may use the time that fast ones leave
             seconds = min(clock.left() - 5, max(30.0, 2 * clock.left() / (len(families) - i)))
             status = run(command, folder / "log", child_environment(options), seconds)
             text = text_of(folder / "log")
@@ -236,7 +237,7 @@ def run_benchmarks(options: argparse.Namespace, clock: Clock) -> tuple[bool, str
 
 
 def run_latency(options: argparse.Namespace, clock: Clock) -> bool:
-    """Chains of small calls with command buffers and without."""
+    """Times chains of small calls, with and without command buffers."""
     heading("latency")
     log = options.output / "latency.log"
     command = [sys.executable, "-m", "benchmarks", "--latency"]
@@ -249,7 +250,7 @@ def run_latency(options: argparse.Namespace, clock: Clock) -> bool:
 
 
 def sanitized_programs(options: argparse.Namespace) -> dict[str, list[str]]:
-    """The programs under each checker: our side of each row once, small, and every operation over garbage."""
+    """The programs for each checker: our side of each row, once and small, and every operation on arbitrary values."""
     rows = [sys.executable, "-m", "benchmarks", "--once", "--scale", str(SANITIZED_SCALE)]
     for text in options.match:
         rows += ["--match", text]
@@ -264,12 +265,12 @@ def sanitized_programs(options: argparse.Namespace) -> dict[str, list[str]]:
 
 
 def run_sanitizers(options: argparse.Namespace, clock: Clock) -> bool:
-    """Every program under every checker of compute-sanitizer, --workers of them at a time."""
+    """Runs every program under every checker of compute-sanitizer, --workers of them at a time."""
     heading("compute-sanitizer")
     if shutil.which("compute-sanitizer") is None:
         print("compute-sanitizer is not on the path")
         return False
-    # Each array gets its own cudaMalloc, so that leaving it is an error; without graphs, kernels are seen one by one.
+    # Each array gets its own cudaMalloc, so that accesses beyond it fail. Without graphs, checkers see each kernel.
     environment = child_environment(
         options, XLA_PYTHON_CLIENT_ALLOCATOR="platform", XLA_FLAGS="--xla_gpu_enable_command_buffer="
     )
@@ -277,7 +278,7 @@ def run_sanitizers(options: argparse.Namespace, clock: Clock) -> bool:
     def check(job: tuple[str, str, list[str]]) -> tuple[str, str, int | None, str]:
         tool, name, program = job
         command = ["compute-sanitizer", "--tool", tool, *SANITIZER_OPTIONS]
-        if tool != "initcheck":  # which must also see XLA's kernels write
+        if tool != "initcheck":  # initcheck must also see the writes of XLA's kernels
             command += ["--kernel-name", "kernel_substring=mgpu"]
         log = options.output / f"{tool}-{name}.log"
         seconds = clock.left() - 20
@@ -327,7 +328,7 @@ SHOWN_COLUMNS = "us, DRAM %, SM %, active warps %, registers, shared KB, conflic
 
 
 def run_profile(options: argparse.Namespace, clock: Clock) -> bool:
-    """Every kernel of one call under Nsight Compute: one line per launch, and the report for its viewer."""
+    """Profiles every kernel of one call with Nsight Compute: prints a line per launch, and saves the report."""
     heading(f"profile of {options.profile}")
     if shutil.which("ncu") is None:
         print("ncu is not on the path")

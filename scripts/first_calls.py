@@ -1,10 +1,10 @@
 """The cost of the first call of each public function: the size of its program, and the time until it can run.
 
-Each function is traced, lowered and compiled for 60, 10^6 and 2^26 items, given only as shapes: plain, mapped, derived,
-and both; so are scans by a function of the caller. Times are seconds of the processor, of all threads, medians of five
-processes: a busy machine changes them little. `python scripts/first_calls.py WORD ...` selects the functions whose
-names contain one of the words, `--sizes 60` selects sizes, `--processes 1` is faster, `--no-compile` leaves out the
-compiler.
+Each function is traced, lowered and compiled for 60, 10^6 and 2^26 items, given only as shapes: plain, under vmap,
+under grad, and under both. So are scans by a caller's function. Times are seconds of CPU time over all threads, medians
+of five processes, which a busy machine changes little. `python scripts/first_calls.py WORD ...` selects the functions
+whose names contain one of the words, `--sizes 60` selects sizes, `--processes 1` is faster, `--no-compile` leaves out
+the compiler.
 
 With `--devices 4`, the programs are those of a mesh axis of this many CPU devices, each with 4,096 items.
 """
@@ -60,7 +60,7 @@ def costs(options: argparse.Namespace) -> Iterator[tuple[Any, ...]]:
     is_warm = False
     for name, how, n, trace in rows:
         if not options.words or any(word in name for word in options.words):
-            if not is_warm:  # what is slow the first time
+            if not is_warm:  # initializes what is slow the first time
                 jax.jit(lambda x: x + 1).lower(1).compile()
                 is_warm = True
             yield name, how, n, *cost(trace, compiles=not options.no_compile)
@@ -97,7 +97,7 @@ def scans_by_a_function(n: int) -> dict[str, tuple[Callable[..., Any], list[Any]
 
 
 def programs_over_devices(devices: int) -> Iterator[Row]:
-    """The same for the functions over a mesh axis."""
+    """The programs of functions over a mesh axis."""
     os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices} {os.environ.get('XLA_FLAGS', '')}"
     from tests import mesh, test_mesh_programs
 

@@ -4,8 +4,8 @@
         python scripts/inject_faults.py --faults memory threads      # some
         python scripts/inject_faults.py --functions mergesort join   # memory faults of some functions only
 
-Faults of the cache need compiled functions, and so a GPU. Without one they are left out, as the table says;
-`tests/cpp/images.cc` tests them for the cache itself.
+Faults of the cache need compiled functions, and so a GPU. Without a GPU they are left out, and the table says so;
+`tests/cpp/images.cc` tests the cache itself with them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterator
 
 ROOT = pathlib.Path(__file__).parent.parent
-MOST_FAILURES = 100  # of a function and operands
+MOST_FAILURES = 100  # per function and operands
 # Makes one allocation of the kernels' library fail. It is loaded before the C library.
 FAILING_MALLOC = """
 #define _GNU_SOURCE
@@ -79,7 +79,7 @@ THREADS = 32
 
 
 def say(**words: object) -> None:
-    """A line for the process that started this one."""
+    """Prints a line for the process that started this one."""
     print(json.dumps(words), flush=True)
 
 
@@ -103,7 +103,7 @@ def programs_over_many(names: list[str]) -> Iterator[tuple[str, Callable[..., ob
 
 
 def run_without_memory(given: list[str]) -> None:
-    """Each call with a different failing allocation, followed each time by a call without."""
+    """Makes calls, in each of which another allocation fails; a call without failures follows each."""
     import ctypes
 
     import jax
@@ -131,7 +131,7 @@ def run_without_memory(given: list[str]) -> None:
 
 
 def run_without_device_memory() -> None:
-    """Each call on a GPU whose memory is taken, followed each time by a call with room."""
+    """Makes each call on a GPU whose memory is taken, and then with room."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -195,7 +195,7 @@ def expect_right(program: Callable[..., object], operands: tuple[object, ...], e
 
 
 def run_threads(seconds: float) -> None:
-    """All functions from many threads at once."""
+    """Calls all functions from many threads at once."""
     programs, calls, errors = small_programs(), collections.Counter[int](), list[str]()
     end = time.monotonic() + seconds
 
@@ -219,7 +219,7 @@ def run_threads(seconds: float) -> None:
 
 
 def run_signals(seconds: float) -> None:
-    """Interrupts while programs are traced, compiled and run; the next call must be right."""
+    """Interrupts programs while they are traced, compiled and run; the next call must be right."""
     import jax
 
     programs, interrupts = small_programs(), 0
@@ -257,7 +257,7 @@ def run_fork() -> None:
 
 
 def run_function() -> None:
-    """A scan by a compiled function, and how many kernels were compiled and read."""
+    """Runs a scan by a compiled function, and reports how many kernels were compiled, and how many read."""
     import jax
     import jax.numpy as jnp
 
@@ -304,13 +304,13 @@ class Table:
         print("| fault | outcome |\n|---|---|", flush=True)
 
     def add(self, fault: str, outcome: str, is_good: bool) -> None:
-        """A row."""
+        """Prints a row."""
         self.failed |= not is_good
         print(f"| {fault} | {'' if is_good else '**'}{outcome}{'' if is_good else '**'} |", flush=True)
 
 
 def inject_memory(table: Table, arguments: argparse.Namespace) -> None:
-    """Allocations that fail, one per call."""
+    """Injects failing allocations, one per call."""
     from tests.families import GARBAGE
 
     names = arguments.functions or list(GARBAGE)
@@ -339,7 +339,7 @@ def inject_memory(table: Table, arguments: argparse.Namespace) -> None:
 
 
 def inject_device_memory(table: Table, arguments: argparse.Namespace) -> None:
-    """A GPU whose memory is taken."""
+    """Runs on a GPU whose memory is taken."""
     del arguments
     lines, _ = finish(start("device_memory", XLA_PYTHON_CLIENT_ALLOCATOR="platform"))
     outcomes = collections.Counter(line["outcome"] for line in lines if "outcome" in line)
@@ -374,7 +374,7 @@ class Cache:
         return start("function", **{"MGPU_CACHE_DIR": str(self.folder), **settings})
 
     def row(self, fault: str, expected: str, **settings: str) -> None:
-        """A process's report, which contains `expected`: the outcome, then its actions, then its warnings."""
+        """Adds a row with a process's report: its outcome, actions and warnings. The report must contain `expected`."""
         lines, errors = finish(self.start(**settings))
         compiled, read = lines[-1].get("counts", (0, 0))
         did = ", ".join(word for word, count in (("compiled", compiled), ("read", read)) if count)
@@ -402,7 +402,7 @@ COMPILED, READ = "a right result, compiled", "a right result, read"
 
 
 def inject_cache(table: Table, _: argparse.Namespace) -> None:
-    """The possible contents of the folder of compiled functions, and events for processes that use it."""
+    """Injects contents into the folder of compiled functions, and events into processes that use it."""
     with tempfile.TemporaryDirectory() as name:
         cache = Cache(table, pathlib.Path(name))
         if finish(cache.start())[0][-1].get("outcome") == "no kernels":
@@ -420,7 +420,7 @@ def inject_cache(table: Table, _: argparse.Namespace) -> None:
 
 
 def plant_entries(cache: Cache) -> None:
-    """Replaces entries by things that are none; a process repairs most of them for the next."""
+    """Replaces entries by things that are not entries. A process repairs most of them for the next process."""
     contents = {entry: entry.read_bytes() for entry in cache.entries()}
     elsewhere = cache.root / "elsewhere"
     elsewhere.write_bytes(b"not to be written to")
@@ -445,7 +445,7 @@ def plant_entries(cache: Cache) -> None:
 
 
 def fill_disk(cache: Cache) -> None:
-    """A disk without room for an entry."""
+    """Uses a disk without room for an entry."""
     small = cache.root / "small"
     small.mkdir(mode=0o700)
     mount = ["mount", "-t", "tmpfs", "-o", "size=4k,mode=700", "none", str(small)]
@@ -459,7 +459,7 @@ def fill_disk(cache: Cache) -> None:
 
 
 def use_at_once(cache: Cache) -> None:
-    """Processes that compile the same functions, some of which are killed meanwhile."""
+    """Runs processes that compile the same functions at once, some of which are killed meanwhile."""
     together = [cache.start() for _ in range(4)]
     outcomes = {finish(process)[0][-1].get("outcome") for process in together}
     cache.table.add("4 processes at once", ", ".join(map(str, outcomes)), outcomes == {"a right result"})

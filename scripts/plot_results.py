@@ -52,7 +52,7 @@ class Row(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Reads, chooses, draws."""
+    """Reads the saved figures, chooses rows, and draws the picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", nargs="?", type=pathlib.Path, default=FIGURES, help="default: that of the H200")
     parser.add_argument("--output", type=pathlib.Path, default=PICTURE, help="default: docs/images/speed.svg")

@@ -15,7 +15,7 @@ BEGIN, END = "```text\n", "```\n"
 
 
 def signatures() -> str:
-    """One line each, without types: the names of arguments, in order, and their defaults."""
+    """One line per function, without types: the names of arguments, in order, and their defaults."""
     lines = []
     for name in sorted(mgpu.__all__):
         function = getattr(mgpu, name)

@@ -16,7 +16,7 @@ from tests.transformed import loss_of_sums
 
 __all__ = ["SIZED", "equations", "of_items", "operands", "programs"]
 
-# The flags of one are the bits of 60 items.
+# The flags of segmented_sort_indices are a bitmap of 60 items.
 SIZED = {name: example for name, example in families.EXAMPLES.items() if name != "segmented_sort_indices"}
 Program = tuple[Callable[..., Any], list[Any]]
 

@@ -82,7 +82,7 @@ def array(draw: Draw, shape: Sequence[int] | None = None, dtypes: Sequence[str] 
 
 
 def rows(draw: Draw, dtypes: Sequence[str] = DTYPES, finite: bool = False) -> tuple[Any, int | None]:
-    """An array and one of its axes, which may be invalid."""
+    """An array and an axis, which may be invalid."""
     x = array(draw, None, dtypes, finite)
     return x, pick(draw, -1, 0, None, 1, x.ndim - 1)
 
@@ -112,7 +112,7 @@ def _sort(draw: Draw) -> Case:
 
 def _argsort(draw: Draw) -> Case:
     case = _sort(draw)
-    case.options["stable"] = True  # any other order of equal items would do, and differs
+    case.options["stable"] = True  # an unstable order may differ from JAX's
     if pick(draw, False, False, True):
         case.options["dtype"] = pick(draw, "int32", "int8", "float32")
     return case
@@ -353,7 +353,7 @@ def kernels_everywhere() -> Iterator[None]:
 
 
 def pair(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """A function here, and JAX's own."""
+    """This library's function, and JAX's."""
     if name in OPS:
         return getattr(jax_mgpu.ops, name), getattr(jax.ops, name)
     return getattr(jax_mgpu.numpy, name), jax.lax.top_k if name == "top_k" else getattr(jnp, name)
@@ -380,12 +380,12 @@ def outcome(function: Callable[..., Any], case: Case, mode: str) -> Any:
         attempt = lambda: function(*given, **case.options)  # noqa: E731
     try:
         return attempt()
-    except Exception as error:  # JAX's own errors are what is asked for
+    except Exception as error:  # the types of JAX's errors are compared
         return type(error)
 
 
 def compare(ours: Any, theirs: Any, rounds: bool) -> None:
-    """Checks that both are alike: structure, types, bits, or for sums of floats values within rounding."""
+    """Checks that two results agree in structure, types and bits; sums of floats may differ by rounding."""
     if isinstance(theirs, type):
         assert ours is theirs, f"{ours} instead of {theirs}"
         return
@@ -442,7 +442,7 @@ SETTINGS = hypothesis.settings(
 
 
 def drawn(name: str, cases: int) -> Callable[[], None]:
-    """Runs that many calls of a function."""
+    """A test that runs this many drawn calls of a function."""
 
     @hypothesis.settings(SETTINGS, max_examples=cases)
     @hypothesis.given(st.data())

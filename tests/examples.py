@@ -1,7 +1,7 @@
 """Classes and helpers of the examples in tests/families/.
 
-A family's `EXAMPLES` has valid calls, `GARBAGE` one call of any values over many items, `BROKEN` each precondition
-broken.
+A family's `EXAMPLES` has valid calls, `GARBAGE` has a call of any values over many items, and `BROKEN` breaks each
+precondition.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Argument:
 
 # ---- Operands that break preconditions -------------------------------------------------------------------------------
 
-# Several tiles' worth, so that tasks and blocks share the work. `GARBAGE` gets unsorted `keys` and `few`, the second
+# Several tiles, so that tasks and blocks share the work. `GARBAGE` gets unsorted `keys` and `few`, the second
 # with many ties; `near`, positions in and just outside the array; `far`, any integers.
 MANY = 150_000
 
@@ -152,7 +152,7 @@ Broken = tuple[Callable[[], Any], str, int]
 
 
 def broken_columns(call: Callable[..., Any], width: int) -> dict[str, Broken]:
-    """Unsorted columns of either side."""
+    """Calls with an unsorted column on either side."""
     return {
         f"{call.__name__}: {side}[{i}]": (
             functools.partial(call, **{x: columns_with(KEYS, i if x == side else None, width) for x in ("a", "b")}),

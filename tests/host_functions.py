@@ -81,7 +81,7 @@ def needs_compiler() -> str:
 
 
 def compile_library(text: str) -> ctypes.CDLL:
-    """A source of these headers as a library."""
+    """Compiles a source that uses the library's headers, and loads it."""
     command = [needs_compiler(), "-std=c++20", "-O0", "-ffp-contract=off", "-w", "-fPIC", "-shared", f"-I{FFI}"]
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder)
@@ -91,7 +91,7 @@ def compile_library(text: str) -> ctypes.CDLL:
 
 
 def build(operators) -> ctypes.CDLL:
-    """All of them in one library."""
+    """Compiles all operators into one library."""
     text = [
         '#include <cstring>\n#include "function/item.h"\n#include "function/primitives.h"\nnamespace xla = mgpu::xla;'
     ]
@@ -102,7 +102,7 @@ def build(operators) -> ctypes.CDLL:
 
 
 def apply(library, number: int, source: emit.OperatorData, a, b) -> list[np.ndarray]:
-    """A function of arrays of items, item by item."""
+    """Applies a compiled function to arrays of items, item by item."""
     a, b = ([np.ascontiguousarray(x) for x in jax.tree.leaves(items)] for items in (a, b))
     results = [np.zeros_like(x) for x in a]
     captures = [np.ascontiguousarray(np.asarray(x)) for x in source.captures]

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 AXIS = "devices"
 SIZES = (1, 2, 3, 4, 8)
-# The same list, of which most run only with --long: programs take longer to compile than to run.
+# The same list. Most of it runs only with --long, as programs take longer to compile than to run.
 FEW = [pytest.param(devices, marks=() if devices in (3, 8) else pytest.mark.long) for devices in SIZES]
 
 
@@ -22,7 +22,7 @@ def by_vmap(function):
 
 
 def by_devices(function, devices, **options):
-    """The same on devices of the default platform, or of the CPU, under shard_map."""
+    """The function on devices of the default platform, or of the CPU, under shard_map."""
 
     def one(*arguments):
         results = function(*jax.tree.map(lambda x: x[0], arguments))

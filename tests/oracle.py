@@ -12,7 +12,8 @@ import pandas as pd
 
 
 def rank(keys: np.ndarray) -> np.ndarray:
-    """Integers with the order that lax.sort gives keys: all NaNs last and equal, the zeros equal."""
+    """Integers that compare as lax.sort compares keys: all NaNs are last and equal, and zeros of both signs are
+    equal."""
     keys = np.asarray(keys)
     is_integer, is_narrow = keys.dtype.kind in "iub", keys.dtype.itemsize <= 4
     if is_integer and is_narrow:
@@ -30,7 +31,7 @@ def rank(keys: np.ndarray) -> np.ndarray:
 
 
 def column_ranks(columns: Sequence[np.ndarray], descending: bool | Sequence[bool] = False) -> np.ndarray:
-    """Integers with the order of the tuples of several columns, each in its direction."""
+    """Integers that compare as tuples of several columns do, each column in its direction."""
     flags = [descending] * len(columns) if isinstance(descending, bool) else descending
     ranks = [-rank(x) if down else rank(x) for x, down in zip(columns, flags, strict=True)]
     tuples = list(zip(*(x.tolist() for x in ranks), strict=True))
@@ -74,7 +75,8 @@ def segmented_sort_indices(
 
 
 def sort_columns(keys: np.ndarray, descending: bool) -> list[np.ndarray]:
-    """Sorts by columns whose order NumPy shares with lax.sort, the first column last, without ranks of keys."""
+    """Columns for np.lexsort that give the order of lax.sort without ranks of keys; the most significant one is
+    last."""
     if keys.dtype.kind in "iub":
         return [~keys if descending else keys]
     with np.errstate(invalid="ignore"):  # signalling NaNs
@@ -162,7 +164,7 @@ def identity(op: str, dtype: np.dtype) -> np.ndarray:
 
 
 def prefixes(states: Sequence[np.ndarray], begins: np.ndarray, combine: Callable[..., Any]) -> list[np.ndarray]:
-    """Every prefix of states combined, from `begins[i]` to item i, by doubling its length."""
+    """The combination of states from `begins[i]` to i for each i, by doubling the length."""
     states, distance = list(states), 1
     while distance < len(begins):
         reaches = np.arange(distance, len(begins)) - distance >= begins[distance:]
@@ -178,7 +180,7 @@ def prefixes(states: Sequence[np.ndarray], begins: np.ndarray, combine: Callable
 
 
 def segment_firsts(n: int, heads: np.ndarray, reverse: bool = False) -> np.ndarray:
-    """Where each position's segment begins; with `reverse`, for the flipped array."""
+    """The first position of each position's segment; with `reverse`, in the flipped array."""
     heads = np.asarray(heads)
     starts = np.zeros(n, bool)
     starts[:1] = True
@@ -191,7 +193,7 @@ def segment_firsts(n: int, heads: np.ndarray, reverse: bool = False) -> np.ndarr
 def segmented_scan(
     x: np.ndarray, heads: np.ndarray, op: str, exclusive: bool = False, reverse: bool = False, count: int | None = None
 ) -> np.ndarray:
-    """Each segment scanned; 0, or index -1, past the live items.
+    """The scan of each segment; past the live items 0, or index -1.
 
     Sums and products are computed with more bits than the items have, or modulo 2^64, then rounded or wrapped.
     """
@@ -221,12 +223,12 @@ def segmented_scan(
 
 
 def scan(x: np.ndarray, op: str, exclusive: bool = False, reverse: bool = False) -> np.ndarray:
-    """Every prefix combined, or every suffix."""
+    """The combination of every prefix, or of every suffix."""
     return segmented_scan(x, np.zeros(0, np.int32), op, exclusive, reverse)
 
 
 def total(x: np.ndarray, op: str) -> np.ndarray:
-    """All items combined in their own type, as scans do."""
+    """The combination of all items in their own type, as in scans."""
     return scan(x, op)[-1] if len(x) else identity(op, x.dtype)
 
 
@@ -237,7 +239,7 @@ def summed(x: np.ndarray, op: str) -> np.ndarray:
 
 
 def reduce(x: np.ndarray, op: str) -> np.ndarray:
-    """All items combined."""
+    """The combination of all items."""
     return total(summed(x, op), op)
 
 

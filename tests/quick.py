@@ -11,7 +11,7 @@ MODULES_A_CONTEXT = 64  # more would fill the memory with what a context remembe
 
 
 def lower_quickly() -> None:
-    """Lowering and Python's own part: saves a seventh of the time of 311 tests of sets and bulk operations.
+    """Speeds up lowering and Python's own part: saves a seventh of the time of 311 tests of sets and bulk operations.
 
     A program's MLIR has no source locations, and the garbage collector runs seldom, as there are few cycles. JAX before
     0.11 makes an MLIR context for every program, and loads all dialects into it: here one context serves several, as in
@@ -41,7 +41,7 @@ def _share_contexts() -> None:
 
 
 def compile_quickly() -> None:
-    """XLA's part on a CPU, where most of a run is compilation: call this before JAX is asked for devices.
+    """Speeds up XLA's part on a CPU, where most of a run is compilation. Call this before JAX is asked for devices.
 
     XLA's older loop emitters take half as long: 7 ms instead of 17 for an addition. A version that does not know this
     extra option ignores it. Programs in one part, instead of parts for several threads, save a twentieth of a run's

@@ -11,7 +11,7 @@ import jax_mgpu as mgpu
 from tests import data, oracle
 from tests.oracle import same_bits
 
-# Items that one thread, one block and one CPU task sort alone.
+# The numbers of items that one thread, one block and one CPU task sort.
 CELLS = data.tile_sizes("sort_items")
 TILES = data.tile_sizes("segmented_sort")
 BLOCK = TILES[-2]  # of keys of 32 bits and fewer

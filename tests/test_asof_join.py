@@ -18,7 +18,7 @@ from tests.jaxprs import kernel_calls
 
 
 def asof(a, b, a_by, b_by, direction, tolerance):
-    """For each row of a, a walk over b in order of time."""
+    """The expected rows of b, by a walk over b in order of time for each row of a."""
     found = []
     for time, by in zip(a, a_by, strict=True):
         rows = [j for j in range(len(b)) if b_by[j] == by]
@@ -109,7 +109,7 @@ MOST_GROUPS = tables.MOST_GROUPS
 
 
 def rows_beside_cuts(cuts, a_groups, b_groups, forward):
-    """For each row of a, the last row of b before its cut that has its group, or the first one from the cut on."""
+    """For each row of a: the last row of b in its group before its cut or, forward, the first one from the cut on."""
     found, rows = np.full(len(cuts), -1), {}
     if forward:
         j = len(b_groups)
@@ -129,7 +129,7 @@ def rows_beside_cuts(cuts, a_groups, b_groups, forward):
 
 
 def cut_rows(rng, pattern, n, m):
-    """Ascending cuts of n rows in m, and groups from 0 on of both, chosen to be hard for tiles of 1024 slots."""
+    """Ascending cuts of n rows of a among m rows of b, and groups of both, in patterns that are hard for the tiles."""
     if pattern == "all cuts at one end":
         cuts = np.repeat([0, m], [n // 2, n - n // 2])
     else:
@@ -156,7 +156,7 @@ def search_groups(forward):
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("forward", [False, True], ids=["backward", "forward"])
 def test_rows_of_a_group_beside_a_cut(rng, pattern, forward):
-    """Numbers of live rows around the edges of tiles and parts, in arrays of few sizes."""
+    """The numbers of live rows are around the edges of tiles and parts; arrays have few sizes."""
     tile, *_, part = data.tile_sizes("group_search")
     program = search_groups(forward)
     for n, m, slots in (
@@ -179,7 +179,7 @@ def test_rows_of_a_group_beside_a_cut(rng, pattern, forward):
 
 @pytest.mark.parametrize("forward", [False, True], ids=["backward", "forward"])
 def test_plain_search_by_group(rng, forward):
-    """The plain-JAX form, and groups beside those that count."""
+    """The plain-JAX form, with groups that are out of range."""
     plainly = tables._group_search.fallback
     cuts = np.sort(rng.integers(0, 31, 50)).astype(np.int32)
     a_groups, b_groups = (rng.integers(-9, 9, n).astype(np.int32) for n in (50, 40))
@@ -198,7 +198,7 @@ def test_plain_search_by_group(rng, forward):
 
 @pytest.mark.parametrize("wide", [False, True], ids=["int32", "int64"])
 def test_searches_by_group_in_batches(x64, rng, wide):
-    """Any of the operands with batch axes, in one call of the kernels, which then have parts or not."""
+    """Any operands may have batch axes. The kernels are called once, on problems with several parts or with one."""
     index = np.int64 if wide else np.int32
     for rows, n, m in ((2, 9_000, 5_000), (500, 20, 15)):
         cuts = np.sort(rng.integers(0, m + 1, (rows, n)), axis=1).astype(index)
@@ -224,7 +224,7 @@ def test_searches_by_group_in_batches(x64, rng, wide):
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
 @pytest.mark.parametrize("direction", ["backward", "forward", "nearest"])
 def test_asof_join_by_groups_of_each_type(x64, rng, dtype, direction):
-    """Groups that span exactly a table, one more value, and their whole type; live or dead."""
+    """Groups span as many values as a table holds, one value more, or their whole type; rows are live or dead."""
     limits = np.iinfo(dtype)
     spans = [span for span in (4, MOST_GROUPS, MOST_GROUPS + 1, 2**62) if span <= int(limits.max) - int(limits.min)]
     program = jax.jit(
@@ -278,7 +278,7 @@ def test_asof_joins_with_groups_in_batches(rng):
         np.testing.assert_array_equal(got, expected)
     wide = jax.vmap(lambda a, b, x, y: mgpu.asof_join(a, b, by_a=x, by_b=y, tolerance=3))
     whole = [x.astype(np.int32) for x in given]
-    assert "cond" in str(jax.make_jaxpr(jax.vmap(wide))(*(x[None] for x in whole)))  # one way for all of the batch
+    assert "cond" in str(jax.make_jaxpr(jax.vmap(wide))(*(x[None] for x in whole)))  # one method for the whole batch
     spread = np.array([1, 1000, MOST_GROUPS])[:, None]  # one of the batch does not fit a table
     got = wide(a, b, by_a * spread.astype(np.int32), by_b * spread.astype(np.int32))
     expected = [asof(*(x.astype(int) for x in row), "backward", 3) for row in zip(*given, strict=True)]

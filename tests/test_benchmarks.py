@@ -50,7 +50,7 @@ def test_rows_over_all_devices(capsys):
 
 @pytest.mark.long
 def test_a_library_beside_the_rows_is_no_module(tmp_path):
-    """The library of the rivals is there once it is built."""
+    """The built library of rivals is in the folder of the rows, and is not imported as one of their modules."""
     folder = tmp_path / "benchmarks"
     shutil.copytree(benchmarks.__path__[0], folder, ignore=shutil.ignore_patterns("results", "*.so"))
     (folder / "libnothing.so").touch()
@@ -68,7 +68,7 @@ def test_names_are_unique(rows):
 
 
 def test_a_sample_of_rows_is_drawn_by_its_seed(capsys):
-    """Another seed draws other rows; a sample of all is all, in their order."""
+    """Another seed draws other rows. A sample of as many rows as there are is all rows, in their order."""
     drawn = {}
     for seed in "1", "1", "2":
         assert main(["--grid", "--list", "--sample", "20", "--seed", seed]) == 0
@@ -192,7 +192,7 @@ def test_quick_rows_are_timed_again_where_a_rival_is_close(monkeypatch, near_ms,
 @pytest.mark.parametrize("on_cpu", [False, True])
 @pytest.mark.parametrize("spreads", [[0.2], [0.3, 0.1], [0.5, 0.3, 0.4]], ids=str)
 def test_disturbed_samples_are_taken_again(monkeypatch, spreads, on_cpu):
-    """On a GPU, at most two runs; those with the smallest difference count."""
+    """On a GPU, samples are taken again at most twice, and those with the smallest spread count."""
     samples = iter(spreads)
 
     def time_program(program, repeats, *, queued_ms):
@@ -207,7 +207,7 @@ def test_disturbed_samples_are_taken_again(monkeypatch, spreads, on_cpu):
 
 
 def test_rounds_of_short_calls():
-    """Never two or three runs of a quick timing whose program has some milliseconds."""
+    """A program of a quick timing has one round or at least four, never two or three."""
     assert [runner.Pace(5).rounds(ms) for ms in (0.001, 0.2)] == [runner.ROUNDS] * 2
     assert [runner.QUICK.rounds(ms) for ms in (0.001, 0.05, 0.1, 0.5, 1.0)] == [runner.ROUNDS, 5, 4, 1, 1]
 
@@ -316,7 +316,7 @@ def test_short_calls_of_shapes_are_timed_in_longer_programs(tmp_path, monkeypatc
 
 
 def test_each_round_of_a_program_makes_its_calls():
-    """On a GPU: XLA for CPUs would make them once, so there is one round there."""
+    """Each round repeats the calls on a GPU. XLA for CPUs would make them once, so there is one round."""
     inputs = [(jnp.arange(9) + i,) for i in range(3)]
     program = measure.compile_program(mgpu.mergesort, inputs, rounds=5)
     assert [list(result) for result in program()] == [list(range(i, 9 + i)) for i in range(3)]

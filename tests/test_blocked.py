@@ -1,4 +1,4 @@
-"""Scans and reductions in plain JAX by blocks, against loops in plain Python, and the programs that they are."""
+"""Scans and reductions in plain JAX by blocks: results against loops in plain Python, and sizes of programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import jax_mgpu as mgpu
 from jax_mgpu._src.functions import blocked_scan
 
-# Of a block, round the edges of blocks and of groups, and of several levels.
+# Sizes of one block, around the edges of blocks and of groups, and of several levels.
 SIZES = (1, 2, 63, blocked_scan.MOST_STEPS, blocked_scan.MOST_STEPS + 1, 64 * 8 + 3, 5000)
 U32 = np.uint32
 
@@ -77,7 +77,7 @@ def test_reductions(rng) -> None:
 
 @pytest.mark.parametrize(("platform", "most"), [("cpu", 64), ("tpu", 128)])
 def test_programs_of_many_items_are_small(platform, most) -> None:
-    """KB of text, including gradients: levels are not unrolled."""
+    """Levels are not unrolled, so a program and its gradient have few KB of text."""
     x = (jax.ShapeDtypeStruct((2**26,), np.float32),) * 2
     gradient = jax.grad(lambda x: mgpu.scan(x, compose)[1].sum())
     with warnings.catch_warnings():

@@ -62,7 +62,7 @@ def patterns(rng):
 
 
 def partition(codes, length, fill):
-    """A table by buckets, `length` long: codes, rows and bounds."""
+    """A table partitioned into buckets, of `length` slots: codes, rows and bounds."""
     order = np.argsort(codes >> (32 - BITS), kind="stable")
     bounds = np.searchsorted(codes[order] >> (32 - BITS), np.arange(2**BITS + 1))
     whole = np.concatenate([codes[order], fill.integers(0, 2**32, length - len(codes), dtype=np.uint32)])
@@ -85,7 +85,7 @@ def plain(size, keep_a):
 
 
 def expect_pairs(got, expected, size):
-    """Rows in any order, except that rows of one row of a are adjacent, in the order of b's."""
+    """Checks rows in any order, except that the rows of one row of a are adjacent, in the order of b's rows."""
     a_rows, b_rows, count = map(np.asarray, got)
     assert count == len(expected)
     number = min(size, len(expected))
@@ -178,7 +178,7 @@ def columns_of(dtype, keys):
 @pytest.mark.parametrize("dtype", ["int32", "uint32", "float32", "columns"])
 @pytest.mark.parametrize("kind", ["inner", "left"])
 def test_joins_by_buckets(rng, kind, dtype):
-    """Live counts, and results with and without room, of one shape."""
+    """Joins with live counts; results have room for all rows, or not."""
     n_a, n_b, size = 700, 9000, 3000
     join = jax.jit(
         lambda a, b, a_count, b_count: mgpu.join(
@@ -207,7 +207,7 @@ def test_buckets_up_to_their_capacity_and_beyond(rng):
 
 @pytest.mark.long
 def test_batches_of_joins_by_buckets(rng):
-    """All of a batch fit, or only some, or results have no room."""
+    """The buckets of all problems of a batch fit tables, or only those of some, or the results have no room."""
     n_b, size = CAPACITY + 10, 9000
     join = jax.jit(jax.vmap(lambda a, b: mgpu.join(a, b, size=size, assume_sorted=False)))
     for distinct in ((5000, 3000, 5000), (5000, 1, 5000), (5000, 300, 5000)):

@@ -27,7 +27,7 @@ def full_error_of(call):
 
 
 def error_of(call):
-    """The same without the offending value."""
+    """The first line of a call's error, without the offending value."""
     return full_error_of(call).rpartition(", got ")[0]
 
 
@@ -60,7 +60,7 @@ def test_errors_of_a_program_that_has_run():
 
 
 def test_every_precondition_is_here(monkeypatch):
-    """The checks of all operations on values, in the examples or above."""
+    """Every check of values occurs in the examples, or in BROKEN above."""
     asked = set()
 
     def require(operation, argument, expected, x, holds, shown=None):
@@ -104,7 +104,7 @@ def test_every_operation_with_preconditions_is_here():
     functions = {name for name in mgpu.__all__ if inspect.isfunction(getattr(mgpu, name))}
     without = WITHOUT_PRECONDITIONS | INFORMATION
     asked = {name.split(":")[0] for name in BROKEN}
-    assert functions | {"Csr"} == asked | without  # a class, of which sddmm has one
+    assert functions | {"Csr"} == asked | without  # Csr is a class, and sddmm takes one
     assert not asked & without
 
 
@@ -190,7 +190,7 @@ def test_ids_given_as_heads_are_told_where_they_exceed_the_items(name):
 
 
 def test_mistaken_structure_is_told():
-    """Easily confused values: numbers from 0 to 1 and 0 to 100, ends and lengths, counts of other arrays."""
+    """Errors recognize confused values: fractions and percentages, ends and lengths, counts of other arrays."""
     heads = np.int32([0, 2])
     calls = {
         "quantile: q: expected numbers from 0 to 1, first broken at position 0, got 50": lambda: mgpu.quantile(

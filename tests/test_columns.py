@@ -21,7 +21,7 @@ from tests import data, oracle
 from tests.oracle import same_bits
 from tests.variants import long_but
 
-# Types of the columns, and which are descending: up to 64 bits and more, with and without floats.
+# Types of the columns, and whether each is descending. Together they have up to 64 bits, or more; some are floats.
 NARROW = {
     "8 bits": (["uint8"], (True,)),
     "two of 8": (["int8", "uint8"], (True, False)),
@@ -56,12 +56,12 @@ def form(request):
 
 
 def random_columns(rng, dtypes, n):
-    """Columns with many ties in each, corner values among them."""
+    """Columns with many ties, and with corner values."""
     return tuple(data.random_keys(rng, d, n) if rng.random() < 0.3 else few(rng, d, n) for d in dtypes)
 
 
 def few(rng, dtype, n):
-    """A column of few values, some equal with different bits."""
+    """A column of few distinct values, some of which are equal but have different bits."""
     return rng.choice(rng.choice(data.special_keys(dtype), 3), n)
 
 
@@ -87,7 +87,7 @@ def joined(a, b):
 
 
 def same(got, expected):
-    """Tuples of the same bits."""
+    """Asserts that two tuples of arrays have the same bits."""
     assert type(got) is tuple
     assert len(got) == len(expected)
     for x, y in zip(got, expected, strict=True):
@@ -128,7 +128,7 @@ def test_sorts(rng, form):
 
 @pytest.fixture(params=["cuda", "default"])
 def as_if_long(monkeypatch, request):
-    """Short columns are sorted by the method for long ones, on a GPU or elsewhere."""
+    """Has short columns sorted by the method for long ones, on any device."""
     jax.clear_caches()
     for name in ("LONG_WORDS", "LONG_FLOATS", "LONG_COLUMNS"):
         monkeypatch.setattr(sort_strategy, name, 1)
@@ -146,7 +146,7 @@ def test_sorts_of_long_columns(rng, name):
     test_sorts(rng, NARROW[name])
 
 
-# Widths of columns: up to 64 bits together, and more.
+# Widths of columns: up to 64 bits in all, and more.
 MIXES = {
     "64": [[32, 16, 16], [32, 16, 8, 8], [32, 8, 8, 8, 8], [16] * 4, [16, 16, 16, 8, 8], [16, 16] + [8] * 4, [8] * 8],
     "fewer": [[16, 8, 8], [8, 8, 32], [16, 16, 16], [8] * 5, [16, 8, 8, 8, 8]],
@@ -164,7 +164,7 @@ TYPES = {
 @pytest.mark.usefixtures("as_if_long")
 @pytest.mark.parametrize("mix", MIXES)
 def test_any_columns(rng, mix):
-    """Floats and integers at any position and in any direction, and which columns are payload or gathered."""
+    """Floats and integers at any position and in any direction; some columns are payload, others are gathered."""
     n = 300
     with jax.enable_x64(mix == "wide"):
         for widths in MIXES[mix]:
@@ -261,7 +261,7 @@ def test_live_words(rng):
 
 @pytest.mark.usefixtures("as_if_long")
 def test_rows_of_words(rng):
-    """A column may serve all rows."""
+    """All rows may share a column."""
     rows, n, flags = 3, 2501, (True, False)
     columns = tuple(x.reshape(rows, n) for x in words(rng, rows * n))
     values, counts = rng.normal(size=(rows, n)).astype(np.float32), np.array([n, 0, n - 700], np.int32)
@@ -313,7 +313,7 @@ def test_many_words(rng):
     ],
 )
 def test_long_columns_travel(dtypes, least, sorts):
-    """No values are packed into a code or gathered, which would take longer than the sort."""
+    """Long columns are payload: to pack them into a code or to gather them would take longer than the sort."""
     columns = [jax.ShapeDtypeStruct((least,), d) for d in dtypes]
     text = jax.jit(lambda *x: mgpu.sort(x)).trace(*columns).lower(lowering_platforms=("cuda",)).as_text()
     assert text.count("custom_call @jax_mgpu.segmented_sort(") == sorts
@@ -321,7 +321,7 @@ def test_long_columns_travel(dtypes, least, sorts):
 
 
 def test_no_positions_are_counted():
-    """Without 64-bit integers, positions among so many items have no type."""
+    """Without 64-bit integers, no type holds positions among so many items; a sort needs none."""
     columns = [jax.ShapeDtypeStruct((2**31,), d) for d in ("uint32", "int32", "float32")]
     assert list(jax.eval_shape(lambda *x: mgpu.sort(x), *columns)) == columns
 
@@ -646,7 +646,7 @@ def test_checks_name_the_column():
 
 
 def test_sorts_of_columns_leak_no_tracers():
-    """Neither one column nor floats, which are sorted part after part."""
+    """Sorts of one column, and of columns with floats, which are sorted part by part, leak none either."""
     columns = (jnp.arange(5.0), jnp.arange(5)[::-1])
     with jax.checking_leaks():
         jax.jit(lambda keys: mgpu.mergesort((keys,)))(columns[0])

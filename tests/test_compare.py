@@ -26,7 +26,7 @@ def save(file, times):
 
 
 def run(compare, monkeypatch, before, after, arguments, trees):
-    """The exit status, and the requested rows of each tree."""
+    """Runs a comparison. Returns the exit status, and the requested rows of each tree."""
     asked = []
 
     def measure(tree, families, rows, repeats):

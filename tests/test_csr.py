@@ -23,7 +23,7 @@ M, N, K = 13, 17, 5
 
 
 def dense(rng, m=M, n=N, dtype=np.float64, share=0.3):
-    """With empty rows and columns."""
+    """A random dense matrix with empty rows and columns."""
     x = rng.normal(size=(m, n)) if np.dtype(dtype).kind not in "iub" else rng.integers(-4, 5, (m, n))
     x = np.where(rng.random((m, n)) < share, x, 0)
     x[m // 2], x[:, n // 3] = 0, 0
@@ -43,7 +43,7 @@ def columns_rise(A):
     return all(np.all(np.diff(indices[b:e]) > 0) for b, e in itertools.pairwise(offsets))
 
 
-# ---- Ways in and out -------------------------------------------------------------------------------------------------
+# ---- Conversions -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "int8", "bool"])
@@ -153,7 +153,7 @@ def test_products_of_sparse_matrices(shape):
 
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "bool", "float16", "bfloat16"])
 def test_products_of_narrow_types(dtype):
-    """They have one type, by every way, and integers that of sums, in which they do not wrap."""
+    """All methods give products of one type. Integers have the type of sums, in which they do not wrap."""
     x = np.ones((2, 300), dtype)
     A, y = mgpu.Csr.from_dense(jnp.asarray(x)), jnp.ones((300, 2), dtype)
     expected = np.asarray(jnp.sum(x.astype(np.float32 if "float" in dtype else dtype), axis=1))
@@ -185,7 +185,7 @@ def test_products_of_a_batch_over_an_explicit_axis(rng):
 
 
 def test_products_in_many_chunks():
-    """More products than are made at a time, of rows with many and with few."""
+    """More products than are computed at a time, of rows with many entries and with few."""
     rng = np.random.default_rng(3)
     x, y = (rng.random((90, 90)) < 0.5) * rng.normal(size=(90, 90)), (rng.random((90, 90)) < 0.4) * 1.0
     A, B = mgpu.Csr.from_dense(x), mgpu.Csr.from_dense(y)

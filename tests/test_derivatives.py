@@ -102,7 +102,7 @@ HALF_CASES = {
 )
 @pytest.mark.parametrize("example", HALF_CASES.values(), ids=HALF_CASES)
 def test_reverse_derivatives_of_narrow_floats(example, rng, real):
-    """Bits are moved as integers, which have no transpose; tangents must not be."""
+    """Narrow floats are moved as integers, which have no transpose, but their tangents must be floats."""
     arguments = example.make(rng, real)
 
     def of_floats(*moving):
@@ -128,7 +128,7 @@ def test_reverse_derivatives_of_narrow_floats(example, rng, real):
 @pytest.mark.parametrize("batched", [False, True], ids=["one", "batch"])
 @pytest.mark.parametrize("call, lengths", LINEAR_CALLS.values(), ids=LINEAR_CALLS)
 def test_linear_transpose(call, lengths, batched):
-    """The columns of the matrix, from its action on unit vectors."""
+    """The transpose has the columns of the call's matrix, which come from unit vectors."""
     if batched:
         call, lengths = jax.vmap(call), [(2, n) for n in lengths]
     zeros = [jnp.zeros(n) for n in lengths]

@@ -1,4 +1,4 @@
-"""Sets, joins and matches of keys in descending order: as of keys that ascend, by keys in the opposite order."""
+"""Sets, joins and matches of keys in descending order, compared with those of ascending keys in the opposite order."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 @pytest.fixture(autouse=True)
 def no_word_on_tracebacks():
-    """Without JAX's note on hidden frames, which would be part of what an error shows."""
+    """Removes JAX's note on hidden frames, which would be part of the shown error."""
     before = jax.config.jax_traceback_filtering
     jax.config.update("jax_traceback_filtering", "off")
     yield
@@ -112,7 +112,7 @@ def test_the_list_of_functions_on_github_is_current(monkeypatch):
 
 
 def anchors_of(text):
-    """What GitHub calls the headings of a page."""
+    """The anchors that GitHub gives the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
     plain = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading) for heading in headings)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in plain}

@@ -21,7 +21,7 @@ HEADS, IDS = np.array([0, 20, 40]), np.repeat(np.arange(SIZE), N // SIZE)
 
 @functools.partial(jax.jit, static_argnames=("op", "dtype"))
 def every_operation(x, op, dtype):
-    """The results of all reductions and scans; three equal segments are rows."""
+    """The results of all reductions and scans, over three segments of equal length."""
     named = {"op": op, "dtype": dtype}
     return (
         mgpu.reduce(x, **named),

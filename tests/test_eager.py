@@ -35,7 +35,7 @@ def compilations():
 
 
 def of_host(x):
-    """An operand as in a notebook: NumPy's integers of 64 bits, Python's numbers."""
+    """An operand as notebooks have it: NumPy's 64-bit integers, and Python's numbers."""
     x = np.asarray(x)
     x = x.astype(np.int64) if x.dtype == np.int32 else x
     return x.item() if x.ndim == 0 else x
@@ -182,7 +182,8 @@ def test_batches_and_derivatives_of_values_of_the_host():
 
 
 def test_calls_are_found_by_their_arguments(monkeypatch):
-    """In any order, by place or by name, also of one array twice; what is set is a part of the call, to its type."""
+    """Arguments may come by position or by name, in any order, or twice; settings and their types are part of a
+    call."""
     host, x, ids = np.arange(3), jnp.array([1.0, 2.0, 4.0]), jnp.array([1, 0, 1])
     a, b = jnp.array([1, 2, 2]), jnp.array([2, 3, 4])
     calls = {

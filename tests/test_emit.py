@@ -89,7 +89,7 @@ def place(x, most=5):
     return jnp.clip(jnp.nan_to_num(x), -most, most).astype(jnp.int32)
 
 
-# Exact if a result has no float, or its float is the result of one operation; else to some ulps.
+# Results are exact without floats, or if a float is the result of a single operation; others agree to some ulps.
 CASES = {
     "affine": ((F32, F32), lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1])),
     "affine f64": ((F64, F64), lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1])),
@@ -279,13 +279,13 @@ def on_the_cpu():
 
 
 def sizes(items) -> tuple[int, int]:
-    """The arrays and the scalars of items."""
+    """The numbers of arrays and of scalars of items."""
     leaves = jax.tree.leaves(list(items))
     return len(leaves), sum(leaf.size for leaf in leaves)
 
 
 def grouped() -> list[list[str]]:
-    """The cases in few functions, as far as items have room for pairs and states stay small."""
+    """The cases in as few functions as possible, such that items have room for pairs and states stay small."""
     groups: list[list[str]] = [[]]
     for name in sorted(CASES, key=lambda name: str(CASES[name][0])):
         with_it = [CASES[other][0] for other in (*groups[-1], name)]
@@ -300,14 +300,14 @@ GROUPS = grouped()
 
 
 def group_of(names):
-    """The distinct items of a group, and a function of pairs of them that gives the results of all."""
+    """The distinct items of a group, and a function of pairs of them that gives the results of all its cases."""
     items = {str(CASES[name][0]): CASES[name][0] for name in names}
     calls = [(CASES[name][1], list(items).index(str(CASES[name][0]))) for name in names]
     return list(items.values()), lambda pairs: [jax.tree.leaves(f(pairs[0][i], pairs[1][i])) for f, i in calls]
 
 
 def apply_in_kernels(apply, pairs):
-    """A function of all pairs: the scan of segments of one item, which are mapped as they are loaded."""
+    """Applies a function to all pairs, by a scan of segments of one item, which are mapped as they are loaded."""
     n = len(jax.tree.leaves(pairs)[0])
     return mgpu.segmented_scan(pairs, jnp.arange(n), lambda a, b: b, map=apply)
 
@@ -369,7 +369,7 @@ def test_values(library, name, rng) -> None:
 
 
 def on_a_gpu(names, rng) -> None:
-    """A group's functions in one program."""
+    """Runs a group's functions in one program."""
     items, apply = group_of(names)
     pairs = [jax.tree.map(lambda leaf: host_functions.items(rng, leaf.shape, leaf.dtype, N), items) for _ in range(2)]
     wanted = jax.device_get(jax.jit(jax.vmap(lambda *pair: apply(pair)))(*pairs))
@@ -390,7 +390,7 @@ def test_values_on_a_gpu(names, rng) -> None:
 
 @pytest.mark.long
 def test_groups(monkeypatch, rng) -> None:
-    """The same on a CPU, in plain JAX, of some groups. All are written as one function each."""
+    """Some groups run on a CPU, in plain JAX. Every group is emitted as one function."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
     assert sorted(name for names in GROUPS for name in names) == sorted(CASES)
     on_a_gpu(GROUPS[0], rng)
@@ -428,7 +428,7 @@ def evaluate(tree, a, b):
         if isinstance(tree, str):
             return {"a": a, "b": b}[tree]
         constant = jnp.asarray(tree, a.dtype)
-        return jnp.minimum(jnp.maximum(a, constant), constant)  # nothing to fold: see below
+        return jnp.minimum(jnp.maximum(a, constant), constant)  # leaves nothing to fold: see below
     kind, which, *inner = tree
     values = [evaluate(x, a, b) for x in inner]
     if kind == "choice":
@@ -494,7 +494,7 @@ def test_commuting_functions_are_found(item, function, commutes) -> None:
 
 
 def test_traced_captures_stay_in_memory() -> None:
-    """They become operands of the call; a concrete scalar is written into the source."""
+    """Traced captures become operands of the call; a concrete scalar is written into the source."""
 
     def captures(k):
         return jnp.zeros(len(host_functions.operator(lambda a, b: a * k + b, F32).captures))

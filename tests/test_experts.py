@@ -18,7 +18,7 @@ EXPERTS = np.array([[2, 0], [0, 5], [-1, 2], [2, 2], [9, -3]], np.int32)
 
 
 def routed(x, experts, number):
-    """Rows by expert, token and slot; their numbers; the row of each slot."""
+    """The expected rows, sorted by expert, token and slot; the experts' numbers of rows; the row of each slot."""
     experts = experts.reshape(len(experts), -1).astype(int)
     back, rows, lengths = np.full(experts.shape, -1), [], []
     for expert in range(number):
@@ -62,7 +62,7 @@ def test_sums_of_slots_are_in_float32(rng, dtype):
     experts = rng.integers(-1, 9, (200, 4))
     back = routed(np.zeros(200), experts, 8)[2]
     rows, weights = rng.normal(size=(800, 3)).astype(jnp.dtype(dtype)), rng.random((200, 4)).astype(np.float32)
-    rows[back.max() + 1 :], weights[back < 0] = np.nan, np.inf  # which no token has
+    rows[back.max() + 1 :], weights[back < 0] = np.nan, np.inf  # rows and slots that are not read
     got = jax.jit(mgpu.combine)(rows, back, weights)
     exact, expected = rows.astype(np.float64), np.zeros((200, 3))
     for token, slot in np.argwhere(back >= 0):
@@ -155,7 +155,7 @@ def test_what_a_misuse_says():
 
 @pytest.fixture(scope="module")
 def page():
-    """What the page defines."""
+    """The names that the page defines."""
     text = (ROOT / "docs" / "experts.md").read_text(encoding="utf-8")
     namespace: dict[str, object] = {}
     for block in FENCE.finditer(text):
@@ -166,7 +166,7 @@ def page():
 
 
 def dense(matrices, router, x, slots):
-    """The same layer by all experts on all tokens, in NumPy."""
+    """The layer in NumPy, with all experts on all tokens."""
     logits = x @ router
     chosen = np.argsort(-logits, axis=1, kind="stable")[:, :slots]
     powers = np.exp(np.take_along_axis(logits, chosen, 1))

@@ -1,4 +1,4 @@
-"""Memory: an allocation failure is an error, after which the next call is right; and none is kept for long."""
+"""Memory: an allocation failure is an error, and the next call is right; no memory is kept for long."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def shaped(text):
 
 @pytest.mark.parametrize("name", DIRECT)
 def test_a_direct_call_that_is_wrong_is_an_error(name):
-    """By `jax.ffi.ffi_call`, or by a program that was edited; and where its scratch memory is asked for."""
+    """Wrong direct calls, by `jax.ffi.ffi_call` or an edited program, are errors; so are requests of their memory."""
     operation, operands, results, attributes = DIRECT[name]
     with jax.enable_x64(True):
         avals = [jax.ShapeDtypeStruct(shape, dtype) for dtype, shape in map(shaped, results)]
@@ -127,7 +127,7 @@ def test_a_direct_call_that_is_wrong_is_an_error(name):
 @pytest.mark.parametrize("scratch", [None, np.int8])
 @pytest.mark.parametrize("dtype", [np.int32, np.uint8])
 def test_a_direct_call_without_scratch_memory_is_an_error(dtype, scratch):
-    """Also where its last result could be taken for that."""
+    """It is an error even if the last result could be mistaken for scratch memory."""
     x = jnp.arange(8, dtype=dtype)
     avals = [jax.ShapeDtypeStruct((8,), dtype)]
     call = jax.ffi.ffi_call(
@@ -153,7 +153,7 @@ def test_a_direct_call_without_scratch_memory_is_an_error(dtype, scratch):
     ],
 )  # fmt: skip
 def test_a_batch_that_shares_too_much_is_an_error(operation, operands, results, attributes):
-    """Where each array has a size that could be, but their products overflow."""
+    """Each array has a possible size, but the products of sizes overflow."""
     arrays = [[("int32", shape) for shape in shapes] for shapes in (operands, results)]
     with pytest.raises(ValueError, match=f"{operation}: .*less than 2"):
         library.cpu_library.workspace_bytes(operation, *arrays, attributes)

@@ -1,4 +1,4 @@
-"""Functions as data: what programs from elsewhere may contain, and that the library rejects anything else."""
+"""Functions as data: the library accepts the data that it emits itself, and rejects anything else."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def emitted() -> list[str]:
 
 
 def test_what_is_written_is_of_few_words() -> None:
-    """Data changed at any place is refused, or gives C++ of the library's own vocabulary."""
+    """If data are changed at any place, they are refused, or give C++ of the library's own vocabulary."""
     rng = np.random.default_rng(5)
     known = {word for data in (ADD, MAPPED, LESS, *emitted()) for word in words_of(source(data))}
     letters = "abvx01289.: \n-ifu_#\\\"';{}()[]<>?%:+*&|!,\0\x80"

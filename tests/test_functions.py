@@ -21,7 +21,7 @@ U8, I32, U32 = np.uint8, np.int32, np.uint32
 
 @pytest.fixture(autouse=True)
 def primitives(monkeypatch):
-    """Has functions go through their primitives also where those lower to plain JAX."""
+    """Makes functions use their primitives, even if these lower to plain JAX."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
 
 
@@ -64,7 +64,7 @@ def with_table(table):
     return lambda a, b: a + b + table[(a & 1) * 0 + 3]
 
 
-# Items, a function, the same in NumPy. All of them are exact.
+# Items, a function, and the same function in NumPy. All results are exact.
 CASES = {
     "add": (lambda rng, n: integers(rng, n, I32), lambda a, b: a + b, None),
     "add bytes": (lambda rng, n: integers(rng, n, U8), lambda a, b: a + b, None),
@@ -134,7 +134,7 @@ def test_scan_and_reduce(case, rng) -> None:
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("exclusive", [False, True])
 def test_flags(case, reverse, exclusive, rng) -> None:
-    """Directions, exclusive scans, live counts and totals, of which the identity fills what is over nothing."""
+    """Directions, exclusive scans, live counts and totals; the identity is the result over no items."""
     make, function, _ = CASES[case]
     n = 4500
     x = make(rng, n)
@@ -222,8 +222,8 @@ def test_segments(case, reverse, rng) -> None:
 
 @pytest.mark.parametrize("case", long_but(["affine bytes", "last set", "matmul 8x8"], CASES))
 def test_segments_over_tiles(case, rng) -> None:
-    """Items of every size that tiles of segments are cut for, and of one that has no room there; ends many or few, or
-    many between long segments, of which each takes several rows of warps."""
+    """Items of every size that tiles of segments support, and of a size that they do not. There are many ends or few,
+    or many ends between long segments, each of which takes several rows of warps."""
     make, function, _ = CASES[case]
     ends_between = (np.cumsum([600, 1200] * 5)[:, None] + np.arange(20)).ravel()  # 580 and 1,180 items apart
     for n, live, ends in (
@@ -304,7 +304,7 @@ def test_traced_captures(rng) -> None:
 
 
 def test_captures_leak_no_tracers() -> None:
-    """The cache entry of a function or an order holds no values, which newer JAX keeps in its jaxprs."""
+    """The cache entry of a function or an order holds no values; newer JAX would keep them in its jaxprs."""
     x = np.arange(40, dtype=I32)
     with jax.checking_leaks():
         jax.jit(lambda x, k: mgpu.scan(x, lambda a, b: a + b + k))(x, 3)
@@ -359,7 +359,7 @@ def test_calls_for_cuda(monkeypatch) -> None:
 
 
 def choose_later(a, b):
-    """Of items with random keys, the key of the one with the greater number."""
+    """For items with random keys: returns the key of the item with the greater number."""
     return jnp.maximum(a[0], b[0]), jnp.where(a[0] > b[0], a[1], b[1])
 
 

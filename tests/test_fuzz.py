@@ -56,7 +56,7 @@ def test_a_wrong_result_is_found(monkeypatch):
 
 
 def test_the_scratch_memory_of_every_program_is_sized(monkeypatch):
-    """On a CPU too: its formulas are the lowering's for CUDA, and what they cannot size would end a process there."""
+    """A CPU also evaluates CUDA's formulas of scratch memory: a size that they cannot give would end a process."""
 
     def broken(*_):
         raise ZeroDivisionError
@@ -71,7 +71,7 @@ def _one_more(results):
 
 
 def test_what_the_jax_at_hand_cannot_run_is_left_out(monkeypatch, capsys):
-    """Results without items over an Explicit mesh, where JAX is older than 0.11: counted and explained, not run."""
+    """Programs that the installed JAX cannot run are counted and explained, e.g. empty results on an Explicit mesh."""
     monkeypatch.setattr(jax, "__version_info__", (0, 10, 2))
     found = [index for index in range(40) if Program(1, "bulk", index).left_out()]
     assert found
@@ -84,7 +84,7 @@ def test_what_the_jax_at_hand_cannot_run_is_left_out(monkeypatch, capsys):
 
 @pytest.mark.long
 def test_loops_that_a_compiler_does_not_survive_are_left_out(monkeypatch):
-    """Even that of a Cholesky decomposition, in JAX 0.11 on a CPU: where they take arrays without items."""
+    """Loops over arrays without items, in JAX 0.11 on a CPU; even a Cholesky decomposition has such a loop."""
     programs = [program for index in range(4000) if "shard_map" in (program := Program(21, "sort", index)).mode]
     with_comparators = [Program(86001, "less", 0), Program(86002, "less", 56)]
     monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
@@ -144,7 +144,7 @@ def test_a_failure_that_ends_all_is_summed_up(monkeypatch, capsys):
 
 
 def test_a_program_of_slow_cases_does_not_hang(monkeypatch, capsys):
-    """Each of them is heard, not the program alone when its last one has run."""
+    """A worker reports each case that has run, not only whole programs."""
     monkeypatch.setattr(fuzz, "HEARD_EVERY", -1)
     monkeypatch.setattr(sys, "argv", ["fuzz", "--report", "--family", "load_balance", "--case", "1:0"])
     fuzz.main()
@@ -161,7 +161,7 @@ def test_a_program_of_slow_cases_does_not_hang(monkeypatch, capsys):
 )
 @pytest.mark.long
 def test_a_process_that_ends_is_a_failure(monkeypatch, end, code):
-    """It is told with the line that repeats the program, and started anew behind it."""
+    """Such a failure is reported with the line that repeats the program; a new process continues after it."""
     tell = f"print({workers.LINE!r} + json.dumps(dict(what='program', begin=begin, repeat='--family f --case 1:7')))"
     script = f"import json, os, time\nbegin = {{}}\n{tell}\n{{}}"
     monkeypatch.setattr(

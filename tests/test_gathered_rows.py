@@ -1,4 +1,4 @@
-"""Segments of rows by index, and weighted: `segmented_reduce` with `indices=` and `weights=`."""
+"""`segmented_reduce` with `indices=` and `weights=`: segments of rows by index, and weighted ones."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_nan_and_infinite_extrema_are_those_of_entries_that_are_not_dropped():
 
 
 def weighted_sums(x, weights, indices, parts, mean=False):
-    """In float64."""
+    """The weighted sum, or mean, of each part, in float64."""
     x, weights = np.asarray(x, np.float64), np.asarray(weights, np.float64)
     weights = weights.reshape(*weights.shape, *[1] * (x.ndim - weights.ndim))
     sums = np.stack([(weights[part] * x[indices[part]]).sum(0) for part in parts])
@@ -180,7 +180,7 @@ def test_narrow_sums_and_derivatives_are_added_in_float32():
 
 
 def test_what_is_dropped_is_not_read():
-    """Infinite weights and rows that are not used cause no NaN, also in derivatives."""
+    """Unused rows and weights may be infinite: they cause no NaN, also in derivatives."""
     x = jnp.array([[1.0], [jnp.inf], [3.0]])
     indices = jnp.array([1, 0, 2, -1, 3, 2, 1])
     weights = jnp.array([jnp.nan, 2.0, 1.0, jnp.inf, jnp.nan, 1.0, jnp.inf])
@@ -202,7 +202,7 @@ def test_what_is_dropped_is_not_read():
 
 
 def dense(x, indices, weights, heads, count, op="add"):
-    """The same by a dense matrix of entries by segments."""
+    """The expected results, by a dense matrix of entries by segments."""
     entries = indices.shape[0]
     places = jnp.arange(entries)
     ends = jnp.append(jnp.minimum(heads, count)[1:], count)
@@ -250,7 +250,7 @@ def test_derivatives_of_other_names(op):
 
     full = np.array([len(part) > 0 for part in parts])
     got = jax.jit(jax.grad(lambda x: ours(x)[full].sum()))(x)
-    expected = jax.grad(lambda x: plain(x).sum())(x)  # jnp shares it among the entries of one row, which it adds up
+    expected = jax.grad(lambda x: plain(x).sum())(x)  # jnp divides it among a row's entries, and adds these up
     np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-12)
 
 

@@ -233,7 +233,7 @@ def test_errors(message):
 @pytest.mark.parametrize("op", ["add", "max", "argmin"])
 @pytest.mark.parametrize("trailing", [(), (3,)], ids=str)
 def test_many_intervals(op, trailing):
-    """Windows that move on share their work on a CPU, within limits; others combine totals of groups."""
+    """On a CPU, moving windows share their work, within limits; other intervals combine totals of groups."""
     rng = np.random.default_rng(5)
     n, k = 9000, 9500
     x = rng.integers(-50, 50, (n, *trailing)).astype(np.int32)

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 DTYPES = ["bool", "uint8", "int16", "float16", "bfloat16", "float32", "int32", "float64", "uint64"]
 DTYPES += ["complex64", "complex128", "float8_e4m3fn", "int4"]
-WIDE = (64,)  # of 4 bytes: the least rows of which a block has a tile of few
+WIDE = (64,)  # the shortest rows of 4-byte elements of which a block's tile has few
 TRAILING = [(), (1,), (2,), (3,), (2, 5), (33,), WIDE, (129,), (2, 0)]
 
 
@@ -46,7 +46,7 @@ def shuffled_starts(rng, lengths):
 
 
 def check_all(rng, lengths, size, total, dtype="int32", trailing=(), fill_value=0):
-    """All four operations on intervals of these lengths, of which `total` items are live."""
+    """Checks all four operations on intervals of these lengths, of whose items `total` are live."""
     offsets = data.heads_of(lengths)
     m, summed = len(lengths), int(lengths.sum())
     live = min(max(summed if total is None else total, 0), size)
@@ -129,7 +129,7 @@ def test_patterns(rng, pattern):
 
 @jax.jit
 def scatter_into_nines(x, starts, offsets, total):
-    """Into an array that the kernels fill."""
+    """interval_scatter into an array of nines, which the kernels fill."""
     return mgpu.interval_scatter(x, starts, offsets, jnp.full_like(x, 9), total=total)
 
 
@@ -147,7 +147,7 @@ def test_short_intervals_into_a_result_larger_than_a_cache(rng, mean, in_order):
         targets = offsets + np.int32(size - total)
     x = rng.integers(0, 2**32, size, np.uint32)
     into = np.arange(size, dtype=np.uint32)
-    before = np.array([-7, -3], np.int32)  # make nothing, as does what begins at the total
+    before = np.array([-7, -3], np.int32)  # these intervals are empty, as are those that begin at the total
     offsets_given = np.concatenate([before, offsets, [total, total + 9]]).astype(np.int32)
     sources_given, targets_given = (np.concatenate([[5, 6], s, [7, 8]]).astype(np.int32) for s in (sources, targets))
     items = np.arange(total)
@@ -215,7 +215,7 @@ def test_one_row_each(rng, least, case, dtype):
 
 
 def test_rows_of_one_place_are_as_many_as_come(rng):
-    """Where places overlap, one of the rows remains; no row elsewhere is lost."""
+    """If places overlap, one of their rows remains, and no row elsewhere is lost."""
     size = LARGE + 77
     x = rng.integers(1, 2**32, size, np.uint32)
     places = np.where(np.arange(size) % 3 > 0, np.arange(size), 5).astype(np.int32)
@@ -248,7 +248,7 @@ def test_pairs_of_rows(rng, least, odd):
 
 @pytest.mark.parametrize("rows", [2**20, 2**24, 2**28])
 def test_scratch_memory_of_scatters_follows_what_is_moved(rows):
-    """Not what it is moved into: of intervals that may have one row each, and of few that may go anywhere."""
+    """Scratch memory depends on the moved rows, not on `into`: for intervals of one row each, and for few intervals."""
     m = min(rows, 2**24)
     x, starts = jax.ShapeDtypeStruct((m,), np.float32), jax.ShapeDtypeStruct((m,), np.int32)
     into = jax.ShapeDtypeStruct((rows,), np.float32)
@@ -298,7 +298,7 @@ def test_many_intervals_by_indices_of_each_type(rng, pattern, indices):
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "float64", "complex128", "bfloat16", "bool"])
 def test_into_one_element(rng, dtype):
-    """Within a program, an `into` that is made of one element is filled by the kernels."""
+    """If a program makes `into` by repeating one element, the kernels fill it."""
     lengths = rng.integers(0, 9, 3000)
     offsets, total = data.heads_of(lengths), int(lengths.sum())
     starts = shuffled_starts(rng, lengths)
@@ -423,7 +423,7 @@ def test_batch(rng, operation, in_axes):
 
 
 def test_a_batch_of_no_problems():
-    """Of as many intervals as items, which one problem would move in a way of its own."""
+    """A problem with as many intervals as items has a separate method; a batch may have no such problem."""
     x, starts = np.zeros((0, CACHED), np.float32), np.arange(CACHED, dtype=np.int32)
     gather = jax.vmap(lambda x: mgpu.interval_gather(x, starts, starts, CACHED))
     scatter = jax.vmap(lambda x: mgpu.interval_scatter(x, starts, starts, x))

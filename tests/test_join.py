@@ -19,7 +19,7 @@ from tests import data, oracle
 pytestmark = pytest.mark.usefixtures("x64")
 
 KINDS = ["inner", "left", "right", "outer"]
-# Items of a tile: CUDA's for 8-byte and narrower keys, the CPU's.
+# The items of CUDA's tiles, for 8-byte and for narrower keys, and of the CPU's tile.
 TILES = data.tile_sizes("join")
 
 
@@ -112,7 +112,7 @@ def test_no_match_all_one_key_and_one_side_empty(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_hot_key(kind):
-    """2^14 x 2^14 rows of one key among others: more than one block writes, and more than the result keeps."""
+    """2^14 x 2^14 rows of one key among others: more than one block writes, and more than the result has room for."""
     a, b = (np.concatenate([[1, 2], np.full(2**14, 7), last]) for last in ([8, 9, 9], [9, 10]))
     size = 2**20 + 5
     result = jitted(kind, size)(a, b)
@@ -330,7 +330,7 @@ def test_flights_against_pandas(on, kind):
 
 
 def test_a_query_of_set_operations_and_a_join(rng):
-    """Compiled once, correct for every number of live items."""
+    """The program is compiled once, and is correct for every number of live items."""
     traces = []
 
     @jax.jit

@@ -1,5 +1,5 @@
-"""The shapes of CUDA kernels against the shared memory that devices grant a block: 64 KB on sm_75, 99 on sm_86, 89 and
-120, 163 on sm_80, 227 on sm_90 and 100."""
+"""The shapes of CUDA kernels fit the shared memory that devices grant a block: 64 KB on sm_75; 99 on sm_86, sm_89 and
+sm_120; 163 on sm_80; 227 on sm_90 and sm_100."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_every_kernel_has_a_shape_that_fits(limit):
 
 @on_cuda_build
 def test_what_99_kib_are_enough_for():
-    """For them whole rows are sorted and scanned by separate kernels, as on larger devices."""
+    """With 99 KB, separate kernels sort and scan whole rows, as on larger devices."""
     missing = [name for name, shapes, _ in cuda_library.kernel_shapes() if taken(shapes, 99 * KIB) is None]
     assert not [name for name in missing if "uint64, payload of" not in name and "float64, payload of" not in name]
 

@@ -66,7 +66,7 @@ def mixed_with_rows(rng, n):
 
 
 def heavier(a, b):
-    """A value of both items at once, so that there is no column to sort by."""
+    """Compares by a value of both items at once, so that there is no column to sort by."""
     by_x, by_text = (a["x"] - b["x"]).sum(), a["text"].astype(jnp.int32) - b["text"].astype(jnp.int32)
     by_half = (a["half"] - b["half"]).astype(jnp.float32)
     return jnp.where(a["number"] == b["number"], by_x + by_text.sum() - by_half > 0, a["number"] > b["number"])
@@ -132,7 +132,7 @@ def test_sorts(case, rng) -> None:
 
 
 def lighter(a, b):
-    """By the sums of the leaves, in a form that depends on both items at once."""
+    """Compares by the sums of the leaves, in a form that depends on both items at once."""
     return sum(jnp.sum(x.astype(jnp.float64) - y.astype(jnp.float64)) for x, y in zip(a, b, strict=True)) < 0
 
 
@@ -186,13 +186,13 @@ def test_segments(case, rng) -> None:
 
 
 def by_difference(a, b):
-    """By their first numbers, in a form that depends on both items at once."""
+    """Compares by the first numbers, in a form that depends on both items at once."""
     return jnp.where(a[1] == b[1], a[0] - b[0], a[0] - b[0] + (a[1] - b[1])) < 0
 
 
 @pytest.mark.parametrize("width", [2, 3, 5])
 def test_many_items(width, rng) -> None:
-    """Many tiles and rounds: of whole arrays, long and short segments, and rows of a batch."""
+    """Many tiles and rounds: whole arrays, long and short segments, and rows of a batch."""
     n, live = 70_001, 66_000
     numbers = rng.integers(0, 3000, n).astype(F32)
     x = (numbers, *(np.full(n, i, F32) for i in range(width - 1)))
@@ -305,11 +305,11 @@ def test_transformations(rng) -> None:
     np.testing.assert_array_equal(pairs, np.tile(np.arange(12), (2, 1)))
 
 
-# ---- What plain JAX makes of a comparator
+# ---- Comparators in plain JAX
 
 
 def halved(x):
-    """How often a number is halved until it is less than one: a loop of an unknown number of steps."""
+    """Counts the halvings of a number until it is less than one, in a loop of an unknown number of steps."""
     return jax.lax.while_loop(lambda s: s[0] >= 1, lambda s: (s[0] / 2, s[1] + 1), (jnp.abs(x), 0))[1]
 
 
@@ -359,7 +359,7 @@ PLAIN = {
 
 
 def way_of(function, *arguments):
-    """The operation that sorts in a program."""
+    """The operation by which a program sorts."""
     text = str(jax.make_jaxpr(function)(*arguments))
     found = [
         way
@@ -371,7 +371,7 @@ def way_of(function, *arguments):
 
 @pytest.mark.parametrize("case", PLAIN)
 def test_ways_of_plain_jax(case, rng, monkeypatch) -> None:
-    """Each gives Python's order: stable, within segments, up to a count, in batches, and exported."""
+    """Each method gives Python's order: stable, within segments, up to a count, in batches, and exported."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: False)
     way, less, key = PLAIN[case]
     n, live = 83, 61
@@ -401,7 +401,7 @@ def test_ways_of_plain_jax(case, rng, monkeypatch) -> None:
 
 @pytest.mark.parametrize("case", ["a table of each", "a difference", "a loop of both"])
 def test_batches_over_a_mesh(case, rng, monkeypatch) -> None:
-    """Over Explicit axes, and over manual ones, over which items vary but the start of a loop does not."""
+    """Batches over Explicit axes, and over manual axes, over which items vary but the start of a loop does not."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: False)
     less, devices = PLAIN[case][1], jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
@@ -419,7 +419,7 @@ def test_batches_over_a_mesh(case, rng, monkeypatch) -> None:
 
 
 def test_an_order_for_each_problem_of_a_shard(rng, monkeypatch) -> None:
-    """It is traced with captured values that vary over the mesh and items that do not, and run with both varying."""
+    """An order is traced with captured values that vary over the mesh and items that do not, and runs with both."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices)
@@ -559,7 +559,7 @@ def test_calls_for_cuda(monkeypatch) -> None:
 
 @pytest.mark.long
 def test_counts_of_a_batch_over_an_explicit_mesh() -> None:
-    """The whole batch shares the items."""
+    """All problems of the batch share the items."""
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
     a, b = np.array([1, 4, 6, 9], np.float32), np.array([2, 3], np.float32)

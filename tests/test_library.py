@@ -152,7 +152,7 @@ def test_the_driver_of_a_machine_with_a_gpu_is_known():
 
 @without_cuda
 def test_an_import_beside_kernels_of_another_version(tmp_path):
-    """For a user: the whole package, beside a package of kernels of another version."""
+    """A user imports the whole package, and a package of kernels of another version is installed."""
     package = pathlib.Path(mgpu.__file__).parent  # the sources of a clone, or those of a wheel
     shutil.copytree(package, tmp_path / "jax_mgpu", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     for built in (CPU, _kernels.__file__):
@@ -190,7 +190,7 @@ assert exported.call(x).tolist() == [1, 2, 3]
 
 @pytest.mark.long
 def test_an_installation_without_kernels_is_plain_jax(tmp_path):
-    """What MGPU_KERNELS=OFF installs: no library, and a wheel that says so."""
+    """MGPU_KERNELS=OFF installs no library, and the wheel says so."""
     shutil.copytree(CPU.parent, tmp_path / "jax_mgpu", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "JAX_PLATFORMS": "cpu"}
 
@@ -294,7 +294,7 @@ def test_wheels_are_built_by_what_has_hashes(name) -> None:
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_wheels_carry_notices(name) -> None:
-    """The licences of linked libraries."""
+    """Wheels contain the licences of linked libraries."""
     project = tomllib.loads((PACKAGES[name] / "pyproject.toml").read_text())["project"]
     assert project["license-files"] == ["LICENSE", "NOTICE"]
     notice = (PACKAGES[name] / "NOTICE").read_text()

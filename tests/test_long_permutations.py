@@ -20,7 +20,7 @@ from tests.oracle import same_bits
 
 @pytest.fixture(autouse=True)
 def every_permutation_is_long(monkeypatch):
-    """Runs the code for CUDA and long arrays here."""
+    """Runs the code for CUDA and long arrays on any device, with short arrays."""
     jax.clear_caches()
     monkeypatch.setattr(sort_strategy, "LONG_PERMUTATION", 1)
     monkeypatch.setattr(

@@ -221,7 +221,7 @@ def test_derivatives(rng) -> None:
 
 
 def test_promise_of_commutativity(monkeypatch) -> None:
-    """The promise is in the data, from which the kernels that need not keep the order are made."""
+    """The function's data state the promise, and its kernels then need not keep the order."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
     x = jnp.arange(5.0)
 
@@ -255,7 +255,7 @@ def test_errors() -> None:
     "function, in_kernels", [(jnp.sin, True), (jax.jit(jax.nn.relu), False)], ids=["plain", "with a rule"]
 )
 def test_derivatives_over_an_explicit_mesh(function, in_kernels, rng, monkeypatch) -> None:
-    """Batches of gradients. JAX batches rules of derivatives that were traced apart for no mesh, so they stay out."""
+    """JAX batches custom derivative rules as if there were no mesh, so functions with rules stay in plain JAX."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
@@ -270,7 +270,7 @@ def test_derivatives_over_an_explicit_mesh(function, in_kernels, rng, monkeypatc
 
 
 def test_derivatives_of_choices_over_an_explicit_mesh(rng) -> None:
-    """Whole items chosen by position: in a batch over Explicit axes, items are batched and the choice is not."""
+    """Whole items are chosen by position: in a batch over Explicit axes, the items are batched, but not the choice."""
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
     x = rng.normal(size=(2 * len(devices), 3, 2)).astype(F32)
@@ -319,7 +319,7 @@ def test_derivatives_of_items_made_of_positions(operation, rng) -> None:
 
 
 def test_defaults_and_nothing() -> None:
-    """An argument with a default gets no position; without items nothing is mapped."""
+    """An argument with a default value gets no position. Without items, the function is not called."""
     x = jnp.arange(5.0)
     assert mgpu.reduce(x, map=lambda x, k=2: x * k) == 20
     assert mgpu.reduce(x[:0], map=lambda x: x + 1) == 0
@@ -370,7 +370,7 @@ extern "C" void fold{number}(const void* const* x, long n, const void* const* ca
 
 
 def test_cpp(rng, monkeypatch) -> None:
-    """What the kernels do with each item: load it, combine, finish."""
+    """The emitted C++ loads, combines and finishes items as the kernels do."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
     n, table = 40, rng.integers(0, 99, 500).astype(I32)
     floats, pairs = whole(rng, n), {"a": rng.integers(0, 9, n).astype(U8), "b": whole(rng, 3 * n).reshape(n, 3)}
@@ -406,7 +406,7 @@ def test_cpp(rng, monkeypatch) -> None:
 
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="lowers for a GPU from a machine without one")
 def test_calls_for_cuda(monkeypatch) -> None:
-    """One call, on the items as they are in memory, without a map before it."""
+    """A reduction is one call on the items as they are in memory, without a map before it."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
     if library.cuda_library is None:
         monkeypatch.setattr(library, "platforms", lambda: ("cpu", "cuda"))

@@ -70,7 +70,7 @@ def test_sizes_around_powers_of_two(rng, name, dtype):
             live, given = got[:count], keys[:count]
             if count < 2**15:
                 same_bits(live, given[oracle.sort_indices(given)])
-            else:  # the oracle takes seconds: that nothing is lost, and that the order is right
+            else:  # the oracle takes seconds, so only check that nothing is lost, and that the order is right
                 same_bits(np.sort(oracle.bits(live)), np.sort(oracle.bits(given)))
                 numbers = live[~np.isnan(live.astype(np.float64))]
                 same_bits(live[: len(numbers)], numbers)
@@ -141,9 +141,9 @@ def test_inputs_with_a_shape(rng, what, dtype):
         check(keys, name, count=N - 5000)
 
 
-# CUDA kernels sort cells of 2^14 keys of 4 bytes, 2^13 of 8 bytes or with values; a locality sort then takes 16 cells
-# to a group, and 16 groups to one of the next phase. A warp merges what overlaps if it has at most 256 items, as most
-# overlaps of keys `i + rand(140)` do.
+# CUDA kernels sort cells of 2^14 keys of 4 bytes, or of 2^13 keys of 8 bytes or with values. A locality sort then
+# groups 16 cells, and in the next phase 16 groups. A warp merges overlaps of at most 256 items, as most overlaps of
+# keys `i + rand(140)` are.
 @pytest.mark.parametrize("cells", [16, 17, 20, 33])
 @pytest.mark.parametrize("width", [1, 25, 140, 4096, 2**14, 2**17])
 def test_nearly_sorted_keys_around_the_limits_of_cells(rng, cells, width):
@@ -235,7 +235,7 @@ def test_batches(rng, n, name):
             same_bits(indices[b], order.astype(np.int32))
 
 
-# On CUDA, by size: ranks counted, blocks of 1024 or 4096 items per row, or rows that share tiles.
+# On CUDA, the size decides whether ranks are counted, rows have blocks of 1024 or 4096 items, or rows share tiles.
 @pytest.mark.parametrize("dtype", ["uint8", "int64"])
 @pytest.mark.parametrize(
     ("rows", "n"), [(1000, 33), (300, 1000), (270, 1001), (90, 3000), (70_000, 2), (40_000, 4), (20_000, 17)]

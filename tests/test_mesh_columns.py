@@ -34,7 +34,7 @@ def dealt(columns, counts, slots):
 
 
 def same_columns(got, counts, columns, order):
-    """The live items bit for bit, followed by zeros."""
+    """Asserts that columns have the bits of the live items in order, followed by zeros."""
     assert isinstance(got, tuple)
     for x, y in zip(got, columns, strict=True):
         oracle.same_bits(mesh.gather(x, counts), y[order])
@@ -123,7 +123,7 @@ def test_merges(rng, name):
 @each_type
 @pytest.mark.long
 def test_searches_and_joins(rng, name):
-    """Columns as they are distributed, and aligned."""
+    """Searches and joins of columns as they are distributed, and of aligned columns."""
     dtypes, ascending = TYPES[name][0], (False, False)
     size = DEVICES * SLOTS * OTHERS
 
@@ -268,7 +268,7 @@ def test_runs(rng, name):
 
 @each_type
 def test_run_starts_and_distinct_keys(rng, name):
-    """A distinct key is on the device with the first of its copies after a sort."""
+    """A distinct key is on the device that has the first of its copies after a sort."""
     dtypes = TYPES[name][0]
     flags = {"return_index": True, "return_inverse": True, "return_counts": True}
 

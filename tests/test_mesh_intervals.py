@@ -19,7 +19,7 @@ INTERVALS, ROWS, SIZE = 7, 12, 17
 
 
 def problems(rng, devices):
-    """Lengths of any intervals, of one that covers everything, of none, of short ones, on all devices or on one."""
+    """Lengths of random intervals, of one that covers everything, of empty ones, and of short ones on few devices."""
     m, slots = devices * INTERVALS, devices * SIZE
     one, none, last = np.zeros((3, m), int)
     one[rng.integers(m)] = slots
@@ -29,7 +29,7 @@ def problems(rng, devices):
 
 
 def rows_of(starts, lengths):
-    """For each slot its interval, and the position in it."""
+    """For each slot: its interval, and the source position of its row."""
     owner = np.repeat(np.arange(len(lengths)), lengths)
     return owner, starts[owner] + np.arange(lengths.sum()) - (np.cumsum(lengths) - lengths)[owner]
 
@@ -192,7 +192,7 @@ def check_bulk(rng, call, devices):
 
 
 def owner_of(counts):
-    """Which device each item of the global array is on: [items, devices]."""
+    """A one-hot array of the device of each item of the global array, [items, devices]."""
     return (np.repeat(np.arange(len(counts)), counts)[:, None] == np.arange(len(counts))).astype(int)
 
 

@@ -43,7 +43,7 @@ def rows_of(kind, a, b, *, null_equal=True):
 
 
 def check(got, expected, devices, size):
-    """Each device's share, and its first `size` rows."""
+    """Checks each device's count, and the first `size` rows of its share."""
     counts = mesh.even(len(expected), devices)
     np.testing.assert_array_equal(got.count, counts)
     kept = np.minimum(counts, size)
@@ -113,7 +113,7 @@ def check_any_order(rng, call, devices, kinds, dtype, size, **options):
     [(3, ("outer",)), *(pytest.param(n, kinds, marks=pytest.mark.long) for n, kinds in KINDS_OVER.items())],
 )
 def test_any_order(rng, devices, kinds):
-    """Also if `size` is too small; NaNs have no partners."""
+    """Joins of keys in any order, also if `size` is too small; NaNs have no partners."""
     size = 40
     call = mesh.by_vmap(any_order(kinds, size, null_equal=False))
     check_any_order(rng, call, devices, kinds, TYPES[devices], size, null_equal=False)
@@ -129,7 +129,7 @@ def columns_of(keys):
     [("outer", False), *(pytest.param(kind, True, marks=pytest.mark.long) for kind in ("semi", "left"))],
 )
 def test_columns_in_any_order(rng, kind, null_equal):
-    """Where a code of them is two words; the rows of NaNs have partners, or none."""
+    """Columns whose code is two words. Rows with NaNs have partners, or have none."""
     size = 60
 
     def call(a, b, a_count, b_count):

@@ -16,7 +16,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
 PROCESSES = 2
-SECONDS = 120  # of which two idle cores need 15
+SECONDS = 120  # two idle cores need 15
 
 
 @contextlib.contextmanager
@@ -29,7 +29,7 @@ def free_port():
 
 
 def wait(processes):
-    """Their exit statuses after all have ended, or one has failed and others may wait for it, or the time is up."""
+    """Waits until all processes have ended, one has failed, or the time is up. Returns their exit statuses."""
     deadline = time.monotonic() + SECONDS
     while True:
         statuses = [process.poll() for process in processes]

@@ -19,7 +19,7 @@ from tests import budgets, mesh
 
 SLOTS = 1 << 12
 KEYS = {"axis_name": mesh.AXIS}
-# Calls by their function: keys, indices, a count. Those of two operands have twice as many items.
+# Calls of each function, with keys, indices and a count. Calls with two operands have twice as many items.
 
 
 def ranges_of(i):
@@ -103,7 +103,7 @@ TWO = {
     "sorted_match": lambda k, i, c: mgpu.sorted_match(k, k, a_count=c, **KEYS),
     "sorted_search": lambda k, i, c: mgpu.sorted_search(k, k, needles_count=c, **KEYS),
 }
-# These send nothing, or requests and rows, or equal parts, for which all devices need one all-to-all.
+# These send nothing, or send requests and rows, or equal parts, for which one all-to-all of all devices suffices.
 IN_PLACE = {
     "reduce",
     "reduce_by_key",
@@ -150,7 +150,7 @@ def program_of(call, devices):
 
 
 def lines_of_a_device(text):
-    """The program without those lines of its main function that are about global arrays."""
+    """The program, without the lines of its main function that handle global arrays."""
     main, *others = text.split("func.func")[1:]
     inside = [line for line in main.splitlines() if line.startswith(" " * 6) and "sdy." not in line]
     return [line for line in (*inside, *"".join(others).splitlines()) if "tensor<" in line]
@@ -213,7 +213,7 @@ PLANS = {
 @pytest.mark.parametrize("devices", [2, 4])
 @pytest.mark.parametrize("name", PLANS)
 def test_memory_that_is_planned(name, devices, monkeypatch):
-    """With the exchange of GPUs, which writes its results to a given array."""
+    """The planned memory of programs with the exchange of GPUs, which writes its results to a given array."""
     monkeypatch.setattr(exchange, "_gathered", exchange._ragged)
     monkeypatch.setattr(jax.lax, "ragged_all_to_all", lambda x, into, *sizes, axis_name: into)
     call, most = PLANS[name]
@@ -238,7 +238,7 @@ def test_long_tables_are_joined_by_buckets():
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
 @pytest.mark.parametrize("name", [*ONE, *TWO])
 def test_other_axes_are_left_to_jax(name, kind):
-    """With the operation's axis as the only one of `shard_map`."""
+    """`shard_map` has only the operation's axis."""
     both = AbstractMesh((4, 2), (mesh.AXIS, "other"), axis_types=(kind,) * 2)
     options = {"mesh": both, "in_specs": P(mesh.AXIS), "out_specs": P(mesh.AXIS), "axis_names": {mesh.AXIS}}
 
@@ -287,7 +287,7 @@ POSITIONS = {
 
 @pytest.mark.parametrize("name", POSITIONS)
 def test_more_items_than_int32_counts(name):
-    """Each of 16 devices has fewer than 2^31 items, but all together more."""
+    """Each of 16 devices has fewer than 2^31 items, but all of them together have more."""
     call, slots = POSITIONS[name], 1 << 27
     with jax.enable_x64(True):
         results = jax.tree.leaves(traced(call, 16, slots).out_info)
@@ -306,7 +306,7 @@ def test_more_slots_for_rows_than_int32_counts():
 
 
 def test_exported_programs(rng):
-    """A program is stored, and runs on as many devices."""
+    """A stored program runs on as many devices as it was made for."""
     keys = rng.integers(0, 99, 2 * 60).astype(np.int32)
     options = {"mesh": mesh.mesh_of(2), "in_specs": P(mesh.AXIS), "out_specs": P(mesh.AXIS)}
     program = jax.jit(jax.shard_map(lambda k: mgpu.mergesort_indices(k, **KEYS), **options))

@@ -54,7 +54,7 @@ def by_ranges(rng, devices):
 
 
 def of_segments(x, keys, order, segments, count):
-    """All functions of segments of which each has a result, or each item."""
+    """The results of all functions of segments, which have a result per segment or per item."""
     given = {"count": count, **KEYS} if count is not None else KEYS
     ranked = {"largest": True, **given}
     return {
@@ -89,7 +89,7 @@ def expected_items(name, x, keys, begin, end):
 
 
 def check_items(got, x, keys, live, segments):
-    """Results that each item has, of the live ones put together."""
+    """Checks the results of items, after gathering the live ones."""
     outside = {"scan": 0, "reverse": 0, "softmax": 0, "shift": -7, "rank": 0, "ids": -1}
     for name, fill in outside.items():
         expected = np.full(len(x), float(fill))
@@ -106,7 +106,7 @@ def check_items(got, x, keys, live, segments):
 
 
 def check_rows(got, x, keys, segments):
-    """Results that each segment has, on the device on which it starts."""
+    """Checks the results of segments, each on the device on which the segment starts."""
     of_device = {}
     for begin, end, device, place in segments:
         part, own = x[begin:end], keys[begin:end]
@@ -175,7 +175,7 @@ def test_heads(rng, devices):
 
 @pytest.mark.parametrize("devices", mesh.FEW)
 def test_segments(rng, devices):
-    """A device's Segments count from its first slot, and go on over the devices that follow. All slots are items."""
+    """A device's Segments count from its first slot, and may continue on the next devices. All slots are items."""
     call = mesh.by_vmap(
         lambda x, keys, order, starts, ends: of_segments(x, keys, order, segments_of(starts, ends), None)
     )
@@ -191,7 +191,7 @@ def test_segments(rng, devices):
 
 
 def test_derivatives(rng):
-    """Items in gaps have none, infinite ones either; a segment's go to the devices on which its items lie."""
+    """Items in gaps have derivatives of 0, even infinite ones; those of a segment go to the devices of its items."""
     devices = 3
     segments, (starts, ends) = by_ranges(rng, devices)
     order = rng.choice(segments.number, (devices, 3)).astype(np.int32)
@@ -223,7 +223,7 @@ def test_derivatives(rng):
     for begin, end, _, _ in segments:
         inside[begin:end] = True
     whole = mesh.by_vmap(jax.grad(loss))
-    # Under vmap, all devices' losses are one: each device's items get what all of them say.
+    # Under vmap, the losses of all devices add up, and items get the cotangents of all of them.
     got = whole(np.where(inside, x, np.inf).reshape(devices, SLOTS), starts, ends, order, weights)
     np.testing.assert_allclose(np.reshape(got, -1), jax.jit(jax.grad(expected))(x), rtol=1e-4, atol=1e-5)
 
@@ -233,7 +233,7 @@ def segments_of(starts, ends):
 
 
 def test_all_forms_of_segments(rng):
-    """Those that each form makes of a device's own rows, under shard_map."""
+    """Each form makes Segments of a device's own rows, under shard_map."""
     devices, lengths = 2, np.array([[3, 0, 5, 2], [1, 9, 0, 4]], np.int32)
     ends = np.cumsum(lengths, 1)
     offsets = np.concatenate([np.zeros((2, 1), int), ends], 1).astype(np.int32)
@@ -259,7 +259,7 @@ def test_all_forms_of_segments(rng):
 
 @pytest.mark.parametrize("devices", mesh.FEW)
 def test_from_dense(rng, devices):
-    """Rows stay on their devices, and what comes is a ragged batch over the axis: `to_dense` gives them back."""
+    """Rows stay on their devices. The result is a ragged batch over the axis, which `to_dense` turns back."""
 
     def there_and_back(x, lengths):
         items, heads, count = mgpu.from_dense(x, lengths, size=3 * 5, **KEYS)

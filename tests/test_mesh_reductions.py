@@ -40,7 +40,7 @@ def every_form(op, **options):
 
 
 def check(got, x, heads, op, counts):
-    """The results on all devices against those of one."""
+    """Compares the results on all devices with those of the global array."""
     devices, dtype = len(counts), jnp.dtype(x.dtype)
     total, scans, segments, segmented = jax.device_get(got)
     same(total, np.repeat(oracle.reduce(x, op), devices))
@@ -116,7 +116,7 @@ OF_ROWS = {"sum": "bool", "min": "bool", "prod": "int8", "argmax": "int16", "mea
     "op", [pytest.param(op, marks=() if op in OF_ROWS or op == "logsumexp" else pytest.mark.long) for op in NAMES]
 )
 def test_rows_of_every_operator(rng, op):
-    """Each column on its own; one scan of two forms, and runs whose keys are the heads."""
+    """Columns are reduced separately; one scan in two forms; runs whose keys are the heads."""
     devices, dtype = 3, OF_ROWS.get(op, "float32" if takes(op, "float32") else "int32")
     form, back = {"exclusive": True, "reverse": False}, {"exclusive": False, "reverse": True}
 
@@ -307,7 +307,7 @@ def test_results_are_the_same_on_all_devices():
 
 
 def test_axes_of_a_larger_mesh(rng):
-    """One axis of two, both as one, and a batch within."""
+    """One of two axes, both axes as one, and a batch over the other axis."""
     found = mesh.mesh_of(4).devices.reshape(2, 2)
     grid = jax.sharding.Mesh(found, ("rows", "columns"))
     x = rng.integers(-9, 9, (4, 6)).astype(np.int32)
@@ -359,7 +359,7 @@ def test_a_name_that_is_no_axis_is_an_error():
 
 
 def test_nothing_at_all():
-    """Devices without a slot, and without a head."""
+    """Devices have no slots, or no heads."""
 
     def call(x, heads):
         named = {"axis_name": mesh.AXIS}

@@ -57,7 +57,7 @@ def check_every_sort(rng, call, devices, dtype):
 
 @pytest.fixture
 def few_items(monkeypatch):
-    """Parts of segments that are sorted separately, and longer ones, with few slots."""
+    """Makes few slots enough for parts of segments that are sorted separately, and for longer ones."""
     monkeypatch.setattr(segments, "FEW_ITEMS", 6)
 
 
@@ -216,7 +216,7 @@ def shifts(x, rows, heads, by, count):
 
 
 def shifted(x, heads, by):
-    """Row i of each segment of a global array is row i - by of it, or 7."""
+    """The expected shift of a global array: row i of each segment is the segment's row i - by, or 7."""
     moved = np.full_like(x, 7)
     for begin, end in oracle.segment_bounds(len(x), heads):
         for i in range(begin, end):

@@ -21,7 +21,7 @@ MERGED = {1: "uint16", 2: "int8", 3: "float64", 4: "uint32", 8: "float16"}
 
 
 def arrays(rng, dtype, total):
-    """Keys of all kinds: any, few different ones, one only, sorted and reversed, on few devices."""
+    """Keys of several kinds: random, few distinct ones, a single one, sorted, and reversed."""
     keys = data.random_keys(rng, dtype, total)
     kind = jnp.dtype(dtype)
     yield keys
@@ -132,7 +132,7 @@ def test_merges(rng, devices):
 @pytest.mark.parametrize("form", [None, "_ragged", "_chunked"])
 @pytest.mark.long
 def test_merges_on_devices(rng, form, monkeypatch):
-    """Both sides received in one array: by the exchange of the platform, and by others."""
+    """Merges receive both sides in one array, by the exchange of the platform, and by others."""
     if form is not None:
         use(monkeypatch, form)
     check_merges(rng, mesh.by_devices(every_merge, 2), 2, "float16" if form else "int32")
@@ -222,7 +222,7 @@ def test_runs_are_merged_in_pairs(rng, devices, form, dtype, monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["float32", "uint64"])
 def test_runs_on_devices(rng, dtype, monkeypatch):
-    """By the exchange of the platform."""
+    """Runs are merged in pairs on real devices, by the exchange of the platform."""
     monkeypatch.setattr(sorts, "FEW_KEYS", 0)
     check_every_sort(rng, mesh.by_devices(every_sort, 2), dtype, 2)
 
@@ -245,7 +245,7 @@ def test_runs_with_values_of_several_leaves(rng, monkeypatch):
 @pytest.mark.parametrize("form", long_but(["_gathered"], ["_gathered", "_chunked"]))
 @pytest.mark.long
 def test_derivatives(rng, form, monkeypatch):
-    """Through the exchange, by both modes, in vmap and in shard_map."""
+    """Derivatives go through the exchange, in both modes, in vmap and in shard_map."""
     use(monkeypatch, form)
     keys = rng.permutation(12).reshape(2, 6).astype(np.float64)
     values = rng.normal(size=(2, 6, 2))

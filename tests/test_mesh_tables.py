@@ -19,7 +19,7 @@ KEYS = {"axis_name": mesh.AXIS}
 
 
 def pairs_of_counts(rng, devices):
-    """Live counts of two tables: of each kind of one with another kind of the other."""
+    """Live counts of two tables, which have different distributions over devices."""
     kinds = mesh.counts_of(rng, devices, SLOTS)
     return list(zip(kinds, kinds[2:] + kinds[:2], strict=True))
 
@@ -99,7 +99,7 @@ def test_lookup_is_linear_in_the_values(rng):
 
 
 def keys_of(x):
-    """This device's row of an array that all of them know."""
+    """This device's row of an array that all devices have."""
     return jax.numpy.asarray(x)[jax.lax.axis_index(mesh.AXIS)]
 
 

@@ -59,7 +59,7 @@ def test_sharded_batches_stay_where_they_are(example, rng, devices, axis_type, r
 @pytest.mark.parametrize("axis_type", AXIS_TYPES)
 @every_kernel
 def test_own_axis_sharded(example, rng, devices, axis_type):
-    """The operation's own axis sharded: gathered, and right."""
+    """If the operation's own axis is sharded, it is gathered, and results are right."""
     mesh = mesh_of(devices, axis_type)
     arguments = example.make(rng, np.float32)
     for given, function, spec in (
@@ -105,7 +105,7 @@ ROWS_WITHOUT_ELEMENTS = {
 @pytest.mark.parametrize("is_shared", [False, True], ids=["own", "shared"])
 @pytest.mark.parametrize("name", ROWS_WITHOUT_ELEMENTS)
 def test_derivatives_of_rows_without_elements_under_shard_map(name, is_shared, devices):
-    """The results' shapes and varying axes."""
+    """Derivatives have the right shapes and varying axes."""
     mesh, spread = mesh_of(devices, AxisType.Auto), P(("x", "y"))
     keys, x = jnp.arange(6.0 * DEVICES).reshape(DEVICES, 6), jnp.zeros((DEVICES, 6, 0))
     heads = jnp.tile(jnp.array([0, 3]), (DEVICES, 1))
@@ -226,7 +226,7 @@ def test_linear_transpose_on_an_explicit_mesh(call, lengths, devices):
 
 
 def test_gradients_of_gathered_intervals_under_shard_map(devices):
-    """They branch on overlapping intervals; within a batch, that is a selection."""
+    """Gradients branch on whether intervals overlap; within a batch, the branch is a selection."""
     mesh = mesh_of(devices, AxisType.Auto)
     x = np.arange(4 * 8, dtype=np.float32).reshape(4, 8)
     starts = np.array([[0, 1], [0, 4], [3, 3], [6, 0]], np.int32)

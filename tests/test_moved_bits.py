@@ -49,7 +49,7 @@ def test_keys_that_serve_a_whole_batch(dtype):
 
 @pytest.mark.parametrize("dtype", NARROW)
 def test_first_items_of_groups(dtype):
-    """Beside places that hold no group."""
+    """The first items of groups keep their bits; some places hold no group."""
     x = every_pattern(dtype)
     keys = np.arange(len(x), dtype=np.int32)
     expected = np.append(x, np.zeros(1, x.dtype))
@@ -193,7 +193,7 @@ def test_derivatives_of_float8_rows(name, dtype):
 
 
 def test_derivatives_outside_of_jit():
-    """Their tangents are NumPy's own where the caller's are."""
+    """If the caller's tangents are NumPy arrays, derivatives outside of jit accept them."""
     rows = mgpu.join(np.arange(3), np.array([0, 0, 2]), size=4)
     x = np.array([1, 2, 4], np.float16)
     _, moved = jax.jvp(lambda x: mgpu.join_columns(rows, x).a, (x,), (x,))
@@ -274,7 +274,7 @@ def test_padding_of_sorted_search():
 
 @pytest.mark.parametrize("dtype", NARROW)
 def test_values_looked_up_in_a_batch(dtype):
-    """Each row of the batch takes another branch: one of keys close together, one of keys far apart."""
+    """The rows of the batch take different branches: one has keys close together, the other keys far apart."""
     x = every_pattern(dtype)[:300]
     places = np.arange(len(x), dtype=np.int32)
     keys = np.stack([places, places * 7_000_000])

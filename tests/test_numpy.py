@@ -56,7 +56,7 @@ def shown_by_examples(documented, numpy):
         for example in doctest.DocTestParser().get_examples(documented.__doc__):
             try:
                 exec(compile(example.source, documented.__name__, "single"), namespace)
-            except Exception as error:  # which the example is about
+            except Exception as error:  # some examples show errors
                 print(type(error).__name__, error)
     return shown.getvalue()
 
@@ -185,7 +185,7 @@ TWO_ARRAYS = {"compress", "extract", "intersect1d", "isin", "searchsorted", "set
 
 @pytest.mark.parametrize("name", dropin.NUMPY)
 def test_lists_are_refused_or_taken_as_jax_does(name):
-    """Arrays, numbers, and only one number; as the first and as the last argument."""
+    """Lists of arrays, of numbers, and of one number, as the first and as the last argument."""
     x = jnp.asarray(INTEGERS[:300])
     others = [x] if name in TWO_ARRAYS else [SECOND[name]] if name in SECOND and name != "bincount" else []
     ours, theirs = dropin.pair(name)

@@ -38,8 +38,7 @@ ARGUMENTS = {
     "typename Payload": "uint32_t",
     "typename Word": "uint32_t",
 }
-# Kernels whose templates get something else, by the header that has it. One that moves rows by a route of its own is
-# compiled for that.
+# Kernels whose templates need other arguments, by header. A header with its own route compiles move_words for it.
 SPECIAL = {
     "ops/bulk/routes.cuh": ["move_words<uint32_t, mgpu::cuda::BulkRoute<true>>"],
     "ops/reduce_by_id/combine_by_id.cuh": [
@@ -184,7 +183,7 @@ def kernels_of(header: str) -> list[str]:
 
 @functools.cache
 def nvrtc() -> ctypes.CDLL:
-    """NVRTC of the package that jax[cuda12] or jax[cuda13] depends on, or that of the folder MGPU_TEST_NVRTC."""
+    """NVRTC from the package that jax[cuda12] or jax[cuda13] depends on, or from the folder MGPU_TEST_NVRTC."""
     given, spec = os.environ.get("MGPU_TEST_NVRTC"), importlib.util.find_spec("nvidia")
     packages = [pathlib.Path(root) for root in spec.submodule_search_locations] if spec else []
     installed = [folder for root in packages for folder in sorted(root.glob("cu*/lib"))]
@@ -200,7 +199,7 @@ def nvrtc() -> ctypes.CDLL:
 
 @functools.cache
 def known_architectures() -> list[int]:
-    """Those of ARCHITECTURES that NVRTC knows: it knows sm_120 from 12.8 on."""
+    """The ones of ARCHITECTURES that NVRTC supports; sm_120 needs NVRTC 12.8."""
     count = ctypes.c_int()
     assert nvrtc().nvrtcGetNumSupportedArchs(ctypes.byref(count)) == 0
     known = (ctypes.c_int * count.value)()
@@ -234,7 +233,7 @@ def compile_log(source: str, expressions: list[str], architecture: int) -> str:
 
 
 def test_special_kernels_are_there() -> None:
-    """The kernel of a special template, in its header or in one that this one includes."""
+    """Each kernel of SPECIAL exists, in its header or in a header that this one includes."""
     assert set(SPECIAL) <= set(HEADERS)
     names = {name for header in HEADERS for _, name in KERNEL.findall((FFI / header).read_text(encoding="utf-8"))}
     assert {base(kernel).rpartition("::")[2] for kernels in SPECIAL.values() for kernel in kernels} <= names
@@ -242,7 +241,7 @@ def test_special_kernels_are_there() -> None:
 
 @pytest.mark.parametrize("header", HEADERS)
 def test_header_compiles(header: str) -> None:
-    """Each compiles separately, for architectures before, at and after that of the copy engine."""
+    """Each header compiles alone, for architectures before, at and after the first one with bulk copies."""
     expressions = [f"mgpu::cuda::{kernel}" for kernel in kernels_of(header)]
     for architecture in known_architectures():
         source = f'#include "{header}"\n#include "algorithm/key_order.h"\n#include "algorithm/operators.h"\n'
@@ -266,7 +265,7 @@ FUNCTIONS = {
 }
 
 
-# Items, and a reduction of them.
+# Types of items, and reductions of them.
 MAPPED = {
     "squares": (np.float32, lambda x: jax_mgpu.reduce(x, map=lambda x: x * x)),
     "where the first is": (np.float16, lambda x: jax_mgpu.reduce(x, "argmin", map=lambda x, i: x * (i % 3))),
@@ -318,7 +317,7 @@ def test_functions_compile(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("names", test_emit.GROUPS, ids=lambda names: names[0])
 def test_everything_in_functions_compiles(names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What tests/test_emit.py runs on a GPU."""
+    """The groups of functions that tests/test_emit.py runs on a GPU compile."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
     items, apply = test_emit.group_of(names)
     pairs = [jax.tree.map(lambda leaf: jnp.zeros((2, *leaf.shape), leaf.dtype), items)] * 2

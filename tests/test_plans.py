@@ -67,7 +67,7 @@ def test_plans_of_one_row_by_its_length() -> None:
 
 
 def test_the_cpu_includes_no_plans() -> None:
-    """Its functions see calls as in operands.h, without the shapes and the scratch memory of CUDA."""
+    """Functions of the CPU see calls as in operands.h, without the shapes and the scratch memory of CUDA."""
     ffi = pathlib.Path(__file__).parent.parent / "ffi"
 
     def included(file: str, seen: set[str]) -> set[str]:

@@ -1,4 +1,4 @@
-"""README's picture: which of the saved rows it shows."""
+"""README's picture shows the right ones of the saved rows."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ NOTHING = {affine: (1.0, 0.0)}
 @pytest.mark.parametrize("op", ["mul", "max", "logsumexp", affine], ids=lambda op: getattr(op, "__name__", op))
 @pytest.mark.parametrize("name", SCANS)
 def test_gradients_of_scans_are_short(name, op):
-    """For any number of items: the size of a loop over blocks does not depend on it."""
+    """Gradients are loops over blocks, whose program size does not depend on the number of items."""
 
     def loss(x):
         return sum(leaf.sum() for leaf in jax.tree.leaves(SCANS[name]((x, x) if callable(op) else x, op)))
@@ -109,7 +109,7 @@ OF_CONSTANT_HEADS = {
 
 @pytest.mark.parametrize("name", OF_CONSTANT_HEADS)
 def test_xla_evaluates_nothing_of_constant_heads(name):
-    """That would take seconds of compilation for millions of items."""
+    """XLA does not evaluate programs of constant heads, which would take seconds for millions of items."""
     x = jax.ShapeDtypeStruct((FEW_ITEMS,), np.float32)
     text = jax.jit(jax.grad(OF_CONSTANT_HEADS[name])).lower(x).compile().as_text()
     made = {line.split(" = ")[1].split("{")[0] for line in text.splitlines() if " constant({" in line}

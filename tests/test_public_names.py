@@ -1,4 +1,4 @@
-"""What `jax_mgpu` shows: the public names and nothing else."""
+"""`jax_mgpu` shows its public names and nothing else."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_private_jax_is_used_in_one_file():
 
 
 CLASSES = [value for name in mgpu.__all__ if inspect.isclass(value := getattr(mgpu, name))]
-CLASSES.remove(mgpu.Csr)  # whose shape is no array: tests/test_csr.py
+CLASSES.remove(mgpu.Csr)  # its shape is no array; tests/test_csr.py tests it
 
 
 @pytest.mark.parametrize("kind", CLASSES)
@@ -115,7 +115,7 @@ def test_pickles_know_public_functions(name):
 
 
 def test_a_program_with_types():
-    """That it runs; .ci/run has mypy and pyright check its types."""
+    """The typed program runs. .ci/run has mypy and pyright check its types."""
     typed_program.main()
 
 

@@ -188,7 +188,7 @@ WITHOUT_SEGMENTS = {
 
 @pytest.mark.parametrize("name", WITHOUT_SEGMENTS)
 def test_no_segments_over_an_explicit_mesh(name) -> None:
-    """JAX 0.11 cannot tell how a reshape of an empty array would be laid out."""
+    """JAX 0.11 cannot infer the sharding of a reshaped empty array, so there is none."""
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
     spec = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
@@ -202,7 +202,7 @@ def test_no_segments_over_an_explicit_mesh(name) -> None:
 
 
 def test_keys_of_no_width_over_an_explicit_mesh() -> None:
-    """PRNG keys, which cannot be made of a number, where JAX cannot tell how a reshape would be laid out."""
+    """Random keys cannot be made from numbers, and JAX cannot infer the sharding of a reshaped empty array."""
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
     spec = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))

@@ -41,7 +41,7 @@ def close(got, expected):
     np.testing.assert_allclose(got, expected, rtol=1e-6)
 
 
-# ---- Ways in and out -------------------------------------------------------------------------------------------------
+# ---- Conversions -----------------------------------------------------------------------------------------------------
 
 
 def test_what_it_is(ragged):
@@ -135,7 +135,7 @@ def test_rows_with_gaps_are_as_those_without(ragged):
 
 
 def test_padding_does_not_spoil_gradients():
-    """Items in no row are divided by 1, not by 0."""
+    """Items that are in no row are divided by 1, not by 0."""
     gaps = with_gaps()
     by_values = jax.grad(lambda x: (gaps.with_values(x) / jnp.array([2.0, 7, 3, 4])).sum().sum())(gaps.values)
     inside = np.asarray(gaps.segment_ids) >= 0
@@ -246,7 +246,7 @@ def test_one_row_and_iteration(ragged):
 
 
 def test_a_ragged_is_no_array(ragged):
-    """One error, which tells the user what to do."""
+    """Each use as an array gives one error, which tells the user what to do."""
     for call in (
         np.asarray,
         jnp.asarray,
@@ -377,7 +377,7 @@ def test_rows_taken_and_items_selected(ragged):
 
 
 def program(r):
-    """A function that uses most of it: rows are scaled, sorted, summed up."""
+    """A function that uses most methods of Ragged: rows are scaled, sorted and summed up."""
     scaled = (r - r.reduce("max")).softmax() * r
     return scaled.sort(), scaled.reduce()
 

@@ -89,7 +89,7 @@ def test_top_k(rng, dtype):
             assert int(found) == len(order)
 
 
-# Rows that share a task, rows with one task each, and rows in parts, each with its own best items.
+# Rows that share a task, rows with a task each, and rows in parts, whose best items are found separately.
 @pytest.mark.parametrize(("rows", "n"), [(300, 40), (5, 3000), (2, 2**16), (1, 2**16 + 1), (2, 200_001)])
 @pytest.mark.parametrize(
     "dtype", long_but(["uint8", "bfloat16", "float64"], ["uint8", "float32", "bfloat16", "int64", "float64"])
@@ -115,7 +115,7 @@ def keys_of_kind(rng, dtype, kind, *shape):
         return np.full(shape, 7, jnp.dtype(dtype))
     if kind == "descending":
         return np.broadcast_to(-np.arange(shape[-1]).astype(dtype), shape)
-    if kind == "sampled":  # what CUDA's kernels sample is better than all others, so too few items seem good enough
+    if kind == "sampled":  # the items that CUDA's kernels sample are better than all others, so the bound is too strict
         n = shape[-1]
         x = -np.arange(n)
         places = top_k_sample(n, jnp.dtype(dtype).itemsize)
@@ -125,7 +125,7 @@ def keys_of_kind(rng, dtype, kind, *shape):
 
 
 def top_k_sample(n, itemsize):
-    """Where CUDA's kernels of top_k sample a row of n items: two vectors of 16 bytes in each stretch."""
+    """The positions that CUDA's kernels of top_k sample in a row of n items: two vectors of 16 bytes per stretch."""
     pair = 32 // itemsize
     places = []
     for sample in (512, 1024, 2048, 4096):  # by the threads of a block, and whether blocks share the row
@@ -153,7 +153,7 @@ def test_top_k_at_the_edges_of_tiles(rng, dtype, kind):
             same_bits(best.indices, order.astype(np.int32))
 
 
-# On CUDA one, two and three levels of blocks; many rows; the largest k of its kernels, and one that it sorts for.
+# On CUDA: one, two and three levels of blocks; many rows; the largest k of the kernels, and a k for which CUDA sorts.
 # Positions decide among equal items: "ascending" has few values.
 @pytest.mark.parametrize("kind", long_but(["random", "ascending"], ["random", "ascending", "descending", "sampled"]))
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
@@ -180,7 +180,7 @@ def test_top_k_of_many_parts(rng, dtype, rows, n, k, kind):
 
 @pytest.mark.parametrize("n", [0, 1, 2048, 2049, 100_000, 2**20])
 def test_top_k_of_no_items(n):
-    """Rows in parts of which some keep no items, so that later levels get none."""
+    """Some parts of rows keep no items, so later levels get none."""
 
     def call(x):
         return jax.vmap(lambda x: mgpu.top_k(x, 0))(x)
@@ -197,7 +197,7 @@ SHORT_ROWS = [0, 1, 2, *(edge + d for edge in (8, 32, 64, 256, 512, 1024, 2048) 
 
 
 def short_rows(rng, dtype, rows, n):
-    """Rows of drawn keys, corners alone, few values, one value, in order both ways, and the best a warp apart."""
+    """Rows of random keys, corner values, few values, one value, sorted keys, and with best items a warp apart."""
     place = np.arange(n)
     kinds = [
         data.random_keys(rng, dtype, n),
@@ -212,7 +212,7 @@ def short_rows(rng, dtype, rows, n):
     return np.array([kinds[row % len(kinds)].astype(jnp.dtype(dtype)) for row in range(rows)]).reshape(rows, n)
 
 
-# For one k both ways; few programs, as each length is one.
+# One k is tested in both directions. There are few programs, as each length needs its own.
 @pytest.mark.parametrize(
     "dtype",
     long_but(["float32"], ["int8", "uint8", "bfloat16", "float16", "float32", "int32", "uint64", "float64"]),
@@ -301,7 +301,7 @@ def test_quantiles_at_ranks_are_items(rng, dtype):
 
 
 def sampled_places(n, sample=2**13):
-    """Where CUDA's kernels sample a row of float32."""
+    """The positions at which CUDA's kernels sample a row of float32."""
     stride = n // sample
     hashes = (np.arange(sample, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)
     return np.arange(sample) * stride + ((hashes * np.uint64(stride)) >> np.uint64(32)).astype(int)
@@ -342,7 +342,7 @@ def test_quantiles_of_long_rows(rng, case):
 
 @pytest.mark.long
 def test_quantiles_of_a_batch(rng):
-    """Ranks of each row, and shared by all rows."""
+    """Each row has its own ranks, or all rows share them."""
     x, q = rng.normal(size=(5, 20_000)), rng.random((5, 2))
     expected = [np.quantile(row, at) for row, at in zip(x, q, strict=True)]
     np.testing.assert_allclose(jax.vmap(mgpu.quantile)(x, q), expected, rtol=1e-9)
@@ -357,7 +357,7 @@ def test_quantiles_of_a_batch(rng):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "uint8"])
 def test_histogram_as_numpy(rng, dtype):
-    """Numbers of bins, with and without a range and weights; the last bin is closed."""
+    """Several numbers of bins, with and without a range and weights; the last bin includes its upper edge."""
     x = rng.integers(0, 40, 500).astype(dtype)
     floats = np.float32 if dtype == "float32" else np.float64
     for bins, limits in ((10, None), (8, (3, 35)), (1, (5.5, 20.25)), (64, (0, 64)), (5, (7, 7))):
@@ -389,7 +389,7 @@ def test_histogram_edge_cases():
     tiny = np.array([1e-40, -1e-40, -0.0, 0.0], np.float32)  # the first is above the last edge
     edges = np.array([-1, 0], np.float32)
     assert jax.jit(mgpu.histogram)(tiny, edges, weights=weights)[0].tolist() == [6]
-    edges = np.array([0, np.nan], np.float32)  # a last edge without end takes no NaN, weighted or not
+    edges = np.array([0, np.nan], np.float32)  # an infinite last edge includes no NaN, weighted or not
     assert mgpu.histogram(x, edges)[0].tolist() == [3]
     assert mgpu.histogram(x, edges, weights=weights)[0].tolist() == [6]
     for call, message in {
@@ -419,7 +419,7 @@ def test_old_names_warn_once(old, new):
 
 @pytest.mark.parametrize("method", ["lower", "higher", "nearest", "midpoint"])
 def test_methods_of_quantiles(rng, method):
-    """Like NumPy's, also if a rank is half way between two."""
+    """All methods give NumPy's results, also if a rank is halfway between two."""
     q = np.array([0, 0.125, 0.25, 0.375, 0.5, 0.9, 1, np.nan])
     for n, dtype in ((1, "float32"), (5, "float32"), (9, "int16"), (12, "bfloat16"), (1000, "int32")):
         x = rng.integers(-50, 50, n).astype(jnp.dtype(dtype))
@@ -462,7 +462,7 @@ def test_ranks_of_long_segments_are_exact():
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_quantiles_rise_between_their_neighbours(rng, dtype):
-    """Ascending in q, also near the multiples of 1 / 4096; equal neighbours give their value."""
+    """Quantiles ascend in q, also near multiples of 1 / 4096; equal neighbours give their value."""
     dtype = jnp.dtype(dtype)
     wide = np.float64 if dtype == np.float64 else np.float32
     edges = (np.arange(0, 4097, 17) / 4096).astype(wide)
@@ -508,7 +508,7 @@ def test_quantiles_beside_infinities():
 @pytest.mark.parametrize("real", ["float32", "float64"])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_quantiles_at_whole_ranks_are_items(dtype, real):
-    """Neighbours have no share where k / (n - 1) is rounded to any type: here it would be infinite."""
+    """If q is k / (n - 1) rounded to a type, neighbours have no weight in the result: here it would be infinite."""
     for n in (4, 6, 7, 10, 11, 21, 101):
         ranks = np.arange(n)
         x = np.where(ranks == ranks[:, None], 5, np.where(ranks < ranks[:, None], -np.inf, np.inf)).astype(dtype)
@@ -520,7 +520,7 @@ def test_quantiles_at_whole_ranks_are_items(dtype, real):
 
 
 def test_derivatives_of_quantiles_that_are_rounded():
-    """Two items share a derivative of 1 also where rounding decides."""
+    """Two items share a derivative of 1, also if rounding decides which items they are."""
     x = np.array([-0.3, 0.1, 0.1, 0.7, 1e8], np.float32)
     q = np.linspace(0, 1, 501, dtype=np.float32)
     shares = jax.jit(jax.jacrev(mgpu.quantile))(x, q)
@@ -558,7 +558,7 @@ def test_bincount(rng, dtype):
 
 @pytest.mark.parametrize("length", [1, 2, 1000, 12_288, 12_289])
 def test_bincount_of_many(rng, length):
-    """Ids of all kinds and all equal, in as many bins as CUDA's kernels support, and more."""
+    """Uniform ids, and equal ones, in as many bins as CUDA's kernels support, and more."""
     n = 3 * max(data.tile_sizes("count_bins")) + 5
     ids = rng.integers(-1, length + 1, (3, n)).astype(np.int32)
     ids[1] = length - 1
@@ -592,7 +592,7 @@ def test_histogram(rng, dtype):
 @pytest.mark.parametrize("kind", ["random", "equal"])
 @pytest.mark.parametrize("dtype", data.KEY_DTYPES)
 def test_histogram_between_many_edges(rng, dtype, kind):
-    """As many edges as CUDA's kernels take, and more: of ranks, where NaN is above all and -0 is 0."""
+    """As many edges as CUDA's kernels take, and more. They are compared by rank: NaN is above all, and -0 is 0."""
     n = max(data.tile_sizes("count_bins")) + 5
     x = keys_of_kind(rng, dtype, kind, 2, n)
     for m, edge_kind in ((2, "equal"), (2, "random"), (101, "random"), (2048, "random"), (2049, "random")):

@@ -18,7 +18,7 @@ SIZES = (200, 1)
 
 @pytest.fixture(scope="module")
 def recipes():
-    """What the page defines; what it shows is compared in test_documentation.py."""
+    """The names that the page defines. test_documentation.py compares the results that it shows."""
     text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
     namespace = {}
     for block in FENCE.finditer(text):
@@ -67,7 +67,7 @@ def test_moving_sums(rng, recipes, n):
 
 
 def test_moving_sums_of_floats(rng, recipes):
-    """A window's sum does not depend on the rows outside: large ones, infinities."""
+    """A window's sum does not depend on rows outside of it, which may be large or infinite."""
     moving_sums = jax.jit(recipes["moving_sums"])
     assert moving_sums(np.array([1e8, 1, 1, 1, 1], np.float32), np.array([0]), 2).tolist()[2:] == [2, 2, 2]
     x = (rng.random(300) * 10.0 ** rng.integers(-4, 5, 300)).astype(np.float32)
@@ -211,7 +211,7 @@ def test_edges_between(rng, recipes, n):
 
 
 def test_beam_search(rng, recipes):
-    """With as many beams as prefixes nothing is missed: all sequences, by their probability."""
+    """With as many beams as prefixes, all sequences are found, in order of their probability."""
     tokens, length = 3, 4
     table = np.log(rng.dirichlet(np.ones(tokens), (length, tokens))).astype(np.float32)
     search = jax.jit(lambda: recipes["beam_search"](lambda x, i: jnp.asarray(table)[i, x[:, i - 1]], 1, 27, length))
@@ -265,7 +265,7 @@ def test_replay(rng, recipes):
     shares = np.where(np.arange(50) < count, priorities, 0) ** 0.6
     shares /= shares.sum()
     found = np.bincount(rows, minlength=50)
-    assert (np.abs(found - batch * shares) <= 2).all()  # a part of the numbers is in each of two neighbours
+    assert (np.abs(found - batch * shares) <= 2).all()  # at a row's two edges, it has only a part of a stratum
     expected = (count * shares[rows]) ** -0.4
     np.testing.assert_allclose(weights, expected / expected.max(), rtol=1e-4)
 

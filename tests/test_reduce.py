@@ -19,7 +19,7 @@ from tests.test_scan import OPERATORS, compose, items, random_heads, same
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-# Rows that a few lanes of a warp reduce, CUDA's chunks, the CPU's tiles; the items and ends of a segmented tile.
+# Sizes around short rows, CUDA's chunks, the CPU's tiles, and the items and ends of a segmented tile.
 HEADS = 24
 SIZES = sorted(
     {0, 1, 2, 3, 31, 32, 33, 63, 255, 1000, 300_001}
@@ -99,7 +99,7 @@ def test_segments_of_every_kind(rng, op):
 @pytest.mark.parametrize("dtype", ["int8", "float32", "int64"])
 @pytest.mark.parametrize("op", ["add", "argmax"])
 def test_long_segments(rng, op, dtype):
-    """Of CUDA tiles of 4,064 items and ends, those with at most eight ends use another method, by rows of a warp."""
+    """CUDA tiles of 4,064 items and ends use another method, by rows of a warp, if they have at most eight ends."""
     n = 100_003
     x = items(rng, dtype, op, n)
     lengths = np.array([0, 1, 2, 127, 128, 129, 255, 256, 257, 511, 1000, 1023, 1024, 1025, 4063, 4064, 4065, 9000])
@@ -114,7 +114,7 @@ def test_long_segments(rng, op, dtype):
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize(("op", "dtype"), [("add", "int32"), ("argmax", "int8")])
 def test_few_segments_of_many_tiles(rng, op, dtype, rows, m):
-    """On CUDA, ends determine tiles of 4,064 units up to 16 ends per tile, unless one tile has many of them."""
+    """On CUDA, threads for ends place tiles of 4,064 units, if there are at most 16 ends per tile."""
     n = 300_001
     x = items(rng, dtype, op, rows, n)
     anywhere = rng.integers(0, n + 1, m)
@@ -217,7 +217,7 @@ def test_the_first_extremum_wins():
 @pytest.mark.parametrize("op", ["argmin", "argmax"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_first_extrema_among_floats_of_every_class(rng, dtype, op):
-    """Rows of a few lanes, of a warp and of a block: of zeros of both signs, infinities, NaNs, and one value alone."""
+    """Rows that a few lanes, a warp or a block reduce, of zeros of both signs, infinities, NaNs, or one value alone."""
     classes = [
         [0.0, -0.0],
         [np.inf],
@@ -235,7 +235,7 @@ def test_first_extrema_among_floats_of_every_class(rng, dtype, op):
 
 
 def test_denormal_halfs_count():
-    """XLA's threads take denormal floats for zero; what a float16 holds is none once it is a float32."""
+    """XLA's threads take denormal floats for zero, but a denormal float16 is a normal float32."""
     x = np.full(1000, 1e-5, np.float16)
     expected = np.float16(x.astype(np.float32).sum())
     same(mgpu.reduce(x), expected)
@@ -277,7 +277,7 @@ def test_batches(rng, op, rows, n):
         same(segmented[row], oracle.segmented_reduce(x[row], heads[row], op, counts[row]))
 
 
-# Equal shares of one to eight vectors a lane, of lanes and of blocks, rows of less than a vector, and rows of neither.
+# Rows in equal shares of one to eight vectors per lane or thread, rows shorter than a vector, and other rows.
 ROW_LENGTHS = [1, 2, 4, 7, 8, 16, 24, 48, 96, 100, 128, 144, 384, 496, 512, 528, 768, 1000, 1024, 1536, 2048, 4096]
 ROW_LENGTHS += [8192, 16_384]
 
@@ -296,7 +296,7 @@ ROW_LENGTHS += [8192, 16_384]
     ids=str,
 )
 def test_short_whole_rows(rng, op, dtype, n):
-    """Rows of whole vectors of 16 bytes and others, for one warp of CUDA's and for many."""
+    """Rows of whole vectors of 16 bytes, and other rows, for one CUDA warp and for many."""
     for batch in (1, 2 * max(1, 4096 // n) + 1):
         x = items(rng, dtype, op, batch, n)
         whole = np.asarray(jax.jit(jax.vmap(lambda row: mgpu.reduce(row, op)))(x))
@@ -306,7 +306,7 @@ def test_short_whole_rows(rng, op, dtype, n):
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "uint32", "float16", "bfloat16", "float32", "int64", "float64"])
 def test_small_batches_of_sums(rng, dtype):
-    """Each sum has the same bits at any place of its batch in a program."""
+    """A sum has the same bits at any place of a batch in a program."""
     batches = [items(rng, dtype, "add", *shape) for shape in ((1, 9), (70, 1000), (300, 7), (3, 0))]
     sums = jax.jit(lambda batches: [jax.vmap(mgpu.reduce)(x) for x in batches])
     others = jax.jit(lambda batches: [jax.vmap(mgpu.reduce)(x * 1) * 2 for x in batches])
@@ -329,7 +329,7 @@ def test_plain_sums_of_integers_wrap(rng, dtype):
             same(wide, oracle.reduce(x, "add"))
 
 
-# Columns that vector instructions take together and those left over; rows of one tile and of several.
+# Numbers of columns that are whole vectors, or leave some over; rows of one tile and of several.
 @pytest.mark.parametrize(("n", "columns"), [(100, 1), (700, 29), (9000, 64), (70_001, 8), (3, 300), (0, 5)])
 @pytest.mark.parametrize(
     ("op", "dtype"), [("add", "int16"), ("mul", "float64"), ("max", "bfloat16"), ("argmin", "int32")]
@@ -404,7 +404,7 @@ def test_short_rows(rng, op, dtype, shape):
 
 
 def runs_of(keys, values, op, count):
-    """The runs of equal neighbours, by hand."""
+    """The keys of runs of equal neighbours, and the combined values of each, in plain Python."""
     ranks = oracle.rank(keys)[:count]
     heads = [i for i in range(count) if i == 0 or ranks[i] != ranks[i - 1]]
     return keys[heads], oracle.segmented_reduce(values, np.array(heads, np.int32), op, count)
@@ -443,7 +443,7 @@ def test_runs_round_the_edges_of_tiles(rng, dtype):
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "float64"])
 def test_tiles_with_few_runs_and_with_many(rng, dtype):
-    """A tile stores its heads as places or as bits; the last slot falls into one of each kind."""
+    """A tile stores its heads as positions or as a bitmap; the last slot is in a tile of either kind."""
     for tile in data.tile_sizes("run_heads"):
         few = tile // 16
         counts = np.array([few, 0, tile, few + 1, 1, few - 1, few, 0, 2, tile // 2])
@@ -465,7 +465,7 @@ def test_tiles_with_few_runs_and_with_many(rng, dtype):
 @pytest.mark.parametrize("rows", [1, 2])
 @pytest.mark.parametrize("length", [2, 30, 100_000])
 def test_runs_of_many_keys(rng, rows, length):
-    """Many tiles, in many groups; with room for all runs, and for half of them."""
+    """Keys of many tiles, in many groups, with room for all runs, and for half of them."""
     n = 10_000_019 // rows
     heads = rng.random((rows, n)) < 1 / length
     heads[:, 0] = True

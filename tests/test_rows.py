@@ -42,7 +42,7 @@ CASES = [
 
 
 def rows(rng, dtype, op, *shape):
-    """Items whose results are exact, or, of means and logsumexp, numbers of a moderate size."""
+    """Items whose results are exact; for means and logsumexp, numbers of moderate size."""
     if dtype == "bool":
         return rng.random(shape) < 0.7
     if op in ROUNDED or op in STATISTICS:
@@ -58,7 +58,7 @@ def rows(rng, dtype, op, *shape):
 
 
 def agree(got, expected, op):
-    """Equal, or nearly equal if results are rounded."""
+    """Asserts that results are equal, or nearly equal if they are rounded."""
     got, expected = np.asarray(got), np.asarray(expected)
     if op not in ROUNDED or expected.dtype.kind in "iu":
         return same(got, expected)
@@ -69,7 +69,7 @@ def agree(got, expected, op):
 
 
 def parts(n, heads, count=None, ends=None):
-    """Where each segment begins and ends."""
+    """The slice of each segment's live items."""
     live = oracle.live_count(count, n)
     begins = np.clip(np.asarray(heads, np.int64), 0, live)
     stops = np.append(begins[1:], live)
@@ -147,7 +147,7 @@ def test_tiles_of_rows(rng, width, segments):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_narrow_floats_accumulate_in_float32(rng, dtype):
-    """Sums of ones would stop at 2,048 or 256 in the items' own type."""
+    """In the items' own type, sums of ones would stop at 2,048 or 256."""
     ones = np.ones((5_000, 3), jnp.dtype(dtype))
     ids = np.zeros(5_000, np.int32)
     for op in ("sum", "mean"):
@@ -242,7 +242,7 @@ def test_means_of_equal_items_are_that_item(dtype):
 
 
 def test_quotients_that_are_off_are_corrected(rng):
-    """Means on a GPU, which divides approximately: at most two ulps off."""
+    """A GPU divides approximately: quotients that are at most two ulps off are corrected."""
     correct = jax.jit(named_operators.corrected_quotient)
     for exponent in range(1, 24, 4):
         items = rng.integers(1, 2**exponent, 4096).astype(np.float32)
@@ -301,7 +301,7 @@ def test_a_tree_with_an_operator_a_leaf(rng):
         lambda x, op: np.stack([oracle.combined(x[keys == i], op) for i in range(9)]),
     )
     assert all(not np.any(leaf[9:]) for leaf in jax.tree.leaves(got))
-    # one name for part of the tree
+    # an operator's name can serve part of the tree
     same(mgpu.reduce(x, {"a": "max", "b": "any"})["b"][0], np.any(x["b"][0]))
     assert mgpu.reduce({"a": {}, "b": x["a"]}, "max")["a"] == {}
 
@@ -323,7 +323,7 @@ def test_groups_of_rows(rng):
 
 
 def scanned(x, op, exclusive, reverse):
-    """Each prefix combined, or each suffix."""
+    """The combination of each prefix, or of each suffix."""
     if reverse:
         return of_parts(x, op, [slice(i + exclusive, len(x)) for i in range(len(x))], False)
     return np.stack([oracle.combined(x[: i + 1 - exclusive], op, False) for i in range(len(x))])
@@ -376,7 +376,7 @@ GAPS = [
 
 
 def test_a_batch_of_ends_over_an_explicit_mesh(rng):
-    """All of the batch have the same heads."""
+    """All problems of the batch have the same heads."""
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
     x = rng.integers(-9, 9, (2 * len(devices), 12)).astype(np.int32)
@@ -461,7 +461,7 @@ def test_sizes_by_id(rng, n, size, width):
 
 
 def combined_by_id(x, ids, size, op):
-    """Items in any order, by NumPy's unordered updates; for "argmin" the first minimum, by a stable sort."""
+    """The combination of each id's items, by NumPy's unordered updates; for "argmin" the first minimum, by a sort."""
     inside = (ids >= 0) & (ids < size)
     if op == "argmin":
         result = np.full(size, -1, np.int32)
@@ -486,7 +486,7 @@ ANY_ORDER = [
 
 @pytest.mark.parametrize(("op", "dtype"), ANY_ORDER)
 def test_by_id_where_order_does_not_matter(rng, x64, op, dtype):
-    """Few and many results, equal ids, skewed ids and one id: tables that hold all results, and ones that do not."""
+    """Uniform ids, skewed ids and one id alone; few results and many, so that a table holds all of them or does not."""
     n = 50_000
     for size in (1, 3_000, 200_000):
         reduced = jax.jit(lambda x, ids, count, size=size: mgpu.reduce_by_id(x, ids, size, op, count=count))
@@ -498,7 +498,7 @@ def test_by_id_where_order_does_not_matter(rng, x64, op, dtype):
 
 @pytest.mark.parametrize("op", ["max", "add"])
 def test_batches_by_id_where_order_does_not_matter(rng, op):
-    """Rows that all problems share, by each problem's ids."""
+    """All problems share rows, but each has its own ids."""
     x, ids = rng.integers(-9, 9, (6_000, 3)).astype(np.int32), rng.integers(-1, 2_001, (4, 6_000)).astype(np.int32)
     got = jax.jit(jax.vmap(lambda ids: mgpu.reduce_by_id(x, ids, 2_000, op)))(ids)
     limits = np.iinfo(np.int32)
@@ -511,7 +511,7 @@ SUMMED = ["float32", "float16", "bfloat16"]
 
 @pytest.mark.parametrize("dtype", SUMMED)
 def test_float_sums_by_id_lose_less_than_float32(rng, dtype):
-    """Items of all magnitudes, within an id too; ids uniform, skewed and one alone; the same bits in another order."""
+    """An id's items have all magnitudes; ids are uniform, skewed, or all equal. Another order gives the same bits."""
     n, dtype = 30_000, np.dtype(dtype)
     for size in (1, 900, 40_000):
         reduced = jax.jit(lambda x, ids, size=size: mgpu.reduce_by_id(x, ids, size))
@@ -528,7 +528,7 @@ def test_float_sums_by_id_lose_less_than_float32(rng, dtype):
 
 
 def test_float_sums_by_id_of_special_items(rng):
-    """Infinities and NaN among ids without any; tiny and huge items; zeros of both signs."""
+    """Some ids have infinities and NaNs, others have none; tiny and huge items; zeros of both signs."""
     x = np.array([1, np.inf, np.inf, -np.inf, np.nan, 2, -np.inf, 2e-38, 3e-38, 3e38, 3e38, -0.0, -0.0, 5], np.float32)
     ids = np.array([0, 1, 1, 2, 3, 4, 1, 5, 5, 6, 6, 7, 7, 9], np.int32)
     with np.errstate(all="ignore"):
@@ -567,7 +567,7 @@ def test_rows_too_long_to_be_counted_in_32_bits_are_sorted(width):
 
 
 def test_ids_by_sorting_give_the_same(rng):
-    """The method of CUDA if there is no room for all results: plain JAX around other kernels."""
+    """CUDA sorts by id if there is no room for all results: plain JAX around other kernels."""
     from jax_mgpu._src.functions.operators import Kind
     from jax_mgpu._src.ops.reduce_by_id import _by_sorting
 
@@ -584,7 +584,7 @@ def test_ids_by_sorting_give_the_same(rng):
 )
 @pytest.mark.parametrize("op", ["add", "argmax"])
 def test_gathered_rows_over_tiles(rng, dtype, width, op):
-    """A batch of rows by indices, some of no row: several tiles, which span problems, by vectors of each width."""
+    """A batch of rows by indices, some out of range: several tiles, which span problems, by vectors of each width."""
     from jax_mgpu._src.functions.operators import Kind
     from jax_mgpu._src.ops.reduce import reduce_rows
 
@@ -630,7 +630,7 @@ def test_derivatives_of_rows(rng, op):
 
 
 def test_batches_of_blocks_over_an_explicit_axis(rng):
-    """Items of several trailing axes; results have their shape."""
+    """Items with several trailing axes, which results have too."""
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
     x = rng.integers(-9, 9, (len(devices), 5, 2, 4), np.int32)

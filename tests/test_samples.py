@@ -17,7 +17,7 @@ LARGEST = np.nextafter(np.float32(1), np.float32(0))
 
 
 def chosen(u, weights, begin=0, end=None):
-    """By the definition, where sums are exact."""
+    """The expected choice by the definition, if sums are exact."""
     weights = np.nan_to_num(np.maximum(np.asarray(weights, np.float64)[begin:end], 0))
     positive = np.flatnonzero(weights > 0)
     if not len(positive):
@@ -71,7 +71,7 @@ def test_nothing_to_choose():
 
 
 def test_special_weights():
-    """What is no number counts as 0; beside an infinite weight the last item is chosen, as the definition says."""
+    """NaNs and negative weights count as 0. With an infinite weight, the last item is chosen, by the definition."""
     weights = np.array([np.nan, -np.inf, -1, 2, np.nan, 2, 0], np.float32)
     assert mgpu.weighted_choice(np.array([0, 0.49, 0.5, 1, 7, np.nan], np.float32), weights).tolist() == [
         3,
@@ -86,7 +86,7 @@ def test_special_weights():
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_no_item_of_weight_0_is_chosen(rng, dtype):
-    """Wherever the sums round: near each of them, and for the largest random number below 1."""
+    """Sums may round in either direction: random numbers are near each sum, or the largest one below 1."""
     n, heads = 1000, np.array([0, 600], np.int32)
     weights = np.where(rng.random(n) < 0.7, 0, rng.random(n)).astype(dtype)
     sample = jax.jit(lambda u, ids: mgpu.weighted_choice(u, weights, heads, ids))
@@ -169,7 +169,7 @@ SETTINGS = [
     {"temperature": 1.6, "top_p": 0.83, "min_p": 0.4},
     {"temperature": 0.0, "top_k": 2, "top_p": 0.5},
 ]
-# Ties, logits that are far apart, and what is no number.
+# Ties, logits that are far apart, infinities and NaNs.
 ROWS = np.array([
     [0.3, 1.7, 1.1, -0.4, 0.9, 1.2, -2.0],
     [1.0, 2.0, 2.0, 0.5, 2.0, 0.5, 0.5],
@@ -180,7 +180,7 @@ ROWS = np.array([
 
 
 def expect_draws(tokens, p):
-    """By chi-squared, whose tail past 6 standard deviations is some 1e-6 at these degrees of freedom."""
+    """Checks drawn tokens by chi-squared: at these degrees of freedom, its tail past 6 deviations is about 1e-6."""
     counts, draws = np.bincount(tokens, minlength=len(p)), len(tokens)
     assert (counts[p == 0] == 0).all(), (counts, p)
     often = p * draws >= 5
@@ -236,7 +236,7 @@ def test_special_rows():
     infinite = np.tile(np.array([1, np.inf, 5, np.inf, np.nan], np.float32), (200, 1))
     assert set(mgpu.sample_logits(key, infinite, top_p=0.99, temperature=0.3).tolist()) == {1, 3}
     assert mgpu.sample_logits(key, infinite[0], temperature=0) == 1
-    cold = np.tile(np.array([10.0, 20.0], np.float32), (50, 1))  # of which a quotient overflows
+    cold = np.tile(np.array([10.0, 20.0], np.float32), (50, 1))  # their quotients overflow
     assert set(mgpu.sample_logits(key, cold, temperature=1e-38).tolist()) == {1}
 
 

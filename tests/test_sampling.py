@@ -1,4 +1,4 @@
-"""Which variants of a test run: a run of everything takes a sample of them, and one that names tests takes all."""
+"""A run of everything takes a sample of a test's variants, and a run that names tests takes all of them."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ MANY_TILES = (32 * 32 + 1) * 4096 + 5
 
 
 def items(rng, dtype, op, *shape):
-    """Items whose sums and products are exact: any for integers, small for floats; corner values for the extrema."""
+    """Items whose sums and products are exact: any integers, or small floats. For extrema, also corner values."""
     if op not in ("add", "mul") or dtype not in data.FLOAT_DTYPES:
         return data.random_keys(rng, dtype, *shape)
     few = (-1, 0, 1, 2) if op == "add" else (-1, 1)
@@ -34,7 +34,7 @@ def items(rng, dtype, op, *shape):
 
 
 def same(got, expected):
-    """Equal values and types; NaN equals NaN, and the zeros are equal."""
+    """Asserts equal values and types; NaNs are equal, and so are zeros of both signs."""
     got, expected = np.asarray(got), np.asarray(expected)
     assert got.dtype == expected.dtype
     if got.dtype.kind not in "iu":
@@ -168,7 +168,7 @@ def test_batches(rng, op, rows, n):
 @pytest.mark.parametrize("dtype", ["int8", "bfloat16", "float64"])
 @pytest.mark.parametrize("op", ["add", "max", "argmin"])
 def test_batches_of_rows_of_every_length(rng, op, dtype):
-    """Rows that CUDA scans by restarts, by a warp each, and by tiles of 16 KB, with and without counts."""
+    """Rows of lengths that CUDA scans with restarts, by a warp each, or by tiles of 16 KB; with and without counts."""
 
     @functools.partial(jax.jit, static_argnames=("exclusive", "reverse"))
     def scan(x, counts, **form):

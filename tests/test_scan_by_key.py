@@ -1,4 +1,4 @@
-"""Scans by key, what scans begin with, and runs of at least so many: against NumPy and plain Python."""
+"""Scans by key, initial values of scans, and runs of a least length, against NumPy and plain Python."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_scan_by_key_over_devices(rng):
 
 @pytest.mark.parametrize("exclusive, reverse", FORMS)
 def test_initial(rng, exclusive, reverse):
-    """By names and a function that does not commute, with segments, gaps, counts and totals."""
+    """Initial values with named operators and a function that does not commute; segments, gaps, counts and totals."""
     x, forms = rng.integers(1, 5, 40).astype(np.int32), {"exclusive": exclusive, "reverse": reverse}
     heads, ends = np.array([3, 20, 20], np.int32), np.array([9, 20, 37], np.int32)
 
@@ -125,7 +125,7 @@ def test_initial_of_trees_and_types(rng):
 
 
 def test_runs_of_at_least_so_many(rng):
-    """As CUB's runs that are not trivial; segments and the count cut runs."""
+    """Runs of at least two items are CUB's non-trivial runs. Segments and the count end runs."""
     keys = np.repeat(rng.integers(0, 3, 40), rng.integers(1, 4, 40))
     n = len(keys)
     heads, count = np.sort(rng.integers(0, n, 6)).astype(np.int32), n - 5

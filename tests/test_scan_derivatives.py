@@ -1,4 +1,4 @@
-"""Derivatives of scans, beside Jacobians in float64 that follow from the rules of the reductions of each prefix."""
+"""Derivatives of scans, compared with Jacobians in float64 from the rules for the reduction of each prefix."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ITEMS = {
 
 
 def jacobian(x, op, heads, exclusive, reverse, live):
-    """Of each prefix of each segment, and of the total."""
+    """The derivatives of each prefix of each segment, and of the total."""
     n = len(x)
     rows = np.zeros((n + 1, n))
     for begin, end in oracle.segment_bounds(n, heads, live):
@@ -95,7 +95,7 @@ def test_derivatives_of_each_prefix(op, segmented, exclusive, reverse, counted, 
 
 @pytest.mark.parametrize("op", ["max", "logsumexp"])
 def test_derivatives_over_a_mesh_axis(op, rng):
-    """Of prefixes and segments that several devices hold."""
+    """Derivatives of prefixes and segments that are on several devices."""
     slots, heads = 3, np.array([0, 4, 10])
     own = mesh.deal_heads(heads, np.full(4, slots), slots, 2)[0]
     named = {"axis_name": mesh.AXIS}

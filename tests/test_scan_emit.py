@@ -1,4 +1,4 @@
-"""`emit=` of scans: a function of a state, or of a state and its position, of which alone the results are made."""
+"""`emit=` of scans: the results are those of a function of each state, or of a state and its position."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def scanned(x, combine, bounds, exclusive, reverse, identity):
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("has_ends", [False, True])
 def test_functions_and_names(exclusive, reverse, has_ends):
-    """Of pairs, by an operator that does not commute, and of columns by names."""
+    """Scans of pairs by an operator that does not commute, and of columns by named operators."""
     rng = np.random.default_rng(1)
     a, b = rng.normal(size=(2, N)).astype(np.float32)
     segments = {"heads": HEADS, **({"ends": ENDS} if has_ends else {})}
@@ -98,7 +98,7 @@ def test_random_keys_are_emitted():
 
 @pytest.mark.parametrize("op", ["add", "max", jnp.multiply])
 def test_derivatives(op):
-    """Past the count and in gaps, states of 0 whose logarithms are infinite have no part in them."""
+    """States past the count and in gaps are 0, and their infinite logarithms do not affect derivatives."""
     x = jnp.array(np.random.default_rng(3).random(N) + 0.5, jnp.float32)
 
     def emitted(x, scale):

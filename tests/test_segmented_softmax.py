@@ -68,7 +68,7 @@ def check(x, heads, count=None):
 
 
 def heads_of(rng, n, mean, size):
-    """As many heads of segments of this mean length, some of them empty; what lies behind the items is padding."""
+    """`size` heads of segments of this mean length, some of them empty; heads past the items are padding."""
     return np.minimum(np.cumsum(rng.integers(0, 2 * mean + 1, size)), n + 3).astype(np.int32)
 
 
@@ -82,7 +82,7 @@ def test_tile_edges(rng, n):
 
 
 def test_segments_over_many_tiles(rng):
-    """Segments that end at a tile's edge, or beside it, or go on for hundreds of tiles; parts of them are all -inf."""
+    """Segments end at a tile's edge, beside it, or after hundreds of tiles; some parts of them are all -inf."""
     tile = max(TILES)
     n = 600 * tile
     x = rng.normal(size=n).astype(np.float32)

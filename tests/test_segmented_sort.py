@@ -163,7 +163,7 @@ def test_batches_of_segments_with_gaps(rng):
 
 
 def test_no_segments_over_devices(rng):
-    """XLA of jaxlib 0.11 ended the process where all that is made of an empty array under shard_map folds away."""
+    """XLA of jaxlib 0.11 ended the process if everything computed from an empty array under shard_map folded away."""
     keys, none = data.random_keys(rng, "int32", 2, 300), np.zeros((2, 0), np.uint16)
     sort = mesh.by_devices(lambda k, h, e: mgpu.segmented_sort(k, h, ends=e), 2)
     same_bits(sort(keys, none, none), keys)
@@ -325,7 +325,7 @@ def test_values_of_another_length(values, got):
 @hypothesis.given(seed=st.integers(0, 2**32 - 1), form=st.sampled_from(["heads", "bool", "words"]))
 @hypothesis.settings(max_examples=60, deadline=None)
 def test_broken_segments_stay_in_their_row(seed, form):
-    """Heads of any value in any order: the call ends, and the batch's well-formed rows do not notice."""
+    """Heads have any values in any order: the call terminates, and well-formed rows of the batch are right."""
     rng = np.random.default_rng(seed)
     batch, n, m = 5, 2900, 40
     keys, heads, _, values = batched_cases(rng, batch, n, m, "int32")
@@ -383,7 +383,7 @@ def test_results_are_the_same_bits_every_time(rng):
 @pytest.mark.parametrize("name", ["segmented_sort", "segmented_sort_indices", "mergesort", "locality_sort_indices"])
 @pytest.mark.parametrize("dtype", ["uint32", "float64"])
 def test_scratch_memory_is_one_copy_and_five_percent(name, dtype):
-    """What the CUDA handler is given, by the formula that the lowering uses."""
+    """The scratch memory that the CUDA handler gets, by the formula that the lowering uses."""
     n = 1 << 26
     keys = jax.ShapeDtypeStruct((n,), dtype)
     # Segments of 2^15 narrow keys are sorted by digits, whose counts take room for each.

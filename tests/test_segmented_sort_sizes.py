@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 
 def edge_lengths(total):
-    """Segment lengths at, and one off, every cell, warp and tile limit, and at small multiples of the largest."""
+    """Segment lengths at the limits of cells, warps and tiles, at small multiples of these, and one off."""
     edges = [k * cell + d for cell in CELLS for k in (1, 2, 32) for d in (-1, 0, 1)]
     edges += [k * 32 + d for k in (1, 2, 4, 8) for d in (-1, 0, 1)] + [0, 1, 2, 3]
     edges += [tile + d for tile in TILES for d in (-1, 0, 1)] + [k * TILES[-1] for k in (2, 3, 5)]
@@ -146,7 +146,7 @@ def test_any_lengths(lengths, seed, count, descending, form):
 
 # ---- Long segments --------------------------------------------------------------------------------------------------
 
-# Few heads for all items: of so many items on average, CUDA kernels sort segments by digits.
+# Few heads for all items. If segments have so many items on average, CUDA kernels sort them by digits.
 LONG_MEANS = {1: 2**14, 2: 2**14, 4: 2**15, 8: 2**19}  # by the bytes of a key
 LONG_HEADS = 7
 
@@ -156,7 +156,7 @@ def long_length(dtype):
 
 
 def long_heads(lengths, n):
-    """Heads of segments of these shares of n, or of these lengths, padded."""
+    """Padded heads of segments, given their lengths as numbers or as shares of n."""
     lengths = [int(x * n) if isinstance(x, float) else x for x in lengths]
     heads = data.heads_of(np.asarray(lengths))
     return np.concatenate([heads, np.full(LONG_HEADS - len(heads), n + 3)]).astype(np.int32)
@@ -232,7 +232,7 @@ def test_long_segments_at_the_edges_of_tiles(rng):
 
 
 def test_long_segments_whose_keys_differ_in_other_digits(rng):
-    """So that they take other numbers of passes: none, one in each place, two, three, all."""
+    """The segments take different passes: none, one at each place, two, three, or all."""
     n = long_length("int32")
     heads = long_heads([0.125] * 7, n)
     masks = np.array([0, 0xFF, 0xFF00, 0x7F000000, 0xFF00FF, 0xFFFF00, 0x7F00FFFF, 0x7FFFFFFF])
@@ -286,7 +286,7 @@ def test_broken_heads_of_long_segments_stay_in_their_row(rng):
 
 # ---- Long segments among short ones ---------------------------------------------------------------------------------
 
-# Of so many items and heads, CUDA kernels sort segments by digits from the lengths of LONG_MEANS on, and merge others.
+# With so many items and heads, CUDA kernels sort segments of LONG_MEANS items or more by digits, and merge others.
 MIXED = 2**22 + 4321
 MIXED_HEADS = 2047
 
@@ -306,7 +306,7 @@ def check_mixed(keys, heads, form="heads", descending=False, count=None):
 
 
 def mixed_lengths(rng, dtype):
-    """Lengths round the least long one and round the tiles of both kinds, in any order, and one of a third of all."""
+    """Lengths around the least long one and around the tiles of both methods, in any order; one is a third of all."""
     least = LONG_MEANS[jnp.dtype(dtype).itemsize]
     edges = [least + d for d in (-1, 0, 1)] + [least + tile + d for tile in TILES for d in (-1, 0, 1)]
     edges += [4 * tile + d for tile in data.tile_sizes("sort_digits") for d in (-1, 0, 1)] + [MIXED // 3]
@@ -349,7 +349,7 @@ def test_values_of_long_segments_among_short_ones(rng, dtype, width):
 
 @pytest.mark.long
 def test_broken_heads_do_not_reach_the_long_segments_of_other_rows(rng):
-    """Of heads in no order, tiles have segments that overlap: none of them is sorted by digits."""
+    """If heads are in no order, segments of tiles overlap, and none of these is sorted by digits."""
     batch, n = 3, 2**21 + 77
     sort = jax.jit(jax.vmap(mgpu.segmented_sort_indices))
     for step in range(4):

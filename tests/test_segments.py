@@ -1,4 +1,4 @@
-"""Segments: every form of them, in and out, and by each form every function of segments, against NumPy."""
+"""Segments against NumPy: conversions of every form, and every function of segments by each form."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jax_mgpu import Segments
 
 N, M = 13, 4
 
-# Starts and ends of M segments of up to N items: one after the other, with empty ones, behind other items, with gaps.
+# Starts and ends of M segments of N items: one after the other, with empty ones, after other items, and with gaps.
 BOUNDS = {
     "full": ([0, 3, 4, 9], [3, 4, 9, 13]),
     "with empty ones": ([0, 0, 5, 5], [0, 5, 5, 7]),
@@ -82,11 +82,11 @@ def made(form, bounds, convert=lambda x: x):
 
 
 def rows_of(segments):
-    """The items of each segment that has some."""
+    """The ranges of items of all segments."""
     return [(int(b), int(e)) for b, e in zip(segments.starts, segments.ends, strict=True)]
 
 
-# ---- Every form of them ----------------------------------------------------------------------------------------------
+# ---- Every form of segments ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("form", "bounds"), MADE)
@@ -158,7 +158,7 @@ def test_flags_of_fewer_and_more_segments():
 
 
 def test_constructors_in_programs():
-    """Traced values give what the host gives, and no value is part of the program."""
+    """Traced values give the same results as host values, and no value is part of the program."""
     ids = np.array([-1, 0, 0, 2, 2, 7, 3])
     makers = {
         "lengths": (Segments.from_lengths, np.array([2, 0, 3])),
@@ -178,7 +178,7 @@ def test_constructors_in_programs():
             np.testing.assert_array_equal(getattr(mapped, leaf)[1], getattr(expected, leaf))
 
 
-# ---- By each form every function of segments -------------------------------------------------------------------------
+# ---- Every function of segments, by each form ------------------------------------------------------------------------
 
 X = np.array([3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0, 5.0, 3.0, 5.0, 8.0, 9.0], np.float32)
 ROWS = np.array([2, 0, 7, 1, 1, 3, 5, 4, 6, 2, 9, 0, 4], np.int32)
@@ -192,7 +192,7 @@ def softmax(x):
 
 
 def per_item(of_row, fill=0.0):
-    """What a function of a row's items gives, in their places."""
+    """The results of a function of each row's items, at the items' places."""
 
     def expected(x, rows):
         out = np.full(N, fill, np.float64)
@@ -208,7 +208,7 @@ def per_row(of_row):
 
 
 def left_there(of_row):
-    """The same, where items in no segment stay as they are."""
+    """The results of a function of each row's items; items in no segment stay as they are."""
 
     def expected(x, rows):
         out = x.astype(np.float64)
@@ -349,7 +349,7 @@ WITH_DERIVATIVES = [
 
 @pytest.mark.parametrize("name", WITH_DERIVATIVES)
 def test_items_in_no_segment_have_no_gradient(name):
-    """Not even infinite ones, and none of NaN."""
+    """Their gradient is 0, even if they are infinite or NaN."""
     segments = made("ranges", "with gaps")
     inside = np.asarray(segments.ids(N)) >= 0
 
@@ -366,12 +366,12 @@ def test_items_in_no_segment_have_no_gradient(name):
         np.testing.assert_array_equal(gradient(np.where(inside, X, np.float32(poison)), segments), clean)
 
 
-# ---- What the host knows, and mistakes -------------------------------------------------------------------------------
+# ---- Values on the host, and mistakes --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_segments_past_the_last_item(name):
-    """The host tells them, in an eager call and in a program that knows them; checks tell what is traced."""
+    """If the host knows their values, an eager call and a traced one report them; `checks` reports traced values."""
     call = CALLS[name][0]
     x, past = X[:10], made("ranges", "full")
     message = f"^{re.escape(name.split()[0])}: heads: expected Segments within 10 items, got segment 3 from 9 to 13"
@@ -387,7 +387,7 @@ def test_segments_past_the_last_item(name):
 
 
 def test_lengths_that_are_something_else():
-    """Told with the function that was meant, where lengths reach past the items."""
+    """If lengths reach past the items, the error names the constructor that was probably meant."""
     for given, meant in (
         ([0, 2, 5], "Segments.from_offsets takes offsets"),
         ([0, 0, 1, 2, 3], "Segments.from_ids takes"),

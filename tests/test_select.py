@@ -17,7 +17,7 @@ EDGES = (0, 1, 2, 33, *(tile + d for tile in data.tile_sizes("select") for d in 
 
 
 def masks(rng, n):
-    """All, nothing, a few, half, runs."""
+    """Masks that keep all items, none, a few, half of them, or runs."""
     runs = np.repeat(rng.random(n // 50 + 1) < 0.5, 50)[:n]
     return [np.ones(n, bool), np.zeros(n, bool), rng.random(n) < 0.01, rng.random(n) < 0.5, runs]
 
@@ -161,7 +161,7 @@ def test_derivatives(rng):
 
 
 def runs_of(keys, heads, size, count):
-    """Starts, where each segment's begin, and their number, in plain Python."""
+    """The starts of runs, the first start of each segment, and the number of runs, in plain Python."""
     n = len(keys)
     live = oracle.live_count(count, n)
     ranks = oracle.rank(keys[:live])

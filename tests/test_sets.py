@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 OPERATIONS = ["set_intersection", "set_union", "set_difference", "set_symmetric_difference"]
 TAKES_B = ("set_union", "set_symmetric_difference")
-# Items of a tile: CUDA's for 8-byte and narrower keys, the CPU's.
+# The items of CUDA's tiles, for 8-byte and for narrower keys, and of the CPU's tile.
 TILES = data.tile_sizes("sets")
 SEVERAL_TILES = 3 * max(TILES) + 77
 
@@ -392,7 +392,7 @@ def test_checks():
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_no_results_asked_for(rng, operation):
-    """The count is that of all results; there are no values."""
+    """With `size` 0, the count is that of all results, and no keys or values are returned."""
     a, b = (data.in_order(rng.integers(0, 40, n).astype(np.int32)) for n in (26, 7))
     expected = len(oracle.set_sources(operation, a, b))
     for trailing in ((), (3,), (0,)):

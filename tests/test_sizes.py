@@ -1,5 +1,5 @@
-"""Operations over 2^32 + 17 items, where 32-bit counters end: asked for by JAX_MGPU_TEST_LARGE=1, as they take a GPU of
-some 140 GB and some 100 GB of the host's memory. The same tests run over few items on any machine.
+"""Operations over 2^32 + 17 items, more than 32-bit counters hold. JAX_MGPU_TEST_LARGE=1 asks for them, as they need a
+GPU of some 140 GB and some 100 GB of host memory. Otherwise the same tests run over few items.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def test_31_bits_are_not_enough_without_x64():
                 call()
 
 
-# ---- What 2^31 items trace to, which takes neither memory nor time --------------------------------------------------
+# ---- Calls on 2^31 items, which are only traced ----------------------------------------------------------------------
 
 
 def add(a, b):
@@ -139,7 +139,7 @@ def trace_calls(n, index):
     (2**31 - 1, np.int32), (2**31, np.int32), pytest.param(2**32 + 17, np.uint32, marks=pytest.mark.long),
 ])  # fmt: skip
 def test_sizes_past_int32_are_traced(n, index, monkeypatch, x64):
-    """Calls, their reverse derivatives and, for the most items, their plain JAX, with live counts of int32."""
+    """Traces calls, their reverse derivatives and, for the most items, their plain JAX, with live counts of int32."""
     calls = trace_calls(n, index)
 
     def run(call, arguments):

@@ -19,7 +19,7 @@ from tests.variants import long_but
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-# On CUDA, sorted by digits; on a CPU, several tiles.
+# So many items that CUDA sorts them by digits, and a CPU has several tiles.
 N = 2**20 + 4321 if jax.default_backend() == "gpu" else 2**17 + 4321
 
 
@@ -120,7 +120,7 @@ def test_many_tiles(rng):
 @pytest.mark.parametrize("what", ["random", "in order", "few values"])
 @pytest.mark.parametrize("dtype", ["int64", "float64"])
 def test_long_keys_of_many_items(rng, dtype, what):
-    """With values, tiles are longer on a GPU from 2^22 items on."""
+    """On a GPU, sorts with values have longer tiles from 2^22 items on."""
     n = 2**22 + 4321 if jax.default_backend() == "gpu" else N
     keys = data.random_keys(rng, dtype, n)
     if what == "in order":
@@ -194,7 +194,7 @@ def test_rows_in_blocks(rng, n, dtype, bits):
 @pytest.mark.parametrize(("dtype", "bits"), [("uint16", None), ("bfloat16", None), ("int16", 8), ("uint16", 11)])
 @pytest.mark.parametrize("n", long_but([20737], [16385, 20736, 20737, 31105, 65536, 2**18 - 1]))
 def test_rows_of_two_byte_keys_by_several_blocks(rng, n, dtype, bits):
-    """A row takes a pass only for digits that differ: none, either or both, with rows of all kinds in one call."""
+    """A row takes passes only for digits that differ: none, either or both. One call has rows of all these kinds."""
     batch = max(2**18 // n + 2, 9)
     keys = rng.integers(0, 2 ** (bits or 16), (batch, n)).astype(np.uint16)
     keys[0] &= 0xFF
@@ -258,7 +258,7 @@ def test_batches(rng, n, dtype):
 
 @pytest.mark.parametrize("n", [0, 1])
 def test_rows_of_one_item_or_none_call_no_kernel(rng, n):
-    """A batch of a million of them is fast, with columns, values and indices too."""
+    """Rows of at most one item need no kernel, with columns, values and indices too."""
     keys, low, values = (
         data.random_keys(rng, dtype, 30).reshape(-1, 1)[:, :n] for dtype in ("float32", "int64", "uint8")
     )
@@ -277,7 +277,7 @@ def test_rows_of_one_item_or_none_call_no_kernel(rng, n):
 
 
 def test_what_is_checked_of_many_items_is_checked_of_one():
-    """An unused count would not be checked."""
+    """Calls on one item still check their counts, though they do not need them."""
     one = jnp.ones(1, jnp.int32)
     for call in (
         lambda: mgpu.sort(one, count=3),

@@ -30,7 +30,7 @@ def same(got, expected, dtype=np.int32):
 
 
 def expected_match(a, b, side, a_count=None, b_count=None):
-    """SortedMatch by searches from either side."""
+    """The expected SortedMatch, from searches of either side in the other."""
     other = {"left": "right", "right": "left"}[side]
     a_index = oracle.sorted_search(a, b, side, a_count, b_count)
     b_index = oracle.sorted_search(b, a, other, b_count, a_count)
@@ -283,7 +283,7 @@ def sorted_in_segments(haystack, heads, count=None, ends=None):
 
 
 def needles_for(rng, haystack, n, m):
-    """Needles, half of them from the haystack, and ids from -2 to one past the last."""
+    """Needles, half of which are from the haystack, and ids from -2 to one past the last segment."""
     needles = data.random_keys(rng, haystack.dtype.name, n)
     if len(haystack):
         taken = rng.choice(haystack.view(f"u{haystack.dtype.itemsize}"), n).view(haystack.dtype)
@@ -307,7 +307,7 @@ def test_segments_of_every_key_type(rng, dtype):
         check_in_segments(*needles_for(rng, haystack, 1500, 40), haystack, heads, **counts)
 
 
-# Around the number of needles of a thread, of a block, and of a task on the CPU.
+# Sizes around the numbers of needles that a thread, a block, and a task on the CPU take.
 @pytest.mark.parametrize("sizes", [(0, 5), (1, 0), (1, 1), (15, 90), (17, 300), (1025, 300), (4105, 7)], ids=str)
 def test_sizes_of_segmented_searches(rng, sizes):
     n, size = sizes
@@ -357,7 +357,7 @@ def test_ids_and_heads_of_every_integer_type(rng, kind):
     check_in_segments(needles, ids, haystack, np.minimum(heads, kind(120)).astype(np.int32))
 
 
-# Of 48, 64, 72 and 200 bits: the last two are ranked.
+# Columns of 48, 64, 72 and 200 bits: the last two are replaced by ranks.
 @pytest.mark.parametrize(
     "form",
     [
@@ -443,7 +443,7 @@ def test_segments_without_order_stay_inside(rng):
 
 
 def test_positions_of_64_bits_in_segments(rng):
-    """Operands are unchanged if the haystack has 2^31 items."""
+    """If the haystack has 2^31 items, operands keep their types."""
     from jax_mgpu._src.ops.sorted_search import _segmented_search
 
     heads = random_heads(rng, 400, 9)
@@ -541,7 +541,7 @@ def test_the_plain_lowering_agrees(rng):
 
 @pytest.mark.parametrize("dtype", ["int16", "float32"])
 def test_needles_in_any_order_as_jnp_searchsorted(rng, dtype):
-    """Except for subnormal numbers, which XLA's CPU backend treats as zeros."""
+    """Subnormal numbers differ, as XLA's CPU backend treats them as zeros."""
     needles, haystack = (rng.integers(-20, 20, n).astype(dtype) for n in (300, 200))
     if dtype == "float32":
         needles[:6] = haystack[:6] = [np.nan, np.inf, -np.inf, 0.0, -0.0, -np.nan]
@@ -561,7 +561,7 @@ def test_needles_in_any_order_of_every_key_type(rng, dtype):
             same(run(needles, haystack, side, count=count), oracle.sorted_search(needles, haystack, side, None, count))
 
 
-# Many needles, which a CPU looks up in order where the haystack is long too.
+# Many needles, which a CPU looks up in sorted order if the haystack is long too.
 LONG_PAIRS = ((CPU_LONG, 1000), (CPU_LONG, CPU_LONG + 5))
 
 
@@ -577,7 +577,7 @@ def test_sizes_of_searches_in_any_order(rng, sizes):
 
 @pytest.mark.parametrize("dtype", ["float32", "uint8", "int64"])
 def test_one_segment(rng, dtype):
-    """Its searches are all in one range, and have a way of their own on a CPU; needles without a segment find none."""
+    """A CPU has a separate method for searches that are all in one range. Needles without a segment get -1."""
     haystack = data.in_order(data.random_keys(rng, dtype, 300))
     needles, ids = data.random_keys(rng, dtype, 77), rng.integers(-1, 2, 77).astype(np.int32)
     run = jax.jit(

@@ -70,7 +70,7 @@ def test_all_reductions_alike(rng, dtype, ddof):
 
 
 def test_variances_of_nearly_equal_items(rng):
-    """Around 1e6 squares have no digits left, and float32 rounds the mean by more than items differ."""
+    """Near 1e6, squares in float32 lose all digits of the differences, and means round by more than items differ."""
     ids = rng.integers(0, 3, 5_000)
     for spread in (1e-3, 0.1, 10):
         x = rng.normal(1e6, spread, 5_000).astype(np.float32)
@@ -194,7 +194,7 @@ def test_derivatives(rng, op):
 
 
 def test_derivatives_of_what_is_read_alone():
-    """Items past the count or in no segment have none, whatever their values; nor has a deviation of 0."""
+    """Items past the count or in no segment have a derivative of 0, whatever their values; so has a deviation of 0."""
     x = np.array([np.nan, 1, 2, 5, np.inf, np.nan], np.float32)
     for op in ("var", "std"):
         got = jax.grad(lambda x, op=op: mgpu.segmented_reduce(x, [1], op, count=4)[0])(x)
@@ -228,7 +228,7 @@ def test_batches(rng):
 
 @pytest.mark.long
 def test_over_devices(rng):
-    """All items, segments that lie on several devices, runs of keys and ids: as of the global array."""
+    """Reductions of all items, of segments on several devices, of runs and of ids equal those of the global array."""
     devices, slots, size = 3, 12, 4
     names, no_ranks = tuple(STATISTICS), tuple(op for op in STATISTICS if op not in ("median", "nunique"))
 

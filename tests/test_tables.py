@@ -32,7 +32,7 @@ def few_keys(rng, form, n):
 
 
 def ranks_of(*sides):
-    """Integers that compare like the keys of all sides."""
+    """The ranks of the keys of each side, over all sides."""
     columns = [np.concatenate(x) for x in zip(*(s if isinstance(s, tuple) else (s,) for s in sides), strict=True)]
     cuts = np.cumsum([len(s[0] if isinstance(s, tuple) else s) for s in sides])[:-1]
     return np.split(oracle.column_ranks(columns), cuts)
@@ -143,7 +143,7 @@ def test_lookup(rng, form):
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "int64"])
 def test_lookup_of_numbers(rng, dtype, monkeypatch):
-    """Tables of integers that are close together, or would be except for one outlier."""
+    """Tables of integers that are close together, or that have one outlier."""
     monkeypatch.setattr(tables, "CPU_LEAST_PLACED", 0)
     limits = np.iinfo(dtype)
     lookup = jax.jit(mgpu.lookup)
@@ -247,7 +247,7 @@ def test_medians_of_special_numbers():
 
 @pytest.mark.parametrize("columns", [False, True])
 def test_groups_without_nan_keys(rng, columns):
-    """As pandas with dropna; indices of extrema are those of the rows as they were given."""
+    """Groups are those of pandas with dropna. Indices of extrema count the given rows."""
     x = rng.normal(size=50).astype(np.float32)
     keys = np.where(rng.random(50) < 0.3, np.nan, rng.integers(0, 4, 50)).astype(np.float32)
     other = rng.integers(0, 2, 50).astype(np.int8)
@@ -321,7 +321,7 @@ def test_rank(rng, form):
 
 
 def shifted(x, heads, by, fill, count=None):
-    """Row i is row i - by of its segment, if there is one."""
+    """The expected shift: row i is row i - by of its segment if that exists, else the fill value."""
     out = np.full_like(x, fill)
     for begin, end in oracle.segment_bounds(len(x), heads, count):
         rows = x[begin:end]
@@ -357,7 +357,7 @@ def test_segmented_shift_over_tiles(rng, dtype, trailing):
 
 @pytest.mark.parametrize("n", [13, 9_000])
 def test_segmented_shift_of_batches(rng, n):
-    """Operands of the whole batch or of each row, including the distance and the fill value."""
+    """Each operand, also the distance and the fill value, is that of the whole batch or that of a row."""
     x = rng.normal(size=(3, n, 2)).astype(np.float32)
     heads = np.sort(rng.integers(0, n + 1, (3, 5)), axis=1).astype(np.int32)
     by, fill, count = np.array([1, -2, 0], np.int32), np.array([5, 6, 7], np.float32), np.array([n, n - 3, 0], np.int32)

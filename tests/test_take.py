@@ -121,7 +121,7 @@ def test_structures_and_shapes():
 
 
 def reference(x, indices, cotangent):
-    """The gradient in float64: what each row of x was taken for."""
+    """The gradient in float64: for each row of x, the sum of the cotangents of the rows taken from it."""
     gradient = np.zeros(x.shape)
     inside = (indices >= 0) & (indices < len(x))
     np.add.at(gradient, indices[inside], np.asarray(cotangent, np.float64)[inside])
@@ -191,7 +191,7 @@ SHARED = {
 @pytest.mark.filterwarnings("ignore:jax_mgpu runs without its kernels")
 @pytest.mark.parametrize("call", SHARED.values(), ids=SHARED)
 def test_a_batch_of_permutations_of_one_array(call):
-    """Each operation moves no row twice, but all of them together do."""
+    """No problem of the batch moves a row twice, but all of them together do."""
     values = jnp.arange(3, dtype=jnp.bfloat16)
     gradient = jax.jit(jax.grad(lambda v: call(v).astype(jnp.float32).sum()))
     np.testing.assert_array_equal(np.asarray(gradient(values), np.float32), [MANY] * 3)
@@ -212,7 +212,7 @@ def test_gradient_of_a_fill_value(call):
 
 
 def test_a_batch_of_indices_adds_into_one_table():
-    """Neither a table for each problem of the batch, nor sums of tables in bfloat16."""
+    """The gradient is one table: there is no table per problem of the batch, and no sum of tables in bfloat16."""
     table, indices = jnp.zeros(3, jnp.bfloat16), jnp.zeros((1000, 1), int)
     total = jax.jit(jax.grad(lambda t: jax.vmap(mgpu.take, in_axes=(None, 0))(t, indices).astype(jnp.float32).sum()))
     np.testing.assert_array_equal(total(table), jnp.array([1000, 0, 0], jnp.bfloat16))

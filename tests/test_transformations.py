@@ -160,7 +160,7 @@ def test_cuda_lowering(example, rng):
         of_cuda = {name for name, of in operation.REGISTRY.items() if "cuda" in of.platforms}
         with_kernels = by_functions | names & of_cuda
         assert called >= with_kernels
-        assert called == with_kernels or names - with_kernels  # which are plain JAX, or call kernels
+        assert called == with_kernels or names - with_kernels  # other operations are plain JAX, or call kernels
         assert all("xui8>" in line.rsplit("->", 1)[1] for line in calls)  # the workspace
         assert "callback" not in text
 
@@ -232,7 +232,7 @@ def test_strict_promotion(example, rng, wide, monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["int32", "uint32", "int64"])
 def test_strict_promotion_of_positions(x64, dtype):
-    """They meet the library's own positions, and under checks counts do too."""
+    """The caller's positions are combined with the library's own and, under checks, so are counts."""
     heads, count, x = jnp.array([2, 4], dtype), jnp.array(5, dtype), jnp.array([jnp.inf, 1, 2, 3, 4, 5])
 
     def product(x):
@@ -248,7 +248,7 @@ def test_strict_promotion_of_positions(x64, dtype):
 
 @every_kernel
 def test_plain_jax_gives_the_same(example, rng, monkeypatch):
-    """The lowering of platforms without kernels, run here."""
+    """The lowering for platforms without kernels gives the same results."""
     cases = [example.make(rng, np.float32) for _ in range(3)]
     batch = stack(cases)
     expected = [example.call(*arguments) for arguments in cases], jax.jit(jax.vmap(example.call))(*batch)

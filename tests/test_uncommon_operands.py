@@ -146,7 +146,7 @@ def test_functions_of_the_same_values_and_other_derivatives() -> None:
 
 @pytest.mark.usefixtures("way")
 def test_a_function_with_rules_is_one_function() -> None:
-    """However often it is traced, so that no program is compiled again."""
+    """However often it is traced, it counts as one function, so no program is compiled again."""
 
     def program():
         return jax.make_jaxpr(lambda x: mgpu.reduce(x, "add", map=lambda v: jax.nn.relu(v) + 7))(jnp.ones(3))
@@ -158,7 +158,7 @@ def test_a_function_with_rules_is_one_function() -> None:
 @pytest.mark.usefixtures("way")
 @pytest.mark.filterwarnings("ignore:jax_mgpu. reduce. op or map. runs in plain JAX")  # those with rules do there
 def test_functions_within_shard_map(devices) -> None:
-    """Outside of jit too, where all results vary over the mesh."""
+    """Functions run within shard_map, outside of jit too; all results vary over the mesh."""
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices)
     x = jnp.arange(2.0 * len(devices)) - 2
     for function in (lambda v: jax.nn.relu(v) * v, lambda v: jax.lax.stop_gradient(v) * v, lambda v: v * v):
@@ -275,7 +275,7 @@ GAPS = {
 
 @pytest.mark.parametrize("name", GAPS)
 def test_derivatives_where_items_of_no_segment_are_infinite(name) -> None:
-    """The items between segments, before the first and after the last: 0, infinite, or NaN."""
+    """The items between segments, before the first one and after the last one are 0, infinite, or NaN."""
     op, item_map, reduced, scanned = GAPS[name]
     x = np.array([0, 2, 3, np.inf, 2, 0, 4, 5, np.nan, np.inf], np.float32)
     heads, ends, identity = np.array([1, 6]), np.array([3, 8]), {"identity": 1.0} if callable(op) else {}

@@ -25,7 +25,7 @@ AXIS_TYPES = [
 long = pytest.mark.long
 
 every_example = pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
-# The same if another example of a function takes long and finds little: other tests here call its kernels.
+# One example of each function. Further examples take long and find little, as other tests call their kernels.
 every_function = pytest.mark.parametrize(
     "example", [pytest.param(e, id=name, marks=long if "," in name else ()) for name, e in EXAMPLES.items()]
 )
@@ -71,7 +71,7 @@ def mixes(arity):
 
 
 def drop(arguments, mapped):
-    """A batch's arguments; those that are not mapped are the first problem's."""
+    """A batch's arguments; arguments that are not mapped are those of the first problem."""
     return tuple(x if on else x[0] for x, on in zip(arguments, mapped, strict=True))
 
 

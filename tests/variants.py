@@ -26,7 +26,7 @@ def pytest_addoption(parser) -> None:
 
 
 def is_of_everything(config) -> bool:
-    """Whether a run names no tests: neither files, nor tests in them, nor words. A folder counts as none."""
+    """Whether a run names no tests: no files, no tests in them, and no words. A folder does not count."""
     named = [x for x in config.getoption("file_or_dir") if not pathlib.Path(x).is_dir()]
     return not named and not config.getoption("keyword")
 

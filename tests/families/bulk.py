@@ -64,7 +64,7 @@ ARGUMENTS = {"bulk_insert: values": Argument("rows", np.ones(3, np.float32))}
 
 def large_bulk_insert(n, index):
     x, at = bytes_of(n), spots(n, index)
-    expected = np.insert(x, at.astype(np.int64), bytes_of(len(at)))  # np.insert computes with them
+    expected = np.insert(x, at.astype(np.int64), bytes_of(len(at)))  # np.insert needs signed positions
     same(mgpu.bulk_insert(x, at, bytes_of(len(at))), expected)
 
 

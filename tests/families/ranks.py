@@ -200,10 +200,10 @@ def ranks(shape: Shape) -> Call:
     asked = {f"return_{what}": shape.flag() for what in ("index", "inverse", "counts")}
     method = shape.choice(("linear", "linear", "lower", "higher", "nearest", "midpoint"))
     method = "linear" if shape.derivative else method
-    parts = 128 if shape.derivative else 100  # of 128 the weights are exact, and so are differences of the oracle
+    parts = 128 if shape.derivative else 100  # with 128 parts, weights are exact, and so are differences of the oracle
     q = (np.round(parts * shape.rng.random(int(shape.rng.integers(0, 4)))) / parts).astype(np.float32)
     if not shape.derivative and shape.flag():
-        q = np.append(q, np.float32([0, 1]))  # between these, order tells that all are within range
+        q = np.append(q, np.float32([0, 1]))  # if both ends are there, the order of all shows that they are in range
     turn, has_order = np.argsort(q), not shape.derivative and len(q) > 0
     shape.say(name, method, f"m={m}", f"k={k}", f"size={size}" if name == "unique" else "", "largest" * largest)
     by_segment = name.startswith("segmented")
@@ -255,7 +255,7 @@ def ranks(shape: Shape) -> Call:
 
 
 def _quantiles(x: np.ndarray, q: np.ndarray, method: str) -> np.ndarray:
-    """NumPy's quantiles of hundredths rounded to float32, with ranks rounded to the nearest whole or half."""
+    """NumPy's quantiles of hundredths in float32, with ranks rounded to the nearest whole or half."""
     if method == "linear" or np.isnan(x).any():
         return np.asarray(np.quantile(x, q.astype(np.float64)))
     ranks = np.round(q.astype(np.float64), 4) * (len(x) - 1)

@@ -38,7 +38,7 @@ from tests.many_items import bytes_of, pieces, same, spots
 
 
 def product(item: Any) -> Any:
-    """The sum of a pair."""
+    """The product of a pair."""
     return item[0] * item[1]
 
 

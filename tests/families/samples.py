@@ -27,12 +27,12 @@ def key_of(rng: np.random.Generator) -> np.ndarray:
 
 
 def experts_of(rng: np.random.Generator, n: int = N) -> np.ndarray:
-    """Two of five experts a token, or none."""
+    """Experts of each token: SLOTS of five, or out of range."""
     return rng.integers(-1, 6, (n, SLOTS)).astype(np.int32)
 
 
 def back_of(rng: np.random.Generator) -> np.ndarray:
-    """Rows of tokens, none twice, and some outside."""
+    """The row of each slot: no row occurs twice, and some are out of range."""
     return np.where(rng.random(N) < 0.2, -1, rng.permutation(N)).reshape(-1, SLOTS).astype(np.int32)
 
 

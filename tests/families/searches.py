@@ -32,7 +32,7 @@ ROWS = np.array([0, 20, 20, 45, N], np.int32)  # heads of segments, one of them 
 
 
 def in_rows(rng: np.random.Generator, dtype: Any) -> np.ndarray:
-    """Keys that are sorted in each of these segments."""
+    """Keys that are sorted in each segment of ROWS."""
     return np.concatenate([np.sort(part) for part in np.split(rng.integers(0, 40, N), ROWS[1:])]).astype(dtype)
 
 
@@ -315,7 +315,7 @@ def segmented_searches(shape: Shape) -> Call:
             segments = {"heads": draw.positions(rng, m, size, head_dtype)}
         needles, haystack = draw.sorted_pair(shape, rng, dtype, n, size, False, None, None)
         needles = reordered(needles, rng.permutation(n))
-        if not apart:  # else the haystack's one order serves the segments of all draws
+        if not apart:  # otherwise one sorted haystack serves the segments of all draws
             haystack = reordered(haystack, rng.permutation(size))
             inside = segments["heads"] < size
             heads, ends = (

@@ -224,7 +224,7 @@ def inverses(shape: Shape) -> Call:
     def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
         live = draw.drawn(count, rng)
         order = rng.permutation(n)
-        if not apart:  # what lies past the live places is not read
+        if not apart:  # places past the live ones are not read
             order[oracle.live_count(live, n) :] = rng.integers(0, n + 1, n)[oracle.live_count(live, n) :]
         return names_of("inverse_permutation", order=order.astype(dtype), count=live)
 

@@ -20,7 +20,7 @@ from tests.many_items import bytes_by_count, bytes_of, counts_of
 EXAMPLES = {
     "set_union, values": Example(
         lambda a, b, a_values, b_values: mgpu.set_union(a, b, a_values, b_values, size=80),
-        # b has keys of its own
+        # some keys of b are not in a
         lambda rng, real: (few(rng), few(rng, 40, 17), numbers(rng, real), numbers(rng, real, 40)),
         differentiable=(2, 3),
     ),
@@ -104,7 +104,7 @@ def sets(shape: Shape) -> Call:
     if isinstance(dtype, draw.Columns):
         duplicates = True
     else:
-        duplicates |= max(n_a, n_b) > 200 and jnp.dtype(dtype).itemsize == 1  # there are no more keys
+        duplicates |= max(n_a, n_b) > 200 and jnp.dtype(dtype).itemsize == 1  # a narrow type has too few distinct keys
     a_count, b_count, forms = shape.count(n_a), shape.count(n_b), shape.values()
     default = {"set_intersection": min(n_a, n_b), "set_difference": n_a}.get(name, n_a + n_b)
     size = shape.choice((None, None, 0, default // 2, default + 3))
@@ -167,7 +167,7 @@ def sets(shape: Shape) -> Call:
 
 
 def _distinct(shape: Shape, rng: np.random.Generator, keys: np.ndarray, live: int, descending: bool) -> np.ndarray:
-    """Keys whose live ones are replaced by as many distinct ones in order, from the whole type."""
+    """Keys whose live ones are replaced by distinct ones in order, from the whole range of the type."""
     word = np.dtype(f"u{keys.dtype.itemsize}")
     bits = 8 * min(word.itemsize, 4)
     whole = bits == 8 or (bits == 16 and live > 5000)

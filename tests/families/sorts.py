@@ -31,12 +31,12 @@ from tests.many_items import bytes_of, everywhere, pieces, same, sort_bytes, spo
 
 
 def greater(a: Any, b: Any) -> Any:
-    """The reverse order."""
+    """A comparator of the reverse order."""
     return a > b
 
 
 def by_difference(a: Any, b: Any) -> Any:
-    """An order that is not a comparison of keys."""
+    """A comparator that does not compare keys directly."""
     return a - b < 0
 
 
@@ -248,7 +248,7 @@ def sorts(shape: Shape) -> Call:
     segments = shape.choice(("heads", "heads", "ends", "flags", "words")) if name == "segmented_sort" else None
     m = 0 if segments not in ("heads", "ends") else shape.choice((0, 1, 3, n // 5, n // 2, n, n + 3))
     head_dtype = shape.index_dtype(0)
-    alone = name == "sort" and indices  # without the keys
+    alone = name == "sort" and indices  # argsort returns no keys
     call = mgpu.argsort if alone else getattr(mgpu, f"{name}_indices" if indices else name)
     shape.say(segments, f"m={m}")
 

@@ -17,7 +17,7 @@ from tests.many_items import bytes_of, same, spots
 
 
 def matrix(values, indices):
-    """Of 9 rows, the last of which is full."""
+    """A matrix of 9 rows, the last of which has all remaining entries."""
     offsets = np.append(np.arange(9) * len(values) // 20, len(values)).astype(np.int32)
     return mgpu.Csr(values, indices, offsets, (9, 7))
 
@@ -96,7 +96,7 @@ def products(shape: Shape) -> Call:
     return Call("sddmm", function, draw_operands, expected, shape.x64, (), finite=shape.finite)
 
 
-# What is made of two matrices A and B of entries, a matrix X and a vector x, in the library and in NumPy.
+# Results from sparse matrices A and B, a dense matrix X and a vector x, in the library and in NumPy.
 PRODUCTS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "dense": (lambda A, B, X, x: A.todense(), lambda A, B, X, x: A),
     "A @ X": (lambda A, B, X, x: A @ X, lambda A, B, X, x: A @ X),
@@ -136,7 +136,7 @@ def matrices(shape: Shape) -> Call:
 
     def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
         del apart
-        low = 0 if dtype == "bfloat16" else -1  # the sums of which are small, too
+        low = 0 if dtype == "bfloat16" else -1  # so that sums are small too
         given = {name: rng.integers(low, 2, size) for name, size in zip(names, sizes, strict=True)}
         given = {name: x.astype(jnp.dtype(dtype)) for name, x in given.items()}
         given |= {name: rng.integers(-1, m + 1, entries).astype(index) for name in ("rows", "other_rows")}

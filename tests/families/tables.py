@@ -208,7 +208,7 @@ def asof(shape: Shape) -> Call:
     n_a, n_b = (min(n, 1500) for n in (shape.size(), shape.size()))
     a_count, b_count = shape.count(n_a), shape.count(n_b)
     groups = shape.choice((None, None, ("int8",), ("int32",), ("uint16",), ("float32", "uint16")))
-    spread = shape.choice((1, 1, 3000, 10_000)) if groups in (("int32",), ("uint16",)) else 1  # over a table, or not
+    spread = shape.choice((1, 1, 3000, 10_000)) if groups in (("int32",), ("uint16",)) else 1  # beyond a table, or not
     is_sorted, tolerance, overflows = shape.flag(), shape.choice((None, 0, 3)), shape.flag(0.2)
     exact = not shape.flag(0.3)
     shape.say(
@@ -224,7 +224,7 @@ def asof(shape: Shape) -> Call:
 
     def draw_times(rng: np.random.Generator, n: int, live: Any) -> np.ndarray:
         kind = jnp.dtype(dtype)
-        times = rng.integers(0, 100, n).astype(kind)  # where differences are exact
+        times = rng.integers(0, 100, n).astype(kind)  # differences are exact
         if overflows and kind.kind not in "iu":
             times = rng.choice(np.array([-np.inf, -1, -0.5, 0, 0.5, 1, np.inf]), n) * np.float64(jnp.finfo(kind).max)
             times = np.nan_to_num(times, nan=0.0, posinf=np.inf, neginf=-np.inf).astype(kind)

@@ -3,7 +3,7 @@
 A program is a call of a public function with everything static drawn (types, sizes, attributes), under drawn
 transformations. It is compiled once and runs over many draws of values; each run is a case, compared with an oracle in
 NumPy. The calls and their oracles are `DRAWN` of tests/families/; they share `draw.py`, `operators.py` and `shared.py`.
-Those of `rows.py`, `functions.py` and `any_order.py` belong to several families. `modes.py` has the transformations,
-`derivatives.py` turns a call into one that returns derivatives, `programs.py` chains operations, `broken.py` and
-`misuse.py` break preconditions, `sizes.py` traces arrays too large for a test machine.
+The calls of `rows.py`, `functions.py` and `any_order.py` belong to several families. `modes.py` has the
+transformations, `derivatives.py` turns a call into one that returns derivatives, `programs.py` chains operations,
+`broken.py` and `misuse.py` break preconditions, `sizes.py` traces arrays too large for a test machine.
 """

@@ -50,7 +50,7 @@ def arguments() -> argparse.Namespace:
 
 
 def kind_of(failure: Failure, family: str) -> str:
-    """A text that failures share if they differ only in numbers."""
+    """A text that is the same for failures that differ only in numbers."""
     words = re.sub(r"-?\d[\d.]*(e[-+]\d+)?|0x[\da-f]+", "#", str(failure.error).split("\n")[0])[:90]
     return f"{family}: {failure.text.split(':')[0].split(' of ')[-1]}: {type(failure.error).__name__}: {words}"
 
@@ -59,7 +59,7 @@ class Report:
     """Counts cases, programs and failures, and prints the new failures."""
 
     def __init__(self, tells: bool = False) -> None:
-        self.tells = tells  # a worker, which tells the process that counts
+        self.tells = tells  # whether this is a worker, which reports to the process that counts
         self.told = 0.0
         self.cases: collections.Counter[tuple[str, str]] = collections.Counter()
         self.programs: collections.Counter[str] = collections.Counter()
@@ -134,7 +134,7 @@ def run(options: argparse.Namespace, report: Report) -> None:
     at, of = map(int, options.share.split("/"))
     began = time.monotonic()
     done = 0
-    most = None if options.cases is None else -(-options.cases // len(families))  # a program
+    most = None if options.cases is None else -(-options.cases // len(families))  # per program
     programs = itertools.islice(stream(families, at, of), options.begin, None)
     for begin, (family, index) in enumerate(programs, options.begin):
         late = time.monotonic() - began > options.seconds if options.cases is None else done >= options.cases
@@ -185,7 +185,7 @@ def run_program(
                 raise SystemExit(1)
             if "CUDA_ERROR" in str(failure.error) or "CUDA error" in str(failure.error):
                 raise SystemExit(workers.SPOILT)  # later results of this process mean nothing
-            if failures >= 3:  # the others of this program would say the same
+            if failures >= 3:  # other failures of this program would say the same
                 break
     finally:
         report.ran(family, program.mode, cases)

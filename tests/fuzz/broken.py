@@ -1,4 +1,4 @@
-"""Broken preconditions: without checks no crash and no write outside; with checks an error of one form."""
+"""Broken preconditions: without checks, no crash and no write out of bounds; with checks, an error of one form."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tests import data, families, oracle
 from tests.fuzz import any_order, rows, segments
 from tests.fuzz.draw import Call, Shape
 
-# Each family's calls, and those that go across families.
+# The calls of each family, and calls that belong to several families.
 MAKES = (*families.DRAWN.values(), rows.rows, any_order.any_order)
-# Calls by a Segments have other preconditions, which tests/test_segments.py breaks.
+# Calls with Segments have other preconditions, which tests/test_segments.py breaks.
 OF_GARBAGE = (*MAKES, segments.segments)
 KEYS = ("a", "b", "needles", "haystack")
 POSITIONS = ("heads", "ends", "offsets", "indices", "order", "lengths", "gather_starts", "scatter_starts")
@@ -28,7 +28,7 @@ CANARY = 0x5AFE_C0DE
 
 @dataclasses.dataclass(frozen=True)
 class Other:
-    """A draw of a family without an oracle: `run` takes a generator and raises if something is wrong."""
+    """A case of a family without an oracle: `run` takes a generator, and raises if something is wrong."""
 
     text: str
     mode: str
@@ -43,7 +43,7 @@ def _call(rng: np.random.Generator, makes: tuple[Callable[[Shape], Call], ...], 
 
 
 def any_positions(rng: np.random.Generator, x: np.ndarray, n: int) -> np.ndarray:
-    """Positions just outside, far outside, and anywhere."""
+    """Positions that are just out of range, far out of range, or anywhere."""
     limits = np.iinfo(x.dtype)
     corners = [limits.min, limits.min + 1, -61, -1, 0, n - 1, n, n + 1, limits.max - 1, limits.max]
     corners = [c for c in corners if limits.min <= c <= limits.max]
@@ -57,7 +57,7 @@ def any_positions(rng: np.random.Generator, x: np.ndarray, n: int) -> np.ndarray
 
 
 def garbage(rng: np.random.Generator) -> Other:
-    """Operands of any values: results have the right shapes; operands and the memory beside them are unchanged."""
+    """Operands with arbitrary values: results have the right shapes; operands and memory beside them are unchanged."""
     call, text = _call(rng, OF_GARBAGE, 300 if rng.random() < 0.6 else 40_000)
     batched = rng.random() < 0.3
     function = (lambda operands: call.function(**operands)) if not batched else jax.vmap(lambda o: call.function(**o))
@@ -105,7 +105,7 @@ Broken = tuple[np.ndarray, int | None]  # an argument, and the position at which
 
 
 def unsorted(rng: np.random.Generator, x: np.ndarray, live: int, *, descending: bool, unique: bool) -> Broken | None:
-    """Keys that are first out of order at a position, two subnormals among them."""
+    """Keys that are first out of order at a known position; the pair there may be subnormal."""
     if live < 2:
         return None
     at = int(rng.integers(1, live))
@@ -129,7 +129,7 @@ def decreasing(rng: np.random.Generator, x: np.ndarray) -> Broken | None:
     x = x.copy()
     if x.dtype.kind == "i" and (at == 0 or rng.random() < 0.3):
         x[at] = rng.choice([-1, -7])
-    elif at == 0 or x[at - 1] == 0 or x[at - 1] > 200:  # items past every array are all one segment
+    elif at == 0 or x[at - 1] == 0 or x[at - 1] > 200:  # heads past the items are not compared
         return None
     else:
         x[at] = x[at - 1] - 1
@@ -138,7 +138,7 @@ def decreasing(rng: np.random.Generator, x: np.ndarray) -> Broken | None:
 
 def ids_as_heads(x: np.ndarray) -> Broken | None:
     """Segment numbers, in order, for an argument of heads: an error, as they exceed the number of items."""
-    if len(x) < 3 or x.dtype.name not in ("int32", "int64"):  # what is past every array is all one without a sign
+    if len(x) < 3 or x.dtype.name not in ("int32", "int64"):  # unsigned heads past the items are not compared
         return None
     return (100_000 + np.arange(len(x)) // 2).astype(x.dtype), 1
 
@@ -197,7 +197,7 @@ def preconditions(rng: np.random.Generator) -> Other:
         operands[argument], position = found
         where = "" if position is None else rf" first broken at position {position}\b"
         wanted = rf"INVALID_ARGUMENT: {name}: {argument}: expected .*,{where}"
-        if argument == "offsets":  # where these are wrong, so is what is said of the intervals
+        if argument == "offsets":  # wrong offsets may be reported as wrong intervals
             wanted = rf"INVALID_ARGUMENT: {name}: (offsets|\w*starts): expected"
         with jax.enable_x64(call.x64), mgpu.checks():
             try:

@@ -21,7 +21,7 @@ class Mismatch(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Near:
-    """Within an error, given for each item; exact where the expected item is not finite."""
+    """Values within an error that is given for each item. Items that are not finite must be equal."""
 
     expected: np.ndarray
     error: Any
@@ -36,7 +36,7 @@ class Equal:
 
 @dataclasses.dataclass(frozen=True)
 class Repeated(Equal):
-    """Equal values, or zero for a subnormal number, as JAX repeats a result that does not depend on the batch."""
+    """Equal values, or zero for a subnormal number: JAX repeats results that do not depend on the batch so."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Turns a call into one that returns derivatives, compared with differences of the oracle.
 
-Between ties every operation, even a product, is affine in each single number by which it is differentiated. So central
-differences of the oracle, in float64 and with any step that keeps the order, are exactly its Jacobian.
+As long as the order of items is the same, every operation, even a product, is affine in each single number that it is
+differentiated by. So central differences of the oracle, in float64, with any step that keeps the order, are exactly its
+Jacobian.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tests.fuzz.compare import Near, Zeros, values_of
 from tests.fuzz.draw import Call
 
 STEP = 0.25
-MOST = 48  # numbers that are differentiated by
+MOST = 48  # numbers to differentiate by
 
 
 def is_float(x: Any) -> bool:
@@ -34,7 +35,8 @@ def wide(x: np.ndarray) -> np.ndarray:
 
 
 class Jacobian:
-    """The oracle's Jacobian at some operands: from the float leaves of the named ones to all float results."""
+    """The oracle's Jacobian at some operands: of all float results with respect to the float leaves of named
+    operands."""
 
     def __init__(self, call: Call, names: tuple[str, ...], operands: dict[str, Any]):
         self.call, self.names = call, names
@@ -45,7 +47,7 @@ class Jacobian:
         return [np.zeros(0) if isinstance(x, Zeros) else values_of(x).astype(np.float64) for x in leaves]
 
     def columns(self, kept: list[int]) -> list[list[list[np.ndarray]]]:
-        """For each float leaf of the operands and each number of it, the derivative of the kept results."""
+        """For each number of each float leaf of the operands: the derivatives of the kept results."""
         named = {n: self.operands[n] for n in self.names}
         leaves, structure = jax.tree.flatten(named)
         columns = []
@@ -81,7 +83,7 @@ def _error(dtype: Any, expected: np.ndarray, magnitude: float) -> np.ndarray:
 
 
 def varying_alike(trees: Any, others: Any) -> Any:
-    """Under shard_map, numbers and directions that vary over the mesh if any operand does, as the results then do.
+    """Numbers and directions that, under shard_map, vary over the mesh if any operand does, as results then do.
 
     JAX requires tangents and cotangents to vary like their values, and sums cotangents of values that do not vary.
     """

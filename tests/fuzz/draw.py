@@ -12,7 +12,7 @@ import numpy as np
 
 from tests import data, oracle
 
-# Sizes of tiles, cells and groups of the kernels; their multiples are drawn, also plus or minus one.
+# Sizes of tiles, cells and groups of the kernels. Multiples of these, and their neighbours, are drawn.
 EDGES = (32, 64, 256, 512, 640, 704, 896, 1024, 1152, 1344, 1408, 1792, 2048, 2560, 2816, 3072, 3584, 4080, 4096, 5120)
 EDGES += (5632, 6144, 7168, 8160, 8192, 12288, 16384, 32768)
 LARGEST = 40_000
@@ -34,11 +34,9 @@ class Call:
       function: the call over operands by name.
       draw: valid operands, always of the same shapes and types. With its second argument, any mixture of several draws
         is valid too, as a batch mixes them.
-      oracle: the expected leaves in NumPy, as in `compare.py`.
-      x64: whether 64-bit types are on.
-      differentiable: the operands that have derivatives, drawn so that small steps keep their order.
-      linear: those of them in which the call is linear together.
-      finite: whether there is no NaN in operands and results.
+      oracle: the expected leaves in NumPy, as in `compare.py`. x64: whether 64-bit types are enabled. differentiable:
+      the operands that have derivatives, drawn so that small steps keep their order. linear: those differentiable
+      operands in which the call is jointly linear. finite: whether there is no NaN in operands and results.
     """
 
     text: str
@@ -57,7 +55,7 @@ class Shape:
     def __init__(self, rng: np.random.Generator, *, derivative: bool = False, largest: int = LARGEST):
         self.rng = rng
         self.x64 = bool(rng.random() < 0.4)
-        self.plain = largest == LARGEST  # under no transformation: XLA cannot slice arrays of 4 bits everywhere
+        self.plain = largest == LARGEST  # without transformations, under some of which XLA cannot slice 4-bit arrays
         self.derivative = derivative  # floats far apart, few of them
         self.finite = derivative or bool(rng.random() < 0.3)
         self.largest = 10 if derivative else largest
@@ -73,7 +71,7 @@ class Shape:
         return options[int(self.rng.integers(len(options)))]
 
     def size(self) -> int:
-        """Mostly small, sometimes large, sometimes at a tile's edge."""
+        """A size: mostly small, sometimes large, sometimes at a tile's edge."""
         at = self.rng.random()
         if self.derivative:
             n = int(self.rng.integers(0, 11))
@@ -163,7 +161,7 @@ class Count:
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """The types of keys of several columns, and which of them are descending where the call takes directions."""
+    """The types of keys of several columns, and whether each is descending, if the call takes directions."""
 
     dtypes: tuple[str, ...]
     flags: tuple[bool, ...]
@@ -176,7 +174,7 @@ class Rows:
         self.dtype, self.trailing, self.finite, self.derivative = dtype, trailing, shape.finite, shape.derivative
 
     def draw(self, rng: np.random.Generator, n: int) -> np.ndarray:
-        """Rows of any bits, or of finite numbers."""
+        """Rows of random bits, or of finite numbers."""
         shape = (n, *self.trailing)
         if self.dtype == "key":
             return rng.integers(0, 2**32, (*shape, 2), dtype=np.uint32)
@@ -189,11 +187,11 @@ class Rows:
         return np.frombuffer(rng.bytes(size), np.uint8).view(kind).reshape(shape)
 
     def enter(self, x: Any) -> Any:
-        """The arguments of the operation, from the drawn operands."""
+        """Converts drawn operands to the arguments of the operation."""
         return jax.random.wrap_key_data(x) if self.dtype == "key" else x
 
     def leave(self, x: Any) -> Any:
-        """The compared results, from those of the operation."""
+        """Converts results of the operation to the arrays that are compared."""
         return jax.random.key_data(x) if self.dtype == "key" else x
 
 
@@ -223,9 +221,9 @@ def drawn(count: Count | None, rng: np.random.Generator) -> np.ndarray | None:
 
 
 def keys(shape: Shape, rng: np.random.Generator, dtype: Any, n: int, *, few: bool = False) -> Any:
-    """Keys of many kinds: any bits and corners, or few values, or a narrow range; for derivatives all distinct.
+    """Keys of many kinds: random bits and corner values, few values, or a narrow range; for derivatives, all distinct.
 
-    Of several columns all but one have few values, so that most tuples are equal in some.
+    Of several columns, all but one have few values, so that most tuples share values with others.
     """
     if isinstance(dtype, Columns):
         varied = int(rng.integers(len(dtype.dtypes)))
@@ -256,7 +254,7 @@ def sorted_keys(
 def sorted_pair(
     shape: Shape, rng: np.random.Generator, dtype: Any, n_a: int, n_b: int, descending: Any, a_live: Any, b_live: Any
 ) -> tuple[Any, Any]:
-    """Two sorted arrays that share keys; for derivatives they share none, also with other draws."""
+    """Two sorted arrays that share keys. For derivatives they share none, not even with other draws."""
     both = keys(shape, rng, dtype, n_a + n_b)
     if isinstance(dtype, Columns):
         copies = np.where(rng.random(n_b) < 0.3, rng.integers(0, max(n_a, 1), n_b), n_a + np.arange(n_b))
@@ -286,7 +284,7 @@ def in_order(columns: tuple[np.ndarray, ...], descending: Any, live: Any) -> tup
 
 
 def ranked(descending: Any, *operands: Any) -> tuple[Any, ...]:
-    """Operands of one array each with the same order, and whether they are descending."""
+    """Operands as single arrays that have the same order, and whether they are descending."""
     if not isinstance(operands[0], tuple):
         return (*operands, descending)
     joined = [np.concatenate(column) for column in zip(*operands, strict=True)]
@@ -314,7 +312,7 @@ def positions(rng: np.random.Generator, m: int, n: int, dtype: str, *, padding: 
 
 
 def lengths_of(rng: np.random.Generator, m: int, limit: int) -> np.ndarray:
-    """The lengths of m intervals whose sum is at most `limit`: all one, few long ones, or any."""
+    """The lengths of m intervals, whose sum is at most `limit`: all 1, few long ones, or random."""
     if m == 0:
         return np.zeros(0, np.int64)
     at = rng.random()

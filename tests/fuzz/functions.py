@@ -22,7 +22,7 @@ TABLE = np.random.default_rng(9).integers(0, 4, 300).astype(np.int32)
 
 
 def _until(x: Any) -> Any:
-    """A number, counted in a loop."""
+    """Counts to a number in a loop."""
     return jax.lax.while_loop(lambda s: s[0] > 0, lambda s: (s[0] - 1, s[1] + 1), (x, 0))[1]
 
 
@@ -35,13 +35,13 @@ def _difference(a: Any, b: Any) -> Any:
 
 
 def _elements(a: Any, b: Any) -> Any:
-    """The first elements that differ."""
+    """Compares by the first elements that differ."""
     smaller, equal = a["v"] < b["v"], a["v"] == b["v"]
     return smaller[0] | (equal[0] & (smaller[1] | (equal[1] & smaller[2])))
 
 
-# Comparators, and columns with the same order, the first one first. Numbers are small integers, so that all of these
-# are exact.
+# Comparators, and columns with the same order, the most significant first. Numbers are small integers, so that all of
+# these are exact.
 ORDERS: dict[str, tuple[Callable[..., Any], Callable[[Any], list[np.ndarray]]]] = {
     "one": (lambda a, b: a["k"] < b["k"], lambda x: [x["k"]]),
     "turned": (lambda a, b: ~(a["k"] <= b["k"]), lambda x: [-x["k"].astype(np.float64)]),
@@ -64,14 +64,14 @@ ORDERS: dict[str, tuple[Callable[..., Any], Callable[[Any], list[np.ndarray]]]] 
 
 
 def _ranks(order: str, *items: Any) -> list[np.ndarray]:
-    """Integers with the order of the items."""
+    """Integers that compare as the items do."""
     columns = [ORDERS[order][1](x) for x in items]
     ranks = oracle.column_ranks([np.concatenate(column) for column in zip(*columns, strict=True)])
     return np.split(ranks, np.cumsum([len(x["g"]) for x in items])[:-1])
 
 
 def _items(shape: Shape, rng: np.random.Generator, dtype: str, n: int, of: int = 0) -> dict[str, np.ndarray]:
-    """Items with many equal parts; for derivatives all numbers are distinct, those of both inputs too."""
+    """Items with many equal parts. For derivatives, all numbers are distinct, also between two inputs."""
     if shape.derivative:
         k = 2 * rng.choice(100, n, replace=False) - 100 + of
     else:
@@ -220,10 +220,8 @@ class ItemMap:
     """A function of items, and items that it maps to given ones.
 
     Attributes:
-      name: in words.
-      function: as `map=` takes it.
-      of: the same for all items in NumPy.
-      before: makes items, from a generator and given items, that the function maps to the given ones.
+      name: the function in words. function: the function that `map=` takes. of: the function of all items, in NumPy.
+      before: takes a generator and items, and makes items that the function maps to these.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """Gradients compared with sums in float64: of rows that are taken many times, and of extrema and logsumexp.
 
-`derivatives.py` takes differences of the oracle, which must be finite, of few numbers. Here cotangents are small
+`derivatives.py` takes differences of the oracle, which must be finite, by few numbers. Here cotangents are small
 integers, so their sums are exact, and narrow gradients are rounded once. Items may be infinite or NaN.
 """
 
@@ -139,5 +139,5 @@ def ruled(shape: Shape) -> Call:
 
 
 def gradients(shape: Shape) -> Call:
-    """Either."""
+    """Gradients of repeated reads, or of operators with rules."""
     return shape.choice((repeated, ruled))(shape)

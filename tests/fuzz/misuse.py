@@ -1,4 +1,4 @@
-"""Misuse: every argument of every function gets each invalid value; each call must be an error of one form."""
+"""Misuse: every argument of every function gets each invalid value, and each call must raise an error of one form."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ROWS = mgpu.JoinResult(ints(0, 1, 2), ints(0, -1, 3), np.int32(3))
 
 HOUR = np.timedelta64(1, "h")
 HOURS = np.arange(N).astype("timedelta64[h]")
-NOW = np.repeat([1.7e9, 1.7e9 + 60], 3)  # which float32 does not tell apart
+NOW = np.repeat([1.7e9, 1.7e9 + 60], 3)  # float32 does not distinguish these
 
 
 def plus(a: Any, b: Any) -> Any:
@@ -41,7 +41,7 @@ def plus(a: Any, b: Any) -> Any:
 
 
 class Traced:
-    """A traced value: the call is made within jit, with the argument as an operand."""
+    """A value to be traced: the call is made within jit, with the argument as an operand."""
 
     def __init__(self, value: Any):
         self.value = value
@@ -159,7 +159,7 @@ VALUES: dict[str, Any] = {
     **{"by": 1, "k": 2, "q": 0.5, "size": 9, "width": 3},
     **{"keep": MASK, "lengths": ints(2, 0, 1), "order": ints(2, 0), "result": ROWS},
 }  # fmt: skip
-# Optional arguments that are given here.
+# Optional arguments that all calls get here.
 GIVEN = ("a_columns", "a_values", "b_columns", "b_values", "by_a", "by_b", "heads", "values")
 
 
@@ -204,7 +204,7 @@ def cases_of(name: str) -> list[tuple[str, Any]]:
         if argument == "values" and (name.endswith("indices") or name == "argsort"):
             continue
         bad = BAD[kind]() + (BAD["needed size"]() if argument in FUNCTIONS[name].needed_sizes else [])
-        # of no values, reduce_by_key and group_by give keys and count
+        # without values, reduce_by_key and group_by return keys and count
         cases += [(argument, x) for x in bad if not (x is None and argument == "values" and "_by" in name)]
         if kind == "values" and (name == "merge" or "union" in name or "symmetric" in name):
             cases.append((argument, None))  # values of one side
@@ -265,7 +265,7 @@ def misuse(rng: np.random.Generator) -> Other:
             error = error_of(name, argument, value)
         what = f"{argument} = {value!r:.80}"
         if error is None and x64 and value is NOW:
-            return  # float64 tells it apart
+            return  # float64 distinguishes the values
         if error is None and x64 and isinstance(value, int) and abs(value) < 2**62 and argument != "size":
             return  # int64 holds it
         if error is None:

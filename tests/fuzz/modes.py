@@ -20,7 +20,7 @@ from jax_mgpu._src.keys.bits import is_narrow_float
 from tests.fuzz.compare import Batch, Equal, Repeated, Zeros, values_of
 from tests.fuzz.draw import Call
 
-DEVICES = 4  # rows of a batch on a mesh are a multiple, whatever the number of devices at hand
+DEVICES = 4  # the rows of a batch on a mesh are a multiple of this, for any number of devices
 
 
 def names_of(call: Call) -> list[str]:
@@ -93,7 +93,7 @@ class Mix:
         )  # fmt: skip
 
     def vmapped(self, call: Call, text: str, over: Callable[[dict[str, Any]], Any]) -> Call:
-        """The call of a batch by `jax.vmap`: `over` is the same, alone or over a mesh."""
+        """The call of a batch by `jax.vmap`. `over` runs it, alone or over a mesh."""
         batch = self.of(call, text, lambda **operands: over(operands))
         if self.whole or not self.size or jax.default_backend() != "cpu":
             return batch
@@ -137,7 +137,7 @@ def _repeated(leaf: Any) -> Any:
 
 
 def scanned(call: Call, rng: np.random.Generator) -> Call:
-    """A body of lax.scan, or lax.map."""
+    """The call as a body of lax.scan or lax.map."""
     mix = Mix.draw(call, rng, (1, 3), first=True)
 
     def function(**operands: Any) -> Any:
@@ -161,7 +161,7 @@ def _any_nan(leaf: Any) -> Any:
 
 
 def looped(call: Call, rng: np.random.Generator) -> Call:
-    """A body of lax.while_loop."""
+    """The call as a body of lax.while_loop."""
     del rng
 
     def function(**operands: Any) -> Any:
@@ -175,7 +175,7 @@ def looped(call: Call, rng: np.random.Generator) -> Call:
 
 
 def branched(call: Call, rng: np.random.Generator) -> Call:
-    """A branch of lax.cond, whose other branch returns zeros."""
+    """The call as a branch of lax.cond, whose other branch returns zeros."""
     del rng
     leaves = leaf_count(call)
 
@@ -202,7 +202,7 @@ Start = Callable[[dict[str, Any]], Any]
 
 
 def eager(call: Call, sample: Any) -> Start:
-    """Without jit; arrays of NumPy, of JAX and Python's own numbers in turn."""
+    """Runs without jit, on arrays of NumPy, on arrays of JAX, and on Python numbers, in turn."""
     del sample
     inside = call.text.startswith(("scan", "while", "cond"))  # vmap there fails in JAX for a custom_jvp of NumPy arrays
 
@@ -230,7 +230,7 @@ def ahead_of_time(call: Call, sample: Any) -> Start:
 
 
 def exported(call: Call, sample: Any) -> Start:
-    """Through jax.export, and through bytes."""
+    """Runs after jax.export and serialization."""
     leaves = jax.jit(lambda operands: jax.tree.leaves(call.function(**operands)))
     out = jax.export.export(leaves, disabled_checks=mgpu.export_checks())(sample)
     return jax.export.deserialize(out.serialize()).call
@@ -248,7 +248,7 @@ def donated(call: Call, sample: Any) -> Start:
 
 
 def twice(call: Call, sample: Any) -> Start:
-    """The same bits again: a second run must repeat the results of the first."""
+    """Runs twice: the second run must have the bits of the first."""
     del sample
     program = jax.jit(over_dict(call))
 
@@ -271,7 +271,7 @@ def fits_checks(words: list[str]) -> bool:
 
 @contextlib.contextmanager
 def strict_checks() -> Iterator[None]:
-    """Checks, under strict promotion, which is stricter for the checks themselves."""
+    """Enables checks, under strict promotion of types, which the checks must satisfy too."""
     with mgpu.checks(), jax.numpy_dtype_promotion("strict"):
         yield
 

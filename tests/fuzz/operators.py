@@ -1,4 +1,4 @@
-"""The operators of reductions and scans, by name and by function, and their results in NumPy."""
+"""The operators of reductions and scans, named ones and functions, and their results in NumPy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPERATORS = ("add", "add", "mul", "min", "max", "argmin", "argmax")
 
 
 def items(shape: Shape, rng: np.random.Generator, dtype: str, op: str, n: int) -> np.ndarray:
-    """Items that an operator combines without overflow in between, so that any order of combination is right."""
+    """Items that an operator combines without overflow, so that any order of combination is right."""
     kind = jnp.dtype(dtype)
     if kind.kind in "iu" or op not in ("add", "mul"):
         return draw.keys(shape, rng, dtype, n)
@@ -38,7 +38,7 @@ def items(shape: Shape, rng: np.random.Generator, dtype: str, op: str, n: int) -
     at = rng.random()
     if shape.derivative or at < 0.4:
         return rng.integers(-8, 9, n).astype(kind)
-    if at < 0.6:  # subnormals, which are to count
+    if at < 0.6:  # subnormals, which must not count as zeros
         return (rng.integers(0, 64, n) * float(jnp.finfo(kind).smallest_subnormal)).astype(kind)
     x = rng.normal(size=n).astype(kind)
     if not shape.finite and n and rng.random() < 0.3:
@@ -65,7 +65,7 @@ def near(op: str, results: np.ndarray, magnitudes: Callable[[], np.ndarray]) -> 
 
 
 class Named:
-    """An operator by name."""
+    """A named operator."""
 
     def __init__(self, shape: Shape, exclusive: bool):
         del exclusive
@@ -90,7 +90,7 @@ class Named:
         return oracle.segmented_scan(magnitudes, heads, "add", False, *form)
 
     def reduce(self, x: Any, heads: np.ndarray, count: Any, widens: bool = True) -> list[Any]:
-        """The results of segments; of integers in the type of jnp.sum, or for totals of scans in their own."""
+        """The results of segments. Integers have the type of jnp.sum; totals of scans keep their own type."""
         results = oracle.segmented_reduce(x, heads, self.name, count)
         if not (widens or self.gives_index):
             results = results.astype(x.dtype)
@@ -100,7 +100,7 @@ class Named:
 
 
 def _affine(a: Any, b: Any) -> Any:
-    """One affine map after the other: does not commute."""
+    """The composition of two affine maps, which does not commute."""
     return {"m": a["m"] * b["m"], "t": a["t"] * b["m"] + b["t"]}
 
 
@@ -109,7 +109,7 @@ def _last(a: Any, b: Any) -> Any:
     return b
 
 
-# A function, the same in NumPy, the identity, the number of leaves of an item.
+# A function of two items, its identity, and the names of an item's leaves.
 FUNCTIONS: dict[str, tuple[Callable[..., Any], Any, tuple[str, ...]]] = {
     "plus": (lambda a, b: a + b, 0, ()),
     "maximum": (lambda a, b: jnp.where(a > b, a, b), None, ()),
@@ -119,7 +119,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Any, tuple[str, ...]]] = {
 
 
 class Function:
-    """An operator by function, over an array or a pytree; items are small integers of any type, and results exact."""
+    """A function as operator, over an array or a pytree. Items are small integers of any type, and results are
+    exact."""
 
     def __init__(self, shape: Shape, exclusive: bool):
         names = ("plus", "affine") if exclusive or shape.derivative else tuple(FUNCTIONS)
@@ -139,7 +140,7 @@ class Function:
         signed = np.dtype(self.dtype).kind != "u"
         if not self.leaves:
             return leaf(-9 if signed else 0, 10)
-        if rng.random() < 0.3:  # from a zero on all before it is forgotten
+        if rng.random() < 0.3:  # a factor of zero forgets all earlier items
             return {"m": leaf(-1 if signed else 0, 2), "t": leaf(0, 5)}
         return {"m": np.where(leaf(0, 2) == 1, 1, -1 if signed else 3).astype(self.dtype), "t": leaf(0, 5)}
 
@@ -195,8 +196,8 @@ def cast(x: Any, dtype: Any) -> Any:
 
 
 def converted(shape: Shape, operator: Named | Function) -> dict[str, Any]:
-    """The dtype that items are converted to first, or none: of integers any, of floats one that has no subnormals of
-    theirs, for which XLA's threads may take zeros as they convert."""
+    """The dtype that items are converted to first, or none. Integers are converted to any type, floats to one in which
+    none of their values is subnormal, as XLA's threads may convert subnormals to zeros."""
     if isinstance(operator, Function):
         commutes = operator.name in ("plus", "maximum") and shape.flag(0.3)
         return {"commutative": True} if commutes else {}

@@ -1,4 +1,4 @@
-"""One program of the tester: a call, drawn and transformed, and the runs of it over drawn values."""
+"""One program of the tester: a drawn and transformed call, and its runs over drawn values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def mapped(shape: Shape) -> Call:
     return shape.choice((reductions, scans))(shape, item_map)
 
 
-# Each family's calls, and those that go across families. Those of `OTHERS` draw their own modes.
+# The calls of each family, and calls that belong to several families. The calls of `OTHERS` draw their own modes.
 CALLS: dict[str, Callable[[Shape], Call]] = {
     **families.DRAWN,
     "rows": rows.rows,
@@ -53,7 +53,7 @@ AHEAD = 16  # runs that are started before the first is compared
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """A failure: in which run of values (-1: in compiling), under which mode, and how."""
+    """A failure: the run of values (-1 while compiling), the mode, the call, and the error."""
 
     draw: int
     mode: str
@@ -66,7 +66,7 @@ def generator(seed: int, family: str, *path: int) -> np.random.Generator:
 
 
 class Program:
-    """The program of a seed, a family and an index; `cases` runs of values."""
+    """The program of a seed, a family and an index, and its runs over `draws` draws of values."""
 
     def __init__(self, seed: int, family: str, index: int):
         self.seed, self.family, self.index = seed, family, index
@@ -82,7 +82,7 @@ class Program:
         self.optimizes = bool(rng.random() < 0.25) or jax.default_backend() != "cpu"
         operands = self.call.draw(generator(seed, family, index, 0), False)
         items = sum(x.size for x in jax.tree.leaves(operands))
-        most = self.runner.draws * (1 if jax.default_backend() == "cpu" else 2)  # compilation takes longer
+        most = self.runner.draws * (1 if jax.default_backend() == "cpu" else 2)  # on a GPU, compilation takes longer
         self.draws = int(np.clip(WORK // max(items, 1), 3, most))
         self.text = self.call.text
 
@@ -153,7 +153,7 @@ class Program:
                 yield None if self._has_no_place(error, operands) else Failure(draw, self.mode, self.text, error)
 
     def _has_no_place(self, error: Exception, operands: dict[str, Any]) -> bool:
-        """Whether checks correctly report more results than places: with the oracle's count."""
+        """Whether checks correctly report more results than places, with the oracle's count."""
         told = re.search(r": size: expected at most (\d+) results, .* got (\d+)", str(error))
         if not told or "checks" not in self.mode:
             return False

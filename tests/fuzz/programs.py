@@ -1,4 +1,4 @@
-"""Random programs of 3 to 6 operations, each of which takes what earlier ones gave, live counts included."""
+"""Random programs of 3 to 6 operations, each of which takes results of earlier ones, including live counts."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tests.fuzz.draw import Call, Shape
 
 @dataclasses.dataclass(frozen=True)
 class Vector:
-    """What a program holds: an array of `n` whose first `count` items are live, in order or in none."""
+    """An array of a program: `n` items, of which the first `count` are live, sorted or not."""
 
-    at: int  # the array's place in what the program holds; the count follows
+    at: int  # the array's place in the pool; its count follows
     n: int
     dtype: str
     in_order: bool = False
@@ -42,7 +42,7 @@ def live(pool: Pool, v: Vector) -> np.ndarray:
 
 
 def counted(rows: np.ndarray, size: int, dtype: str, true: int | None = None) -> list[Any]:
-    """Rows as a result holds them: filled up with zeros, and their number, as far as they fit."""
+    """Rows as a result has them: padded with zeros, and their number, as far as they fit."""
     count = len(rows) if true is None else true
     return [oracle.padded(rows.astype(jnp.dtype(dtype)), size, 0), np.int32(min(count, size))]
 
@@ -66,7 +66,7 @@ def sort_step(shape: Shape, v: Vector) -> Step:
 
 
 def segment_step(shape: Shape, v: Vector, heads: Vector) -> Step:
-    """Segments that start where the items of another vector say: sorted, or scanned."""
+    """Sorts, scans or reduces segments, whose heads are the items of another vector."""
     kind = shape.choice(("segmented_sort", "segmented_scan", "segmented_reduce"))
 
     def as_heads(np_or_jnp: Any, pool: Pool) -> Any:
@@ -123,7 +123,7 @@ def set_step(shape: Shape, a: Vector, b: Vector) -> Step:
 
 
 def key_step(shape: Shape, v: Vector) -> Step:
-    """The runs of equal neighbours: their keys, and how many items each has, as offsets."""
+    """The runs of equal neighbours: their keys, and their lengths summed up to offsets."""
     size = int(shape.choice((v.n, max(v.n // 2, 1))))
 
     def run(pool: Pool) -> list[Any]:
@@ -145,7 +145,7 @@ def key_step(shape: Shape, v: Vector) -> Step:
 
 
 def expand_step(shape: Shape, v: Vector) -> Step:
-    """Each item repeated as often as the position's remainder by 3."""
+    """Each item repeated i % 3 times, i being its position."""
     size = int(shape.choice((v.n, 2 * v.n)))
 
     def lengths(np_or_jnp: Any, pool: Pool) -> Any:
@@ -165,7 +165,7 @@ def expand_step(shape: Shape, v: Vector) -> Step:
 
 
 def search_step(shape: Shape, a: Vector, b: Vector) -> Step:
-    """Where the items of one lie in another, past the live ones the end."""
+    """Searches for the items of one vector in another; dead items give the end."""
     side = shape.choice(("left", "right"))
 
     def run(pool: Pool) -> list[Any]:
@@ -180,7 +180,7 @@ def search_step(shape: Shape, a: Vector, b: Vector) -> Step:
 
 
 def insert_step(shape: Shape, v: Vector, at: Vector) -> Step:
-    """The items of a vector inserted into another before the positions that they name."""
+    """Inserts items into a vector, before the positions that another vector has."""
     del shape
 
     def indices(np_or_jnp: Any, pool: Pool) -> Any:
@@ -226,7 +226,7 @@ def join_step(shape: Shape, a: Vector, b: Vector) -> Step:
 
 
 def programs(shape: Shape) -> Call:
-    """A program: every array and count on the way is compared."""
+    """A program, of which every intermediate array and count is compared."""
     dtypes = ("int32", "int32", "float32", "uint8", "int16", "float16") + (("int64", "float64") if shape.x64 else ())
     dtype = shape.choice(dtypes)
     largest = 60 if shape.flag(0.8) else 2000
@@ -270,7 +270,7 @@ def programs(shape: Shape) -> Call:
 
 
 def _next(shape: Shape, vectors: list[Vector]) -> Step | None:
-    """A step that takes vectors at hand, the newest ones rather, or None where none fits what was drawn."""
+    """A step that takes existing vectors, preferably new ones, or None if none fits the draw."""
     v = vectors[-1 - min(int(shape.rng.geometric(0.5)) - 1, len(vectors) - 1)]
     if v.n > 20_000:
         return None

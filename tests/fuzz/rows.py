@@ -1,4 +1,4 @@
-"""Calls over rows and their oracles: operators by name, one per leaf, segments with ends, and ids."""
+"""Calls over rows and their oracles: named operators, one per leaf, segments with ends, and ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions of segments by a `Segments` in each form, compared with rows in NumPy."""
+"""Functions of segments, with a `Segments` of each form, compared with rows in NumPy."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def rows_of(form: str, n: int, m: int, given: dict[str, Any]) -> Rows:
 
 
 def drawn_form(form: str, n: int, m: int, index: str, rng: np.random.Generator, apart: bool) -> dict[str, Any]:
-    """Operands of a form."""
+    """Drawn operands of a form of Segments."""
     match form:
         case "lengths" | "offsets":
             lengths = draw.lengths_of(rng, m, n)
@@ -183,7 +183,7 @@ def search(x: Any, s: Any, **ends: Any) -> Any:
 
 
 def pooled(x: Any, s: Any, **ends: Any) -> Any:
-    """Of each entry j the item n - 1 - j, or none for each third, times a weight."""
+    """Weighted sums of entries by index: entry j is item n - 1 - j, and every third entry is dropped."""
     places = np.arange(x.shape[0], dtype=np.int32)
     entries = {"indices": np.where(places % 3 == 2, -1, places[::-1]), "weights": (places % 5).astype(np.int8)}
     return mgpu.segmented_reduce(x, s, **entries, **ends)
@@ -196,7 +196,7 @@ def sums_of_entries(x: np.ndarray, rows: Rows) -> list[Any]:
 
 
 def chosen(x: np.ndarray, rows: Rows) -> list[Any]:
-    """The first item whose running sum is above half the sum of those above 0."""
+    """The first item of each row whose running sum of positive items exceeds half of the whole sum."""
     found = []
     for begin, end in rows:
         sums = np.cumsum(np.maximum(x[begin:end], 0))
@@ -227,7 +227,7 @@ def shifted(row: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Function:
-    """A public function: its call on items, segments and perhaps ends, its results, and the type of its items."""
+    """A public function: its call on items, segments and sometimes ends, its results, and the type of its items."""
 
     name: str
     call: Callable[..., Any]

@@ -55,7 +55,7 @@ def directed(shape: Shape) -> tuple[Any, Any]:
 
 
 def ranks_in(descending: Any, *keys: Any) -> list[np.ndarray]:
-    """Integers that rise as keys do in a direction, arrays or columns."""
+    """Integers that ascend as keys do in their directions; keys are arrays or columns."""
     columns = [x if isinstance(x, tuple) else (x,) for x in keys]
     return list(draw.ranked(descending, *columns)[:-1])
 
@@ -68,12 +68,12 @@ def nulls(keys: Any) -> np.ndarray:
 
 
 def segments_with_gaps(rng: np.random.Generator, m: int, n: int, dtype: Any, apart: bool) -> dict[str, np.ndarray]:
-    """Heads and ends, some past the items; if apart, those of each draw fit those of every other."""
-    most = min(n, np.iinfo(dtype).max)  # what the dtype cannot say is in no segment
+    """Heads and ends, some past the items; if apart, the heads of any draw fit the ends of any other."""
+    most = min(n, np.iinfo(dtype).max)  # items at positions that the dtype cannot hold are in no segment
     if apart:
         half = most // max(2 * m, 1)
         heads, ends = (np.arange(m) * 2 * half + at + rng.integers(0, half + 1, m) for at in (0, half))
-    else:  # the next head at most; some segments are empty, and of equal heads all but the last
+    else:  # an end is at most the next head; some segments are empty, as are all but the last of equal heads
         heads = draw.positions(rng, m, n, dtype)
         starts = np.minimum(heads, np.asarray(most, dtype)).astype(np.int64)
         ends = starts + (rng.random(m) * (np.append(starts[1:], most)[:m] - starts + 1)).astype(np.int64)

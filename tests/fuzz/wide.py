@@ -17,7 +17,7 @@ FAR = (2**32, 2**32 + 1, 2**32 + 3, 2**33 + 2, 2**63 - 1)
 
 
 def wide(rng: np.random.Generator) -> Other:
-    """One function with some 64-bit argument."""
+    """One function with a 64-bit argument."""
     name = str(rng.choice([name for name, function in FUNCTIONS.items() if WIDE & set(function.kinds.values())]))
     valid, kinds = FUNCTIONS[name].valid, FUNCTIONS[name].kinds
     call = getattr(mgpu, name)
@@ -29,7 +29,7 @@ def wide(rng: np.random.Generator) -> Other:
         argument = str(rng.choice([a for a, kind in kinds.items() if kind in WIDE]))
         dtype = str(rng.choice(["int64", "uint64"]))
         names = [argument]
-        if kinds[argument] == "keys":  # both arrays of keys are of one type
+        if kinds[argument] == "keys":  # all arrays of keys have one type
             names = [a for a, kind in kinds.items() if kind == "keys"]
         given = dict(valid)
         for each in names:

@@ -11,8 +11,8 @@ import threading
 import time
 from typing import Any
 
-SPOILT = 3  # the exit status of a process whose device is lost; it has told its failure
-LINE = "@fuzz "  # what a process tells; all else that it prints is passed on
+SPOILT = 3  # the exit status of a process that has lost its device, after it reported the failure
+LINE = "@fuzz "  # the start of a worker's messages; its other output is passed on
 
 
 def tell(**facts: Any) -> None:
@@ -20,7 +20,7 @@ def tell(**facts: Any) -> None:
 
 
 class Worker:
-    """A process with the share `at` of `of`, from the program `begin` of that share on."""
+    """A process that runs share `at` of the programs, from number `begin` of that share on."""
 
     def __init__(self, options: argparse.Namespace, at: int, lines: queue.Queue[tuple[int, str | None]]):
         self.options, self.at, self.lines = options, at, lines
