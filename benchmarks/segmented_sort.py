@@ -16,8 +16,8 @@ from benchmarks.inputs import ragged_heads, random_keys, row_ids, size_at
 
 __all__ = ["CASES"]
 
-# By mean length: milliseconds for uniform and Pareto lengths (keys must reach, pairs must reach (the best rival), aim
-# for).
+# By mean length: milliseconds that keys must reach, and pairs (the best rival), for uniform and Pareto lengths; then
+# the aim.
 FIGURES = (
     (4, (0.68, 1.1), (1.21, 1.88), 0.4),
     (30, (0.84, 1.2), (1.38, 2.17), 0.5),

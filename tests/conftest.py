@@ -1,4 +1,4 @@
-"""What all test runs share: which jax_mgpu is tested, and a summary of what the run covers."""
+"""Settings of all test runs: the choice of the tested jax_mgpu, and a summary of the run's coverage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What callers pass: 64-bit integers without x64, flags, sizes, fill values, odd arrays, functions as operators.
+"""Arguments that callers pass: 64-bit integers without x64, flags, sizes, fill values, odd arrays, and functions.
 
 Every error is of one form, `operation: argument: expected ..., got ...`, and names the operation that was called.
 """
@@ -145,7 +145,7 @@ def test_floats_that_float32_does_not_tell_apart_are_no_matches(name):
             for x, y in ((kind([0.1, np.nan]), kind([0.1, np.inf])), (kind(far), kind(far))):
                 jax.block_until_ready(call(x, y))
         assert "1e+300 and 2e+300" in raised(lambda: call([1e300], [2e300]))  # both are infinite in float32
-        jax.block_until_ready(call(jnp.array(NOW[:1]), jnp.array(NOW[1:])))  # which were cut before
+        jax.block_until_ready(call(jnp.array(NOW[:1]), jnp.array(NOW[1:])))  # device arrays are float32 already
     with jax.enable_x64(True):
         jax.block_until_ready(call(NOW[:1], NOW[1:]))
 
@@ -392,7 +392,7 @@ def test_errors(message):
 
 
 def test_a_function_whose_result_is_no_array():
-    """JAX's own error, in this package's form."""
+    """The error is JAX's own, in this package's form."""
     for call in (mgpu.reduce, mgpu.scan):
         expected = rf"{call.__name__}: op: expected {ITEM}.*, got the error: .*<class 'str'>"
         with pytest.raises(TypeError, match=expected):
@@ -425,7 +425,7 @@ def test_errors_of_derivatives_name_what_was_called():
         ):
             message = raised(lambda call=call, operand=operand: gradient(call, operand))
             assert message.startswith(f"derivative of {name}: {limit}")
-        for name, call in (  # these themselves need places of 64 bits
+        for name, call in (  # these operations need 64-bit positions themselves
             ("interval_gather: x", lambda x: mgpu.interval_gather(x, heads, heads, 9)),
             ("interval_gather: size", lambda x: mgpu.interval_gather(x[:9], heads, heads, 2**31)),
             ("interval_scatter: into", lambda x: mgpu.interval_scatter(x[:9], heads, heads, x)),

@@ -142,7 +142,7 @@ def test_bounds_of_any_value(rng):
 
 @pytest.mark.parametrize("bits", [1, 8, 11, 32])
 def test_partition_by_the_highest_bits(rng, bits):
-    """By radix sort on a GPU for many items; otherwise by sorts that order the lower bits too."""
+    """A GPU partitions many items by radix sort. Otherwise sorts partition, which order the lower bits too."""
     for n, live in ((1000, 800), (300_000, 300_000), (300_000, 299_000)):
         codes = rng.integers(0, 2**32, n, dtype=np.uint32)
         codes[::3] = codes[0]
@@ -233,7 +233,7 @@ def test_joins_that_go_by_buckets():
 
 
 def test_the_mixing_of_codes(rng):
-    """It is a bijection, and distributes keys evenly even if many of their high or low bits are equal."""
+    """The mixing is a bijection, and distributes keys evenly even if many of their high or low bits are equal."""
     step = np.arange(2**16, dtype=np.uint32)
     for codes in (step, step << 16, step * 1000, np.float32(step).view(np.uint32), data.special_keys("uint32")):
         mixed = np.asarray(bucket_join.mixed(jnp.asarray(codes)))

@@ -79,7 +79,7 @@ def test_threads_share_the_tasks_of_large_calls():
 
 
 def test_threads_give_one_kernel_tables_of_different_sizes():
-    """On CUDA the limit of a kernel's shared memory is set for all threads."""
+    """On CUDA, a kernel has one limit of shared memory for all threads, so threads must not lower it."""
     x = np.random.default_rng(14).integers(0, 1 << 30, 1 << 16, dtype=np.int32)
     sizes = [100, 13_000, 25_000, 50_000]
     programs = [jax.jit(lambda ids, size=size: mgpu.reduce_by_id(x, ids, size, "max")) for size in sizes]

@@ -436,7 +436,7 @@ def evaluate(tree, a, b):
     return (BINARY if kind == "binary" else UNARY)[which](*values)
 
 
-# The same functions in each run, without constants: the CPU compiler of JAX 0.10 dies if it folds the smallest integer
+# Each run has the same functions, without constants: the CPU compiler of JAX 0.10 dies if it folds the smallest integer
 # divided by -1.
 @settings(
     max_examples=2, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck), derandomize=True

@@ -91,7 +91,7 @@ def test_constraints_tell_of_sizes(rng):
 
 
 def test_kernels_of_cuda_need_known_sizes(monkeypatch):
-    """Their scratch memory does. The rule is asked without CUDA, as a program of the CPU."""
+    """Scratch memory needs known sizes. The test evaluates the rule without CUDA, in a program for the CPU."""
     op = operation.REGISTRY["scan"]
     monkeypatch.setattr(operation, "automatic_devices", lambda _: 1)
     rule = operation._kernel_lowering(op, "cuda", lambda *_: None)

@@ -1,4 +1,4 @@
-"""Without checks, operands of any values: no operation crashes or hangs, and results have the right shapes."""
+"""Without checks, operands may have any values: no operation crashes or hangs, and results have the right shapes."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ F32, I32 = np.float32, np.int32
 
 @pytest.fixture(params=["plain", "primitive"])
 def way(request, monkeypatch):
-    """In plain JAX, and through the primitive of functions, which lowers to plain JAX on a CPU."""
+    """Runs a test in plain JAX, and through the primitive of functions, which lowers to plain JAX on a CPU."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: request.param == "primitive")
     return request.param
 

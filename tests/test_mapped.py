@@ -21,7 +21,7 @@ F32, I32, U8 = np.float32, np.int32, np.uint8
 
 @pytest.fixture(params=["plain", "primitives"])
 def way(request, monkeypatch):
-    """Maps by jax.vmap, and through the primitives of functions, which lower to plain JAX on a CPU."""
+    """Runs a test with maps by jax.vmap, and through the primitives of functions, plain JAX on a CPU."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: request.param == "primitives")
 
 

@@ -21,7 +21,7 @@ from tests.oracle import same_bits
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-# Slots that one CUDA block (by the width of keys and values) or one CPU task merges.
+# The slots that one CUDA block merges, by the widths of keys and values, and those that one CPU task merges.
 TILES = data.tile_sizes("merge")
 
 
@@ -31,7 +31,7 @@ def live_part(x, indices, slots):
 
 
 def check(a, b, *, descending=False, a_count=None, b_count=None, merge=mgpu.merge):
-    """Keys, and the sources of all slots: carried by the kernel, and fetched by its indices."""
+    """Checks keys and values, which the kernel moves itself, or which are fetched by its indices."""
     counts = {"a_count": a_count, "b_count": b_count}
     slots = len(a) + len(b)
     order = oracle.merge_indices(a, b, descending, **counts)
@@ -297,7 +297,7 @@ def order_of_pairs(keys, ends, descending=False):
 
 
 def a_round(keys, values, ends, *, descending, size):
-    """A round of merges, alone, with values and with indices."""
+    """A round of merges of keys alone, with values, and with indices."""
     given = {"a": keys, "run_ends": ends, "descending": descending, "size": size}
     alone = _merge(**given, payload=0)
     return *alone, *_merge(**given, a_values=values, payload=1), *_merge(**given, payload=2)
@@ -332,7 +332,7 @@ def test_rounds_of_runs(rng, dtype, descending):
 @pytest.mark.parametrize("runs", [1, 2, 3, 8])
 @pytest.mark.parametrize("n", RUN_SIZES)
 def test_runs_of_every_size(rng, n, runs):
-    """A tile ends where a pair ends."""
+    """Runs of every size. A pair's last tile ends where the pair ends."""
     options = {"descending": False, "size": n}
     call = jax.jit(functools.partial(a_round, **options))
     for dtype in ("uint8", "float32"):
@@ -352,7 +352,7 @@ def test_many_runs(rng):
 
 
 def test_scratch_memory_of_runs():
-    """The ends of runs are unknown when it is sized, but their number is known."""
+    """Scratch memory is sized when the ends of runs are unknown, but their number is known."""
 
     def scratch(runs):
         keys, ends = np.zeros(n, np.float32), np.zeros(runs, np.int32)
@@ -371,7 +371,7 @@ def test_batches_of_runs(rng):
     ends = np.stack([*ends_of_runs(rng, runs, n)][:rows])
     keys = np.stack([in_runs(data.random_keys(rng, "int16", n), row) for row in ends])
     values = rng.integers(0, 2**32, (rows, n), dtype=np.uint32)
-    one = data.in_order(data.random_keys(rng, "int16", n))  # cut anywhere, it is runs
+    one = data.in_order(data.random_keys(rng, "int16", n))  # sorted, so any ends cut it into runs
     call = jax.jit(jax.vmap(functools.partial(a_round, **options)))
     of_one = jax.jit(jax.vmap(functools.partial(a_round, **options), (None, None, 0)))
     of_ends = jax.jit(jax.vmap(functools.partial(a_round, **options), (0, 0, None)))
@@ -387,7 +387,7 @@ def test_batches_of_runs(rng):
 
 @pytest.mark.parametrize("runs", [1, 2, 5, 8])
 def test_runs_as_one(rng, runs):
-    """Rounds until one run remains, with payload and with gathered leaves."""
+    """Rounds of merges until one run remains, with payload and with gathered leaves."""
     n, size = 700, 690
     rows = rng.normal(size=(n, 2)).astype(np.float16)
     for ends in ends_of_runs(rng, runs, size):

@@ -80,7 +80,7 @@ def test_sorts_on_devices(rng):
 
 
 def test_keys_alone(rng):
-    """Without values and counts."""
+    """Sorts of columns without values and counts."""
     columns = draw(rng, ["int32", "uint32"], DEVICES * SLOTS)
     given = [x.reshape(DEVICES, SLOTS) for x in columns]
     got = mesh.by_vmap(lambda *keys: mgpu.sort(keys, axis_name=mesh.AXIS))(*given)

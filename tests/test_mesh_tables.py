@@ -31,7 +31,7 @@ def dealt(x, counts):
 @pytest.mark.parametrize("dtype", ["int32", "float32", "uint8", "bfloat16", "int64"])
 @pytest.mark.parametrize("devices", mesh.FEW)
 def test_search(rng, devices, dtype):
-    """As of one device, for needles in any order: those of jnp.searchsorted on ranks of all keys."""
+    """Needles in any order have the positions of one device, those of jnp.searchsorted on ranks of all keys."""
     call = mesh.by_vmap(
         lambda needles, haystack, count: [
             mgpu.search(needles, haystack, side, count=count, **KEYS) for side in ("left", "right")
@@ -107,7 +107,7 @@ LOOKS = tuple(itertools.product(("backward", "forward", "nearest"), (False, True
 
 
 def asof_joins(a, b, by_a, by_b, counts):
-    """Of sorted times, of times in any order, and by keys."""
+    """As-of joins of sorted times, of times in any order, and by keys."""
     given = {"a_count": counts[0], "b_count": counts[1], **KEYS}
     found = []
     for direction, exact in LOOKS:

@@ -190,7 +190,7 @@ def test_functions_on_an_explicit_mesh(call, devices):
 
 @pytest.mark.parametrize("call", FUNCTION_CALLS.values(), ids=FUNCTION_CALLS)
 def test_functions_of_nothing_under_shard_map(call, devices):
-    """Their results vary over the mesh like others, so that varying cotangents fit them."""
+    """Results of functions of empty operands vary over the mesh like others, so varying cotangents fit them."""
     mesh = mesh_of(devices, AxisType.Auto)
     spec = P(("x", "y"))
     heads = np.zeros(2, np.int32)

@@ -203,7 +203,7 @@ def test_without_jit():
 
 @pytest.mark.parametrize("kind", [jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit])
 def test_on_a_mesh(kind):
-    """Within shard_map kernels run; arrays over Explicit axes are left to JAX."""
+    """Kernels run within shard_map, and arrays over Explicit axes are left to JAX."""
     mesh, spec = jax.make_mesh((2,), ("x",), axis_types=(kind,)), jax.sharding.PartitionSpec("x")
     x = jax.device_put(ROWS, jax.sharding.NamedSharding(mesh, spec))
 

@@ -48,7 +48,8 @@ LONG_PROGRAMS = {
 
 @pytest.mark.parametrize("name", budgets.SIZED)
 def test_programs_are_short(name):
-    """With few and many items, mapped and differentiated: no large constant, and no more equations."""
+    """Programs of few and of many items, mapped and differentiated, have no large constant, and equally many
+    equations."""
     most_equations, most_kilobytes = LONG_PROGRAMS.get(name, (MOST_EQUATIONS, MOST_TEXT >> 10))
     for n in (N, ITEMS // N * N):
         programs = budgets.programs(budgets.SIZED[name], n)

@@ -38,14 +38,14 @@ def test_star_import_gives_the_public_names():
 
 
 def test_the_page_of_names_has_the_signatures_of_now():
-    """`PYTHONPATH=. python scripts/signatures.py` writes them."""
+    """`PYTHONPATH=. python scripts/signatures.py` writes the signatures."""
     page = signatures.PAGE.read_text(encoding="utf-8")
     assert signatures.replaced(page) == page
 
 
 @pytest.mark.long  # it traces the examples of all functions
 def test_the_page_on_architecture_has_the_ways_of_now():
-    """`PYTHONPATH=. python scripts/ways.py` writes them, and fails for a way of more than seven files."""
+    """`PYTHONPATH=. python scripts/ways.py` writes the paths, and fails for a path of more than seven files."""
     page = ways.PAGE.read_text(encoding="utf-8")
     assert ways.replaced(page) == page
 
@@ -89,7 +89,7 @@ CLASSES.remove(mgpu.Csr)  # its shape is no array; tests/test_csr.py tests it
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_pickles_and_exported_programs_know_public_types(kind):
-    """By their public names, whichever module defines them."""
+    """Pickles and exported programs store types by public names, whichever module defines them."""
     names = tuple(typing.get_type_hints(kind))
     made = kind(*(np.arange(i, i + 3) * 0 for i in range(len(names))))
     for value in (kind, made):

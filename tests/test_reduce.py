@@ -318,7 +318,7 @@ def test_small_batches_of_sums(rng, dtype):
 
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "uint32", "int64"])
 def test_plain_sums_of_integers_wrap(rng, dtype):
-    """They are computed in a wider type if there is one."""
+    """Plain sums are computed in a wider type if there is one, and wrap."""
     limits = np.iinfo(dtype)
     x = rng.integers(limits.min, limits.max, 1000, dtype, endpoint=True)
     for x64 in (False, True) if x.itemsize < 8 else (True,):

@@ -211,7 +211,7 @@ def test_a_million_draws():
 
 
 def test_parameters_of_rows(rng):
-    """Each row with its own parameters, top_k in an array too, gives what the row gives alone."""
+    """Rows with different parameters, also with an array of top_k, give the tokens that they give alone."""
     rows = rng.normal(size=(6, 5, 50)).astype(np.float32)
     t, k = np.array([0, 1, 0.5, 2, 1, 0.1] * 5).reshape(6, 5), rng.integers(1, 60, (6, 5))
     p, q = rng.random((6, 5)), rng.random((6, 5)) * 0.3

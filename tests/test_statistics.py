@@ -21,7 +21,7 @@ N, IDS = 90, 7
 
 @functools.partial(jax.jit, static_argnames=("ops", "ddof"))
 def every_reduction(x, heads, ids, count, ops, ddof):
-    """Each reduction by all operators at once, one operator per leaf."""
+    """The results of each reduction by all operators at once, one operator per leaf."""
     values, names = dict.fromkeys(ops, x), {op: op for op in ops}
     order = jnp.argsort(ids)
     given = {"count": count, "ddof": ddof}

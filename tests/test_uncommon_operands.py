@@ -110,7 +110,7 @@ def test_rows_of_lists_and_arrays() -> None:
 
 @pytest.fixture(params=["plain", "primitives"])
 def way(request, monkeypatch):
-    """Functions in plain JAX, and as the primitives of functions, which lower to plain JAX on a CPU."""
+    """Runs a test with functions in plain JAX, and as primitives, which lower to plain JAX on a CPU."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: request.param == "primitives")
 
 

@@ -14,8 +14,8 @@ constexpr int kRankDigitBits = 11;
 constexpr int kRankDigits = 1 << kRankDigitBits;
 
 // Operands: x [.., n], ranks [.., m], count [.., 1] or absent. Results: values [.., m]. A rank beyond the live items is
-// that of the last live item; without live items, the result is 0. If zeros or NaNs compare equal, the result may have
-// the bits of another one: a zero is +0.
+// that of the last live item; without live items, the result is 0. Zeros of either sign are equal, and so are NaNs: the
+// result may have the bits of another such item, and a zero is +0.
 struct OrderStatisticsOperands {
   DType key_type;
   int64_t rows;

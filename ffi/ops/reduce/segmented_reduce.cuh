@@ -266,8 +266,8 @@ __device__ __forceinline__ void reduce_rows_to_ends(const SegmentedReduction<Ope
     const int row_end = warp_begin + (row + 1) * Shape::kRowPlaces;
     if (row_end - Shape::kRowPlaces >= places.limit) break;
     State states[kRun];
-    // Items are loaded here, not in both branches: then maxima of int8 in segments of 700 items on average took 149 us
-    // instead of 126.
+    // The code that extracts items is here once: in both branches, maxima of int8 in segments of 700 items on average
+    // would take 149 us instead of 126.
     runs.items(row, states);
     if (next_place > row_end) {
       add(combine_run<Operator>(op, states));

@@ -50,7 +50,7 @@ bool takes_packs(const PackedRows& packed, const Segments& segments) {
   return !packed.shares_vectors || (sizeof(typename Operator::State) <= 4 && !segments.counts.given());
 }
 
-// The packs that a warp scans. Their position takes 64 bits, positions in them 32 bits.
+// The packs that a warp scans. The position of the first one needs 64 bits; positions relative to it need 32 bits.
 template <typename Operator>
 struct WarpPacks {
   using State = typename Operator::State;

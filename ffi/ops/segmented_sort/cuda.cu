@@ -96,7 +96,7 @@ void launch_sort_rows(const Call& call, const P& problem, cudaStream_t stream) {
 template <typename Order, typename Payload>
 constexpr bool kHasLargeCells = sizeof(typename Order::Word) < 8 || std::is_same_v<Payload, NoPayload>;
 
-// Whole rows of few comparisons.
+// Sorts whole rows that need few comparisons.
 template <typename Order, typename Payload>
 void run_ranks(const Call& call, const SegmentedSortOperands& operands, Order order, cudaStream_t stream) {
   using P = RowProblem<Order, Payload, kOneCellShape>;
@@ -107,7 +107,7 @@ void run_ranks(const Call& call, const SegmentedSortOperands& operands, Order or
   check_launch(call);
 }
 
-// Short rows, several to a cell.
+// Sorts short rows, several to a cell.
 template <typename Order, typename Payload>
 void run_packed(const Call& call, const SortPlan& plan, Order order, cudaStream_t stream) {
   const SegmentedSortOperands& operands = plan.operands();
@@ -121,7 +121,7 @@ void run_packed(const Call& call, const SortPlan& plan, Order order, cudaStream_
   launch_sort_rows(call, row_problem<PackedProblem<Order, Payload, kFewItemsShape>>(operands, order, none), stream);
 }
 
-// Whole rows of few items.
+// Sorts whole rows of few items in small cells, which are merged by ranks.
 template <typename Order, typename Payload>
 void run_few_items(const Call& call, const SegmentedSortOperands& operands, Order order, const SortScratch& scratch,
                    cudaStream_t stream) {

@@ -19,8 +19,8 @@ __device__ __forceinline__ unsigned lanes_of_same_digit(unsigned digit) {
   return lanes & lanes_of_same_bit(digit, 7);
 }
 
-// Replaces each warp's count of this thread's digit by the place of the warp's next item of that digit. All warps have
-// `count` such items. Returns where the digit begins. The first kDigits threads call it.
+// Replaces each warp's count of this thread's digit by the place of the warp's next item of that digit. All warps
+// together have `count` such items. Returns where the digit begins. The first kDigits threads call it.
 __device__ __forceinline__ unsigned turn_into_places(unsigned (*counts)[kDigits], int warps, unsigned count,
                                                      unsigned* sums) {
   const int digit = threadIdx.x, warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;

@@ -71,12 +71,12 @@ struct DigitProblem : std::conditional_t<kListed_, ListedSegments, WholeRows> {
   int64_t length;  // of a row
   int64_t rows;
   LiveCounts counts;
-  int places;         // digits that are sorted, the lowest of a key
+  int places;         // of the digits that are sorted: the lowest or, for a partition, the highest
   int first_place;    // the lowest digit of a partition
   int64_t row_tiles;  // of a whole row
   Columns<Word, Payload> input;
   Columns<Word, Payload> buffers[2];  // the output, and the scratch memory
-  Offset* starts;                     // [segments, places, kDigits]: a digit's count, then that of lower digits
+  Offset* starts;                     // [segments, places, kDigits]: a digit's count, later that of lower digits
   Offset* sums;                       // [tiles, kDigits], of the look-back
   uint64_t* tickets;                  // [places]
   unsigned* counted;  // blocks that finished a row; positions in a listed segment's tiles that are counted

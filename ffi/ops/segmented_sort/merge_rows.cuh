@@ -193,7 +193,7 @@ __device__ void split_pair(const P& problem, const typename P::Word* codes, cons
   __syncthreads();
 }
 
-// Where a tile's runs are in shared memory.
+// The places of a tile's runs in shared memory.
 struct PlacedRuns {
   int at[kRuns];
   int count[kRuns];

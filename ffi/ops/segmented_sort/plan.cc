@@ -164,7 +164,7 @@ constexpr Row kTable[] = {
     // Keys of 4 bytes in segments of 10^6: 2.06 ms to 1.19, with payload 3.32 to 1.81 (2^26 items, 2026-11-21).
     {SortVariant::kSegmentsByDigits, "segments by digits", "heads list few segments for all items", are_long,
      digit_bytes},
-    // Long segments take 27 to 46% less among short ones (2026-11-22).
+    // Among short segments, long ones take 27 to 46% less time (2026-11-22).
     {SortVariant::kLongSegments, "segments, long ones by digits",
      "segments may be long, and 512 items or more on average", may_be_long, digit_bytes},
     {SortVariant::kSegments, "segments", "heads or flags", are_segments},

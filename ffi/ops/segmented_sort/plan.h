@@ -17,9 +17,9 @@ struct Traits;
 constexpr TileShape tile_shape(int key_width) { return {256, key_width == 16 ? 7 : key_width == 8 ? 11 : 17}; }
 constexpr int tile_items(int key_width) { return tile_shape(key_width).tile(); }
 
-// ---- Whole rows, without heads, have kernels of their own: blocks of `sort` sort cells, blocks of `merge` merge tiles
-// of at most half a cell. A merging block has one thread more than its tile needs: each of the two merges of its first
-// level takes a whole number of threads.
+// ---- Whole rows, without heads, have separate kernels. Blocks of shape `sort` sort cells; blocks of shape `merge`
+// merge tiles of at most half a cell. A merging block has one thread more than its tile needs: each of the two merges
+// of its first level takes a whole number of threads.
 struct RowShape {
   TileShape sort;
   TileShape merge;
@@ -67,7 +67,7 @@ constexpr int row_digit_threads(int64_t length) {
   while (threads < kRowDigitThreads && int64_t{threads} * kRowDigitItems < length) threads *= 2;
   return threads;
 }
-// The shared memory of such a block: the counters of the warps, and the row's items or, where digits are looked up, the
+// The shared memory of such a block: the counters of the warps, and the row's items or, if digits are looked up, the
 // positions and ranks of its live items.
 constexpr int row_digit_bytes(int64_t length, int item_bytes, bool looks_up) {
   const int threads = row_digit_threads(length);
@@ -83,7 +83,7 @@ struct DigitShape {
   int window = 8;  // predecessors that a look-back reads at once
   constexpr int tile() const { return tiles.tile(); }
 };
-// A tile's size is an odd multiple of the number of digits, or twice an odd multiple. Otherwise, where all digits are
+// A tile's size is an odd multiple of the number of digits, or twice an odd multiple. Otherwise, if all digits are
 // equally frequent, lanes that write to shared memory would conflict on a bank.
 constexpr DigitShape digit_shape(int key_width, int payload_width, bool few_items = false) {
   const int registers = maximum(key_width, 4) / 4 + payload_width / 4;  // of an item
@@ -123,8 +123,8 @@ struct GroupTile {
   int tile;
 };
 
-// Where a cell is cut in a phase: its items before `low` belong to a segment that began to the left, those from `high`
-// on to one that continues to the right. The segments' first rounds read them from the buffers `left_start` and
+// The cut of a cell in a phase. Items before `low` belong to a segment that began to the left, and items from `high` on
+// to one that continues to the right. The first rounds of these segments read them from the buffers `left_start` and
 // `right_start`.
 struct CellCut {
   int64_t low, high;

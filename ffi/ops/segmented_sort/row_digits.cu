@@ -1,4 +1,4 @@
-// Whole rows that fit one block, sorted by digits.
+// Sorts whole rows that fit one block by digits.
 #include "cuda/launch/overlapping.h"
 #include "ops/segmented_sort/digit_sort.h"
 #include "ops/segmented_sort/sort_rows_by_digits.cuh"

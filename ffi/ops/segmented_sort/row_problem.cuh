@@ -13,7 +13,7 @@ template <typename Order, bool kPlaced>
 struct Entries {
   using Word = typename Order::Word;
   using Entry = Word;
-  static constexpr bool kPlain = Order::kTotal;  // else entries are only in order if no two codes that differ are equal
+  static constexpr bool kPlain = Order::kTotal;  // else only if different codes never compare equal
   __device__ static Entry make(const Order&, Word code, int) { return code; }
 };
 
@@ -74,7 +74,7 @@ struct RowProblem {
   Buffer<Order, Payload> input;
   Buffer<Order, Payload> buffers[2];  // a row that takes r rounds starts in buffers[r % 2]
   int64_t* splits;                    // kRuns for the start of each tile
-  int* unplain;                       // whether codes that differ are equal: some zeros are negative, or there are NaNs
+  int* unplain;                       // whether different codes may compare equal: there are negative zeros or NaNs
   // For nearly sorted rows, which start in the output: the merges of a round.
   const RunGroup* groups = nullptr;
   const GroupTile* group_tiles = nullptr;
