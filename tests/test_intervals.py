@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 DTYPES = ["bool", "uint8", "int16", "float16", "bfloat16", "float32", "int32", "float64", "uint64"]
 DTYPES += ["complex64", "complex128", "float8_e4m3fn", "int4"]
-WIDE = (64,)  # the shortest rows of 4-byte elements of which a block's tile has few
+WIDE = (64,)  # of 4-byte elements, the shortest rows for which a block has a tile of few rows
 TRAILING = [(), (1,), (2,), (3,), (2, 5), (33,), WIDE, (129,), (2, 0)]
 
 

@@ -80,5 +80,5 @@ def test_the_cpu_includes_no_plans() -> None:
     files = [str(path.relative_to(ffi)) for path in ffi.glob("ops/*/cpu.cc")]
     assert files
     for file in files:
-        names = included(file, set()) - {"cuda/ptx.cuh"}  # which a header includes for devices alone
+        names = included(file, set()) - {"cuda/ptx.cuh"}  # a header includes it only for devices
         assert not [name for name in names if name.startswith("cuda/") or name.endswith("/plan.h")], file

@@ -155,7 +155,7 @@ def test_all_bits(rng):
         check(data.random_keys(rng, dtype, 1000), bits=8 * np.dtype(dtype).itemsize)
 
 
-# ---- Rows of batches, which a block of a GPU sorts by digits up to some length ---------------------------------------
+# ---- Rows of batches: up to some length, a block of a GPU sorts a row by digits --------------------------------------
 
 
 ROWS = data.tile_sizes("sort_row_digits")

@@ -157,7 +157,7 @@ def matrices(shape: Shape) -> Call:
         A = dense(given["rows"], given["columns"], given["values"])
         B = dense(given["other_rows"], given["other_columns"], given["others"])
         exact = PRODUCTS[what][1](A, B, X.astype(np.float64), x.astype(np.float64))
-        is_sum = dtype == "int8" and ("@" in what or "matmul" in what)  # which has the type of a sum
+        is_sum = dtype == "int8" and ("@" in what or "matmul" in what)  # products have the type of a sum
         result = oracle.summed(x, "add").dtype if is_sum else x.dtype
         return [Equal(held(exact, result))]
 

@@ -200,8 +200,8 @@ constexpr int kPacks = 2;                // per warp
 constexpr int kLeastBlockVectors = 512;  // of a row that a block reduces in equal shares
 constexpr int kMostShareThreads = 1024;  // per row
 
-// Rows of whole vectors, all of whose items are live. Loads of parameters and of addresses dominate such short kernels,
-// so there are few parameters.
+// Rows of whole vectors, all of whose items are live. Such short kernels spend most of their time on loading parameters
+// and computing addresses, so they have few of both.
 template <typename Operator>
 struct WholeRows {
   SourceOf<typename Operator::Element> x;

@@ -214,7 +214,7 @@ class DigitScatter {
   // The numbers that a thread finds for its digit.
   struct DigitColumn {
     Offset base;     // where the digit begins in the segment; only in the segment's first tile
-    unsigned start;  // where it begins in the tile
+    unsigned start;  // where the digit begins in the tile
     unsigned count;
   };
 
