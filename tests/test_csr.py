@@ -196,6 +196,13 @@ def test_products_in_many_chunks():
     np.testing.assert_allclose(few.values, C.values[:100])
 
 
+def test_products_without_columns_are_zeros():
+    A = mgpu.Csr.from_dense(np.zeros((5, 0), np.float32))
+    for made in (A, A.with_transpose()):
+        np.testing.assert_array_equal(made @ np.zeros((0, 3), np.float32), np.zeros((5, 3)))
+        np.testing.assert_array_equal(made @ np.zeros(0, np.float32), np.zeros(5))
+
+
 def test_sums_and_scalars():
     rng = np.random.default_rng(4)
     x, y = dense(rng), dense(rng)

@@ -122,7 +122,7 @@ for name, example in EXAMPLES.items():
         report[f"{name}, {how}"] = len(misses) - before, time.process_time() - start
 print(json.dumps([report, len(hits)]))
 """
-MOST_SECONDS = 0.2
+MOST_SECONDS = 0.3  # 0.2 on a machine that runs nothing else
 
 
 @pytest.mark.long

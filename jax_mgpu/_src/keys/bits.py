@@ -39,13 +39,18 @@ def is_random_key(dtype: DTypeLike) -> bool:
 def where(condition: jax.Array, x: Any, y: Any) -> jax.Array:
     """`jnp.where`. For arrays of one shape and dtype, and numbers, it is one or two steps of a program, not a call."""
     like = next((v for v in (x, y) if isinstance(v, jax.Array) and condition.shape in ((), v.shape)), None)
-    if like is None:
+    if like is None or _over_a_mesh(like):
         return jnp.where(condition, x, y)
     numbers = (int, float) if jnp.issubdtype(like.dtype, jnp.floating) else int
     same = [v if v is like or not _fills(v, like, numbers) else jax.lax.full_like(like, v) for v in (x, y)]
     if any(getattr(v, "shape", None) != like.shape or v.dtype != like.dtype for v in same):
         return jnp.where(condition, x, y)
     return jax.lax.select(condition, *same)
+
+
+def _over_a_mesh(x: jax.Array) -> bool:
+    """Whether the type of an array has a mesh, over which the functions of jnp find a common sharding."""
+    return not jax.typeof(x).sharding.mesh.empty
 
 
 def _fills(v: Any, like: jax.Array, numbers: Any) -> bool:
@@ -58,7 +63,7 @@ def _fills(v: Any, like: jax.Array, numbers: Any) -> bool:
 def clip(x: jax.Array, low: Any, high: Any) -> jax.Array:
     """`jnp.clip` between scalars that the type of x holds, as one step of a program."""
     low, high = (np.asarray(v, x.dtype) if isinstance(v, int) else jnp.asarray(v, x.dtype) for v in (low, high))
-    return jax.lax.clamp(low, x, high)
+    return jnp.clip(x, low, high) if _over_a_mesh(x) else jax.lax.clamp(low, x, high)
 
 
 def ordered_integers(keys: jax.Array) -> jax.Array:

@@ -18,7 +18,7 @@ from jax_mgpu._src.keys.columns import expect_keys
 from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sort_strategy import is_long_permutation
 
-__all__ = ["Ordered", "count_name", "in_order", "rows_in_order", "sorted_back"]
+__all__ = ["Ordered", "count_name", "in_order", "rows_in_order", "scattered", "sorted_back"]
 
 
 class Ordered(NamedTuple):
@@ -38,11 +38,12 @@ class Ordered(NamedTuple):
         """Moves values of the sorted keys, integers or bools, back to the rows of the input."""
         n = self.order.shape[0]
         if not is_long_permutation(n):
-            return _scattered(self.order, x)
-        return platform_dependent(self.order, x, cuda=sorted_back, default=_scattered)
+            return scattered(self.order, x)
+        return platform_dependent(self.order, x, cuda=sorted_back, default=scattered)
 
 
-def _scattered(order: jax.Array, x: jax.Array) -> jax.Array:
+def scattered(order: jax.Array, x: jax.Array) -> jax.Array:
+    """Writes each value to the place that a permutation has for it."""
     given: dict[str, Any] = {"mode": "promise_in_bounds", "unique_indices": True, "wrap_negative_indices": False}
     return jnp.zeros_like(x).at[order].set(x, **given)
 

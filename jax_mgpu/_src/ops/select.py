@@ -45,7 +45,7 @@ from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.keys.bits import where
 from jax_mgpu._src.keys.columns import Columns, key_starts, whole_keys
 from jax_mgpu._src.mesh import over_axis
-from jax_mgpu._src.ops.argsorted import sorted_back
+from jax_mgpu._src.ops.argsorted import scattered, sorted_back
 from jax_mgpu._src.ops.gather import scatter
 from jax_mgpu._src.ops.intervals import _expand, filled_tangent
 from jax_mgpu._src.ops.load_balance import _search
@@ -530,7 +530,7 @@ def unique(
         results.append(take_or_fill(order, starts, jnp.full((1,), -1, order.dtype)))
     if return_inverse:
         ids = _search(offsets=starts, total=covered, size=n, return_rank=False)[0]
-        results.append(jnp.zeros((n,), ids.dtype).at[order].set(ids, unique_indices=True, mode="promise_in_bounds"))
+        results.append(scattered(order, ids))
     if return_counts:
         begin, end = segment_bounds(starts, n, covered)
         results.append((end - begin).astype(dtype))

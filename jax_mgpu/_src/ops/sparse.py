@@ -315,7 +315,7 @@ class Csr:
         order, rows, columns = self._transposed
         given = {"values": values, "indices": self.indices, "offsets": self.offsets}
         given |= {"order": order, "rows": rows, "columns": columns}
-        product = _product(x=x.reshape(x.shape[0], -1), **given)[0]
+        product = _product(x=x if x.ndim == 2 else x[:, None], **given)[0]
         return product.reshape(product.shape[0], *x.shape[1:])
 
     def __rmatmul__(self, x: ArrayLike) -> jax.Array:
