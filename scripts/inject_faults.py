@@ -236,7 +236,13 @@ def run_signals(seconds: float) -> None:
         except KeyboardInterrupt:
             interrupts += 1
         signal.signal(signal.SIGALRM, signal.SIG_IGN)
-        expect_right(program, operands[0], expected[0])
+        try:
+            expect_right(program, operands[0], expected[0])
+        except RecursionError as error:  # JAX's cache of facts about a Jaxpr still waits for the interrupted call
+            if "to 'Jaxpr'" not in str(error):
+                raise
+            jax.clear_caches()
+            expect_right(program, operands[0], expected[0])
     say(outcome="right results", calls=interrupts)
 
 
