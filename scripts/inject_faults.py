@@ -1,8 +1,8 @@
 """Injects faults into separate processes, and prints the outcome of each, as the table of docs/reliability.md.
 
     python scripts/inject_faults.py                              # all; fails if one is not survived
-        python scripts/inject_faults.py --faults memory threads      # some
-        python scripts/inject_faults.py --functions mergesort join   # memory faults of some functions only
+    python scripts/inject_faults.py --faults memory threads      # some
+    python scripts/inject_faults.py --functions mergesort join   # memory faults of some functions only
 
 Faults of the cache need compiled functions, and so a GPU. Without a GPU they are left out, and the table says so;
 `tests/cpp/images.cc` tests the cache itself with them.
@@ -222,7 +222,7 @@ def run_signals(seconds: float) -> None:
     """Interrupts programs while they are traced, compiled and run; the next call must be right."""
     import jax
 
-    programs, interrupts = small_programs(), 0
+    programs, interrupts, left_by_jax = small_programs(), 0, 0
     end = time.monotonic() + seconds
     generator = random.Random(5)
     while time.monotonic() < end:
@@ -241,9 +241,11 @@ def run_signals(seconds: float) -> None:
         except RecursionError as error:  # JAX's cache of facts about a Jaxpr still waits for the interrupted call
             if "to 'Jaxpr'" not in str(error):
                 raise
+            left_by_jax += 1
             jax.clear_caches()
             expect_right(program, operands[0], expected[0])
-    say(outcome="right results", calls=interrupts)
+    cleared = f", {left_by_jax} after jax.clear_caches(), as an entry of JAX's own cache was left" * bool(left_by_jax)
+    say(outcome="right results" + cleared, calls=interrupts)
 
 
 def run_fork() -> None:
@@ -364,7 +366,7 @@ def inject_one(worker: str, fault: str) -> Callable[[Table, argparse.Namespace],
         lines, _ = finish(start(worker, *seconds))
         calls = lines[0].get("calls", 0)
         outcome = lines[-1].get("ended", lines[0].get("outcome", "nothing"))
-        table.add(fault.format(calls=calls), outcome, outcome == "right results")
+        table.add(fault.format(calls=calls), outcome, str(outcome).startswith("right results"))
 
     return inject
 
