@@ -35,7 +35,7 @@ def expect_short_text(text, most):
 # statistics are three operators. The transpose of `interval_reduce` has one level per doubling.
 MOST_EQUATIONS = 170
 LONG_PROGRAMS = {
-    "interval_reduce": (2800, 260),
+    "interval_reduce": (2800, 244),
     "join, any order": (195, 64),
     "quantile": (190, 64),
     "reduce, ordered": (225, 64),

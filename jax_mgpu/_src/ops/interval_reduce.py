@@ -207,7 +207,7 @@ def _halves(states: Pytree, level: int) -> tuple[Any, Any]:
 
 def _whole(left: Pytree, right: Pytree) -> Any:
     """The states from their halves."""
-    return jax.tree.map(lambda x, y: jnp.stack([x, y], 1).reshape(-1, *x.shape[2:]), left, right)
+    return jax.tree.map(lambda x, y: jnp.concatenate([x, y], 1).reshape(-1, *x.shape[2:]), left, right)
 
 
 def _repeated(begins: Pytree) -> Any:
