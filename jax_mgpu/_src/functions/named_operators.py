@@ -6,6 +6,7 @@ For a kernel, a leaf `[n, ...]` is `[n]` or `[n, width]`, and each column is com
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import functools
 import math
@@ -70,7 +71,7 @@ KINDS = {
 SCANNED_NAMES = tuple(KINDS)
 
 
-class Grouping:
+class Grouping(abc.ABC):
     """The items of each result, and the reductions over them that operators made of others need.
 
     Results have the leading axes `leading`; an item or a result may be a row.
@@ -80,9 +81,9 @@ class Grouping:
     n: int
     index_dtype: np.dtype  # of positions and numbers of items
 
+    @abc.abstractmethod
     def combine(self, kind: Kind, x: jax.Array, wide: bool = False) -> jax.Array:
         """The items `[n]`, or each column of the rows `[n, width]`, combined by the kernels."""
-        raise NotImplementedError
 
     def positions(self) -> jax.Array:
         """The position of each item."""
@@ -101,17 +102,17 @@ class Grouping:
         """The rows of x at distinct positions; 0 at -1."""
         return take_or_fill(x, places, unique=True)
 
+    @abc.abstractmethod
     def spread(self, results: jax.Array) -> jax.Array:
         """The result that each item belongs to; 0 for items that belong to none."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def median(self, x: jax.Array) -> jax.Array:
         """The median of the items `[n]`."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def distinct(self, x: jax.Array) -> jax.Array:
         """The number of distinct items of `[n]` in each result."""
-        raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)
