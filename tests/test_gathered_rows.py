@@ -375,3 +375,11 @@ def test_errors_of_weights_with_rows():
     for shape in [(2, 3), (2, 2, 2), (2, 2, 3, 1), (3,)]:
         with pytest.raises(ValueError, match=r"^segmented_reduce: weights: expected one for each entry"):
             mgpu.segmented_reduce(x, [0], indices=indices, weights=jnp.ones(shape))
+
+
+def test_strict_promotion_takes_weights_of_the_rows_type():
+    x, weights = np.arange(4, dtype=np.int32), np.int8([1, 2, 0, 3])
+    with jax.numpy_dtype_promotion("strict"):
+        assert mgpu.segmented_reduce(x, [0], weights=weights.astype(np.int32)) == 11
+        with pytest.raises(jax.dtypes.TypePromotionError):
+            mgpu.segmented_reduce(x, [0], weights=weights)
