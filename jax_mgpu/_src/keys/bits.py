@@ -19,6 +19,7 @@ __all__ = [
     "is_words",
     "keeping_bits",
     "of_words",
+    "opaque",
     "ordered_integers",
     "ordered_together",
     "part_of",
@@ -126,6 +127,16 @@ def of_words(high: jax.Array, low: jax.Array) -> jax.Array:
     return jax.lax.complex(*(jax.lax.bitcast_convert_type(x, jnp.float32) for x in (low, high)))
 
 
+def opaque(words: jax.Array) -> jax.Array:
+    """The same unsigned integers, of which compilers do not know that they are, or become, the bits of floats.
+
+    LLVM turns a flip of a float's sign bit into a negation of the float, which on a GPU changes every NaN to one and
+    the same. And XLA's CPU code loads and stores the bits of bfloat16 as bfloat16. The added term is 0, as a product of
+    neighbours is even, which compilers do not know.
+    """
+    return words ^ (words * (words + 1) & 1)
+
+
 def is_narrow_float(dtype: DTypeLike) -> bool:
     """Whether XLA's CPU code selects and repeats items through float32, which turns a signalling NaN quiet."""
     return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits in (8, 16)
@@ -149,9 +160,7 @@ def keeping_bits(
     def move_bits(arrays: Any, *others: Any) -> jax.Array:
         bits = jax.tree.map(lambda x: jax.lax.bitcast_convert_type(x, word), arrays)
         moved = move(bits, *others)
-        # A product of neighbours is even, which compilers do not know. Without this term, XLA's CPU code finds that the
-        # integers are loaded and stored as bfloat16, and selects among vectors of these.
-        moved ^= moved * (moved + 1) & 1
+        moved = opaque(moved)  # else XLA's CPU code selects among vectors of bfloat16
         return jax.lax.bitcast_convert_type(jax.lax.optimization_barrier(moved) if repeats else moved, dtype)
 
     @move_bits.defjvp

@@ -48,7 +48,7 @@ from jax_mgpu._src.core.compat import has_64_bits, whole_axes
 from jax_mgpu._src.core.eager import check_on_host
 from jax_mgpu._src.core.operation import REGISTRY
 from jax_mgpu._src.functions.operators import Kind
-from jax_mgpu._src.keys.bits import ordered_integers, shifted, where
+from jax_mgpu._src.keys.bits import opaque, ordered_integers, shifted, where
 from jax_mgpu._src.keys.digits import WIDEST, WORD, Digit, code_digits, code_dtype, code_of, part, split
 
 __all__ = [
@@ -586,7 +586,7 @@ def _digits(x: jax.Array, descending: bool) -> list[Digit]:
     bits, word = 8 * x.dtype.itemsize, _word(x.dtype)
     code = ordered_integers(x)
     if code.dtype != word:
-        code = jax.lax.bitcast_convert_type(code, word) ^ word.type(1 << (bits - 1))
+        code = _sign_flipped(jax.lax.bitcast_convert_type(code, word))
     return split(~code if descending else code, bits)
 
 
@@ -599,7 +599,14 @@ def _column(digits: Sequence[Digit], at: int, dtype: np.dtype, descending: bool)
     code = ~code if descending else code
     if dtype == word:
         return code
-    return jax.lax.bitcast_convert_type(code ^ word.type(1 << (bits - 1)), dtype)
+    return jax.lax.bitcast_convert_type(_sign_flipped(code), dtype)
+
+
+def _sign_flipped(code: jax.Array) -> jax.Array:
+    """Signed integers of a code, or the reverse. The kernels' keys have integers of 32 bits as the bits of floats."""
+    bits = 8 * code.dtype.itemsize
+    code = opaque(code) if bits == WORD else code
+    return code ^ code.dtype.type(1 << (bits - 1))
 
 
 def _word(dtype: np.dtype) -> np.dtype:
