@@ -53,6 +53,12 @@ def exported(function, *operands):
     return jax.export.export(jax.jit(function), platforms=["cpu"], disabled_checks=checks)(*operands)
 
 
+def test_kernels_of_functions_may_be_exported():
+    names = str(mgpu.export_checks())
+    for operation in ("reduce_by_function", "scan_by_function", "sort_by_function"):
+        assert f"jax_mgpu.{operation}" in names
+
+
 @pytest.mark.usefixtures("on_cpu")
 @every_function
 def test_batches_of_any_size(example, rng):

@@ -105,7 +105,11 @@ auto ask_of(const CallEntry& entry, Ask ask) {
 
 struct CpuDescription : Description {
   CpuDescription() : Description(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR) {
-    static constexpr FactEntry facts[] = {{"build", MGPU_BUILD}, {"is_wheel", MGPU_IS_WHEEL ? "yes" : ""}};
+#define MGPU_NAME(name) #name " "
+    static constexpr FactEntry facts[] = {{"build", MGPU_BUILD},
+                                          {"is_wheel", MGPU_IS_WHEEL ? "yes" : ""},
+                                          {"by_function", MGPU_FUNCTION_OPERATIONS(MGPU_NAME)}};
+#undef MGPU_NAME
     table.facts = {facts, std::size(facts)};
 #define MGPU_ENTRY(name) {#name, "execute", reinterpret_cast<void*>(name##_ffi)},
     static const HandlerEntry handlers[] = {MGPU_ENTRY(check) MGPU_OPERATIONS(MGPU_ENTRY)

@@ -304,7 +304,8 @@ def export_checks() -> list[jax.export.DisabledSafetyCheck]:
       >>> exported.call(jnp.array([7, 8, 5]))
       Array([5, 7, 8], dtype=int32)
     """
-    targets = ["ragged_all_to_all", *map(target, cpu_library.description["signatures"])]
+    operations = [*cpu_library.description["signatures"], *cpu_library.description["by_function"].split()]
+    targets = ["ragged_all_to_all", *map(target, operations)]
     return [jax.export.DisabledSafetyCheck.custom_call(name) for name in targets]
 
 

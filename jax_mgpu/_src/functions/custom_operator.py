@@ -56,7 +56,6 @@ from jax_mgpu._src.functions.operators import (
 from jax_mgpu._src.functions.transform import Load, map_leaves
 
 __all__ = [
-    "OPERATIONS",
     "reduce_by_function",
     "reduce_mapped",
     "scan_by_function",
@@ -67,11 +66,6 @@ __all__ = [
 
 RULES = "custom_jvp", "custom_vjp"  # prefixes of names of primitives with the caller's derivative rules
 
-# Operations by functions, which are not in the registry (ffi/runtime/operations.h).
-OPERATIONS = (
-    *("reduce_by_function", "scan_by_function", "segmented_reduce_by_function"),
-    *("sort_by_function", "sort_indices_by_function"),
-)
 # A row of at least this many bytes is scanned by tiles of its own; shorter ones share tiles.
 LONG_ROW_BYTES = 1 << 17
 # Larger states of segments do not fit a block's shared memory: their segments are scanned.
