@@ -278,9 +278,14 @@ def _counted(function: str) -> tuple[str, Callable[[Call], Any]]:
 
 
 def _finds(call: Call) -> bool:
-    """Whether the kernels find the nonzero items."""
+    """Whether the kernels find the nonzero items. JAX fills the result of no items by 0, whatever the fill value."""
     fill = call.fill_value
-    return call.a.ndim > 0 and _is_size(call.size) and call.size > 0 and (fill is None or _np.shape(fill) == ())
+    return (
+        call.a.size > 0 < call.a.ndim
+        and _is_size(call.size)
+        and call.size > 0
+        and (fill is None or _np.shape(fill) == ())
+    )
 
 
 @like(_jnp.nonzero, "a", "fill_value", least=64, unsized=_counted("nonzero"))
