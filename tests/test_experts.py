@@ -175,6 +175,7 @@ def dense(matrices, router, x, slots):
     return np.einsum("ts,tsf->tf", weights, np.take_along_axis(made, chosen[..., None], 1))
 
 
+@jax.default_matmul_precision("float32")  # a GPU would round the matrices to 11 bits
 def learned(rng, apply, step, model, parts):
     """Checks that a layer equals one that runs all experts, and that training reduces its loss."""
     x = rng.normal(size=(64, 6)).astype(np.float32)

@@ -55,8 +55,8 @@ def exported(function, *operands):
 
 def test_kernels_of_functions_may_be_exported():
     names = str(mgpu.export_checks())
-    for operation in ("reduce_by_function", "scan_by_function", "sort_by_function"):
-        assert f"jax_mgpu.{operation}" in names
+    for name in ("reduce_by_function", "scan_by_function", "sort_by_function"):
+        assert f"jax_mgpu.{name}" in names
 
 
 @pytest.mark.usefixtures("on_cpu")

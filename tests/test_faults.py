@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -29,9 +30,10 @@ reads_proc = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="re
 
 
 def run(program: str) -> str:
-    """The output of a separate process, which must succeed."""
+    """The output of a separate process on the CPU, which must succeed."""
     done = subprocess.run(
         [sys.executable, "-c", PRELUDE + textwrap.dedent(program)], capture_output=True, text=True, check=False,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
     )  # fmt: skip
     assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
     return done.stdout.strip()

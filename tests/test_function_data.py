@@ -255,7 +255,8 @@ def reduced(data: str, n: int = 9, dtype=np.int32, **changed: int):
     )
     shapes = [jax.ShapeDtypeStruct((), operands[0].dtype), jax.ShapeDtypeStruct((scratch,), np.uint8)]
     call = jax.ffi.ffi_call(library.target("reduce_by_function"), shapes)
-    return jax.jit(lambda: call(*operands, function=data, **{name: np.int64(size) for name, size in sizes.items()})[0])
+    run = jax.jit(lambda: call(*operands, function=data, **{name: np.int64(size) for name, size in sizes.items()})[0])
+    return lambda: jax.block_until_ready(run())
 
 
 @pytest.mark.skipif(jax.default_backend() != "gpu", reason="the handlers of functions are a GPU's")

@@ -32,8 +32,8 @@ def expect_short_text(text, most):
 
 
 # The maximum number of equations of a program under any transformation, and KB of text, if these exceed the usual. The
-# statistics are three operators. The transpose of `interval_reduce` has one level per doubling. A signed column of a key
-# takes five equations to flip the sign, so that compilers do not take its bits for a float.
+# statistics are three operators. The transpose of `interval_reduce` has one level per doubling. Flipping the sign of a
+# signed column of a key takes five equations, so that compilers do not take its bits for a float.
 MOST_EQUATIONS = 170
 LONG_PROGRAMS = {
     "interval_reduce": (2800, 244),

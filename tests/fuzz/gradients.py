@@ -94,10 +94,10 @@ def ruled(shape: Shape) -> Call:
         heads = np.sort(rng.integers(0, n + 1, m)).astype(np.int32)
         heads = rng.integers(-1, m + 1, n).astype(np.int32) if name == "reduce_by_id" else heads
         given = {"x": x.astype(jnp.dtype(dtype)), "cotangent": cotangents(shape, rng, dtype, size)}
-        given |= {} if name == "scan" else {"heads": heads}
+        given |= {} if name == "scan" else {"ids" if name == "reduce_by_id" else "heads": heads}
         return given | draw.names_of(name, count=draw.drawn(count, rng))
 
-    def function(x: Any, cotangent: Any, heads: Any = None, count: Any = None) -> Any:
+    def function(x: Any, cotangent: Any, heads: Any = None, ids: Any = None, count: Any = None) -> Any:
         def call(x: Any) -> Any:
             flags = {"exclusive": exclusive, "reverse": reverse, "count": count}
             if name == "scan":
@@ -105,15 +105,15 @@ def ruled(shape: Shape) -> Call:
             if name == "segmented_scan":
                 return mgpu.segmented_scan(x, heads, op, **flags)
             if name == "reduce_by_id":
-                return mgpu.reduce_by_id(x, heads, m, op, count=count)
+                return mgpu.reduce_by_id(x, ids, m, op, count=count)
             return mgpu.segmented_reduce(x, heads, op, count=count)
 
         return _pulled(call, x, cotangent)
 
-    def parts(heads: Any, live: int) -> list[np.ndarray]:
+    def parts(heads: Any, ids: Any, live: int) -> list[np.ndarray]:
         """The positions that each result combines."""
-        if name == "reduce_by_id":
-            return [np.flatnonzero(heads[:live] == i) for i in range(m)]
+        if ids is not None:
+            return [np.flatnonzero(ids[:live] == i) for i in range(m)]
         if name == "segmented_reduce":
             begins = np.minimum(heads, live)
             return [np.arange(i, j) for i, j in zip(begins, np.append(begins[1:], live), strict=True)]
@@ -123,9 +123,10 @@ def ruled(shape: Shape) -> Call:
                 found[i] = np.arange(i + exclusive, end) if reverse else np.arange(begin, i + 1 - exclusive)
         return found
 
-    def expected(x: Any, cotangent: Any, heads: Any = None, count: Any = None) -> list[Any]:
+    def expected(x: Any, cotangent: Any, heads: Any = None, ids: Any = None, count: Any = None) -> list[Any]:
         exact, weight = np.zeros(n), np.zeros(n)
-        for part, ct in zip(parts(heads, oracle.live_count(count, n)), cotangent.astype(np.float64), strict=True):
+        found = parts(heads, ids, oracle.live_count(count, n))
+        for part, ct in zip(found, cotangent.astype(np.float64), strict=True):
             if ct:
                 terms = oracle.partial_derivatives(x[part], op) * ct
                 exact[part] += terms

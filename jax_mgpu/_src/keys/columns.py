@@ -605,8 +605,8 @@ def _column(digits: Sequence[Digit], at: int, dtype: np.dtype, descending: bool)
 def _sign_flipped(code: jax.Array) -> jax.Array:
     """Signed integers of a code, or the reverse. The kernels' keys have integers of 32 bits as the bits of floats."""
     bits = 8 * code.dtype.itemsize
-    code = opaque(code) if bits == WORD else code
-    return code ^ code.dtype.type(1 << (bits - 1))
+    flipped: jax.Array = (opaque(code) if bits == WORD else code) ^ code.dtype.type(1 << (bits - 1))
+    return flipped
 
 
 def _word(dtype: np.dtype) -> np.dtype:

@@ -163,7 +163,7 @@ class Csr:
 
     @classmethod
     def from_dense(cls, x: ArrayLike, *, size: int | None = None) -> Csr:
-        """The nonzero items of a matrix. Within `jit` it needs `size`, the room for entries."""
+        """The nonzero items of a matrix. Within `jit` it needs `size`, the room for entries. Zeros get no gradient."""
         name = "Csr.from_dense"
         x = as_array(name, "x", x)
         if x.ndim != 2:
