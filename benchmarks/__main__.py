@@ -19,79 +19,116 @@ CPU_SCALE = 2.0**-6
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    """The options."""
+    """Parses and checks the command line; its `cases` are those that the options select."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description="Times the rows of each family against XLA, CUB, Thrust and NumPy, and checks that they agree.",
+        description="Times the cases of each family against XLA, CUB, Thrust and NumPy, and checks that they agree.",
     )
-    parser.add_argument("--families", default="", help="comma-separated; default: all")
-    parser.add_argument("--match", action="append", default=[], metavar="TEXT", help="rows whose name holds TEXT")
-    parser.add_argument("--scale", type=float, help="sizes relative to 2^26, of --mesh to 2^28 (default: 1; CPU: 2^-6)")
-    parser.add_argument("--repeat", type=int, default=5, metavar="N", help="samples a timing (default 5)")
-    parser.add_argument("--output", type=pathlib.Path, metavar="FOLDER", help="save benchmarks.json there")
-    parser.add_argument("--list", action="store_true", help="print the rows' names and stop")
-    parser.add_argument("--only-ours", action="store_true", help="leave the rivals out")
-    parser.add_argument("--once", action="store_true", help="run our side once, untimed: for profilers")
-    parser.add_argument("--latency", action="store_true", help="small chained calls, with command buffers and without")
-    parser.add_argument("--first-calls", action="store_true", help="what functions cost until their kernels are there")
-    parser.add_argument("--eager", action="store_true", help="calls outside of jit of 3 and 1,000 items, beside peers")
-    parser.add_argument("--cpu", action="store_true", help="what is asked of the CPU kernels; --match chooses rows")
-    parser.add_argument("--shapes", action="store_true", help="rows, types and distributions where speed falls off")
-    parser.add_argument("--mesh", action="store_true", help="operations over all devices, beside one of them")
-    parser.add_argument("--grid", action="store_true", help="the rows of a family's whole grid instead: sort")
-    parser.add_argument("--sample", type=int, metavar="N", help="so many of the rows, drawn at random")
-    parser.add_argument("--seed", type=int, default=0, help="of --sample (default 0)")
-    parser.add_argument("--quick", action="store_true", help="short timings, but of us and rivals that come close")
-    parser.add_argument("--processes", type=int, metavar="N", help="N processes compile, and take turns on the device")
-    parser.add_argument("--gpus", type=int, default=1, metavar="N", help="spread these processes over N GPUs")
-    parser.add_argument("--skip", type=pathlib.Path, metavar="FILE", help="leave out rows that this file has saved")
-    parser.add_argument("--part", metavar="I/N", help=argparse.SUPPRESS)  # the share of one of these processes
-    parser.add_argument("--turns", type=pathlib.Path, help=argparse.SUPPRESS)
-    parser.add_argument("--calls", type=int, default=40, metavar="N", help="calls in a chain of --latency")
+    add_choices(parser)
+    add_suites(parser)
+    add_settings(parser)
     options = parser.parse_args(arguments)
     options.families = [name for name in options.families.split(",") if name]
     known = {case.family for case in all_cases()}
     unknown = sorted(set(options.families) - known)
     if unknown:
-        parser.error(f"--families: expected some of {', '.join(sorted(known))}, got {', '.join(unknown)}")
+        parser.error(f"--families: expected names among {', '.join(sorted(known))}, got {', '.join(unknown)}")
     if options.scale is not None and not options.scale > 0:
         parser.error(f"--scale: expected a positive number, got {options.scale}")
     if options.processes is not None and options.processes < 1:
         parser.error(f"--processes: expected a positive number, got {options.processes}")
-    if not 1 <= options.gpus <= (options.processes or 1):
-        parser.error(f"--gpus: expected a number from 1 to that of --processes, got {options.gpus}")
-    if visible_gpus() and options.gpus > len(visible_gpus()):
-        parser.error(f"--gpus: expected those of CUDA_VISIBLE_DEVICES, {len(visible_gpus())}, got {options.gpus}")
+    processes, visible = options.processes or 1, len(visible_gpus())
+    if not 1 <= options.gpus <= processes:
+        parser.error(f"--gpus: expected 1 to {processes}, the number of processes, got {options.gpus}")
+    if visible and options.gpus > visible:
+        parser.error(f"--gpus: expected at most {visible}, the number of visible GPUs, got {options.gpus}")
     options.cases = chosen(options, parser)
     if options.part is not None:
         options.processes = None
     return options
 
 
+def add_choices(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that choose cases."""
+    parser.add_argument("--families", default="", help="comma-separated names of families (default: all)")
+    parser.add_argument(
+        "--match", action="append", default=[], metavar="TEXT", help="run only cases whose name contains TEXT"
+    )
+    parser.add_argument("--grid", action="store_true", help="run the full grid of a family that has one: sort")
+    parser.add_argument("--sample", type=int, metavar="N", help="run N of the cases, drawn at random")
+    parser.add_argument("--seed", type=int, default=0, help="seed by which --sample draws the cases (default 0)")
+    parser.add_argument("--skip", type=pathlib.Path, metavar="FILE", help="skip the cases whose times FILE contains")
+    parser.add_argument("--part", metavar="I/N", help=argparse.SUPPRESS)  # the cases of one process of --processes
+
+
+def add_suites(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that run something else than timings of the cases."""
+    parser.add_argument("--list", action="store_true", help="print the names of the cases and stop")
+    parser.add_argument("--once", action="store_true", help="call our function once per case, untimed: for profilers")
+    parser.add_argument(
+        "--latency", action="store_true", help="time chains of small calls, with and without command buffers"
+    )
+    parser.add_argument(
+        "--first-calls", action="store_true", help="time the first call of functions whose kernels must be compiled"
+    )
+    parser.add_argument(
+        "--eager", action="store_true", help="time calls outside of jit on 3 and on 1,000 items, and their peers"
+    )
+    parser.add_argument(
+        "--cpu", action="store_true", help="compare the CPU kernels with their goals; --match chooses goals"
+    )
+    parser.add_argument(
+        "--shapes", action="store_true", help="search row lengths, types and distributions for slow ones"
+    )
+    parser.add_argument("--mesh", action="store_true", help="compare operations over all devices with one device")
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that say how to measure, and where to save the times."""
+    parser.add_argument(
+        "--scale",
+        type=float,
+        help="size as a fraction of 2^26 items (2^28 with --mesh); default 1, on CPU 2^-6",
+    )
+    parser.add_argument("--repeat", type=int, default=5, metavar="N", help="samples per timing (default 5)")
+    parser.add_argument("--output", type=pathlib.Path, metavar="FOLDER", help="save benchmarks.json in FOLDER")
+    parser.add_argument("--only-ours", action="store_true", help="time only our functions, not their peers")
+    parser.add_argument(
+        "--quick", action="store_true", help="take fewer and shorter samples, unless a peer is about as fast as ours"
+    )
+    parser.add_argument(
+        "--processes", type=int, metavar="N", help="compile in N processes, which take turns on the device"
+    )
+    parser.add_argument("--gpus", type=int, default=1, metavar="N", help="spread the processes over N GPUs (default 1)")
+    parser.add_argument("--turns", type=pathlib.Path, help=argparse.SUPPRESS)  # the lock file of --processes
+    parser.add_argument(
+        "--calls", type=int, default=40, metavar="N", help="calls per chain of --latency and --first-calls (default 40)"
+    )
+
+
 def chosen(options: argparse.Namespace, parser: argparse.ArgumentParser) -> list[Case]:
-    """The rows that the options select."""
-    rows = grid_cases() if options.grid else all_cases()
-    cases = select(rows, options.families, options.match)
+    """Returns the cases that the options select; ends the program if there are none."""
+    cases = select(grid_cases() if options.grid else all_cases(), options.families, options.match)
     if not (cases or options.shapes or options.mesh or options.cpu):
-        parser.error(f"--match: no row holds {' or '.join(options.match)}")
+        parser.error(f"--match: no name of a case contains {' or '.join(options.match)}")
     if options.skip is not None:
         if not options.skip.is_file():
-            parser.error(f"--skip: expected a file, got {options.skip}")
-        saved = report.saved_rows(options.skip)
-        cases = [case for case in cases if case.row not in saved]
+            parser.error(f"--skip: {options.skip} is not a file")
+        saved = report.saved_names(options.skip)
+        cases = [case for case in cases if case.full_name not in saved]
     if options.sample is not None:
         if not 1 <= options.sample <= len(cases):
-            parser.error(f"--sample: expected a number from 1 to {len(cases)}, got {options.sample}")
+            parser.error(f"--sample: expected 1 to {len(cases)}, the number of cases, got {options.sample}")
         drawn = sorted(random.Random(options.seed).sample(range(len(cases)), options.sample))
         cases = [cases[i] for i in drawn]
     return cases if options.part is None else part_of(cases, *map(int, options.part.split("/")))
 
 
 def main(arguments: list[str]) -> int:
-    """Runs what was requested; returns 1 if a row failed."""
+    """Runs what the command line requests; returns 1 if something failed."""
     options = parse(arguments)
     if options.list:
-        print("\n".join(case.row for case in options.cases))
+        print("\n".join(case.full_name for case in options.cases))
         return 0
     others = {
         "eager": eager.main,
@@ -113,7 +150,7 @@ def main(arguments: list[str]) -> int:
     if options.once:
         results = [runner.once(case) for case in options.cases]
         for result in results:
-            print(f"{result.case.row}: {result.ours.error or 'ran'}", flush=True)
+            print(f"{result.case.full_name}: {result.ours.error or 'ran'}", flush=True)
         return int(any(result.failed for result in results))
 
     copy_rate = runner.copy_rate()
@@ -121,7 +158,7 @@ def main(arguments: list[str]) -> int:
     rows = []
     for case in options.cases:
         rows.append(report.row_record(runner.run(case), copy_rate, runner.judged))
-        print(f"{case.row}: {rows[-1]['seconds']:.1f} s", file=sys.stderr, flush=True)
+        print(f"{case.full_name}: {rows[-1]['seconds']:.1f} s", file=sys.stderr, flush=True)
         if options.output:
             report.save(options.output, run, rows)
     failures = [failure for row in rows for failure in report.row_failures(row)]

@@ -1,4 +1,4 @@
-"""One row of the benchmarks: an operation, its rivals, and its target times."""
+"""A case of the benchmarks: an operation, its peers, and its target times."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ __all__ = ["Case", "HostPeer", "TorchPeer", "agree_counted", "agree_within", "ar
 
 @dataclasses.dataclass(frozen=True)
 class HostPeer:
-    """A rival that runs on NumPy arrays, and is timed only if JAX's device is the CPU."""
+    """A peer that runs on NumPy arrays, and is timed only if JAX's device is the CPU."""
 
     function: Callable[..., Any]
 
 
 @dataclasses.dataclass(frozen=True)
 class TorchPeer:
-    """A rival that takes PyTorch and its arrays, and is timed only if PyTorch has JAX's GPU too.
+    """A peer that takes PyTorch and its arrays, and is timed only if PyTorch has JAX's GPU too.
 
-    PyTorch sorts few unsigned types, so it gets those as signed ones: its result is not compared with ours.
+    PyTorch sorts few unsigned types, so it gets unsigned integers as signed integers. Its result is not compared with
+    ours.
 
     Args:
       function: takes the module `torch`, then the arrays.
@@ -36,18 +37,21 @@ class TorchPeer:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One row of the benchmarks.
+    """One case of the benchmarks.
 
     Args:
       family: name of the module.
-      name: distinguishes the row within its family.
-      inputs: a function from `(rng, scale)` to a tuple of NumPy or JAX arrays. Sizes are `int(2**26 * scale)` and so
-        on: scale 1 is the size of the published figures, on a GPU; less on a CPU. Rows that share this function share
-        the arrays.
-      ours: jittable, takes the inputs. peers: rivals by name, jittable with the same inputs, or a `HostPeer` or a
-      `TorchPeer`. bytes: from the input arrays to the fewest bytes, with each input read once and each output written
-      once. must_reach: milliseconds on an H200 at scale 1. aim: a more ambitious target, in milliseconds too. agree:
-      whether a rival's result equals ours; the default is exact equality of the arrays. x64: run with 64-bit types.
+      name: distinguishes the case within its family.
+      inputs: makes the arrays, of NumPy or JAX, from `(rng, scale)`. The published figures have scale 1, which is
+        mostly 2^26 items. Cases that share this function share the arrays.
+      ours: our function, jittable, which takes the arrays.
+      peers: the peers by name: a jittable function of the same arrays, a `HostPeer` or a `TorchPeer`.
+      bytes: from the arrays to the fewest bytes that any implementation moves: it reads each input and writes each
+        output once.
+      max_ms: the longest time that an H200 may take at scale 1, in milliseconds.
+      target_ms: a more ambitious time, in milliseconds.
+      agree: whether a peer's result equals ours. By default, the arrays must be equal.
+      x64: whether the case runs with 64-bit types.
     """
 
     family: str
@@ -56,19 +60,19 @@ class Case:
     ours: Callable[..., Any]
     peers: Mapping[str, Callable[..., Any] | HostPeer | TorchPeer]
     bytes: Callable[..., int]
-    must_reach: float | None = None
-    aim: float | None = None
+    max_ms: float | None = None
+    target_ms: float | None = None
     agree: Callable[[Any, Any], bool] | None = None
     x64: bool = False
 
     @property
-    def row(self) -> str:
-        """The name that a command line gives to the row."""
+    def full_name(self) -> str:
+        """The name by which a command line selects the case."""
         return f"{self.family}/{self.name}"
 
 
 def array_bytes(*arrays: Any) -> int:
-    """Bytes of arrays."""
+    """Adds the sizes of arrays, in bytes."""
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(arrays))
 
 
@@ -81,13 +85,13 @@ def _all_equal(x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def equal(ours: Any, theirs: Any) -> bool:
-    """Exact equality of the arrays in two pytrees; NaN equals NaN."""
+    """Compares the arrays in two pytrees exactly; NaN equals NaN."""
     pairs = list(zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True))
     return all(x.shape == y.shape and bool(_all_equal(x, y)) for x, y in pairs)
 
 
 def agree_counted(ours: Any, theirs: Any) -> bool:
-    """Equality of results whose last array is the number of live items; items past it may be anything."""
+    """Compares results whose last array is the number of live items; items at or past it may differ."""
     *ours_arrays, count = jax.tree.leaves(ours)
     *theirs_arrays, their_count = jax.tree.leaves(theirs)
     live = int(count.reshape(()))
@@ -97,7 +101,7 @@ def agree_counted(ours: Any, theirs: Any) -> bool:
 
 
 def agree_within(relative: float) -> Callable[[Any, Any], bool]:
-    """Equality up to rounding: differences below `relative` times the largest magnitude of the array."""
+    """Returns a comparison that allows differences up to `relative` times the largest magnitude of the array."""
 
     def agree(ours: Any, theirs: Any) -> bool:
         def close(x: jax.Array, y: jax.Array) -> bool:

@@ -23,21 +23,22 @@ ONE_KEY = {"keys": 3.34, "pairs": 5.17, "indices": 5.13}  # milliseconds that 2^
 
 
 def lax_sort(columns: Sequence[jax.Array], descending: Sequence[bool], *values: jax.Array) -> list[jax.Array]:
-    """Columns, and their values, by lax.sort, which gets descending ones negated."""
+    """Sorts columns and their values by lax.sort. As that only ascends, it gets descending columns negated."""
 
-    def turned(arrays: Sequence[jax.Array]) -> list[jax.Array]:
+    def negated(arrays: Sequence[jax.Array]) -> list[jax.Array]:
         pairs = zip(arrays, descending, strict=True)
         return [x if not down else -x if jnp.issubdtype(x.dtype, jnp.floating) else ~x for x, down in pairs]
 
-    results = jax.lax.sort((*turned(columns), *values), num_keys=len(columns))
-    return [*turned(results[: len(columns)]), *results[len(columns) :]]
+    results = jax.lax.sort((*negated(columns), *values), num_keys=len(columns))
+    return [*negated(results[: len(columns)]), *results[len(columns) :]]
 
 
 @functools.cache
 def _inputs(columns: tuple[str, ...], values: str, n: int) -> Any:
-    """Columns, their positions, and the first two columns as one key if they are uint32.
+    """Makes columns and their positions; from two columns of uint32, one uint64 key too.
 
-    `values`: "random", "1,000 values" in each column, or "two values" in the first, which differ in all digits.
+    `values` is "random", "1,000 values" in each column, or "two values" in the first column, which differ in all
+    digits.
     """
 
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
@@ -54,7 +55,7 @@ def _inputs(columns: tuple[str, ...], values: str, n: int) -> Any:
 
 
 def _equal(ours: Any, theirs: Any) -> bool:
-    """Exact equality, also of two columns with one key."""
+    """Compares results exactly; a uint64 key of the peer equals our two columns."""
     words = []
     for x in jax.tree.leaves(theirs):
         is_key = x.dtype == jnp.uint64
@@ -66,11 +67,11 @@ def _case(form: str, columns: tuple[str, ...], values: str = "random", exponent:
     count = len(columns)
     descending = tuple(column.endswith("descending") for column in columns)
 
-    def taken(sort: Callable[..., Any], argsort: Callable[..., Any]) -> Callable[..., Any]:
-        """The operands of a form: keys, or keys and positions."""
+    def in_form(sort: Callable[..., Any], argsort: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a function of keys and positions that sorts in this case's form."""
         return {"keys": lambda keys, _: sort(keys), "pairs": sort, "indices": lambda keys, _: argsort(keys)}[form]
 
-    ours = taken(
+    ours = in_form(
         functools.partial(mgpu.sort, descending=descending), functools.partial(mgpu.argsort, descending=descending)
     )
 
@@ -81,7 +82,7 @@ def _case(form: str, columns: tuple[str, ...], values: str = "random", exponent:
 
     peers: dict[str, Any] = {"XLA": by_xla}
     if columns == WORDS:
-        one_key = taken(mgpu.sort, mgpu.argsort)
+        one_key = in_form(mgpu.sort, mgpu.argsort)
         peers["one uint64 key"] = lambda *arrays: one_key(arrays[count + 1], arrays[count])
     plain = (values, exponent) == ("random", 26)
     item_bytes = {"keys": 8 * count, "pairs": 8 * count + 8, "indices": 4 * count + 4}[form]
@@ -92,7 +93,7 @@ def _case(form: str, columns: tuple[str, ...], values: str = "random", exponent:
         ours=lambda *arrays: ours(arrays[:count], arrays[count]),
         peers=peers,
         bytes=lambda *arrays: item_bytes * arrays[0].size,
-        must_reach=ONE_KEY[form] * (count - 1) if plain else None,
+        max_ms=ONE_KEY[form] * (count - 1) if plain else None,
         agree=_equal,
         x64=columns == WORDS,
     )

@@ -1,4 +1,4 @@
-"""Corner cases: types, lengths and layouts for which an operation's time was once not proportional to its bytes."""
+"""Corner cases: types, lengths and layouts on which an operation once took longer than its bytes explain."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from benchmarks.reduce import tolerance
 __all__ = ["CASES"]
 
 ITEMS = 2**24
-LEAST_ROWS = 8
-INTO_ZEROS = 0.29  # ms for 2^26 items, must reach
+MIN_ROWS = 8
+INTO_ZEROS = 0.29  # ms for 2^26 items, at most
 
 
 # ---- Scans of wide types, and of rows --------------------------------------------------------------------------------
@@ -27,10 +27,10 @@ INTO_ZEROS = 0.29  # ms for 2^26 items, must reach
 
 @functools.cache
 def _items(dtype: str, length: int = 0) -> Callable[..., Any]:
-    """Items close to 1, whose products stay finite; in rows of a given length, if any."""
+    """Makes items close to 1, whose products stay finite; `length` is that of a row, or 0 for one vector."""
 
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-        rows = max(LEAST_ROWS, size_at(scale, ITEMS) // length) if length else 0
+        rows = max(MIN_ROWS, size_at(scale, ITEMS) // length) if length else 0
         n = rows * length or size_at(scale, ITEMS)
         x = random_keys(rng, n, dtype)
         x = x if jnp.issubdtype(x.dtype, jnp.integer) else 1 + x * 2.0**-16
@@ -39,8 +39,8 @@ def _items(dtype: str, length: int = 0) -> Callable[..., Any]:
     return make
 
 
-def _first_least(x: jax.Array, *, largest: bool = False) -> jax.Array:
-    """The index of the first minimum, or maximum, up to each item, in plain JAX."""
+def _running_argmin(x: jax.Array, *, largest: bool = False) -> jax.Array:
+    """Returns the index of the first minimum (or maximum) up to each item, in plain JAX."""
 
     def first(a: Any, b: Any) -> Any:
         takes_later = b[0] > a[0] if largest else b[0] < a[0]
@@ -49,7 +49,7 @@ def _first_least(x: jax.Array, *, largest: bool = False) -> jax.Array:
     return jax.lax.associative_scan(first, (x, jnp.arange(x.shape[0], dtype=jnp.int32)))[1]
 
 
-def _scan_case(op: str, dtype: str, xla: Callable[..., Any], must_reach: float, length: int = 0) -> Case:
+def _scan_case(op: str, dtype: str, xla: Callable[..., Any], max_ms: float, length: int = 0) -> Case:
     def over_rows(function: Callable[..., Any]) -> Callable[..., Any]:
         return jax.vmap(function) if length else function
 
@@ -61,7 +61,7 @@ def _scan_case(op: str, dtype: str, xla: Callable[..., Any], must_reach: float, 
         ours=over_rows(lambda x: mgpu.scan(x, op)),
         peers={"XLA": over_rows(xla)},
         bytes=lambda x: array_bytes(x) + (index_bytes or x.dtype.itemsize) * x.size,
-        must_reach=must_reach,
+        max_ms=max_ms,
         agree=tolerance("float32") if jnp.issubdtype(dtype, jnp.inexact) and index_bytes is None else None,
         x64=jnp.dtype(dtype).itemsize == 8,
     )
@@ -72,7 +72,7 @@ def _scan_case(op: str, dtype: str, xla: Callable[..., Any], must_reach: float, 
 
 @functools.cache
 def _even_intervals(length: int, items: int) -> Callable[..., Any]:
-    """Items, offsets of intervals of this length, their positions in random order, and the position of each item."""
+    """Makes items, offsets of intervals of this length, their starts in random order, and each item's position."""
 
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         m = size_at(scale, items // length)
@@ -114,11 +114,11 @@ def _interval_cases(length: int, items: int = ITEMS) -> list[Case]:
 
 
 def _into_zeros(name: str, ours: Callable[[Intervals, jax.Array], jax.Array]) -> Case:
-    """A row that moves 2^26 items into an array that the program fills, and that should not be copied first."""
+    """A case that moves 2^26 items into an array of zeros. The program makes that array, so no copy of it is needed."""
 
     def call(*inputs: Any) -> Any:
-        of = Intervals(*inputs)
-        return ours(of, jnp.zeros(of.x.shape, of.x.dtype))
+        intervals = Intervals(*inputs)
+        return ours(intervals, jnp.zeros(intervals.x.shape, intervals.x.dtype))
 
     return Case(
         family="corners",
@@ -127,7 +127,7 @@ def _into_zeros(name: str, ours: Callable[[Intervals, jax.Array], jax.Array]) ->
         ours=call,
         peers={},
         bytes=lambda *inputs: 2 * array_bytes(inputs[0]) + array_bytes(*inputs[2:5]),
-        must_reach=INTO_ZEROS,
+        max_ms=INTO_ZEROS,
     )
 
 
@@ -135,7 +135,7 @@ def _into_zeros(name: str, ours: Callable[[Intervals, jax.Array], jax.Array]) ->
 
 
 def _zipf(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-    """Keys, heads of segments of Zipf lengths, up to an eighth of all items, and the segment of each item."""
+    """Makes keys, heads of segments, and the segment of each item. The lengths follow Zipf's law, up to n / 8."""
     n = size_at(scale, ITEMS)
     ends = np.cumsum(np.minimum(rng.zipf(1.5, n // 30 + 1), n // 8 + 1))
     heads = np.append(0, ends[ends < n]).astype(np.int32)
@@ -149,20 +149,26 @@ ZIPF = Case(
     ours=lambda keys, heads, ids: mgpu.segmented_sort(keys, heads),
     peers={"XLA": lambda keys, heads, ids: jax.lax.sort((ids, keys), num_keys=2, is_stable=False)[1]},
     bytes=lambda keys, heads, ids: 2 * array_bytes(keys) + array_bytes(heads),
-    must_reach=0.50,
+    max_ms=0.50,
 )
 
 CASES = [
-    _scan_case("argmax", "int32", functools.partial(_first_least, largest=True), 0.12, length=16),
+    _scan_case("argmax", "int32", functools.partial(_running_argmin, largest=True), 0.12, length=16),
     _scan_case("add", "int64", jnp.cumsum, 0.13),
     _scan_case("mul", "float64", jnp.cumprod, 0.13),
     _scan_case("min", "int64", jax.lax.cummin, 0.13),
-    _scan_case("argmin", "float32", _first_least, 0.13),
+    _scan_case("argmin", "float32", _running_argmin, 0.13),
     *(case for length in (1, 2) for case in _interval_cases(length)),
     *(case for log in (14, 18, 20, 22) for length in (1, 2) for case in _interval_cases(length, 2**log)),
     ZIPF,
-    _into_zeros("scatter", lambda of, into: mgpu.interval_scatter(of.x, of.scatter_starts, of.offsets, into)),
     _into_zeros(
-        "move", lambda of, into: mgpu.interval_move(of.x, of.gather_starts, of.scatter_starts, of.offsets, into)
+        "scatter",
+        lambda intervals, into: mgpu.interval_scatter(intervals.x, intervals.scatter_starts, intervals.offsets, into),
+    ),
+    _into_zeros(
+        "move",
+        lambda intervals, into: mgpu.interval_move(
+            intervals.x, intervals.gather_starts, intervals.scatter_starts, intervals.offsets, into
+        ),
     ),
 ]

@@ -1,7 +1,7 @@
-"""Goals of the CPU kernels: `python -m benchmarks --cpu` compares each row with its rival.
+"""Goals of the CPU kernels: `python -m benchmarks --cpu` compares the operation of each goal with a peer.
 
-Data are made once, both sides are jitted, and each figure is the shortest of several calls, each in its own program. A
-row fails if the sides disagree, or if the rival is not slower by the required factor.
+Both sides are jitted and take the same arrays. The time of a side is the shortest of several calls. A goal is missed if
+the sides disagree, or if the peer is not slower by the required factor.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmarks.case import agree_within, equal
 from benchmarks.columns import lax_sort
 from benchmarks.inputs import random_key, random_keys
 
-__all__ = ["ROWS", "Row", "main"]
+__all__ = ["GOALS", "Goal", "main"]
 
 ITEMS = 2**22
 CALLS = 7
@@ -28,25 +28,27 @@ DIRECTIONS = (False, True, False)
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
-    """One figure.
+class Goal:
+    """A goal: an operation must be `factor` times as fast as its peer.
 
     Args:
-      name: the operation and its operands. factor: how many times as fast as the rival it must be. inputs: from a
-      random generator to the arrays. ours, rival: jittable functions of the same inputs. agree: whether the results are
-      the same.
+      name: the operation and its operands.
+      factor: the smallest allowed ratio of the peer's time to ours; 0 if the times are only shown.
+      inputs: makes the arrays from a random generator.
+      ours, peer: jittable functions of these arrays.
+      agree: whether two results are equal.
     """
 
     name: str
     factor: float
     inputs: Callable[[np.random.Generator], tuple[Any, ...]]
     ours: Callable[..., Any]
-    rival: Callable[..., Any]
+    peer: Callable[..., Any]
     agree: Callable[[Any, Any], bool] = equal
 
 
 def _words(columns: int, values: int | None = None) -> Callable[[np.random.Generator], tuple[Any, ...]]:
-    """Columns of uint32, over the whole range or of few values."""
+    """Makes columns of uint32: over the whole range, or of this number of values."""
 
     def make(rng: np.random.Generator) -> tuple[Any, ...]:
         whole = (random_keys(rng, ITEMS) for _ in range(columns))
@@ -56,9 +58,9 @@ def _words(columns: int, values: int | None = None) -> Callable[[np.random.Gener
 
 
 def _mixed(rng: np.random.Generator) -> tuple[Any, ...]:
-    """Columns of int32 of few values, float32 and uint32."""
-    few = (random_keys(rng, ITEMS) % np.uint32(1000)).astype(jnp.int32)
-    return few, random_keys(rng, ITEMS, "float32"), random_keys(rng, ITEMS)
+    """Makes a column of int32 with 1,000 values, one of float32 and one of uint32."""
+    repeated = (random_keys(rng, ITEMS) % np.uint32(1000)).astype(jnp.int32)
+    return repeated, random_keys(rng, ITEMS, "float32"), random_keys(rng, ITEMS)
 
 
 def _half(rng: np.random.Generator) -> tuple[Any, ...]:
@@ -69,24 +71,24 @@ def _rows(rng: np.random.Generator) -> tuple[Any, ...]:
     return (random_keys(rng, ITEMS, "float32").reshape(64, -1),)
 
 
-def _top_k(k: int) -> Row:
+def _top_k(k: int) -> Goal:
     def ours(x: jax.Array) -> Any:
         return jax.vmap(lambda row: mgpu.top_k(row, k))(x)[:2]
 
-    return Row(f"top-{k} of 64 rows of 65,536", 2, _rows, ours, lambda x: tuple(jax.lax.top_k(x, k)))
+    return Goal(f"top-{k} of 64 rows of 65,536", 2, _rows, ours, lambda x: tuple(jax.lax.top_k(x, k)))
 
 
-def _by_less(what: str, factor: float, less: Callable[..., Any]) -> Row:
-    """A sort by absolute values, given by a comparator."""
+def _by_less(what: str, factor: float, less: Callable[..., Any]) -> Goal:
+    """A sort by absolute values, by a comparator."""
 
     def inputs(rng: np.random.Generator) -> tuple[Any, ...]:
         return (random_keys(rng, 2**20, "float32"),)
 
-    def rival(x: jax.Array) -> jax.Array:
+    def peer(x: jax.Array) -> jax.Array:
         return jax.lax.sort((jnp.abs(x), x), num_keys=1)[1]
 
-    return Row(
-        f"mergesort of 2^20 float32 by less, {what}", factor, inputs, lambda x: mgpu.mergesort(x, less=less), rival
+    return Goal(
+        f"mergesort of 2^20 float32 by less, {what}", factor, inputs, lambda x: mgpu.mergesort(x, less=less), peer
     )
 
 
@@ -95,7 +97,7 @@ def _affine(a: Any, b: Any) -> Any:
 
 
 def _maps(rng: np.random.Generator) -> tuple[Any, ...]:
-    """The factors and terms of 2^20 affine maps, whose compositions stay bounded."""
+    """Makes the factors and terms of 2^20 affine maps, whose compositions stay bounded."""
     return random_keys(rng, 2**20, "float32") * 0.5 + 0.25, random_keys(rng, 2**20, "float32")
 
 
@@ -103,8 +105,8 @@ def _scanned_by_jax(*maps: jax.Array) -> Any:
     return jax.lax.associative_scan(jax.vmap(_affine), maps)
 
 
-def _by_function(name: str, factor: float, ours: Callable[..., Any], rival: Callable[..., Any], **given: Any) -> Row:
-    return Row(f"{name} of 2^20 by a function", factor, given.pop("inputs", _maps), ours, rival, agree_within(1e-4))
+def _by_function(name: str, factor: float, ours: Callable[..., Any], peer: Callable[..., Any], **given: Any) -> Goal:
+    return Goal(f"{name} of 2^20 by a function", factor, given.pop("inputs", _maps), ours, peer, agree_within(1e-4))
 
 
 def _numbers(rng: np.random.Generator) -> tuple[Any, ...]:
@@ -120,7 +122,7 @@ def _add(a: Any, b: Any) -> Any:
     return a + b
 
 
-def _segment_sum(items: int, width: int, segments: int) -> Row:
+def _segment_sum(items: int, width: int, segments: int) -> Goal:
     def inputs(rng: np.random.Generator) -> tuple[Any, ...]:
         ids = np.sort(rng.integers(0, segments, items)).astype(np.int32)
         heads = np.searchsorted(ids, np.arange(segments)).astype(np.int32)
@@ -129,14 +131,14 @@ def _segment_sum(items: int, width: int, segments: int) -> Row:
     def ours(x: jax.Array, heads: jax.Array, ids: jax.Array) -> jax.Array:
         return mgpu.segmented_reduce(x, heads)
 
-    def rival(x: jax.Array, heads: jax.Array, ids: jax.Array) -> jax.Array:
+    def peer(x: jax.Array, heads: jax.Array, ids: jax.Array) -> jax.Array:
         return jax.ops.segment_sum(x, ids, segments, indices_are_sorted=True)
 
-    return Row(f"segment sum of [{items:,}, {width}]", 1, inputs, ours, rival, agree_within(1e-5))
+    return Goal(f"segment sum of [{items:,}, {width}]", 1, inputs, ours, peer, agree_within(1e-5))
 
 
 def _ids(items: int, ids: int, *trailing: int) -> Callable[[np.random.Generator], tuple[Any, ...]]:
-    """Rows, and an id for each, in any order."""
+    """Makes rows, and an id for each row, in random order."""
 
     def make(rng: np.random.Generator) -> tuple[Any, ...]:
         x = random_keys(rng, items * int(np.prod(trailing)), "float32").reshape(items, *trailing)
@@ -145,8 +147,8 @@ def _ids(items: int, ids: int, *trailing: int) -> Callable[[np.random.Generator]
     return make
 
 
-def _weighted(width: int) -> Row:
-    """2^20 rows, in segments of 16."""
+def _weighted(width: int) -> Goal:
+    """A sum of 2^20 weighted rows of a table, in segments of 16."""
     entries = 2**20
 
     def inputs(rng: np.random.Generator) -> tuple[Any, ...]:
@@ -156,25 +158,25 @@ def _weighted(width: int) -> Row:
     def ours(x: jax.Array, indices: jax.Array, weights: jax.Array) -> jax.Array:
         return mgpu.segmented_reduce(x, jnp.arange(0, entries, 16), indices=indices, weights=weights)
 
-    def rival(x: jax.Array, indices: jax.Array, weights: jax.Array) -> jax.Array:
+    def peer(x: jax.Array, indices: jax.Array, weights: jax.Array) -> jax.Array:
         ids = jnp.arange(entries) // 16
         return jax.ops.segment_sum(x[indices] * weights[:, None], ids, entries // 16, indices_are_sorted=True)
 
-    return Row(f"weighted rows of {width}", 1.5, inputs, ours, rival, agree_within(1e-4))
+    return Goal(f"weighted rows of {width}", 1.5, inputs, ours, peer, agree_within(1e-4))
 
 
-def _search(needles: int, items: int) -> Row:
+def _search(needles: int, items: int) -> Goal:
     def inputs(rng: np.random.Generator) -> tuple[Any, ...]:
         return random_keys(rng, needles, "float32"), jnp.sort(random_keys(rng, items, "float32"))
 
     name = f"search of {needles:,} needles in {items:,}"
-    return Row(name, 1, inputs, mgpu.search, lambda needles, items: jnp.searchsorted(items, needles))
+    return Goal(name, 1, inputs, mgpu.search, lambda needles, items: jnp.searchsorted(items, needles))
 
 
-ROWS = [
-    Row("sort of 2^22 uint32 pairs", 5, _words(2), mgpu.sort, lambda *x: jax.lax.sort(x, num_keys=1)),
+GOALS = [
+    Goal("sort of 2^22 uint32 pairs", 5, _words(2), mgpu.sort, lambda *x: jax.lax.sort(x, num_keys=1)),
     *(
-        Row(
+        Goal(
             f"sort of three columns, {what}",
             5,
             inputs,
@@ -183,8 +185,8 @@ ROWS = [
         )
         for what, inputs in (("uint32", _words(3)), ("1,000 values", _words(3, 1000)), ("three types", _mixed))
     ),
-    Row("argsort of 2^22 uint32", 5, _words(1), mgpu.argsort, jnp.argsort),
-    Row(
+    Goal("argsort of 2^22 uint32", 5, _words(1), mgpu.argsort, jnp.argsort),
+    Goal(
         "select half of 2^22 float32",
         10,
         _half,
@@ -212,7 +214,7 @@ ROWS = [
     *map(_weighted, (1, 4, 64)),
     *(_search(needles, items) for needles in (10**5, 10**6) for items in (1000, 10**5, 10**6)),
     *(
-        Row(
+        Goal(
             f"sum of {n:,} rows of {width} by {size:,} ids",
             1,
             _ids(n, size, width),
@@ -225,29 +227,29 @@ ROWS = [
 ]
 
 
-def _least_ms(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[float, Any]:
-    """Milliseconds of the fastest call, and its results."""
+def _min_ms(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[float, Any]:
+    """Returns the milliseconds of the fastest call, and the results."""
     function = jax.jit(function)
     results = jax.block_until_ready(function(*arguments))
-    least = float("inf")
+    fastest = float("inf")
     for _ in range(CALLS):
         begin = time.perf_counter()
         jax.block_until_ready(function(*arguments))
-        least = min(least, 1e3 * (time.perf_counter() - begin))
-    return least, results
+        fastest = min(fastest, 1e3 * (time.perf_counter() - begin))
+    return fastest, results
 
 
 def main(texts: Sequence[str]) -> int:
-    """Prints the rows whose name contains one of the texts; returns 1 if one fails."""
+    """Prints the goals whose name contains one of the texts, or all goals without texts; returns 1 if one is missed."""
     failed = 0
-    for row in ROWS:
-        if texts and not any(text.lower() in row.name.lower() for text in texts):
+    for goal in GOALS:
+        if texts and not any(text.lower() in goal.name.lower() for text in texts):
             continue
-        arguments = [jnp.asarray(x) for x in row.inputs(np.random.default_rng(0))]
-        (ours, found), (rival, expected) = (_least_ms(side, arguments) for side in (row.ours, row.rival))
-        agrees, reached = row.agree(found, expected), rival >= row.factor * ours
+        arguments = [jnp.asarray(x) for x in goal.inputs(np.random.default_rng(0))]
+        (ours, found), (peer, expected) = (_min_ms(side, arguments) for side in (goal.ours, goal.peer))
+        agrees, reached = goal.agree(found, expected), peer >= goal.factor * ours
         verdict = "the results differ" if not agrees else "reached" if reached else "missed"
         failed += verdict != "reached"
-        times = f"{rival / ours:.1f} times as fast, asked {row.factor}"
-        print(f"{row.name}: {ours:.2f} ms, rival {rival:.2f}: {times}: {verdict}", flush=True)
+        times = f"{peer / ours:.1f} times as fast, required {goal.factor}"
+        print(f"{goal.name}: {ours:.2f} ms, peer {peer:.2f}: {times}: {verdict}", flush=True)
     return int(failed > 0)

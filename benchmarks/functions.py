@@ -1,4 +1,4 @@
-"""Python functions as operators, with the built-in operator as a rival of the same operator as a function."""
+"""Python functions as operators. If a named operator does the same, it is the function's peer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _numbers(items: int) -> Callable[..., tuple[Any, ...]]:
 
 
 def _steps(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-    """The factors and terms of an affine recurrence whose values stay bounded."""
+    """Makes the factors and terms of an affine recurrence whose values stay bounded."""
     n = size_at(scale)
     return random_keys(rng, n, "float32") * 0.5 + 0.25, random_keys(rng, n, "float32")
 
@@ -45,7 +45,7 @@ def _segments(mean: int) -> Callable[..., tuple[Any, ...]]:
 
 
 def _rationals(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-    """Numerators and denominators, and a number for each, whose products fit int32."""
+    """Makes numerators and denominators, whose products fit int32, and the position of each pair."""
     n = size_at(scale, 2**24)
     parts = [jax.random.randint(random_key(rng), (n,), 1, 30_000, jnp.int32) for _ in range(2)]
     return *parts, jnp.arange(n, dtype=jnp.int32)
@@ -56,7 +56,7 @@ def _by_quotient(a: Any, b: Any) -> Any:
 
 
 def _xla_by_quotient(*keys: Any) -> Any:
-    """The sort by XLA's own sort, which calls the comparator."""
+    """Sorts by XLA's own sort, which calls the comparator."""
     indices = plain_sort_indices(lambda p, q, _, r, s, __: p * s < r * q, keys, ABSENT, ABSENT, ABSENT)
     return tuple(key[indices] for key in keys)
 
@@ -96,8 +96,8 @@ CASES = [
         peers={"XLA": _xla_affine},
         bytes=lambda *x: 2 * array_bytes(*x),
         agree=agree_within(1e-4),
-        must_reach=0.45,
-        aim=0.30,
+        max_ms=0.45,
+        target_ms=0.30,
     ),
     Case(
         family="functions",
@@ -128,8 +128,8 @@ CASES = [
         ours=lambda x: mgpu.mergesort(x, less=lambda a, b: a < b),
         peers={"by name": mgpu.mergesort, "XLA": jnp.sort},
         bytes=lambda x: 2 * array_bytes(x),
-        must_reach=4.0,
-        aim=3.0,
+        max_ms=4.0,
+        target_ms=3.0,
     ),
     Case(
         family="functions",

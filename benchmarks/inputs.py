@@ -1,4 +1,4 @@
-"""Random inputs, made on the device, as the host would take seconds for each."""
+"""Makes random inputs on the device, as the host would take seconds for each."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ FULL_SIZE = 2**26
 
 
 def size_at(scale: float, full: int = FULL_SIZE) -> int:
-    """A size of the published figures at another scale."""
+    """Returns a size of the published figures (`full`) at another scale, but at least 1."""
     return max(1, int(full * scale))
 
 
 def random_key(rng: np.random.Generator) -> jax.Array:
-    """A key of JAX's generators from NumPy's."""
+    """Draws a key for JAX's generators from NumPy's generator."""
     return jax.random.key(int(rng.integers(2**31)))
 
 
 def random_keys(rng: np.random.Generator, n: int, dtype: Any = "uint32") -> jax.Array:
-    """Keys over the whole range of an integer type; floats from a normal distribution."""
+    """Draws integers over the whole range of their type, or floats from a normal distribution."""
     dtype = np.dtype(dtype)
     if dtype.kind == "f":
         return jax.random.normal(random_key(rng), (n,), dtype)
@@ -44,7 +44,7 @@ def random_keys(rng: np.random.Generator, n: int, dtype: Any = "uint32") -> jax.
 
 
 def ragged_heads(rng: np.random.Generator, n: int, mean: float, distribution: str) -> np.ndarray:
-    """Heads of segments that fill n items.
+    """Draws the heads of segments that fill n items.
 
     Lengths are `"uniform"` in 0..2·mean, or `"pareto"`: floor((mean / 3) / (1 - r)^(2/3)), a heavy tail.
     """
@@ -60,12 +60,12 @@ def ragged_heads(rng: np.random.Generator, n: int, mean: float, distribution: st
 
 
 def row_ids(heads: np.ndarray, n: int) -> jax.Array:
-    """The segment of each item."""
+    """Returns the segment of each item."""
     return jnp.cumsum(jnp.zeros(n, jnp.int32).at[jnp.asarray(heads)].add(1)) - 1
 
 
 class Intervals(NamedTuple):
-    """Intervals of uniform lengths, with sources and targets in random order."""
+    """Intervals of uniformly distributed lengths, whose sources and targets are in random order."""
 
     x: Any  # [n] uint32
     values: Any  # [m] uint32
@@ -77,7 +77,7 @@ class Intervals(NamedTuple):
 
 @functools.cache
 def ragged_intervals(mean: int) -> Callable[[np.random.Generator, float], Intervals]:
-    """The inputs of rows on intervals of this mean length, made by one function, so that the rows share them."""
+    """Returns one function per mean length that makes the inputs, so that cases of the same length share them."""
 
     def make(rng: np.random.Generator, scale: float) -> Intervals:
         n = size_at(scale)

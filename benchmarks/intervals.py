@@ -1,4 +1,4 @@
-"""Interval expand, gather, scatter and move: short and long intervals, in order and permuted, wide rows."""
+"""Interval expand, gather, scatter and move of short and long intervals, in random order, and a gather of wide rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.inputs import Intervals, ragged_intervals, random_keys, size_at
 
 __all__ = ["CASES"]
 
-# Milliseconds (must reach, aim for) of expand, permuted gather and permuted move, by mean length.
+# Milliseconds (maximum, target) of expand, permuted gather and permuted move, by mean length.
 FIGURES = {
     5: {"expand": (0.16, 0.11), "gather": (0.44, 0.35), "move": (1.2, 0.6)},
     100: {"expand": (0.11, 0.08), "gather": (0.22, 0.16), "move": (0.30, 0.2)},
@@ -24,103 +24,123 @@ FIGURES = {
 WIDE_ELEMENTS = 64  # float32, 256 bytes per row
 
 
-def _sources(of: Intervals, starts: Any) -> Any:
-    """The source position of each item, in plain JAX."""
-    n = of.x.size
-    return jnp.repeat(starts - of.offsets, of.lengths, total_repeat_length=n) + jnp.arange(n, dtype=jnp.int32)
+def _sources(intervals: Intervals, starts: Any) -> Any:
+    """Returns the source position of each item, in plain JAX."""
+    n = intervals.x.size
+    return jnp.repeat(starts - intervals.offsets, intervals.lengths, total_repeat_length=n) + jnp.arange(
+        n, dtype=jnp.int32
+    )
 
 
 def _expand(*inputs: Any) -> Any:
-    of = Intervals(*inputs)
-    return mgpu.interval_expand(of.values, of.offsets, of.x.size)
+    intervals = Intervals(*inputs)
+    return mgpu.interval_expand(intervals.values, intervals.offsets, intervals.x.size)
 
 
 def _xla_expand(*inputs: Any) -> Any:
-    of = Intervals(*inputs)
-    return jnp.repeat(of.values, of.lengths, total_repeat_length=of.x.size)
+    intervals = Intervals(*inputs)
+    return jnp.repeat(intervals.values, intervals.lengths, total_repeat_length=intervals.x.size)
 
 
 def _numpy_expand(*inputs: Any) -> Any:
-    of = Intervals(*inputs)
-    return np.repeat(of.values, of.lengths)
+    intervals = Intervals(*inputs)
+    return np.repeat(intervals.values, intervals.lengths)
 
 
 def _expand_to_total(*inputs: Any) -> Any:
-    """Expands into a quarter more room than items, as the total is known only on the device."""
-    of = Intervals(*inputs)
-    size = of.x.size + of.x.size // 4
-    return mgpu.interval_expand(of.values, of.offsets, size, total=jnp.sum(of.lengths))
+    """Expands into a quarter more slots than there are items, as the total is known only on the device."""
+    intervals = Intervals(*inputs)
+    size = intervals.x.size + intervals.x.size // 4
+    return mgpu.interval_expand(intervals.values, intervals.offsets, size, total=jnp.sum(intervals.lengths))
 
 
 def _xla_expand_to_total(*inputs: Any) -> Any:
-    of = Intervals(*inputs)
-    size = of.x.size + of.x.size // 4
-    expanded = jnp.repeat(of.values, of.lengths, total_repeat_length=size)  # repeats the last value past the total
-    return jnp.where(jnp.arange(size) < jnp.sum(of.lengths), expanded, 0)
+    intervals = Intervals(*inputs)
+    size = intervals.x.size + intervals.x.size // 4
+    expanded = jnp.repeat(
+        intervals.values, intervals.lengths, total_repeat_length=size
+    )  # repeats the last value past the total
+    return jnp.where(jnp.arange(size) < jnp.sum(intervals.lengths), expanded, 0)
 
 
 def _gather(*inputs: Any) -> Any:
-    of = Intervals(*inputs)
-    return mgpu.interval_gather(of.x, of.gather_starts, of.offsets, of.x.size)
+    intervals = Intervals(*inputs)
+    return mgpu.interval_gather(intervals.x, intervals.gather_starts, intervals.offsets, intervals.x.size)
 
 
 def _xla_gather(*inputs: Any) -> Any:
-    of = Intervals(*inputs)
-    return jnp.take(of.x, _sources(of, of.gather_starts), mode="clip")
+    intervals = Intervals(*inputs)
+    return jnp.take(intervals.x, _sources(intervals, intervals.gather_starts), mode="clip")
 
 
 def _cub_gather(*inputs: Any) -> Any:
-    of = Intervals(*inputs)
-    return peers.cub("batched_copy")(of.x, of.gather_starts, of.offsets, of.lengths, size=of.x.size)
+    intervals = Intervals(*inputs)
+    return peers.cub("batched_copy")(
+        intervals.x, intervals.gather_starts, intervals.offsets, intervals.lengths, size=intervals.x.size
+    )
 
 
 def _scatter(*inputs: Any) -> Any:
-    of = Intervals(*inputs)
-    return mgpu.interval_scatter(of.x, of.scatter_starts, of.offsets, jax.lax.empty(of.x.shape, of.x.dtype))
+    intervals = Intervals(*inputs)
+    return mgpu.interval_scatter(
+        intervals.x, intervals.scatter_starts, intervals.offsets, jax.lax.empty(intervals.x.shape, intervals.x.dtype)
+    )
 
 
 def _xla_scatter(*inputs: Any) -> Any:
-    of = Intervals(*inputs)
-    places = _sources(of, of.scatter_starts)
-    return jax.lax.empty(of.x.shape, of.x.dtype).at[places].set(of.x, unique_indices=True, mode="promise_in_bounds")
+    intervals = Intervals(*inputs)
+    places = _sources(intervals, intervals.scatter_starts)
+    return (
+        jax.lax.empty(intervals.x.shape, intervals.x.dtype)
+        .at[places]
+        .set(intervals.x, unique_indices=True, mode="promise_in_bounds")
+    )
 
 
 def _cub_scatter(*inputs: Any) -> Any:
-    of = Intervals(*inputs)
-    return peers.cub("batched_copy")(of.x, of.offsets, of.scatter_starts, of.lengths, size=of.x.size)
+    intervals = Intervals(*inputs)
+    return peers.cub("batched_copy")(
+        intervals.x, intervals.offsets, intervals.scatter_starts, intervals.lengths, size=intervals.x.size
+    )
 
 
 def _move(*inputs: Any) -> Any:
-    of = Intervals(*inputs)
-    into = jax.lax.empty(of.x.shape, of.x.dtype)
-    return mgpu.interval_move(of.x, of.gather_starts, of.scatter_starts, of.offsets, into)
+    intervals = Intervals(*inputs)
+    into = jax.lax.empty(intervals.x.shape, intervals.x.dtype)
+    return mgpu.interval_move(intervals.x, intervals.gather_starts, intervals.scatter_starts, intervals.offsets, into)
 
 
 def _xla_move(*inputs: Any) -> Any:
-    of = Intervals(*inputs)
-    places = _sources(of, of.scatter_starts)
+    intervals = Intervals(*inputs)
+    places = _sources(intervals, intervals.scatter_starts)
     rows = _xla_gather(*inputs)
-    return jax.lax.empty(of.x.shape, of.x.dtype).at[places].set(rows, unique_indices=True, mode="promise_in_bounds")
+    return (
+        jax.lax.empty(intervals.x.shape, intervals.x.dtype)
+        .at[places]
+        .set(rows, unique_indices=True, mode="promise_in_bounds")
+    )
 
 
 def _cub_move(*inputs: Any) -> Any:
-    of = Intervals(*inputs)
-    return peers.cub("batched_copy")(of.x, of.gather_starts, of.scatter_starts, of.lengths, size=of.x.size)
+    intervals = Intervals(*inputs)
+    return peers.cub("batched_copy")(
+        intervals.x, intervals.gather_starts, intervals.scatter_starts, intervals.lengths, size=intervals.x.size
+    )
 
 
 def _cases(mean: int) -> list[Case]:
     inputs = ragged_intervals(mean)
     figures = FIGURES[mean]
 
-    def case(name: str, ours: Any, rivals: Any, read: tuple[str, ...], figure: str = "") -> Case:
-        """A row that reads these arrays and writes one like x."""
+    def case(name: str, ours: Any, case_peers: Any, read: tuple[str, ...], figure: str = "") -> Case:
+        """A case that reads the arrays named in `read`, and writes an array like x."""
 
         def floor(*inputs: Any) -> int:
-            of = Intervals(*inputs)
-            return array_bytes(of.x, of.offsets, *(getattr(of, array) for array in read))
+            intervals = Intervals(*inputs)
+            return array_bytes(intervals.x, intervals.offsets, *(getattr(intervals, array) for array in read))
 
-        must_reach, aim = figures.get(figure, (None, None))
-        return Case("intervals", f"{name}, mean {mean}", inputs, ours, rivals, floor, must_reach, aim)
+        max_ms, target_ms = figures.get(figure, (None, None))
+        return Case("intervals", f"{name}, mean {mean}", inputs, ours, case_peers, floor, max_ms, target_ms)
 
     return [
         case("expand", _expand, {"XLA repeat": _xla_expand, "NumPy": HostPeer(_numpy_expand)}, ("values",), "expand"),
@@ -142,23 +162,25 @@ def _cases(mean: int) -> list[Case]:
 @functools.cache
 def _wide_inputs(mean: int) -> Any:
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-        of = ragged_intervals(mean)(rng, scale / WIDE_ELEMENTS)
+        intervals = ragged_intervals(mean)(rng, scale / WIDE_ELEMENTS)
         rows = random_keys(rng, size_at(scale / WIDE_ELEMENTS) * WIDE_ELEMENTS, "float32")
-        return rows.reshape(-1, WIDE_ELEMENTS), *of[1:]
+        return rows.reshape(-1, WIDE_ELEMENTS), *intervals[1:]
 
     return make
 
 
 def _gather_wide(*inputs: Any) -> Any:
-    of = Intervals(*inputs)
-    return mgpu.interval_gather(of.x, of.gather_starts, of.offsets, of.x.shape[0])
+    intervals = Intervals(*inputs)
+    return mgpu.interval_gather(intervals.x, intervals.gather_starts, intervals.offsets, intervals.x.shape[0])
 
 
 def _xla_gather_wide(*inputs: Any) -> Any:
-    of = Intervals(*inputs)
-    n = of.x.shape[0]
-    sources = jnp.repeat(of.gather_starts - of.offsets, of.lengths, total_repeat_length=n) + jnp.arange(n)
-    return jnp.take(of.x, sources, axis=0, mode="clip")
+    intervals = Intervals(*inputs)
+    n = intervals.x.shape[0]
+    sources = jnp.repeat(
+        intervals.gather_starts - intervals.offsets, intervals.lengths, total_repeat_length=n
+    ) + jnp.arange(n)
+    return jnp.take(intervals.x, sources, axis=0, mode="clip")
 
 
 WIDE = Case(

@@ -1,6 +1,6 @@
-"""The cost of a jitted chain of small calls, with and without recording it into a command buffer (a CUDA graph).
+"""Times jitted chains of small calls, with and without recording them into a command buffer (a CUDA graph).
 
-The setting is read when XLA compiles, so both are programs of this one process.
+XLA reads the setting when it compiles, so one process runs both programs.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ NO_COMMAND_BUFFERS = {"xla_gpu_enable_command_buffer": "", "xla_gpu_graph_min_gr
 
 
 def main(options: argparse.Namespace) -> int:
-    """Prints microseconds per chain: waited for one by one, and queued 20 deep."""
+    """Prints the microseconds of a chain: if the host waits for each chain, and with 20 chains queued."""
     scale = options.scale or SMALL_SCALE
     runner = Runner(scale, options.repeat)
-    print(f"{runner.device.device_kind}: a chain of {options.calls} calls, microseconds a chain, scale {scale:g}")
+    print(f"{runner.device.device_kind}: microseconds per chain of {options.calls} calls, scale {scale:g}")
     seen = set()
     failed = False
     for case in options.cases:
         if not options.match and case.family in seen:
-            continue  # the first row of each family represents it
+            continue  # the first case of each family represents it
         seen.add(case.family)
         try:
             with jax.enable_x64(case.x64):
@@ -38,17 +38,17 @@ def main(options: argparse.Namespace) -> int:
                 if not runner.on_cpu:
                     plain = compile_program(case.ours, [inputs] * options.calls, NO_COMMAND_BUFFERS)
                     parts.append(chain_times(plain))
-        except Exception as error:  # the next row must run
-            print(f"{case.row}: {type(error).__name__}: {str(error).splitlines()[0][:300]}")
+        except Exception as error:  # the next case must run
+            print(f"{case.full_name}: {type(error).__name__}: {str(error).splitlines()[0][:300]}")
             failed = True
             continue
         labels = ("with command buffers", "without")
-        print(f"{case.row}: " + "; ".join(f"{label}: {part}" for label, part in zip(labels, parts, strict=False)))
+        print(f"{case.full_name}: " + "; ".join(f"{label}: {part}" for label, part in zip(labels, parts, strict=False)))
     return int(failed)
 
 
 def chain_times(program: Program, samples: int = 30, depth: int = 20) -> str:
-    """Microseconds of a program: waited for one by one, and queued."""
+    """Times a program, in microseconds: if the host waits for each run, and with `depth` runs queued."""
     for _ in range(5):
         run_once(program)  # the first runs also record the graph
     waited = statistics.median(run_once(program) for _ in range(samples))

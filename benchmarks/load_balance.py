@@ -1,4 +1,4 @@
-"""Load-balancing search: many short objects, few long ones."""
+"""Load-balancing search: many short objects, or few long objects."""
 
 from __future__ import annotations
 
@@ -14,42 +14,44 @@ from benchmarks.inputs import Intervals, ragged_intervals
 
 __all__ = ["CASES"]
 
-# By mean work count of an object: milliseconds (must reach, aim for).
+# By mean work count of an object: milliseconds (maximum, target).
 FIGURES = ((5, 0.14, 0.09), (100, 0.10, 0.075))
 
 
 def _search(*inputs: Any) -> Any:
-    of = Intervals(*inputs)
-    return mgpu.load_balance_search(of.offsets, of.x.size)
+    intervals = Intervals(*inputs)
+    return mgpu.load_balance_search(intervals.offsets, intervals.x.size)
 
 
 def _search_with_rank(*inputs: Any) -> Any:
-    of = Intervals(*inputs)
-    return mgpu.load_balance_search(of.offsets, of.x.size, return_rank=True)
+    intervals = Intervals(*inputs)
+    return mgpu.load_balance_search(intervals.offsets, intervals.x.size, return_rank=True)
 
 
 def _xla(*inputs: Any) -> Any:
-    of = Intervals(*inputs)
-    return jnp.repeat(jnp.arange(of.offsets.size, dtype=jnp.int32), of.lengths, total_repeat_length=of.x.size)
+    intervals = Intervals(*inputs)
+    return jnp.repeat(
+        jnp.arange(intervals.offsets.size, dtype=jnp.int32), intervals.lengths, total_repeat_length=intervals.x.size
+    )
 
 
 def _xla_with_rank(*inputs: Any) -> Any:
-    of = Intervals(*inputs)
+    intervals = Intervals(*inputs)
     objects = _xla(*inputs)
-    return objects, jnp.arange(of.x.size, dtype=jnp.int32) - of.offsets[objects]
+    return objects, jnp.arange(intervals.x.size, dtype=jnp.int32) - intervals.offsets[objects]
 
 
 def _thrust(*inputs: Any) -> Any:
-    of = Intervals(*inputs)
-    return peers.cub("load_balance_search")(of.offsets, size=of.x.size)
+    intervals = Intervals(*inputs)
+    return peers.cub("load_balance_search")(intervals.offsets, size=intervals.x.size)
 
 
 def _numpy(*inputs: Any) -> Any:
-    of = Intervals(*inputs)
-    return np.repeat(np.arange(of.offsets.size, dtype=np.int32), of.lengths)
+    intervals = Intervals(*inputs)
+    return np.repeat(np.arange(intervals.offsets.size, dtype=np.int32), intervals.lengths)
 
 
-def _cases(mean: int, must_reach: float, aim: float) -> list[Case]:
+def _cases(mean: int, max_ms: float, target_ms: float) -> list[Case]:
     inputs = ragged_intervals(mean)
     return [
         Case(
@@ -59,8 +61,8 @@ def _cases(mean: int, must_reach: float, aim: float) -> list[Case]:
             ours=_search,
             peers={"XLA repeat": _xla, "Thrust": _thrust, "NumPy": HostPeer(_numpy)},
             bytes=lambda *inputs: array_bytes(Intervals(*inputs).x, Intervals(*inputs).offsets),
-            must_reach=must_reach,
-            aim=aim,
+            max_ms=max_ms,
+            target_ms=target_ms,
         ),
         Case(
             family="load_balance",

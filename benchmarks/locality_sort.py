@@ -16,7 +16,7 @@ from benchmarks.inputs import random_key, random_keys, size_at
 
 __all__ = ["CASES"]
 
-FIGURES = ((25, 1.1, 0.6), (4096, 1.3, 0.7), (2**20, 1.9, 1.2))  # width, milliseconds: must reach, aim
+FIGURES = ((25, 1.1, 0.6), (4096, 1.3, 0.7), (2**20, 1.9, 1.2))  # width, milliseconds: maximum, target
 
 CELLS = 128  # cells along each side of the particles' box: 32 particles per cell at full size
 STEP = 0.1  # standard deviation of a particle's move, in cells
@@ -43,7 +43,7 @@ def _cells(x: jax.Array) -> jax.Array:
 
 
 def _moved_particles(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-    """The cells of particles that were in the order of their cells one time step ago."""
+    """Makes the cells of particles that were in the order of their cells one time step ago."""
     shape = (3, size_at(scale))
     x = jax.random.uniform(random_key(rng), shape) * CELLS
     x = jnp.take(x, jnp.argsort(_cells(x)), axis=1)
@@ -58,7 +58,7 @@ OURS = {
 }
 
 
-def _case(form: str, what: str, inputs: Any, must_reach: float | None = None, aim: float | None = None) -> Case:
+def _case(form: str, what: str, inputs: Any, max_ms: float | None = None, target_ms: float | None = None) -> Case:
     return Case(
         family="locality_sort",
         name=f"{form} uint32, {what}",
@@ -71,8 +71,8 @@ def _case(form: str, what: str, inputs: Any, must_reach: float | None = None, ai
             "NumPy": HostPeer(mergesort.NUMPY[form]),
         },
         bytes=lambda keys, values: mergesort.ITEM_BYTES[form](keys.dtype.itemsize) * keys.size,
-        must_reach=must_reach,
-        aim=aim,
+        max_ms=max_ms,
+        target_ms=target_ms,
     )
 
 

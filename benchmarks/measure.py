@@ -1,11 +1,11 @@
-"""Device time of a jitted function.
+"""Measures the device time of a jitted function.
 
-Two effects would distort it. A call shorter than its dispatch would measure the host. So a program makes several short
-calls, which XLA records into one CUDA graph if they allow it, and repeats them for several rounds in a loop. Without
-the loop, a program of 32 calls of 5 us waits for the host, which spends some 200 us on its inputs and results. Inputs
-smaller than the L2 cache would be read from it, so each call of a round has its own inputs. An optimization barrier
-between calls, and between rounds, keeps XLA from sharing, fusing or reordering their work; the graph runs its commands
-in order.
+Two effects would distort it. First, a call shorter than its dispatch would measure the host. So a program makes several
+short calls, which XLA records into one CUDA graph if they allow it, and repeats them for several rounds in a loop.
+Without the loop, a program of 32 calls of 5 us waits for the host, which spends some 200 us on its inputs and results.
+Second, inputs smaller than the L2 cache would be read from it, so each call of a round has its own inputs. An
+optimization barrier between calls, and between rounds, keeps XLA from sharing, fusing or reordering their work; the
+graph runs its commands in order.
 
 Programs are dispatched without waiting until about 20 ms of work is queued, and the clock stops when the last one is
 done. The results of a program are freed before the next one is dispatched, which then gets the same addresses.
@@ -46,7 +46,7 @@ class Timing:
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A compiled chain of calls, its inputs, and how many rounds it takes."""
+    """A compiled chain of calls, the inputs of each call, and the number of rounds."""
 
     run: Callable[..., Any]
     input_sets: Sequence[tuple[Any, ...]]
@@ -58,7 +58,7 @@ class Program:
 
     @property
     def calls(self) -> int:
-        """The number of calls of the function."""
+        """The number of calls of the function in one run of the program."""
         return self.rounds * len(self.input_sets)
 
     @property
@@ -100,15 +100,15 @@ def compile_program(
 
 
 def run_once(program: Program) -> float:
-    """Milliseconds that one program takes."""
+    """Runs a program once, waits for it, and returns the milliseconds."""
     return run_queued(program, 1)
 
 
 def run_queued(program: Program, programs: int, *, waiting: bool = False) -> float:
-    """Milliseconds for runs in a row; the host waits for each of them (`waiting`), or for the last."""
+    """Runs a program several times, returns the milliseconds; the host waits for each run (`waiting`) or the last."""
     begin = time.perf_counter()
     for _ in range(programs):
-        results = None  # so that the next ones get this memory
+        results = None  # frees this memory for the results of the next run
         results = program()
         if waiting:
             jax.block_until_ready(results)

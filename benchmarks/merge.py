@@ -18,7 +18,7 @@ from benchmarks.inputs import FULL_SIZE, random_keys, size_at
 __all__ = ["CASES"]
 
 CUB_KEYS = ("uint32", "uint64", "float32")
-MILLISECONDS = {"keys uint32": (0.30, 0.27), "pairs uint32": (0.618, 0.55)}  # must reach, aim
+MILLISECONDS = {"keys uint32": (0.30, 0.27), "pairs uint32": (0.618, 0.55)}  # maximum, target
 
 
 # Sorted keys, and their positions as values. Rows of keys and of pairs share these arrays.
@@ -53,22 +53,22 @@ CUB = {
 
 
 def _case(form: str, dtype: str, n_a: int, n_b: int) -> Case:
-    rivals: dict[str, Any] = {"XLA": XLA[form]}
+    case_peers: dict[str, Any] = {"XLA": XLA[form]}
     if dtype in CUB_KEYS:
-        rivals["CUB"] = CUB[form]
-    rivals["NumPy"] = HostPeer(NUMPY[form])
+        case_peers["CUB"] = CUB[form]
+    case_peers["NumPy"] = HostPeer(NUMPY[form])
     full = n_a == n_b == FULL_SIZE
-    must_reach, aim = MILLISECONDS.get(f"{form} {dtype}", (None, None)) if full else (None, None)
+    max_ms, target_ms = MILLISECONDS.get(f"{form} {dtype}", (None, None)) if full else (None, None)
     size = f"2 x 2^{n_a.bit_length() - 1}" if n_a == n_b else f"2^{n_a.bit_length() - 1} and 2^{n_b.bit_length() - 1}"
     return Case(
         family="merge",
         name=f"{form} {dtype}, {size}",
         inputs=_inputs(dtype, n_a, n_b),
         ours=OURS[form],
-        peers=rivals,
+        peers=case_peers,
         bytes=lambda a, b, v, w: 2 * array_bytes(*((a, b) if form == "keys" else (a, b, v, w))),
-        must_reach=must_reach,
-        aim=aim,
+        max_ms=max_ms,
+        target_ms=target_ms,
         x64=dtype == "uint64",
     )
 

@@ -17,7 +17,7 @@ from benchmarks.inputs import FULL_SIZE, random_keys, size_at
 __all__ = ["CASES"]
 
 CUB_KEYS = ("uint32", "uint64", "float32")
-MILLISECONDS = {"keys uint32": (2.90, 1.6), "pairs uint32": (4.5, 2.5)}  # must reach, aim
+MILLISECONDS = {"keys uint32": (2.90, 1.6), "pairs uint32": (4.5, 2.5)}  # maximum, target
 
 
 # Keys, and their positions as values. Rows of keys, of pairs and of indices share these arrays.
@@ -73,26 +73,26 @@ ITEM_BYTES = {  # read and written, by the width of a key
 
 
 def _case(form: str, dtype: str, n: int) -> Case:
-    rivals: dict[str, Any] = {"XLA": XLA[form]}
+    case_peers: dict[str, Any] = {"XLA": XLA[form]}
     if dtype in CUB_KEYS:
-        rivals["CUB radix"] = functools.partial(CUB[form], "radix_sort")
-        rivals["CUB merge"] = functools.partial(CUB[form], "merge_sort")
-    rivals["NumPy"] = HostPeer(NUMPY[form])
-    must_reach, aim = MILLISECONDS.get(f"{form} {dtype}", (None, None)) if n == FULL_SIZE else (None, None)
+        case_peers["CUB radix"] = functools.partial(CUB[form], "radix_sort")
+        case_peers["CUB merge"] = functools.partial(CUB[form], "merge_sort")
+    case_peers["NumPy"] = HostPeer(NUMPY[form])
+    max_ms, target_ms = MILLISECONDS.get(f"{form} {dtype}", (None, None)) if n == FULL_SIZE else (None, None)
     return Case(
         family="mergesort",
         name=f"{form} {dtype}, 2^{n.bit_length() - 1}",
         inputs=_inputs(dtype, n),
         ours=OURS[form],
-        peers=rivals,
+        peers=case_peers,
         bytes=lambda keys, values: ITEM_BYTES[form](keys.dtype.itemsize) * keys.size,
-        must_reach=must_reach,
-        aim=aim,
+        max_ms=max_ms,
+        target_ms=target_ms,
         x64=dtype in ("uint64", "int64"),
     )
 
 
-def _less_case(must_reach: float) -> Case:
+def _less_case(max_ms: float) -> Case:
     return Case(
         family="mergesort",
         name=f"keys by less float32, 2^{FULL_SIZE.bit_length() - 1}",
@@ -100,8 +100,8 @@ def _less_case(must_reach: float) -> Case:
         ours=lambda keys, values: mgpu.mergesort(keys, less=lambda a, b: a < b),
         peers={"XLA": XLA["keys"]},
         bytes=lambda keys, values: 2 * keys.nbytes,
-        must_reach=must_reach,
-        aim=None,
+        max_ms=max_ms,
+        target_ms=None,
     )
 
 

@@ -1,7 +1,7 @@
-"""The operations over a mesh axis: all devices of the default platform compared with one, on the same global arrays.
+"""Compares operations over all devices of the default platform with one device, on the same global arrays.
 
-One device has the whole array, several have an equal part each. Both results are compared before they are timed. Memory
-is the amount that XLA plans for a device, as a multiple of the device's operands.
+The one device has the whole arrays, each of several devices an equal part. The results of both are compared before the
+programs are timed. Memory is the amount that XLA plans for a device, as a multiple of the device's operands.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def _equal_sums(one: np.ndarray, several: np.ndarray) -> bool:
 
 
 def _equal_rows(one: np.ndarray, several: np.ndarray) -> bool:
-    """Compares indices, which -1 follows, by their sums."""
+    """Compares indices, after which the slots hold -1, by their sums."""
     return _equal_sums(one[one >= 0], several[several >= 0])
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
-    """A call on the global arrays.
+class MeshCase:
+    """An operation on the global arrays.
 
     Attributes:
       call: the operation, over `axis_name` if given.
@@ -57,7 +57,7 @@ class Row:
       shared: whether the result is the same on all devices.
       agree: whether an array of the result on one device equals that on several.
       prepare: transforms the arrays on several devices before the clock runs.
-      must: the target of four H200s at scale 1, in milliseconds, or as a speed-up over one.
+      target: what four H200s must reach at scale 1, in milliseconds, or as a speed-up over one.
     """
 
     call: Callable[..., Any]
@@ -67,7 +67,7 @@ class Row:
     shared: bool = False
     agree: Callable[[np.ndarray, np.ndarray], bool] = _equal
     prepare: Callable[..., Any] | None = None
-    must: str = ""
+    target: str = ""
 
 
 def _keys(rng: np.random.Generator, n: int) -> tuple[np.ndarray, ...]:
@@ -107,7 +107,7 @@ def _align(a: jax.Array, b: jax.Array, **named: Any) -> tuple[jax.Array, ...]:
 
 
 def _counts(counts: tuple[jax.Array, ...], a: str = "a_count", b: str = "b_count") -> dict[str, Any]:
-    """The arguments for arrays that `_align` made; on one device, arrays are not aligned."""
+    """Returns the arguments for arrays that `_align` made; none on one device, where arrays are not aligned."""
     return {a: counts[0][0], b: counts[1][0], "aligned": True} if counts else {}
 
 
@@ -125,7 +125,7 @@ def _aligned_intersection(a: jax.Array, b: jax.Array, *counts: jax.Array, **name
 
 
 def _aligned_join(a: jax.Array, b: jax.Array, *counts: jax.Array, **named: Any) -> Any:
-    # Aligned arrays have the slots of both; the number of rows is the same as without.
+    # Aligning makes each side as long as both together, so this size allows the same number of rows.
     size = a.shape[0] if counts else a.shape[0] * 2
     return mgpu.join(a, b, size=size, **_counts(counts), **named)[:2]
 
@@ -138,23 +138,23 @@ def _runs(rng: np.random.Generator, n: int) -> tuple[np.ndarray, ...]:
     return np.cumsum(rng.integers(0, 30, n, dtype=np.uint8) == 0, dtype=np.int32), *_integers(rng, n)
 
 
-def _ids(ids: int | None) -> Callable[[np.random.Generator, int], tuple[np.ndarray, ...]]:
-    """Items with this many ids. None means a thirtieth of the number of items."""
-    return lambda rng, n: (*_integers(rng, n), rng.integers(0, ids or n // 30, n, dtype=np.int32))
+def _ids(id_count: int | None) -> Callable[[np.random.Generator, int], tuple[np.ndarray, ...]]:
+    """Makes items, and ids below `id_count`; None means a thirtieth of the number of items."""
+    return lambda rng, n: (*_integers(rng, n), rng.integers(0, id_count or n // 30, n, dtype=np.int32))
 
 
-def _reduce_by_id(ids: int | None) -> Callable[..., Any]:
-    """Sums for the ids of `_ids`, on one device or distributed."""
+def _reduce_by_id(id_count: int | None) -> Callable[..., Any]:
+    """Returns a function that sums the items of `_ids` by id, on one device or over the axis."""
 
-    def call(x: jax.Array, of_items: jax.Array, **named: Any) -> jax.Array:
+    def call(x: jax.Array, ids: jax.Array, **named: Any) -> jax.Array:
         devices = jax.lax.axis_size(AXIS) if named else 1
-        return mgpu.reduce_by_id(x, of_items, -(-(ids or x.shape[0] * devices // 30) // devices), **named)
+        return mgpu.reduce_by_id(x, ids, -(-(id_count or x.shape[0] * devices // 30) // devices), **named)
 
     return call
 
 
 def _own_heads(heads: np.ndarray, n: int, devices: int) -> np.ndarray:
-    """Each device's heads, padded to equal numbers, one device after the other."""
+    """Returns the heads of each device's part, relative to its start and padded to equal numbers, concatenated."""
     edges = np.searchsorted(heads, np.arange(devices + 1) * (n // devices))
     padded = np.full((devices, np.diff(edges).max()), n, np.int32)
     for device, row in enumerate(padded):
@@ -169,97 +169,105 @@ def _stable_pairs(keys: jax.Array, values: jax.Array) -> Any:
 
 SEGMENTS = _segments(300)
 
-# Rows with the same arrays are consecutive, so these are made once.
-ROWS = {
-    "sort uint32": Row(mgpu.sort, _keys, jax.lax.sort, must="3.0 ms"),
-    "mergesort uint32": Row(mgpu.mergesort, _keys),
-    "top_k, 1,000": Row(lambda keys, **named: mgpu.top_k(keys, 1000, **named)[:2], _keys, shared=True),
-    "unique": Row(lambda keys, **named: mgpu.unique(keys, size=keys.shape[0], **named)[0], _keys, agree=_equal_sums),
-    "sort uint32 pairs": Row(mgpu.sort, _pairs, _stable_pairs, must="5.0 ms"),
-    "sort of two uint32 columns": Row(lambda *columns, **named: mgpu.sort(columns, **named), _pairs),
-    "segmented_sort, mean 300": Row(mgpu.segmented_sort, SEGMENTS, heads=True, must="3.2 times"),
-    "segmented_reduce, mean 300": Row(mgpu.segmented_reduce, SEGMENTS, heads=True, agree=_equal_sums, must="2.8 times"),
-    "segmented_scan, mean 300": Row(mgpu.segmented_scan, SEGMENTS, heads=True),
-    "reduce_by_key, mean 30": Row(
+# Cases with the same arrays are consecutive, so the arrays are made once.
+CASES_OVER_DEVICES = {
+    "sort uint32": MeshCase(mgpu.sort, _keys, jax.lax.sort, target="3.0 ms"),
+    "mergesort uint32": MeshCase(mgpu.mergesort, _keys),
+    "top_k, 1,000": MeshCase(lambda keys, **named: mgpu.top_k(keys, 1000, **named)[:2], _keys, shared=True),
+    "unique": MeshCase(
+        lambda keys, **named: mgpu.unique(keys, size=keys.shape[0], **named)[0], _keys, agree=_equal_sums
+    ),
+    "sort uint32 pairs": MeshCase(mgpu.sort, _pairs, _stable_pairs, target="5.0 ms"),
+    "sort of two uint32 columns": MeshCase(lambda *columns, **named: mgpu.sort(columns, **named), _pairs),
+    "segmented_sort, mean 300": MeshCase(mgpu.segmented_sort, SEGMENTS, heads=True, target="3.2 times"),
+    "segmented_reduce, mean 300": MeshCase(
+        mgpu.segmented_reduce, SEGMENTS, heads=True, agree=_equal_sums, target="2.8 times"
+    ),
+    "segmented_scan, mean 300": MeshCase(mgpu.segmented_scan, SEGMENTS, heads=True),
+    "reduce_by_key, mean 30": MeshCase(
         lambda keys, values, **named: mgpu.reduce_by_key(keys, values, size=keys.shape[0] // 20, **named)[1],
         _runs,
         agree=_equal_sums,
-        must="3.2 times",
+        target="3.2 times",
     ),
-    "reduce": Row(mgpu.reduce, _integers, jnp.sum, shared=True, must="2.5 times"),
-    "scan": Row(mgpu.scan, _integers, jnp.cumsum, must="2.2 times"),
-    "select, a half": Row(lambda x, **named: mgpu.select(x, x < 0, **named).values, _integers, agree=_equal_sums),
-    "partition": Row(lambda x, **named: mgpu.partition(x, x < 0, **named)[0], _integers),
-    "reduce_by_id, 1,000": Row(_reduce_by_id(1000), _ids(1000), agree=_equal_sums),
-    "reduce_by_id, mean 30": Row(_reduce_by_id(None), _ids(None), agree=_equal_sums),
-    "join of any order": Row(
+    "reduce": MeshCase(mgpu.reduce, _integers, jnp.sum, shared=True, target="2.5 times"),
+    "scan": MeshCase(mgpu.scan, _integers, jnp.cumsum, target="2.2 times"),
+    "select, a half": MeshCase(lambda x, **named: mgpu.select(x, x < 0, **named).values, _integers, agree=_equal_sums),
+    "partition": MeshCase(lambda x, **named: mgpu.partition(x, x < 0, **named)[0], _integers),
+    "reduce_by_id, 1,000": MeshCase(_reduce_by_id(1000), _ids(1000), agree=_equal_sums),
+    "reduce_by_id, mean 30": MeshCase(_reduce_by_id(None), _ids(None), agree=_equal_sums),
+    "join of any order": MeshCase(
         lambda a, b, **named: mgpu.join(a, b, size=a.shape[0] * 2, assume_sorted=False, **named)[:2],
         _tables,
         agree=_equal_rows,
-        must="2.6 times",
+        target="2.6 times",
     ),
-    "merge": Row(mgpu.merge, _sorted_pair),
-    "join": Row(
+    "merge": MeshCase(mgpu.merge, _sorted_pair),
+    "join": MeshCase(
         lambda a, b, **named: mgpu.join(a, b, size=a.shape[0] * 2, **named)[:2], _sorted_pair, agree=_equal_rows
     ),
-    "join, aligned": Row(_aligned_join, _sorted_pair, agree=_equal_rows, prepare=_align, must="3.0 times"),
-    "sorted_search": Row(mgpu.sorted_search, _sorted_pair),
-    "sorted_search, aligned": Row(_aligned_search, _sorted_pair, agree=_equal_sums, prepare=_align, must="3.0 times"),
-    "sorted_match": Row(lambda a, b, **named: mgpu.sorted_match(a, b, **named).a_index, _sorted_pair),
-    "sorted_match, aligned": Row(_aligned_match, _sorted_pair, agree=_equal_sums, prepare=_align, must="3.0 times"),
-    "set_intersection": Row(
+    "join, aligned": MeshCase(_aligned_join, _sorted_pair, agree=_equal_rows, prepare=_align, target="3.0 times"),
+    "sorted_search": MeshCase(mgpu.sorted_search, _sorted_pair),
+    "sorted_search, aligned": MeshCase(
+        _aligned_search, _sorted_pair, agree=_equal_sums, prepare=_align, target="3.0 times"
+    ),
+    "sorted_match": MeshCase(lambda a, b, **named: mgpu.sorted_match(a, b, **named).a_index, _sorted_pair),
+    "sorted_match, aligned": MeshCase(
+        _aligned_match, _sorted_pair, agree=_equal_sums, prepare=_align, target="3.0 times"
+    ),
+    "set_intersection": MeshCase(
         lambda a, b, **named: mgpu.set_intersection(a, b, **named)[0], _sorted_pair, agree=_equal_sums
     ),
-    "set_intersection, aligned": Row(
-        _aligned_intersection, _sorted_pair, agree=_equal_sums, prepare=_align, must="3.0 times"
+    "set_intersection, aligned": MeshCase(
+        _aligned_intersection, _sorted_pair, agree=_equal_sums, prepare=_align, target="3.0 times"
     ),
-    "interval_expand": Row(
+    "interval_expand": MeshCase(
         lambda x, offsets, **named: mgpu.interval_expand(x, offsets, 2 * x.shape[0], **named), _intervals
     ),
-    "interval_gather": Row(
+    "interval_gather": MeshCase(
         lambda x, starts, offsets, **named: mgpu.interval_gather(x, starts, offsets, x.shape[0], **named), _gathers
     ),
 }
 
 
 def main(scale: float, repeats: int, match: list[str]) -> int:
-    """Prints milliseconds on one device and on all; returns 1 if they disagree, or if no row was selected."""
+    """Prints milliseconds on one device and on all; returns 1 if results disagree, or if no case was selected."""
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), (AXIS,), axis_types=(AxisType.Auto,))
     n = size_at(scale, FULL_SIZE) // (64 * len(devices)) * 64 * len(devices)
     print(f"{len(devices)} x {devices[0].device_kind}, {n} items in all: milliseconds", flush=True)
     over_axis = functools.partial(jax.shard_map, mesh=mesh, in_specs=P(AXIS))
-    chosen = [name for name in ROWS if not match or any(text in name for text in match)]
+    chosen = [name for name in CASES_OVER_DEVICES if not match or any(text in name for text in match)]
     made: Any = None
     arrays: tuple[np.ndarray, ...] = ()
     failed = not chosen
     for name in chosen:
-        row, begin = ROWS[name], time.monotonic()
-        if row.make is not made:
-            made, arrays = row.make, row.make(np.random.default_rng(7), n)
-        dealt = (*arrays[:-1], _own_heads(arrays[-1], n, len(devices))) if row.heads else arrays
-        alone = tuple(jax.device_put(x, devices[0]) for x in arrays)
-        spread = tuple(jax.device_put(x, NamedSharding(mesh, P(AXIS))) for x in dealt)
-        if row.prepare is not None:
-            spread = jax.jit(over_axis(functools.partial(row.prepare, axis_name=AXIS), out_specs=P(AXIS)))(*spread)
-        call = over_axis(functools.partial(row.call, axis_name=AXIS), out_specs=P() if row.shared else P(AXIS))
-        one, several = compile_program(row.call, [alone]), compile_program(call, [spread])
+        case, begin = CASES_OVER_DEVICES[name], time.monotonic()
+        if case.make is not made:
+            made, arrays = case.make, case.make(np.random.default_rng(7), n)
+        own_arrays = (*arrays[:-1], _own_heads(arrays[-1], n, len(devices))) if case.heads else arrays
+        on_one = tuple(jax.device_put(x, devices[0]) for x in arrays)
+        on_all = tuple(jax.device_put(x, NamedSharding(mesh, P(AXIS))) for x in own_arrays)
+        if case.prepare is not None:
+            on_all = jax.jit(over_axis(functools.partial(case.prepare, axis_name=AXIS), out_specs=P(AXIS)))(*on_all)
+        call = over_axis(functools.partial(case.call, axis_name=AXIS), out_specs=P() if case.shared else P(AXIS))
+        one, several = compile_program(case.call, [on_one]), compile_program(call, [on_all])
         results = [list(map(np.asarray, jax.tree.leaves(program()))) for program in (one, several)]
-        agree = all(map(row.agree, *results))
+        agree = all(map(case.agree, *results))
         del results
         failed |= not agree
-        times = [_time(row.call, one, repeats), _time(call, several, repeats)]
+        times = [_time(case.call, one, repeats), _time(call, several, repeats)]
         line = f"{name}: one {times[0]:.3f}, all {times[1]:.3f}, {times[0] / times[1]:.2f} times"
-        if row.xla is not None:
-            line += f", XLA on one {_time(row.xla, compile_program(row.xla, [alone]), repeats):.3f}"
+        if case.xla is not None:
+            line += f", XLA on one {_time(case.xla, compile_program(case.xla, [on_one]), repeats):.3f}"
         line += f", memory {_memory(one):.2f} and {_memory(several):.2f}"
-        line += f", four H200s must reach {row.must}" if row.must else ""
+        line += f", four H200s must reach {case.target}" if case.target else ""
         print(line if agree else f"{line}, BUT THEY DISAGREE", f"({time.monotonic() - begin:.0f} s)", flush=True)
     return int(failed)
 
 
 def _time(call: Callable[..., Any], program: Program, repeats: int) -> float:
-    """Milliseconds of a call, with several per program if the host would not keep up with the devices."""
+    """Times a call, in milliseconds; a program makes several calls if the host would not keep up with the devices."""
     # Collectives of CPU devices hang if more programs are in flight than there are threads.
     waiting = jax.default_backend() == "cpu"
     once = time_program(program, repeats, waiting=waiting).median
@@ -269,7 +277,7 @@ def _time(call: Callable[..., Any], program: Program, repeats: int) -> float:
 
 
 def _memory(program: Program) -> float:
-    """The memory of a device for operands, results and temporaries, as a multiple of its operands."""
+    """Returns a device's memory for operands, results and temporaries, as a multiple of its operands."""
     plan = program.run.memory_analysis()  # type: ignore[attr-defined]
     needed = plan.argument_size_in_bytes + plan.output_size_in_bytes + plan.temp_size_in_bytes
     return needed / plan.argument_size_in_bytes

@@ -1,7 +1,8 @@
-"""Functions of `jax_mgpu.numpy` and `jax_mgpu.ops` compared with JAX's: `python -m benchmarks.names [TEXT ...]`.
+"""Compares functions of `jax_mgpu.numpy` and `jax_mgpu.ops` with JAX's: `python -m benchmarks.names [TEXT ...]`.
 
-A row is a jitted function on arrays of one shape. Both sides take turns, and the shortest time of each counts. If a
-name calls JAX's function, the row says so: both sides are one program. A row fails if JAX is faster by more than 5%.
+A row is a jitted function on arrays of one shape. Both sides take turns, and the shortest time of each counts. If our
+name calls JAX's own function, the row says so instead of timing one program twice. A row fails if JAX is faster by more
+than 5%.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Row = tuple[str, Callable[[Any], Callable[..., Any]], Sequence[Any]]
 
 
 class _Jax:
-    """JAX's functions of these names."""
+    """Finds JAX's function of a name."""
 
     def __getattr__(self, name: str) -> Any:
         return next(getattr(module, name) for module in (jnp, jax.lax, jax.ops) if hasattr(module, name))
@@ -40,12 +41,12 @@ class _Ours:
 
 
 def _call(name: str, *arguments: Any, **options: Any) -> Callable[[Any], Callable[..., Any]]:
-    """A function of some arrays, by its name in JAX, with further arguments."""
+    """Binds further arguments to a function of arrays; the result takes `_Ours()` or `_Jax()`, its namespace."""
     return lambda names: lambda *arrays: getattr(names, name)(*arrays, *arguments, **options)
 
 
 def _of_rows(shape: tuple[int, ...], rng: np.random.Generator) -> Iterator[Row]:
-    """Functions along the last axis, and along the first one."""
+    """Yields functions along the last axis and along the first axis."""
     reals = rng.standard_normal(shape).astype(np.float32)
     words = rng.integers(0, 2**30, shape, dtype=np.int32)
     for axis in (-1, 0) if len(shape) > 1 else (-1,):
@@ -60,7 +61,7 @@ def _of_rows(shape: tuple[int, ...], rng: np.random.Generator) -> Iterator[Row]:
 
 
 def _of_vectors(n: int, rng: np.random.Generator) -> Iterator[Row]:
-    """Functions of one vector or two, whose results have a static size."""
+    """Yields functions of one or two vectors, whose results have a static size."""
     reals, bytes_ = rng.standard_normal(n).astype(np.float32), rng.integers(0, 255, n, dtype=np.uint8)
     words, other = (rng.integers(0, n, n, dtype=np.int32) for _ in range(2))
     ids, lengths = rng.integers(0, n // 8, n, dtype=np.int32), rng.integers(0, 4, n, dtype=np.int32)
@@ -99,34 +100,34 @@ def _rows() -> Iterator[Row]:
         yield from _of_vectors(n, rng)
 
 
-def _least_ms(functions: Sequence[Callable[..., Any]], arguments: Sequence[Any]) -> list[float]:
-    """Milliseconds of the fastest call of each function, called in turns."""
+def _min_ms(functions: Sequence[Callable[..., Any]], arguments: Sequence[Any]) -> list[float]:
+    """Calls the functions in turns, and returns the milliseconds of the fastest call of each."""
     for function in functions:
         jax.block_until_ready(function(*arguments))
-    least, spent, calls = [float("inf")] * len(functions), 0.0, 0
+    fastest, spent, calls = [float("inf")] * len(functions), 0.0, 0
     while calls < 3 or (spent < SECONDS * len(functions) and calls < 300):
         for i, function in enumerate(functions):
             begin = time.perf_counter()
             jax.block_until_ready(function(*arguments))
             took = time.perf_counter() - begin
-            least[i], spent = min(least[i], 1e3 * took), spent + took
+            fastest[i], spent = min(fastest[i], 1e3 * took), spent + took
         calls += 1
-    return least
+    return fastest
 
 
 def main(texts: Sequence[str]) -> int:
     """Prints a row for each function and shape whose name contains one of the texts; returns 1 if JAX is faster."""
     slower = 0
     print("| function | ms | JAX's | times as fast |\n|---|--:|--:|--:|")
-    for name, of, given in _rows():
+    for name, bound, operands in _rows():
         if texts and not any(text in name for text in texts):
             continue
-        arguments = [jnp.asarray(x) for x in given]
-        ours, theirs = jax.jit(of(_Ours())), jax.jit(of(_Jax()))
+        arguments = [jnp.asarray(x) for x in operands]
+        ours, theirs = jax.jit(bound(_Ours())), jax.jit(bound(_Jax()))
         if "jax_mgpu" not in ours.lower(*arguments).as_text():
             print(f"| {name} | | | JAX's own |", flush=True)
             continue
-        own, peer = _least_ms([ours, theirs], arguments)
+        own, peer = _min_ms([ours, theirs], arguments)
         slower += own > SLOWER * peer
         print(
             f"| {name} | {own:.4f} | {peer:.4f} | {peer / own:.2f} |{' slower' if own > SLOWER * peer else ''}",

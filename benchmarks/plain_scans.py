@@ -19,7 +19,7 @@ import numpy as np
 
 import jax_mgpu as mgpu
 
-MOST_FLOATS = 1 << 25  # of both arrays
+MAX_FLOATS = 1 << 25  # of both arrays
 CALLS = 7
 
 
@@ -48,22 +48,22 @@ def _clock() -> float:
 
 
 def median_ms(function: Callable[..., Any], *arguments: Any) -> float:
-    """The median of CALLS timings, each of several calls if one is short."""
+    """Returns the median of CALLS timings, each of several calls if a call is shorter than 2 ms."""
     jax.block_until_ready(function(*arguments))
     begin = _clock()
     jax.block_until_ready(function(*arguments))
-    many = max(1, int(2e-3 / max(_clock() - begin, 1e-6)))
+    repeats = max(1, int(2e-3 / max(_clock() - begin, 1e-6)))
     times = []
     for _ in range(CALLS):
         begin = _clock()
-        for _ in range(many):
+        for _ in range(repeats):
             jax.block_until_ready(function(*arguments))
-        times.append((_clock() - begin) / many)
+        times.append((_clock() - begin) / repeats)
     return 1e3 * statistics.median(times)
 
 
 def row(n: int, width: int) -> dict[str, tuple[float, float, float]]:
-    """For each implementation: ms of the scan, ms of its gradient, seconds to compile the gradient."""
+    """Measures each implementation: ms of the scan, ms of its gradient, seconds to trace and compile the gradient."""
     rng = np.random.default_rng(0)
     shape = (n,) if width == 1 else (n, width)
     factors, terms, weights = (jnp.asarray(rng.uniform(0.5, 1, shape), jnp.float32) for _ in range(3))
@@ -82,7 +82,7 @@ def row(n: int, width: int) -> dict[str, tuple[float, float, float]]:
 
 
 def main() -> None:
-    """Prints the grid."""
+    """Prints a table with a line for each number of items and width."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--items", type=float, nargs="*", default=[1e2, 1e3, 1e4, 1e5, 1e6, 1e7])
     parser.add_argument("--widths", type=int, nargs="*", default=[1, 4, 16, 64])
@@ -91,7 +91,7 @@ def main() -> None:
     print("|---|" + "--:|" * len(WAYS))
     for width in options.widths:
         for n in map(int, options.items):
-            if 2 * n * width <= MOST_FLOATS:
+            if 2 * n * width <= MAX_FLOATS:
                 cells = (" {:.3f}, {:.3f}, {:.2f} ".format(*figures) for figures in row(n, width).values())
                 print(f"| {n:,} x {width} |" + "|".join(cells) + "|", flush=True)
 

@@ -1,4 +1,4 @@
-"""Reductions: sums and first maxima of 2^27 items, in batches, over segments, and by key."""
+"""Reductions: sums and argmax of 2^27 items, of batches, of segments, by key and by id."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["CASES"]
 FULL_SCAN = 2**27
 DTYPES = ("int32", "float32", "bfloat16")
 
-# By mean length: milliseconds (must reach, aim for).
+# By mean length: milliseconds (maximum, target).
 SEGMENTED_FIGURES: tuple[tuple[int, float | None, float | None], ...] = (
     (4, 0.25, 0.12),
     (30, None, None),
@@ -34,7 +34,7 @@ SEGMENTED_FIGURES: tuple[tuple[int, float | None, float | None], ...] = (
 
 @functools.cache
 def numbers(dtype: str) -> Callable[..., tuple[Any, ...]]:
-    """2^27 items of a type; all rows of the type share the arrays."""
+    """Returns one function per type that makes 2^27 items, so that cases of the same type share the arrays."""
 
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         n = size_at(scale, FULL_SCAN)
@@ -46,7 +46,7 @@ def numbers(dtype: str) -> Callable[..., tuple[Any, ...]]:
 
 
 def tolerance(dtype: str) -> Callable[[Any, Any], bool] | None:
-    """How far sums of this type may differ between orders of summation."""
+    """Returns a comparison that allows the rounding of sums in another order; None if sums must be equal."""
     return {"int32": None, "float32": agree_within(1e-3), "bfloat16": agree_within(3e-2)}[dtype]
 
 
@@ -54,7 +54,7 @@ def _one_read(x: Any, *_: Any) -> int:
     return array_bytes(x)
 
 
-def _add_case(dtype: str, must_reach: float | None, aim: float | None) -> Case:
+def _add_case(dtype: str, max_ms: float | None, target_ms: float | None) -> Case:
     return Case(
         family="reduce",
         name=f"add {dtype}, 2^27",
@@ -62,8 +62,8 @@ def _add_case(dtype: str, must_reach: float | None, aim: float | None) -> Case:
         ours=mgpu.reduce,
         peers={"XLA": jnp.sum, "CUB": peers.cub("sum")},
         bytes=_one_read,
-        must_reach=must_reach,
-        aim=aim,
+        max_ms=max_ms,
+        target_ms=target_ms,
         agree=tolerance(dtype),
     )
 
@@ -76,13 +76,13 @@ def _squares_case() -> Case:
         ours=lambda x: mgpu.reduce(x, "add", map=lambda x: x * x),
         peers={"XLA": lambda x: jnp.sum(x * x)},
         bytes=_one_read,
-        must_reach=None,
-        aim=None,
+        max_ms=None,
+        target_ms=None,
         agree=tolerance("float32"),
     )
 
 
-def _argmax_case(dtype: str, must_reach: float | None, aim: float | None) -> Case:
+def _argmax_case(dtype: str, max_ms: float | None, target_ms: float | None) -> Case:
     return Case(
         family="reduce",
         name=f"argmax {dtype}, 2^27",
@@ -94,8 +94,8 @@ def _argmax_case(dtype: str, must_reach: float | None, aim: float | None) -> Cas
             "NumPy": HostPeer(lambda x: np.argmax(x).astype(np.int32)),
         },
         bytes=_one_read,
-        must_reach=must_reach,
-        aim=aim,
+        max_ms=max_ms,
+        target_ms=target_ms,
     )
 
 
@@ -109,7 +109,7 @@ def _batch_case(rows: int, length: int, op: Any) -> Case:
         ours=ours,
         peers={"XLA": lambda x: along_rows(x, axis=1)},
         bytes=_one_read,
-        must_reach=1.2 * 0.131,
+        max_ms=1.2 * 0.131,
         agree=tolerance("float32") if op == "add" else None,
     )
 
@@ -124,7 +124,7 @@ def _segments(mean: int, distribution: str, dtype: str) -> Callable[..., tuple[A
     return make
 
 
-def _segmented_case(mean: int, distribution: str, dtype: str, must_reach: float | None, aim: float | None) -> Case:
+def _segmented_case(mean: int, distribution: str, dtype: str, max_ms: float | None, target_ms: float | None) -> Case:
     return Case(
         family="reduce",
         name=f"segmented add {dtype}, mean {mean}, {distribution}, 2^26",
@@ -137,8 +137,8 @@ def _segmented_case(mean: int, distribution: str, dtype: str, must_reach: float 
             "CUB": lambda x, heads, offsets, ids: peers.cub("segmented_reduce_sum")(x, offsets),
         },
         bytes=lambda x, heads, offsets, ids: array_bytes(x) + 2 * array_bytes(heads),
-        must_reach=must_reach,
-        aim=aim,
+        max_ms=max_ms,
+        target_ms=target_ms,
         agree=tolerance(dtype),
     )
 
@@ -159,7 +159,7 @@ def _empty_segments_case() -> Case:
 
 
 def _by_key_case(shortening: int) -> Case:
-    """The rival writes only the runs. Our caller gives the size: the number of keys, or a closer bound."""
+    """CUB writes only the runs. Ours writes n / `shortening` slots, a bound that the caller gives."""
 
     def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         n = size_at(scale)
@@ -177,7 +177,7 @@ def _by_key_case(shortening: int) -> Case:
     )
 
 
-# By type of rows: milliseconds (must reach, aim for), for rows in the order of their segments and shuffled.
+# By type of rows: milliseconds (maximum, target), for rows in the order of their segments and shuffled.
 ROW_FIGURES = {"bfloat16": ((0.085, 0.072), (0.25, 0.15)), "float32": ((0.15, 0.145), (0.32, 0.22))}
 # For 2^27 float32: elements of a row, and segments. All should take the same time, within a third.
 ROW_SHAPES = ((1, 20), (3, 10), (8, 0), (8, 20), (64, 10), (512, 0), (512, 16), (8192, 0), (8192, 12))
@@ -185,7 +185,7 @@ ROW_SHAPES = ((1, 20), (3, 10), (8, 0), (8, 20), (64, 10), (512, 0), (512, 16), 
 
 @functools.cache
 def _rows(dtype: str, rows: int, width: int, segments: int) -> Callable[..., tuple[Any, ...]]:
-    """Rows, their ids in order and shuffled, and where each id starts."""
+    """Makes rows, the head of each id's segment, and the rows' ids, in order and shuffled."""
 
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         n = size_at(scale, rows)
@@ -205,7 +205,7 @@ def _torch_sums(torch: Any, x: Any, ids: Any, segments: int) -> Any:
     return x.new_zeros(segments, *x.shape[1:]).index_add_(0, ids, x)
 
 
-def _rows_case(dtype: str, must_reach: float, aim: float) -> Case:
+def _rows_case(dtype: str, max_ms: float, target_ms: float) -> Case:
     return Case(
         family="reduce",
         name=f"segmented add of rows, {dtype} [2^20, 128] into 2^16",
@@ -216,13 +216,13 @@ def _rows_case(dtype: str, must_reach: float, aim: float) -> Case:
             "torch": TorchPeer(lambda torch, x, heads, ids, _: _torch_sums(torch, x, ids, heads.shape[0])),
         },
         bytes=_row_bytes,
-        must_reach=must_reach,
-        aim=aim,
+        max_ms=max_ms,
+        target_ms=target_ms,
         agree=agree_within(3e-2 if dtype == "bfloat16" else 1e-4),
     )
 
 
-def _by_id_case(dtype: str, must_reach: float, aim: float) -> Case:
+def _by_id_case(dtype: str, max_ms: float, target_ms: float) -> Case:
     return Case(
         family="reduce",
         name=f"add of rows by shuffled ids, {dtype} [2^20, 128] into 2^16",
@@ -233,8 +233,8 @@ def _by_id_case(dtype: str, must_reach: float, aim: float) -> Case:
             "torch": TorchPeer(lambda torch, x, heads, _, ids: _torch_sums(torch, x, ids, heads.shape[0])),
         },
         bytes=_row_bytes,
-        must_reach=must_reach,
-        aim=aim,
+        max_ms=max_ms,
+        target_ms=target_ms,
         agree=agree_within(1e-1 if dtype == "bfloat16" else 1e-4),
     )
 
@@ -254,16 +254,16 @@ def _few_ids_case() -> Case:
             "torch": TorchPeer(lambda torch, x, ids: _torch_sums(torch, x, ids, 1000)),
         },
         bytes=array_bytes,
-        must_reach=0.15,
-        aim=0.06,
+        max_ms=0.15,
+        target_ms=0.06,
         agree=agree_within(1e-3),
     )
 
 
 def _by_id_of_items_case(
-    op: str, dtype: str, log_items: int, width: int, size: int, ids: str, must_reach: float | None, aim: float | None
+    op: str, dtype: str, log_items: int, width: int, size: int, ids: str, max_ms: float | None, target_ms: float | None
 ) -> Case:
-    """Items by id; ids are uniform, skewed (Zipf's law of 1.2), or all the same."""
+    """Reduces items by ids that are uniform, skewed (Zipf's law with exponent 1.2), or all equal."""
 
     def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         n = size_at(scale, 2**log_items // width)
@@ -284,13 +284,13 @@ def _by_id_of_items_case(
         ours=lambda x, ids: mgpu.reduce_by_id(x, ids, size, op),
         peers={"XLA": lambda x, ids: reduced(x, ids, size)},
         bytes=array_bytes,
-        must_reach=must_reach,
-        aim=aim,
+        max_ms=max_ms,
+        target_ms=target_ms,
         agree=agree_within(1e-3) if op == "add" and dtype == "float32" else None,
     )
 
 
-# For float32: log of the number of items, width, ids; milliseconds (must reach, aim for).
+# For float32: log of the number of items, width, ids; milliseconds (maximum, target).
 MAXIMA_BY_ID: tuple[tuple[int, int, int, str, float, float], ...] = (
     (25, 1, 5_000, "uniform", 0.076, 0.07),
     (25, 1, 5_000, "skewed", 0.076, 0.07),
@@ -338,14 +338,14 @@ CASES = [
     ),
     *(_batch_case(rows, length, op) for rows, length in ((1000, 2**17), (2**17, 1000)) for op in ("add", "argmax")),
     *(
-        _segmented_case(mean, distribution, "float32", must_reach, aim)
-        for mean, must_reach, aim in SEGMENTED_FIGURES
+        _segmented_case(mean, distribution, "float32", max_ms, target_ms)
+        for mean, max_ms, target_ms in SEGMENTED_FIGURES
         for distribution in ("uniform", "pareto")
     ),
     *(
-        _segmented_case(mean, "uniform", "int32", must_reach, aim)
-        for mean, must_reach, aim in SEGMENTED_FIGURES
-        if must_reach
+        _segmented_case(mean, "uniform", "int32", max_ms, target_ms)
+        for mean, max_ms, target_ms in SEGMENTED_FIGURES
+        if max_ms
     ),
     _empty_segments_case(),
     *(_by_key_case(shortening) for shortening in (1, 20)),

@@ -1,4 +1,4 @@
-"""The table and the file of a run."""
+"""Describes a run, saves its cases as rows of a file, and prints them as a table."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from jaxlib.version import __version__ as jaxlib_version
 from benchmarks import peers
 from benchmarks.runner import Outcome, Result, Runner
 
-__all__ = ["describe_run", "merge_files", "save", "saved_rows", "table"]
+__all__ = ["describe_run", "merge_files", "save", "saved_names", "table"]
 
-CLOSE = 1.02  # up to this multiple of a rival's time, ours counts as equally fast
+CLOSE = 1.02  # up to this multiple of a peer's time, our time counts as equally fast
 
 
 def describe_run(runner: Runner, copy_rate: float) -> dict[str, Any]:
-    """Describes where, when and with what a run was made."""
+    """Returns the device, date and versions of a run."""
     device = runner.device
     built = peers.library
     return {
@@ -82,11 +82,11 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
 
 
 def row_record(result: Result, copy_rate: float, judged: bool) -> dict[str, Any]:
-    """One row as it is saved and printed."""
+    """Returns the result of a case as it is saved and printed."""
     case, timing = result.case, result.ours.timing
     met = None
-    if judged and timing and case.must_reach is not None:
-        met = timing.median <= case.must_reach
+    if judged and timing and case.max_ms is not None:
+        met = timing.median <= case.max_ms
     return {
         "family": case.family,
         "name": case.name,
@@ -94,15 +94,15 @@ def row_record(result: Result, copy_rate: float, judged: bool) -> dict[str, Any]
         "peers": {name: {**_outcome(outcome), "ratio": result.ratio(name)} for name, outcome in result.peers.items()},
         "floor_bytes": result.floor_bytes,
         "copy_share": result.floor_bytes / copy_rate / timing.median if timing else None,
-        "must_reach_ms": case.must_reach,
-        "aim_ms": case.aim,
+        "max_ms": case.max_ms,
+        "target_ms": case.target_ms,
         "met": met,
         "seconds": result.seconds,
     }
 
 
 def save(folder: pathlib.Path, run: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
-    """Rewrites benchmarks.json, so that a run cut short keeps its rows."""
+    """Rewrites benchmarks.json after each case, so that a run cut short keeps its rows."""
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / "benchmarks.json.part"
     unfinished.write_text(json.dumps({"run": run, "rows": list(rows)}, indent=1))
@@ -110,22 +110,22 @@ def save(folder: pathlib.Path, run: dict[str, Any], rows: Sequence[dict[str, Any
 
 
 def row_of(record: dict[str, Any]) -> str:
-    """The `Case.row` of a saved row."""
+    """Returns the `Case.full_name` of a saved row."""
     return f"{record['family']}/{record['name']}"
 
 
-def saved_rows(path: pathlib.Path) -> set[str]:
-    """The rows of such a file."""
+def saved_names(path: pathlib.Path) -> set[str]:
+    """Returns the full names of the cases in a saved file."""
     return {row_of(record) for record in json.loads(path.read_text())["rows"]}
 
 
 def table(run: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
-    """The short table, last of all output."""
+    """Returns the table with which the output ends."""
     copy = run["copy_bytes_per_second"]
     lines = [
         f"{run['device']}, jax {run['jax']}, CCCL {run['cccl'] or 'not built'}, scale {run['scale']:g}, "
         f"copy {copy / 1e12:.2f} TB/s, {run['date']}",
-        "row: ours ms | rival ms x ratio to ours | share of copy speed | must reach",
+        "case: ours ms | peer ms x ratio to ours | share of copy speed | max ms",
     ]
     width = max((len(row["name"]) for row in rows), default=0)
     family = None
@@ -138,25 +138,25 @@ def table(run: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
     missed = sum(row["met"] is False for row in rows)
     slower = sum(any((peer["ratio"] or 9) < 1 for peer in row["peers"].values()) for row in rows)
     broken = sum(bool(row_failures(row)) for row in rows)
-    lines.append(f"{len(rows)} rows: {missed} miss their figure, {slower} slower than a rival, {broken} failed")
+    lines.append(f"{len(rows)} cases: {missed} exceed their max ms, {slower} slower than a peer, {broken} failed")
     return "\n".join(lines)
 
 
 def _behind(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """The rows that are slower than the fastest rival by more than 2%, worst first."""
+    """Lists the rows that are slower than the fastest peer by more than 2%, the slowest first."""
     fastest = [(min((peer["ratio"] or 9 for peer in row["peers"].values()), default=9), row) for row in rows]
     behind = sorted((pair for pair in fastest if 1 / pair[0] > CLOSE), key=lambda pair: pair[0])
     return [f"behind by {1 / ratio - 1:.0%}: {row_of(row)}" for ratio, row in behind]
 
 
 def row_failures(row: dict[str, Any]) -> list[str]:
-    """The errors and disagreements of a row."""
+    """Lists the errors and disagreements of a row."""
     failures = []
     for name, outcome in {"ours": row["ours"], **row["peers"]}.items():
         if "error" in outcome:
             failures.append(f"{row_of(row)}: {name}: {outcome['error']}")
         if outcome.get("agrees") is False:
-            failures.append(f"{row_of(row)}: {name}: another result than ours")
+            failures.append(f"{row_of(row)}: {name}: its result differs from ours")
     return failures
 
 
@@ -180,9 +180,9 @@ def _peers(row: dict[str, Any]) -> str:
 
 def _figure(row: dict[str, Any]) -> str:
     share = f" | {row['copy_share']:.0%}" if row["copy_share"] else ""
-    if row["must_reach_ms"] is None or row["met"] is None:
+    if row["max_ms"] is None or row["met"] is None:
         return share
-    return f"{share} | {row['must_reach_ms']:g} {'met' if row['met'] else 'MISSED'}"
+    return f"{share} | {row['max_ms']:g} {'met' if row['met'] else 'MISSED'}"
 
 
 def _ms(milliseconds: float) -> str:
@@ -190,6 +190,6 @@ def _ms(milliseconds: float) -> str:
 
 
 def merge_files(paths: Sequence[pathlib.Path]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The runs of several processes as one; the first one describes them all."""
+    """Joins the files of several processes; the description of the first file stands for all."""
     files = [json.loads(path.read_text()) for path in paths]
     return files[0]["run"], [row for file in files for row in file["rows"]]

@@ -1,4 +1,4 @@
-"""Runs rows: each rival once for the check, then all of them for timing."""
+"""Runs cases: each side once, to compare the results, then each side for timing."""
 
 from __future__ import annotations
 
@@ -24,26 +24,28 @@ from benchmarks.peers import NotBuilt
 __all__ = ["Outcome", "Result", "Runner", "all_cases", "grid_cases", "select"]
 
 CACHE_BYTES = 120 << 20  # twice the L2 of an H200
-MOST_SETS = 8  # sets of inputs of a program of short calls
-ROUNDS = 16  # of a program of short calls
-TINY_MS = 0.02  # a program makes four times as many calls if one takes less
-CLOSE_TO = "NVIDIA H200"
-KEPT_BYTES = 2 << 30  # of inputs that are kept for later rows
-# Our side, and rivals whose quick timing is below this multiple of ours, are timed again as in all other rows.
+MAX_SETS = 8  # sets of inputs in a program of short calls
+ROUNDS = 16  # rounds of a program of short calls
+TINY_MS = 0.02  # a program makes four times as many calls if a call takes less
+JUDGED_DEVICE = "NVIDIA H200"  # the device of the cases' max_ms
+KEPT_BYTES = 2 << 30  # size of the inputs that are kept for later cases
+# After a quick run, our side and the peers whose quick time is below this multiple of ours are timed at full length.
 QUICK_RATIO = 1.1
-# GPU samples whose spread exceeds DISTURBED were disturbed, as in a fifth of 615 rows by 18 processes. They are taken
-# again, at most AGAIN times.
+# GPU samples whose spread exceeds DISTURBED were disturbed by other processes, as in a fifth of 615 cases that 18
+# processes measured. They are taken again, at most AGAIN times.
 DISTURBED = 0.2
 AGAIN = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class Pace:
-    """The lengths of timings.
+    """The number and the length of the samples of a timing.
 
     Args:
-      samples: per timing. queued_ms: work per sample. short_ms: a program makes several calls if one takes less.
-      program_ms: the length of such a program; None if it has all rounds.
+      samples: the number of samples.
+      queued_ms: the milliseconds of work in a sample.
+      short_ms: a program makes several calls if a call takes less.
+      program_ms: the milliseconds that a program of several calls takes; None if it has ROUNDS rounds.
     """
 
     samples: int
@@ -52,34 +54,34 @@ class Pace:
     program_ms: float | None = None
 
     def rounds(self, call_ms: float) -> int:
-        """The rounds of a program of short calls: one, or at least four.
+        """Returns the rounds of a program of short calls: one, or at least four.
 
-        Two rounds are a program without a loop. With them, rows took half of their time with 16.
+        With two rounds, the loop has one iteration, which XLA inlines: times were then half of those with 16 rounds.
         """
         if self.program_ms is None:
             return ROUNDS
-        rounds = round(self.program_ms / (MOST_SETS * call_ms))
+        rounds = round(self.program_ms / (MAX_SETS * call_ms))
         return 1 if rounds <= 1 else min(max(rounds, 4), ROUNDS)
 
 
-# The host takes 0.2 ms for each program, and other processes keep it busy. So programs are long, and longer calls count
-# as short.
+# In quick runs, several processes keep the host busy, which takes 0.2 ms for each program. So programs are long, and
+# calls of up to 1 ms count as short.
 QUICK = Pace(3, 4.0, 1.0, 2.0)
 
 
 @dataclasses.dataclass
 class Outcome:
-    """The outcome of one rival in one row: a timing, or why there is none."""
+    """The outcome of one side of a case: a timing, or why there is none."""
 
     timing: Timing | None = None
-    note: str | None = None  # not an error: not built, not on this device
+    note: str | None = None  # why the side did not run without an error: it is not built, or not for this device
     error: str | None = None
     agrees: bool | None = None
 
 
 @dataclasses.dataclass
 class Result:
-    """One row."""
+    """The outcomes of one case."""
 
     case: Case
     ours: Outcome
@@ -89,38 +91,38 @@ class Result:
 
     @property
     def failed(self) -> bool:
-        """Whether something raised or disagreed."""
+        """Whether a side raised, or its result differs from ours."""
         return any(o.error is not None or o.agrees is False for o in (self.ours, *self.peers.values()))
 
     def ratio(self, peer: str) -> float | None:
-        """A rival's time over ours."""
+        """Divides a peer's time by ours; None if either has no timing."""
         timing = self.peers[peer].timing
         return timing.median / self.ours.timing.median if timing and self.ours.timing else None
 
 
 def _modules() -> list[Any]:
-    folder = pathlib.Path(benchmarks.__file__).parent  # the library of rivals is there too, and is not a module
+    folder = pathlib.Path(benchmarks.__file__).parent  # also has the library of peers, which is not a module
     names = sorted(path.stem for path in folder.glob("*.py") if not path.stem.startswith("_"))
     return [importlib.import_module(f"benchmarks.{name}") for name in names]
 
 
 def all_cases() -> list[Case]:
-    """The rows of every module here that has `CASES`, by family."""
+    """Collects the `CASES` of every module of the package."""
     return [case for module in _modules() for case in getattr(module, "CASES", ())]
 
 
 def grid_cases() -> list[Case]:
-    """The rows of every module here that has a `GRID`."""
+    """Collects the `GRID` of every module that has one."""
     return [case for module in _modules() for case in getattr(module, "GRID", ())]
 
 
 def select(cases: Iterable[Case], families: Sequence[str], texts: Sequence[str]) -> list[Case]:
-    """The rows of these families whose name contains one of the texts, or all rows without texts."""
+    """Returns the cases of these families whose name contains one of the texts. Empty lists select all."""
     return [
         case
         for case in cases
         if (not families or case.family in families)
-        and (not texts or any(text.lower() in case.row.lower() for text in texts))
+        and (not texts or any(text.lower() in case.full_name.lower() for text in texts))
     ]
 
 
@@ -130,14 +132,14 @@ def _first_line(error: BaseException) -> str:
 
 
 class Runner:
-    """Runs rows on the default device.
+    """Runs cases on the default device.
 
     Args:
-      scale: scale of the inputs.
+      scale: the scale of the inputs.
       repeats: samples per timing.
-      with_peers: whether to run the rivals.
-      quick: fewer and shorter samples, except of our side and close rivals.
-      turn: entered while the device is in use.
+      with_peers: whether to run the peers.
+      quick: whether to take fewer and shorter samples. If peers are about as fast as ours, both are timed again.
+      turn: a context that is entered while the device is in use.
     """
 
     def __init__(
@@ -161,20 +163,20 @@ class Runner:
 
     @property
     def judged(self) -> bool:
-        """Whether the published figures are for this device and scale."""
-        return self.scale == 1 and self.device.device_kind == CLOSE_TO
+        """Whether the cases' max_ms are for this device and scale."""
+        return self.scale == 1 and self.device.device_kind == JUDGED_DEVICE
 
     def copy_rate(self) -> float:
-        """Bytes per millisecond, read plus written, of a device-to-device copy of 2^28 bytes (2^25 on a CPU)."""
+        """Times a copy of 2^28 bytes (2^25 on a CPU); returns the bytes read and written per millisecond."""
         x = jnp.zeros(2 ** (23 if self.on_cpu else 26), jnp.float32) + 1
         program = compile_program(jnp.copy, [(x,)])
         return 2 * array_bytes(x) / self._timing(program).median
 
     def inputs(self, case: Case, seed: int) -> tuple[Any, ...]:
-        """Inputs on the device; the last few are kept, because rows share them."""
+        """Returns inputs on the device; keeps the last few, because cases share them."""
         key = (case.inputs, case.x64, seed)
         if key not in self._inputs:
-            while len(self._inputs) >= 2 * MOST_SETS or array_bytes(list(self._inputs.values())) > KEPT_BYTES:
+            while len(self._inputs) >= 2 * MAX_SETS or array_bytes(list(self._inputs.values())) > KEPT_BYTES:
                 self._inputs.popitem(last=False)
             with self.turn():
                 made = case.inputs(np.random.default_rng(seed), self.scale)
@@ -193,14 +195,14 @@ class Runner:
         return timing
 
     def once(self, case: Case) -> Result:
-        """Runs our side of a row a single time, for a profiler or a memory checker."""
+        """Calls our function of a case a single time, for a profiler or a memory checker."""
         result = Result(case, Outcome(), {})
         with self._guard(case, result.ours):
             jax.block_until_ready(jax.jit(case.ours)(*self.inputs(case, 0)))
         return result
 
     def run(self, case: Case) -> Result:
-        """Runs a row."""
+        """Runs a case: compares all sides and times them."""
         peers = dict(case.peers) if self.with_peers else {}
         if not self.quick:
             return self._run(case, peers)
@@ -247,13 +249,13 @@ class Runner:
                 yield
         except NotBuilt as missing:
             outcome.note = str(missing)
-        except Exception as error:  # whatever it is, the next row must run
+        except Exception as error:  # whatever it is, the next case must run
             outcome.error = _first_line(error)
 
     def _compile(
         self, case: Case, sides: dict[str, Callable[..., Any]], outcomes: dict[str, Outcome], sets: list[Any]
     ) -> dict[str, Program]:
-        """Compiles all sides at once."""
+        """Compiles all sides in parallel; leaves out those that fail."""
 
         def compile_one(name: str) -> Program | None:
             with self._guard(case, outcomes[name]):
@@ -265,7 +267,7 @@ class Runner:
         return {name: program for name, program in compiled.items() if program is not None}
 
     def _check(self, case: Case, programs: dict[str, Program], outcomes: dict[str, Outcome]) -> None:
-        """Compares the results with ours; without ours there is nothing to compare."""
+        """Compares the results of the peers with ours; does nothing if ours failed."""
         ours = None
         for name, program in list(programs.items()):
             if "" not in programs:
@@ -280,25 +282,25 @@ class Runner:
                 del programs[name]
 
     def _time(self, case: Case, side: Callable[..., Any], program: Program) -> Timing:
-        """Times one call per program, or several if one is too short."""
+        """Times programs of one call, or of several calls if a call is too short."""
         timing = self._timing(program)
         if self.on_cpu or timing.median > self._pace.short_ms:
             return timing
         one_set = array_bytes(program.input_sets)
-        distinct = max(1, min(MOST_SETS, -(-CACHE_BYTES // one_set)))
+        distinct = max(1, min(MAX_SETS, -(-CACHE_BYTES // one_set)))
         sets = [self.inputs(case, seed) for seed in range(distinct)]
         rounds = self._pace.rounds(timing.median)
-        several = compile_program(side, [sets[i % distinct] for i in range(MOST_SETS)], rounds=rounds)
+        several = compile_program(side, [sets[i % distinct] for i in range(MAX_SETS)], rounds=rounds)
         timing = self._timing(several)
         if timing.median < TINY_MS:
-            several = compile_program(side, [sets[i % distinct] for i in range(4 * MOST_SETS)], rounds=ROUNDS)
+            several = compile_program(side, [sets[i % distinct] for i in range(4 * MAX_SETS)], rounds=ROUNDS)
             timing = self._timing(several)
         return timing
 
     def _host_peers(
         self, case: Case, peers: dict[str, Any], outcomes: dict[str, Outcome], inputs: Any, ours: Program
     ) -> None:
-        """Rivals on NumPy arrays: on the CPU only."""
+        """Runs the peers on NumPy arrays, if the device is the CPU."""
         for name, peer in peers.items():
             if not isinstance(peer, HostPeer):
                 continue
@@ -312,7 +314,7 @@ class Runner:
                 outcomes[name].timing = self._timing(program)
 
     def _torch_peers(self, case: Case, peers: dict[str, Any], outcomes: dict[str, Outcome]) -> None:
-        """Rivals on PyTorch's arrays: on a GPU only, in a CUDA graph if a call is short and does not wait."""
+        """Times the peers on PyTorch's arrays, on a GPU only; short calls that do not wait run in a CUDA graph."""
         for name, peer in peers.items():
             if not isinstance(peer, TorchPeer):
                 continue
@@ -333,7 +335,7 @@ class Runner:
 
         @dataclasses.dataclass
         class Waiting:
-            """The arrays that jax.block_until_ready waits for."""
+            """Results for which jax.block_until_ready waits by synchronizing PyTorch."""
 
             results: Any
 
@@ -344,21 +346,21 @@ class Runner:
         timing = self._timing(Program(lambda sets: Waiting(peer.function(torch, *sets[0])), [one]))
         if timing.median > self._pace.short_ms or peer.waits:
             return timing
-        distinct = max(1, min(MOST_SETS, -(-CACHE_BYTES // sum(x.nbytes for x in one))))
+        distinct = max(1, min(MAX_SETS, -(-CACHE_BYTES // sum(x.nbytes for x in one))))
         sets = [arrays(seed) for seed in range(distinct)]
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # XLA works in other threads
-            results = [peer.function(torch, *sets[i % distinct]) for i in range(MOST_SETS)]
+            results = [peer.function(torch, *sets[i % distinct]) for i in range(MAX_SETS)]
 
         def replay(sets: Any) -> Waiting:
             graph.replay()
             return Waiting(results)
 
-        return self._timing(Program(replay, [sets[i % distinct] for i in range(MOST_SETS)]))
+        return self._timing(Program(replay, [sets[i % distinct] for i in range(MAX_SETS)]))
 
 
 def _signed(x: jax.Array) -> jax.Array:
-    """Unsigned integers as signed ones with the same bits."""
+    """Reinterprets unsigned integers as signed integers, except 8-bit integers, which PyTorch has unsigned."""
     if not jnp.issubdtype(x.dtype, jnp.unsignedinteger) or x.dtype.itemsize == 1:
         return x
     return jax.lax.bitcast_convert_type(x, f"int{8 * x.dtype.itemsize}")

@@ -22,7 +22,7 @@ def _both_ways(x: Any, *_: Any) -> int:
     return 2 * array_bytes(x)
 
 
-def _add_case(dtype: str, must_reach: float | None, aim: float | None) -> Case:
+def _add_case(dtype: str, max_ms: float | None, target_ms: float | None) -> Case:
     return Case(
         family="scan",
         name=f"exclusive add {dtype}, 2^27",
@@ -33,13 +33,13 @@ def _add_case(dtype: str, must_reach: float | None, aim: float | None) -> Case:
             "CUB": peers.cub("exclusive_sum"),
         },
         bytes=_both_ways,
-        must_reach=must_reach,
-        aim=aim,
+        max_ms=max_ms,
+        target_ms=target_ms,
         agree=tolerance(dtype),
     )
 
 
-def _max_case(dtype: str, must_reach: float | None, aim: float | None) -> Case:
+def _max_case(dtype: str, max_ms: float | None, target_ms: float | None) -> Case:
     return Case(
         family="scan",
         name=f"max {dtype}, 2^27",
@@ -51,8 +51,8 @@ def _max_case(dtype: str, must_reach: float | None, aim: float | None) -> Case:
             "NumPy": HostPeer(np.maximum.accumulate),
         },
         bytes=_both_ways,
-        must_reach=must_reach,
-        aim=aim,
+        max_ms=max_ms,
+        target_ms=target_ms,
     )
 
 
@@ -66,7 +66,7 @@ def _batch_case(rows: int, length: int, op: Any) -> Case:
         ours=ours,
         peers={"XLA": lambda x: along_rows(x, axis=1)},
         bytes=_both_ways,
-        must_reach=1.2 * 0.355,
+        max_ms=1.2 * 0.355,
         agree=tolerance("float32"),
     )
 
@@ -97,12 +97,12 @@ def _segmented_case(mean: int, distribution: str) -> Case:
 
 CASES = [
     *(
-        _add_case(dtype, must_reach, aim)
-        for dtype, must_reach, aim in zip(DTYPES, (0.355, 0.355, None), (0.29, 0.29, None), strict=True)
+        _add_case(dtype, max_ms, target_ms)
+        for dtype, max_ms, target_ms in zip(DTYPES, (0.355, 0.355, None), (0.29, 0.29, None), strict=True)
     ),
     *(
-        _max_case(dtype, must_reach, aim)
-        for dtype, must_reach, aim in zip(DTYPES, (0.36, 0.36, None), (0.29, 0.29, None), strict=True)
+        _max_case(dtype, max_ms, target_ms)
+        for dtype, max_ms, target_ms in zip(DTYPES, (0.36, 0.36, None), (0.29, 0.29, None), strict=True)
     ),
     *(_batch_case(rows, length, op) for rows, length in ((1000, 2**17), (2**17, 1000)) for op in ("add", "max")),
     *(_segmented_case(mean, distribution) for mean in (4, 300, 10_000) for distribution in ("uniform", "pareto")),

@@ -17,13 +17,13 @@ __all__ = ["CASES"]
 
 
 def _half(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-    """Items, and a mask that keeps about half of them."""
+    """Makes items, and a mask that keeps about half of them."""
     n = size_at(scale)
     return random_keys(rng, n, "float32"), jax.random.bernoulli(random_key(rng), 0.5, (n,))
 
 
 def _few_values(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-    """Random keys of 100,000 values."""
+    """Makes random keys of at most 100,000 distinct values."""
     n = size_at(scale, 2**24)
     return (jax.random.randint(random_key(rng), (n,), 0, min(100_000, n)),)
 
@@ -53,8 +53,8 @@ CASES = [
         },
         bytes=_half_bytes,
         agree=agree_counted,
-        must_reach=0.16,
-        aim=0.12,
+        max_ms=0.16,
+        target_ms=0.12,
     ),
     Case(
         family="select",
@@ -92,7 +92,7 @@ CASES = [
         },
         bytes=array_bytes,
         agree=agree_counted,
-        must_reach=0.40,
-        aim=0.30,
+        max_ms=0.40,
+        target_ms=0.30,
     ),
 ]

@@ -1,4 +1,4 @@
-"""Set operations on sorted multisets: keys and pairs; spread, unique and few keys; sides of unequal size."""
+"""Set operations on sorted multisets: keys and pairs; spread, unique and 13 distinct keys; sides of unequal size."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchmarks.inputs import random_key, size_at
 
 __all__ = ["CASES"]
 
-# Milliseconds: must reach, aim for.
+# Milliseconds: maximum, target.
 MILLISECONDS = {
     "intersection keys": (0.50, 0.25),
     "union keys": (0.55, 0.35),
@@ -27,12 +27,12 @@ MILLISECONDS = {
 }
 OPERATIONS = ("intersection", "union", "difference", "symmetric_difference")
 TAKES_B = ("union", "symmetric_difference")
-FEW = 13
+FEW = 13  # the number of distinct keys in the cases named "few keys"
 UNIQUE = 2 / 3  # the share of the integers up to the largest key that a side of unique keys holds
 
 
-# Sorted keys, and their positions as values. Spread keys come from as many integers as A has items, so half of the
-# copies find a partner.
+# Sorted keys, and their positions as values. Spread keys are drawn from as many integers as A has items, so about half
+# of the items have an equal item on the other side.
 @functools.cache
 def _inputs(keys: str, ratio: float) -> Any:
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
@@ -53,7 +53,7 @@ def _inputs(keys: str, ratio: float) -> Any:
 
 @functools.cache
 def _kept(keys: str, ratio: float) -> dict[str, float]:
-    """The expected size of each result, relative to that of A."""
+    """Returns the expected size of each result, as a fraction of the size of A."""
     if keys == "few":
         paired = ratio
     elif keys == "unique":
@@ -70,12 +70,12 @@ def _kept(keys: str, ratio: float) -> dict[str, float]:
 
 
 def _with_count(operation: str, keys: Any) -> Any:
-    """The keys that jnp's or NumPy's function gave, padded with the largest key, and their number."""
+    """Returns keys that the largest uint32 pads, and the number of keys without the padding."""
     return keys, (keys != np.uint32(2**32 - 1)).sum().astype(np.int32)
 
 
 def _difference(a: Any, b: Any, size: int, fill_value: Any) -> Any:
-    """`jnp.setdiff1d` by a sort: JAX's own compares all pairs at these sizes."""
+    """Does what `jnp.setdiff1d` does, by a sort: JAX's own function compares all pairs at these sizes."""
     return a.at[jnp.nonzero(~jnp.isin(a, b, method="sort"), size=size, fill_value=a.size)].get(
         mode="fill", fill_value=fill_value
     )
@@ -114,15 +114,15 @@ def _thrust(operation: str, form: str, a: Any, b: Any, v: Any, w: Any) -> Any:
 
 def _case(operation: str, form: str, keys: str = "spread", ratio: float = 1) -> Case:
     unique = keys == "unique"
-    rivals: dict[str, Any] = {"Thrust": functools.partial(_thrust, operation, form)}
+    case_peers: dict[str, Any] = {"Thrust": functools.partial(_thrust, operation, form)}
     if unique:  # XLA and NumPy handle only unique keys
-        rivals = {
+        case_peers = {
             "XLA": functools.partial(_xla, operation),
-            **rivals,
+            **case_peers,
             "NumPy": HostPeer(functools.partial(_numpy, operation)),
         }
     plain = keys == "spread" and ratio == 1
-    must_reach, aim = MILLISECONDS.get(f"{operation} {form}", (None, None)) if plain else (None, None)
+    max_ms, target_ms = MILLISECONDS.get(f"{operation} {form}", (None, None)) if plain else (None, None)
     width = 1 if form == "keys" else 2
     reads_b = form == "keys" or operation in TAKES_B
     return Case(
@@ -130,14 +130,14 @@ def _case(operation: str, form: str, keys: str = "spread", ratio: float = 1) -> 
         name=f"{operation} {form}, {keys} keys" + ("" if ratio == 1 else f", B {ratio:.0%} of A"),
         inputs=_inputs(keys, ratio),
         ours=functools.partial(_ours, operation, form, not unique),
-        peers=rivals,
+        peers=case_peers,
         bytes=lambda a, b, v, w: (
             width * array_bytes(a)
             + (width if reads_b else 1) * array_bytes(b)
             + 4 * width * int(_kept(keys, ratio)[operation] * a.size)
         ),
-        must_reach=must_reach,
-        aim=aim,
+        max_ms=max_ms,
+        target_ms=target_ms,
         agree=agree_counted,
     )
 

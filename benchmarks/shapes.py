@@ -1,8 +1,9 @@
 """Finds slow shapes: `python -m benchmarks --shapes` compares each operation with XLA and with itself.
 
 Each operation runs over batches of rows of 8 to 8,192 items, over types, and over distributions of its segments or
-keys, always on about the same number of items. A shape fails if XLA is faster (by more than noise, where both sides run
-only XLA's kernels), or if the operation takes more than three times as long as for the same bytes in its best shape.
+keys, always on about the same number of items. A shape fails if XLA is faster; if both sides run only XLA's kernels, it
+must be faster by more than noise. A shape also fails if the operation takes more than three times as long as for the
+same bytes in its best shape.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ DTYPES = ("uint8", "int16", "bfloat16", "uint32", "float32", "int64", "float64")
 DISTRIBUTIONS = ("uniform", "one item", "empty between", "alternating", "Zipf", "one giant", "all empty but one")
 ORDERS = ("random", "sorted", "reversed", "constant", "few values", "nearly sorted")
 SLOWEST = 3.0  # times the time at an operation's best rate
-NOISE = 1.02  # between two timings of one program
+NOISE = 1.02  # the ratio of two timings of one program
 CALLS = 8  # per program; four times as many if a call takes less than TINY_MS
 SAMPLES = 3  # per timing
 AGAIN = 2  # repeated timings of both sides if XLA seems faster
-LEAST_MS = 0.012  # the least that any call takes: launches, and the host that queues them
+MIN_MS = 0.012  # the shortest time of any call: launches, and the host that queues them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,9 +47,12 @@ class Shape:
     """One shape of one operation.
 
     Args:
-      operation: name of the operation. shape: what is special about it. inputs: from a random generator to the arrays.
-      ours: the operation, jittable. xla: the operation in plain JAX, or None. same_rate: whether the operation should
-      process its bytes at the rate of its other shapes.
+      operation: the name of the operation.
+      shape: the row length, type or distribution of its inputs.
+      inputs: makes the arrays from a random generator.
+      ours: the operation, jittable.
+      xla: the operation in plain JAX, or None.
+      same_rate: whether the operation should process its bytes at the rate of its other shapes.
     """
 
     operation: str
@@ -70,9 +74,9 @@ def _sorted_pair(rows: int, n: int, dtype: str) -> Callable[[np.random.Generator
 
 
 def _keys(rng: np.random.Generator, rows: int, n: int, dtype: str) -> jax.Array:
-    """Rows of random keys. About a quarter of a row's keys occur in another such row."""
-    most = min(4 * n, 120 if jnp.dtype(dtype).itemsize == 1 else 4 * n)
-    return jax.random.randint(random_key(rng), (rows, n), 0, most, "int32").astype(dtype)
+    """Draws rows of random keys below 4n. About a quarter of a row's keys occur in another such row."""
+    limit = min(4 * n, 120 if jnp.dtype(dtype).itemsize == 1 else 4 * n)
+    return jax.random.randint(random_key(rng), (rows, n), 0, limit, "int32").astype(dtype)
 
 
 def _runs(rows: int, n: int, dtype: str) -> Callable[[np.random.Generator], tuple[Any, ...]]:
@@ -84,7 +88,7 @@ def _runs(rows: int, n: int, dtype: str) -> Callable[[np.random.Generator], tupl
 
 
 def _offsets(rows: int, n: int) -> Callable[[np.random.Generator], tuple[Any, ...]]:
-    """Offsets of intervals of 0 to 4 items, and values."""
+    """Makes offsets of intervals of 0 to 4 items, and values."""
 
     def make(rng: np.random.Generator) -> tuple[Any, ...]:
         lengths = rng.integers(0, 5, (rows, n // 2), np.int32)
@@ -95,7 +99,7 @@ def _offsets(rows: int, n: int) -> Callable[[np.random.Generator], tuple[Any, ..
 
 
 def _places(rows: int, n: int) -> Callable[[np.random.Generator], tuple[Any, ...]]:
-    """Items, ascending positions of about a third of them, and a value for each position."""
+    """Makes items, ascending positions of about a third of them, and a value for each position."""
 
     def make(rng: np.random.Generator) -> tuple[Any, ...]:
         steps = jax.random.randint(random_key(rng), (rows, max(1, n // 3)), 1, 4, "int32")
@@ -106,7 +110,7 @@ def _places(rows: int, n: int) -> Callable[[np.random.Generator], tuple[Any, ...
 
 
 def _distributed(name: str, items: int) -> Callable[[np.random.Generator], tuple[Any, ...]]:
-    """Items, and heads of segments whose lengths follow the named distribution."""
+    """Makes items, and heads of segments whose lengths follow the named distribution."""
 
     def make(rng: np.random.Generator) -> tuple[Any, ...]:
         lengths = {
@@ -215,7 +219,7 @@ SORTING = ("mergesort", "locality_sort", "segmented_sort")
 
 
 def shapes(items: int = ITEMS) -> Iterator[Shape]:
-    """All shapes of about `items` items; shapes that share their inputs are neighbours."""
+    """Yields all shapes of about `items` items; shapes that share their inputs are neighbours."""
     for n in ROWS:
         rows = items // n
         for calls, inputs in (
@@ -244,7 +248,7 @@ def shapes(items: int = ITEMS) -> Iterator[Shape]:
 
 @dataclasses.dataclass
 class Measured:
-    """A shape's times, ms."""
+    """The times of a shape, in milliseconds."""
 
     shape: Shape
     bytes: int
@@ -254,17 +258,17 @@ class Measured:
 
     @property
     def is_behind(self) -> bool:
-        """Whether XLA is faster."""
+        """Whether XLA is faster; by more than noise if our program has only XLA's kernels."""
         return self.xla is not None and self.ours > (NOISE if self.is_xla else 1) * self.xla
 
     def or_less(self, again: Measured) -> Measured:
-        """The smaller times of this and another measurement."""
+        """Returns the smaller times of this and another measurement."""
         xla = None if self.xla is None or again.xla is None else min(self.xla, again.xla)
         return dataclasses.replace(self, ours=min(self.ours, again.ours), xla=xla)
 
 
 def failures(measured: list[Measured]) -> list[str]:
-    """A line for each shape that is slower than XLA, or than a third of the operation's best rate."""
+    """Returns a line for each shape that is slower than XLA, or slower than a third of the operation's best rate."""
     rates: dict[str, float] = {}
     for m in measured:
         if m.shape.same_rate:
@@ -275,54 +279,54 @@ def failures(measured: list[Measured]) -> list[str]:
         if m.is_behind:
             found.append(f"{where}, XLA {m.xla:.3f}")
         if m.shape.same_rate:
-            expected = max(m.bytes / rates[m.shape.operation], LEAST_MS)
+            expected = max(m.bytes / rates[m.shape.operation], MIN_MS)
             if m.ours > SLOWEST * expected:
                 found.append(f"{where}, by its bytes {expected:.3f}")
     return found
 
 
 def _measure(some: list[Shape], pool: ThreadPoolExecutor) -> list[Measured]:
-    """Times shapes that share their inputs: all are compiled at once, then run one by one."""
+    """Times shapes that share their inputs: compiles all in parallel, then runs one by one."""
     with jax.enable_x64(True):
         sets = [jax.block_until_ready(some[0].inputs(np.random.default_rng(0)))]
-        # Enough sets of inputs to evict each from the cache before its next use, even if calls read only its smallest
-        # array.
-        least = min(array_bytes(x) for x in jax.tree.leaves(sets[0]))
-        distinct = min(4 * CALLS, -(-CACHE_BYTES // max(least, 1)))
+        # There are enough sets of inputs to evict each from the cache before its next use, even if a call reads only
+        # the smallest array of its set.
+        min_bytes = min(array_bytes(x) for x in jax.tree.leaves(sets[0]))
+        distinct = min(4 * CALLS, -(-CACHE_BYTES // max(min_bytes, 1)))
         drawn = min(distinct, CALLS)
         sets += [jax.block_until_ready(some[0].inputs(np.random.default_rng(seed))) for seed in range(1, drawn)]
         sets += [jax.tree.map(jnp.copy, sets[i % drawn]) for i in range(drawn, distinct)]
 
-    def compile_all(these: list[Shape], calls: int) -> list[tuple[Program, Program | None]]:
+    def compile_all(some_shapes: list[Shape], calls: int) -> list[tuple[Program, Program | None]]:
         def compile_one(call: Callable[..., Any]) -> Program:
             with jax.enable_x64(True):
                 return compile_program(call, [sets[i % len(sets)] for i in range(calls)], rounds=ROUNDS)
 
         submitted = [
             (pool.submit(compile_one, shape.ours), pool.submit(compile_one, shape.xla) if shape.xla else None)
-            for shape in these
+            for shape in some_shapes
         ]
         return [(ours.result(), xla.result() if xla else None) for ours, xla in submitted]
 
-    # Compile everything before timing anything: a short program waits for the host, which compilation slows down.
+    # All programs are compiled before any is timed: a short program waits for the host, which compilation slows down.
     measured = []
     for shape, (ours, xla) in zip(some, compile_all(some, CALLS), strict=True):
         moved = array_bytes(sets[0], ours()[0])
-        measured.append(Measured(shape, moved, *_least_medians(ours, xla), not ours.has_kernels))
-    # With so few calls, the host's work for a program matters: with 8 calls, sums of 4 MB of bytes took 0.0087 ms, and
-    # sums of 16 MB of floats 0.0085 (H200).
+        measured.append(Measured(shape, moved, *_min_medians(ours, xla), not ours.has_kernels))
+    # In a program of 8 tiny calls, the host's work shows: a sum of 4 MB of bytes took 0.0087 ms, longer than a sum of
+    # 16 MB of floats, 0.0085 ms (H200). So tiny calls are timed again in longer programs.
     tiny = [i for i, m in enumerate(measured) if min(m.ours, m.xla or m.ours) < TINY_MS]
     for i, (ours, xla) in zip(tiny, compile_all([some[i] for i in tiny], 4 * CALLS), strict=True):
-        ours_ms, xla_ms = _least_medians(ours, xla)
+        ours_ms, xla_ms = _min_medians(ours, xla)
         measured[i] = dataclasses.replace(measured[i], ours=ours_ms, xla=xla_ms)
     return measured
 
 
 def _measured_again(m: Measured, pool: ThreadPoolExecutor) -> Measured:
-    """Measures again while XLA is faster, and keeps the smaller times.
+    """Measures again while XLA seems faster, and keeps the smaller times.
 
-    Each measurement compiles and allocates anew. XLA times two kernels for a sum in each program, and may keep the
-    slower one: 5.9 us instead of 5.4 (H200).
+    Each measurement compiles and allocates anew. When XLA compiles a sum, it times two kernels and may keep the slower
+    one: 5.9 us instead of 5.4 (H200).
     """
     for _ in range(AGAIN):
         if not m.is_behind:
@@ -331,21 +335,21 @@ def _measured_again(m: Measured, pool: ThreadPoolExecutor) -> Measured:
     return m
 
 
-def _least_medians(ours: Program, xla: Program | None) -> tuple[float, float | None]:
-    """The smallest medians, ms; while XLA seems faster, both are measured again in turns."""
+def _min_medians(ours: Program, xla: Program | None) -> tuple[float, float | None]:
+    """Returns the smallest medians in ms; while XLA seems faster, measures both sides again in turns."""
     if xla is None:
         return time_program(ours, SAMPLES).median, None
-    own, rival = time_program(ours, SAMPLES).median, time_program(xla, SAMPLES).median
+    own, peer = time_program(ours, SAMPLES).median, time_program(xla, SAMPLES).median
     for _ in range(AGAIN):
-        if own <= rival:
+        if own <= peer:
             break
         own = min(own, time_program(ours, SAMPLES).median)
-        rival = min(rival, time_program(xla, SAMPLES).median)
-    return own, rival
+        peer = min(peer, time_program(xla, SAMPLES).median)
+    return own, peer
 
 
 def main(scale: float, output: pathlib.Path | None, match: list[str]) -> int:
-    """Runs all shapes, or those whose name contains one of the texts; returns 1 if one failed."""
+    """Measures the shapes whose name contains one of the texts, or all without texts; returns 1 if one fails."""
     groups: dict[Any, list[Shape]] = {}
     for shape in shapes(int(ITEMS * scale)):
         if not match or any(text in f"{shape.operation}, {shape.shape}" for text in match):

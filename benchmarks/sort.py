@@ -1,8 +1,7 @@
-"""Sort and argsort along the axes of a grid: types, forms, sizes, rows of a batch, and the order of the input.
+"""Sort and argsort over a grid of forms, types, sizes, rows of a batch, and orders of the input.
 
-`CASES` leave all but one or two axes at their first value, and include short rows of any length; `GRID` is the full
-grid, except rows of one item. For these neither side has a kernel, as a test of `sort` asserts, and timings would be
-noise.
+Besides the form and the type, at most one axis of the grid varies in `CASES`; they include rows of other lengths too.
+`GRID` is the full grid, except rows of one item: neither side has a kernel for them, so timings would be noise.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ __all__ = ["CASES", "GRID"]
 
 FORMS = ("keys", "pairs", "indices")
 DTYPES = (
-    *("uint32", "float32", "uint64", "uint8"),  # these in all sizes
+    *("uint32", "float32", "uint64", "uint8"),  # CASES has only these in all sizes
     *("uint16", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float64"),
 )
 EXPONENTS = (26, 10, 14, 18, 20, 22, 24, 28)
 ROWS = (0, 6, 10, 16, 20)  # exponents
 ORDERS = ("random", "sorted", "few values", "nearly sorted")
-# Forms and types, and the lengths of their rows, in two sizes.
+# Forms and types of short rows; all combinations with LENGTHS are run in two sizes.
 SHORT_ROWS = (
     ("keys", "uint8"),
     ("keys", "float32"),
@@ -40,11 +39,11 @@ SHORT_ROWS = (
     ("indices", "float64"),
 )
 LENGTHS = (4, 64, 128, 200, 256, 512)
-# Forms, types and lengths of rows that a block sorts by digits or merges.
+# Forms and types, and lengths, of rows that a block sorts by digits or merges.
 BLOCK_ROWS = (("keys", "uint8"), ("keys", "uint16"), ("indices", "int8"), ("indices", "bfloat16"), ("pairs", "float16"))
 BLOCK_LENGTHS = (600, 1024, 2048, 4096, 8192, 16384)
 
-# Milliseconds for 2^26 random keys: must reach, aim for.
+# Milliseconds for 2^26 random keys: maximum, target.
 FIGURES = {
     "keys uint32": (1.40, 1.0),
     "pairs uint32": (1.90, 1.5),
@@ -55,7 +54,7 @@ FIGURES = {
 
 @functools.cache
 def _inputs(dtype: str, exponent: int, rows: int, order: str, length: int | None) -> Any:
-    """Keys, and their positions as values: in 2^rows rows, or in rows of a given length."""
+    """Makes keys, and their positions as values: in 2^rows rows, or in rows of a given length."""
 
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         items = max(1, size_at(scale, 2**exponent) >> rows) << rows
@@ -77,7 +76,7 @@ def _inputs(dtype: str, exponent: int, rows: int, order: str, length: int | None
 
 
 def _indices(sort: Callable[..., Any]) -> Callable[..., Any]:
-    """Only the indices."""
+    """Wraps a sort of pairs so that it returns only the indices."""
     return lambda keys, values: sort(keys, values)[1]
 
 
@@ -110,32 +109,32 @@ def _case(
 ) -> Case:
     of_one_row = rows == 0 and length is None
     over_rows = (lambda function: function) if of_one_row else jax.vmap
-    rivals: dict[str, Any] = {"XLA": over_rows(XLA[form])}
+    case_peers: dict[str, Any] = {"XLA": over_rows(XLA[form])}
     if dtype in mergesort.CUB_KEYS and of_one_row:
         for name, sort in (("CUB radix", "radix_sort"), ("CUB merge", "merge_sort")):
             cub = functools.partial(mergesort.CUB[form], sort)
-            rivals[name] = _indices(cub) if form == "indices" else cub
-    rivals["torch"] = TorchPeer(TORCH[form])
+            case_peers[name] = _indices(cub) if form == "indices" else cub
+    case_peers["torch"] = TorchPeer(TORCH[form])
     if of_one_row:
-        rivals["NumPy"] = HostPeer(NUMPY[form])
+        case_peers["NumPy"] = HostPeer(NUMPY[form])
     plain = of_one_row and (exponent, order) == (26, "random")
-    must_reach, aim = FIGURES.get(f"{form} {dtype}", (None, None)) if plain else (None, None)
+    max_ms, target_ms = FIGURES.get(f"{form} {dtype}", (None, None)) if plain else (None, None)
     in_rows = f", 2^{rows} rows" if rows else f" in rows of {length}" if length else ""
     return Case(
         family="sort",
         name=f"{form} {dtype}, 2^{exponent}{in_rows}{'' if order == 'random' else ', ' + order}",
         inputs=_inputs(dtype, exponent, rows, order, length),
         ours=over_rows(OURS[form]),
-        peers=rivals,
+        peers=case_peers,
         bytes=lambda keys, values: ITEM_BYTES[form](keys.dtype.itemsize) * keys.size,
-        must_reach=must_reach,
-        aim=aim,
+        max_ms=max_ms,
+        target_ms=target_ms,
         x64=jnp.dtype(dtype).itemsize == 8,
     )
 
 
 def _axes() -> Iterator[tuple[Any, ...]]:
-    """The axes of a case that are not at their first value, except the form."""
+    """Yields the type of each of `CASES`, followed by its exponent, rows and order if they are not the default."""
     yield from ((dtype,) for dtype in DTYPES)
     yield from itertools.product(DTYPES[:4], EXPONENTS[1:])
     yield from itertools.product(DTYPES[:1], EXPONENTS[:1], ROWS[1:])

@@ -1,4 +1,4 @@
-"""Sorted search: any number of needles against a haystack or segments of it, both sides, counts of equal items."""
+"""Sorted searches in one haystack or in its segments, on both sides; matches, and counts of equal items."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def _searchsorted(method: str, side: str) -> Any:
 
 
 def _search(name: str, n: int, m: int, dtype: str = "uint32", side: Any = "left", **figures: float) -> Case:
-    rivals: dict[str, Any] = {
+    case_peers: dict[str, Any] = {
         f"XLA {method}": _searchsorted(method, side) for method in ("scan", "scan_unrolled", "sort")
     }
-    rivals["CUB"] = lambda needles, haystack: peers.cub("sorted_search")(needles, haystack, side)
-    rivals["NumPy"] = HostPeer(lambda needles, haystack: np.searchsorted(haystack, needles, side).astype(np.int32))
+    case_peers["CUB"] = lambda needles, haystack: peers.cub("sorted_search")(needles, haystack, side)
+    case_peers["NumPy"] = HostPeer(lambda needles, haystack: np.searchsorted(haystack, needles, side).astype(np.int32))
     return Case(
         family="sorted_search",
         name=name,
         inputs=_inputs(dtype, n, m),
         ours=lambda needles, haystack: mgpu.sorted_search(needles, haystack, side),
-        peers=rivals,
+        peers=case_peers,
         bytes=lambda needles, haystack: array_bytes(needles, haystack) + 4 * needles.size,
         **figures,  # type: ignore[arg-type]
     )
@@ -60,7 +60,7 @@ def _xla_equal_count(a: Any, b: Any) -> Any:
 
 @functools.cache
 def _segments(dtype: str, mean: float, distribution: str, in_order: bool) -> Any:
-    """Needles, the segment of each, and as many items in segments of this mean length."""
+    """Makes needles, the segment of each, a haystack of as many items, and heads of segments of this mean length."""
 
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         n = size_at(scale)
@@ -73,7 +73,7 @@ def _segments(dtype: str, mean: float, distribution: str, in_order: bool) -> Any
 
 
 def _xla_segmented(needles: Any, ids: Any, haystack: Any, heads: Any) -> Any:
-    """Binary searches of all needles in lockstep."""
+    """Searches for all needles at once, one step of the binary searches per loop."""
     n = haystack.size
 
     def step(_: Any, bounds: Any) -> Any:
@@ -87,29 +87,29 @@ def _xla_segmented(needles: Any, ids: Any, haystack: Any, heads: Any) -> Any:
 
 
 def _numpy_segmented(needles: Any, ids: Any, haystack: Any, heads: Any) -> Any:
-    """One search of 64-bit keys, the segment in their upper half."""
+    """Searches for 64-bit keys, whose upper half is the segment."""
     rows = np.repeat(np.arange(heads.size), np.diff(heads, append=haystack.size))
     keys, wanted = (row.astype(np.uint64) << np.uint64(32) | x for row, x in ((rows, haystack), (ids, needles)))
     return np.searchsorted(keys, wanted).astype(np.int32)
 
 
 def _segmented(name: str, mean: float, distribution: str = "uniform", dtype: str = "uint32", **order: bool) -> Case:
-    rivals: dict[str, Any] = {"XLA": _xla_segmented}
+    case_peers: dict[str, Any] = {"XLA": _xla_segmented}
     if dtype == "uint32":
-        rivals["NumPy"] = HostPeer(_numpy_segmented)
+        case_peers["NumPy"] = HostPeer(_numpy_segmented)
     return Case(
         family="sorted_search",
         name=f"segmented {dtype}, {name}",
         inputs=_segments(dtype, mean, distribution, order.get("in_order", False)),
         ours=mgpu.segmented_search,
-        peers=rivals,
+        peers=case_peers,
         bytes=lambda needles, ids, haystack, heads: array_bytes(needles, ids, haystack, heads) + 4 * needles.size,
     )
 
 
 N = FULL_SIZE
 CASES = [
-    _search("uint32, 2^26 in 2^26", N, N, must_reach=0.36, aim=0.24),
+    _search("uint32, 2^26 in 2^26", N, N, max_ms=0.36, target_ms=0.24),
     _search("uint32, right, 2^26 in 2^26", N, N, side="right"),
     _search("float32, 2^26 in 2^26", N, N, dtype="float32"),
     *[_search(f"uint32, {part}% in 2^26", N * part // 100, N) for part in (1, 25, 50)],

@@ -1,4 +1,4 @@
-"""Unsorted tables: joins, groups, and joins to the previous row."""
+"""Unsorted tables: joins, groups, lookups, as-of joins, and shifts within segments."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ FEW_OBJECTS = 40
 
 
 def _half_match(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-    """Keys of two tables, distinct within each; every second one is in both."""
+    """Makes keys of two tables, distinct within each table; half of the keys are in both."""
     n = size_at(scale)
     a = jax.random.permutation(random_key(rng), n).astype(jnp.int32)
     return a, jax.random.permutation(random_key(rng), n).astype(jnp.int32) + n // 2
 
 
 def _groups(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-    """Keys of 10^6 values, and two columns."""
+    """Makes keys of at most 10^6 distinct values, and two columns."""
     n = size_at(scale)
     keys = jax.random.permutation(random_key(rng), n).astype(jnp.int32) % GROUPS
     return keys, *(jax.random.randint(random_key(rng), (n,), 0, 1000, jnp.int32) for _ in "ab")
 
 
 def _lookups(rng: np.random.Generator, scale: float, rows: float) -> tuple[Any, ...]:
-    """Keys, a table with a fraction of their number, its keys in any order, and a column."""
+    """Makes keys, and a table whose number of rows is a fraction of theirs: its keys in random order, and a column."""
     n = size_at(scale)
     m = max(1, int(n * rows))
     keys = jax.random.randint(random_key(rng), (n,), 0, m, jnp.int32)
@@ -43,7 +43,7 @@ def _lookups(rng: np.random.Generator, scale: float, rows: float) -> tuple[Any, 
 
 
 def _times(rng: np.random.Generator, scale: float, objects: int = OBJECTS) -> tuple[Any, ...]:
-    """Sorted times of two tables, and the object of each row."""
+    """Makes sorted times of two tables, and the object of each row."""
     n = size_at(scale)
     tables = []
     for rows in (n, max(1, n // 4)):
@@ -53,7 +53,7 @@ def _times(rng: np.random.Generator, scale: float, objects: int = OBJECTS) -> tu
 
 
 def _segments(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-    """Items, and the starts of segments of mean length 30."""
+    """Makes items, and heads of segments of mean length 30."""
     n = size_at(scale)
     heads = jnp.sort(jax.random.randint(random_key(rng), (max(1, n // 30),), 0, n, jnp.int32))
     return jax.random.normal(random_key(rng), (n,)), heads
@@ -71,8 +71,8 @@ CASES = [
         ours=lambda a, b: mgpu.join(a, b, size=_size(a.size), assume_sorted=False),
         peers={},
         bytes=lambda a, b: array_bytes(a, b) + 2 * a.size * 4,
-        must_reach=4.5,
-        aim=3.0,
+        max_ms=4.5,
+        target_ms=3.0,
     ),
     Case(
         family="tables",
@@ -91,7 +91,7 @@ CASES = [
         },
         bytes=array_bytes,
         agree=agree_counted,
-        must_reach=3.0,
+        max_ms=3.0,
     ),
     *(
         Case(
@@ -115,7 +115,7 @@ CASES = [
         ours=lambda a, by_a, b, by_b: mgpu.asof_join(a, b, by_a=by_a, by_b=by_b),
         peers={},
         bytes=array_bytes,
-        must_reach=1.58,
+        max_ms=1.58,
     ),
     Case(
         family="tables",

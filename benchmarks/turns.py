@@ -1,6 +1,6 @@
-"""Runs thousands of rows by several processes, which compile concurrently and take turns on the device.
+"""Runs thousands of cases by several processes, which compile concurrently and take turns on the device.
 
-For rows of short calls, most of the time goes into compiling their programs.
+For cases of short calls, most of the time goes into compiling their programs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Turns:
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:
-        """One turn."""
+        """Waits for the device, and holds it until the context ends."""
         if self._depth == 0:
             fcntl.flock(self._file, fcntl.LOCK_EX)
         self._depth += 1
@@ -44,22 +44,22 @@ class Turns:
 
 
 def part_of(cases: Sequence[Case], part: int, parts: int) -> list[Case]:
-    """One part of the rows; neighbours that share their inputs stay together."""
+    """Returns one part of the cases; neighbours that share their inputs stay together."""
     groups = [list(group) for _, group in itertools.groupby(cases, key=lambda case: case.inputs)]
     return [case for group in groups[part::parts] for case in group]
 
 
 def visible_gpus() -> list[str]:
-    """The names of the GPUs that the environment selects; none if it selects all."""
+    """Returns the GPUs that CUDA_VISIBLE_DEVICES names; an empty list if it is unset."""
     return [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
 
 
 def command_of(
     arguments: Sequence[str], part: int, processes: int, gpus: int, folder: pathlib.Path
 ) -> tuple[list[str], dict[str, str]]:
-    """The command of one process, and its environment: with several GPUs it sees one, and takes turns on that one.
+    """Returns the command of one process and its environment. With several GPUs, the process sees only one of them.
 
-    All share compiled programs, as those that make and compare arrays differ only by shapes and types.
+    All processes share a cache of compiled programs: those that make and compare arrays are the same for many cases.
     """
     environment = {
         **os.environ,
@@ -81,11 +81,11 @@ def run_parts(
     output: pathlib.Path | None,
     echo: Callable[[str], Any] = print,
 ) -> int:
-    """Runs `python -m benchmarks` with these arguments in several processes, and prints and saves their rows as one.
+    """Runs `python -m benchmarks` with these arguments in several processes; prints and saves their rows as one run.
 
-    An interrupt ends them all and saves the rows that they have.
+    An interrupt ends all processes and saves the rows that they have.
 
-    Returns: 1 if a row or a process failed.
+    Returns: 1 if a case or a process failed.
     """
     with tempfile.TemporaryDirectory() as folder:
         outputs = [pathlib.Path(folder) / str(part) for part in range(processes)]
@@ -101,6 +101,6 @@ def run_parts(
             if output and rows:
                 report.save(output, run, rows)
     failures = [failure for row in rows for failure in report.row_failures(row)]
-    failures += [f"a process ended with {code}" for code in broken]
+    failures += [f"a process ended with exit status {code}" for code in broken]
     echo("\n".join([*failures, *([report.table(run, rows)] if rows else [])]))
     return int(bool(failures))

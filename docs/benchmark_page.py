@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from benchmarks import summary
 from benchmarks.summary import Row
 
-HEAD = ("| row | jax_mgpu, ms | rivals, ms | fastest rival / ours | to reach, ms |", "|---|--:|---|--:|--:|")
+HEAD = ("| case | jax_mgpu, ms | peers, ms | fastest peer / ours | max, ms |", "|---|--:|---|--:|--:|")
 AHEAD = 1.1
-SHOWN = ("rows", "shapes")  # a grid has thousands of rows; the page shows those that a rival wins
+SHOWN = ("rows", "shapes")  # a grid has thousands of cases; the page shows those that a peer wins
 
 
 def write(results: pathlib.Path, folder: pathlib.Path) -> None:
@@ -26,30 +26,30 @@ def write(results: pathlib.Path, folder: pathlib.Path) -> None:
 
 
 def headline(rows: Sequence[Row]) -> str:
-    """Compares a machine's rows with their rivals, in one sentence."""
+    """Compares a machine's cases with their peers, in one sentence."""
     ratios = [row.ratio for row in rows if row.suite == "rows" and row.ratio is not None]
     first, median = sum(ratio >= 1 for ratio in ratios), statistics.median(ratios)
     return (
-        f"jax_mgpu is the fastest in {first} of the {len(ratios)} rows that have a rival, and in the median row the "
-        f"fastest rival takes {median:.2g} times as long."
+        f"jax_mgpu is the fastest in {first} of the {len(ratios)} cases that have a peer, and in the median case the "
+        f"fastest peer takes {median:.2g} times as long."
     )
 
 
 def losses(rows: Sequence[Row]) -> str:
-    """Where rivals are ahead by more than `AHEAD`, by family."""
+    """Counts the cases in which a peer is ahead by more than `AHEAD`, by family."""
     ahead = [row for row in won(rows) if row.suite == "rows" and row.ratio is not None and row.ratio < 1 / AHEAD]
     if not ahead:
-        return "No rival is ahead by more than 10%."
+        return "No peer is ahead by more than 10%."
     families = collections.Counter(row.family for row in ahead).most_common()
     where = ", ".join(f"{family} ({count})" for family, count in families)
-    return f"A rival is ahead by more than 10% in {len(ahead)} of them: {where}."
+    return f"A peer is ahead by more than 10% in {len(ahead)} of them: {where}."
 
 
 def machine(rows: Sequence[Row]) -> list[str]:
-    """The conclusions from one machine's rows, those that a rival wins, and the tables."""
+    """Returns the conclusions from one machine's cases, the table of those that a peer wins, and all tables."""
     card = rows[0].card
     suites = {suite: [row for row in rows if row.suite == suite] for suite in ("rows", "grid", "shapes")}
-    parts = [f"## {card}\n", conclusions(suites), f"### {card}: a rival is faster\n", table(won(rows))]
+    parts = [f"## {card}\n", conclusions(suites), f"### {card}: a peer is faster\n", table(won(rows))]
     for suite in SHOWN:
         for family in dict.fromkeys(row.family for row in suites[suite]):
             title = f"### {card}: {family}{', shapes' if suite == 'shapes' else ''}\n"
@@ -58,23 +58,23 @@ def machine(rows: Sequence[Row]) -> list[str]:
 
 
 def won(rows: Sequence[Row]) -> list[Row]:
-    """The rows that a rival wins, the largest loss first."""
+    """Returns the cases that a peer wins, the largest loss first."""
     ratios = [(row.ratio, row) for row in rows if row.ratio is not None and row.ratio < 1]
     return [row for _, row in sorted(ratios, key=lambda pair: pair[0])]
 
 
 def conclusions(suites: dict[str, list[Row]]) -> str:
-    """One line per suite."""
+    """Returns a table with one line per suite."""
     lines = [
-        "| suite | measured | rows | beside rivals | median of the fastest rival / ours | a rival is faster |"
-        " by more than 2% | with a figure to reach | missed |",
+        "| suite | measured | cases | beside peers | median of the fastest peer / ours | a peer is faster |"
+        " by more than 2% | with a max | missed |",
         "|---|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for suite, rows in suites.items():
         if rows:
             days = sorted({row.date[:10] for row in rows})
             ratios = [row.ratio for row in rows if row.ratio is not None]
-            judged = [row for row in rows if row.to_reach is not None]
+            judged = [row for row in rows if row.max_ms is not None]
             cells = [
                 suite,
                 f"{days[0]} to {days[-1]}, JAX {', '.join(sorted({row.jax for row in rows}))}",
@@ -91,25 +91,25 @@ def conclusions(suites: dict[str, list[Row]]) -> str:
 
 
 def is_missed(row: Row) -> bool:
-    """Whether the row misses its target."""
-    return row.to_reach is not None and row.ours > row.to_reach
+    """Returns whether the case takes longer than its max_ms."""
+    return row.max_ms is not None and row.ours > row.max_ms
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The rows, with each rival's time."""
+    """Returns a table of the cases, with the time of each peer."""
     return "\n".join([*HEAD, *map(line, rows)]) + "\n"
 
 
 def line(row: Row) -> str:
-    """A row of a table; rows that a rival wins, and missed targets, are bold."""
-    rivals = ", ".join(f"{name} {ms:.4g}" for name, ms in sorted(row.rivals.items(), key=lambda pair: pair[1]))
+    """Returns a line of a table. Ratios of cases that a peer wins, and missed limits, are bold."""
+    peers = ", ".join(f"{name} {ms:.4g}" for name, ms in sorted(row.peers.items(), key=lambda pair: pair[1]))
     ratio = "" if row.ratio is None else f"{row.ratio:.3g}"
-    to_reach = "" if row.to_reach is None else f"{row.to_reach:.4g}"
+    max_ms = "" if row.max_ms is None else f"{row.max_ms:.4g}"
     cells = [
         row.row.replace("|", "\\|"),
         f"{row.ours:.4g}",
-        rivals,
+        peers,
         f"**{ratio}**" if row.ratio is not None and row.ratio < 1 else ratio,
-        f"**{to_reach}**" if is_missed(row) else to_reach,
+        f"**{max_ms}**" if is_missed(row) else max_ms,
     ]
     return f"| {' | '.join(cells)} |"

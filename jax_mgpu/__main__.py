@@ -28,11 +28,11 @@ from jax_mgpu._src.command import benchmark
 from jax_mgpu._src.core import library
 from jax_mgpu._src.core.compat import ffi_api_version, jaxlib_version
 
-MOST_LINES = 300_000
+MAX_LINES = 300_000
 SHOWN_ROWS = 3
 SCREEN = 80  # columns
 DEFAULT_PLOT = pathlib.Path("jax_mgpu_benchmark.png")
-SETTINGS = ("JAX_", "XLA_", "MGPU_", "CUDA_VISIBLE_DEVICES")  # the variables that --info prints begin so
+SETTINGS = ("JAX_", "XLA_", "MGPU_", "CUDA_VISIBLE_DEVICES")  # --info prints the variables with these prefixes
 TOKEN = re.compile(r"\w+|[^\w\s]")
 
 
@@ -42,7 +42,7 @@ class Ragged(NamedTuple):
     what: str
     values: np.ndarray
     offsets: np.ndarray
-    words: Sequence[str] | None  # the strings that values stand for
+    words: Sequence[str] | None  # words[value] is the string that a value stands for
 
 
 class InputError(Exception):
@@ -50,37 +50,41 @@ class InputError(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
+    """Reports an error in one line."""
 
     def error(self, message: str) -> NoReturn:
-        """Leaves with exit status 2."""
+        """Prints the message, and exits with status 2."""
         self.exit(2, f"jax_mgpu: {message} (try --help)\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; 0 if the result is right."""
-    parser = Parser(prog="python -m jax_mgpu", description="Sorts each row of ragged data, checks it, times it.")
+    """Runs the command line; returns 0 if the result is right."""
+    parser = Parser(
+        prog="python -m jax_mgpu", description="Sorts each row of ragged data, checks the result and times the sort."
+    )
     parser.add_argument(
         "file", nargs="?", type=pathlib.Path, metavar="FILE",
-        help=".npz with values and offsets (n + 1 of them, from 0 to the number of values), or a text, whose lines are "
-        "rows of tokens; default: Python's own standard library, as text",
+        help="an .npz file with arrays named values and offsets, where row i is values[offsets[i]:offsets[i + 1]], or "
+        "a text, where a row is a line's tokens (default: Python's standard library, as text)",
     )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"jax_mgpu {mgpu.__version__}")
     parser.add_argument("--info", action="store_true", help="print versions, devices and kernels, and stop")
     parser.add_argument(
         "--benchmark", action="store_true",
-        help="measure operations beside what is written in JAX without them, print a table, draw a plot, and stop",
+        help="compare operations with the same work in plain JAX, print a table, draw a plot, and stop",
     )  # fmt: skip
-    parser.add_argument("--size", type=item_count, metavar="N", help="items of --benchmark (default: by the device)")
+    parser.add_argument(
+        "--size", type=item_count, metavar="N", help="number of items in --benchmark (default: by the device)"
+    )
     parser.add_argument(
         "--plot", type=plot_file, metavar="FILE",
-        help=f"the plot of --benchmark, which takes matplotlib (default: {DEFAULT_PLOT})",
+        help=f"file of the plot of --benchmark, which needs matplotlib (default: {DEFAULT_PLOT})",
     )  # fmt: skip
     options = parser.parse_args(arguments)
     if options.benchmark and (options.file or options.info):
-        parser.error("--benchmark goes with --size and --plot alone")
+        parser.error("--benchmark cannot be combined with FILE or --info")
     if (options.size or options.plot) and not options.benchmark:
-        parser.error("--size and --plot go with --benchmark alone")
+        parser.error("--size and --plot require --benchmark")
     if options.info:
         print_information()
         return 0
@@ -102,24 +106,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def item_count(text: str) -> int:
-    """The value of --size."""
-    if not text.isdecimal() or not 1 <= int(text) <= benchmark.LARGEST:
-        raise argparse.ArgumentTypeError(f"expected a number from 1 to {benchmark.LARGEST}, got {text}")
+    """Parses --size; raises unless it is a number of items that --benchmark can measure."""
+    if not text.isdecimal() or not 1 <= int(text) <= benchmark.MAX_SIZE:
+        raise argparse.ArgumentTypeError(f"expected a number from 1 to {benchmark.MAX_SIZE}, got {text}")
     return int(text)
 
 
 def plot_file(text: str) -> pathlib.Path:
-    """The value of --plot; fails now if it would fail after the measurements."""
+    """Parses --plot; raises now if writing the plot would fail after the measurements."""
     file = pathlib.Path(text)
     if file.suffix not in benchmark.PLOT_FORMATS:
-        raise argparse.ArgumentTypeError(f"expected a name in {', '.join(benchmark.PLOT_FORMATS)}, got {text}")
+        raise argparse.ArgumentTypeError(
+            f"expected a name that ends in {' or '.join(benchmark.PLOT_FORMATS)}, got {text}"
+        )
     if not file.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"{file.parent} is no folder")
+        raise argparse.ArgumentTypeError(f"{file.parent} is not a folder")
     return file
 
 
 def sort_and_report(data: Ragged) -> int:
-    """Sorts the rows, shows some of them, checks all of them, compares times."""
+    """Sorts the rows, shows some of them, checks all of them, and compares times; returns 1 if a row is wrong."""
     lengths = np.diff(data.offsets)
     print(f"{data.what}:\n{lengths.size:,} rows of 0 to {lengths.max(initial=0):,} values, {data.values.size:,} in all")
 
@@ -149,14 +155,14 @@ def sort_and_report(data: Ragged) -> int:
 
 
 def next_step() -> str:
-    """The next steps once the first sort has run."""
+    """Says what to do once the first sort has run."""
     if not library.platforms() or (jax.default_backend() == "gpu" and not mgpu.has_cuda()):
         return f"get the kernels: {library.how_to_get_kernels()}"
     return "python -m jax_mgpu --benchmark compares nine operations with plain JAX, in a minute"
 
 
 def show_rows(data: Ragged, result: np.ndarray) -> None:
-    """The first rows before and after the sort."""
+    """Prints some rows before and after the sort."""
 
     def text(values: np.ndarray) -> str:
         words = [str(value) if data.words is None else data.words[value] for value in values[:12]]
@@ -174,7 +180,7 @@ def show_rows(data: Ragged, result: np.ndarray) -> None:
 
 
 def read(file: pathlib.Path | None) -> Ragged:
-    """The data of a file, or of the standard library."""
+    """Reads the data of a file, or of the standard library; raises InputError if the file cannot be used."""
     if file is None:
         version = ".".join(platform.python_version_tuple()[:2])
         return tokens(f"Tokens of each line of Python {version}'s standard library", library_lines())
@@ -189,18 +195,18 @@ def read(file: pathlib.Path | None) -> Ragged:
 
 
 def library_lines() -> Iterable[str]:
-    """Lines of the standard library, in the order of its files' names, up to a few hundred thousand."""
-    left = MOST_LINES
+    """Yields up to MAX_LINES lines of the standard library, in the order of its files' names."""
+    remaining = MAX_LINES
     for path in sorted(pathlib.Path(sysconfig.get_path("stdlib")).rglob("*.py")):
-        if "site-packages" in path.parts or left <= 0:
+        if "site-packages" in path.parts or remaining <= 0:
             continue
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()[:left]
-        left -= len(lines)
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()[:remaining]
+        remaining -= len(lines)
         yield from lines
 
 
 def tokens(what: str, lines: Iterable[str]) -> Ragged:
-    """Rows of tokens: each word or sign is its rank in the sorted vocabulary, so that values sort as their words do."""
+    """Makes a row of each line: a token's value is its rank in the sorted vocabulary, so values sort as words do."""
     vocabulary: dict[str, int] = {}
     ids: list[int] = []
     offsets = [0]
@@ -214,7 +220,7 @@ def tokens(what: str, lines: Iterable[str]) -> Ragged:
 
 
 def read_npz(file: pathlib.Path) -> Ragged:
-    """The arrays values and offsets of an .npz file, checked."""
+    """Reads and checks the arrays values and offsets of an .npz file; raises InputError if they are not valid."""
     try:
         with np.load(file, allow_pickle=False) as archive:
             missing = [name for name in ("values", "offsets") if name not in archive]
@@ -231,29 +237,29 @@ def read_npz(file: pathlib.Path) -> Ragged:
     if values.size >= 2**31:
         raise InputError(f"{file}: values: expected fewer than 2^31 items, got {values.size}")
     if offsets[0] != 0 or offsets[-1] != values.size:
-        ends = f"{offsets[0]} to {offsets[-1]}"
-        raise InputError(f"{file}: offsets: expected them to go from 0 to {values.size}, got {ends}")
+        ends = f"{offsets[0]} and {offsets[-1]}"
+        raise InputError(f"{file}: offsets: expected first 0 and last {values.size}, the number of values, got {ends}")
     falls = np.flatnonzero(offsets[1:] < offsets[:-1])
     if falls.size:
-        raise InputError(f"{file}: offsets: expected them not to fall, got a fall after position {falls[0]}")
+        raise InputError(f"{file}: offsets: expected ascending numbers, got a smaller one after position {falls[0]}")
     return Ragged(str(file), np.ascontiguousarray(values), offsets.astype(np.int32), None)
 
 
 def describe_device() -> str:
-    """The default device."""
+    """Describes the default device."""
     device = jax.devices()[0]
     return f"{os.cpu_count()}-core CPU" if device.platform == "cpu" else device.device_kind
 
 
 def what_runs(program: str) -> str:
-    """Which implementation a compiled program holds."""
+    """Says whether a compiled program runs the CPU kernels, the CUDA kernels or plain JAX."""
     if "jax_mgpu.segmented_sort" not in program:
         return "plain JAX ran, as there are no kernels for it here"
     return "the CPU kernels ran" if jax.default_backend() == "cpu" else "the CUDA kernels ran"
 
 
 def print_information() -> None:
-    """The facts that a bug report needs, on one screen: versions, devices, kernels, settings."""
+    """Prints the facts that a bug report needs, on one screen: versions, devices, kernels, settings."""
     runtime = ffi_api_version()
     platforms, operations = ", ".join(library.platforms()), len(library.cpu_library.handlers())
     built = f"{platforms}, of {operations} operations" if platforms else "none"
@@ -265,7 +271,7 @@ def print_information() -> None:
         f"devices: {list_devices()}",
         f"kernels built: {built}",
         *(f"  {name}: {description}" for name, description in mgpu.backends().items()),
-        *([f"build: {library.build_decision()}"] if mgpu.has_cuda() else []),  # else the line on cuda says so
+        *([f"build: {library.build_decision()}"] if mgpu.has_cuda() else []),  # otherwise backends() says it
         f"FFI API of this jaxlib: {'.'.join(map(str, runtime)) if runtime else 'unknown'}",
         f"settings: {' '.join(settings) or 'none'}",
         "To report a bug, send these lines, the shortest program that shows it, and all that it printed.",
@@ -275,7 +281,7 @@ def print_information() -> None:
 
 
 def list_devices() -> str:
-    """The number of devices of each kind and their driver, or why there are none."""
+    """Lists the number of devices of each kind and their driver, or says why there are none."""
     try:
         devices = jax.devices()
     except RuntimeError as error:

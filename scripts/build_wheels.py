@@ -1,10 +1,10 @@
-"""Builds the wheels of a release, and tries each in an empty environment without compilers.
+"""Builds the wheels of a release, and tests each in an empty environment without compilers.
 
-    python scripts/build_wheels.py                                   # all of them, into dist/
-    python scripts/build_wheels.py --wheels base                     # the CPU kernels alone
+    python scripts/build_wheels.py                                   # all wheels, into dist/
+    python scripts/build_wheels.py --wheels base                     # only the CPU kernels
     python scripts/build_wheels.py --wheels cuda13 --architectures 90-real
-    python scripts/build_wheels.py --wheels base --twice             # whether another build gives the same bytes
-    python scripts/build_wheels.py --wheels base --machine aarch64   # by a cross compiler; nothing runs it here
+    python scripts/build_wheels.py --wheels base --twice             # check that a second build gives the same bytes
+    python scripts/build_wheels.py --wheels base --machine aarch64   # cross-compile; the wheel is not tested
 
 `base` is jax_mgpu with the CPU kernels, one wheel per Python of --pythons. Its module uses Python's stable ABI from
 3.12 on, so a release needs only 3.11, 3.12 and a free-threaded Python. `cuda13` and `cuda12` are the packages of CUDA
@@ -71,32 +71,32 @@ def run(*command: str | pathlib.Path, **options) -> str:
 
 
 def environment(folder: pathlib.Path, python: str, *packages: str | pathlib.Path) -> pathlib.Path:
-    """Makes a virtual environment with only these packages; returns its folder of programs."""
+    """Makes a virtual environment with only these packages; returns its `bin` folder."""
     run(python, "-m", "venv", folder)
     run(folder / "bin" / "python", "-m", "pip", "install", "--quiet", *packages)
     return folder / "bin"
 
 
 def tools_for(name: str, folder: pathlib.Path, python: str) -> pathlib.Path:
-    """A virtual environment with the build tools of a wheel, pinned by hash."""
+    """Makes a virtual environment with the build tools of a wheel, pinned by hash; returns its `bin` folder."""
     files = [file for file in (HASHES, FOLDERS[name] / HASHES.name) if file.exists()]
     return environment(folder, python, "--require-hashes", *(word for file in files for word in ("-r", file)))
 
 
 def pythons_for(name: str, pythons: list[str]) -> list[str]:
-    """The Pythons for which a package needs separate wheels."""
+    """Returns the Pythons for which a package needs separate wheels."""
     return pythons if name == "base" else [sys.executable]
 
 
 def commit_time() -> str:
-    """The time of the commit, in seconds since 1970."""
+    """Returns the time of the commit, in seconds since 1970."""
     return run("git", "-C", ROOT, "log", "-1", "--format=%ct").strip()
 
 
 def cross_compilation(python: str, machine: str) -> tuple[dict[str, str], list[str]]:
-    """The variables and definitions by which scikit-build-core and CMake build for another machine.
+    """Returns the environment variables and CMake definitions of a build for another machine.
 
-    Python's headers are the same on both machines, so those of this one serve.
+    Python's headers are the same on all machines, so the build uses this machine's.
     """
     tag = run(python, "-c", "import sys, sysconfig; print(sysconfig.get_config_var('SOABI'))").strip().split("-")
     variables = {
@@ -154,23 +154,23 @@ def build(name: str, python: str, arguments: argparse.Namespace, work: pathlib.P
 
 
 def expect_old_glibc(wheel: pathlib.Path, folder: pathlib.Path) -> None:
-    """Fails if a library of a wheel needs a newer glibc than 2.28, or a C++ runtime of the system."""
+    """Exits with an error if a library of a wheel needs a newer glibc than 2.28, or the system's C++ runtime."""
     zipfile.ZipFile(wheel).extractall(folder)
     for library in folder.rglob("*.so"):
         needed = run("readelf", "-W", "--version-info", "--dynamic", library)
         versions = {tuple(map(int, found.split("."))) for found in re.findall(r"GLIBC_([\d.]+)", needed)}
         if max(versions) > (2, 28) or "libstdc++" in needed or "GLIBCXX" in needed:
-            sys.exit(f"{library.name}: expected to need glibc 2.28 alone:\n{needed}")
+            sys.exit(f"{library.name}: expected it to need only glibc up to 2.28, got:\n{needed}")
 
 
 def describe(wheel: pathlib.Path) -> str:
-    """A wheel's name and its sizes in MB, packed and unpacked."""
+    """Returns a wheel's name and its sizes in MB, packed and unpacked."""
     unpacked = sum(item.file_size for item in zipfile.ZipFile(wheel).infolist())
     return f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB, unpacked {unpacked / 1e6:.1f} MB"
 
 
 def expect_same(wheel: pathlib.Path, again: pathlib.Path) -> None:
-    """Fails if two builds of a wheel differ, and names the files that do."""
+    """Exits with an error that names the differing files, if two builds of a wheel differ."""
     if wheel.read_bytes() == again.read_bytes():
         print(f"{wheel.name}: another build gives the same bytes", flush=True)
         return
@@ -183,7 +183,7 @@ def expect_same(wheel: pathlib.Path, again: pathlib.Path) -> None:
 
 
 def smoke_test(name: str, python: str, output: pathlib.Path, temporary: pathlib.Path) -> str:
-    """Installs a wheel into an empty environment, and runs it with only Python on the path."""
+    """Installs a wheel into an empty environment, and runs it with only Python on the path; returns the times."""
     wanted = "jax_mgpu" if name == "base" else f"jax_mgpu[{name}]"
     label = f"{name} with {pathlib.Path(python).name}"
     folder = temporary / f"try {label}"
@@ -205,27 +205,37 @@ def smoke_test(name: str, python: str, output: pathlib.Path, temporary: pathlib.
 
 
 def main() -> None:
-    """Builds and tries what was requested."""
+    """Builds and tests the requested wheels."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--wheels", nargs="+", choices=FOLDERS, default=list(FOLDERS), help="which (default: all)")
-    parser.add_argument("--architectures", help="of CUDA kernels, as '90-real 120' (default: all that nvcc knows)")
-    parser.add_argument("--pythons", nargs="+", default=PYTHONS, help=f"of the base wheels (default: {PYTHONS})")
+    parser.add_argument(
+        "--wheels", nargs="+", choices=FOLDERS, default=list(FOLDERS), help="wheels to build (default: all)"
+    )
+    parser.add_argument("--architectures", help="CUDA architectures, such as '90-real 120' (default: all of nvcc's)")
+    parser.add_argument(
+        "--pythons", nargs="+", default=PYTHONS, help=f"Pythons for which to build base wheels (default: {PYTHONS})"
+    )
     parser.add_argument(
         "--machine",
         choices=MACHINES,
         default=platform.machine(),
-        help="of the base wheels; another one's are not tried",
+        help="machine for which to build base wheels; wheels for another machine are not tested",
     )
-    parser.add_argument("--nvcc12", type=pathlib.Path, default=NVCC12, help=f"12.4 or later (default: {NVCC12})")
-    parser.add_argument("--output", type=pathlib.Path, default=ROOT / "dist", help="folder (default: dist)")
-    parser.add_argument("--work", type=pathlib.Path, help="folder that keeps what is built (default: none is kept)")
-    parser.add_argument("--twice", action="store_true", help="build again elsewhere, and compare the bytes")
-    parser.add_argument("--no-test", action="store_true", help="build alone")
+    parser.add_argument(
+        "--nvcc12", type=pathlib.Path, default=NVCC12, help=f"path of nvcc 12.4 or later (default: {NVCC12})"
+    )
+    parser.add_argument(
+        "--output", type=pathlib.Path, default=ROOT / "dist", help="folder of the wheels (default: dist)"
+    )
+    parser.add_argument(
+        "--work", type=pathlib.Path, help="folder that keeps object files for the next build (default: keep none)"
+    )
+    parser.add_argument("--twice", action="store_true", help="build each wheel twice, and compare the bytes")
+    parser.add_argument("--no-test", action="store_true", help="build the wheels without testing them")
     arguments = parser.parse_args()
     if "cuda12" in arguments.wheels and not arguments.nvcc12.is_file():
-        parser.error(f"cuda12: no nvcc at {arguments.nvcc12}, and PyPI has none: --nvcc12 names one")
+        parser.error(f"--nvcc12: {arguments.nvcc12} is not a file; the wheel cuda12 needs an nvcc 12.4 or later")
     if arguments.machine != platform.machine() and arguments.wheels != ["base"]:
-        parser.error("--machine goes with --wheels base alone")
+        parser.error("--machine: only base wheels can be cross-compiled; add --wheels base")
     with tempfile.TemporaryDirectory() as folder:
         temporary = pathlib.Path(folder)
         arguments.output.mkdir(parents=True, exist_ok=True)

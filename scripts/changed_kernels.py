@@ -2,9 +2,9 @@
 
     python scripts/changed_kernels.py ../before/jax_mgpu/libjax_mgpu_cuda.so jax_mgpu/libjax_mgpu_cuda.so
 
-A kernel is compared instruction by instruction. So benchmark rows whose kernels are all the same need no second run on
-a device. Both libraries must be built by one compiler for one architecture. It needs cuobjdump, from the CUDA toolkit
-or the Python package nvidia-cuda-cuobjdump, and nvdisasm beside it; a library takes a minute.
+Kernels are compared instruction by instruction. So benchmark cases whose kernels are all the same need no second run on
+a device. Both libraries must be built by the same compiler for the same architecture. The script needs cuobjdump, from
+the CUDA toolkit or the Python package nvidia-cuda-cuobjdump, and nvdisasm beside it; a library takes a minute.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NAMESPACE = re.compile(r"(?:\w+|\(anonymous namespace\))::")
 
 
 def code_of(listing: Iterable[str]) -> dict[str, str]:
-    """A digest of each function's instructions, from the output of `cuobjdump -sass`."""
+    """Computes a digest of each function's instructions, from the output of `cuobjdump -sass`."""
     digests: dict[str, hashlib._Hash] = {}
     for line in listing:
         if found := FUNCTION.match(line):
@@ -34,7 +34,7 @@ def code_of(listing: Iterable[str]) -> dict[str, str]:
 
 
 def code_in(library: pathlib.Path, cuobjdump: str) -> dict[str, str]:
-    """A digest of each kernel's instructions in a library."""
+    """Computes a digest of each kernel's instructions in a library; exits if cuobjdump fails."""
     with subprocess.Popen([cuobjdump, "-sass", library], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         codes = code_of(process.stdout)
@@ -44,7 +44,7 @@ def code_in(library: pathlib.Path, cuobjdump: str) -> dict[str, str]:
 
 
 def differences(before: dict[str, str], after: dict[str, str]) -> dict[str, list[str]]:
-    """The functions by whether they are the same, changed, gone or new."""
+    """Groups the functions into "same", "changed", "gone" and "new"."""
     return {
         "same": [name for name, code in before.items() if after.get(name) == code],
         "changed": [name for name, code in before.items() if name in after and after[name] != code],
@@ -54,7 +54,7 @@ def differences(before: dict[str, str], after: dict[str, str]) -> dict[str, list
 
 
 def templates(functions: list[str]) -> collections.Counter[str]:
-    """The number of functions from each kernel template, by its name without namespaces and arguments."""
+    """Counts the functions of each kernel template, by its name without namespaces and arguments."""
     named = subprocess.run(
         ["c++filt"], input="\n".join(functions), capture_output=True, text=True, check=True
     ).stdout.splitlines()
@@ -65,9 +65,9 @@ def templates(functions: list[str]) -> collections.Counter[str]:
 def main() -> None:
     """Prints how many kernels are the same, changed, gone and new, and the last three by template."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("before", type=pathlib.Path)
-    parser.add_argument("after", type=pathlib.Path)
-    parser.add_argument("--cuobjdump", default="cuobjdump", help="its path")
+    parser.add_argument("before", type=pathlib.Path, help="the library before the change")
+    parser.add_argument("after", type=pathlib.Path, help="the library after the change")
+    parser.add_argument("--cuobjdump", default="cuobjdump", help="path of cuobjdump (default: the one on PATH)")
     options = parser.parse_args()
     before, after = (code_in(library, options.cuobjdump) for library in (options.before, options.after))
     for fate, functions in differences(before, after).items():

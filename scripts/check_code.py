@@ -15,8 +15,8 @@ from collections.abc import Iterator
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FUNCTION_LINES = 60  # of code, without comments, blank lines and docstrings
 KERNEL_LINES = 90  # in .cuh
-MOST_ANY = 0.05  # of the parameters
-# Longer kernels, which are not split yet: that needs a common walk over rows, or measurements on a GPU.
+MAX_ANY = 0.05  # the largest share of the parameters
+# The limits of kernels that are not split yet, because that needs measurements on a GPU.
 LONG_KERNELS = {
     "group_search/kernels.cuh: search_parts": 125,
     "merge/kernels.cuh: merge_tiles": 106,
@@ -34,7 +34,7 @@ Found = tuple[str, int]
 
 
 def python_functions(path: pathlib.Path) -> Iterator[Found]:
-    """The functions of a module, and the lines of code of each."""
+    """Yields the functions of a module, and the lines of code of each."""
     text = path.read_text(encoding="utf-8")
     lines = text.splitlines()
     for node in ast.walk(ast.parse(text)):
@@ -47,7 +47,7 @@ def python_functions(path: pathlib.Path) -> Iterator[Found]:
 
 
 def cpp_functions(text: str) -> Iterator[Found]:
-    """The functions of a C++ file, and the lines of each: blocks after parentheses, outside of other functions."""
+    """Yields the functions of a C++ file and their lines: blocks after parentheses, outside of other functions."""
     text = re.sub(r'//[^\n]*|/\*.*?\*/|"(\\.|[^"\\\n])*"|\'(\\.|[^\'\\\n])\'', "", text, flags=re.DOTALL)
     text = re.sub(r"^#(.*\\\n)*.*$", "", text, flags=re.MULTILINE)  # preprocessor
     begin, blocks, name = 0, [False], ""
@@ -72,7 +72,7 @@ def cpp_functions(text: str) -> Iterator[Found]:
 
 
 def too_long() -> Iterator[str]:
-    """The functions that exceed their limit."""
+    """Yields a message for each function that exceeds its limit."""
     for path in sorted((ROOT / "jax_mgpu").rglob("*.py")):
         for name, lines in python_functions(path):
             if lines > FUNCTION_LINES:
@@ -87,7 +87,7 @@ def too_long() -> Iterator[str]:
 
 
 def parameters() -> tuple[int, int]:
-    """The number of parameters of the package, and of those that are `Any`, or another name for it."""
+    """Counts the parameters of the package, and those whose type is `Any`, an alias of it, or missing."""
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "jax_mgpu").rglob("*.py")]
     nodes = list(itertools.chain.from_iterable(map(ast.walk, trees)))
     names = {"Any"}
@@ -106,12 +106,12 @@ def parameters() -> tuple[int, int]:
 
 
 def main() -> int:
-    """Compares functions and parameters with their limits."""
+    """Compares functions and parameters with their limits; returns 1 if a limit is exceeded."""
     long = list(too_long())
     print("\n".join(long) or f"functions have at most {FUNCTION_LINES} lines, {KERNEL_LINES} in kernels")
     every, unknown = parameters()
-    print(f"parameters that are Any: {unknown} of {every}, {unknown / every:.1%} of at most {MOST_ANY:.0%}")
-    return int(bool(long) or unknown > MOST_ANY * every)
+    print(f"parameters of type Any: {unknown} of {every}, {unknown / every:.1%} (limit {MAX_ANY:.0%})")
+    return int(bool(long) or unknown > MAX_ANY * every)
 
 
 if __name__ == "__main__":

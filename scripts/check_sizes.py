@@ -23,7 +23,7 @@ WORDS = {"docs/performance.md": 1_500, "docs/reliability.md": 2_000, "docs/archi
 
 
 def tracked(folder: str) -> list[pathlib.Path]:
-    """The files of a folder that git knows or would add, so that raw runs do not count."""
+    """Lists the files of a folder that git tracks or would add; it ignores the files of raw runs."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", folder]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     paths = [ROOT / name for name in listed.split("\0") if name]
@@ -31,7 +31,7 @@ def tracked(folder: str) -> list[pathlib.Path]:
 
 
 def source_distribution() -> int:
-    """Bytes of the packed files that pyproject.toml includes."""
+    """Packs the files that pyproject.toml includes; returns the number of bytes."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["scikit-build"]
     left_out = [ROOT / name.strip("/") for name in settings["sdist"]["exclude"]]
     packed = io.BytesIO()
@@ -43,7 +43,7 @@ def source_distribution() -> int:
 
 
 def main() -> int:
-    """Compares each size with its limit."""
+    """Compares each size with its limit; returns 1 if a limit is exceeded."""
     results = tracked("benchmarks/results")
     code = [path for path in tracked("benchmarks") if path not in results and path.suffix != ".md"]
     sizes = {

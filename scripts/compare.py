@@ -1,13 +1,13 @@
-"""Times our side of the benchmark rows of two trees on one device, and fails if the new one is slower.
+"""Times our side of the benchmark cases of two trees on one device, and fails if the new tree is slower.
 
     git worktree add ../before HEAD~1 && (cd ../before && cmake ... && ninja ...)      # see CONTRIBUTING.md
     python scripts/compare.py ../before .
-    python scripts/compare.py benchmarks/results/h200.csv .       # against what was saved, on a device like that one
+    python scripts/compare.py benchmarks/results/h200.csv .       # with times saved on the same kind of device
 
-Each tree runs its own rows with its own kernels, family by family, first one tree, then the other. A row that is slower
-by more than --limit is measured again, with both trees in turns, and fails if the smallest of its medians is still
-slower. A file of saved figures (benchmarks/summary.py) can replace a tree. With --saved, rows are first compared with
-such a file, and only those that seem slower are measured in both trees.
+Each tree runs its own cases with its own kernels, family by family, first one tree, then the other. A case that is
+slower by more than --limit is measured again, with both trees in turns, and fails if the smallest of its medians is
+still slower. A file of saved times (benchmarks/summary.py) can replace a tree. With --saved, cases are first compared
+with such a file, and only cases that seem slower are measured in both trees.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AGAIN = 3
 
 
 def measure(tree: pathlib.Path, families: Sequence[str], rows: Sequence[str], repeats: int) -> dict[str, float]:
-    """Milliseconds by row, for the named rows, or for all in these families."""
+    """Runs the named cases, or all cases of these families; returns the milliseconds of each case."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "benchmarks", "--only-ours", "--families", ",".join(families)]
         command += ["--repeat", str(repeats), "--output", folder]
@@ -45,12 +45,12 @@ def measure(tree: pathlib.Path, families: Sequence[str], rows: Sequence[str], re
 
 
 def saved(file: pathlib.Path) -> dict[str, float]:
-    """Milliseconds by row, for rows that `python -m benchmarks` runs without further options."""
+    """Reads the milliseconds of the cases that `python -m benchmarks` runs without further options."""
     return {row.row: row.ours for row in summary.read(file) if row.suite == "rows"}
 
 
 def rows_of(tree: pathlib.Path) -> list[str]:
-    """The rows of a tree."""
+    """Lists the cases of a tree."""
     command = [sys.executable, "-m", "benchmarks", "--list"]
     environment = {**os.environ, "PYTHONPATH": str(tree), "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=True)
@@ -58,36 +58,42 @@ def rows_of(tree: pathlib.Path) -> list[str]:
 
 
 def families_of(rows: Sequence[str]) -> list[str]:
-    """The families of rows."""
+    """Returns the families of cases, in their order."""
     return list(dict.fromkeys(row.partition("/")[0] for row in rows))
 
 
 def name_of(row: str) -> str:
-    """A row's name, without its family."""
+    """Returns a case's name without its family."""
     return row.partition("/")[2]
 
 
 def slower_rows(pairs: dict[str, tuple[float, float]], limit: float) -> list[str]:
-    """The rows that are slower in the new tree by more than the limit."""
+    """Returns the cases that are slower in the new tree by more than the limit."""
     return [row for row, (old, new) in pairs.items() if new > old * (1 + limit)]
 
 
 def line(row: str, old: float, new: float) -> str:
-    """A row, its milliseconds in both trees, and their relative difference."""
+    """Formats a case, its milliseconds in both trees, and their relative difference."""
     return f"{row:72} {old:8.3f} {new:8.3f} {new / old - 1:+7.1%}"
 
 
 def main() -> int:
-    """Runs both trees; returns 1 if a row is slower or missing."""
+    """Runs both trees; returns 1 if a case is slower or missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("before", type=pathlib.Path, help="a tree, or a file of saved figures")
-    parser.add_argument("after", type=pathlib.Path)
-    parser.add_argument("--families", default="", help="comma-separated; default: all of the tree before")
-    parser.add_argument("--match", action="append", default=[], metavar="TEXT", help="rows whose name holds TEXT")
-    parser.add_argument("--saved", type=pathlib.Path, help="a file of saved figures, to compare with first")
-    parser.add_argument("--limit", type=float, default=0.02, help="how much slower a row may be (default 0.02)")
-    parser.add_argument("--repeat", type=int, default=5, help="samples a timing")
-    parser.add_argument("--output", type=pathlib.Path, help="save the milliseconds of both trees there, as JSON")
+    parser.add_argument("before", type=pathlib.Path, help="the old tree, or a file of saved times")
+    parser.add_argument("after", type=pathlib.Path, help="the new tree")
+    parser.add_argument("--families", default="", help="comma-separated (default: all families of the old tree)")
+    parser.add_argument(
+        "--match", action="append", default=[], metavar="TEXT", help="run only cases whose name contains TEXT"
+    )
+    parser.add_argument("--saved", type=pathlib.Path, help="file of saved times to compare the new tree with first")
+    parser.add_argument(
+        "--limit", type=float, default=0.02, help="how much slower a case may be, as a fraction (default 0.02)"
+    )
+    parser.add_argument("--repeat", type=int, default=5, help="samples per timing (default 5)")
+    parser.add_argument(
+        "--output", type=pathlib.Path, metavar="FILE", help="save the times of both trees in FILE, as JSON"
+    )
     options = parser.parse_args()
     before, after = options.before.resolve(), options.after.resolve()
     old_rows = rows_of(before) if (before / "benchmarks").is_dir() else []
@@ -132,8 +138,8 @@ def main() -> int:
     for row in slower:
         print(f"SLOWER {line(row, *pairs[row])}")
     for row in missing:
-        print(f"{row}: no time in {after}")
-    print(f"{len(pairs)} rows, {len(slower)} slower by more than {options.limit:.0%}, {len(missing)} missing")
+        print(f"{row}: not measured in {after}")
+    print(f"{len(pairs)} cases, {len(slower)} slower by more than {options.limit:.0%}, {len(missing)} missing")
     return int(bool(slower or missing))
 
 

@@ -1,4 +1,4 @@
-"""One command for a machine with a GPU: tests, then benchmark rows; failures and the short table come last.
+"""Runs the tests and the benchmarks on a machine with a GPU; failures and a short table come last.
 
     python3 scripts/device.py --families segmented_sort,merge
     python3 scripts/device.py --families merge --sanitize
@@ -32,8 +32,8 @@ SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 SANITIZED_SCALE = 2.0**-12  # 16,384 items: a few tiles, since a checker slows kernels a hundredfold
 # XLA starts compilers, which can hang under a checker, so these are left out.
 SANITIZER_OPTIONS = ["--target-processes", "application-only", "--show-backtrace", "no", "--print-limit", "0"]
-# Known findings, by checker, program and kernel. racecheck does not model bar.arrive, after which the copying warp of a
-# merge stream reads the ends of a run. If keys or offsets are out of order, two threads write one word of shared
+# Known findings, by tool, program and kernel. racecheck does not model bar.arrive, after which the copying warp of a
+# merge pipeline reads the ends of a run. If keys or offsets are out of order, two threads write one word of shared
 # memory, and either value may stay. If heads are out of order, uninitialized scratch memory is read, and the result is
 # unspecified.
 KNOWN = {
@@ -47,7 +47,7 @@ TEST_SHARE = 0.6  # the largest share of the time that tests may take
 
 
 class Clock:
-    """The remaining time."""
+    """Counts down the remaining time."""
 
     def __init__(self, seconds: float):
         self.end = time.monotonic() + seconds
@@ -66,7 +66,10 @@ def start(command: list[str], log: pathlib.Path, environment: dict[str, str]) ->
 
 
 def finish(process: subprocess.Popen[bytes], seconds: float) -> int | None:
-    """The exit status, or None if the process was stopped: first by SIGINT, so that it reports its results."""
+    """Waits for a process; returns its exit status, or None if it had to be stopped.
+
+    SIGINT comes first, so that the process reports its results.
+    """
     try:
         return process.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -80,22 +83,22 @@ def finish(process: subprocess.Popen[bytes], seconds: float) -> int | None:
 
 
 def run(command: list[str], log: pathlib.Path, environment: dict[str, str], seconds: float) -> int | None:
-    """Runs a command until it ends or its time is up."""
+    """Runs a command until it ends or its time is up; returns as `finish` does."""
     return finish(start(command, log, environment), seconds)
 
 
 def text_of(log: pathlib.Path) -> str:
-    """The output of a command."""
+    """Reads the output of a command."""
     return log.read_text(errors="replace") if log.exists() else ""
 
 
 def heading(title: str) -> None:
-    """Prints the start of a part of the output."""
+    """Prints a heading of the output."""
     print(f"\n=== {title}", flush=True)
 
 
 def child_environment(options: argparse.Namespace, **more: str) -> dict[str, str]:
-    """The environment of a child that uses the device."""
+    """Returns the environment of a child process that uses the device."""
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     return {
         **os.environ,
@@ -107,14 +110,14 @@ def child_environment(options: argparse.Namespace, **more: str) -> dict[str, str
 
 
 def test_files(families: list[str]) -> list[str]:
-    """The test files of these families; all if none is named."""
+    """Returns the test files of these families; the folder of all tests if no family is named."""
     if not families:
         return ["tests"]
     return [f"tests/test_{family}.py" for family in families if (ROOT / f"tests/test_{family}.py").exists()]
 
 
 def pytest_command(options: argparse.Namespace, files: list[str]) -> list[str]:
-    """Pytest with the available plugins; a worker that hangs or loses its device is replaced."""
+    """Returns the command of pytest, with the plugins that are installed: they replace a worker that hangs."""
     command = [sys.executable, "-m", "pytest", *files, "--long", "-v", "--tb=short", "-rfE", "--durations=8"]
     command += ["-p", "no:cacheprovider"]
     if options.tests_match:
@@ -132,7 +135,7 @@ def pytest_command(options: argparse.Namespace, files: list[str]) -> list[str]:
 
 
 def run_tests(options: argparse.Namespace, clock: Clock) -> bool:
-    """Runs the tests and shows what failed, what was skipped and why."""
+    """Runs the tests, and shows what failed, what was skipped and why; returns whether all passed."""
     heading("tests")
     files = test_files(options.families)
     if without := [family for family in options.families if f"tests/test_{family}.py" not in files]:
@@ -169,7 +172,7 @@ def run_large(options: argparse.Namespace, clock: Clock) -> bool:
 
 
 def summary_of_tests(text: str) -> str:
-    """The lines of pytest's output that matter."""
+    """Returns the failures and the totals of pytest's output."""
     lines = re.findall(r"^(?:FAILED|ERROR) .*$", text, re.MULTILINE)
     if "short test summary" not in text:  # cut short: the output as the tests ended, and the last lines
         lines += [f"FAILED {name}" for name in re.findall(r"^\[gw\d+\].*(?:FAILED|ERROR) (\S+)", text, re.MULTILINE)]
@@ -184,7 +187,7 @@ def summary_of_tests(text: str) -> str:
 
 
 def benchmark_families(families: list[str]) -> list[str]:
-    """The families among these that have rows; all if none is named."""
+    """Returns the families among these that have cases; all if no family is named."""
     from benchmarks.runner import all_cases
 
     known = list(dict.fromkeys(case.family for case in all_cases()))
@@ -192,7 +195,7 @@ def benchmark_families(families: list[str]) -> list[str]:
 
 
 def run_benchmarks(options: argparse.Namespace, clock: Clock) -> tuple[bool, str]:
-    """Runs the rows, one process per family; returns True and the table if nothing failed."""
+    """Runs the cases, one process per family; returns whether nothing failed, and the table."""
     heading("benchmarks")
     from benchmarks import report
 
@@ -220,14 +223,14 @@ def run_benchmarks(options: argparse.Namespace, clock: Clock) -> tuple[bool, str
                 files.append(folder / "benchmarks.json")
             if status is None:
                 print(f"{family}: STOPPED after {seconds:.0f} s")
-            elif "no row holds" in text:
+            elif "no name of a case contains" in text:
                 continue
             elif not files or files[-1].parent != folder:
                 print(f"{family}: exit status {status}\n{text[-1500:]}")
             good &= status == 0
         log.write_text("\n".join(logs))
         if not files:
-            return good, "no benchmark rows ran"
+            return good, "no benchmarks ran"
         described, rows = report.merge_files(files)
         report.save(options.output, described, rows)
     for row in rows:
@@ -250,7 +253,7 @@ def run_latency(options: argparse.Namespace, clock: Clock) -> bool:
 
 
 def sanitized_programs(options: argparse.Namespace) -> dict[str, list[str]]:
-    """The programs for each checker: our side of each row, once and small, and every operation on arbitrary values."""
+    """Returns the programs to check: our side of each case, once and small, and every operation on arbitrary values."""
     rows = [sys.executable, "-m", "benchmarks", "--once", "--scale", str(SANITIZED_SCALE)]
     for text in options.match:
         rows += ["--match", text]
@@ -265,7 +268,7 @@ def sanitized_programs(options: argparse.Namespace) -> dict[str, list[str]]:
 
 
 def run_sanitizers(options: argparse.Namespace, clock: Clock) -> bool:
-    """Runs every program under every checker of compute-sanitizer, --workers of them at a time."""
+    """Runs every program under every tool of compute-sanitizer, --workers at a time; returns whether all are clean."""
     heading("compute-sanitizer")
     if shutil.which("compute-sanitizer") is None:
         print("compute-sanitizer is not on the path")
@@ -306,7 +309,7 @@ KERNEL = re.compile(r"(?:^| )at (?:void )?mgpu::(?:(?:\w+|<unnamed>)::)*(\w+)[<(
 
 
 def findings_of(text: str, allowed: set[str]) -> tuple[collections.Counter[str], collections.Counter[str]]:
-    """A checker's findings in kernels of this project (not in XLA's), and which of these are allowed."""
+    """Counts a tool's findings in kernels of this project (not in XLA's): those not allowed, and those allowed."""
     findings: collections.Counter[str] = collections.Counter()
     known: collections.Counter[str] = collections.Counter()
     for record in re.split(r"^=+ *$", text, flags=re.MULTILINE):
@@ -328,7 +331,7 @@ SHOWN_COLUMNS = "us, DRAM %, SM %, active warps %, registers, shared KB, conflic
 
 
 def run_profile(options: argparse.Namespace, clock: Clock) -> bool:
-    """Profiles every kernel of one call with Nsight Compute: prints a line per launch, and saves the report."""
+    """Profiles every kernel of one case with Nsight Compute: prints a line per launch, and saves the report."""
     heading(f"profile of {options.profile}")
     if shutil.which("ncu") is None:
         print("ncu is not on the path")
@@ -350,7 +353,7 @@ def run_profile(options: argparse.Namespace, clock: Clock) -> bool:
 
 
 def kernel_table(raw: str) -> str:
-    """One line per launch, from Nsight Compute's raw page."""
+    """Formats one line per launch, from Nsight Compute's raw page."""
     begin = raw.find('"ID"')
     rows = list(csv.DictReader(io.StringIO(raw[begin:]))) if begin >= 0 else []
     if len(rows) < 2:
@@ -391,35 +394,47 @@ def kernel_table(raw: str) -> str:
 
 
 def parse() -> argparse.Namespace:
-    """The options."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--families", default="", help="comma-separated; default: all")
+    parser.add_argument("--families", default="", help="comma-separated names of families (default: all)")
     results = pathlib.Path(os.environ.get("OUT") or ROOT / "build/results")
-    parser.add_argument("--output", type=pathlib.Path, default=results, help="folder (default $OUT or build/results)")
-    parser.add_argument("--seconds", type=float, default=560, help="time for everything (default 560)")
-    parser.add_argument("--no-tests", dest="tests", action="store_false")
-    parser.add_argument("--no-benchmarks", dest="benchmarks", action="store_false")
-    parser.add_argument("--tests-match", default="", metavar="EXPRESSION", help="pytest -k")
-    parser.add_argument("--test-timeout", type=float, default=120, help="seconds a test (default 120)")
-    parser.add_argument("--workers", type=int, default=min(12, os.cpu_count() or 1), help="processes at a time")
-    parser.add_argument("--gpus", type=int, help="spread the tests' processes over so many (default: each sees all)")
-    parser.add_argument("--match", action="append", default=[], metavar="TEXT", help="rows whose name holds TEXT")
-    parser.add_argument("--scale", type=float, help="of the benchmarks and the profile")
-    parser.add_argument("--repeat", type=int, default=5, help="samples a timing")
-    parser.add_argument("--only-ours", action="store_true", help="leave the rivals out")
-    parser.add_argument("--latency", action="store_true", help="also chains of small calls")
-    parser.add_argument("--large", action="store_true", help="only the tests of 2^32 + 17 items")
-    parser.add_argument("--sanitize", action="store_true", help="only rows, small, and garbage under compute-sanitizer")
-    parser.add_argument("--profile", metavar="FAMILY/ROW", help="only one row, under ncu")
-    parser.add_argument("--launches", type=int, default=24, help="kernel launches to profile")
-    parser.add_argument("--platform", choices=("cuda", "cpu"), default="cuda", help="cpu: to try this script itself")
+    parser.add_argument(
+        "--output", type=pathlib.Path, default=results, help="folder of the results (default: $OUT or build/results)"
+    )
+    parser.add_argument("--seconds", type=float, default=560, help="time limit of the whole script (default 560)")
+    parser.add_argument("--no-tests", dest="tests", action="store_false", help="run no tests")
+    parser.add_argument("--no-benchmarks", dest="benchmarks", action="store_false", help="run no benchmarks")
+    parser.add_argument("--tests-match", default="", metavar="EXPRESSION", help="passed to pytest as -k EXPRESSION")
+    parser.add_argument("--test-timeout", type=float, default=120, help="time limit per test in seconds (default 120)")
+    parser.add_argument(
+        "--workers", type=int, default=min(12, os.cpu_count() or 1), help="number of concurrent processes"
+    )
+    parser.add_argument("--gpus", type=int, help="number of GPUs over which tests are spread (default: each sees all)")
+    parser.add_argument(
+        "--match", action="append", default=[], metavar="TEXT", help="run only cases whose name contains TEXT"
+    )
+    parser.add_argument("--scale", type=float, help="size of benchmarks and of the profile, as in python -m benchmarks")
+    parser.add_argument("--repeat", type=int, default=5, help="samples per timing (default 5)")
+    parser.add_argument("--only-ours", action="store_true", help="time only our functions, not their peers")
+    parser.add_argument("--latency", action="store_true", help="time chains of small calls too")
+    parser.add_argument("--large", action="store_true", help="run only the tests of 2^32 + 17 items")
+    parser.add_argument(
+        "--sanitize",
+        action="store_true",
+        help="run only small cases and calls on arbitrary values, under compute-sanitizer",
+    )
+    parser.add_argument("--profile", metavar="FAMILY/CASE", help="run only this case, under ncu")
+    parser.add_argument("--launches", type=int, default=24, help="number of kernel launches to profile (default 24)")
+    parser.add_argument(
+        "--platform", choices=("cuda", "cpu"), default="cuda", help="'cpu' tries the script without a GPU"
+    )
     options = parser.parse_args()
     options.families = [name for name in options.families.split(",") if name]
     return options
 
 
 def main() -> int:
-    """Runs what was requested; returns 1 if something failed."""
+    """Runs what the command line requests; returns 1 if something failed."""
     options = parse()
     clock = Clock(options.seconds)
     options.output.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""Checks calls outside of `jit` for memory leaks: the size of the process over 10^4 calls of each of ten functions.
+"""Checks calls outside of `jit` for memory leaks: the size of the process during 10^4 calls of each of ten functions.
 
-It uses NumPy's 64-bit arrays, changing numbers, batches, derivatives, and functions that are made anew for each call.
-The last ones compile each time, so there are fewer of them. `python scripts/eager_memory.py [--calls 10000]`
+The calls use NumPy's 64-bit arrays, changing numbers, batches, derivatives, and functions that are made anew for each
+call. New functions compile each time, so there are fewer such calls. `python scripts/eager_memory.py [--calls 10000]`
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROWS = np.arange(100, dtype=np.float32)
 HEADS = np.arange(0, 100, 10)
 PAIRS = np.stack([ROWS, ROWS])
 SAMPLES = 5
-MOST_GROWTH = 8 << 20  # after the first fifth of the calls
+MAX_GROWTH = 8 << 20  # in bytes, after the first fifth of the calls
 
 CALLS: dict[str, Callable[[int], Any]] = {
     "lookup": lambda i: mgpu.lookup(KEYS + i % 7, KEYS, ROWS, default=i / 3),
@@ -49,13 +49,13 @@ FUNCTIONS: dict[str, Callable[[int], Any]] = {
 
 
 def resident() -> int:
-    """The memory of the process, in bytes."""
+    """Returns the memory of the process, in bytes."""
     pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize()
 
 
 def growth(call: Callable[[int], Any], calls: int) -> list[int]:
-    """The size of the process after each fifth of the calls."""
+    """Makes the calls; returns the size of the process after each fifth of them."""
     sizes = []
     for i in range(calls):
         jax.block_until_ready(call(i + 1))
@@ -66,17 +66,17 @@ def growth(call: Callable[[int], Any], calls: int) -> list[int]:
 
 
 def main() -> int:
-    """Prints the sizes; returns 1 if one grows."""
+    """Prints the sizes; returns 1 if a process grew by more than MAX_GROWTH."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--calls", type=int, default=10_000)
-    parser.add_argument("--functions", type=int, default=200, help="calls by new functions")
+    parser.add_argument("--calls", type=int, default=10_000, help="calls of each function (default 10000)")
+    parser.add_argument("--functions", type=int, default=200, help="calls that take a new function (default 200)")
     options = parser.parse_args()
     jnp.zeros(1).block_until_ready()
     grown = False
     for calls, table in ((options.calls, CALLS), (options.functions, FUNCTIONS)):
         for name, call in table.items():
             sizes = growth(call, calls)
-            grown |= sizes[-1] - sizes[0] > MOST_GROWTH
+            grown |= sizes[-1] - sizes[0] > MAX_GROWTH
             print(f"{name}, {calls} calls: {', '.join(f'{size / 2**20:.0f}' for size in sizes)} MiB", flush=True)
     return int(grown)
 

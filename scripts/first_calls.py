@@ -1,12 +1,11 @@
-"""The cost of the first call of each public function: the size of its program, and the time until it can run.
+"""Measures the first call of each public function: the size of its program, and the time until it can run.
 
-Each function is traced, lowered and compiled for 60, 10^6 and 2^26 items, given only as shapes: plain, under vmap,
-under grad, and under both. So are scans by a caller's function. Times are seconds of CPU time over all threads, medians
-of five processes, which a busy machine changes little. `python scripts/first_calls.py WORD ...` selects the functions
-whose names contain one of the words, `--sizes 60` selects sizes, `--processes 1` is faster, `--no-compile` leaves out
-the compiler.
+Each function, and a scan by a caller's operator, is traced, lowered and compiled for 60, 10^6 and 2^26 items, given
+only as shapes: plain, under vmap, under grad, and under both. Times are seconds of CPU time over all threads, medians
+of five processes, so a busy machine changes them little. `python scripts/first_calls.py WORD ...` selects the functions
+whose names contain one of the words.
 
-With `--devices 4`, the programs are those of a mesh axis of this many CPU devices, each with 4,096 items.
+With `--devices 4`, the functions run over a mesh axis of 4 CPU devices, each with 4,096 items.
 """
 
 from __future__ import annotations
@@ -32,20 +31,22 @@ SIZES = 60, 60 * 16_667, 60 * 1_118_481  # 10^6 and 2^26, as multiples of the ex
 
 
 def main() -> int:
-    """Prints a row for each program."""
+    """Prints a line for each program."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("words", nargs="*")
-    parser.add_argument("--sizes", type=int, nargs="*", default=SIZES)
-    parser.add_argument("--devices", type=int, default=0)
-    parser.add_argument("--processes", type=int, default=5)
-    parser.add_argument("--no-compile", action="store_true")
+    parser.add_argument("words", nargs="*", help="measure only functions whose names contain a word (default: all)")
+    parser.add_argument(
+        "--sizes", type=int, nargs="*", default=SIZES, help="numbers of items (default: the three above)"
+    )
+    parser.add_argument("--devices", type=int, default=0, help="size of the mesh axis (default: no mesh)")
+    parser.add_argument("--processes", type=int, default=5, help="processes whose median counts (default 5)")
+    parser.add_argument("--no-compile", action="store_true", help="trace and lower, but do not compile")
     options = parser.parse_args()
-    if options.processes == 0:  # this is one of them
+    if options.processes == 0:  # this is one of the processes
         print(json.dumps(list(costs(options))))
         return 0
     command = [sys.executable, __file__, *sys.argv[1:], "--processes", "0"]
     runs = [json.loads(subprocess.check_output(command, text=True)) for _ in range(options.processes)]
-    print("function | program | items | equations | KB of text | trace, lower, compile: seconds of the processor")
+    print("function | program | items | equations | KB of text | trace, lower, compile: seconds of CPU time")
     for (name, how, n, equations, size, _), *times in zip(
         runs[0], *([row[-1] for row in run] for run in runs), strict=True
     ):
@@ -55,7 +56,7 @@ def main() -> int:
 
 
 def costs(options: argparse.Namespace) -> Iterator[tuple[Any, ...]]:
-    """The cost of each program that is asked for, after its name, transformation and number of items."""
+    """Yields the name, transformation, number of items and costs of each selected program."""
     rows = programs_over_devices(options.devices) if options.devices else programs_of_examples(options.sizes)
     is_warm = False
     for name, how, n, trace in rows:
@@ -70,7 +71,7 @@ Row = tuple[str, str, int, Callable[[], Any]]
 
 
 def programs_of_examples(sizes: list[int]) -> Iterator[Row]:
-    """Each function's programs: its name, its transformation, the number of items, and a function that traces it."""
+    """Yields each program's function name, transformation and number of items, and a function that traces it."""
     from tests import budgets
 
     for name in ("scan by a function", *budgets.SIZED):
@@ -86,7 +87,7 @@ def programs_of_examples(sizes: list[int]) -> Iterator[Row]:
 
 
 def scans_by_a_function(n: int) -> dict[str, tuple[Callable[..., Any], list[Any]]]:
-    """The programs of a scan of affine maps, which are loops on a CPU."""
+    """Returns the programs of a scan of affine maps, which are loops on a CPU."""
     import jax_mgpu as mgpu
 
     def scan(a: Any, b: Any) -> Any:
@@ -97,7 +98,7 @@ def scans_by_a_function(n: int) -> dict[str, tuple[Callable[..., Any], list[Any]
 
 
 def programs_over_devices(devices: int) -> Iterator[Row]:
-    """The programs of functions over a mesh axis."""
+    """Yields the programs of functions over a mesh axis, as `programs_of_examples` does."""
     os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices} {os.environ.get('XLA_FLAGS', '')}"
     from tests import mesh, test_mesh_programs
 
@@ -111,7 +112,7 @@ def programs_over_devices(devices: int) -> Iterator[Row]:
 
 
 def cost(trace: Callable[[], Any], *, compiles: bool) -> tuple[int, float, list[float]]:
-    """The number of equations of a program, KB of its text, and the seconds to trace, lower and compile it."""
+    """Measures a program: its equations, the KB of its text, and the seconds to trace, lower and compile it."""
     from tests import budgets
 
     times = [time.process_time()]

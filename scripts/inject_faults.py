@@ -1,11 +1,11 @@
-"""Injects faults into separate processes, and prints the outcome of each, as the table of docs/reliability.md.
+"""Injects faults into separate processes, and prints their outcomes as the table that docs/reliability.md shows.
 
-    python scripts/inject_faults.py                              # all; fails if one is not survived
-    python scripts/inject_faults.py --faults memory threads      # some
-    python scripts/inject_faults.py --functions mergesort join   # memory faults of some functions only
+    python scripts/inject_faults.py                              # all faults; fails if one is not survived
+    python scripts/inject_faults.py --faults memory threads      # some faults
+    python scripts/inject_faults.py --functions mergesort join   # inject memory faults into these functions only
 
-Faults of the cache need compiled functions, and so a GPU. Without a GPU they are left out, and the table says so;
-`tests/cpp/images.cc` tests the cache itself with them.
+Faults of the cache of compiled functions need a GPU. Without one they are left out, and the table says so;
+`tests/cpp/images.cc` injects them into the cache alone.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ import time
 from collections.abc import Callable, Iterator
 
 ROOT = pathlib.Path(__file__).parent.parent
-MOST_FAILURES = 100  # per function and operands
-# Makes one allocation of the kernels' library fail. It is loaded before the C library.
+MAX_FAILURES = 100  # per function and set of operands
+# A library that is loaded before the C library, and makes one allocation of the kernels' library fail.
 FAILING_MALLOC = """
 #define _GNU_SOURCE
 #include <errno.h>
@@ -49,13 +49,13 @@ static int find(struct dl_phdr_info* info, size_t size, void* name) {
   }
   return 1;
 }
-/* The allocation after `before` others fails. */
+/* Lets the next allocations succeed, `before` of them, and the one after them fail. */
 void let_fail(const char* library, long before) {
   dl_iterate_phdr(find, (void*)library);
   failed = 0;
   left = before + 1;
 }
-/* Whether one did. */
+/* Lets all allocations succeed again; returns whether one failed. */
 int end_failing(void) {
   left = 0;
   return failed;
@@ -84,7 +84,7 @@ def say(**words: object) -> None:
 
 
 def programs_over_many(names: list[str]) -> Iterator[tuple[str, Callable[..., object], tuple[object, ...]]]:
-    """Calls of the functions over many items of any values."""
+    """Yields each function's program, and its operands: many items of any values."""
     import jax
     import numpy as np
 
@@ -93,17 +93,17 @@ def programs_over_many(names: list[str]) -> Iterator[tuple[str, Callable[..., ob
 
     rng = np.random.default_rng(1)
     anything = rng.integers(-(2**31), 2**31, MANY, dtype=np.int32)
-    few = rng.integers(0, 13, MANY, dtype=np.int32)
-    near = rng.integers(-5, MANY + 5, MANY // 8, dtype=np.int32)
-    far = rng.integers(-(2**31), 2**31, MANY // 8, dtype=np.int32)
+    repeated = rng.integers(0, 13, MANY, dtype=np.int32)
+    indices = rng.integers(-5, MANY + 5, MANY // 8, dtype=np.int32)
+    wild = rng.integers(-(2**31), 2**31, MANY // 8, dtype=np.int32)
     for name in names:
         program = jax.jit(GARBAGE[name])
-        yield name, program, jax.device_put((anything, few, near, far))
-        yield name, program, jax.device_put((few, anything, far, near))
+        yield name, program, jax.device_put((anything, repeated, indices, wild))
+        yield name, program, jax.device_put((repeated, anything, wild, indices))
 
 
 def run_without_memory(given: list[str]) -> None:
-    """Makes calls, in each of which another allocation fails; a call without failures follows each."""
+    """Makes calls, in each of which another allocation fails. After each, a call without a failure must be right."""
     import ctypes
 
     import jax
@@ -113,7 +113,7 @@ def run_without_memory(given: list[str]) -> None:
     library = ctypes.CDLL(malloc)
     for name, program, operands in programs_over_many(names):
         expected = jax.device_get(program(*operands))
-        for before in range(MOST_FAILURES):
+        for before in range(MAX_FAILURES):
             say(name=name, before=before)
             outcome = "a right result"
             library.let_fail(b"libjax_mgpu_cpu.so", ctypes.c_long(before))
@@ -131,7 +131,7 @@ def run_without_memory(given: list[str]) -> None:
 
 
 def run_without_device_memory() -> None:
-    """Makes each call on a GPU whose memory is taken, and then with room."""
+    """Makes each call on a GPU whose memory is full, and again once memory is free."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -170,7 +170,7 @@ def run_without_device_memory() -> None:
 
 
 def small_programs() -> list[tuple[str, Callable[..., object], list[tuple[object, ...]], list[object]]]:
-    """Each example's program, operands, and results of a call by itself."""
+    """Returns each example's program, its operands, and the results of calls that run alone."""
     import jax
     import numpy as np
 
@@ -186,7 +186,7 @@ def small_programs() -> list[tuple[str, Callable[..., object], list[tuple[object
 
 
 def expect_right(program: Callable[..., object], operands: tuple[object, ...], expected: object) -> None:
-    """Fails if a call gives other bits than before."""
+    """Calls a program; raises unless its results have exactly the expected bits."""
     import jax
 
     from tests import oracle
@@ -249,7 +249,7 @@ def run_signals(seconds: float) -> None:
 
 
 def run_fork() -> None:
-    """A process that has used all functions forks, and both continue; the child has none of XLA's threads."""
+    """Forks after all functions were used: the child, which has none of XLA's threads, ends, and the parent goes on."""
     programs = small_programs()
     for _ in range(3):
         child = os.fork()
@@ -265,7 +265,7 @@ def run_fork() -> None:
 
 
 def run_function() -> None:
-    """Runs a scan by a compiled function, and reports how many kernels were compiled, and how many read."""
+    """Runs a scan by a compiled function; reports how many kernels were compiled and how many were read."""
     import jax
     import jax.numpy as jnp
 
@@ -295,7 +295,7 @@ def start(worker: str, *arguments: object, **settings: str) -> subprocess.Popen[
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[list[dict], str]:
-    """A worker's output, and its standard error; and how it ended, if it failed."""
+    """Waits for a worker; returns its lines and its standard error. A last line says how it ended, if it failed."""
     said, errors = process.communicate()
     lines = [json.loads(line) for line in said.splitlines()]
     if process.returncode != 0:
@@ -305,7 +305,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[list[dict], str]:
 
 
 class Table:
-    """Rows of injected faults and their outcomes; `failed` if one is not as expected."""
+    """Prints rows of injected faults and their outcomes; `failed` is set if an outcome is not as expected."""
 
     def __init__(self) -> None:
         self.failed = False
@@ -343,11 +343,11 @@ def inject_memory(table: Table, arguments: argparse.Namespace) -> None:
     fault = f"{outcomes.total()} calls with one failing allocation of ours each, and one without after each"
     table.add(fault, told, bool(outcomes) and outcomes.keys() <= {"RESOURCE_EXHAUSTED", "a right result"})
     for end in ends:
-        table.add("the same", end, False)
+        table.add("one failing allocation", end, False)
 
 
 def inject_device_memory(table: Table, arguments: argparse.Namespace) -> None:
-    """Runs on a GPU whose memory is taken."""
+    """Runs calls on a GPU whose memory is full."""
     del arguments
     lines, _ = finish(start("device_memory", XLA_PYTHON_CLIENT_ALLOCATOR="platform"))
     outcomes = collections.Counter(line["outcome"] for line in lines if "outcome" in line)
@@ -359,7 +359,7 @@ def inject_device_memory(table: Table, arguments: argparse.Namespace) -> None:
 
 
 def inject_one(worker: str, fault: str) -> Callable[[Table, argparse.Namespace], None]:
-    """A fault whose worker prints one line."""
+    """Returns a function that injects a fault whose worker prints one line."""
 
     def inject(table: Table, arguments: argparse.Namespace) -> None:
         seconds = [] if worker == "fork" else [arguments.seconds]
@@ -372,17 +372,20 @@ def inject_one(worker: str, fault: str) -> Callable[[Table, argparse.Namespace],
 
 
 class Cache:
-    """A folder of compiled functions, and rows of the reports of processes that use it."""
+    """A folder of compiled functions; adds to the table what the processes that use it report."""
 
     def __init__(self, table: Table, root: pathlib.Path) -> None:
         self.table, self.root, self.folder = table, root, root / "cache"
 
     def start(self, **settings: str) -> subprocess.Popen[str]:
-        """A process that uses the folder."""
+        """Starts a process that uses the folder."""
         return start("function", **{"MGPU_CACHE_DIR": str(self.folder), **settings})
 
     def row(self, fault: str, expected: str, **settings: str) -> None:
-        """Adds a row with a process's report: its outcome, actions and warnings. The report must contain `expected`."""
+        """Runs a process and adds its report: the outcome, whether kernels were compiled or read, and warnings.
+
+        The report must be `expected`; if `expected` has a colon, the report must contain it.
+        """
         lines, errors = finish(self.start(**settings))
         compiled, read = lines[-1].get("counts", (0, 0))
         did = ", ".join(word for word, count in (("compiled", compiled), ("read", read)) if count)
@@ -393,11 +396,11 @@ class Cache:
         self.table.add(fault, outcome, outcome == expected or (":" in expected and expected in outcome))
 
     def entries(self) -> list[pathlib.Path]:
-        """The files, or whatever replaced them."""
+        """Lists the files of the cache, or whatever replaced them."""
         return sorted(self.folder.glob("*.kernel"))
 
     def replace(self, put: Callable[[pathlib.Path], object]) -> None:
-        """Replaces each entry by something."""
+        """Deletes each entry, and calls `put` with its path."""
         for entry in self.entries():
             if entry.is_dir():
                 entry.rmdir()
@@ -410,7 +413,7 @@ COMPILED, READ = "a right result, compiled", "a right result, read"
 
 
 def inject_cache(table: Table, _: argparse.Namespace) -> None:
-    """Injects contents into the folder of compiled functions, and events into processes that use it."""
+    """Damages the folder of compiled functions, and disturbs processes that use it."""
     with tempfile.TemporaryDirectory() as name:
         cache = Cache(table, pathlib.Path(name))
         if finish(cache.start())[0][-1].get("outcome") == "no kernels":
@@ -428,7 +431,7 @@ def inject_cache(table: Table, _: argparse.Namespace) -> None:
 
 
 def plant_entries(cache: Cache) -> None:
-    """Replaces entries by things that are not entries. A process repairs most of them for the next process."""
+    """Replaces entries by files, links and folders that are no entries; the next process must repair most of them."""
     contents = {entry: entry.read_bytes() for entry in cache.entries()}
     elsewhere = cache.root / "elsewhere"
     elsewhere.write_bytes(b"not to be written to")
@@ -453,7 +456,7 @@ def plant_entries(cache: Cache) -> None:
 
 
 def fill_disk(cache: Cache) -> None:
-    """Uses a disk without room for an entry."""
+    """Runs a process whose cache is on a disk without room for an entry."""
     small = cache.root / "small"
     small.mkdir(mode=0o700)
     mount = ["mount", "-t", "tmpfs", "-o", "size=4k,mode=700", "none", str(small)]
@@ -507,9 +510,13 @@ WORKERS: dict[str, Callable[[list[str]], None]] = {
 def main() -> None:
     """Injects the requested faults."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--faults", nargs="+", choices=FAULTS, default=list(FAULTS), help="which (default: all)")
-    parser.add_argument("--functions", nargs="+", help="for memory: which (default: all)")
-    parser.add_argument("--seconds", type=float, default=60, help="of threads and of signals (default: 60)")
+    parser.add_argument(
+        "--faults", nargs="+", choices=FAULTS, default=list(FAULTS), help="faults to inject (default: all)"
+    )
+    parser.add_argument("--functions", nargs="+", help="functions into which 'memory' injects faults (default: all)")
+    parser.add_argument(
+        "--seconds", type=float, default=60, help="duration of the faults 'threads' and 'signals' (default: 60)"
+    )
     parser.add_argument("--worker", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     sys.path.insert(0, str(ROOT))
@@ -520,7 +527,7 @@ def main() -> None:
     for fault in arguments.faults:
         FAULTS[fault](table, arguments)
     if table.failed:
-        sys.exit("not all faults were survived as they should be")
+        sys.exit("an outcome is not as expected: see the rows in bold")
 
 
 if __name__ == "__main__":

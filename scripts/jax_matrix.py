@@ -1,6 +1,6 @@
-"""Builds one wheel against the oldest usable jaxlib headers, and tests it with several versions of Python and JAX.
+"""Builds one wheel against the headers of the oldest supported jaxlib, and tests it with several Pythons and JAXs.
 
-Each pair gets a fresh virtual environment, one after the other, and all tests that need no GPU:
+Each pair of versions gets a fresh virtual environment, in which all tests that need no GPU run:
 
     python scripts/jax_matrix.py                                  # this Python, and the versions of JAX below
     python scripts/jax_matrix.py --pythons python3.12 python3.14t --versions newest
@@ -54,13 +54,13 @@ def run(*command: str | pathlib.Path, quiet: bool = True, **options) -> subproce
 
 
 def environment(folder: pathlib.Path, interpreter: str = sys.executable) -> pathlib.Path:
-    """The Python of a fresh virtual environment of this interpreter."""
+    """Makes a fresh virtual environment of an interpreter; returns its Python."""
     run(interpreter, "-m", "venv", "--clear", folder)
     return folder / "bin" / "python"
 
 
 def copy_sources(target: pathlib.Path) -> None:
-    """The repository's files without build outputs, so that no module of a developer's build is tested instead."""
+    """Copies the repository's files without build outputs, so that no module of a developer's build is tested."""
     listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=ROOT).stdout
     for name in filter(None, listed.split("\0")):
         if (ROOT / name).is_file():
@@ -69,7 +69,7 @@ def copy_sources(target: pathlib.Path) -> None:
 
 
 def build_wheel(temporary: pathlib.Path, sources: pathlib.Path) -> pathlib.Path:
-    """The wheel, built in pip's isolation: with the jaxlib that pyproject.toml pins."""
+    """Builds the wheel in pip's isolation, which has the jaxlib that pyproject.toml pins; returns its path."""
     python = environment(temporary / "build")
     wheels = temporary / "wheels"
     run(python, "-m", "pip", "wheel", "--no-deps", "-w", wheels, sources, env={**os.environ, "MGPU_CUDA": "OFF"})
@@ -80,7 +80,7 @@ def build_wheel(temporary: pathlib.Path, sources: pathlib.Path) -> pathlib.Path:
 def test(
     interpreter: str, version: str, temporary: pathlib.Path, sources: pathlib.Path, wheel: pathlib.Path, options
 ) -> Outcome:
-    """Installs the wheel for a Python with JAX of a version and runs the tests."""
+    """Installs the wheel and a version of JAX for a Python, and runs the tests."""
     python = environment(temporary / "environment", interpreter)
     wanted = "jax" if version in (NEWEST, NIGHTLY) else f"jax=={version}"
     run(python, "-m", "pip", "install", "--upgrade", wanted, f"{wheel}[test]")
@@ -104,12 +104,14 @@ def test(
 
 
 def main() -> int:
-    """Prints a table, one row per pair; returns 1 if a test failed anywhere, or none ran."""
+    """Prints a table, one row per pair; returns 1 if a test failed, or if none ran, for some pair."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--versions", nargs="+", default=VERSIONS, help=f"of JAX, or '{NEWEST}', or '{NIGHTLY}'")
-    parser.add_argument("--pythons", nargs="+", default=[sys.executable], help="interpreters (default: this one)")
-    parser.add_argument("--wheel", type=pathlib.Path, help="a wheel built before, instead of building one")
-    parser.add_argument("pytest", nargs="*", help="options of pytest, after --")
+    parser.add_argument("--versions", nargs="+", default=VERSIONS, help=f"versions of JAX, '{NEWEST}' or '{NIGHTLY}'")
+    parser.add_argument(
+        "--pythons", nargs="+", default=[sys.executable], help="Python interpreters (default: this one)"
+    )
+    parser.add_argument("--wheel", type=pathlib.Path, help="test this wheel instead of building one")
+    parser.add_argument("pytest", nargs="*", help="options that are passed to pytest, after --")
     arguments = parser.parse_args()
     outcomes = []
     with tempfile.TemporaryDirectory() as folder:

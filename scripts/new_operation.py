@@ -2,9 +2,9 @@
 
     python scripts/new_operation.py rotate
 
-The skeleton works: it returns the items of `x` unchanged, builds, and passes the tests. Change it into the operation,
-beginning with its test. It consists of 8 new files and changes to 3 others. CONTRIBUTING.md, "Add an operation", says
-what belongs in each. Benchmarks and a line in the changelog come once it does something.
+The skeleton builds and passes its tests: the function returns the items of `x` unchanged. Change it into the operation,
+beginning with its test. The skeleton consists of 8 new files and of lines in 3 others; CONTRIBUTING.md, "Add an
+operation", says what belongs in each. Add benchmarks and a line in the changelog once the operation does something.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def test_{name}_of_a_matrix_is_an_error():
         mgpu.{name}(np.zeros((2, 3), np.int32))
 ''',
     "tests/families/{name}.py": '''
-"""{Title}: what the tests know of it."""
+"""{Title}: its examples and oracles for the tests."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ from tests.fuzz.draw import Call, Shape, names_of
 
 EXAMPLES = {{"{name}": Example(mgpu.{name}, lambda rng, real: (numbers(rng, real),), differentiable=(0,))}}
 
-GARBAGE = {{"{name}": lambda keys, few, near, far: mgpu.{name}(keys)}}
+GARBAGE = {{"{name}": lambda keys, repeated, indices, wild: mgpu.{name}(keys)}}
 
 WITHOUT_PRECONDITIONS = ("{name}",)
 
@@ -238,8 +238,8 @@ LARGE = {{"{name}": large_{name}}}
 def {name}(shape: Shape) -> Call:
     n, dtype = shape.size(), shape.key_dtype()
 
-    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
-        del apart
+    def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
+        del mixable
         return names_of("{name}", x=draw.keys(shape, rng, dtype, n))
 
     return Call("{name}", mgpu.{name}, draw_operands, lambda x: [np.asarray(x)], shape.x64)
@@ -271,14 +271,14 @@ def insert(path: pathlib.Path, line: str, after: str, among: str) -> None:
 def main() -> None:
     """Writes the files of one operation."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", help="of the public function and of all its files, as_this_is")
-    parser.add_argument("--root", type=pathlib.Path, default=ROOT, help="the clone (default: this one)")
+    parser.add_argument("name", help="name of the public function and of its files, in lower case with underscores")
+    parser.add_argument("--root", type=pathlib.Path, default=ROOT, help="the clone to change (default: this one)")
     arguments = parser.parse_args()
     name, root = arguments.name, arguments.root
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
-        parser.error(f"name: expected words like_this, got {name!r}")
+        parser.error(f"name: expected lower-case words joined by underscores, got {name!r}")
     if (root / "ffi" / "ops" / name).exists():
-        parser.error(f"name: expected one of no operation, got {name!r}")
+        parser.error(f"name: operation {name!r} already exists")
     words = {"name": name, "Title": name.replace("_", " ").capitalize(), "Struct": name.title().replace("_", "")}
     for path, text in NEW.items():
         file = root / path.format(**words)

@@ -38,7 +38,7 @@ SHOWN = {
 
 
 class Row(NamedTuple):
-    """A saved row with an XLA rival."""
+    """A saved case with an XLA peer."""
 
     name: str
     ours: float
@@ -54,13 +54,17 @@ class Row(NamedTuple):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Reads the saved figures, chooses rows, and draws the picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", nargs="?", type=pathlib.Path, default=FIGURES, help="default: that of the H200")
-    parser.add_argument("--output", type=pathlib.Path, default=PICTURE, help="default: docs/images/speed.svg")
+    parser.add_argument(
+        "file", nargs="?", type=pathlib.Path, default=FIGURES, help="file of saved times (default: that of the H200)"
+    )
+    parser.add_argument(
+        "--output", type=pathlib.Path, default=PICTURE, help="file of the picture (default: docs/images/speed.svg)"
+    )
     options = parser.parse_args(arguments)
     saved = [row for row in summary.read(options.file) if row.suite == "rows"]
     rows = chosen(saved, SHOWN)
     if not rows:
-        parser.error("no row of this file is one of the picture's")
+        parser.error(f"file: {options.file} has none of the cases that the picture shows")
     options.output.parent.mkdir(parents=True, exist_ok=True)
     bars = [Bar(SHOWN[row.name], row.ours, row.theirs) for row in rows]
     draw_bars(options.output, "Milliseconds on one GPU", bars, "jax_mgpu", "JAX without it (XLA)", describe(saved))
@@ -70,21 +74,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def chosen(rows: Iterable[summary.Row], names: Mapping[str, str]) -> list[Row]:
-    """The rows of these names with XLA rivals, and the fastest of these, in the order of the names."""
+    """Returns the saved cases of these names, in their order, each with the fastest of its XLA peers, if it has one."""
     found = {}
     for row in rows:
-        ways = {name: ms for name, ms in row.rivals.items() if name.startswith("XLA")}
-        if row.row in names and ways:
-            fastest = min(ways, key=lambda name: ways[name])
-            found[row.row] = Row(row.row, row.ours, fastest, ways[fastest])
+        xla = {name: ms for name, ms in row.peers.items() if name.startswith("XLA")}
+        if row.row in names and xla:
+            fastest = min(xla, key=lambda name: xla[name])
+            found[row.row] = Row(row.row, row.ours, fastest, xla[fastest])
     return [found[name] for name in names if name in found]
 
 
 def describe(rows: Sequence[summary.Row]) -> str:
-    """The device, the day and the versions; one picture is of one device and one JAX."""
+    """Names the device, the days and the version of JAX; exits if the cases differ in device or JAX."""
     for name in ("card", "jax"):
         if len(values := {getattr(row, name) for row in rows}) > 1:
-            sys.exit(f"plot_results: one {name} a picture, got {', '.join(sorted(values))}")
+            sys.exit(f"plot_results: expected cases of one {name}, got {', '.join(sorted(values))}")
     first, last = (select(row.date for row in rows)[:10] for select in (min, max))
     days = first if first == last else f"{first} to {last}"
     return f"{rows[0].card}, {days}, JAX {rows[0].jax}; medians of device time"

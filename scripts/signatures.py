@@ -1,4 +1,4 @@
-"""The signatures of all public functions, which docs/notes/naming.md shows.
+"""Writes the signatures of all public functions into docs/notes/naming.md.
 
 PYTHONPATH=. python scripts/signatures.py    # writes them into the page
 """
@@ -15,7 +15,7 @@ BEGIN, END = "```text\n", "```\n"
 
 
 def signatures() -> str:
-    """One line per function, without types: the names of arguments, in order, and their defaults."""
+    """Returns one line per function: the names of its arguments and their defaults, without types."""
     lines = []
     for name in sorted(mgpu.__all__):
         function = getattr(mgpu, name)
@@ -27,7 +27,7 @@ def signatures() -> str:
 
 
 def replaced(page: str) -> str:
-    """The page with the current signatures."""
+    """Returns the page with the current signatures."""
     before, rest = page.split(BEGIN, 1)
     return before + BEGIN + signatures() + END + rest.split(END, 1)[1]
 

@@ -1,4 +1,4 @@
-"""Finds the files from each public function to its kernel, which docs/architecture.md shows.
+"""Lists the files from each public function to its kernel in docs/architecture.md.
 
 PYTHONPATH=. python scripts/ways.py    # writes them into the page
 
@@ -28,7 +28,7 @@ from tests.families import EXAMPLES
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "architecture.md"
 BEGIN, END = "<!-- scripts/ways.py writes this table -->\n", "<!-- end -->\n"
-MOST = 7
+MAX_FILES = 7
 # Files that all calls pass.
 COMMON = {"core/eager.py", "core/compat.py", "core/operation.py", "arguments/renamed.py"}
 
@@ -36,7 +36,7 @@ Way = tuple[str, ...]
 
 
 def ways() -> dict[str, dict[str, Way]]:
-    """For each public function, the files on the way to each operation that its examples bind."""
+    """Returns, for each public function, the files on the way to each operation that its examples bind."""
     found: dict[str, dict[str, Way]] = collections.defaultdict(dict)
     bind = Operation.run
 
@@ -55,7 +55,7 @@ def ways() -> dict[str, dict[str, Way]]:
 
 
 def files_of_calls() -> Way:
-    """The files of the package on the current call stack."""
+    """Returns the files of the package on the current call stack."""
     frame: types.FrameType | None = sys._getframe(2)
     files = []
     while frame is not None:
@@ -67,7 +67,7 @@ def files_of_calls() -> Way:
 
 @functools.cache
 def kernels(operation: str) -> Way:
-    """The files of an operation in C++: its plan, the launch, and the largest of its headers with kernels."""
+    """Returns the C++ files of an operation: its plan, the launch, and the largest of its headers with kernels."""
     launches = sorted((ROOT / "ffi" / "ops").rglob("*.cu"))
     launch = next((path for path in launches if f"\nvoid {operation}(const Call& call" in path.read_text()), None)
     if launch is None:
@@ -83,12 +83,12 @@ def kernels(operation: str) -> Way:
 
 
 def included(path: pathlib.Path) -> list[pathlib.Path]:
-    """The headers of operations that a file includes."""
+    """Returns the headers of operations that a file includes."""
     return [ROOT / "ffi" / name for name in re.findall(r'#include "(ops/\w+/\w+\.(?:cuh|h))"', path.read_text())]
 
 
 def main_operation(name: str, operations: Mapping[str, Way]) -> str:
-    """The operation with the function's name, or with a name within it; or else the one with the shortest path."""
+    """Chooses the operation with the function's name, or a part of its name, or else the shortest path."""
 
     def rank(operation: str) -> tuple[bool, bool, bool, int, str]:
         way = operations[operation]
@@ -98,27 +98,27 @@ def main_operation(name: str, operations: Mapping[str, Way]) -> str:
 
 
 def table() -> str:
-    """One row for all functions with the same path."""
+    """Returns a table with one row for all functions that have the same path."""
     rows: dict[tuple[str, Way], list[str]] = collections.defaultdict(list)
     for name, operations in sorted(ways().items()):
         operation = main_operation(name, operations)
         rows[operation, operations[operation]].append(name)
     lines = ["| functions | files | on the way |", "|---|---|---|"]
     for (_, way), names in sorted(rows.items(), key=lambda row: row[0][1]):
-        assert len(way) <= MOST, (names, way)
+        assert len(way) <= MAX_FILES, (names, way)
         lines.append(f"| {', '.join(f'`{name}`' for name in names)} | {len(way)} | {', '.join(short(way))} |")
     return "\n".join(lines) + "\n"
 
 
 def short(way: Way) -> list[str]:
-    """The files, without the folder of the previous one if both are in an operation's folder."""
+    """Leaves out a file's folder if the previous file is in the same folder of an operation."""
     folders = [file.rpartition("/")[0] for file in way]
     pairs = zip(way, ["", *folders], folders, strict=False)
     return [file.rpartition("/")[2] if before == folder != "ops" else file for file, before, folder in pairs]
 
 
 def replaced(page: str) -> str:
-    """The page with the current paths."""
+    """Returns the page with the current paths."""
     before, rest = page.split(BEGIN, 1)
     return before + BEGIN + table() + END + rest.split(END, 1)[1]
 

@@ -1,4 +1,4 @@
-"""One small row of each family: it runs, and every rival agrees. Rows that fail are handled."""
+"""One small row of each family: it runs, and every peer agrees. Rows that fail are handled."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from benchmarks.runner import Runner, all_cases, grid_cases
 from benchmarks.summary import Row
 from scripts import compare
 
-FIRST_ROWS = {case.family: case for case in reversed(all_cases())}
+FIRST_CASES = {case.family: case for case in reversed(all_cases())}
 SCALE = 2.0**-15  # 2,048 items
 
 
-@pytest.mark.parametrize("family", sorted(FIRST_ROWS))
-def test_first_row(family):
-    result = Runner(SCALE, repeats=1).run(FIRST_ROWS[family])
+@pytest.mark.parametrize("family", sorted(FIRST_CASES))
+def test_first_case(family):
+    result = Runner(SCALE, repeats=1).run(FIRST_CASES[family])
     record = report.row_record(result, copy_rate=1.0, judged=False)
     assert not report.row_failures(record)
     assert result.ours.timing is not None
@@ -50,7 +50,7 @@ def test_rows_over_all_devices(capsys):
 
 @pytest.mark.long
 def test_a_library_beside_the_rows_is_no_module(tmp_path):
-    """The built library of rivals is in the folder of the rows, and is not imported as one of their modules."""
+    """The built library of peers is in the folder of the rows, and is not imported as one of their modules."""
     folder = tmp_path / "benchmarks"
     shutil.copytree(benchmarks.__path__[0], folder, ignore=shutil.ignore_patterns("results", "*.so"))
     (folder / "libnothing.so").touch()
@@ -62,7 +62,7 @@ def test_a_library_beside_the_rows_is_no_module(tmp_path):
 
 @pytest.mark.parametrize("rows", [all_cases, grid_cases])
 def test_names_are_unique(rows):
-    names = [case.row for case in rows()]
+    names = [case.full_name for case in rows()]
     assert names
     assert len(names) == len(set(names))
 
@@ -76,7 +76,7 @@ def test_a_sample_of_rows_is_drawn_by_its_seed(capsys):
         assert len(set(rows)) == 20
         assert drawn.setdefault(seed, rows) == rows
     assert drawn["1"] != drawn["2"]
-    merges = [case.row for case in all_cases() if case.family == "merge"]
+    merges = [case.full_name for case in all_cases() if case.family == "merge"]
     assert main(["--families", "merge", "--list", "--sample", str(len(merges))]) == 0
     assert capsys.readouterr().out.splitlines() == merges
 
@@ -89,7 +89,7 @@ def test_processes_share_the_rows(tmp_path, capfd):
     saved = json.loads((tmp_path / "benchmarks.json").read_text())
     names = sorted(case.name for case in all_cases() if case.family == "load_balance")
     assert sorted(row["name"] for row in saved["rows"]) == names
-    assert f"{len(names)} rows: 0 miss" in capfd.readouterr().out
+    assert f"{len(names)} cases: 0 exceed" in capfd.readouterr().out
 
 
 def test_processes_spread_over_gpus(monkeypatch):
@@ -108,9 +108,9 @@ def test_processes_spread_over_gpus(monkeypatch):
 @pytest.mark.parametrize(
     "options, words",
     [
-        (["--gpus", "2"], "--gpus: expected a number from 1 to that of --processes, got 2"),
-        (["--gpus", "3", "--processes", "3"], "--gpus: expected those of CUDA_VISIBLE_DEVICES, 2, got 3"),
-        (["--skip", "missing.json"], "--skip: expected a file, got missing.json"),
+        (["--gpus", "2"], "--gpus: expected 1 to 1, the number of processes, got 2"),
+        (["--gpus", "3", "--processes", "3"], "--gpus: expected at most 2, the number of visible GPUs, got 3"),
+        (["--skip", "missing.json"], "--skip: missing.json is not a file"),
     ],
 )
 def test_bad_options_of_many_rows_are_told(monkeypatch, capsys, options, words):
@@ -132,23 +132,23 @@ def test_an_interrupt_saves_the_rows_of_all_processes(tmp_path):
         assert running.stderr.readline().startswith("sort/")
         running.send_signal(signal.SIGINT)
         assert "KeyboardInterrupt" in running.communicate(timeout=60)[1]
-    rows = report.saved_rows(tmp_path / "benchmarks.json")
+    rows = report.saved_names(tmp_path / "benchmarks.json")
     assert 0 < len(rows) < len([case for case in all_cases() if case.family == "sort"])
 
 
-def test_saved_rows_are_skipped(tmp_path, capsys):
+def test_saved_cases_are_skipped(tmp_path, capsys):
     rows = [case for case in all_cases() if case.family == "load_balance"]
     first = {"family": "load_balance", "name": rows[0].name}
     (tmp_path / "saved.json").write_text(json.dumps({"run": {}, "rows": [first]}))
     assert main(["--families", "load_balance", "--list", "--skip", str(tmp_path / "saved.json")]) == 0
-    assert capsys.readouterr().out.splitlines() == [case.row for case in rows[1:]]
+    assert capsys.readouterr().out.splitlines() == [case.full_name for case in rows[1:]]
 
 
 def test_parts_of_rows_are_all_of_them():
     """Rows that share their inputs are in one part."""
     rows = grid_cases()[:300]
     parts = [turns.part_of(rows, part, 7) for part in range(7)]
-    assert sorted(case.row for part in parts for case in part) == sorted(case.row for case in rows)
+    assert sorted(case.full_name for part in parts for case in part) == sorted(case.full_name for case in rows)
     owners = collections.defaultdict(set)
     for number, part in enumerate(parts):
         for case in part:
@@ -157,8 +157,8 @@ def test_parts_of_rows_are_all_of_them():
 
 
 @pytest.mark.parametrize("near_ms, again", [(30.0, ""), (10.5, "ours near")])
-def test_quick_rows_are_timed_again_where_a_rival_is_close(monkeypatch, near_ms, again):
-    """Only ours and the nearest rival are timed again, with the samples and time of all other rows."""
+def test_quick_cases_are_timed_again_if_a_peer_is_close(monkeypatch, near_ms, again):
+    """Only ours and the nearest peer are timed again, with the samples and time of all other rows."""
     taken = []
 
     def compile_program(function, input_sets):
@@ -226,7 +226,7 @@ def test_rows_slower_than_saved_ones_are_found(monkeypatch, tmp_path, capsys):
     assert compare.main() == 1
     *_, slower, last = capsys.readouterr().out.splitlines()
     assert slower.split() == ["SLOWER", "merge/c", "1.000", "1.030", "+3.0%"]
-    assert last == "3 rows, 1 slower by more than 2%, 0 missing"
+    assert last == "3 cases, 1 slower by more than 2%, 0 missing"
 
 
 def failing_case(**changes):
@@ -252,18 +252,18 @@ def raises(*_):
 def test_failures_are_recorded():
     assert report.row_failures(failing_case(ours=raises)) == ["family/row: ours: RuntimeError: so it is"]
     assert report.row_failures(failing_case(inputs=raises)) == ["family/row: ours: RuntimeError: so it is"]
-    row = failing_case(peers={"B": raises, "C": lambda x: x + 1, "D": lambda x: x}, must_reach=1e-9)
-    failures = ["family/row: B: RuntimeError: so it is", "family/row: C: another result than ours"]
+    row = failing_case(peers={"B": raises, "C": lambda x: x + 1, "D": lambda x: x}, max_ms=1e-9)
+    failures = ["family/row: B: RuntimeError: so it is", "family/row: C: its result differs from ours"]
     assert report.row_failures(row) == failures
     assert row["met"] is False
     table = report.table(report.describe_run(Runner(1.0, repeats=1), 1.0), [row])
     assert "B FAILED" in table
     assert "DIFFERS" in table
-    assert "1 rows: 1 miss their figure" in table
+    assert "1 cases: 1 exceed their max ms" in table
 
 
 def test_command_line(tmp_path, capsys):
-    row = next(iter(FIRST_ROWS.values())).row
+    row = next(iter(FIRST_CASES.values())).full_name
     arguments = ["--match", row, "--scale", str(SCALE), "--repeat", "1"]
     assert main([*arguments, "--output", str(tmp_path)]) == 0
     saved = json.loads((tmp_path / "benchmarks.json").read_text())

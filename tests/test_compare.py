@@ -60,7 +60,7 @@ def test_a_row_that_is_gone_fails(compare, monkeypatch, tmp_path, capsys):
     (tmp_path / "before" / "benchmarks").mkdir(parents=True)
     trees = {"before": {"scan/long": 1.0, "scan/short": 3.0}, "after": {"scan/long": 1.0}}
     assert run(compare, monkeypatch, tmp_path / "before", tmp_path / "after", [], trees)[0] == 1
-    assert "scan/short: no time in" in capsys.readouterr().out
+    assert "scan/short: not measured in" in capsys.readouterr().out
 
 
 def test_rows_are_chosen_by_what_their_names_hold(compare, monkeypatch, tmp_path):

@@ -72,8 +72,8 @@ def bad_inputs(folder):
         "names.npz": "expected arrays named values and offsets, got keys",
         "rank.npz": "values: expected a vector",
         "dtype.npz": "got complex128[2]",
-        "end.npz": "from 0 to 3, got 0 to 2",
-        "falls.npz": "a fall after position 1",
+        "end.npz": "expected first 0 and last 3, the number of values, got 0 and 2",
+        "falls.npz": "expected ascending numbers, got a smaller one after position 1",
         "objects.npz": "plain arrays",
         "broken.npz": "plain arrays",
         "latin.txt": "expected UTF-8 text",
@@ -95,14 +95,17 @@ def test_bad_files_give_one_line_and_exit_status_2(tmp_path, capsys):
     ("options", "words"),
     [
         (["--sort-of"], "unrecognized arguments: --sort-of"),
-        (["--size", "3"], "--size and --plot go with --benchmark alone"),
-        (["--plot", "speed.png"], "--size and --plot go with --benchmark alone"),
-        (["--benchmark", "--info"], "--benchmark goes with --size and --plot alone"),
-        (["--benchmark", "words.txt"], "--benchmark goes with --size and --plot alone"),
+        (["--size", "3"], "--size and --plot require --benchmark"),
+        (["--plot", "speed.png"], "--size and --plot require --benchmark"),
+        (["--benchmark", "--info"], "--benchmark cannot be combined with FILE or --info"),
+        (["--benchmark", "words.txt"], "--benchmark cannot be combined with FILE or --info"),
         (["--benchmark", "--size", "0"], "argument --size: expected a number from 1 to 536870912, got 0"),
         (["--benchmark", "--size", "1e6"], "argument --size: expected a number from 1 to 536870912, got 1e6"),
-        (["--benchmark", "--plot", "speed.txt"], "argument --plot: expected a name in .png, .svg, .pdf, got speed.txt"),
-        (["--benchmark", "--plot", "no/such/speed.png"], "argument --plot: no/such is no folder"),
+        (
+            ["--benchmark", "--plot", "speed.txt"],
+            "argument --plot: expected a name that ends in .png or .svg or .pdf, got speed.txt",
+        ),
+        (["--benchmark", "--plot", "no/such/speed.png"], "argument --plot: no/such is not a folder"),
     ],
 )
 def test_bad_options_give_one_line_and_exit_status_2(capsys, options, words):
@@ -160,7 +163,9 @@ def test_benchmark_without_matplotlib(capsys, tmp_path, monkeypatch):
     assert main(["--benchmark", "--size", "100", "--plot", str(tmp_path / "speed.png")]) == 0
     said = capsys.readouterr()
     assert list(rows_of(said.out)) == ["scan"]
-    assert said.err.splitlines()[1:] == ["jax_mgpu: no plot without matplotlib: pip install matplotlib"]
+    assert said.err.splitlines()[1:] == [
+        "jax_mgpu: no plot was drawn, as matplotlib is missing: pip install matplotlib"
+    ]
     assert not any(tmp_path.iterdir())
 
 

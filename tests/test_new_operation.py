@@ -48,7 +48,7 @@ def test_few_files_make_an_operation(clone):
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert again.returncode == 2
-    assert "expected one of no operation, got 'turn_round'" in again.stderr
+    assert "name: operation 'turn_round' already exists" in again.stderr
     assert files_of(clone) == after
 
 

@@ -8,19 +8,19 @@ from benchmarks import summary
 from scripts.plot_results import FIGURES, SHOWN, chosen, main
 
 
-def row(name, ours, card="D", **rivals):
-    return summary.Row("rows", name, ours, rivals, None, card, "2026-01-02T03:04", "1", "")
+def row(name, ours, card="D", **peers):
+    return summary.Row("rows", name, ours, peers, None, card, "2026-01-02T03:04", "1", "")
 
 
 def test_the_fastest_way_counts():
-    rivals = {"XLA scan": 8.0, "XLA sort": 4.0, "CUB": 0.1}
+    peers = {"XLA scan": 8.0, "XLA sort": 4.0, "CUB": 0.1}
     rows = [
         row("f/b", 1.0, XLA=9.0),
-        row("f/no rival of XLA", 1.0, CUB=2.0),
-        row("f/a", 1.0, **rivals),
+        row("f/no peer of XLA", 1.0, CUB=2.0),
+        row("f/a", 1.0, **peers),
         row("f/c", 1.0),
     ]
-    names = dict.fromkeys(["f/a", "f/no rival of XLA", "f/b", "f/not saved"], "")
+    names = dict.fromkeys(["f/a", "f/no peer of XLA", "f/b", "f/not saved"], "")
     assert [(r.name, r.ours, r.peer, r.theirs) for r in chosen(rows, names)] == [
         ("f/a", 1, "XLA sort", 4), ("f/b", 1, "XLA", 9),
     ]  # fmt: skip
@@ -41,4 +41,4 @@ def test_two_devices_are_no_picture(tmp_path):
     summary.write(tmp_path / "d.csv", [row(name, 1.0, XLA=2.0), row("f/b", 1.0, "E", XLA=2.0)])
     with pytest.raises(SystemExit) as left:
         main([str(tmp_path / "d.csv"), "--output", str(tmp_path / "speed.svg")])
-    assert left.value.code == "plot_results: one card a picture, got D, E"
+    assert left.value.code == "plot_results: expected cases of one card, got D, E"

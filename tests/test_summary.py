@@ -20,11 +20,11 @@ def run(*rows, **facts):
 
 def measured(name, ms, met=None, **peers):
     family, _, rest = name.partition("/")
-    reach = {"must_reach_ms": 3.0, "met": met}
+    reach = {"max_ms": 3.0, "met": met}
     return {"family": family, "name": rest, "ours": {"ms": ms}, "peers": peers, **reach}
 
 
-def test_a_row_keeps_its_last_time_and_the_last_of_each_rival():
+def test_a_row_keeps_its_last_time_and_the_last_of_each_peer():
     early = run(measured("f/a", 1.0, CUB={"ms": 5.0, "agrees": True}, XLA={"ms": 7.0, "agrees": True}))
     late = run(measured("f/a", 2.0, XLA={"ms": 6.0, "agrees": True}), date="2026-01-03T00:00:00+00:00")
     for order in ([early, late], [late, early]):
@@ -32,7 +32,7 @@ def test_a_row_keeps_its_last_time_and_the_last_of_each_rival():
         for each in order:
             rows = add_run(rows, each, usual={"f/a"})
         [row] = rows
-        assert (row.suite, row.ours, row.rivals, row.date) == (
+        assert (row.suite, row.ours, row.peers, row.date) == (
             "rows",
             2.0,
             {"CUB": 5.0, "XLA": 6.0},
@@ -43,13 +43,13 @@ def test_a_row_keeps_its_last_time_and_the_last_of_each_rival():
 def test_what_failed_or_disagrees_is_no_figure():
     broken = {**measured("f/broken", 1.0), "ours": {"error": "no"}}
     peers = {"XLA": {"ms": 1.0, "agrees": False}, "torch": {"ms": 2.0}, "CUB": {"note": "not built"}}
-    assert [row.rivals for row in add_run([], run(broken, measured("f/a", 1.0, **peers)))] == [{"torch": 2.0}]
+    assert [row.peers for row in add_run([], run(broken, measured("f/a", 1.0, **peers)))] == [{"torch": 2.0}]
 
 
 def test_suites_and_figures_to_reach():
     shape = {"operation": "merge", "shape": "rows of 8", "bytes": 1, "ours_ms": 1.0, "xla_ms": None, "is_xla": False}
     rows = add_run([], run(measured("f/a", 1.0, met=True), measured("f/b", 1.0), shape), "c0ffee", {"f/a"})
-    assert [(row.suite, row.row, row.to_reach) for row in rows] == [
+    assert [(row.suite, row.row, row.max_ms) for row in rows] == [
         ("rows", "f/a", 3.0), ("grid", "f/b", None), ("shapes", "merge/rows of 8", None)
     ]  # fmt: skip
     assert {row.commit for row in rows} == {"c0ffee"}
@@ -77,7 +77,7 @@ def test_the_command_adds_runs_to_their_machine(tmp_path, capsys):
     assert {path.name for path in (tmp_path / "results").iterdir()} == {"h200.csv", "h100.csv", "geforce-rtx-4090.csv"}
     with pytest.raises(SystemExit):
         main([str(tmp_path / "results"), "--results", str(tmp_path / "results")])
-    assert "expected some with benchmarks.json or shapes.json" in capsys.readouterr().err
+    assert "none contains benchmarks.json or shapes.json" in capsys.readouterr().err
 
 
 def test_saved_files_are_as_they_would_be_written(tmp_path):
@@ -88,7 +88,7 @@ def test_saved_files_are_as_they_would_be_written(tmp_path):
         assert (tmp_path / path.name).read_text() == path.read_text()
 
 
-def test_the_page_has_every_row_that_a_rival_wins(tmp_path, monkeypatch):
+def test_the_page_has_every_case_that_a_peer_wins(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(pathlib.Path(summary.__file__).parent.parent / "docs")
     import benchmark_page
 
@@ -96,27 +96,27 @@ def test_the_page_has_every_row_that_a_rival_wins(tmp_path, monkeypatch):
     lines = (tmp_path / "benchmarks.md").read_text().splitlines()
     for path in RESULTS.glob("*.csv"):
         rows = read(path)
-        title = lines.index(f"### {rows[0].card}: a rival is faster")
-        lost = [row.row for row in rows if row.rivals and min(row.rivals.values()) < row.ours]
+        title = lines.index(f"### {rows[0].card}: a peer is faster")
+        lost = [row.row for row in rows if row.peers and min(row.peers.values()) < row.ours]
         listed = [line.split(" | ")[0].removeprefix("| ") for line in lines[title + 4 : title + 4 + len(lost)]]
         assert sorted(listed) == sorted(lost)
         assert not lines[title + 4 + len(lost)]
 
 
 def test_the_performance_page_has_the_saved_figures():
-    """Each row of the page's table has our saved time and that of the fastest rival."""
+    """Each row of the page's table has our saved time and that of the fastest peer."""
     rows = {row.row: row for row in read(RESULTS / "h200.csv")}
     page = (pathlib.Path(summary.__file__).parent.parent / "docs" / "performance.md").read_text(encoding="utf-8")
     lines = [line for line in page.splitlines() if line.startswith("| ") and "/" in line.split(" | ")[0]]
     assert len(lines) > 20
     for line in lines:
-        name, ours, rival = (cell.strip() for cell in line.strip("|").split("|"))
-        rivals = rows[name].rivals
-        fastest = min(rivals, key=lambda rival: rivals[rival], default="")
-        assert (ours, rival) == (f"{rows[name].ours:.4g}", f"{fastest} {rivals[fastest]:.4g}" if rivals else "")
+        name, ours, peer = (cell.strip() for cell in line.strip("|").split("|"))
+        peers = rows[name].peers
+        fastest = min(peers, key=lambda peer: peers[peer], default="")
+        assert (ours, peer) == (f"{rows[name].ours:.4g}", f"{fastest} {peers[fastest]:.4g}" if peers else "")
 
 
-def test_the_pages_say_how_many_rows_are_won(monkeypatch):
+def test_the_pages_say_how_many_cases_are_won(monkeypatch):
     """README, in the words of the benchmarks page; the landing page, by the picture's row."""
     root = pathlib.Path(summary.__file__).parent.parent
     monkeypatch.syspath_prepend(root / "docs")
@@ -127,4 +127,4 @@ def test_the_pages_say_how_many_rows_are_won(monkeypatch):
     assert f"On an {rows[0].card}, {benchmark_page.headline(rows)}" in said
     row = next(row for row in rows if row.row == "segmented_sort/keys, mean 30, uniform")
     said = (root / "docs" / "index.md").read_text(encoding="utf-8")
-    assert f"takes {row.ours:.1g} ms, where JAX alone takes {row.rivals['XLA']:.2g}:" in said
+    assert f"takes {row.ours:.1g} ms, where JAX alone takes {row.peers['XLA']:.2g}:" in said

@@ -24,17 +24,19 @@ ROOT = pathlib.Path(__file__).parent.parent.parent
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    """The options."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.queries", description=__doc__.split("\n\n")[1])
-    parser.add_argument("--scale", type=float, default=1.0, help="TPC-H's scale factor (default 1, six million lines)")
-    parser.add_argument("--match", default="", metavar="NAMES", help="comma-separated: Q1, F3, ...; default: all")
-    parser.add_argument("--repeat", type=int, default=5, metavar="N", help="runs of each (default 5)")
-    parser.add_argument("--folder", type=pathlib.Path, help="where tables are (default build/tpch-SCALE)")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="scale factor of TPC-H (default 1: six million line items)"
+    )
+    parser.add_argument("--match", default="", metavar="NAMES", help="comma-separated, such as Q1,F3 (default: all)")
+    parser.add_argument("--repeat", type=int, default=5, metavar="N", help="runs of each query (default 5)")
+    parser.add_argument("--folder", type=pathlib.Path, help="folder of TPC-H's tables (default build/tpch-SCALE)")
     return parser.parse_args(arguments)
 
 
-def least(runs: Mapping[str, Callable[..., Any]], repeats: int) -> dict[str, float]:
-    """The shortest milliseconds of each, in turns, after one run that is not timed."""
+def min_ms(runs: Mapping[str, Callable[..., Any]], repeats: int) -> dict[str, float]:
+    """Calls all in turns, after one call of each that is not timed; returns the shortest milliseconds of each."""
     for call in runs.values():
         call()
     samples: dict[str, list[float]] = {name: [] for name in runs}
@@ -70,7 +72,7 @@ def tpch(options: argparse.Namespace, names: set[str]) -> None:
         found = run.rows(runs["jax"]())
         run.expect_same(found, connection.execute(sql).df(), words.words)
         run.expect_same(found, runs["pandas"](), words.words)
-        report(name, query.__doc__, least(runs, options.repeat))
+        report(name, query.__doc__, min_ms(runs, options.repeat))
 
 
 def flights(options: argparse.Namespace, names: set[str]) -> None:
@@ -89,22 +91,22 @@ def flights(options: argparse.Namespace, names: set[str]) -> None:
             "pandas": lambda query=query: query.in_pandas(frames, words),
         }
         run.expect_same(run.rows(runs["jax"]()), runs["pandas"](), words.words)
-        report(name, query.__doc__, least(runs, options.repeat))
+        report(name, query.__doc__, min_ms(runs, options.repeat))
 
 
 def report(name: str, text: str | None, times: dict[str, float]) -> None:
-    """A line of the table."""
-    cells = [f"{times[rival]:.1f}" if rival in times else "-" for rival in ("jax", "DuckDB", "pandas")]
+    """Prints a line of the table."""
+    cells = [f"{times[peer]:.1f}" if peer in times else "-" for peer in ("jax", "DuckDB", "pandas")]
     print(f"| {(text or name).strip().removesuffix('.')} | {' | '.join(cells)} |", flush=True)
 
 
 def main(arguments: list[str]) -> int:
-    """Runs what was requested."""
+    """Runs the queries that the command line selects."""
     options = parse(arguments)
     jax.config.update("jax_enable_x64", True)
     names = {name for name in options.match.split(",") if name}
     print(
-        f"Milliseconds, the least of {options.repeat}, scale {options.scale:g}; jax on {jax.devices()[0].device_kind}"
+        f"Milliseconds, the minimum of {options.repeat}, scale {options.scale:g}; jax on {jax.devices()[0].device_kind}"
     )
     print("| query | jax_mgpu | DuckDB | pandas |\n|---|---|---|---|", flush=True)
     tpch(options, names)

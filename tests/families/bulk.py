@@ -41,8 +41,8 @@ EXAMPLES = {
 }
 
 GARBAGE = {
-    "bulk_insert": lambda keys, few, near, far: mgpu.bulk_insert(keys, near, far),
-    "bulk_remove": lambda keys, few, near, far: mgpu.bulk_remove(keys, near, count=far[0]),
+    "bulk_insert": lambda keys, repeated, indices, wild: mgpu.bulk_insert(keys, indices, wild),
+    "bulk_remove": lambda keys, repeated, indices, wild: mgpu.bulk_remove(keys, indices, count=wild[0]),
 }
 
 BROKEN = {
@@ -95,15 +95,15 @@ def bulk(shape: Shape) -> Call:
     fill = shape.choice((0, 0, 2))
     shape.say(name, f"m={m}", f"size={size}", f"fill={fill}")
 
-    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
+    def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
         live_count = draw.drawn(count, rng)
-        live = n if live_count is None or apart else int(live_count)
+        live = n if live_count is None or mixable else int(live_count)
         past = n + 1 if rng.random() < 0.7 else int(np.iinfo(dtype).max)
         if removes:
             # distinct positions, then padding, which may be the count itself
             kept = int(rng.integers(0, min(m, live) + 1)) if m > live or rng.random() < 0.3 else m
             indices = np.sort(rng.choice(live, kept, replace=False)).astype(np.uint64)
-            padding = live if rng.random() < 0.3 and not apart else max(n, 0)
+            padding = live if rng.random() < 0.3 and not mixable else max(n, 0)
             indices = np.append(indices, np.full(m - kept, padding, np.uint64))
         else:
             indices = np.sort(rng.integers(0, live + 1, m)).astype(np.uint64)

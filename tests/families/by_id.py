@@ -54,8 +54,8 @@ EXAMPLES = {
     ),
 }
 
-GARBAGE = {"group_ids": lambda keys, few, near, far: mgpu.group_ids(keys, 99)} | {
-    name: lambda keys, few, near, far, name=name: getattr(mgpu, name)(keys * 1e-9, few * 3 - 9, 20)
+GARBAGE = {"group_ids": lambda keys, repeated, indices, wild: mgpu.group_ids(keys, 99)} | {
+    name: lambda keys, repeated, indices, wild, name=name: getattr(mgpu, name)(keys * 1e-9, repeated * 3 - 9, 20)
     for name in ("softmax_by_id", "log_softmax_by_id")
 }
 
@@ -105,8 +105,8 @@ def softmaxes(shape: Shape) -> Call:
     id_dtype = shape.index_dtype(0)
     shape.say(name, f"size={size}", dtype, list(trailing))
 
-    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
-        del apart
+    def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
+        del mixable
         limits = np.iinfo(id_dtype)
         ids = rng.integers(max(-2, limits.min), min(size + 2, limits.max), n).astype(id_dtype)
         return {"x": (8 * rng.normal(size=(n, *trailing))).astype(jnp.dtype(dtype)), "ids": ids}
@@ -134,8 +134,8 @@ def groups(shape: Shape) -> Call:
     n, size, dtype = shape.size(), shape.choice((0, 1, 3, 200, 5000)), shape.index_dtype(0)
     shape.say(f"size={size}")
 
-    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
-        del apart
+    def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
+        del mixable
         limits = np.iinfo(dtype)
         return {"ids": rng.integers(max(-2, limits.min), min(size + 2, limits.max), n).astype(dtype)}
 

@@ -88,11 +88,11 @@ EXAMPLES = {
 }
 
 GARBAGE = {
-    "interval_reduce": lambda keys, few, near, far: mgpu.interval_reduce(keys, near, far, "max"),
-    "interval_expand": lambda keys, few, near, far: mgpu.interval_expand(far, near, MANY),
-    "interval_gather": lambda keys, few, near, far: mgpu.interval_gather(keys, far, near, MANY),
-    "interval_move": lambda keys, few, near, far: mgpu.interval_move(keys, near, near, far, few),
-    "interval_scatter": lambda keys, few, near, far: mgpu.interval_scatter(keys, near, near, few),
+    "interval_reduce": lambda keys, repeated, indices, wild: mgpu.interval_reduce(keys, indices, wild, "max"),
+    "interval_expand": lambda keys, repeated, indices, wild: mgpu.interval_expand(wild, indices, MANY),
+    "interval_gather": lambda keys, repeated, indices, wild: mgpu.interval_gather(keys, wild, indices, MANY),
+    "interval_move": lambda keys, repeated, indices, wild: mgpu.interval_move(keys, indices, indices, wild, repeated),
+    "interval_scatter": lambda keys, repeated, indices, wild: mgpu.interval_scatter(keys, indices, indices, repeated),
 }
 
 BROKEN = {
@@ -214,9 +214,9 @@ def intervals(shape: Shape) -> Call:
     dtypes = [shape.index_dtype(largest) for largest in (most, rows, places)]
     shape.say(name, f"m={m}", f"fill={fill}")
 
-    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
+    def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
         live = draw.drawn(total, rng)
-        put = spaced if apart and scatters else side_by_side
+        put = spaced if mixable and scatters else side_by_side
         lengths, starts = put(rng, m, most if live is None else int(live), places)
         operands: dict[str, Any] = {"x": form.draw(rng, rows)}
         if gathers:

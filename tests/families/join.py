@@ -39,8 +39,10 @@ EXAMPLES = {
 }
 
 GARBAGE = {
-    "join": lambda keys, few, near, far: mgpu.join(keys, few, "outer", size=MANY),
-    "join_columns": lambda keys, few, near, far: mgpu.join_columns(mgpu.JoinResult(near, far, far[0]), keys, few),
+    "join": lambda keys, repeated, indices, wild: mgpu.join(keys, repeated, "outer", size=MANY),
+    "join_columns": lambda keys, repeated, indices, wild: mgpu.join_columns(
+        mgpu.JoinResult(indices, wild, wild[0]), keys, repeated
+    ),
 }
 
 BROKEN = {
@@ -121,9 +123,9 @@ def join(shape: Shape) -> Call:
     count_dtype = np.int64 if shape.x64 and max(1, n_a) * max(1, n_b) + n_a + n_b > INT32_LARGEST else np.int32
     shape.say(kind, f"size={size}", "columns" if columns else "")
 
-    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
+    def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
         counts = {"a_count": draw.drawn(a_count, rng), "b_count": draw.drawn(b_count, rng)}
-        lives = (None, None) if apart else counts.values()
+        lives = (None, None) if mixable else counts.values()
         a, b = draw.sorted_pair(shape, rng, dtype, n_a, n_b, descending, *lives)
         operands = names_of("join", a=a, b=b, **counts)
         if a_forms is not None:

@@ -22,7 +22,9 @@ EXAMPLES = {
 }
 
 GARBAGE = {
-    "load_balance_search": lambda keys, few, near, far: mgpu.load_balance_search(near, MANY, return_rank=True),
+    "load_balance_search": lambda keys, repeated, indices, wild: mgpu.load_balance_search(
+        indices, MANY, return_rank=True
+    ),
 }
 
 BROKEN = {
@@ -56,8 +58,8 @@ def load_balance(shape: Shape) -> Call:
     options = {} if fill == -1 else {"fill_value": fill}
     shape.say(f"m={m}", "rank" * rank, f"fill={fill}")
 
-    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
-        del apart
+    def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
+        del mixable
         live = draw.drawn(total, rng)
         lengths = draw.lengths_of(rng, m, size if live is None else int(live))
         offsets = np.cumsum(lengths) - lengths

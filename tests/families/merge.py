@@ -53,7 +53,7 @@ EXAMPLES = {
 }
 
 GARBAGE = {
-    "merge": lambda keys, few, near, far: mgpu.merge(keys, few, few, keys, a_count=near[0]),
+    "merge": lambda keys, repeated, indices, wild: mgpu.merge(keys, repeated, repeated, keys, a_count=indices[0]),
 }
 
 BROKEN = {
@@ -90,9 +90,9 @@ def merge(shape: Shape) -> Call:
     n_a, n_b = shape.size(), shape.size()
     a_count, b_count, forms = shape.count(n_a), shape.count(n_b), shape.values()
 
-    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
+    def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
         a_live, b_live = draw.drawn(a_count, rng), draw.drawn(b_count, rng)
-        lives = (None, None) if apart else (a_live, b_live)
+        lives = (None, None) if mixable else (a_live, b_live)
         a, b = draw.sorted_pair(shape, rng, dtype, n_a, n_b, descending, *lives)
         values = (
             {}

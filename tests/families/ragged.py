@@ -64,12 +64,12 @@ EXAMPLES = {
 }
 
 GARBAGE = {
-    "segment_ids": lambda keys, few, near, far: mgpu.segment_ids(near, MANY, count=far[0]),
-    "to_dense": lambda keys, few, near, far: mgpu.to_dense(keys, near, 8, count=far[0]),
-    "from_dense": lambda keys, few, near, far: mgpu.from_dense(keys.reshape(-1, 8), near, size=MANY),
-    "take_segments": lambda keys, few, near, far: mgpu.take_segments(keys, near, far, size=MANY),
+    "segment_ids": lambda keys, repeated, indices, wild: mgpu.segment_ids(indices, MANY, count=wild[0]),
+    "to_dense": lambda keys, repeated, indices, wild: mgpu.to_dense(keys, indices, 8, count=wild[0]),
+    "from_dense": lambda keys, repeated, indices, wild: mgpu.from_dense(keys.reshape(-1, 8), indices, size=MANY),
+    "take_segments": lambda keys, repeated, indices, wild: mgpu.take_segments(keys, indices, wild, size=MANY),
     **{
-        name: lambda keys, few, near, far, name=name: getattr(mgpu, name)(keys * 1e-9, near, count=far[0])
+        name: lambda keys, repeated, indices, wild, name=name: getattr(mgpu, name)(keys * 1e-9, indices, count=wild[0])
         for name in ("segmented_softmax", "segmented_log_softmax")
     },
 }
@@ -190,8 +190,8 @@ def batches(shape: Shape) -> Call:
     if name == "to_dense" and width < n:
         shape.say("short")
 
-    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
-        del apart
+    def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
+        del mixable
         if name == "from_dense":
             rows = form.draw(rng, m * width)
             return {
@@ -256,8 +256,8 @@ def softmaxes(shape: Shape) -> Call:
     m, head_dtype, count = shape.choice((0, 1, 3, n // 5, n + 3)), shape.index_dtype(0), shape.count(n)
     shape.say(name, f"m={m}", dtype, list(trailing))
 
-    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
-        del apart
+    def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
+        del mixable
         x = (8 * rng.normal(size=(n, *trailing))).astype(jnp.dtype(dtype))
         return names_of(name, x=x, heads=draw.positions(rng, m, n, head_dtype), count=draw.drawn(count, rng))
 

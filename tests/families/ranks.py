@@ -91,15 +91,15 @@ EXAMPLES = {
 }
 
 GARBAGE = {
-    "top_k": lambda keys, few, near, far: mgpu.top_k(keys, 100, count=far[0]),
-    "segmented_top_k": lambda keys, few, near, far: mgpu.segmented_top_k(keys, near, 3, count=far[0]),
-    "quantile": lambda keys, few, near, far: mgpu.quantile(keys, far * 1e-3, count=near[0]),
-    "segmented_quantile": lambda keys, few, near, far: mgpu.segmented_quantile(keys, near, far[:3] * 1e-3),
-    "unique": lambda keys, few, near, far: mgpu.unique(
-        keys, size=50, return_index=True, return_inverse=True, return_counts=True, count=near[0]
+    "top_k": lambda keys, repeated, indices, wild: mgpu.top_k(keys, 100, count=wild[0]),
+    "segmented_top_k": lambda keys, repeated, indices, wild: mgpu.segmented_top_k(keys, indices, 3, count=wild[0]),
+    "quantile": lambda keys, repeated, indices, wild: mgpu.quantile(keys, wild * 1e-3, count=indices[0]),
+    "segmented_quantile": lambda keys, repeated, indices, wild: mgpu.segmented_quantile(keys, indices, wild[:3] * 1e-3),
+    "unique": lambda keys, repeated, indices, wild: mgpu.unique(
+        keys, size=50, return_index=True, return_inverse=True, return_counts=True, count=indices[0]
     ),
-    "bincount": lambda keys, few, near, far: (mgpu.bincount(keys, 99), mgpu.bincount(few, 9, keys * 1.5)),
-    "histogram": lambda keys, few, near, far: mgpu.histogram(keys, few[:30]),
+    "bincount": lambda keys, repeated, indices, wild: (mgpu.bincount(keys, 99), mgpu.bincount(repeated, 9, keys * 1.5)),
+    "histogram": lambda keys, repeated, indices, wild: mgpu.histogram(keys, repeated[:30]),
 }
 
 BROKEN = {
@@ -208,8 +208,8 @@ def ranks(shape: Shape) -> Call:
     shape.say(name, method, f"m={m}", f"k={k}", f"size={size}" if name == "unique" else "", "largest" * largest)
     by_segment = name.startswith("segmented")
 
-    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
-        del apart
+    def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
+        del mixable
         x = draw.keys(shape, rng, dtype, n)
         if "quantile" in name and not shape.derivative:
             x = rng.integers(0, rng.choice([2, 100]), n).astype(x.dtype)
@@ -291,8 +291,8 @@ def counts(shape: Shape) -> Call:
     even = name == "histogram" and dtype in ("float32", "float64") and shape.flag()  # bins between 0 and 64
     shape.say(name, f"length={length}", str(weight), "even" * even)
 
-    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
-        del apart
+    def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
+        del mixable
         if name == "histogram":
             edges = draw.sorted_keys(shape, rng, dtype, length + 1)
             if even:

@@ -172,10 +172,14 @@ EXAMPLES = {
 }
 
 GARBAGE = {
-    "reduce": lambda keys, few, near, far: mgpu.reduce(keys, "argmin", count=far[0]),
-    "segmented_reduce": lambda keys, few, near, far: mgpu.segmented_reduce(keys, near),
-    "reduce_by_id": lambda keys, few, near, far: mgpu.reduce_by_id(keys, few, 10, "argmax", count=far[0]),
-    "reduce_by_key": lambda keys, few, near, far: mgpu.reduce_by_key(keys, few, size=100, count=near[0]),
+    "reduce": lambda keys, repeated, indices, wild: mgpu.reduce(keys, "argmin", count=wild[0]),
+    "segmented_reduce": lambda keys, repeated, indices, wild: mgpu.segmented_reduce(keys, indices),
+    "reduce_by_id": lambda keys, repeated, indices, wild: mgpu.reduce_by_id(
+        keys, repeated, 10, "argmax", count=wild[0]
+    ),
+    "reduce_by_key": lambda keys, repeated, indices, wild: mgpu.reduce_by_key(
+        keys, repeated, size=100, count=indices[0]
+    ),
 }
 
 BROKEN = {
@@ -283,8 +287,8 @@ def reductions(shape: Shape, item_map: ItemMap | None = None) -> Call:
     size = shape.choice((0, 3, n // 2, n, n + 2))
     shape.say(name, f"m={m}", f"size={size}")
 
-    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
-        del apart
+    def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
+        del mixable
         operands: dict[str, Any] = {"x": before(item_map, rng, operator.draw(rng, n))}
         if name == "segmented_reduce":
             operands["heads"] = draw.positions(rng, m, n, head_dtype)

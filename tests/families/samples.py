@@ -78,16 +78,16 @@ EXAMPLES = {
 }
 
 GARBAGE = {
-    "weighted_choice": lambda keys, few, near, far: mgpu.weighted_choice(near * 1e-6, keys, near, far),
-    "sample_logits": lambda keys, few, near, far: mgpu.sample_logits(
+    "weighted_choice": lambda keys, repeated, indices, wild: mgpu.weighted_choice(indices * 1e-6, keys, indices, wild),
+    "sample_logits": lambda keys, repeated, indices, wild: mgpu.sample_logits(
         jax.random.key(0),
         keys.reshape(-1, 8) * 1e-9,
-        temperature=few[0] * 0.1,
-        top_k=far,
+        temperature=repeated[0] * 0.1,
+        top_k=wild,
         top_p=0.5,
     ),
-    "dispatch": lambda keys, few, near, far: mgpu.dispatch(keys, few, 7),
-    "combine": lambda keys, few, near, far: mgpu.combine(keys * 1e-9, near, near * 0.1),
+    "dispatch": lambda keys, repeated, indices, wild: mgpu.dispatch(keys, repeated, 7),
+    "combine": lambda keys, repeated, indices, wild: mgpu.combine(keys * 1e-9, indices, indices * 0.1),
 }
 
 WEIGHTS = np.ones(6, np.float32)
@@ -180,8 +180,8 @@ def choices(shape: Shape) -> Call:
     m = shape.choice((None, 1, 3, n // 5))
     shape.say(dtype, f"m={m}", f"k={k}")
 
-    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
-        del apart
+    def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
+        del mixable
         weights = rng.integers(0 if dtype == "uint8" else -2, 3, n).astype(jnp.dtype(dtype))
         operands = {"u": (rng.integers(0, 2**10, k) / 2**10).astype(np.float32), "weights": weights}
         if m is not None:
@@ -210,8 +210,8 @@ def tokens(shape: Shape) -> Call:
     more = shape.choice(({}, {"min_p": 0.3}, {"temperature": 0.5} if "temperature" not in one else {}))
     shape.say(f"rows={rows}", f"n={n}", dtype, one, more)
 
-    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
-        del apart
+    def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
+        del mixable
         logits = rng.integers(-9, 9, (rows, n)).astype(jnp.dtype(dtype))
         if not shape.finite:
             special = rng.random((rows, n))
@@ -238,8 +238,8 @@ def routes(shape: Shape) -> Call:
     dtype = shape.choice(("float32", "bfloat16"))
     shape.say(f"slots={slots}", f"number={number}")
 
-    def draw_dispatch(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
-        del apart
+    def draw_dispatch(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
+        del mixable
         return {"x": form.draw(rng, n), "experts": rng.integers(-1, number + 2, (n, slots)).astype(np.int32)}
 
     def dispatched(x: Any, experts: Any) -> Any:
@@ -260,8 +260,8 @@ def routes(shape: Shape) -> Call:
             back.reshape(n, slots),
         ]
 
-    def draw_combine(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
-        del apart
+    def draw_combine(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
+        del mixable
         back = np.where(rng.random(n * slots) < 0.2, -1, rng.permutation(n * slots))
         rows = rng.integers(-8, 9, (n * slots, 2)).astype(jnp.dtype(dtype))
         weights = (rng.integers(-8, 9, (n, slots)) / 4).astype(np.float32)

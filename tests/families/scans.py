@@ -87,9 +87,9 @@ def placed(state: Any, i: Any) -> Any:
 
 
 GARBAGE = {
-    "scan": lambda keys, few, near, far: mgpu.scan(keys, count=near[0], return_total=True),
-    "segmented_scan": lambda keys, few, near, far: mgpu.segmented_scan(keys, near, reverse=True),
-    "scan_by_key": lambda keys, few, near, far: mgpu.scan_by_key(few, keys, "max", count=near[0]),
+    "scan": lambda keys, repeated, indices, wild: mgpu.scan(keys, count=indices[0], return_total=True),
+    "segmented_scan": lambda keys, repeated, indices, wild: mgpu.segmented_scan(keys, indices, reverse=True),
+    "scan_by_key": lambda keys, repeated, indices, wild: mgpu.scan_by_key(repeated, keys, "max", count=indices[0]),
 }
 
 BROKEN = {
@@ -182,8 +182,8 @@ def scans(shape: Shape, item_map: ItemMap | None = None) -> Call:
         "total" * total,
     )
 
-    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
-        del apart
+    def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
+        del mixable
         heads = draw.positions(rng, m, n, head_dtype) if name == "segmented_scan" else None
         x = before(item_map, rng, operator.draw(rng, n))
         keys = np.sort(rng.integers(0, max(m, 1), n)).astype(np.int16) if name == "scan_by_key" else None

@@ -88,12 +88,12 @@ EXAMPLES = {
 }
 
 GARBAGE = {
-    "sorted_search": lambda keys, few, near, far: mgpu.sorted_search(keys, few),
-    "sorted_match": lambda keys, few, near, far: mgpu.sorted_match(keys, few, a_count=near[0]),
-    "sorted_equal_count": lambda keys, few, near, far: mgpu.sorted_equal_count(keys, few),
-    "search": lambda keys, few, near, far: mgpu.search(keys, few, count=near[0]),
-    "segmented_search": lambda keys, few, near, far: mgpu.segmented_search(
-        keys, few, keys, near, ends=far, needles_count=far[0], haystack_count=near[0]
+    "sorted_search": lambda keys, repeated, indices, wild: mgpu.sorted_search(keys, repeated),
+    "sorted_match": lambda keys, repeated, indices, wild: mgpu.sorted_match(keys, repeated, a_count=indices[0]),
+    "sorted_equal_count": lambda keys, repeated, indices, wild: mgpu.sorted_equal_count(keys, repeated),
+    "search": lambda keys, repeated, indices, wild: mgpu.search(keys, repeated, count=indices[0]),
+    "segmented_search": lambda keys, repeated, indices, wild: mgpu.segmented_search(
+        keys, repeated, keys, indices, ends=wild, needles_count=wild[0], haystack_count=indices[0]
     ),
 }
 
@@ -231,9 +231,9 @@ def searches(shape: Shape) -> Call:
         options["fill_value"] = fill
     shape.say(side, f"fill={fill}")
 
-    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
+    def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
         a_live, b_live = draw.drawn(a_count, rng), draw.drawn(b_count, rng)
-        lives = (None, None) if apart else (a_live, b_live)
+        lives = (None, None) if mixable else (a_live, b_live)
         a, b = draw.sorted_pair(shape, rng, dtype, n_a, n_b, options.get("descending", False), *lives)
         return names_of(name, **{one: a, other: b, f"{one}_count": a_live, f"{other}_count": b_live})
 
@@ -307,15 +307,15 @@ def segmented_searches(shape: Shape) -> Call:
     fill = shape.choice((-1, -1, size, 0))
     shape.say(side, f"m={m}", "ends" if gaps else "", f"fill={fill}")
 
-    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
+    def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
         needles_live, live = draw.drawn(needles_count, rng), draw.drawn(haystack_count, rng)
         if gaps:
-            segments = segments_with_gaps(rng, m, size, head_dtype, apart)
+            segments = segments_with_gaps(rng, m, size, head_dtype, mixable)
         else:
             segments = {"heads": draw.positions(rng, m, size, head_dtype)}
         needles, haystack = draw.sorted_pair(shape, rng, dtype, n, size, False, None, None)
         needles = reordered(needles, rng.permutation(n))
-        if not apart:  # otherwise one sorted haystack serves the segments of all draws
+        if not mixable:  # otherwise one sorted haystack serves the segments of all draws
             haystack = reordered(haystack, rng.permutation(size))
             inside = segments["heads"] < size
             heads, ends = (
@@ -345,9 +345,9 @@ def searches_in_any_order(shape: Shape) -> Call:
     count = shape.count(m)
     shape.say(side)
 
-    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
+    def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
         live = draw.drawn(count, rng)
-        needles, haystack = draw.sorted_pair(shape, rng, dtype, n, m, False, None, None if apart else live)
+        needles, haystack = draw.sorted_pair(shape, rng, dtype, n, m, False, None, None if mixable else live)
         return names_of("search", needles=reordered(needles, rng.permutation(n)), haystack=haystack, count=live)
 
     def function(**operands: Any) -> Any:

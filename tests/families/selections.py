@@ -82,15 +82,15 @@ EXAMPLES = {
 }
 
 GARBAGE = {
-    "take": lambda keys, few, near, far: mgpu.take(keys, far),
-    "inverse_permutation": lambda keys, few, near, far: (
+    "take": lambda keys, repeated, indices, wild: mgpu.take(keys, wild),
+    "inverse_permutation": lambda keys, repeated, indices, wild: (
         mgpu.inverse_permutation(keys),
-        mgpu.inverse_permutation(near, count=far[0]),
+        mgpu.inverse_permutation(indices, count=wild[0]),
     ),
-    "select": lambda keys, few, near, far: mgpu.select(keys, few > 5, size=1000, count=near[0]),
-    "select_indices": lambda keys, few, near, far: mgpu.select_indices(few > 5, count=far[0]),
-    "partition": lambda keys, few, near, far: mgpu.partition(keys, few > 5, count=far[0]),
-    "run_starts": lambda keys, few, near, far: mgpu.run_starts(few, near, count=far[0]),
+    "select": lambda keys, repeated, indices, wild: mgpu.select(keys, repeated > 5, size=1000, count=indices[0]),
+    "select_indices": lambda keys, repeated, indices, wild: mgpu.select_indices(repeated > 5, count=wild[0]),
+    "partition": lambda keys, repeated, indices, wild: mgpu.partition(keys, repeated > 5, count=wild[0]),
+    "run_starts": lambda keys, repeated, indices, wild: mgpu.run_starts(repeated, indices, count=wild[0]),
 }
 
 BROKEN = {
@@ -197,8 +197,8 @@ def takes(shape: Shape) -> Call:
     spread, form_of = shape.choice((1, 2, n + 3)), shape.choice(((k,), (k,), (k, 1), (2, k // 2), ()))
     shape.say(f"k={k}", f"fill={fill}", f"spread={spread}", f"indices={form_of}", index)
 
-    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
-        del apart
+    def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
+        del mixable
         low, high = max(-3, np.iinfo(index).min), min(spread, np.iinfo(index).max)
         return {"x": form.draw(rng, n), "indices": rng.integers(low, high, form_of).astype(index)}
 
@@ -221,10 +221,10 @@ def inverses(shape: Shape) -> Call:
     n = shape.size()
     count, dtype = shape.count(n), shape.index_dtype(n)
 
-    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
+    def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
         live = draw.drawn(count, rng)
         order = rng.permutation(n)
-        if not apart:  # places past the live ones are not read
+        if not mixable:  # places past the live ones are not read
             order[oracle.live_count(live, n) :] = rng.integers(0, n + 1, n)[oracle.live_count(live, n) :]
         return names_of("inverse_permutation", order=order.astype(dtype), count=live)
 
@@ -248,8 +248,8 @@ def selections(shape: Shape) -> Call:
     options = {} if name == "partition" else {"size": size, "fill_value": fill}
     shape.say(name, f"size={size}", f"fill={fill}", f"share={share}")
 
-    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
-        del apart
+    def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
+        del mixable
         x = None if form is None else form.draw(rng, n)
         return names_of(name, x=x, keep=rng.random(n) < share, count=draw.drawn(count, rng))
 
@@ -285,8 +285,8 @@ def runs(shape: Shape) -> Call:
     least = shape.choice((1, 1, 2, 3))
     shape.say(f"m={m}", f"size={size}", f"least={least}")
 
-    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
-        del apart
+    def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
+        del mixable
         keys = np.repeat(draw.keys(shape, rng, dtype, n, few=not shape.derivative), rng.integers(1, 4))[:n]
         heads = None if m is None else draw.positions(rng, m, n, head_dtype)
         return names_of("run_starts", keys=keys, heads=heads, count=draw.drawn(count, rng))

@@ -44,7 +44,7 @@ EXAMPLES = {
 
 GARBAGE = {
     **{
-        f"set_{kind}": lambda keys, few, near, far, call=f"set_{kind}": getattr(mgpu, call)(keys, few)
+        f"set_{kind}": lambda keys, repeated, indices, wild, call=f"set_{kind}": getattr(mgpu, call)(keys, repeated)
         for kind in ("difference", "intersection", "symmetric_difference", "union")
     },
 }
@@ -113,9 +113,9 @@ def sets(shape: Shape) -> Call:
     slots = default if size is None else size
     shape.say(name, f"size={size}", f"duplicates={duplicates}", f"fill={fill}{' traced' * traced_fill}")
 
-    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
+    def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
         a_live, b_live = draw.drawn(a_count, rng), draw.drawn(b_count, rng)
-        if apart:
+        if mixable:
             live_a, live_b = n_a, n_b
         else:
             live_a, live_b = oracle.live_count(a_live, n_a), oracle.live_count(b_live, n_b)

@@ -131,18 +131,22 @@ EXAMPLES = {
 }
 
 GARBAGE = {
-    "sort": lambda keys, few, near, far: mgpu.sort(keys, few, count=far[0], bits=3),
-    "argsort": lambda keys, few, near, far: mgpu.argsort(keys, count=near[0], bits=9),
-    "mergesort": lambda keys, few, near, far: mgpu.mergesort(keys, few, count=near[0]),
-    "mergesort_indices": lambda keys, few, near, far: mgpu.mergesort_indices(keys, count=far[0]),
-    "locality_sort": lambda keys, few, near, far: mgpu.locality_sort(keys, few, count=far[0]),
-    "locality_sort_indices": lambda keys, few, near, far: mgpu.locality_sort_indices(few, count=near[0]),
-    "segmented_sort": lambda keys, few, near, far: (
-        mgpu.segmented_sort(keys, near, few),
-        mgpu.segmented_sort(keys.astype(np.uint8), near[:7], few),
-        mgpu.segmented_sort(keys.astype(np.uint8), far[:7], count=near[0]),
+    "sort": lambda keys, repeated, indices, wild: mgpu.sort(keys, repeated, count=wild[0], bits=3),
+    "argsort": lambda keys, repeated, indices, wild: mgpu.argsort(keys, count=indices[0], bits=9),
+    "mergesort": lambda keys, repeated, indices, wild: mgpu.mergesort(keys, repeated, count=indices[0]),
+    "mergesort_indices": lambda keys, repeated, indices, wild: mgpu.mergesort_indices(keys, count=wild[0]),
+    "locality_sort": lambda keys, repeated, indices, wild: mgpu.locality_sort(keys, repeated, count=wild[0]),
+    "locality_sort_indices": lambda keys, repeated, indices, wild: mgpu.locality_sort_indices(
+        repeated, count=indices[0]
     ),
-    "segmented_sort_indices": lambda keys, few, near, far: mgpu.segmented_sort_indices(keys, near, count=far[0]),
+    "segmented_sort": lambda keys, repeated, indices, wild: (
+        mgpu.segmented_sort(keys, indices, repeated),
+        mgpu.segmented_sort(keys.astype(np.uint8), indices[:7], repeated),
+        mgpu.segmented_sort(keys.astype(np.uint8), wild[:7], count=indices[0]),
+    ),
+    "segmented_sort_indices": lambda keys, repeated, indices, wild: mgpu.segmented_sort_indices(
+        keys, indices, count=wild[0]
+    ),
 }
 
 BROKEN = {
@@ -252,7 +256,7 @@ def sorts(shape: Shape) -> Call:
     call = mgpu.argsort if alone else getattr(mgpu, f"{name}_indices" if indices else name)
     shape.say(segments, f"m={m}")
 
-    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
+    def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
         keys = draw.keys(shape, rng, dtype, n)
         if isinstance(dtype, draw.Columns):
             keys = draw.in_order(keys, descending, None) if rng.random() < 0.25 else keys
@@ -267,7 +271,7 @@ def sorts(shape: Shape) -> Call:
         if segments == "heads":
             operands["heads"] = draw.positions(rng, m, n, head_dtype)
         elif segments == "ends":
-            operands |= segments_with_gaps(rng, m, n, head_dtype, apart)
+            operands |= segments_with_gaps(rng, m, n, head_dtype, mixable)
         elif segments in ("flags", "words"):
             flags = rng.random(n) < rng.choice([0.02, 0.2, 0.9])
             operands["flags"] = flags if segments == "flags" else data.words_of(flags)

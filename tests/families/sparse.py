@@ -38,8 +38,12 @@ EXAMPLES = {
 }
 
 GARBAGE = {
-    "sddmm": lambda keys, few, near, far: (
-        mgpu.sddmm(mgpu.Csr(few, keys, near[:10], (9, 100)), few[:27].reshape(9, 3), few[:300].reshape(100, 3)).values
+    "sddmm": lambda keys, repeated, indices, wild: (
+        mgpu.sddmm(
+            mgpu.Csr(repeated, keys, indices[:10], (9, 100)),
+            repeated[:27].reshape(9, 3),
+            repeated[:300].reshape(100, 3),
+        ).values
     )
 }
 BROKEN = {
@@ -73,8 +77,8 @@ def products(shape: Shape) -> Call:
     entries, m, n, k = min(shape.size(), 3000), *(shape.choice((0, 1, 7, 60)) for _ in range(3))
     shape.say(f"{m} x {n} x {k}")
 
-    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
-        del apart
+    def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
+        del mixable
         values, x, y = (rng.integers(-3, 4, size).astype(np.float32) for size in (entries, (m, k), (n, k)))
         offsets = np.sort(rng.integers(0, entries + 1, m + 1)).astype(np.int32)
         offsets[0] = 0
@@ -135,8 +139,8 @@ def matrices(shape: Shape) -> Call:
     names = ("values", "others", "X", "x")
     sizes = entries, entries, (n, k), n
 
-    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
-        del apart
+    def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
+        del mixable
         low = 0 if dtype == "bfloat16" else -1  # so that sums are small too
         given = {name: rng.integers(low, 2, size) for name, size in zip(names, sizes, strict=True)}
         given = {name: x.astype(jnp.dtype(dtype)) for name, x in given.items()}

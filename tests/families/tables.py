@@ -77,11 +77,15 @@ EXAMPLES = {
 }
 
 GARBAGE = {
-    "lookup": lambda keys, few, near, far: mgpu.lookup(keys, few, keys, count=near[0]),
-    "asof_join": lambda keys, few, near, far: mgpu.asof_join(keys, few, by_a=few, by_b=keys, a_count=near[0]),
-    "group_by": lambda keys, few, near, far: mgpu.group_by(few, keys, "median", size=100, count=far[0]),
-    "rank": lambda keys, few, near, far: mgpu.rank(few, near, count=far[0]),
-    "segmented_shift": lambda keys, few, near, far: mgpu.segmented_shift(keys, near, far[0], count=near[0]),
+    "lookup": lambda keys, repeated, indices, wild: mgpu.lookup(keys, repeated, keys, count=indices[0]),
+    "asof_join": lambda keys, repeated, indices, wild: mgpu.asof_join(
+        keys, repeated, by_a=repeated, by_b=keys, a_count=indices[0]
+    ),
+    "group_by": lambda keys, repeated, indices, wild: mgpu.group_by(repeated, keys, "median", size=100, count=wild[0]),
+    "rank": lambda keys, repeated, indices, wild: mgpu.rank(repeated, indices, count=wild[0]),
+    "segmented_shift": lambda keys, repeated, indices, wild: mgpu.segmented_shift(
+        keys, indices, wild[0], count=indices[0]
+    ),
 }
 
 BROKEN = {
@@ -175,8 +179,8 @@ def lookups(shape: Shape) -> Call:
     default = shape.choice((0, 0, 2))
     shape.say(f"default={default}")
 
-    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
-        del apart
+    def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
+        del mixable
         keys, table = mixed_pair(shape, rng, dtype, n, m)
         counts = {"count": draw.drawn(count, rng), "table_count": draw.drawn(table_count, rng)}
         return names_of("lookup", keys=keys, table_keys=table, values=draw.draw_values(forms, rng, m), **counts)
@@ -235,10 +239,10 @@ def asof(shape: Shape) -> Call:
             times[:live] = times[:live][oracle.sort_indices(times[:live])]
         return times
 
-    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
+    def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
         counts = {"a_count": draw.drawn(a_count, rng), "b_count": draw.drawn(b_count, rng)}
         times = {
-            name: draw_times(rng, n, None if apart else counts[f"{name[0]}_count"])
+            name: draw_times(rng, n, None if mixable else counts[f"{name[0]}_count"])
             for name, n in ((a_name, n_a), (b_name, n_b))
         }
         by = {
@@ -308,8 +312,8 @@ def groups(shape: Shape) -> Call:
         options |= {"dtype": "float64"} if dtype == "float64" else {}
     shape.say(op, f"size={size}", *(f"{what}={x}" for what, x in options.items()))
 
-    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
-        del apart
+    def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
+        del mixable
         keys = draw.keys(shape, rng, keys_form, n, few=not shape.derivative)
         if not shape.finite and rng.random() < 0.5:
             for x in jax.tree.leaves(keys):
@@ -394,8 +398,8 @@ def windows(shape: Shape) -> Call:
     step_dtype = shape.choice(("int32", "int8", "uint8", "uint32"))
     shape.say(name, f"m={m}", f"by={step_dtype}", f"fill={fill}")
 
-    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
-        del apart
+    def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
+        del mixable
         steps = [0, 1, 2, 5, n, *([-1, -3, -n] if step_dtype.startswith("int") else [])]
         limits = np.iinfo(step_dtype)
         step = np.asarray(np.clip(rng.choice(steps), limits.min, limits.max), step_dtype)
@@ -424,8 +428,8 @@ def _ranks(shape: Shape, n: int, count: Any, m: int, head_dtype: str) -> Call:
     has_heads = shape.flag()
     shape.say(method, f"m={m}" if has_heads else "")
 
-    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
-        del apart
+    def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
+        del mixable
         heads = draw.positions(rng, m, n, head_dtype) if has_heads else None
         keys = draw.keys(shape, rng, dtype, n)
         return names_of("rank", keys=keys, heads=heads, count=draw.drawn(count, rng))

@@ -33,10 +33,10 @@ def any_order(shape: Shape) -> Call:
         options |= {"size": size}
     shape.say(*(f"{what}={x}" for what, x in options.items() if what != "descending"))
 
-    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
+    def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
         counts = {"a_count": draw.drawn(a_count, rng), "b_count": draw.drawn(b_count, rng)}
         if is_sorted:
-            lives = (None, None) if apart else tuple(counts.values())
+            lives = (None, None) if mixable else tuple(counts.values())
             x, y = draw.sorted_pair(shape, rng, dtype, n_a, n_b, descending, *lives)
         else:
             x, y = mixed_pair(shape, rng, dtype, n_a, n_b)

@@ -115,8 +115,8 @@ def derivative(call: Call, rng: np.random.Generator) -> Call | None:
         named = {n: operands[n] for n in names}
         return named, {n: x for n, x in operands.items() if n not in names}
 
-    def draw(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
-        operands = call.draw(rng, apart)
+    def draw(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
+        operands = call.draw(rng, mixable)
         named, _ = split(operands)
         like = named if kind == "forward" else specs
         directions = jax.tree.map(lambda x: rng.integers(-1, 2, x.shape).astype(x.dtype), like)

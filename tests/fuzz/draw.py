@@ -32,8 +32,8 @@ class Call:
     Attributes:
       text: the call in words, for the report of a failure.
       function: the call over operands by name.
-      draw: valid operands, always of the same shapes and types. With its second argument, any mixture of several draws
-        is valid too, as a batch mixes them.
+      draw: draws valid operands, always of the same shapes and types. If its second argument, `mixable`, is True, any
+        mixture of the operands of several draws is valid too, as a batch mixes them.
       oracle: the expected leaves in NumPy, as in `compare.py`. x64: whether 64-bit types are enabled. differentiable:
       the operands that have derivatives, drawn so that small steps keep their order. linear: those differentiable
       operands in which the call is jointly linear. finite: whether there is no NaN in operands and results.

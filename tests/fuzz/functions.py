@@ -116,8 +116,8 @@ def _sorts(shape: Shape) -> Call:
     call = getattr(mgpu, f"{name}_indices" if indices else name)
     shape.say(segments, f"m={m}", "captures" * captures)
 
-    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
-        del apart
+    def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
+        del mixable
         flags = rng.random(n) < rng.choice([0.02, 0.5]) if segments == "flags" else None
         return names_of(
             name,
@@ -170,10 +170,10 @@ def _pairs(shape: Shape) -> Call:
         options = {"size": size}
     shape.say(name, *options.values())
 
-    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
+    def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
         lives = draw.drawn(a_count, rng), draw.drawn(b_count, rng)
         items = [_items(shape, rng, dtype, n, of) for of, n in enumerate((n_a, n_b))]
-        a, b = (_in_order(order, x, None if apart else live) for x, live in zip(items, lives, strict=True))
+        a, b = (_in_order(order, x, None if mixable else live) for x, live in zip(items, lives, strict=True))
         values = {} if forms is None else {
             f"{x}_values": draw.draw_values(forms, rng, n) for x, n in (("a", n_a), ("b", n_b))
         }  # fmt: skip

@@ -40,8 +40,8 @@ def repeated(shape: Shape) -> Call:
     spread = shape.choice((1, 3, n + 2))
     shape.say(name, f"k={k}", dtype, list(width), f"spread={spread}")
 
-    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
-        del apart
+    def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
+        del mixable
         x = rng.integers(-4, 5, (n, *width)).astype(jnp.dtype(dtype))
         places = rng.integers(-2, spread, k).astype(np.int32)
         if name == "quantile":
@@ -83,8 +83,8 @@ def ruled(shape: Shape) -> Call:
     count, size = shape.count(n), m if name in ("segmented_reduce", "reduce_by_id") else n
     shape.say(name, op, dtype, f"m={m}", f"exclusive={exclusive}", f"reverse={reverse}")
 
-    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
-        del apart
+    def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
+        del mixable
         x = rng.normal(size=n) * rng.choice([1, 20])
         if rng.random() < 0.5:
             x = np.round(x)  # ties

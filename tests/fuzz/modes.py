@@ -70,8 +70,8 @@ class Mix:
         """The call of a batch: `function` over its operands."""
         leaves = leaf_count(call)
 
-        def draw(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
-            rows = [call.draw(rng, apart or not self.whole) for _ in range(max(self.size, 1))]
+        def draw(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
+            rows = [call.draw(rng, mixable or not self.whole) for _ in range(max(self.size, 1))]
             operands = {}
             for name, axis in self.axes.items():
                 columns = [row[name] for row in rows]
@@ -179,8 +179,8 @@ def branched(call: Call, rng: np.random.Generator) -> Call:
     del rng
     leaves = leaf_count(call)
 
-    def draw(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
-        return {**call.draw(rng, apart), "on": np.asarray(rng.random() < 0.7)}
+    def draw(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
+        return {**call.draw(rng, mixable), "on": np.asarray(rng.random() < 0.7)}
 
     def function(on: Any, **operands: Any) -> Any:
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(over_dict(call), operands))

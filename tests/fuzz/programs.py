@@ -242,8 +242,8 @@ def programs(shape: Shape) -> Call:
             vectors.append(Vector(vectors[-1].at + 2, n, kind, in_order))
     shape.words = [dtype, f"n={sizes}", *(step.text for step in steps)]
 
-    def draw(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
-        del apart
+    def draw(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
+        del mixable
         operands: dict[str, Any] = {}
         for i, n in enumerate(sizes):
             values = rng.integers(0, int(rng.choice([2, 13, 100])), n)

@@ -123,13 +123,13 @@ def rows(shape: Shape) -> Call:
         "w" * has_weights,
     )
 
-    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
+    def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
         rows = n if table is None else table
         x = _items(shape, dtype, first, rng, rows, *width)
         y = _items(shape, "int32", second, rng, rows)
         given: dict[str, Any] = {"x": x, "y": y}
         if name == "segmented_reduce":
-            given |= segments_with_gaps(rng, m, n, index, apart) if gaps else {
+            given |= segments_with_gaps(rng, m, n, index, mixable) if gaps else {
                 "heads": draw.positions(rng, m, n, index)
             }  # fmt: skip
         if name == "interval_reduce":

@@ -59,7 +59,7 @@ def rows_of(form: str, n: int, m: int, given: dict[str, Any]) -> Rows:
     return [(int(b), int(e)) if e > b else (0, 0) for b, e in zip(starts, ends, strict=True)]
 
 
-def drawn_form(form: str, n: int, m: int, index: str, rng: np.random.Generator, apart: bool) -> dict[str, Any]:
+def drawn_form(form: str, n: int, m: int, index: str, rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
     """Drawn operands of a form of Segments."""
     match form:
         case "lengths" | "offsets":
@@ -69,7 +69,7 @@ def drawn_form(form: str, n: int, m: int, index: str, rng: np.random.Generator, 
             return {"heads": draw.positions(rng, m, n, index), "count": np.asarray(rng.integers(0, n + 1), index)}
         case "flags":
             return {"flags": rng.random(n) < rng.choice([0.02, 0.2, 0.9])}
-    given = segments_with_gaps(rng, m, n, index, apart)
+    given = segments_with_gaps(rng, m, n, index, mixable)
     given = {"starts": np.minimum(given["heads"], n), "ends": np.minimum(given["ends"], n)}
     if form.endswith("heads and ends"):
         return {"heads": given["starts"], "ends": given["ends"]}
@@ -296,9 +296,9 @@ def segments(shape: Shape) -> Call:
     index = shape.choice(("int32", "int64") if shape.x64 else ("int32",))
     shape.say(function.name, form, f"m={m}", index, "short" if function.name == "to_dense" else "")
 
-    def draw_operands(rng: np.random.Generator, apart: bool) -> dict[str, Any]:
+    def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
         x = rng.integers(-5, 6, n).astype(function.dtype)
-        return {"x": x} | drawn_form(form, n, m, index, rng, apart)
+        return {"x": x} | drawn_form(form, n, m, index, rng, mixable)
 
     def call(x: Any, **given: Any) -> Any:
         ends = {"ends": given["ends"]} if form.startswith("raw") else {}

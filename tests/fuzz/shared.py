@@ -67,10 +67,10 @@ def nulls(keys: Any) -> np.ndarray:
     return np.logical_or.reduce(found)
 
 
-def segments_with_gaps(rng: np.random.Generator, m: int, n: int, dtype: Any, apart: bool) -> dict[str, np.ndarray]:
-    """Heads and ends, some past the items; if apart, the heads of any draw fit the ends of any other."""
+def segments_with_gaps(rng: np.random.Generator, m: int, n: int, dtype: Any, mixable: bool) -> dict[str, np.ndarray]:
+    """Heads and ends, some past the items; if mixable, the heads of any draw fit the ends of any other."""
     most = min(n, np.iinfo(dtype).max)  # items at positions that the dtype cannot hold are in no segment
-    if apart:
+    if mixable:
         half = most // max(2 * m, 1)
         heads, ends = (np.arange(m) * 2 * half + at + rng.integers(0, half + 1, m) for at in (0, half))
     else:  # an end is at most the next head; some segments are empty, as are all but the last of equal heads

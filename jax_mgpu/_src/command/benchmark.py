@@ -1,7 +1,7 @@
-"""`python -m jax_mgpu --benchmark`: compares operations with the same work in plain JAX, on this machine's device.
+"""`python -m jax_mgpu --benchmark`: compares operations with the same work in plain JAX, on the default device.
 
-Its rows are few, short and easy to read. The repository's `benchmarks/`, which the package does not contain, has every
-operation in many forms, compares with CUB and Thrust too, and measures short calls in chains.
+It has nine short cases, each easy to read. The repository's `benchmarks/`, which the package does not contain, has
+every operation in many forms, compares with CUB and Thrust too, and measures short calls in chains.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ import numpy as np
 
 import jax_mgpu as mgpu
 
-__all__ = ["LARGEST", "PLOT_FORMATS", "ROWS", "default_size", "milliseconds", "progress", "run", "sort_rows"]
+__all__ = ["MAX_SIZE", "PLOT_FORMATS", "ROWS", "default_size", "milliseconds", "progress", "run", "sort_rows"]
 
-LARGEST = 2**29  # a union has twice as many items, still fewer than 2^31
+MAX_SIZE = 2**29  # a union has twice as many items, still fewer than 2^31
 PLOT_FORMATS = (".png", ".svg", ".pdf")
 MEAN_ROW, MEAN_INTERVAL = 30, 5
 CPU_SIZE, GPU_SIZE = 2**20, 2**26
-BYTES_AN_ITEM = 128  # of device memory: a CPU's jnp.union1d, the largest user, takes 49; a GPU's sorts take scratch too
-RUNS, MOST_SECONDS = 7, 2.0
+# Device memory per item. jnp.union1d takes the most: 49 bytes on a CPU; sorts on a GPU take scratch memory too.
+BYTES_PER_ITEM = 128
+RUNS, MAX_SECONDS = 7, 2.0
 
 
 class Row(NamedTuple):
@@ -41,7 +42,7 @@ class Row(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """A row's milliseconds, and whether both results are the same."""
+    """The milliseconds of both sides of a row, and whether their results are equal."""
 
     row: Row
     ours: float
@@ -51,7 +52,7 @@ class Measured(NamedTuple):
 
 @contextlib.contextmanager
 def progress(what: str) -> Iterator[None]:
-    """Says on stderr what is being done, and afterwards how long it took."""
+    """Prints to stderr what is being done, and afterwards how long it took."""
     begin = time.perf_counter()
     print(f"{what} ...", end="", file=sys.stderr, flush=True)
     try:
@@ -63,8 +64,8 @@ def progress(what: str) -> Iterator[None]:
 
 
 def milliseconds(function: Callable[..., Any], *operands: Any) -> float:
-    """The shortest time of several calls, each of which is waited for; fewer calls if they are slow."""
-    end = time.perf_counter() + MOST_SECONDS
+    """Returns the shortest time of up to RUNS calls: at least 2 calls, no further ones after MAX_SECONDS."""
+    end = time.perf_counter() + MAX_SECONDS
     samples: list[float] = []
     while len(samples) < RUNS and (len(samples) < 2 or time.perf_counter() < end):
         begin = time.perf_counter()
@@ -74,35 +75,35 @@ def milliseconds(function: Callable[..., Any], *operands: Any) -> float:
 
 
 def default_size() -> int:
-    """The number of items: 2^20 on a CPU, which take seconds; on other devices as many as memory holds, up to 2^26."""
+    """Returns the number of items: 2^20 on a CPU, elsewhere the largest power of two that memory holds, up to 2^26."""
     device = jax.devices()[0]
     if device.platform == "cpu":
         return CPU_SIZE
-    memory = (device.memory_stats() or {}).get("bytes_limit", BYTES_AN_ITEM * CPU_SIZE)
-    result: int = min(GPU_SIZE, 2 ** (int(memory // BYTES_AN_ITEM).bit_length() - 1))
+    memory = (device.memory_stats() or {}).get("bytes_limit", BYTES_PER_ITEM * CPU_SIZE)
+    result: int = min(GPU_SIZE, 2 ** (int(memory // BYTES_PER_ITEM).bit_length() - 1))
     return result
 
 
 def run(size: int, device: str, plot: pathlib.Path) -> int:
-    """Measures all rows, prints the table, draws the plot; returns 0 if all of them ran and all results agree."""
+    """Measures all rows, prints the table, draws the plot; returns 0 if all rows ran and all results agree."""
     measured = []
     for i, row in enumerate(ROWS, 1):
         name = f"{row.name} and {row.peer}"
         try:
             with progress(f"[{i}/{len(ROWS)}] {name}: compiling and timing"):
                 measured.append(measure(row, size))
-        except jax.errors.JaxRuntimeError as error:  # no memory, most likely: smaller rows may still run
+        except jax.errors.JaxRuntimeError as error:  # most likely out of memory: rows that need less may still run
             print(f"{name}: FAILED: {str(error).splitlines()[0]}", file=sys.stderr, flush=True)
     title = f"{device}, jax {jax.__version__}, {size:,} items, best of up to {RUNS} runs"
     print(title, table(measured), sep="\n\n", flush=True)
     if measured:
         draw(plot, title, measured)
-    print("\nNext: python -m jax_mgpu FILE sorts the rows of a text or an .npz file of yours (--help)")
+    print("\nNext: python -m jax_mgpu FILE sorts the rows of your own text or .npz file (see --help)")
     return int(len(measured) < len(ROWS) or not all(entry.same for entry in measured))
 
 
 def measure(row: Row, size: int) -> Measured:
-    """Compiles both sides, compares their results, times them."""
+    """Compiles both sides, compares their results, and times them."""
     inputs = [jnp.asarray(x) for x in row.inputs(np.random.default_rng(0), size)]
     ours, theirs = (jax.jit(side).lower(*inputs).compile() for side in (row.ours, row.theirs))
     pairs = zip(jax.tree.leaves(ours(*inputs)), jax.tree.leaves(theirs(*inputs)), strict=True)
@@ -111,7 +112,7 @@ def measure(row: Row, size: int) -> Measured:
 
 
 def table(measured: Iterable[Measured]) -> str:
-    """One line per row."""
+    """Formats a table with one line per row."""
     cells = [("operation", "ms", "JAX without it", "ms", "ratio", "results")]
     cells += [
         (row.name, f"{ours:.3f}", row.peer, f"{theirs:.3f}", f"{theirs / ours:.2f}", "agree" if same else "DIFFER")
@@ -134,7 +135,7 @@ def draw(plot: pathlib.Path, title: str, measured: Sequence[Measured]) -> None:
     except ModuleNotFoundError as missing:
         if missing.name != "matplotlib":
             raise
-        print("jax_mgpu: no plot without matplotlib: pip install matplotlib", file=sys.stderr)
+        print("jax_mgpu: no plot was drawn, as matplotlib is missing: pip install matplotlib", file=sys.stderr)
         return
     bars = [plotting.Bar(f"{row.name}\n{row.peer}", ours, theirs) for row, ours, theirs, _ in measured]
     plotting.draw_bars(plot, title, bars, "jax_mgpu", "JAX without it")
@@ -145,31 +146,31 @@ def draw(plot: pathlib.Path, title: str, measured: Sequence[Measured]) -> None:
 
 
 def random_keys(rng: np.random.Generator, n: int) -> np.ndarray:
-    """Random keys of 32 bits."""
+    """Draws keys of 32 bits."""
     return rng.integers(0, 2**32, n, np.uint32)
 
 
 def random_integers(rng: np.random.Generator, n: int) -> np.ndarray:
-    """Small integers, whose float sums are exact in any order."""
+    """Draws small integers."""
     return rng.integers(-100, 100, n, np.int32)
 
 
 def random_heads(rng: np.random.Generator, n: int, mean: int) -> np.ndarray:
-    """Where the rows of a ragged batch start; lengths vary about the mean, and some are 0."""
+    """Draws the heads of a ragged batch of n values in n // mean rows, some of which are empty."""
     heads = np.sort(rng.integers(0, n, max(1, n // mean), np.int32))
     heads[0] = 0
     return heads
 
 
 def ragged(rng: np.random.Generator, n: int, values: Callable[..., np.ndarray]) -> tuple[np.ndarray, ...]:
-    """Values, heads, and each value's row."""
+    """Makes values, heads, and each value's row."""
     heads = random_heads(rng, n, MEAN_ROW)
     rows = np.repeat(np.arange(heads.size, dtype=np.int32), np.diff(heads, append=np.int32(n)))
     return values(rng, n), heads, rows
 
 
 def intervals(rng: np.random.Generator, n: int) -> tuple[np.ndarray, ...]:
-    """One value per interval, where the intervals start, and their lengths, whose sum depends only on the shapes."""
+    """Makes one value per interval, the intervals' starts and their lengths, whose sum depends only on the shapes."""
     values = random_keys(rng, max(1, n // MEAN_INTERVAL))
     total = MEAN_INTERVAL * values.size
     offsets = random_heads(rng, total, MEAN_INTERVAL)
@@ -177,17 +178,17 @@ def intervals(rng: np.random.Generator, n: int) -> tuple[np.ndarray, ...]:
 
 
 def sorted_keys(rng: np.random.Generator, n: int) -> tuple[np.ndarray, ...]:
-    """Two sorted arrays of random keys."""
+    """Makes two sorted arrays of random keys."""
     return tuple(np.sort(random_keys(rng, n)) for _ in "ab")
 
 
 def sorted_ids(rng: np.random.Generator, n: int) -> tuple[np.ndarray, ...]:
-    """Two sorted arrays of ids below n with repeats: a join of them has about n rows."""
+    """Makes two sorted arrays of n ids below n, whose join has about n rows."""
     return tuple(np.sort(rng.integers(0, n, n, np.int32)) for _ in "ab")
 
 
 def unique_keys(rng: np.random.Generator, n: int) -> tuple[np.ndarray, ...]:
-    """Two sorted arrays without repeats that share two thirds of their keys."""
+    """Makes two sorted arrays without repeats that share about two thirds of their keys."""
     return tuple(np.cumsum(rng.integers(1, 3, n, np.int32), dtype=np.int32) for _ in "ab")
 
 
@@ -195,17 +196,17 @@ def unique_keys(rng: np.random.Generator, n: int) -> tuple[np.ndarray, ...]:
 
 
 def sort_rows(rows: jax.Array, keys: jax.Array) -> jax.Array:
-    """A segmented sort, as a sort by row and key."""
+    """Sorts the keys of each row, by a sort by row and key."""
     return jax.lax.sort((rows, keys), num_keys=2, is_stable=True)[1]
 
 
 def join_size(a: jax.Array) -> int:
-    """The room for the rows of a join of `sorted_ids`."""
+    """Returns the number of slots for the rows of a join of `sorted_ids`."""
     return a.size + a.size // 4 + 16
 
 
 def join(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """An inner join by a search, a scan and repeats."""
+    """Joins by searches, a scan and repeats."""
     first, last = (jnp.searchsorted(b, a, side=side) for side in ("left", "right"))
     ends = jnp.cumsum(last - first)
     slots = jnp.arange(join_size(a))

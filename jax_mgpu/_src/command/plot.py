@@ -1,4 +1,4 @@
-"""Draws the speed of operations beside plain JAX. Only this module needs matplotlib."""
+"""Draws the times of operations and of plain JAX. Only this module needs matplotlib."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 __all__ = ["Bar", "draw_bars"]
 
 OURS, THEIRS = "#1f5a99", "#b5b5b5"
-INCHES_A_PAIR = 0.42
+INCHES_PER_PAIR = 0.42
 SETTINGS: Any = {"svg.hashsalt": "jax_mgpu", "font.size": 9}  # the salt makes equal data give equal files
 
 
@@ -28,9 +28,9 @@ class Bar(NamedTuple):
 def draw_bars(
     file: pathlib.Path, title: str, bars: Sequence[Bar], ours: str, theirs: str, caption: str | None = None
 ) -> None:
-    """Writes horizontal bars, the first on top, with a logarithmic axis of milliseconds; the suffix is the format."""
+    """Draws horizontal bars, the first on top, over a logarithmic axis of milliseconds; the suffix is the format."""
     with matplotlib.rc_context(SETTINGS):
-        figure = Figure(figsize=(9.0, 1.6 + INCHES_A_PAIR * len(bars)), layout="constrained", facecolor="white")
+        figure = Figure(figsize=(9.0, 1.6 + INCHES_PER_PAIR * len(bars)), layout="constrained", facecolor="white")
         axes = figure.subplots()
         places = range(len(bars))
         times = [[bar.ours for bar in bars], [bar.theirs for bar in bars]]
@@ -45,11 +45,11 @@ def draw_bars(
             axes.bar_label(drawn, labels, padding=3, fontsize=8)
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(lambda milliseconds, _: f"{milliseconds:g}")
-        least, most = min(map(min, times)), max(map(max, times))
-        axes.set_xlim(10 ** math.floor(math.log10(0.7 * least)), 8 * most)  # room for a bar, and for a label
+        shortest, longest = min(map(min, times)), max(map(max, times))
+        axes.set_xlim(10 ** math.floor(math.log10(0.7 * shortest)), 8 * longest)  # space for a bar, and for a label
         axes.set_ylim(len(bars) - 0.4, -0.6)
         axes.set_yticks(places, [bar.label for bar in bars])
-        axes.set_xlabel("milliseconds a call, logarithmic: shorter is better")
+        axes.set_xlabel("milliseconds per call, logarithmic: shorter is better")
         axes.spines[["top", "right"]].set_visible(False)
         figure.legend(loc="outside upper center", ncols=2, frameon=False, title=title)
         if caption is not None:
@@ -59,10 +59,10 @@ def draw_bars(
 
 
 def duration(milliseconds: float) -> str:
-    """A number with three digits."""
+    """Formats milliseconds with three significant digits."""
     return f"{significant(milliseconds, 3)} ms"
 
 
 def significant(number: float, digits: int) -> str:
-    """A positive number with this many digits, never as a power of ten."""
+    """Formats a positive number with this many significant digits, without an exponent."""
     return f"{number:.{max(0, digits - 1 - math.floor(math.log10(number)))}f}"
