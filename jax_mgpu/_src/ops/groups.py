@@ -264,7 +264,8 @@ class Groups(SegmentedItems):
         if leaf.kind.gives_index:
             reduced = self._given(reduced)
         plain, restore = plain_leaves([reduced])
-        kept = keeping_bits(lambda x, used: select(used, x, jnp.full_like(x, leaf.fill)), plain[0], self.used)
+        fill = leaf.fill  # a function that held the leaf would keep its tracer alive
+        kept = keeping_bits(lambda x, used: select(used, x, jnp.full_like(x, fill)), plain[0], self.used)
         return restore([kept])[0].astype(dtype)
 
 
