@@ -1,0 +1,144 @@
+"""Gradients beside their forward passes. A gradient takes at most four times its forward pass, or what it must move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jax_mgpu as mgpu
+from benchmarks.case import Case, agree_within, array_bytes
+from benchmarks.inputs import ragged_heads, random_key, random_keys, row_ids, size_at
+
+__all__ = ["CASES"]
+
+ITEMS = 2**24
+WIDTH = 64
+MEAN = 50  # items of a segment
+
+
+def _cases(
+    name: str,
+    inputs: Callable[..., tuple[Any, ...]],
+    ours: Callable[..., jax.Array],
+    xla: Callable[..., jax.Array],
+    *,
+    primals: int = 1,
+    max_ms: tuple[float | None, float | None] = (None, None),
+) -> list[Case]:
+    """Two cases, the forward pass and the gradient of the sum of the squares in the first arguments."""
+
+    def gradient(function: Callable[..., jax.Array]) -> Callable[..., Any]:
+        def loss(*arrays: Any) -> jax.Array:
+            return jnp.sum(jnp.square(function(*arrays).astype(jnp.float32)))
+
+        return jax.grad(loss, argnums=tuple(range(primals)))
+
+    def case(what: str, change: Callable[..., Any], most: float | None, passes: int) -> Case:
+        return Case(
+            family="derivatives",
+            name=f"{name}, {what}",
+            inputs=inputs,
+            ours=change(ours),
+            peers={"XLA": change(xla)},
+            bytes=lambda *arrays: passes * array_bytes(*arrays),
+            max_ms=most,
+            agree=agree_within(2e-2 if "bfloat16" in name else 1e-3),
+        )
+
+    return [case("forward", lambda f: f, max_ms[0], 1), case("gradient", gradient, max_ms[1], 2)]
+
+
+def _items(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
+    return (random_keys(rng, size_at(scale, ITEMS), "float32"),)
+
+
+def _windows(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
+    """Makes items, starts and offsets of intervals of 16 items, each 8 after the last one, and each item's position."""
+    n = size_at(scale, ITEMS)
+    starts = np.arange(0, n - 16, 8, dtype=np.int32)
+    offsets = np.arange(starts.size, dtype=np.int32) * 16
+    return (
+        random_keys(rng, n, "float32"),
+        starts,
+        offsets,
+        (starts[:, None] + np.arange(16, dtype=np.int32)).reshape(-1),
+    )
+
+
+def _rows(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
+    """Makes rows, heads of segments, and the segment of each row."""
+    n = size_at(scale, ITEMS // WIDTH)
+    heads = ragged_heads(rng, n, MEAN, "uniform")
+    return random_keys(rng, n * WIDTH, "float32").reshape(n, WIDTH), heads, row_ids(heads, n)
+
+
+def _edges(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
+    """Makes a table, weights, indices into the table, heads of segments of Pareto lengths, and segments of entries."""
+    entries = size_at(scale, ITEMS // 4)
+    heads = ragged_heads(rng, entries, 16, "pareto")
+    table = random_keys(rng, max(1, entries // 16) * WIDTH, "float32").reshape(-1, WIDTH)
+    indices = rng.integers(0, table.shape[0], entries).astype(np.int32)
+    return table, random_keys(rng, entries, "float32"), indices, heads, row_ids(heads, entries)
+
+
+def _bags(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
+    """Makes a table of bfloat16 rows, ids by Zipf's law, heads of bags of 32 ids, and the bag of each id."""
+    rows, ids = size_at(scale, 2**20), size_at(scale, 2**21)
+    table = jax.random.normal(random_key(rng), (rows, 128), jnp.bfloat16)
+    heads = np.arange(0, ids, 32, dtype=np.int32)
+    drawn = ((rng.zipf(1.2, ids) - 1) % rows).astype(np.int32)
+    return table, drawn, heads, row_ids(heads, ids)
+
+
+def _softmax(x: jax.Array, ids: jax.Array, segments: int) -> jax.Array:
+    """The softmax of segments by functions of JAX."""
+    powers = jnp.exp(x - jax.lax.stop_gradient(jax.ops.segment_max(x, ids, segments))[ids])
+    return powers / jax.ops.segment_sum(powers, ids, segments)[ids]
+
+
+CASES = [
+    *_cases("scan max, 2^24", _items, lambda x: mgpu.scan(x, "max"), jax.lax.cummax),
+    *_cases(
+        "scan add of rows, [2^24 / 64, 64]",
+        _rows,
+        lambda x, heads, ids: mgpu.scan(x),
+        lambda x, heads, ids: jnp.cumsum(x, axis=0),
+    ),
+    *_cases(
+        "intervals that overlap, 2^24",
+        _windows,
+        lambda x, starts, offsets, places: mgpu.interval_gather(x, starts, offsets, places.size),
+        lambda x, starts, offsets, places: x[places],
+    ),
+    *_cases(
+        "segmented max of rows, [2^24 / 64, 64]",
+        _rows,
+        lambda x, heads, ids: mgpu.segmented_reduce(x, heads, "max"),
+        lambda x, heads, ids: jax.ops.segment_max(x, ids, heads.size),
+    ),
+    *_cases(
+        "segmented softmax of rows, [2^24 / 64, 64]",
+        _rows,
+        lambda x, heads, ids: mgpu.segmented_softmax(x, heads),
+        lambda x, heads, ids: _softmax(x, ids, heads.size),
+    ),
+    *_cases(
+        "weighted rows by index, 2^22 x 64",
+        _edges,
+        lambda x, weights, indices, heads, ids: mgpu.segmented_reduce(x, heads, indices=indices, weights=weights),
+        lambda x, weights, indices, heads, ids: jax.ops.segment_sum(x[indices] * weights[:, None], ids, heads.size),
+        primals=2,
+    ),
+    *_cases(
+        "embedding bags, 2^21 ids of 128 bfloat16",
+        _bags,
+        lambda x, ids, heads, bags: mgpu.segmented_reduce(x, heads, indices=ids),
+        # In bfloat16, XLA adds gradients of frequent ids to sums that are too large to grow.
+        lambda x, ids, heads, bags: jax.ops.segment_sum(x.astype(jnp.float32)[ids], bags, heads.size),
+        max_ms=(0.20, 0.80),
+    ),
+]
