@@ -20,12 +20,13 @@ from jax_mgpu._src.arguments.check import count_operand, index_dtype, index_vect
 from jax_mgpu._src.arguments.counts import common_dtype, live_items, wide_enough
 from jax_mgpu._src.arguments.preconditions import apart, interval_lengths, intervals_inside, non_decreasing
 from jax_mgpu._src.arguments.rows import RowForm
-from jax_mgpu._src.arguments.values import fill_rows, take_or_fill, take_rows
+from jax_mgpu._src.arguments.values import fill_rows, take_or_fill
 from jax_mgpu._src.core.compat import cond, surely, vary_as
 from jax_mgpu._src.core.operation import Operation, jit_eager
 from jax_mgpu._src.mesh import devices_of, over_axis
+from jax_mgpu._src.ops.gather import add_rows
 from jax_mgpu._src.ops.load_balance import find_objects, load_balance_search
-from jax_mgpu._src.ops.mergesort import mergesort_indices
+from jax_mgpu._src.ops.mergesort import mergesort
 from jax_mgpu._src.ops.reduce import as_floats, segmented_reduce
 
 __all__ = ["interval_expand", "interval_gather", "interval_move", "interval_scatter"]
@@ -429,31 +430,25 @@ def _add_intervals(
     rows: jax.Array, starts: jax.Array, offsets: jax.Array, total: jax.Array, count: int, disjoint: int
 ) -> jax.Array:
     """interval_scatter into zeros that adds where intervals overlap."""
-    size = rows.shape[0]
+    size, like = rows.shape[0], jax.ShapeDtypeStruct((count, rows.shape[1]), rows.dtype)
     # The operands of both branches below vary alike: if vmap selects between them, JAX makes all of them vary.
     live = vary_as(jnp.asarray(live_items(size, total)), rows, offsets)
 
     def scatter(rows: jax.Array) -> jax.Array:
-        return scatter_rows(rows, starts, offsets, total, jnp.zeros((count, rows.shape[1]), rows.dtype))
+        return scatter_rows(rows, starts, offsets, total, jnp.zeros(like.shape, like.dtype))
 
     def add(rows: jax.Array) -> jax.Array:
-        # A stable sort of the rows by position: sums are the same in every run.
         objects, ranks = load_balance_search(offsets, size, total=live, return_rank=True)
-        places = _places(starts, objects, ranks, count)
-        rows_at = jnp.zeros((count,), places.dtype).at[places].add(1, mode="drop")
-        ends = jnp.cumsum(rows_at)
-        _, order = mergesort_indices(places)
-        return _add_runs(take_rows(rows, order), ends - rows_at, ends[-1])
+        return add_rows(rows, _places(starts, objects, ranks, count), like)
 
     if disjoint or starts.shape[0] == 0 or count == 0:
         return scatter(rows)
-    starts, offsets = jax.lax.optimization_barrier((starts, offsets))  # XLA would sort constants while it compiles
     dtype = common_dtype(starts, offsets, live)
     bounds = jnp.clip(jnp.append(offsets.astype(dtype), live.astype(dtype)), 0, live.astype(dtype))
     lengths = bounds[1:] - bounds[:-1]
     # an empty interval overlaps nothing: it is sorted last
     begins = jnp.where(lengths > 0, starts.astype(dtype), np.iinfo(dtype).max)
-    begins, lengths = jax.lax.sort_key_val(begins, lengths)
+    begins, lengths = mergesort(begins, lengths)
     return cond(jnp.all(begins[1:] - begins[:-1] >= lengths[:-1]), scatter, add, rows)
 
 
