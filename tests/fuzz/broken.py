@@ -173,7 +173,8 @@ def preconditions(rng: np.random.Generator) -> Other:
             return None
         if argument in KEYS:
             live = oracle.live_count(operands.get(f"{argument}_count"), len(x))
-            return unsorted(rng, x, live, descending="descending" in text, unique="duplicates=False" in text)
+            descending = "descending" in text and name != "sorted_search"  # whose keys ascend always
+            return unsorted(rng, x, live, descending=descending, unique="duplicates=False" in text)
         if argument == "order" and name == "take_segments":
             return unknown(rng, x, len(operands["heads"]))
         if argument == "order":  # a permutation
