@@ -54,7 +54,7 @@ SPECIAL = {
         f"counting::count_parts<mgpu::cuda::counting::{bins}>"
         for bins in ("NumberedBins<int32_t>", f"BinsBetweenEdges<{ORDER}>")
     ],
-    "ops/sorted_pair/merge_stream.cuh": [f"split_tiles<{ORDER}, {may_be_runs}>" for may_be_runs in ("false", "true")],
+    "ops/sorted_pair/merge_pipeline.cuh": [f"split_tiles<{ORDER}, {may_be_runs}>" for may_be_runs in ("false", "true")],
     "ops/group_search/kernels.cuh": [
         f"group_searching::{kernel}<{arguments}>"
         for kernel in ("find_lasts", "search_parts")
@@ -121,7 +121,7 @@ SPECIAL = {
             for mover in ("MoveItems<uint32_t>", "MoveItems<ulonglong2>", "MoveWideRows<uint64_t>", "SetIndices")
         ),
     ],
-    "ops/top_k/short_rows.cuh": [f"short_rows::keep_first_of_rows<{ORDER}, {shape}>" for shape in (0, 1, 3, 8)],
+    "ops/top_k/short_rows.cuh": [f"short_rows::keep_best_k_of_rows<{ORDER}, {shape}>" for shape in (0, 1, 3, 8)],
     "ops/select/short_rows.cuh": ["short_rows::select<mgpu::cuda::selecting::SetIndices>"],
     "ops/sorted_search/kernels.cuh": [
         f"searching::search_tiles<{ORDER}, true>",
@@ -131,7 +131,7 @@ SPECIAL = {
         f"id_summing::sum_items<{holds_all}, {OPERATOR}>" for holds_all in ("false", "true")
     ],
     "ops/top_k/kernels.cuh": [
-        f"ranking::keep_first<{ORDER}, {rest}>" for rest in ("true, 256", "true, 512", "false, 512")
+        f"ranking::keep_best_k<{ORDER}, {rest}>" for rest in ("true, 256", "true, 512", "false, 512")
     ],
     "ops/intervals/unit_intervals.cuh": [
         "put_units_in_order<ulonglong2>",
@@ -152,12 +152,12 @@ OWN_ROUTE = re.compile(r"(?:template <([^>]*)>\s+)?struct (\w+Route) {")
 
 
 def base(kernel: str) -> str:
-    """A kernel without the arguments of its template."""
+    """Returns a kernel without the arguments of its template."""
     return kernel.partition("<")[0]
 
 
 def kernels_of(header: str) -> list[str]:
-    """A header's kernels with the template arguments to compile."""
+    """Returns a header's kernels with the template arguments to compile."""
     source = (FFI / header).read_text(encoding="utf-8")
     found = KERNEL.findall(source)
     assert source.count("__global__") == len(found), header
@@ -199,7 +199,7 @@ def nvrtc() -> ctypes.CDLL:
 
 @functools.cache
 def known_architectures() -> list[int]:
-    """The ones of ARCHITECTURES that NVRTC supports; sm_120 needs NVRTC 12.8."""
+    """Returns the ones of ARCHITECTURES that NVRTC supports; sm_120 needs NVRTC 12.8."""
     count = ctypes.c_int()
     assert nvrtc().nvrtcGetNumSupportedArchs(ctypes.byref(count)) == 0
     known = (ctypes.c_int * count.value)()
@@ -281,7 +281,7 @@ MAPPED = {
 
 
 def source_of(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The source that a function's kernels are compiled from."""
+    """Returns the source that a function's kernels are compiled from."""
     if name in FUNCTIONS:
         item, function = FUNCTIONS[name]
         return host_functions.cpp(host_functions.operator(function, item).data)

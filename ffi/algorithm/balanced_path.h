@@ -42,7 +42,7 @@ MGPU_HOST_DEVICE Split<Index> balanced_from_merged(Index b_count, Index a_merged
   return {a_first + a_copies, b_first + b_copies + starred};
 }
 
-// The same split, without a known split of merge path.
+// The split of the balanced path after `diagonal` items, without a known split of merge path.
 template <typename Index, typename KeysA, typename KeysB, typename Less, typename Find>
 MGPU_HOST_DEVICE Split<Index> balanced_path(Index a_count, Index b_count, Index diagonal, KeysA a, KeysB b, Less less,
                                             bool duplicates, Find find) {
@@ -51,12 +51,12 @@ MGPU_HOST_DEVICE Split<Index> balanced_path(Index a_count, Index b_count, Index 
   return balanced_from_merged(b_count, a_merged, diagonal, a, b, less, duplicates, find);
 }
 
-// The end of the part from `begin` on, given the split found for it. A part has at most `most` items, even if keys are
-// not sorted and splits contradict each other.
+// The end of the part from `begin` on, given the split found for it. A part has at most `max_items` items, even if keys
+// are not sorted and splits contradict each other.
 template <typename Index>
-MGPU_HOST_DEVICE Split<Index> part_end(Split<Index> begin, Split<Index> end, Index most) {
-  const Index a_count = clamp(end.a - begin.a, Index{0}, most);
-  return {begin.a + a_count, begin.b + clamp(end.b - begin.b, Index{0}, most - a_count)};
+MGPU_HOST_DEVICE Split<Index> part_end(Split<Index> begin, Split<Index> end, Index max_items) {
+  const Index a_count = clamp(end.a - begin.a, Index{0}, max_items);
+  return {begin.a + a_count, begin.b + clamp(end.b - begin.b, Index{0}, max_items - a_count)};
 }
 
 }  // namespace mgpu

@@ -62,8 +62,8 @@ struct LiveCounts {
   int64_t stride = 0;  // from row to row
 
   MGPU_HOST_DEVICE bool given() const { return counts.data; }
-  MGPU_HOST_DEVICE int64_t operator()(int64_t row, int64_t most) const {
-    return given() ? clamp<int64_t>(counts[row * stride], 0, most) : most;
+  MGPU_HOST_DEVICE int64_t operator()(int64_t row, int64_t length) const {
+    return given() ? clamp<int64_t>(counts[row * stride], 0, length) : length;
   }
 };
 

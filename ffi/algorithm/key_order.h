@@ -95,12 +95,12 @@ struct FloatOrder {
     return (size == 0) | (size > infinity());
   }
 
-  // Whether all codes from `least` to `greatest` are nonzero numbers of one sign, so that keys are ordered as integers.
-  // It may be false if one is infinite.
-  MGPU_HOST_DEVICE bool is_integer_range(Word least, Word greatest) const {
-    return ((least > low) & (greatest < zero)) | ((least > zero + 1) & (greatest < high));
+  // Whether all codes from `lowest` to `highest` are nonzero numbers of one sign, so that keys are ordered as integers.
+  // It may be false if one of the numbers is infinite.
+  MGPU_HOST_DEVICE bool is_integer_range(Word lowest, Word highest) const {
+    return ((lowest > low) & (highest < zero)) | ((lowest > zero + 1) & (highest < high));
   }
-  // The order of such keys, of which `bits` is one.
+  // The order of the keys in such a range, one of which has these bits.
   MGPU_HOST_DEVICE IntegerOrder<Word> integer_order(Word bits) const {
     return {static_cast<Word>(bits & kSign ? ~flip : flip)};
   }

@@ -14,27 +14,28 @@ MGPU_HOST_DEVICE Index merge_path_between(Index begin, Index end, Index diagonal
   return find(begin, end, [&](Index i) { return !less(b(diagonal - 1 - i), a(i)); });
 }
 
-// The same number without known bounds, by one thread.
+// The number of items of A among the first `diagonal` items, found without known bounds by one thread.
 template <typename Index, typename KeysA, typename KeysB, typename Less>
 MGPU_HOST_DEVICE Index merge_path(Index a_count, Index b_count, Index diagonal, KeysA a, KeysB b, Less less) {
   return merge_path_between(maximum(Index{0}, diagonal - b_count), minimum(diagonal, a_count), diagonal, a, b, less,
                             [](Index begin, Index end, auto before) { return partition_point(begin, end, before); });
 }
 
-// The same number for keys that are unsigned codes, by the secant method: `guess` is the first probe, and `rise`
-// estimates how much a(i) - b(diagonal - 1 - i) grows with i. Each probe overshoots the expected answer a little, so
-// that the next one comes from the other side. For 2^26 random keys it reads some 7 keys of A and of B, of which 4 are
-// in separate cache lines; a binary search reads 26, of which 23 are. `find` finishes the search. For other
-// distributions of keys, this takes kGuesses more probes than `find` alone.
+// The number of items of A among the first `diagonal` items, for keys that are unsigned codes, by the secant method:
+// `guess` is the first probe, and `rise` estimates how much a(i) - b(diagonal - 1 - i) grows with i. Each probe
+// overshoots the expected answer a little, so that the next one comes from the other side. For 2^26 random keys it
+// reads some 7 keys of A and of B, of which 4 are in separate cache lines; a binary search reads 26 keys, 23 of them in
+// separate lines. `find` finishes the search. For other distributions of keys, this takes up to kGuesses more probes
+// than `find` alone.
 template <typename Index, typename KeysA, typename KeysB, typename Less, typename Find>
 MGPU_HOST_DEVICE Index merge_path_by_secants(Index begin, Index end, Index diagonal, Index guess, float rise, KeysA a,
                                              KeysB b, Less less, Find find) {
   constexpr int kGuesses = 8;
-  constexpr Index kFew = 8;
-  constexpr float kLeastRise = 1e-6f, kFarthest = 1 << 30;
+  constexpr Index kMaxRemaining = 8;
+  constexpr float kMinRise = 1e-6f, kFarthest = 1 << 30;
   Index last_probe = 0;
   float last_gap = 0;
-  for (int guesses = 0; end - begin > kFew && guesses < kGuesses; ++guesses) {
+  for (int guesses = 0; end - begin > kMaxRemaining && guesses < kGuesses; ++guesses) {
     const Index probe = clamp(guess, begin, end - 1);
     const auto a_key = a(probe);
     const auto b_key = b(diagonal - 1 - probe);
@@ -44,7 +45,7 @@ MGPU_HOST_DEVICE Index merge_path_by_secants(Index begin, Index end, Index diago
                              : static_cast<float>(static_cast<Key>(a_key - b_key));
     const float secant = (gap - last_gap) / static_cast<float>(probe - last_probe);
     if (guesses > 0 && secant > 0) rise = secant;
-    const float distance = minimum(fabsf(gap) / maximum(rise, kLeastRise), kFarthest);
+    const float distance = minimum(fabsf(gap) / maximum(rise, kMinRise), kFarthest);
     const Index step = 1 + static_cast<Index>(distance + sqrtf(distance));
     last_probe = probe;
     last_gap = gap;

@@ -162,7 +162,7 @@ struct Extremum {
   static constexpr bool kGivesIndex = false;
   static constexpr bool kCommutes = true;
   static constexpr bool kIsIdempotent = true;
-  static constexpr bool kIsLeast = true;  // combines unsigned states into the smallest
+  static constexpr bool kIsMinimum = true;  // combining two states gives the smaller one, as unsigned integers
 
   ExtremumOrder<Word> order;
 
@@ -196,7 +196,7 @@ struct ArgExtremum {
   static constexpr int kPositionBits = kPacked ? 64 - 8 * static_cast<int>(sizeof(Word)) : 64;
   static constexpr uint64_t kNowhere = ~uint64_t{0} >> (64 - kPositionBits);  // positions lie below it
   static constexpr bool kIsIdempotent = true;
-  static constexpr bool kIsLeast = kPacked;
+  static constexpr bool kIsMinimum = kPacked;
 
   ExtremumOrder<Word> order;
 

@@ -38,9 +38,9 @@ struct RowTiles {
   RowTiles() = default;
   // `row_slots` is the number of a row's slots in a tile, of operands or of results. If a tile may have more rows than
   // threads, rows have no lanes.
-  RowTiles(int64_t rows, int64_t row_slots, int most_rows = kMostRows)
+  RowTiles(int64_t rows, int64_t row_slots, int max_rows = kMostRows)
       : rows(rows),
-        tile_rows(static_cast<int>(clamp<int64_t>(kSlots / maximum<int64_t>(row_slots, 1), 1, most_rows))),
+        tile_rows(static_cast<int>(clamp<int64_t>(kSlots / maximum<int64_t>(row_slots, 1), 1, max_rows))),
         lanes(kThreads / tile_rows) {}
 
   int64_t tiles() const { return ceil_div<int64_t>(rows, tile_rows); }

@@ -10,8 +10,8 @@ enum class SetOperation : int64_t { kIntersection, kUnion, kDifference, kSymmetr
 // The items that the result keeps: A's copy of a pair, unpaired items of A, unpaired items of B.
 struct SetRule {
   bool pairs;
-  bool a_alone;
-  bool b_alone;
+  bool a_unpaired;
+  bool b_unpaired;
 
   static constexpr SetRule of(SetOperation operation) {
     return {operation == SetOperation::kIntersection || operation == SetOperation::kUnion,
@@ -25,12 +25,12 @@ struct SetRule {
 struct SetStep {
   int take_a;
   int take_b;
-  int keep;  // whether the result keeps the item taken, which is A's in a pair
+  int keep;  // whether the result keeps the item taken; if both items of a pair are taken, A's item
 };
 
 MGPU_HOST_DEVICE SetStep set_step(int a_first, int b_first, SetRule rule) {
   const int pair = (a_first | b_first) ^ 1;
-  return {b_first ^ 1, a_first ^ 1, (a_first & rule.a_alone) | (b_first & rule.b_alone) | (pair & rule.pairs)};
+  return {b_first ^ 1, a_first ^ 1, (a_first & rule.a_unpaired) | (b_first & rule.b_unpaired) | (pair & rule.pairs)};
 }
 
 }  // namespace mgpu

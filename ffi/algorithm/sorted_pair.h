@@ -39,7 +39,7 @@ struct MergeTile {
   int64_t b;
   int64_t a_count;  // live items of A in these slots
   int64_t b_count;
-  bool b_left;  // whether live items of B follow
+  bool b_follows;  // whether live items of B follow
 
   MGPU_HOST_DEVICE int64_t live() const { return a_count + b_count; }
   MGPU_HOST_DEVICE int64_t dead() const { return size - live(); }
@@ -83,8 +83,8 @@ struct MergeTiles {
     return split(row, slot, 0, slot, find);
   }
 
-  // The same number without known bounds. The search is fast if A and B have the same distribution of evenly spread
-  // keys.
+  // The number of live items of A before a slot, without known bounds. The search is fast if A and B have the same
+  // distribution of evenly spread keys.
   template <typename Find>
   MGPU_HOST_DEVICE int64_t likely_split(int64_t row, int64_t slot, Find find) const {
     const int64_t a_live = pair.a.live(row);
@@ -119,7 +119,7 @@ struct MergeTiles {
     // If keys are not sorted, searches in different ranges contradict each other.
     tile.a_count = clamp(a_end, maximum(a_begin, end - b_live), minimum(a_begin + (end - begin), a_live)) - a_begin;
     tile.b_count = end - begin - tile.a_count;
-    tile.b_left = tile.b + tile.b_count < b_live;
+    tile.b_follows = tile.b + tile.b_count < b_live;
   }
 
   // The dead items of A and of B in a tile, as positions in the row.

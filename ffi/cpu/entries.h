@@ -90,8 +90,8 @@ class ThreadScratch {
     if (room_.bytes < bytes) room_ = {std::make_unique_for_overwrite<std::byte[]>(bytes), bytes};
   }
   ~ThreadScratch() {
-    constexpr size_t kMostKept = 2 << 20;
-    if (room_.bytes <= kMostKept) kept_room() = std::move(room_);
+    constexpr size_t kMaxKept = 2 << 20;
+    if (room_.bytes <= kMaxKept) kept_room() = std::move(room_);
   }
   ThreadScratch(const ThreadScratch&) = delete;
   ThreadScratch& operator=(const ThreadScratch&) = delete;
@@ -150,10 +150,11 @@ void network_sort_few(Item* items, int64_t count) {
 // Stable merge sort of `count` items, to `items` or, if `into_scratch`, to `scratch`, which has room for as many.
 template <bool kTotalOrder, typename Item, typename Less>
 void merge_sort(Item* items, Item* scratch, int64_t count, bool into_scratch, Less less) {
-  constexpr int kFew = kTotalOrder ? 16 : 8;
-  if (count <= kFew) {
+  constexpr int kNetworkItems = kTotalOrder ? 16 : 8;
+  if (count <= kNetworkItems) {
     if constexpr (kTotalOrder) {
-      count <= kFew / 2 ? network_sort_few<kFew / 2>(items, count) : network_sort_few<kFew>(items, count);
+      count <= kNetworkItems / 2 ? network_sort_few<kNetworkItems / 2>(items, count)
+                                 : network_sort_few<kNetworkItems>(items, count);
     } else {
       insertion_sort(items, count, less);
     }
@@ -174,23 +175,23 @@ void merge_sort(Item* items, Item* scratch, int64_t count, bool into_scratch, Le
 template <typename Item, typename Order>
 void radix_sort(Item* items, Item* scratch, int64_t count, const Order& order) {
   using Word = typename Order::Word;
-  constexpr int kMostBits = 12;
-  Word least = order.rank(items[0].code), most = least;
+  constexpr int kMaxBits = 12;
+  Word lowest = order.rank(items[0].code), highest = lowest;
   for (int64_t i = 1; i < count; ++i) {
     const Word rank = order.rank(items[i].code);
-    least = std::min(least, rank);
-    most = std::max(most, rank);
+    lowest = std::min(lowest, rank);
+    highest = std::max(highest, rank);
   }
-  const int bits = std::bit_width(static_cast<Word>(most - least));
-  const int passes = ceil_div(bits, count < 1 << 9 ? 8 : count < 1 << 12 ? 11 : kMostBits);
-  std::array<int32_t, 1 << kMostBits> counts;
+  const int bits = std::bit_width(static_cast<Word>(highest - lowest));
+  const int passes = ceil_div(bits, count < 1 << 9 ? 8 : count < 1 << 12 ? 11 : kMaxBits);
+  std::array<int32_t, 1 << kMaxBits> counts;
   Item* from = items;
   Item* to = scratch;
   for (int pass = 0, shift = 0; pass < passes; ++pass) {
     const int digit_bits = ceil_div(bits - shift, passes - pass);
     const Word mask = static_cast<Word>((uint64_t{1} << digit_bits) - 1);
     const auto digit = [&](const Item& item) {
-      return static_cast<Word>(static_cast<Word>(order.rank(item.code) - least) >> shift) & mask;
+      return static_cast<Word>(static_cast<Word>(order.rank(item.code) - lowest) >> shift) & mask;
     };
     std::fill_n(counts.begin(), int64_t{1} << digit_bits, 0);
     for (int64_t i = 0; i < count; ++i) ++counts[digit(from[i])];

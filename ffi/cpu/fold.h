@@ -129,8 +129,8 @@ void fold_few_of_group(const Operator op, const typename Operator::Element* x, c
     for (int k = 0; k < kLanes; ++k) lanes[s * kLanes + k] = op.combine(item(k), item(k + kLanes));
   }
   for (int s = 0; s < kGroup; ++s) {
-    const State* const of = lanes + s * kLanes;
-    states[s] = op.combine(op.combine(of[0], of[2]), op.combine(of[1], of[3]));
+    const State* const group_lanes = lanes + s * kLanes;
+    states[s] = op.combine(op.combine(group_lanes[0], group_lanes[2]), op.combine(group_lanes[1], group_lanes[3]));
   }
 }
 

@@ -6,26 +6,26 @@
 namespace mgpu::cpu {
 
 constexpr int64_t kCountBinsPart = 1 << 16;    // items
-constexpr int64_t kGroupSearchPart = 1 << 16;  // rows of both sides, or more
-constexpr int64_t kGroupSearchParts = 256;     // at most, each with a table of all groups
+constexpr int64_t kGroupSearchPart = 1 << 16;  // rows of both sides per part, at least
+constexpr int64_t kGroupSearchParts = 256;     // parts at most, as each has a table of all groups
 constexpr int64_t kJoinTile = 1 << 14;         // items of both inputs; rows of the output
 constexpr int64_t kLoadBalanceTile = 1 << 14;  // outputs
-// Slots of a merge: so many that a search among 2^26 items costs little in comparison.
+// Slots of a merge. There are so many that the search for a tile's split among 2^26 items costs little in comparison.
 constexpr int64_t kMergeTile = 1 << 16;
 constexpr int64_t kOrderStatisticsPart = 1 << 16;  // items
-constexpr int64_t kReduceTile = 1 << 15;           // items; items and ends of segments
+constexpr int64_t kReduceTile = 1 << 15;           // items of a reduction; items and ends of a segmented reduction
 // The elements of rows and of ends in all columns of a tile; the largest number of its columns; the smallest number of
 // its rows and ends.
 constexpr int64_t kReduceRowsTile = 1 << 17;
 constexpr int64_t kReduceRowsColumns = 1 << 10;
 constexpr int64_t kReduceRowsLeastUnits = 1 << 6;
-constexpr int64_t kIdLeastPart = 1 << 13;   // rows, each part of which has states of all ids
-constexpr int64_t kIdMostParts = 256;       // parts at most
-constexpr int64_t kRunHeadsTile = 1 << 15;  // keys
-constexpr int64_t kScanTile = 1 << 14;      // items
-constexpr int64_t kSelectTile = 1 << 14;    // items
-constexpr int64_t kSetTile = 1 << 14;       // items of both inputs
-constexpr int64_t kSortTile = 1 << 14;      // items, at least
-constexpr int64_t kTopKPart = 1 << 16;      // items of a row that a task shares with others
+constexpr int64_t kIdMinPartRows = 1 << 13;  // rows, each part of which has states of all ids
+constexpr int64_t kIdMaxParts = 256;         // parts at most
+constexpr int64_t kRunHeadsTile = 1 << 15;   // keys
+constexpr int64_t kScanTile = 1 << 14;       // items
+constexpr int64_t kSelectTile = 1 << 14;     // items
+constexpr int64_t kSetTile = 1 << 14;        // items of both inputs
+constexpr int64_t kSortTile = 1 << 14;       // items, at least
+constexpr int64_t kTopKPart = 1 << 16;       // items of a row that a task shares with others
 
 }  // namespace mgpu::cpu

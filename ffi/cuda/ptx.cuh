@@ -81,9 +81,9 @@ __device__ __forceinline__ unsigned lanes_of_same_bit(unsigned digit, int bit) {
 // The larger of two floats, or NaN if one of them is NaN.
 __device__ __forceinline__ float max_or_nan(float a, float b) {
 #if __CUDA_ARCH__ >= 800
-  float most;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(most) : "f"(a), "f"(b));
-  return most;
+  float larger;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+  return larger;
 #else
   return a != a ? a : b != b ? b : fmaxf(a, b);
 #endif

@@ -13,12 +13,12 @@
 
 namespace mgpu {
 
-constexpr int kMostLeaves = 16;
-constexpr int kMostCaptures = 16;
+constexpr int kMaxLeaves = 16;
+constexpr int kMaxCaptures = 16;
 
 // The arrays that a function has captured, in device memory.
 struct Captures {
-  const void* arrays[kMostCaptures];
+  const void* arrays[kMaxCaptures];
 
   template <typename T>
   MGPU_HOST_DEVICE const T* get(int i) const {
@@ -119,7 +119,7 @@ __device__ __forceinline__ void store_bytes(void* to, const void* from) {
 // The arrays of the leaves of items, as kernels read them.
 template <typename Item>
 struct ItemArrays {
-  const void* leaves[kMostLeaves];
+  const void* leaves[kMaxLeaves];
 
   template <int kLeaf>
   MGPU_HOST_DEVICE const char* at(int64_t i) const {

@@ -103,11 +103,11 @@ template <typename To, typename From>
 MGPU_HOST_DEVICE To saturate(From x) {
   constexpr int kBits = 8 * static_cast<int>(sizeof(To)) - is_signed<To>;
   constexpr From kLimit = static_cast<From>(uint64_t{1} << (kBits - 1)) * From{2};
-  constexpr To kMost = static_cast<To>(~uint64_t{0} >> (64 - kBits));
+  constexpr To kLargest = static_cast<To>(~uint64_t{0} >> (64 - kBits));
   if (x != x) return To{0};
-  if (x >= kLimit) return kMost;
+  if (x >= kLimit) return kLargest;
   if constexpr (is_signed<To>) {
-    if (x < -kLimit) return static_cast<To>(-kMost - 1);
+    if (x < -kLimit) return static_cast<To>(-kLargest - 1);
   } else {
     if (x < From{0}) return To{0};
   }

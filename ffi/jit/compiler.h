@@ -16,7 +16,7 @@ namespace mgpu::cuda {
 void set_compiler_folders(const std::vector<std::string>& folders);
 std::string compiler_problem();
 
-// A kernel of the driver, which has no context. So all devices of an architecture share it.
+// A kernel of the driver. It belongs to no context, so all devices of an architecture share it.
 using Kernel = CUkern_st*;
 
 // The kernels, by their C++ names, of a source that defines `struct Function`, after including `header`, for the

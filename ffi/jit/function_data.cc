@@ -17,12 +17,12 @@ using Layout = FunctionData::Layout;
 using Words = std::span<const std::string_view>;
 
 // Limits of a function's text. The emitter stays well below them; larger functions would compile for hours.
-constexpr size_t kMostBytes = size_t{1} << 24;
-constexpr size_t kMostValues = 1 << 16;
-constexpr size_t kMostOperands = 1024;
-constexpr size_t kMostDepth = 64;
-constexpr int64_t kMostScalars = 128;              // of an item
-constexpr int64_t kMostNumber = int64_t{1} << 40;  // of places, strides and steps
+constexpr size_t kMaxBytes = size_t{1} << 24;
+constexpr size_t kMaxValues = 1 << 16;
+constexpr size_t kMaxOperands = 1024;
+constexpr size_t kMaxDepth = 64;
+constexpr int64_t kMaxScalars = 128;              // of an item
+constexpr int64_t kMaxNumber = int64_t{1} << 40;  // of places, strides and steps
 
 // ---- Words of the language
 
@@ -190,11 +190,11 @@ struct Block {
 class Reader {
  public:
   Reader(std::string_view data, FunctionData& function) : function_(function) {
-    if (data.size() > kMostBytes) throw CallError("function: expected at most 16 MB");
+    if (data.size() > kMaxBytes) throw CallError("function: expected at most 16 MB");
     for (const std::string_view line : split(data, '\n')) {
       ++line_;
       words_ = split(line, ' ');
-      expect(words_.size() <= kMostOperands, "fewer words");
+      expect(words_.size() <= kMaxOperands, "fewer words");
       read_line();
     }
     expect(!member_, "give");
@@ -220,7 +220,7 @@ class Reader {
     uint64_t value = 0;
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
     const bool is_number = error == std::errc{} && end == word.data() + word.size();
-    if (!is_number || value > uint64_t{kMostNumber}) fail("a number up to 2^40");
+    if (!is_number || value > uint64_t{kMaxNumber}) fail("a number up to 2^40");
     return static_cast<int64_t>(value);
   }
   const Type& type(std::string_view word) const {
@@ -324,13 +324,13 @@ class Reader {
   }
 
   void read_layout(Layout& layout) {
-    expect(words_.size() >= 3 && words_.size() % 2 == 1 && words_.size() / 2 <= size_t{kMostLeaves},
+    expect(words_.size() >= 3 && words_.size() % 2 == 1 && words_.size() / 2 <= size_t{kMaxLeaves},
            "1 to 16 leaves, each a type and a number");
     int64_t scalars = 0;
     for (size_t i = 1; i < words_.size(); i += 2) {
       layout.push_back({type(words_[i]).dtype, number(words_[i + 1])});
       scalars += layout.back().elements;
-      expect(layout.back().elements > 0 && scalars <= kMostScalars, "1 to 128 scalars");
+      expect(layout.back().elements > 0 && scalars <= kMaxScalars, "1 to 128 scalars");
     }
   }
 
@@ -401,7 +401,7 @@ class Reader {
   // ---- Blocks
 
   void begin_block() {
-    expect(blocks_.size() < kMostDepth, "fewer blocks in each other");
+    expect(blocks_.size() < kMaxDepth, "fewer blocks in each other");
     Block block{words_[0], values_.size()};
     if (block.kind == "switch") {
       expect(words_.size() == 3, "an operand and a number");
@@ -456,7 +456,7 @@ class Reader {
   static std::string places_text(int64_t number) { return "int64_t(" + std::to_string(number) + ")"; }
 
   void new_value() {
-    expect(words_.size() >= 3 && words_[0].starts_with('v') && values_.size() < kMostValues &&
+    expect(words_.size() >= 3 && words_[0].starts_with('v') && values_.size() < kMaxValues &&
                number(words_[0].substr(1)) == static_cast<int64_t>(values_.size()),
            "a line, or the next value, its type and an operation");
     const Type& gives = type(words_[1]);
@@ -532,7 +532,7 @@ class Reader {
   std::string load(const Type& gives, Words given) {
     expect(given.size() >= 2 && given.size() % 2 == 0, "a captured array, an offset, places and strides");
     const int64_t array = number(given[0]);
-    expect(array < kMostCaptures, "one of 16 captured arrays");
+    expect(array < kMaxCaptures, "one of 16 captured arrays");
     int64_t last = number(given[1]);
     std::string at = places_text(last);
     for (size_t i = 2; i < given.size(); i += 2) {

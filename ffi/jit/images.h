@@ -24,7 +24,7 @@ std::optional<Image> read_image(const std::string& key, size_t names);
 // Keeps an image that was just compiled.
 void keep_image(const std::string& key, const Image& image);
 
-// The numbers of images that this process has compiled, and read.
+// How many images this process has compiled, and how many it has read.
 std::pair<int, int> image_counts();
 
 }  // namespace mgpu::compiled

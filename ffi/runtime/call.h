@@ -65,7 +65,7 @@ struct FunctionData;
 
 // A limit, which is more than a process can address. An array has fewer bytes than this. All rows of a batch have fewer
 // items of an operand, even if the rows share them. So sizes computed from these do not overflow.
-constexpr int64_t kMostArrayBytes = int64_t{1} << 47;
+constexpr int64_t kMaxArrayBytes = int64_t{1} << 47;
 
 struct Call {
   std::string_view operation;
@@ -91,7 +91,7 @@ struct Call {
 
   // Rejects rows that share so many items that later products of sizes could overflow.
   void expect_items(int64_t rows, int64_t length, const char* name) const {
-    if (length > 0 && rows >= kMostArrayBytes / length) {
+    if (length > 0 && rows >= kMaxArrayBytes / length) {
       fail(std::string(name) + ": expected less than 2^47 items in all rows, got " + std::to_string(rows) +
            " rows of " + std::to_string(length));
     }

@@ -45,24 +45,24 @@ class Description {
   }
 
  private:
-  template <typename Item, size_t kMost>
-  List<const char*> names(const Item (&items)[kMost]) {
+  template <typename Item, size_t kCapacity>
+  List<const char*> names(const Item (&items)[kCapacity]) {
     std::vector<const char*>& kept = names_.emplace_back();
     for (size_t i = 0; i < named_count(items); ++i) kept.push_back(text(name_of(items[i])));
     return list(kept);
   }
 
-  void add_signature(const char* operation, const Signature& of) {
+  void add_signature(const char* operation, const Signature& signature) {
     std::vector<AttributeEntry>& attributes = attributes_.emplace_back();
-    for (size_t i = 0; i < named_count(of.attributes); ++i) {
-      const Signature::Attribute& attribute = of.attributes[i];
+    for (size_t i = 0; i < named_count(signature.attributes); ++i) {
+      const Signature::Attribute& attribute = signature.attributes[i];
       const std::string_view kind = attribute.values ? attribute.values->name : "flag";
       attributes.push_back({text(attribute.name), text(kind)});
       if (attribute.values && attribute.values != &kNumber && !enumerations_by_name_.contains(kind)) {
         enumerations_by_name_[kind] = names(attribute.values->values);
       }
     }
-    signatures_.push_back({operation, names(of.operands), names(of.results), list(attributes)});
+    signatures_.push_back({operation, names(signature.operands), names(signature.results), list(attributes)});
   }
 
   std::deque<std::string> texts_;

@@ -55,8 +55,8 @@ struct TileSizesEntry {
 
 // A shape of a kernel that needs more shared memory than every device grants without a request.
 struct KernelShapeEntry {
-  int64_t bytes;        // of shared memory
-  int64_t least_limit;  // the device must grant this much for the shape to be chosen
+  int64_t bytes;        // the shared memory that a block takes
+  int64_t least_limit;  // the shared memory that a device must grant for the shape to be chosen
 };
 struct KernelShapesEntry {
   const char* kernel;

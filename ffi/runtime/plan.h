@@ -19,7 +19,7 @@ struct Traits {
 };
 
 // The shared memory that every device grants a block on request.
-constexpr int64_t kLeastSharedMemory = 64 << 10;
+constexpr int64_t kMinSharedMemory = 64 << 10;
 
 // A row of a table: one way to run a problem. The plan is the first row whose condition holds and whose blocks get the
 // shared memory that they need.
@@ -34,7 +34,7 @@ struct PlanRow {
   bool is_for(const Problem& problem) const { return !holds || holds(problem); }
   // The shared memory that a device must grant a block.
   int64_t demand(const Problem& problem) const {
-    return shared_bytes ? std::max(shared_bytes(problem), kLeastSharedMemory) : kLeastSharedMemory;
+    return shared_bytes ? std::max(shared_bytes(problem), kMinSharedMemory) : kMinSharedMemory;
   }
 };
 
@@ -48,15 +48,15 @@ const auto& plan_row(const Table& table, const Problem& problem, const Traits& t
 
 // The largest `bytes(row)` of the rows that some device takes. A program may be lowered without a device.
 template <typename Table, typename Problem, typename Bytes>
-int64_t most_bytes(const Table& table, const Problem& problem, Bytes bytes) {
-  int64_t most = 0, granted = INT64_MAX;  // a device that grants this much takes an earlier row
+int64_t max_bytes(const Table& table, const Problem& problem, Bytes bytes) {
+  int64_t largest = 0, granted = INT64_MAX;  // a device that grants this much takes an earlier row
   for (const auto& row : table) {
     if (!row.is_for(problem) || row.demand(problem) >= granted) continue;
-    most = std::max(most, bytes(row));
+    largest = std::max(largest, bytes(row));
     granted = row.demand(problem);
-    if (granted <= kLeastSharedMemory) break;
+    if (granted <= kMinSharedMemory) break;
   }
-  return most;
+  return largest;
 }
 
 // A plan as callers see it.

@@ -123,7 +123,7 @@ void expect_sizes(const Call& call) {
       int64_t bytes = byte_width(array.dtype);
       for (const int64_t size : array.dimensions) {
         // This holds for an empty batch of large rows too.
-        call.expect(size >= 0 && (size == 0 || bytes < kMostArrayBytes / size),
+        call.expect(size >= 0 && (size == 0 || bytes < kMaxArrayBytes / size),
                     "expected arrays of less than 2^47 bytes");
         bytes *= maximum<int64_t>(size, 1);
       }

@@ -117,9 +117,9 @@ std::string_view name_of(const Named& named) {
 }
 
 // The number of entries of a list that have a name.
-template <typename Item, size_t kMost>
-size_t named_count(const Item (&items)[kMost]) {
-  return std::find_if(items, items + kMost, [](const Item& item) { return name_of(item).empty(); }) - items;
+template <typename Item, size_t kCapacity>
+size_t named_count(const Item (&items)[kCapacity]) {
+  return std::find_if(items, items + kCapacity, [](const Item& item) { return name_of(item).empty(); }) - items;
 }
 
 // Rejects sizes that no array has. With them, later sums and products of sizes could overflow.
@@ -145,9 +145,9 @@ class Arguments {
   bool flag(std::string_view name) const { return attribute(name) != 0; }
 
  private:
-  template <typename Item, size_t kMost>
-  size_t place(const Item (&items)[kMost], std::string_view name) const {
-    for (size_t i = 0; i < kMost; ++i) {
+  template <typename Item, size_t kCapacity>
+  size_t place(const Item (&items)[kCapacity], std::string_view name) const {
+    for (size_t i = 0; i < kCapacity; ++i) {
       if (name_of(items[i]) == name) return i;
     }
     call_.fail("not in the signature: " + std::string(name));

@@ -144,7 +144,7 @@ class BulkStore {
   int place_, limit_;
 };
 
-// The same copy by kThreads threads, for devices on which BulkStore does nothing.
+// Copies a run from shared to device memory by kThreads threads, for devices on which BulkStore does nothing.
 template <int kThreads, typename Word>
 __device__ void store_run(Word* array, int64_t first, int count, const Word* from) {
   for (int i = threadIdx.x; i < count; i += kThreads) array[first + i] = from[place_in_line(array, first) + i];

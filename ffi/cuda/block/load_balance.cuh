@@ -26,7 +26,7 @@ struct TileWork {
   static constexpr int kWarps = kThreads / kWarp;
   // In a tile of more objects than this, most objects are empty. Each output then searches for its object, which bounds
   // the work.
-  static constexpr int kMostMarks = minimum(8 * kTile, 65535);
+  static constexpr int kMaxMarks = minimum(8 * kTile, 65535);
   static constexpr bool kHasSlots = !std::is_same_v<Slot, NoSlot>;
   // In a tile of more objects than this, each output makes its own slot. The slots take the memory of a word per
   // output, and one more slot is for the object before.
@@ -76,7 +76,7 @@ struct TileWork {
     live = static_cast<int>(clamp<int64_t>(total - begin, 0, size));
     before = heads.begin - 1;
     made = before < row.first ? 1 : 0;
-    searched = heads.size() > kMostMarks;
+    searched = heads.size() > kMaxMarks;
     has_slots = kHasSlots && heads.size() < kMostSlots && !searched;
     if (live == 0) return;
     if (searched) {

@@ -37,8 +37,8 @@ __device__ Index warp_partition_point(Index begin, Index end, Predicate before) 
   return begin;
 }
 
-// The same search by a block of kThreads threads, all of which call it, for several searches at once: begins[k] becomes
-// the first i in [begins[k], ends[k]) for which `before(k, i)` is false, or ends[k].
+// Makes several searches at once by a block of kThreads threads, all of which call it: begins[k] becomes the first i in
+// [begins[k], ends[k]) for which `before(k, i)` is false, or ends[k].
 template <int kThreads, int kSearches, typename Predicate>
 __device__ void block_partition_points(int64_t (&begins)[kSearches], int64_t (&ends)[kSearches], Predicate before) {
   const auto is_open = [&] {

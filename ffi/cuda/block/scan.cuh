@@ -109,7 +109,7 @@ __device__ __forceinline__ Prefix<T> sum_block(T* shared, T x) {
   return {in_block.before + (up_to - x), in_block.all};
 }
 
-// The same scan for any combination with an identity.
+// The scan of the threads before this one, and of the whole block, for any combination with an identity.
 template <int kWarps, typename T, typename Combine>
 __device__ Prefix<T> scan_block(T* shared, T x, T identity, Combine combine) {
   const int lane = threadIdx.x % kWarp;

@@ -1,5 +1,5 @@
-// A block selects the item at a rank among a few in shared memory. This is a radix select: it counts the items' digits,
-// the most significant first.
+// A block selects the item at a rank among the items in shared memory. This is a radix select: it counts the items'
+// digits, the most significant first.
 #pragma once
 
 #include "algorithm/digits.h"
@@ -7,29 +7,29 @@
 
 namespace mgpu::cuda {
 
-// The leading digits of an item's word. `own` items have words that begin with these digits, and the item is number
-// `left` of them, counted from 1.
+// The leading digits of an item's word. `matching` items have words that begin with these digits, and the item has rank
+// `rank` among these items, counted from 1.
 template <typename Word>
 struct LeadingDigits {
   Word prefix;
   int shift;
-  int left, own;
-  __device__ Word least() const { return prefix; }
-  __device__ Word most() const { return static_cast<Word>(prefix | static_cast<Word>((Word{1} << shift) - 1)); }
+  int rank, matching;
+  __device__ Word lowest() const { return prefix; }
+  __device__ Word highest() const { return static_cast<Word>(prefix | static_cast<Word>((Word{1} << shift) - 1)); }
 };
 
 template <int kThreads>
 class SelectDigits {
   static constexpr int kWarps = kThreads / kWarp;
-  static constexpr int kCopies = 8;              // of each counter: a lane adds to one of them, so lanes seldom collide
-  static constexpr int kCounters = kDigits + 1;  // of a copy, so that those of one digit are in different banks
+  static constexpr int kCopies = 8;              // copies of each counter, so that lanes seldom add to the same one
+  static constexpr int kCounters = kDigits + 1;  // counters per copy, so that a digit's counters are in different banks
   static_assert(kThreads >= kDigits);
 
  public:
   struct Shared {
     unsigned counters[kCounters * kCopies];
     int warp_sums[2][kWarps];
-    int digit, before, own;
+    int digit, before, matching;
   };
 
   // A barrier must follow before the first use.
@@ -37,12 +37,12 @@ class SelectDigits {
     for (int i = threadIdx.x; i < kCounters * kCopies; i += kThreads) shared.counters[i] = 0;
   }
 
-  // Finds the digits of item number `left`, counted from 1, in the sorted order of word_of(0), …, word_of(count - 1).
-  // Only items for which among(i) is true count. It finds all digits, or stops as soon as suffice(digits) is true. All
-  // threads of the block call it. Contains barriers, one of them after the last call of word_of.
+  // Finds the digits of the item with this rank, counted from 1, among word_of(0), …, word_of(count - 1). It ignores
+  // items for which among(i) is false. It finds all digits, or stops as soon as suffice(digits) is true. All threads of
+  // the block call it. Contains barriers, one of them after the last call of word_of.
   template <typename Word, typename WordOf, typename Among, typename Suffice>
-  __device__ LeadingDigits<Word> operator()(int count, int left, WordOf word_of, Among among, Suffice suffice) {
-    LeadingDigits<Word> known{0, 8 * sizeof(Word), left, count};
+  __device__ LeadingDigits<Word> operator()(int count, int rank, WordOf word_of, Among among, Suffice suffice) {
+    LeadingDigits<Word> known{0, 8 * sizeof(Word), rank, count};
     do {
       known.shift -= kDigitBits;
       for (int i = threadIdx.x; i < count; i += kThreads) {
@@ -52,10 +52,10 @@ class SelectDigits {
           atomicAdd(&shared_.counters[threadIdx.x % kCopies * kCounters + digit], 1u);
         }
       }
-      find_digit(known.left);
+      find_digit(known.rank);
       known.prefix = static_cast<Word>(known.prefix | static_cast<Word>(shared_.digit) << known.shift);
-      known.left -= shared_.before;
-      known.own = shared_.own;
+      known.rank -= shared_.before;
+      known.matching = shared_.matching;
     } while (known.shift > 0 && !suffice(known));
     return known;
   }
@@ -69,23 +69,23 @@ class SelectDigits {
 
  private:
   // The counters are zero before and after.
-  __device__ void find_digit(int left) {
+  __device__ void find_digit(int rank) {
     __syncthreads();
-    int own = 0;
+    int matching = 0;
     if (threadIdx.x < kDigits) {
 #pragma unroll
       for (int i = 0; i < kCopies; ++i) {
         unsigned& counter = shared_.counters[i * kCounters + threadIdx.x];
-        own += static_cast<int>(counter);
+        matching += static_cast<int>(counter);
         counter = 0;
       }
     }
     turn_ ^= 1;
-    const int before = sum_block<kWarps>(shared_.warp_sums[turn_], own).before;
-    if (before < left && left <= before + own) {
+    const int before = sum_block<kWarps>(shared_.warp_sums[turn_], matching).before;
+    if (before < rank && rank <= before + matching) {
       shared_.digit = threadIdx.x;
       shared_.before = before;
-      shared_.own = own;
+      shared_.matching = matching;
     }
     __syncthreads();
   }

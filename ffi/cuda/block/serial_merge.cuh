@@ -38,11 +38,11 @@ template <typename Word, typename Less>
 __device__ __forceinline__ MergeCursor shared_cursor(const Word* keys, const MergeCursor& runs, int diagonal,
                                                      int stride, Less less) {
   constexpr uint32_t kWidth = sizeof(Word);
-  const int least = maximum(0, diagonal - (runs.b_end - runs.b));
+  const int low = maximum(0, diagonal - (runs.b_end - runs.b));
   const uint32_t begin = shared_address(keys + runs.a);
   const uint32_t end = shared_address(keys) + minimum(runs.a + diagonal, runs.a_end) * kWidth;
-  uint32_t a = begin + least * kWidth;
-  uint32_t b = shared_address(keys) + (runs.b + diagonal - least) * kWidth;
+  uint32_t a = begin + low * kWidth;
+  uint32_t b = shared_address(keys) + (runs.b + diagonal - low) * kWidth;
   Word a_key{}, b_key{};
 #pragma unroll
   for (; stride > 0; stride /= 2) {
@@ -62,7 +62,7 @@ MGPU_HOST_DEVICE constexpr int first_stride(int64_t shorter) {
   return static_cast<int>(std::bit_floor(static_cast<unsigned>(shorter)));
 }
 
-// The same cursor for runs that have at most kItems items together.
+// The cursor after the first `diagonal` items, for runs that have at most kItems items together.
 template <int kItems, typename Word, typename Less>
 __device__ MergeCursor shared_cursor(const Word* keys, const MergeCursor& runs, int diagonal, Less less) {
   constexpr int kStride = first_stride(kItems / 2);  // the shorter run has at most half of them

@@ -60,11 +60,11 @@ __device__ void start_copy(const SortedPair& pair, const TwoRuns& runs, Word* ke
                          keys + runs.b_chunk);
     return;
   }
-  constexpr int kMostChunks = two_runs_room<Word>(kItems) / kChunkItems<Word>;
+  constexpr int kMaxChunks = two_runs_room<Word>(kItems) / kChunkItems<Word>;
   const int a_end = runs.b_chunk / kChunkItems<Word>;
   const int end = round_up_to_chunk<Word>(runs.b_place + runs.b_count) / kChunkItems<Word>;
 #pragma unroll
-  for (int i = 0; i < ceil_div(kMostChunks, kThreads); ++i) {
+  for (int i = 0; i < ceil_div(kMaxChunks, kThreads); ++i) {
     const int chunk = i * kThreads + threadIdx.x;
     if (chunk >= end) break;
     copy_async(reinterpret_cast<uint4*>(keys) + chunk, (chunk < a_end ? runs.a_chunks : runs.b_chunks) + chunk);

@@ -169,8 +169,8 @@ class GatheredFloats {
 // extremum.
 template <typename Word>
 struct PackedCodes {
-  static constexpr unsigned kMost = 0x7fff7fffu;  // no code is greater
-  unsigned fold;                                  // bits that a negative float flips
+  static constexpr unsigned kMaxCode = 0x7fff7fffu;  // no code is greater
+  unsigned fold;                                     // bits that a negative float flips
   unsigned flip;
   unsigned step;     // added to the code of a negative float, so that the zeros are equal
   unsigned numbers;  // the largest magnitude of a number, and the sign bit
@@ -185,15 +185,15 @@ struct PackedCodes {
   }
 
   // The smallest of `least` and the codes of the items in four bytes, in each half.
-  __device__ __forceinline__ unsigned take(unsigned items, unsigned least) const {
+  __device__ __forceinline__ unsigned take(unsigned items, unsigned smallest) const {
     if constexpr (sizeof(Word) == 1) {
       const unsigned codes = items ^ flip;
-      return __vmins2(__vmins2(__byte_perm(codes, 0, 0x4140), __byte_perm(codes, 0, 0x4342)), least);
+      return __vmins2(__vmins2(__byte_perm(codes, 0, 0x4140), __byte_perm(codes, 0, 0x4342)), smallest);
     } else {
       const unsigned negative = signs(items);
       const unsigned is_number = signs(numbers - (items & 0x7fff7fffu));  // no half borrows from the other
       const unsigned code = (((items ^ (negative & fold)) ^ flip) & is_number) | (~is_number & 0x80008000u);
-      return __viaddmin_s16x2(code, negative & step & is_number, least);
+      return __viaddmin_s16x2(code, negative & step & is_number, smallest);
     }
   }
 
@@ -223,13 +223,13 @@ class Gathered<ArgExtremum<Word, State>> {
     } else {
       memcpy(words, items, sizeof(words));
     }
-    unsigned least = PackedCodes<Word>::kMost;
+    unsigned smallest = PackedCodes<Word>::kMaxCode;
 #pragma unroll
-    for (int i = 0; i < (kCount == 1 ? 1 : 4); ++i) least = codes_.take(words[i], least);
-    least = __vmins2(least, __byte_perm(least, 0, 0x1032));
+    for (int i = 0; i < (kCount == 1 ? 1 : 4); ++i) smallest = codes_.take(words[i], smallest);
+    smallest = __vmins2(smallest, __byte_perm(smallest, 0, 0x1032));
     // If all items have the largest code, it keeps the first vector.
-    const bool less = offset_ < 0 || static_cast<int>(least) < least_;
-    least_ = less ? static_cast<int>(least) : least_;
+    const bool less = offset_ < 0 || static_cast<int>(smallest) < smallest_;
+    smallest_ = less ? static_cast<int>(smallest) : smallest_;
     offset_ = less ? offset : offset_;
 #pragma unroll
     for (int i = 0; i < 4; ++i) words_[i] = less ? words[i] : words_[i];
@@ -254,7 +254,7 @@ class Gathered<ArgExtremum<Word, State>> {
   PackedCodes<Word> codes_;
   int64_t begin_;
   unsigned words_[4] = {};
-  int least_ = static_cast<int>(PackedCodes<Word>::kMost);
+  int smallest_ = static_cast<int>(PackedCodes<Word>::kMaxCode);
   int offset_ = -1;
 };
 

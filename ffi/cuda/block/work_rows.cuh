@@ -14,7 +14,7 @@ struct ShortWork {
   Divisor objects;
   int pitch;
 
-  static constexpr int kMostOffset = 1 << 30;             // past every output
+  static constexpr int kMaxOffset = 1 << 30;              // past every output
   static constexpr int kMostRows = RowTiles::kSlots / 2;  // with two outputs in each, they fill a tile
 
   // `row_words` is the number of words that an output moves.
@@ -28,7 +28,7 @@ struct ShortWork {
 
   // Whether rows are short enough to share a tile.
   static bool fits(const WorkList& work, int64_t row_words) {
-    return maximum(work.size * row_words, work.objects) <= RowTiles::kSlots && work.capacity < kMostOffset;
+    return maximum(work.size * row_words, work.objects) <= RowTiles::kSlots && work.capacity < kMaxOffset;
   }
 
   struct Ends {
@@ -67,7 +67,7 @@ class WorkRows {
     const WorkList& work = problem.work;
     const auto load = [&](auto* offsets) {
       load_rows(tile, offsets, problem.objects, work.offsets_stride, problem.pitch, offsets_.items, [](auto offset) {
-        return static_cast<int>(clamp<decltype(offset)>(offset, -1, ShortWork::kMostOffset));
+        return static_cast<int>(clamp<decltype(offset)>(offset, -1, ShortWork::kMaxOffset));
       });
     };
     reinterpret_cast<Marks*>(objects_)[threadIdx.x] = {};
@@ -119,8 +119,7 @@ class WorkRows {
     RowTile marked = tile;
     if (problem_.is_shared()) marked.rows = 1;
     for_each_slot(marked, problem_.objects, [&](int, int r, int object) {
-      const auto row =
-          this->row(r, problem_.work.drift == 0 ? ShortWork::Ends{0, ShortWork::kMostOffset, 0} : ends_[r]);
+      const auto row = this->row(r, problem_.work.drift == 0 ? ShortWork::Ends{0, ShortWork::kMaxOffset, 0} : ends_[r]);
       const auto start_of = [&](int j) { return row.starts_before(j, size()) ? row.start(j) : size(); };
       const int start = start_of(object);
       const int next = object + 1 < row.objects ? start_of(object + 1) : size();

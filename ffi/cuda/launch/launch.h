@@ -56,7 +56,7 @@ inline Traits device_traits(const Call& call) {
   };
   return {
       .multiprocessors = multiprocessors(call),
-      .shared_memory = maximum(shared_memory_limit(call), kLeastSharedMemory),
+      .shared_memory = maximum(shared_memory_limit(call), kMinSharedMemory),
       .l2_cache = attribute(cudaDevAttrL2CacheSize),
       .capability = 10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor)};
 }

@@ -1,4 +1,4 @@
-// Launches of kernels that follow each other.
+// Launches kernels that may overlap the previous kernel of their stream.
 #pragma once
 
 #include "cuda/launch/launch.h"

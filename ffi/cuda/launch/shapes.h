@@ -12,8 +12,8 @@
 namespace mgpu::cuda {
 
 struct KernelShape {
-  int64_t bytes;        // of shared memory that a block takes
-  int64_t least_limit;  // the device must grant this much for the shape to be chosen: `bytes`, or more
+  int64_t bytes;        // the shared memory that a block takes
+  int64_t least_limit;  // the shared memory that a device must grant for the shape to be chosen; at least `bytes`
 };
 
 struct KernelShapes {

@@ -166,7 +166,7 @@ class BucketTable {
       word = pair;
     });
     if (threadIdx.x == 0) shared_.begins[kSlots / 2] = static_cast<uint32_t>(all);
-    return __syncthreads_or(longest > kBucketListMost);
+    return __syncthreads_or(longest > kBucketMaxComparedEntries);
   }
 
   template <typename Visit>
@@ -318,7 +318,7 @@ static __global__ void __launch_bounds__(kThreads, resident_blocks_wanted())
     BucketPart part{buckets + chunk, 0};
     if (chunk >= 0) {
       const int32_t* const extra = operands.extra_chunks + problem * operands.extra_stride;
-      const auto chunks = static_cast<int>(minimum<int64_t>(extra[buckets], operands.most_extra_chunks()));
+      const auto chunks = static_cast<int>(minimum<int64_t>(extra[buckets], operands.max_extra_chunks()));
       if (chunk >= chunks) return;
       part.bucket = warp_partition_point<>(0, buckets, [&](int i) { return extra[i + 1] <= chunk; });
       part.bucket = minimum(part.bucket, buckets - 1);

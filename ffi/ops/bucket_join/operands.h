@@ -24,7 +24,7 @@ MGPU_HOST_DEVICE int bucket_slot(uint32_t code, int bucket_bits) {
 struct BucketSide {
   const uint32_t* codes;
   const int32_t* rows;
-  const int32_t* bounds;  // of the buckets: where each begins, and where the last one ends
+  const int32_t* bounds;  // where each bucket begins, and where the last one ends
   int64_t length;
 
   // The positions of a bucket, which are inside the table for any bounds.
@@ -37,10 +37,10 @@ struct BucketSide {
 // Operands: a_codes [.., n_a] and b_codes [.., n_b], uint32, in buckets by their highest bits; a_rows [.., n_a] and
 // b_rows [.., n_b], the row of each code, ascending among equal codes; a_bounds and b_bounds [.., 2^bits + 1], where
 // each bucket begins, and where the last one ends; extra_chunks [.., 2^bits + 1], for each bucket of a, the number of
-// chunks in earlier buckets, not counting each bucket's first chunk. A chunk has kBucketChunk rows. All but codes are
-// int32. Attributes: size, and keep_a, whether a row of a without a partner makes a row of its own. Results: a_rows
+// chunks in earlier buckets, not counting each bucket's first chunk. A chunk has kBucketChunk rows. All operands but
+// the codes are int32. Attribute: keep_a, whether a row of a without a partner makes a row of its own. Results: a_rows
 // [.., size] and b_rows [.., size], the rows of each pair, -1 for a missing row of b, and both -1 past the count; count
-// [..], which may exceed the size. Rows come in any order, but the pairs of one row of a are consecutive, in the order
+// [..], which may exceed the size. Pairs come in any order, but the pairs of one row of a are consecutive, in the order
 // of b's rows.
 //
 // Only the first kBucketCapacity rows of a bucket of b count.
@@ -77,7 +77,7 @@ struct BucketJoinOperands {
   }
 
   // The largest number of chunks beyond the first chunk of each bucket.
-  MGPU_HOST_DEVICE int64_t most_extra_chunks() const { return a.length / kBucketChunk; }
+  MGPU_HOST_DEVICE int64_t max_extra_chunks() const { return a.length / kBucketChunk; }
   // The launch on CUDA (plan.h): one block per bucket, then blocks that share the extra chunks. Scratch memory holds
   // each problem's number of rows.
   MGPU_HOST_DEVICE int64_t extra_blocks() const;

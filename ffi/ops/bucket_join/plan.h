@@ -9,16 +9,16 @@ namespace mgpu {
 
 // A block keeps a bucket's rows of b and the start of each slot of its table in 40 KB of shared memory, and a chunk of
 // the bucket's rows of a in registers. The entries of a slot order themselves, each by comparing with all others; if a
-// slot has more than kBucketListMost entries, the block sorts the bucket. Chunks beyond the first of a bucket are rare,
-// and a fixed number of blocks share them.
+// slot has more than kBucketMaxComparedEntries entries, the block sorts the bucket. Chunks beyond the first of a bucket
+// are rare, and a fixed number of blocks share them.
 constexpr TileShape kBucketShape{512, 8};
 static_assert(kBucketShape.tile() == kBucketCapacity && kBucketShape.tile() == kBucketChunk);
-constexpr int kBucketListMost = 32;
+constexpr int kBucketMaxComparedEntries = 32;
 constexpr int kBucketBlocks = 3;                                       // that a multiprocessor should hold
 constexpr int64_t kBucketExtraBlocks = 8 * kReferenceMultiprocessors;  // at most, for chunks beyond the first
 
 MGPU_HOST_DEVICE int64_t BucketJoinOperands::extra_blocks() const {
-  return minimum<int64_t>(most_extra_chunks(), kBucketExtraBlocks);
+  return minimum<int64_t>(max_extra_chunks(), kBucketExtraBlocks);
 }
 MGPU_HOST_DEVICE int64_t BucketJoinOperands::blocks() const { return buckets() + extra_blocks(); }
 

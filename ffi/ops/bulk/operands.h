@@ -7,8 +7,8 @@
 
 namespace mgpu {
 
-// bulk_remove's operands: x [.., n, elements], indices [.., m], count [.., 1] or absent, fill_value [.., 1];
-// bulk_insert's: x, indices, values [.., m, elements], count, fill_value. Result: [.., size, elements].
+// Operands of bulk_remove: x [.., n, elements], indices [.., m], count [.., 1] or absent, fill_value [.., 1].
+// bulk_insert has values [.., m, elements] after the indices. Result: [.., size, elements].
 struct BulkOperands {
   WorkList work;
   Rows x;

@@ -103,7 +103,7 @@ void dispatch_wide(const Call& call, DType dtype, DType result, bool multiply, V
   }
 }
 
-// Calls visit(operator). With kMerged, sum and product are one type of operator.
+// Calls visit(operator) with the operator of this kind. With kMerged, sum and product are one type of operator.
 template <bool kMerged, typename Visit>
 void dispatch_operator(const Call& call, OperatorKind kind, DType dtype, int64_t positions, Visit visit) {
   using enum ArithmeticKind;

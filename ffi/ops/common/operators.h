@@ -29,7 +29,7 @@ struct OperatorOperands {
   template <bool kMerged, typename Visit>
   void dispatch(const Call& call, Visit visit) const;
 
-  // The same for reductions, whose sums and products may have a wider type than the elements.
+  // Like dispatch, for reductions, whose sums and products may have a wider type than the elements.
   template <bool kMerged, typename Visit>
   void dispatch_reduction(const Call& call, Visit visit) const;
 
@@ -55,12 +55,12 @@ struct ResultVector {
   }
 };
 
-// The same for items with one array per leaf.
+// The arrays of results that are items with one array per leaf.
 template <typename Operator>
   requires IsItem<typename Operator::Result>
 struct ResultVector<Operator> {
   using Result = typename Operator::Result;
-  void* leaves[kMostLeaves];
+  void* leaves[kMaxLeaves];
 
   MGPU_HOST_DEVICE bool given() const { return leaves[0] != nullptr; }
   MGPU_HOST_DEVICE void store(int64_t i, const Result& result) const {

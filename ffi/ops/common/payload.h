@@ -5,10 +5,10 @@
 
 namespace mgpu {
 
-// The attribute `payload`.
+// The values of the attribute `payload`: no payload, an operand, or the indices of the items.
 enum class PayloadMode : int64_t { kNone, kGiven, kIndices };
 
-// The payload of a keys-only call.
+// The type of the payload in kernels that sort or merge only keys.
 struct NoPayload {};
 
 }  // namespace mgpu

@@ -16,19 +16,19 @@ template <typename Bins>
 void run(const Call& call, const CountBinsOperands& operands, const Bins& bins, cudaStream_t stream) {
   const auto kernel = count_parts<Bins>;
   // Each lane has its own counters if two blocks of a multiprocessor have room for them and a block has enough items.
-  const int64_t most_bytes =
+  const int64_t max_bytes =
       maximum(shared_memory_limit(call) / 2 - 1024, shared_bytes(Bins::kSharedBytes, operands.bins));
-  const int64_t least_part = maximum(kCountPart, 4 * operands.bins);
+  const int64_t min_part = maximum(kCountPart, 4 * operands.bins);
   int copies = kWarp;
-  while (copies > 1 && (shared_bytes(Bins::kSharedBytes, operands.bins * copies) > most_bytes ||
+  while (copies > 1 && (shared_bytes(Bins::kSharedBytes, operands.bins * copies) > max_bytes ||
                         operands.bins * copies > maximum(operands.length, operands.bins))) {
     copies /= 2;
   }
   const int64_t shared = shared_bytes(Bins::kSharedBytes, operands.bins * copies);
   allow_shared(call, kernel, shared);
-  const int64_t most = ceil_div(operands.length, least_part);
-  const int blocks = resident_blocks(call, kernel, kThreads, shared, operands.rows * most);
-  const int64_t parts = clamp<int64_t>(blocks / operands.rows, 1, most);
+  const int64_t max_parts = ceil_div(operands.length, min_part);
+  const int blocks = resident_blocks(call, kernel, kThreads, shared, operands.rows * max_parts);
+  const int64_t parts = clamp<int64_t>(blocks / operands.rows, 1, max_parts);
   kernel<<<operands.rows * parts, kThreads, shared, stream>>>(
       {operands, parts, ceil_div(operands.length, parts), copies}, bins);
   check_launch(call);
@@ -39,7 +39,7 @@ void run(const Call& call, const CountBinsOperands& operands, const Bins& bins, 
 void list_count_bins_shapes(const Call& call, KernelShapeList& list) {
   using namespace counting;
   for_each_kind(call, "counts between edges", {0}, [&](auto order, auto, const std::string& name) {
-    const int64_t bytes = shared_bytes(BinsBetweenEdges<decltype(order)>::kSharedBytes, kMostCountedEdges);
+    const int64_t bytes = shared_bytes(BinsBetweenEdges<decltype(order)>::kSharedBytes, kMaxCountedEdges);
     list.push_back({name, {{bytes, bytes}}});
   });
 }
@@ -48,7 +48,7 @@ void count_bins(const Call& call, cudaStream_t stream) {
   using namespace counting;
   const CountBinsOperands operands(call);
   if (operands.rows * operands.bins == 0) return;
-  call.expect(operands.bins <= (operands.has_edges ? kMostCountedEdges - 1 : kMostCountedBins),
+  call.expect(operands.bins <= (operands.has_edges ? kMaxCountedEdges - 1 : kMaxCountedBins),
               "counts: expected no more than the kernels take");
   const Array& counts = call.results[0];
   check(call, cudaMemsetAsync(counts.data, 0, counts.bytes(), stream));

@@ -43,14 +43,14 @@ template <typename Order>
 struct Comparable {
   using Word = typename Order::Word;
   using Value = std::conditional_t<sizeof(Word) == 8, uint64_t, uint32_t>;
-  __device__ __forceinline__ static Value of(const Order& order, Word key) { return order.encode(key); }
+  __device__ __forceinline__ static Value from_key(const Order& order, Word key) { return order.encode(key); }
   __device__ static Value greatest() { return static_cast<Value>(~Value{0}); }
 };
 template <typename Word_>
 struct Comparable<FloatOrder<Word_>> {
   using Word = Word_;
   using Value = std::conditional_t<sizeof(Word) == 8, double, float>;
-  __device__ __forceinline__ static Value of(const FloatOrder<Word>& order, Word key) {
+  __device__ __forceinline__ static Value from_key(const FloatOrder<Word>& order, Word key) {
     if constexpr (sizeof(Word) == 8) {
       return __longlong_as_double(static_cast<long long>(key));
     } else if constexpr (sizeof(Word) == 4) {
@@ -70,8 +70,8 @@ struct IntegerSlots {
   Value lowest = 0;
   int shift = 0;
 
-  __device__ IntegerSlots(Value lowest, Value highest, int most) : lowest(lowest) {
-    while (static_cast<Value>(highest - lowest) >> shift >= static_cast<Value>(most)) ++shift;
+  __device__ IntegerSlots(Value lowest, Value highest, int slots_end) : lowest(lowest) {
+    while (static_cast<Value>(highest - lowest) >> shift >= static_cast<Value>(slots_end)) ++shift;
   }
   __device__ __forceinline__ unsigned operator()(Value x) const { return static_cast<unsigned>((x - lowest) >> shift); }
 };
@@ -82,8 +82,8 @@ struct SpreadSlots {
   unsigned lowest = 0;
   int shift = 0;
 
-  __device__ SpreadSlots(Value lowest_value, Value highest, int most) : lowest(bits(lowest_value)) {
-    while ((bits(highest) - lowest) >> shift >= static_cast<unsigned>(most)) ++shift;
+  __device__ SpreadSlots(Value lowest_value, Value highest, int slots_end) : lowest(bits(lowest_value)) {
+    while ((bits(highest) - lowest) >> shift >= static_cast<unsigned>(slots_end)) ++shift;
   }
   __device__ __forceinline__ unsigned operator()(Value x) const { return (bits(x) - lowest) >> shift; }
 
@@ -102,13 +102,14 @@ struct EvenSlots {
   unsigned lowest = 0;
   bool fits = false;
 
-  __device__ EvenSlots(Value lowest_value, Value highest, int most) {
+  __device__ EvenSlots(Value lowest_value, Value highest, int slots_end) {
     constexpr float kCentre = 12582912;  // 2^23 + 2^22
     const float low = static_cast<float>(lowest_value), high = static_cast<float>(highest);
-    scale = static_cast<float>(most - 8) / (high - low);
+    scale = static_cast<float>(slots_end - 8) / (high - low);
     offset = kCentre - scale * (low / 2 + high / 2);
     lowest = bits(lowest_value);
-    fits = scale > 0 && scale < 1e30f && lowest < 0x7f800000u && bits(highest) - lowest < static_cast<unsigned>(most);
+    fits =
+        scale > 0 && scale < 1e30f && lowest < 0x7f800000u && bits(highest) - lowest < static_cast<unsigned>(slots_end);
   }
   __device__ __forceinline__ unsigned operator()(Value x) const { return bits(x) - lowest; }
 
@@ -131,10 +132,10 @@ struct BinsBetweenEdges {
   };
   static constexpr int kThreadSlots = kEdgeSlots / kThreads;
   static constexpr int kWarps = kThreads / kWarp;
-  static constexpr int kCountBits = ceil_log2(kMostCountedEdges);
+  static constexpr int kCountBits = ceil_log2(kMaxCountedEdges);
   static_assert(kEdgeSlots % kThreads == 0);
   struct Shared {
-    Value edges[kMostCountedEdges];
+    Value edges[kMaxCountedEdges];
     Slot slots[kEdgeSlots];
     int warp_sums[kWarps];
   };
@@ -148,7 +149,7 @@ struct BinsBetweenEdges {
     Shared& table = *static_cast<Shared*>(memory);
     const int edges = static_cast<int>(task.operands.edge_count);
     const Word* const keys = static_cast<const Word*>(task.operands.edges) + row * task.operands.edges_stride;
-    for (int i = threadIdx.x; i < edges; i += kThreads) table.edges[i] = Comparable<Order>::of(order, keys[i]);
+    for (int i = threadIdx.x; i < edges; i += kThreads) table.edges[i] = Comparable<Order>::from_key(order, keys[i]);
     __syncthreads();
     const Value lowest = table.edges[0];
     const Value highest = order.is_nan(keys[edges - 1]) ? Comparable<Order>::greatest() : table.edges[edges - 1];
@@ -209,7 +210,7 @@ struct BinsBetweenEdges {
   template <typename Slots>
   __device__ __forceinline__ int bin_of(const Shared& table, Value lowest, Value highest, const Slots& slots,
                                         Word key) const {
-    const Value value = Comparable<Order>::of(order, key);
+    const Value value = Comparable<Order>::from_key(order, key);
     if (!(value >= lowest && value <= highest)) return kNoBin;
     const Slot slot = table.slots[slots(value)];
     if (slot.bin >= 0) return slot.bin - (value < slot.edge);

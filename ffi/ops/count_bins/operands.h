@@ -1,4 +1,4 @@
-// The call of count_bins as its kernels see it: the number of items of each row in each of a few bins.
+// The call of count_bins as its kernels see it: it counts the items of each row in each bin.
 #pragma once
 
 #include "algorithm/index_vector.h"
@@ -8,9 +8,10 @@ namespace mgpu {
 
 struct Call;
 
-// Operands: x [.., n]; edges [.., m], sorted, or absent. Results: counts [.., bins]. With edges, each two neighbours
-// bound a bin that includes its lower edge but not its upper one; the last bin includes both. x are keys, and a NaN is
-// in no bin. Without edges, x are the bins' numbers, int32 or int64. An item in no bin is not counted.
+// Operands: x [.., n]; edges [.., bins + 1], sorted, or absent. Attribute: bins. Result: counts [.., bins]. With edges,
+// x are keys, and each two neighbouring edges bound a bin that includes its lower edge but not its upper one; the last
+// bin includes both. A NaN is in no bin. Without edges, x are the numbers of bins, int32 or int64. An item in no bin is
+// not counted.
 struct CountBinsOperands {
   bool has_edges;
   DType item_type;

@@ -9,8 +9,8 @@ namespace mgpu {
 // items are. Every device has shared memory for one counter of each of this many bins, and for this many edges with a
 // table to find bins.
 constexpr int kCountBinsThreads = 512;
-constexpr int kMostCountedBins = 12288;
-constexpr int kMostCountedEdges = 2048;
+constexpr int kMaxCountedBins = 12288;
+constexpr int kMaxCountedEdges = 2048;
 constexpr int kEdgeSlots = 1024;         // of the table; a block would take longer to fill more
 constexpr int64_t kCountPart = 1 << 13;  // items of a block, or more
 

@@ -18,8 +18,9 @@ class Workspace;
 
 // Operands: the leaves of the items [.., n, *], the arrays that the function captured, heads [.., m] or absent, count
 // [.., 1] or absent. Results: the leaves of the operation's results. Attributes: `leaves` and `captures`, the numbers
-// of the first two kinds of operands; `results`, the number of a result's leaves; `result_bytes`, the bytes of a result
-// in all of them; `batch_rank`, the number of batch axes; and the sizes of an item (ItemShape) and of a state.
+// of the first two kinds of operands; `results`, the number of leaves of a result; `result_bytes`, the bytes of a
+// result in all its leaves; `batch_rank`, the number of batch axes; `item_bytes`, `widest` and `packed`, the sizes of
+// an item (ItemShape); and `state_bytes`.
 struct FunctionOperands {
   ItemShape shape;
   int64_t state_bytes;
@@ -80,9 +81,9 @@ struct ReduceFunctionOperands : FunctionOperands {
 
   // The number of items of a block. Each of its warps has the same number.
   int64_t chunk_items() const {
-    const int64_t least = int64_t{256} * shape.vector();
-    int64_t items = maximum<int64_t>(kReduceChunkBytes / shape.packed / least, 1) * least;
-    while (segments.total() > items * 2 * kReduceMostChunks) items *= 2;
+    const int64_t step = int64_t{256} * shape.vector();
+    int64_t items = maximum<int64_t>(kReduceChunkBytes / shape.packed / step, 1) * step;
+    while (segments.total() > items * 2 * kReduceMaxChunks) items *= 2;
     return items;
   }
   int64_t chunks() const { return ceil_div(segments.length, chunk_items()); }

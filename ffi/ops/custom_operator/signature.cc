@@ -9,22 +9,22 @@
 namespace mgpu {
 
 // A bound on the bytes of an item or a state, which no function exceeds.
-constexpr int64_t kMostItemBytes = 1 << 12;
+constexpr int64_t kMaxItemBytes = 1 << 12;
 
 FunctionOperands::FunctionOperands(const Call& call, int outputs) {
   const Attributes& attributes = call.attributes;
   for (const char* name : {"item_bytes", "widest", "packed", "state_bytes"}) {
-    call.expect(attributes[name] > 0 && attributes[name] <= kMostItemBytes, "expected the sizes of an item");
+    call.expect(attributes[name] > 0 && attributes[name] <= kMaxItemBytes, "expected the sizes of an item");
   }
   shape = {static_cast<int>(attributes["item_bytes"]), static_cast<int>(attributes["widest"]),
            static_cast<int>(attributes["packed"])};
   state_bytes = attributes["state_bytes"];
   const auto count = static_cast<size_t>(attributes["leaves"]);
   const auto captured = static_cast<size_t>(attributes["captures"]);
-  call.expect(count >= 1 && count <= kMostLeaves && captured <= kMostCaptures, "expected 1 to 16 leaves and captures");
+  call.expect(count >= 1 && count <= kMaxLeaves && captured <= kMaxCaptures, "expected 1 to 16 leaves and captures");
   call.expect(shape.packed >= shape.widest, "expected the sizes of an item");
   result_leaves = attributes["results"];
-  call.expect(result_leaves >= 1 && result_leaves <= kMostLeaves, "expected results of 1 to 16 leaves");
+  call.expect(result_leaves >= 1 && result_leaves <= kMaxLeaves, "expected results of 1 to 16 leaves");
   call.expect(call.results.size() == static_cast<size_t>(outputs * result_leaves),
               "expected the leaves of the results");
   call.expect(call.operands.size() == count + captured + 2, "expected leaves, captures, heads and count");

@@ -51,9 +51,9 @@ struct WalkPart {
   template <typename Walk>
   __device__ WalkPart(const GroupSearchTask& task, const Walk& walk, int64_t part, Range<int64_t> a)
       : a(a), b{first_slot(task, walk, part) - a.begin, first_slot(task, walk, part + 1) - a.end} {
-    constexpr int64_t kMost = int64_t{1} << 30;  // more occur only if cuts are not sorted
-    this->a.end = minimum(a.end, a.begin + kMost);
-    b.end = minimum(b.end, b.begin + kMost);
+    constexpr int64_t kMaxRows = int64_t{1} << 30;  // more occur only if cuts are not sorted
+    this->a.end = minimum(a.end, a.begin + kMaxRows);
+    b.end = minimum(b.end, b.begin + kMaxRows);
   }
 
   template <typename Walk>

@@ -96,11 +96,11 @@ struct GroupSearchOperands {
             static_cast<Index*>(positions.data) + problem * a_length};
   }
 
-  // The number of parts of each problem, which are walked concurrently: at most `most` in all, or one per problem, with
-  // at least `least` slots each. A position in a part fits 32 bits.
-  int64_t parts(int64_t most, int64_t least) const {
+  // The number of parts of each problem, which are walked concurrently: at most `max_parts` over all problems, or one
+  // per problem, with at least `min_slots` slots each. A position in a part fits 32 bits.
+  int64_t parts(int64_t max_parts, int64_t min_slots) const {
     const int64_t slots = a_length + b_length;
-    const int64_t wanted = minimum(most / maximum<int64_t>(problems, 1), ceil_div(slots, least));
+    const int64_t wanted = minimum(max_parts / maximum<int64_t>(problems, 1), ceil_div(slots, min_slots));
     return maximum(wanted, 1 + (slots >> 30));
   }
 

@@ -39,8 +39,8 @@ struct RegionOrder {
   using Sum = unsigned long long;
 
   int shift;            // a target's region is target >> shift
-  Sum* sums = nullptr;  // [kRegions]
-  Sum* ends = nullptr;  // [kRegions], of the intervals placed so far
+  Sum* sums = nullptr;  // [kRegions], of all intervals
+  Sum* ends = nullptr;  // [kRegions], where the next interval of each region goes
   int32_t* touched;     // how many regions the intervals of a block go to, summed over the blocks
   int32_t* is_used;     // whether `touched` is so large that the order below is worth making
   int64_t* items;       // the number of items in all intervals
@@ -90,13 +90,13 @@ struct IntervalMoveOperands {
 
   // Whether intervals are short, and go to a result larger than a cache.
   bool has_order() const {
-    constexpr int64_t kLeastBytes = int64_t{1} << 25;
-    constexpr int64_t kMostBytesAnInterval = 4096;
+    constexpr int64_t kMinBytes = int64_t{1} << 25;
+    constexpr int64_t kMaxBytesPerInterval = 4096;
     const int64_t bytes = out.count * out.row_bytes;
     // For a result of exactly this many bytes, single items are faster in input order.
-    const bool is_larger = has_as_many() ? bytes > kLeastBytes : bytes >= kLeastBytes;
+    const bool is_larger = has_as_many() ? bytes > kMinBytes : bytes >= kMinBytes;
     return scatters && work.problems == 1 && !is_wide() && !is_wide_row(out.row_bytes) && is_larger &&
-           work.objects < int64_t{1} << 30 && bytes <= work.objects * kMostBytesAnInterval;
+           work.objects < int64_t{1} << 30 && bytes <= work.objects * kMaxBytesPerInterval;
   }
 
   // Whether there are as many intervals as items, so that each may have one.
@@ -115,17 +115,17 @@ struct IntervalMoveOperands {
 
   // Whether arrays are too large to stay in the L2 cache.
   bool is_large() const {
-    constexpr int64_t kMostItems = int64_t{1} << 22;
-    constexpr int64_t kMostBytes = int64_t{1} << 25;
-    return work.size > kMostItems || maximum(x.count, out.count) * out.row_bytes > kMostBytes;
+    constexpr int64_t kMaxItems = int64_t{1} << 22;
+    constexpr int64_t kMaxBytes = int64_t{1} << 25;
+    return work.size > kMaxItems || maximum(x.count, out.count) * out.row_bytes > kMaxBytes;
   }
 
   // Whether to run the kernels for intervals of unit_length() items each, which the shapes must allow. Scatters of more
   // items, or of larger arrays, would take too long if intervals have other lengths: 97 us instead of 67 for 2^22 items
   // in intervals of zero to two.
   bool has_likely_units() const {
-    constexpr int64_t kMostScattered = int64_t{1} << 21;
-    return unit_length() > 0 && (!scatters || (work.size <= kMostScattered && !is_large())) && !has_order();
+    constexpr int64_t kMaxScattered = int64_t{1} << 21;
+    return unit_length() > 0 && (!scatters || (work.size <= kMaxScattered && !is_large())) && !has_order();
   }
 
   // The number of sweeps over the outputs in a gather with likely units and large arrays. Each sweep takes the items in
@@ -134,10 +134,10 @@ struct IntervalMoveOperands {
   // less of a part is read more than once. With few outputs, no part is read often.
   int64_t sweeps() const {
     constexpr int64_t kPart = int64_t{1} << 25;
-    constexpr int64_t kMost = 3;
+    constexpr int64_t kMaxSweeps = 3;
     if (2 * work.size < x.count) return 1;
     const int64_t parts = maximum<int64_t>(ceil_div(x.count * x.row_bytes, kPart), 1);
-    return parts <= (x.row_bytes <= 4 ? 8 : 4) ? minimum(parts, kMost) : 1;
+    return parts <= (x.row_bytes <= 4 ? 8 : 4) ? minimum(parts, kMaxSweeps) : 1;
   }
 
   // A gather with sweeps has a flag for each tile: whether some of its intervals have another length.
@@ -154,9 +154,9 @@ struct IntervalMoveOperands {
 // [.., 1]. Result: [.., size, elements].
 IntervalMoveOperands interval_gather_operands(const Call& call);
 
-// Operands: x [.., n, elements], gather_starts [.., objects] or absent, scatter_starts [.., objects], offsets [..,
-// objects], total [.., 1] or absent, into [.., k, elements] or, if one element fills it, only that: [1]. Result: [..,
-// k, elements].
+// Operands: x [.., n, elements], gather_starts [.., objects], read only with `gathers`, scatter_starts [.., objects],
+// offsets [.., objects], total [.., 1] or absent, into [.., k, elements] or, if all its elements are equal, one element
+// [1]. Attribute: gathers. Result: [.., k, elements].
 IntervalMoveOperands interval_move_operands(const Call& call);
 
 }  // namespace mgpu

@@ -192,8 +192,8 @@ __device__ __forceinline__ void move_mixed_tile(const WorkList& work, const Rout
   __shared__ int64_t cells[4];
   const Word filling = route_fill<Word>(route, 0);
   const Tile tile(shared, work, find_cells(work, Tile::kTile, cells), slots_of(route));
-  with_moves<sizeof(Word)>(tile, route, [&](auto move_of, auto most) {
-    copy_words<most(), Word>(Route::fills ? tile.size : tile.live, [=](int) { return filling; }, move_of);
+  with_moves<sizeof(Word)>(tile, route, [&](auto move_of, auto max_in_flight) {
+    copy_words<max_in_flight(), Word>(Route::fills ? tile.size : tile.live, [=](int) { return filling; }, move_of);
   });
 }
 

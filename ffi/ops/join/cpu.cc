@@ -37,24 +37,24 @@ class Join {
     const int64_t tiles = tasks.count();
     partners_.resize(a_live_);
     starts_.resize(a_live_ + 1);
-    std::vector<int64_t> rows(tiles + 1);   // of the output, made by each tile; then before each tile
-    std::vector<int64_t> alone(tiles + 1);  // items of B without a partner, likewise
+    std::vector<int64_t> rows(tiles + 1);       // of the output, made by each tile; then before each tile
+    std::vector<int64_t> unmatched(tiles + 1);  // items of B without a partner, likewise
     cpu::parallel_for(executor, tiles, [&](int64_t tile) {
       walk(
           tasks, tile, [&](int64_t i, int64_t j) { rows[tile + 1] += find_partners(i, j); },
-          [&](int64_t i, int64_t j) { alone[tile + 1] += operands_.keep_b && is_alone(i, j); });
+          [&](int64_t i, int64_t j) { unmatched[tile + 1] += operands_.keep_b && is_unmatched(i, j); });
     });
     for (int64_t tile = 0; tile < tiles; ++tile) {
       rows[tile + 1] += rows[tile];
-      alone[tile + 1] += alone[tile];
+      unmatched[tile + 1] += unmatched[tile];
     }
     const int64_t paired = rows[tiles];
-    operands_.set_count(row_, paired + alone[tiles]);
+    operands_.set_count(row_, paired + unmatched[tiles]);
 
     // Where each row of A starts in the output.
     cpu::parallel_for(executor, tiles, [&](int64_t tile) {
       int64_t start = rows[tile];
-      int64_t slot = paired + alone[tile];
+      int64_t slot = paired + unmatched[tile];
       walk(
           tasks, tile,
           [&](int64_t i, int64_t) {
@@ -62,14 +62,14 @@ class Join {
             start += partners_[i].count;
           },
           [&](int64_t i, int64_t j) {
-            if (operands_.keep_b && is_alone(i, j)) set(slot++, -1, j);
+            if (operands_.keep_b && is_unmatched(i, j)) set(slot++, -1, j);
           });
     });
     starts_[a_live_] = paired;
     cpu::parallel_for(executor, ceil_div(std::min(paired, operands_.size), kTile), [&](int64_t part) {
       expand(part * kTile, std::min({(part + 1) * kTile, paired, operands_.size}));
     });
-    for (int64_t slot = paired + alone[tiles]; slot < operands_.size; ++slot) set(slot, -1, -1);
+    for (int64_t slot = paired + unmatched[tiles]; slot < operands_.size; ++slot) set(slot, -1, -1);
   }
 
  private:
@@ -110,7 +110,7 @@ class Join {
   }
 
   // Whether item j of B, which comes after i items of A, does not occur in A.
-  bool is_alone(int64_t i, int64_t j) const { return i == 0 || less(a(i - 1), b(j)); }
+  bool is_unmatched(int64_t i, int64_t j) const { return i == 0 || less(a(i - 1), b(j)); }
 
   // Writes rows [begin, end) of the output, all of which come from rows of A.
   void expand(int64_t begin, int64_t end) const {

@@ -42,7 +42,7 @@ template <typename Order>
 bool run_short_rows(const Call& call, const JoinOperands& operands, Order order, cudaStream_t stream) {
   using Join = short_rows::Join<Order>;
   const SortedPair& pair = operands.pair;
-  if (!ShortPair<Order>::fits(pair, 0, RowTiles::kSlots) || operands.size > Join::kMostSize) return false;
+  if (!ShortPair<Order>::fits(pair, 0, RowTiles::kSlots) || operands.size > Join::kMaxSize) return false;
   const ShortPair<Order> rows(pair, order, operands.size);
   const Join problem{rows,
                      Divisor(operands.size),

@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(Problem<Order>::kThreads, Problem<Order>::kBlo
   // count.
   if (threadIdx.x == 0) publish_count(scratch.row_words, plan.tile, plan.is_first, total);
   if (threadIdx.x == kWarp && problem.keep_b) {
-    publish_count(scratch.alone_words, plan.tile, plan.is_first, sums.alone());
+    publish_count(scratch.unmatched_words, plan.tile, plan.is_first, sums.unmatched());
   }
   if (is_light) tile.template place<false>(0, total);
 
@@ -36,15 +36,15 @@ __global__ void __launch_bounds__(Problem<Order>::kThreads, Problem<Order>::kBlo
       if (plan.is_last) scratch.paired[plan.row] = add_counts(slot, total);
     }
   } else if (threadIdx.x < 2 * kWarp && problem.keep_b) {
-    const int64_t slot = count_before(scratch.alone_words, plan.tile, plan.is_first, sums.alone());
+    const int64_t slot = count_before(scratch.unmatched_words, plan.tile, plan.is_first, sums.unmatched());
     if (threadIdx.x == kWarp) {
-      shared.alone_slot = slot;
-      if (plan.is_last) scratch.alone[plan.row] = slot + sums.alone();
+      shared.unmatched_slot = slot;
+      if (plan.is_last) scratch.unmatched[plan.row] = slot + sums.unmatched();
     }
   }
   __syncthreads();
 
-  if (sums.alone() > 0) tile.list_alone(shared.alone_slot);
+  if (sums.unmatched() > 0) tile.list_unmatched(shared.unmatched_slot);
   const int64_t rows = clamp<int64_t>(problem.size - shared.slot, 0, total);
   if (rows == 0) return;
   if (is_light && problem.a_indices.wide) {
@@ -94,20 +94,21 @@ static __global__ void finish_rows(const __grid_constant__ JoinOperands operands
                                    const __grid_constant__ JoinOperands::Scratch scratch) {
   wait_for_last_kernel();
   const int64_t rows = operands.pair.rows;
-  const auto alone = [&](int64_t row) { return operands.keep_b ? scratch.alone[row] : 0; };
+  const auto unmatched = [&](int64_t row) { return operands.keep_b ? scratch.unmatched[row] : 0; };
   for (int64_t row = blockIdx.x * int64_t{kTailThreads} + threadIdx.x; row < rows;
        row += gridDim.x * int64_t{kTailThreads}) {
-    operands.set_count(row, scratch.paired[row] + alone(row));
+    operands.set_count(row, scratch.paired[row] + unmatched(row));
   }
-  const IndexVector alone_items{scratch.alone_items.data, scratch.alone_items.wide};
+  const IndexVector unmatched_items{scratch.unmatched_items.data, scratch.unmatched_items.wide};
   for_each_tail_slot(
       rows, operands.size, [&](int64_t row) { return scratch.paired[row]; },
       [&](int64_t row, int64_t slot) {
         const int64_t i = slot - scratch.paired[row];
         const int64_t out = row * operands.size + slot;
         operands.a_indices.set(out, -1);
-        operands.b_indices.set(
-            out, i < alone(row) && i < operands.pair.b.length ? alone_items[row * operands.pair.b.length + i] : -1);
+        operands.b_indices.set(out, i < unmatched(row) && i < operands.pair.b.length
+                                        ? unmatched_items[row * operands.pair.b.length + i]
+                                        : -1);
       });
 }
 

@@ -24,7 +24,7 @@ struct JoinOperands {
 
   explicit JoinOperands(const Call& call);
 
-  // A count that does not fit its type is given as the largest number that does.
+  // If the count does not fit an int32 result, the largest int32 stands for it.
   MGPU_HOST_DEVICE void set_count(int64_t row, int64_t count) const {
     constexpr int64_t kLargest = 2147483647;
     counts.set(row, counts.wide ? count : minimum(count, kLargest));

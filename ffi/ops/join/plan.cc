@@ -15,14 +15,14 @@ JoinOperands::Scratch JoinOperands::layout(Workspace& workspace) const {
   scratch.edges = workspace.take<JoinEdge>(pair.rows * (row_tiles() + 1));
   scratch.heavy = workspace.take<JoinHeavyTile>(minimum(tiles(), pair.rows * (size / kJoinHeavy + 1)));
   scratch.paired = workspace.take<int64_t>(pair.rows);
-  scratch.alone = workspace.take<int64_t>(pair.rows);
-  const int64_t alone_bytes = keep_b ? pair.rows * pair.b.length * (b_indices.wide ? 8 : 4) : 0;
-  scratch.alone_items = {workspace.take<char>(alone_bytes), b_indices.wide};
+  scratch.unmatched = workspace.take<int64_t>(pair.rows);
+  const int64_t unmatched_bytes = keep_b ? pair.rows * pair.b.length * (b_indices.wide ? 8 : 4) : 0;
+  scratch.unmatched_items = {workspace.take<char>(unmatched_bytes), b_indices.wide};
   scratch.zeroed_words = 2 + words + (keep_b ? words : 0);
   scratch.zeroed = workspace.take<uint64_t>(scratch.zeroed_words);
   scratch.heavy_state = scratch.zeroed + 1;
   scratch.row_words = scratch.zeroed + 2;
-  scratch.alone_words = scratch.row_words + words;
+  scratch.unmatched_words = scratch.row_words + words;
   return scratch;
 }
 

@@ -28,13 +28,13 @@ struct JoinHeavyTile {
 struct JoinOperands::Scratch {
   JoinEdge* edges;  // row_tiles() + 1 per row
   JoinHeavyTile* heavy;
-  int64_t* paired;          // per row: rows of the output that come from A
-  int64_t* alone;           // per row: items of B without a partner
-  IndexResult alone_items;  // these items, b.length per row
-  uint64_t* zeroed;         // from here on, all is zeroed before every launch
-  uint64_t* heavy_state;    // 2^40 times the number of heavy tiles, plus the number of their units
-  uint64_t* row_words;      // of the look-backs
-  uint64_t* alone_words;
+  int64_t* paired;              // per row: the number of output rows that come from A
+  int64_t* unmatched;           // per row: the number of items of B without a partner
+  IndexResult unmatched_items;  // the items of B without a partner, with room for b.length per row
+  uint64_t* zeroed;             // from here on, all is zeroed before every launch
+  uint64_t* heavy_state;        // 2^40 times the number of heavy tiles, plus the number of their units
+  uint64_t* row_words;          // of the look-backs
+  uint64_t* unmatched_words;
   int64_t zeroed_words;
 };
 

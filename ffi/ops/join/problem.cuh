@@ -12,8 +12,8 @@ constexpr unsigned kAllLanes = 0xffffffffu;
 // in the order of their units.
 constexpr uint64_t kHeavyTile = uint64_t{1} << 40;
 // Partners of one item are counted up to about this number. A tile with more is heavy, and no sum overflows.
-constexpr int kMostEntering = 1 << 17;
-static_assert(kMostEntering > kJoinHeavy);
+constexpr int kMaxEntering = 1 << 17;
+static_assert(kMaxEntering > kJoinHeavy);
 
 template <typename Order>
 struct Problem {

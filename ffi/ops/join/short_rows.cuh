@@ -18,7 +18,7 @@ struct Join {
   IndexResult b_indices;
   IndexResult counts;
 
-  static constexpr int64_t kMostSize = 4 * RowTiles::kMostSlots;
+  static constexpr int64_t kMaxSize = 4 * RowTiles::kMostSlots;
 
   // Shared memory holds the keys; for each item of A, its first row and its first partner; the items of B without a
   // partner; and two sums per row.
@@ -38,10 +38,10 @@ __global__ void __launch_bounds__(kRowThreads) join(const __grid_constant__ Join
   const int a_length = static_cast<int>(problem.rows.a_length.divisor);
   const int b_length = static_cast<int>(problem.rows.b_length.divisor);
   int* const before_row = reinterpret_cast<int*>(keys + problem.rows.room);
-  int* const alone_before_row = before_row + tile_rows + 1;
-  int* const first_rows = alone_before_row + tile_rows + 1;  // of each item of A
+  int* const unmatched_before_row = before_row + tile_rows + 1;
+  int* const first_rows = unmatched_before_row + tile_rows + 1;  // of each item of A
   uint16_t* const partners = reinterpret_cast<uint16_t*>(first_rows + tile_rows * a_length);
-  uint16_t* const alone = partners + tile_rows * a_length;  // items of B
+  uint16_t* const unmatched = partners + tile_rows * a_length;  // items of B
   constexpr uint16_t kNone = 0xffff;
   const PairRows<Order> pair(problem.rows, keys);
   const RowTile& tile = pair.tile;
@@ -68,23 +68,25 @@ __global__ void __launch_bounds__(kRowThreads) join(const __grid_constant__ Join
     const int a_live = pair.a_live(lane.row);
     const int end = lane.exists ? minimum(lane.begin + problem.b_share, pair.b_live(lane.row)) : 0;
     const Word* const a = pair.a.row(lane.row);
-    unsigned is_alone = 0;
+    unsigned is_unmatched = 0;
     for (int i = lane.begin; i < end; ++i) {
       const Word key = pair.b.row(lane.row)[i];
       const int place = pair.less_in_a(lane.row, key);
-      if (place == a_live || less(key, a[place])) is_alone |= 1u << (i - lane.begin);
+      if (place == a_live || less(key, a[place])) is_unmatched |= 1u << (i - lane.begin);
     }
-    int slot = scan_rows(__popc(is_alone), lane, tile, alone_before_row);
-    for (; is_alone != 0; is_alone &= is_alone - 1) {
-      alone[slot++] = static_cast<uint16_t>(lane.begin + __ffs(is_alone) - 1);
+    int slot = scan_rows(__popc(is_unmatched), lane, tile, unmatched_before_row);
+    for (; is_unmatched != 0; is_unmatched &= is_unmatched - 1) {
+      unmatched[slot++] = static_cast<uint16_t>(lane.begin + __ffs(is_unmatched) - 1);
     }
   }
   __syncthreads();
 
   const auto paired = [&](int row) { return before_row[row + 1] - before_row[row]; };
-  const auto alone_in = [&](int row) { return problem.keep_b ? alone_before_row[row + 1] - alone_before_row[row] : 0; };
+  const auto unmatched_in = [&](int row) {
+    return problem.keep_b ? unmatched_before_row[row + 1] - unmatched_before_row[row] : 0;
+  };
   for (int row = threadIdx.x; row < tile.rows; row += kRowThreads) {
-    problem.counts.set(tile.first + row, paired(row) + alone_in(row));
+    problem.counts.set(tile.first + row, paired(row) + unmatched_in(row));
   }
   const int64_t first = tile.first * problem.size.divisor;
   for_each_slot(tile, problem.size, [&](int slot, int row, int i) {
@@ -95,8 +97,8 @@ __global__ void __launch_bounds__(kRowThreads) join(const __grid_constant__ Join
       a = partition_point(0, pair.a_live(row), [=](int j) { return rows_of[j] <= target; }) - 1;
       const int partner = partners[row * a_length + a];
       if (partner != kNone) b = partner + target - rows_of[a];
-    } else if (i - paired(row) < alone_in(row)) {
-      b = alone[alone_before_row[row] + i - paired(row)];
+    } else if (i - paired(row) < unmatched_in(row)) {
+      b = unmatched[unmatched_before_row[row] + i - paired(row)];
     }
     problem.a_indices.set(first + slot, a);
     problem.b_indices.set(first + slot, b);

@@ -24,7 +24,7 @@ struct Sums {
 
   __device__ int rows() const { return static_cast<int>(packed >> 32); }              // of the output
   __device__ int entries() const { return static_cast<int>(packed >> 16 & 0xffff); }  // items of A with output rows
-  __device__ int alone() const { return static_cast<int>(packed & 0xffff); }          // items of B without a partner
+  __device__ int unmatched() const { return static_cast<int>(packed & 0xffff); }      // items of B without a partner
 };
 
 template <typename Order>
@@ -37,9 +37,9 @@ struct Shared {
   };
   uint64_t warp_sums[P::kThreads / kWarp];
   Plan plan;
-  int64_t slot;        // of the tile's first row
-  int64_t alone_slot;  // of its first item of B without a partner
-  int64_t skipped;     // rows of the first entry to be written that come before the first row
+  int64_t slot;            // of the tile's first row
+  int64_t unmatched_slot;  // of its first item of B without a partner
+  int64_t skipped;         // rows of the first entry to be written that come before the first row
   int first_entry;
 };
 
@@ -54,8 +54,8 @@ class Tile {
   __device__ Tile(const P& problem, Shared<Order>& shared) : problem_(problem), shared_(shared), plan(shared.plan) {}
 
   // Counts the partners of the thread's items, and returns the sums over the tile. If there are more than kJoinHeavy
-  // rows, the sum may be too small. With kFindsAlone, it also finds the items of B without a partner.
-  template <bool kFindsAlone>
+  // rows, the sum may be too small. With kFindsUnmatched, it also finds the items of B without a partner.
+  template <bool kFindsUnmatched>
   __device__ Sums find_partners() {
     const Order order = problem_.tiles.order;
     const auto less = [&](Word x, Word y) { return order.less(x, y); };
@@ -73,7 +73,7 @@ class Tile {
     first_a_ = diagonal - first_b_;
 
     // The previous item in the merge, or an equal one, and its copies in B up to here.
-    const int entering = static_cast<int>(minimum<int64_t>(plan.entering, kMostEntering));
+    const int entering = static_cast<int>(minimum<int64_t>(plan.entering, kMaxEntering));
     Word last = a[0];
     int copies = 0;
     if (first_b_ > 0) {
@@ -95,7 +95,7 @@ class Tile {
 #pragma unroll
     for (int step = 0; step < kItems; ++step) {
       const bool in_a = heads.next_is_b(less);
-      if (kFindsAlone) is_paired |= (heads.b < a_known) & !less(heads.a_key, heads.b_key) ? 1u << step : 0;
+      if (kFindsUnmatched) is_paired |= (heads.b < a_known) & !less(heads.a_key, heads.b_key) ? 1u << step : 0;
       const Word key = in_a ? heads.b_key : heads.a_key;
       copies = less(last, key) ? 0 : copies;
       last = key;
@@ -113,9 +113,9 @@ class Tile {
     }
     // Past the end, items seem to come from B.
     makes_rows_ = problem_.keep_a ? is_a_ : has_partners;
-    is_alone_ = kFindsAlone ? ((1u << minimum(kItems, total - diagonal)) - 1) & ~is_a_ & ~is_paired : 0;
+    is_unmatched_ = kFindsUnmatched ? ((1u << minimum(kItems, total - diagonal)) - 1) & ~is_a_ & ~is_paired : 0;
     rows += __popc(makes_rows_ & ~has_partners);
-    const Sums sums{static_cast<uint64_t>(rows) << 32 | __popc(makes_rows_) << 16 | __popc(is_alone_)};
+    const Sums sums{static_cast<uint64_t>(rows) << 32 | __popc(makes_rows_) << 16 | __popc(is_unmatched_)};
     const auto in_block = sum_block<P::kThreads / kWarp>(shared_.warp_sums, sums.packed);
     before_ = {in_block.before};
     rows_before_ = before_.rows();
@@ -201,13 +201,13 @@ class Tile {
   }
 
   // Records the thread's items of B without a partner; the tile's first goes to `slot` of the row's list.
-  __device__ void list_alone(int64_t slot) const {
+  __device__ void list_unmatched(int64_t slot) const {
     const int64_t length = problem_.tiles.pair.b.length;
-    int64_t listed = slot + before_.alone();
+    int64_t listed = slot + before_.unmatched();
     int64_t b = plan.b + first_b_;
     for (int step = 0; step < kItems; ++step) {
-      if (is_alone_ >> step & 1) {
-        if (listed < length) problem_.scratch.alone_items.set(plan.row * length + listed, b);
+      if (is_unmatched_ >> step & 1) {
+        if (listed < length) problem_.scratch.unmatched_items.set(plan.row * length + listed, b);
         ++listed;
       }
       b += !(is_a_ >> step & 1);
@@ -216,8 +216,8 @@ class Tile {
 
  private:
   __device__ int64_t made_by(int step) const {
-    const int64_t uncounted = maximum<int64_t>(plan.entering - kMostEntering, 0);
-    return maximum<int64_t>(partners_[step] + (partners_[step] >= kMostEntering ? uncounted : 0), 1);
+    const int64_t uncounted = maximum<int64_t>(plan.entering - kMaxEntering, 0);
+    return maximum<int64_t>(partners_[step] + (partners_[step] >= kMaxEntering ? uncounted : 0), 1);
   }
 
   __device__ static unsigned or_lanes(unsigned bits) {
@@ -236,7 +236,7 @@ class Tile {
   int partners_[kItems];  // of the item of A that a step took
   unsigned is_a_ = 0;     // a bit per step
   unsigned makes_rows_ = 0;
-  unsigned is_alone_ = 0;
+  unsigned is_unmatched_ = 0;
   Sums before_;  // of earlier threads
   int64_t rows_before_;
 

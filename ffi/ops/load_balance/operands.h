@@ -8,8 +8,8 @@ namespace mgpu {
 struct Call;
 class Workspace;
 
-// Operands: offsets [.., objects], total [.., 1] or absent. Results: objects [.., size], and ranks [.., size] if asked
-// for, both int32 or both int64.
+// Operands: offsets [.., objects], total [.., 1] or absent. Attribute: return_rank. Results: objects [.., size] and,
+// with return_rank, ranks [.., size], both int32 or both int64.
 struct LoadBalanceOperands {
   WorkList work;
   bool wide;  // int64 results

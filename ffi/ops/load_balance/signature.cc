@@ -17,9 +17,9 @@ const Signature signature::load_balance_search{
     .attributes = {{"return_rank"}},
     .tiles =
         [](TileSizes& sizes) {
-          auto& of_work = sizes["load_balance"];
-          of_work = {cpu::kLoadBalanceTile};
-          for (int items : {kWordItems, kRowItems, kWideRowItems}) of_work.insert(kWorkThreads * items);
+          auto& tile_sizes = sizes["load_balance"];
+          tile_sizes = {cpu::kLoadBalanceTile};
+          for (int items : {kWordItems, kRowItems, kWideRowItems}) tile_sizes.insert(kWorkThreads * items);
         },
 };
 

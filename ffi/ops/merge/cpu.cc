@@ -69,8 +69,8 @@ void merge_runs(const MergeOperands& operands, Order order, cpu::Executor& execu
       const auto side = [&](int64_t begin, int64_t end) {
         return SortedRows{static_cast<const Word*>(a.keys) + row * a.stride + begin, end - begin};
       };
-      const auto values = [&](const MergeOperands::Payload& of, int64_t begin) {
-        return MergeOperands::Payload{moved(static_cast<const Payload*>(of.data), row * of.stride + begin)};
+      const auto values = [&](const MergeOperands::Payload& payload, int64_t begin) {
+        return MergeOperands::Payload{moved(static_cast<const Payload*>(payload.data), row * payload.stride + begin)};
       };
       MergeOperands part = operands;
       part.pair = {1, side(runs.begin, runs.middle), side(runs.middle, runs.end)};

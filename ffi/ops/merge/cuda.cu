@@ -2,7 +2,7 @@
 #include "ops/common/dispatch.h"
 #include "ops/merge/kernels.cuh"
 #include "ops/merge/short_rows.cuh"
-#include "ops/sorted_pair/launch_stream.h"
+#include "ops/sorted_pair/launch_merge_pipeline.h"
 #include "runtime/operations.h"
 
 namespace mgpu::cuda {
@@ -12,10 +12,11 @@ namespace merging {
 template <typename Order, typename Payload>
 void run(const Call& call, const MergeOperands& operands, Order order, cudaStream_t stream) {
   constexpr int kWidth = sizeof(typename Order::Word);
-  launch_stream(
-      call, stream, operands, order, [](bool large) { return merge_shape(kWidth, kPayloadWidth<Payload>, large); },
-      [](auto large) { return merge_tiles<Order, Payload, large()>; },
-      [&](const auto& start, const StreamTiles<Order, true>& tiles) {
+  launch_merge_pipeline(
+      call, stream, operands, order,
+      [](bool large_stages) { return merge_shape(kWidth, kPayloadWidth<Payload>, large_stages); },
+      [](auto large_stages) { return merge_tiles<Order, Payload, large_stages()>; },
+      [&](const auto& start, const PipelineTiles<Order, true>& tiles) {
         const Problem<Order, Payload> problem{tiles,
                                               static_cast<typename Order::Word*>(operands.keys),
                                               operands.a_payload,
@@ -46,8 +47,9 @@ void run_short_rows(const Call& call, const MergeOperands& operands, Order order
 
 void list_merge_shapes(const Call& call, KernelShapeList& list) {
   for_each_kind(call, "merge", {0, 4, 8}, [&](auto order, auto payload, const std::string& name) {
-    list.push_back(stream_shapes(name, [](bool large) {
-      return merge_shape(sizeof(typename decltype(order)::Word), merging::kPayloadWidth<decltype(payload)>, large);
+    list.push_back(pipeline_shapes(name, [](bool large_stages) {
+      return merge_shape(sizeof(typename decltype(order)::Word), merging::kPayloadWidth<decltype(payload)>,
+                         large_stages);
     }));
   });
 }

@@ -1,34 +1,34 @@
-// The kernel of merge: each block streams an equal share of the output, a tile at a time; each thread merges a few
-// items of the tile.
+// The kernel of merge. The blocks of a merge pipeline take the tiles of the output one after the other; each thread
+// merges a few items of a tile.
 #pragma once
 
 #include "ops/common/payload.h"
 #include "ops/merge/plan.h"
-#include "ops/sorted_pair/merge_stream.cuh"
+#include "ops/sorted_pair/merge_pipeline.cuh"
 
 namespace mgpu::cuda::merging {
 
 template <typename Order, typename Payload>
 struct Problem {
-  StreamTiles<Order, true> stream;
+  PipelineTiles<Order, true> stream;
   typename Order::Word* keys;
   MergeOperands::Payload a_payload;
   MergeOperands::Payload b_payload;
   Payload* payload;
-  int64_t b_index;  // of B's first item, if indices are the payload
+  int64_t b_index;  // if indices are the payload, the index of B's first item
 };
 
 template <typename Payload>
 constexpr int kPayloadWidth = std::is_same_v<Payload, NoPayload> ? 0 : sizeof(Payload);
 
-template <typename Order, typename Payload, bool kLarge>
-__global__ void __launch_bounds__(kStreamThreads, kStreamBlocks)
+template <typename Order, typename Payload, bool kLargeStages>
+__global__ void __launch_bounds__(kStreamThreads, kPipelineBlocks)
     merge_tiles(const __grid_constant__ Problem<Order, Payload> problem) {
   using Word = typename Order::Word;
   constexpr bool kHasPayload = kPayloadWidth<Payload> > 0;
-  constexpr StreamShape kShape = merge_shape(sizeof(Word), kPayloadWidth<Payload>, kLarge);
+  constexpr PipelineShape kShape = merge_shape(sizeof(Word), kPayloadWidth<Payload>, kLargeStages);
   constexpr int kItems = kShape.items;
-  using Stream = MergeStream<Order, kItems, false>;
+  using Stream = MergePipeline<Order, kItems, false>;
   extern __shared__ __align__(kLineBytes) unsigned char stages[];
   __shared__ typename Stream::Shared shared;
   const SortedPair& pair = problem.stream.tiles.pair;
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kStreamThreads, kStreamBlocks)
     return round_up_to_line<Payload>(a_place(plan.tile) + static_cast<int>(plan.tile.a_count) + plan.a_after);
   };
   const auto payload_of = [&](unsigned char* stage) {
-    return reinterpret_cast<Payload*>(stage + stream_run_bytes(sizeof(Word), kItems));
+    return reinterpret_cast<Payload*>(stage + pipeline_run_bytes(sizeof(Word), kItems));
   };
 
   const auto first_slot = [&](const MergeTile& tile) { return tile.row * pair.row_slots() + tile.begin; };
@@ -111,15 +111,15 @@ __global__ void __launch_bounds__(kStreamThreads, kStreamBlocks)
     const int live = static_cast<int>(tile.live());
     if (live < size) {
       Stream::sync_workers();
-      for (int position = live + threadIdx.x; position < size; position += kStreamWorkers) {
+      for (int position = live + threadIdx.x; position < size; position += kPipelineWorkers) {
         out[position] = 0;
         if constexpr (kHasPayload) out_payload[position] = gives_indices ? static_cast<Payload>(-1) : Payload{0};
       }
     }
     if constexpr (!kHasBulkCopies) {
       Stream::sync_workers();
-      store_run<kStreamWorkers>(problem.keys, slot, size, keys.buffer);
-      if constexpr (kHasPayload) store_run<kStreamWorkers>(problem.payload, slot, size, payload);
+      store_run<kPipelineWorkers>(problem.keys, slot, size, keys.buffer);
+      if constexpr (kHasPayload) store_run<kPipelineWorkers>(problem.payload, slot, size, payload);
     }
   };
 

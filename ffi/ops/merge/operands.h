@@ -13,9 +13,10 @@ struct RunSplits;
 
 // Operands: a [.., n_a], b [.., n_b], their payloads of the same shapes, a_count [.., 1], b_count [.., 1], run_ends
 // [.., runs]; payloads, counts and ends may be absent (empty). Attributes: descending, payload, size. Results: keys
-// [.., size], and the payload; size is n_a + n_b. With run_ends, A consists of consecutive runs that end there, the
-// first beginning at 0; all of B and the counts are absent. Runs 0 and 1 are merged in place, then 2 and 3, and so on.
-// The results are then the first `size` slots of A, in which all runs end; slots after the last run get 0.
+// [.., size], and the payload; size is n_a + n_b. With run_ends, A consists of consecutive runs that end at these
+// positions, the first beginning at 0; all of B and the counts are absent. Runs 0 and 1 are merged in place, then runs
+// 2 and 3, and so on. The results are then the first `size` slots of A, in which all runs end; slots after the last run
+// get 0.
 struct MergeOperands {
   // One side's payload, with rows like those of its keys.
   struct Payload {
@@ -31,7 +32,7 @@ struct MergeOperands {
   Payload a_payload;
   Payload b_payload;
   int payload_width = 0;  // bytes; 0 without payload
-  int64_t b_index;        // of B's first item, if indices are the payload; A's is 0
+  int64_t b_index;        // if indices are the payload, the index of B's first item; A's first item has index 0
   void* keys;
   void* payload = nullptr;
 

@@ -14,10 +14,10 @@ const Signature signature::merge{
     .tiles =
         [](TileSizes& sizes) {
           sizes["merge"] = {cpu::kMergeTile};
-          for (bool large : {false, true}) {
+          for (bool large_stages : {false, true}) {
             for (int width : kKeyWidths) {
               for (int payload_width : {0, 4, 8})
-                sizes["merge"].insert(merge_shape(width, payload_width, large).tile());
+                sizes["merge"].insert(merge_shape(width, payload_width, large_stages).tile());
             }
           }
         },

@@ -34,8 +34,8 @@ struct RowMover {
 
   // If nothing is copied, the rows may be anywhere: no address is computed.
   void copy(char* to, int64_t to_row, const char* from, int64_t from_row, int64_t count) const {
-    constexpr int64_t kFew = 4;  // below this, the call of memcpy takes longer than the copy
-    if (kBytes > 0 && count < kFew) {
+    constexpr int64_t kMinMemcpyRows = 4;  // for fewer rows, the call of memcpy takes longer than the copy
+    if (kBytes > 0 && count < kMinMemcpyRows) {
       for (int64_t i = 0; i < count; ++i)
         std::memcpy(to + (to_row + i) * kBytes, from + (from_row + i) * kBytes, kBytes);
     } else if (count > 0) {
@@ -46,7 +46,7 @@ struct RowMover {
   // Writes one row repeatedly.
   void repeat(char* to, Range<int64_t> rows, const char* row) const { repeat(to, rows, rows.end, row); }
 
-  // The same, but it may also write rows after the range, up to `limit`, which are written again later.
+  // Writes one row repeatedly. It may also write rows after the range, up to `limit`, which are written again later.
   void repeat(char* to, Range<int64_t> rows, int64_t limit, const char* row) const {
     if constexpr (kBytes > 0) {
       using Row = std::array<char, kBytes>;

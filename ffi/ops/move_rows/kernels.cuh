@@ -39,10 +39,10 @@ __device__ Word fill_word(const char* element, int64_t element_bytes) {
 }
 
 // Copies the words of move_of(0), …, move_of(count - 1); words that must not be read become fill_of(i). The moves of
-// several words, up to kMost, are computed before the first is made, so that a thread's loads overlap.
-template <int kMost, typename Word, typename FillOf, typename MoveOf>
+// several words, up to kMaxInFlight, are computed before the first is made, so that a thread's loads overlap.
+template <int kMaxInFlight, typename Word, typename FillOf, typename MoveOf>
 __device__ void copy_words(int count, FillOf fill_of, MoveOf move_of) {
-  constexpr int kBatch = sizeof(Word) == 16 ? 2 : kMost;
+  constexpr int kBatch = sizeof(Word) == 16 ? 2 : kMaxInFlight;
   const auto copy = [&](int base, auto whole) {
     constexpr bool kWhole = decltype(whole)::value;
     Word words[kBatch];
@@ -91,8 +91,8 @@ __device__ Word route_fill(const Route& route, int64_t problem) {
 
 // How many moves a thread makes at once: many if their slots are in shared memory, few if it reads slots from device
 // memory, which takes registers.
-using Many = std::integral_constant<int, 8>;
-using Few = std::integral_constant<int, 2>;
+using ManyMoves = std::integral_constant<int, 8>;
+using FewMoves = std::integral_constant<int, 2>;
 
 template <int kItems, typename Route, bool kNarrowOffsets = false>
 using RouteTile = TileWork<kWorkThreads, kItems, typename Route::Slot, kNarrowOffsets>;
@@ -112,7 +112,8 @@ template <int kRowBytes, typename Tile, typename Route, typename Visit>
 __device__ void with_moves(const Tile& tile, const Route& route, Visit visit) {
   if (tile.live == 0) {
     if constexpr (Route::fills)
-      visit([&](int i) { return RowMove{nullptr, route.template out_row<kRowBytes>(tile, i), false, true}; }, Few{});
+      visit([&](int i) { return RowMove{nullptr, route.template out_row<kRowBytes>(tile, i), false, true}; },
+            FewMoves{});
     return;
   }
   const auto row = route.template of_tile<kRowBytes>(tile);
@@ -122,7 +123,7 @@ __device__ void with_moves(const Tile& tile, const Route& route, Visit visit) {
       return row(i, slot_at(mark), i < tile.live && mark >= tile.made);
     };
     constexpr bool kIsQuick = sizeof(mark_of(0)) == sizeof(unsigned);
-    visit(move_of, std::conditional_t<kIsQuick, Many, Few>{});
+    visit(move_of, std::conditional_t<kIsQuick, ManyMoves, FewMoves>{});
   });
 }
 
@@ -148,8 +149,8 @@ __global__ void __launch_bounds__(kWorkThreads, word_blocks<Word, Route>())
   wait_for_last_kernel();
   const Tile tile(shared, work, tiles, slots_of(route));
   const Word fill = route_fill<Word>(route, tile.problem);
-  with_moves<sizeof(Word)>(tile, route, [&](auto move_of, auto most) {
-    copy_words<most(), Word>(Route::fills ? tile.size : tile.live, [=](int) { return fill; }, move_of);
+  with_moves<sizeof(Word)>(tile, route, [&](auto move_of, auto max_in_flight) {
+    copy_words<max_in_flight(), Word>(Route::fills ? tile.size : tile.live, [=](int) { return fill; }, move_of);
   });
 }
 

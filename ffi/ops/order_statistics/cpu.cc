@@ -97,7 +97,7 @@ class RowStatistics {
 void cpu::order_statistics(const Call& call, Executor& executor) {
   const OrderStatisticsOperands operands(call);
   if (operands.rank_count == 0) return;
-  const auto alone = [](int64_t count, const auto& body) {
+  const auto in_this_thread = [](int64_t count, const auto& body) {
     for (int64_t i = 0; i < count; ++i) body(i);
   };
   const auto together = [&](int64_t count, const auto& body) { parallel_for(executor, count, body); };
@@ -105,7 +105,8 @@ void cpu::order_statistics(const Call& call, Executor& executor) {
     if (operands.rows < executor.concurrency()) {
       for (int64_t row = 0; row < operands.rows; ++row) RowStatistics(operands, order, row).run(together);
     } else {
-      parallel_for(executor, operands.rows, [&](int64_t row) { RowStatistics(operands, order, row).run(alone); });
+      parallel_for(executor, operands.rows,
+                   [&](int64_t row) { RowStatistics(operands, order, row).run(in_this_thread); });
     }
   });
 }

@@ -10,7 +10,7 @@ namespace mgpu::cuda {
 
 namespace ranking {
 
-constexpr int64_t kCounterBytes = sizeof(unsigned) * kMostRanks * kRankCounters;
+constexpr int64_t kCounterBytes = sizeof(unsigned) * kMaxRanks * kRankCounters;
 
 template <typename Order>
 void find_between(const Call& call, RanksTask<Order> task, cudaStream_t stream) {
@@ -31,9 +31,9 @@ void run(const Call& call, const OrderStatisticsOperands& operands, Order order,
   check(call, cudaMemsetAsync(scratch.prefixes, 0, scratch.bytes, stream));
   const auto kernel = count_rank_digits<Order>;
   allow_shared(call, kernel, kCounterBytes);
-  const int64_t most = maximum<int64_t>(1, ceil_div(operands.length, kRankPart));
-  const int blocks = resident_blocks(call, kernel, kRankThreads, kCounterBytes, operands.rows * most);
-  const int64_t parts = clamp<int64_t>(blocks / operands.rows, 1, most);
+  const int64_t max_parts = maximum<int64_t>(1, ceil_div(operands.length, kRankPart));
+  const int blocks = resident_blocks(call, kernel, kRankThreads, kCounterBytes, operands.rows * max_parts);
+  const int64_t parts = clamp<int64_t>(blocks / operands.rows, 1, max_parts);
   const RanksTask<Order> task{operands, scratch, order, 0, 0, false, parts, ceil_div(operands.length, parts)};
   if (operands.takes_sample()) find_between(call, task, stream);
   for (int shift = 8 * sizeof(typename Order::Word); shift > 0;) {
@@ -58,7 +58,7 @@ void list_order_statistics_shapes(const Call& call, KernelShapeList& list) {
 void order_statistics(const Call& call, cudaStream_t stream) {
   const OrderStatisticsOperands operands(call);
   if (operands.rows * operands.rank_count == 0) return;
-  call.expect(operands.rank_count <= kMostRanks, "ranks: expected no more than the kernels take");
+  call.expect(operands.rank_count <= kMaxRanks, "ranks: expected no more than the kernels take");
   dispatch_order(call, operands.key_type, false, [&](auto order) { ranking::run(call, operands, order, stream); });
 }
 

@@ -44,8 +44,8 @@ struct RankSource {
 // Sought ranks whose items begin with the same digits share the counts of the first of these ranks.
 template <typename Word>
 struct SharedRanks {
-  Word prefixes[kMostRanks];  // the distinct prefixes
-  int first[kMostRanks];      // the first rank with each prefix
+  Word prefixes[kMaxRanks];  // the distinct prefixes
+  int first[kMaxRanks];      // the first rank with each prefix
   int distinct;
 };
 
@@ -119,11 +119,11 @@ __device__ void count_digits(const RanksTask<Order>& task, int64_t row, const ty
     }
     shared.distinct = distinct;
   }
-  for (int i = threadIdx.x; i < kMostRanks * kRankCounters; i += kRankThreads) counters[i] = 0;
+  for (int i = threadIdx.x; i < kMaxRanks * kRankCounters; i += kRankThreads) counters[i] = 0;
   __syncthreads();
 
   const int distinct = shared.distinct;
-  const int copies = kMostRanks / distinct;
+  const int copies = kMaxRanks / distinct;
   const SharedCounters own(counters + threadIdx.x % copies * kRankCounters);
   const int stride = copies * kRankCounters;
   const unsigned digits = (1u << task.digit_bits) - 1;

@@ -1,4 +1,4 @@
-// The call of order_statistics as its kernels see it: the items at a few ranks of each row's sorted order.
+// The call of order_statistics as its kernels see it: it finds the items at given ranks in each row's sorted order.
 #pragma once
 
 #include "algorithm/index_vector.h"
@@ -13,9 +13,9 @@ class Workspace;
 constexpr int kRankDigitBits = 11;
 constexpr int kRankDigits = 1 << kRankDigitBits;
 
-// Operands: x [.., n], ranks [.., m], count [.., 1] or absent. Results: values [.., m]. A rank beyond the live items is
-// that of the last live item; without live items, the result is 0. Zeros of either sign are equal, and so are NaNs: the
-// result may have the bits of another such item, and a zero is +0.
+// Operands: x [.., n], ranks [.., m], count [.., 1] or absent. Result: values [.., m]. A rank past the live items gives
+// the last live item; without live items, the result is 0. All NaNs are equal, so a NaN may have the bits of another
+// NaN of the row. Zeros of either sign are equal, and the result is +0.
 struct OrderStatisticsOperands {
   DType key_type;
   int64_t rows;

@@ -6,12 +6,12 @@
 namespace mgpu {
 
 // The most ranks whose counters fit every device at once.
-constexpr int kMostRanks = 7;
+constexpr int kMaxRanks = 7;
 constexpr int64_t kRankPart = 1 << 14;  // the least items per block
 // Sampling of long rows, which gives an interval for each rank. One quantile has three ranks: its two neighbours, and
 // the last one. Sampling is faster if a row has at least kRankSampledRow items, and all rows have at least
 // kRankSampledItems.
-constexpr int kMostIntervals = 3;
+constexpr int kMaxIntervals = 3;
 constexpr int64_t kRankSampledRow = 1 << 18;
 constexpr int64_t kRankSampledItems = 1 << 24;
 constexpr int kRankSampleBytes = 32 << 10;
@@ -24,16 +24,16 @@ struct RankIntervals {
     uint64_t low, high;                        // the ends
     uint64_t below, at_low, between, at_high;  // numbers of items below the interval, at its ends, and between these
   };
-  Interval intervals[kMostIntervals];
-  int count;                        // 0 if the row has not been sampled
-  bool holds_all;                   // whether each rank's item is known, or is among the collected items
-  int interval_of[kMostIntervals];  // the interval of each rank
-  int64_t ranks[kMostIntervals];    // among the collected items, if it holds all; -1 if the item is known
-  unsigned long long gathered;      // the number of collected items, which are between the ends of an interval
+  Interval intervals[kMaxIntervals];
+  int count;                       // 0 if the row has not been sampled
+  bool holds_all;                  // whether each rank's item is known, or is among the collected items
+  int interval_of[kMaxIntervals];  // the interval of each rank
+  int64_t ranks[kMaxIntervals];    // among the collected items, if it holds all; -1 if the item is known
+  unsigned long long gathered;     // the number of collected items, which are between the ends of an interval
 };
 
 MGPU_HOST_DEVICE bool OrderStatisticsOperands::takes_sample() const {
-  return rank_count <= kMostIntervals && length >= kRankSampledRow && rows * length >= kRankSampledItems;
+  return rank_count <= kMaxIntervals && length >= kRankSampledRow && rows * length >= kRankSampledItems;
 }
 MGPU_HOST_DEVICE int64_t OrderStatisticsOperands::between_room() const { return takes_sample() ? length / 8 : 0; }
 

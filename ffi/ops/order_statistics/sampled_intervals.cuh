@@ -37,7 +37,7 @@ struct Interval<FloatOrder<Word>> {
   using Float = std::conditional_t<sizeof(Word) == 4, float, double>;
   Float low, high;
 
-  __device__ __forceinline__ static Float of(Word key) {
+  __device__ __forceinline__ static Float to_float(Word key) {
     if constexpr (sizeof(Word) == 4) {
       return __uint_as_float(key);
     } else {
@@ -47,11 +47,11 @@ struct Interval<FloatOrder<Word>> {
   // An interval cannot begin with a NaN: all numbers are below it, but comparisons do not show that.
   __device__ static bool can_hold(const Order& order, Word low_rank) { return !order.is_nan(order.decode(low_rank)); }
   __device__ void set(const Order& order, Word low_rank, Word high_rank) {
-    low = of(order.decode(low_rank));
-    high = of(order.decode(high_rank));
+    low = to_float(order.decode(low_rank));
+    high = to_float(order.decode(high_rank));
   }
-  __device__ __forceinline__ bool is_above(const Order& /*order*/, Word key) const { return of(key) < low; }
-  __device__ __forceinline__ bool reaches(const Order& /*order*/, Word key) const { return !(of(key) > high); }
+  __device__ __forceinline__ bool is_above(const Order& /*order*/, Word key) const { return to_float(key) < low; }
+  __device__ __forceinline__ bool reaches(const Order& /*order*/, Word key) const { return !(to_float(key) > high); }
 };
 
 // Samples each row, and finds the interval of each rank. One block per row.
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kRankThreads) find_intervals(const __grid_cons
   constexpr int kSample = minimum<int>(kRankSampleBytes / sizeof(Word), 1 << 13);
   __shared__ Word sample[kSample];
   __shared__ typename SelectDigits<kRankThreads>::Shared digits;
-  __shared__ Word lows[kMostIntervals], highs[kMostIntervals];
+  __shared__ Word lows[kMaxIntervals], highs[kMaxIntervals];
   const OrderStatisticsOperands& operands = task.operands;
   const int64_t row = blockIdx.x;
   const int64_t live = operands.live(row);
@@ -77,11 +77,11 @@ __global__ void __launch_bounds__(kRankThreads) find_intervals(const __grid_cons
     sample[i] = task.order.rank(task.order.encode(keys[i * stride + static_cast<int64_t>(place)]));
   }
   __syncthreads();
-  const auto select = [&](int left) {
+  const auto select = [&](int number) {
     // The selection stops early: a few more items of the sample widen the interval only a little.
     return select_digits.template operator()<Word>(
-        kSample, left, [&](int i) { return sample[i]; }, [](int) { return true; },
-        [](const auto& known) { return known.own <= kSample / 256; });
+        kSample, number, [&](int i) { return sample[i]; }, [](int) { return true; },
+        [](const auto& known) { return known.matching <= kSample / 256; });
   };
   for (int i = 0; i < ranks; ++i) {
     const int64_t rank = operands.rank(row, i);
@@ -97,8 +97,8 @@ __global__ void __launch_bounds__(kRankThreads) find_intervals(const __grid_cons
     const float deviation = sqrtf(kSample * share * (1 - share));
     const int before = static_cast<int>(kSample * share - 5 * deviation) - 3;
     const int behind = static_cast<int>(kSample * share + 5 * deviation) + 4;
-    const Word low = before < 1 ? Word{0} : select(before).least();
-    const Word high = behind > kSample ? static_cast<Word>(~Word{0}) : select(behind).most();
+    const Word low = before < 1 ? Word{0} : select(before).lowest();
+    const Word high = behind > kSample ? static_cast<Word>(~Word{0}) : select(behind).highest();
     if (threadIdx.x == 0) {
       lows[i] = low;
       highs[i] = high;
@@ -171,10 +171,10 @@ __global__ void __launch_bounds__(kRankThreads, 2) gather_between(const __grid_c
     unsigned below, at_low, between, at_high;
   };
   __shared__ Word staged[kRankWarps][kRoom];
-  __shared__ unsigned below[kMostIntervals - 1][kRankThreads];  // per thread, for all intervals but the first
-  __shared__ Counts counts[kMostIntervals];
-  __shared__ Interval<Order> intervals[kMostIntervals];
-  __shared__ Word lows[kMostIntervals], highs[kMostIntervals];
+  __shared__ unsigned below[kMaxIntervals - 1][kRankThreads];  // per thread, for all intervals but the first
+  __shared__ Counts counts[kMaxIntervals];
+  __shared__ Interval<Order> intervals[kMaxIntervals];
+  __shared__ Word lows[kMaxIntervals], highs[kMaxIntervals];
   const OrderStatisticsOperands& operands = task.operands;
   const int64_t row = blockIdx.x / task.parts;
   RankIntervals& found = task.scratch.intervals[row];

@@ -10,7 +10,7 @@ namespace mgpu::cuda {
 namespace {
 
 // The power of two at or above n, up to `most`.
-int power_of_two(int64_t n, int most) { return 1 << minimum(ceil_log2(n), ceil_log2(most)); }
+int power_of_two(int64_t n, int limit) { return 1 << minimum(ceil_log2(n), ceil_log2(limit)); }
 
 // The lanes of a row.
 struct RowLanes {
@@ -27,7 +27,7 @@ struct RowLanes {
 template <typename Operator>
 RowLanes lanes_of_rows(const Segments& segments, const Operator& op) {
   constexpr int64_t kEnoughLanes = 1 << 16;
-  constexpr int64_t kLeastVectors = 4;
+  constexpr int64_t kMinVectors = 4;
   constexpr int64_t kManyVectors = 16;
   constexpr int kStretchLanes = 4;
   const bool is_quick = !Operator::kGivesIndex || reducing::has_float_instructions(op);
@@ -35,7 +35,7 @@ RowLanes lanes_of_rows(const Segments& segments, const Operator& op) {
   const auto lane_vectors = [&](int lanes) { return !is_quick ? 15 : lanes <= kStretchLanes ? 2 : 4; };
   int lanes = 1;
   while (lanes < kWarp && 2 * lanes * lane_vectors(2 * lanes) <= vectors) lanes *= 2;
-  while (lanes < kWarp && segments.rows * lanes < kEnoughLanes && lanes * kLeastVectors < vectors) lanes *= 2;
+  while (lanes < kWarp && segments.rows * lanes < kEnoughLanes && lanes * kMinVectors < vectors) lanes *= 2;
   return {lanes, vectors >= kManyVectors * lanes};
 }
 
@@ -62,10 +62,10 @@ bool launch_equal_shares(const Call& call, const reducing::WholeRows<Operator>& 
   }
   if (rows.length % kItems != 0) return false;
   const int vectors = rows.length / kItems;
-  if (vectors >= kLeastBlockVectors) {
+  if (vectors >= kMinBlockVectors) {
     constexpr int kVectors = sizeof(Element) < 4 ? 2 : 4;
     const int threads = vectors / kVectors;
-    if (vectors % (kVectors * kWarp) != 0 || threads > kMostShareThreads) return false;
+    if (vectors % (kVectors * kWarp) != 0 || threads > kMaxShareThreads) return false;
     reduce_by_blocks<Operator, kItems, kVectors>
         <<<static_cast<unsigned>(rows.rows), static_cast<unsigned>(threads), 0, stream>>>(rows, op);
     check_launch(call);

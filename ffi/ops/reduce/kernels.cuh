@@ -196,9 +196,9 @@ __global__ void __launch_bounds__(kThreads) reduce_short_rows(Reduction<Operator
   }
 }
 
-constexpr int kPacks = 2;                // per warp
-constexpr int kLeastBlockVectors = 512;  // of a row that a block reduces in equal shares
-constexpr int kMostShareThreads = 1024;  // per row
+constexpr int kPacks = 2;               // per warp
+constexpr int kMinBlockVectors = 512;   // of a row that a block reduces in equal shares
+constexpr int kMaxShareThreads = 1024;  // per row
 
 // Rows of whole vectors, all of whose items are live. Such short kernels spend most of their time on loading parameters
 // and computing addresses, so they have few of both.
@@ -244,9 +244,9 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename Operator, int kItems, int kVectors>
-__global__ void __launch_bounds__(kMostShareThreads)
+__global__ void __launch_bounds__(kMaxShareThreads)
     reduce_by_blocks(const __grid_constant__ WholeRows<Operator> rows, Operator op) {
-  __shared__ typename Operator::State shared[kMostShareThreads / kWarp];
+  __shared__ typename Operator::State shared[kMaxShareThreads / kWarp];
   const int64_t begin = int64_t{blockIdx.x} * rows.length;
   const auto share = fold_share<Operator, kItems, kVectors>(rows, op, begin, threadIdx.x, blockDim.x);
   const auto state = fold_block(op, share, shared);

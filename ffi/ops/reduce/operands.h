@@ -9,7 +9,8 @@ namespace mgpu {
 class Arguments;
 struct SegmentTiling;
 
-// Operands: x [.., n], count [.., 1] or absent. Attribute: op. Result: one per row.
+// Operands: x [.., n], count [.., 1] or absent. Attributes: op, and wide, whether sums and products have the result's
+// type. Result: [..], one item per row.
 struct ReduceOperands : OperatorOperands {
   void* result;
   bool wide_result;
@@ -62,7 +63,7 @@ struct SegmentEnds {
   }
 };
 
-// Operands: x [.., n], heads [.., m], count [.., 1] or absent. Attribute: op. Result: [.., m].
+// Operands: x [.., n], heads [.., m], count [.., 1] or absent. Attributes: op, wide. Result: [.., m].
 struct SegmentedReduceOperands : OperatorOperands {
   void* result;
   bool wide_result;

@@ -7,11 +7,11 @@ namespace mgpu {
 
 int64_t ReduceOperands::chunk_items() const {
   const int64_t width = byte_width(dtype);
-  if (segments.rows >= kReduceLeastBlockRows && segments.rows <= kReduceMostBlockRows &&
+  if (segments.rows >= kReduceMinBlockRows && segments.rows <= kReduceMaxBlockRows &&
       segments.length * width <= kReduceBlockRowBytes) {
     return maximum<int64_t>(segments.length, 1);
   }
-  return (segments.total() * width > kReduceMostChunks * kReduceChunkBytes ? 2 : 1) * kReduceChunkBytes / width;
+  return (segments.total() * width > kReduceMaxChunks * kReduceChunkBytes ? 2 : 1) * kReduceChunkBytes / width;
 }
 
 bool ReduceOperands::has_short_rows() const { return segments.length <= kReduceShortRow; }

@@ -11,13 +11,13 @@ namespace mgpu {
 // If there are more bytes, a block reduces twice as many, since its work before its first load and after its last one
 // takes time.
 constexpr int64_t kReduceChunkBytes = 1 << 16;
-constexpr int64_t kReduceMostChunks = 2048;
-// Between kReduceLeastBlockRows and kReduceMostBlockRows rows, of up to kReduceBlockRowBytes, get one block each: they
+constexpr int64_t kReduceMaxChunks = 2048;
+// Between kReduceMinBlockRows and kReduceMaxBlockRows rows, of up to kReduceBlockRowBytes, get one block each: they
 // fill the reference device once, with 3 to 8 blocks per multiprocessor, and need no second kernel. 2^25 floats in 500
 // rows take 0.034 ms instead of 0.036. With fewer or longer rows, or a second wave of blocks, most multiprocessors
 // would wait for the last row.
-constexpr int64_t kReduceLeastBlockRows = 3 * kReferenceMultiprocessors;
-constexpr int64_t kReduceMostBlockRows = 8 * kReferenceMultiprocessors;
+constexpr int64_t kReduceMinBlockRows = 3 * kReferenceMultiprocessors;
+constexpr int64_t kReduceMaxBlockRows = 8 * kReferenceMultiprocessors;
 constexpr int64_t kReduceBlockRowBytes = 1 << 19;
 // A few lanes of a warp reduce a whole row of up to this length.
 constexpr int64_t kReduceShortRow = 4096;

@@ -12,7 +12,7 @@
 namespace mgpu::cuda::segment_reducing {
 
 constexpr int kThreads = segmented_reduce_shape(4).threads;
-constexpr int kFewEnds = 8;  // the positions of so few ends in a tile are not marked
+constexpr int kMaxUnmarkedEnds = 8;  // the positions of so few ends in a tile are not marked
 constexpr int kJoinThreads = 256;
 constexpr int kJoinTiles = 8;  // per thread and step, if a block looks back
 
@@ -205,7 +205,7 @@ struct LoadedRuns {
       own_place = static_cast<int>(clamp<int64_t>(place, places.lead, places.limit));
     }
 #pragma unroll
-    for (int distance = 1; distance < kFewEnds; distance *= 2) {  // the places ascend, for any heads
+    for (int distance = 1; distance < kMaxUnmarkedEnds; distance *= 2) {  // the places ascend, for any heads
       const int below = __shfl_up_sync(~0u, own_place, distance);
       if (lane >= distance) own_place = maximum(own_place, below);
     }
@@ -494,7 +494,7 @@ __global__ void __launch_bounds__(kThreads, sizeof(typename Operator::State) > 8
   const TilePlaces places{units.first_item - lead, lead, lead + units.items};
   RowVectors<Operator> vectors;
   load_items(reduction, places, vectors);
-  if (units.ends <= kFewEnds) {
+  if (units.ends <= kMaxUnmarkedEnds) {
     __shared__ WarpParts<State> parts[kThreads / kWarp];
     reduce_rows_to_ends(reduction, op, units, places, LoadedRuns<Operator>{op, places, vectors}, parts);
     join_warps(reduction, op, blockIdx.x, units, parts);

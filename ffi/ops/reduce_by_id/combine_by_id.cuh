@@ -19,10 +19,10 @@
 namespace mgpu::cuda::id_combining {
 
 constexpr int kThreads = 1024;
-constexpr int kMostTaggedEntries = 8192;
+constexpr int kMaxTaggedEntries = 8192;
 constexpr uint32_t kNobody = ~uint32_t{0};
-constexpr int64_t kMostPartItems = int64_t{1} << 30;  // with up to one row more, below 2^31
-static_assert(kMostPartItems + kMostIdColumns <= int64_t{1} << 31);
+constexpr int64_t kMaxPartItems = int64_t{1} << 30;  // items per block; with one more row, still below 2^31
+static_assert(kMaxPartItems + kMaxIdColumns <= int64_t{1} << 31);
 
 // The items that a thread has in flight. Extrema compare before they change anything, and gain from more items; sums
 // gain more from twice as many threads.
@@ -41,7 +41,7 @@ struct IdCombination {
   Segments segments;
   Quotient width;
   int64_t size;
-  int64_t slots;  // per problem, one for each result
+  int64_t slots;  // results per problem
   int64_t parts;
   int entries;    // of a block's table: a power of two if it does not hold all results
   State* states;  // of each problem's slots
@@ -58,12 +58,14 @@ struct Part {
   Quotient width;
   unsigned count;
 
-  __device__ Part(const IdCombination<Operator>& of, int64_t problem, int64_t part) : size(of.size), width(of.width) {
-    const int64_t live = of.segments.live(problem), share = ceil_div(of.segments.length, of.parts);
+  __device__ Part(const IdCombination<Operator>& combination, int64_t problem, int64_t part)
+      : size(combination.size), width(combination.width) {
+    const int64_t live = combination.segments.live(problem),
+                  share = ceil_div(combination.segments.length, combination.parts);
     first_row = minimum(part * share, live);
     count = static_cast<unsigned>((minimum(first_row + share, live) - first_row) * width.divisor);
-    x = of.x + (problem * of.x_stride + first_row) * width.divisor;
-    ids = of.ids.from(problem * of.ids_stride + first_row);
+    x = combination.x + (problem * combination.x_stride + first_row) * width.divisor;
+    ids = combination.ids.from(problem * combination.ids_stride + first_row);
   }
 
   // Calls load(k, item, row) for kItems items of each thread, then use(slots) with the slots of these items' results,
@@ -101,7 +103,7 @@ __device__ void combine_atomically(const Arithmetic<Element, Word, kKind, Result
 }
 
 template <typename Operator, typename Word>
-  requires(Operator::kIsLeast)
+  requires(Operator::kIsMinimum)
 __device__ void combine_atomically(const Operator&, Word* to, Word state) {
   if constexpr (sizeof(Word) == 8) {
     atomicMin(reinterpret_cast<unsigned long long*>(to), static_cast<unsigned long long>(state));
@@ -149,7 +151,7 @@ class Places {
 
   // The place of the item's state, or any place that may be read.
   template <typename State>
-  __device__ __forceinline__ State* of(int k, State* table, State* states) const {
+  __device__ __forceinline__ State* address(int k, State* table, State* states) const {
     if constexpr (kHoldsAll) return table + (is_used(k) ? slots_[k] : 0);
     return in_table_[k] ? table + (slots_[k] & mask_) : states + (is_used(k) ? slots_[k] : 0);
   }
@@ -221,7 +223,7 @@ __global__ void __launch_bounds__(kThreads, Operator::kIsIdempotent ? 1 : 2)
         if constexpr (Operator::kIsIdempotent) {
           State seen[kInFlight];
 #pragma unroll
-          for (int k = 0; k < kInFlight; ++k) seen[k] = read_state(places.of(k, table, states));
+          for (int k = 0; k < kInFlight; ++k) seen[k] = read_state(places.address(k, table, states));
 #pragma unroll
           for (int k = 0; k < kInFlight; ++k) {
             if (places.is_used(k) && op.combine(seen[k], made[k]) != seen[k]) {

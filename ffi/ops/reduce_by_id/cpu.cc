@@ -28,8 +28,8 @@ class ReduceById {
   // parts follow only from the shapes, so that float results do not depend on the number of threads.
   void run(cpu::Executor& executor) const {
     const int64_t problems = operands_.segments.rows, slots = operands_.slots();
-    const int64_t least = std::max((width_ == 1 ? 2 : 4) * operands_.size, cpu::kIdLeastPart);
-    const int64_t parts = std::clamp<int64_t>(length_ / least, 1, cpu::kIdMostParts);
+    const int64_t min_rows = std::max((width_ == 1 ? 2 : 4) * operands_.size, cpu::kIdMinPartRows);
+    const int64_t parts = std::clamp<int64_t>(length_ / min_rows, 1, cpu::kIdMaxParts);
     // The states of the first part use the memory of the results, if these are as wide.
     constexpr bool kInPlace = !Operator::kGivesIndex && sizeof(State) == sizeof(typename Operator::Result);
     const int64_t stored = kInPlace ? parts - 1 : parts;
@@ -48,8 +48,8 @@ class ReduceById {
       const int64_t problem = task / chunks, begin = task % chunks * kSlots, end = std::min(slots, begin + kSlots);
       State* const first = states_of(problem, 0);
       for (int64_t part = 1; part < parts; ++part) {
-        const State* const of = states_of(problem, part);
-        for (int64_t i = begin; i < end; ++i) first[i] = op_.combine(first[i], of[i]);
+        const State* const part_states = states_of(problem, part);
+        for (int64_t i = begin; i < end; ++i) first[i] = op_.combine(first[i], part_states[i]);
       }
       for (int64_t i = begin; i < end; ++i) {
         const State state = first[i];

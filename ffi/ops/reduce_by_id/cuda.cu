@@ -1,5 +1,5 @@
-// reduce_by_id on CUDA. It has kernels for operators whose order does not matter, for sums of floats as integers, and
-// for few ids.
+// reduce_by_id on CUDA. It has kernels for operators whose order of combination does not matter, for sums of floats in
+// fixed point, and for few ids.
 #include "cuda/launch/overlapping.h"
 #include "ops/common/dispatch_operator.h"
 #include "ops/reduce_by_id/combine_by_id.cuh"
@@ -32,7 +32,7 @@ void reduce_in_order(const Call& call, cudaStream_t stream, const ReduceByIdOper
                                   reinterpret_cast<State*>(operands.layout(workspace, call)),
                                   {operands.result, operands.wide_result}};
   const int64_t room = shared_memory_limit(call) / reduction.warp_bytes();
-  reduction.warps = static_cast<int>(clamp<int64_t>(room, 1, kIdMostWarps));
+  reduction.warps = static_cast<int>(clamp<int64_t>(room, 1, kIdMaxWarps));
   const int64_t bytes = reduction.warps * reduction.warp_bytes();
   const auto kernel = reduce_parts<Operator>;
   allow_shared(call, kernel, bytes);
@@ -40,14 +40,14 @@ void reduce_in_order(const Call& call, cudaStream_t stream, const ReduceByIdOper
       reduction, op);
   check_launch(call);
   const int64_t blocks = operands.segments.rows * ceil_div<int64_t>(reduction.slots, kWarp);
-  launch_overlapping(call, stream, join_parts<Operator>, blocks, kJoinWarps * kWarp, 0, reduction, op);
+  launch_overlapping(call, stream, combine_parts<Operator>, blocks, kCombineWarps * kWarp, 0, reduction, op);
 }
 
 // The blocks per problem: as many as fill the device, each with enough items to be worth a table.
-int64_t parts_of(const ReduceByIdOperands& operands, int64_t device_blocks, int64_t least_items) {
+int64_t parts_of(const ReduceByIdOperands& operands, int64_t device_blocks, int64_t min_items) {
   const int64_t items = operands.segments.length * operands.width;
-  const int64_t most = maximum(device_blocks / operands.segments.rows, int64_t{1});
-  return maximum(clamp(items / least_items, int64_t{1}, most), ceil_div(items, id_combining::kMostPartItems));
+  const int64_t device_parts = maximum(device_blocks / operands.segments.rows, int64_t{1});
+  return maximum(clamp(items / min_items, int64_t{1}, device_parts), ceil_div(items, id_combining::kMaxPartItems));
 }
 
 template <typename Operator>
@@ -75,7 +75,7 @@ int64_t most_blocks(const Call& call, Kernel kernel, int64_t bytes) {
 
 // The entries of a tagged table: as many as the device has room for.
 int tagged_entries(const Call& call, int64_t entry_bytes) {
-  int entries = id_combining::kMostTaggedEntries;
+  int entries = id_combining::kMaxTaggedEntries;
   while (entries * entry_bytes > shared_memory_limit(call)) entries /= 2;
   return entries;
 }

@@ -1,6 +1,7 @@
 // The kernels of reduce_by_id for few ids. Each warp has states of all ids in shared memory, and takes its rows in
 // order; lanes with the same id take turns in the order of the lanes. No states are combined atomically, so float
-// results are the same in every run. Then the states of a block's warps are combined, and finally those of all blocks.
+// results are the same in every run. Then the states of a block's warps are combined, and finally the states of all
+// blocks.
 #pragma once
 
 #include "cuda/block/shuffle.cuh"
@@ -10,7 +11,7 @@
 namespace mgpu::cuda::id_reducing {
 
 constexpr int kInFlight = 4;  // items per lane
-constexpr int kJoinWarps = 32;
+constexpr int kCombineWarps = 32;
 
 template <typename Operator>
 struct IdReduction {
@@ -41,8 +42,8 @@ __global__ void reduce_parts(IdReduction<Operator> reduction, Operator op) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int64_t slots = reduction.slots;
   char* const memory = reinterpret_cast<char*>(shared);
-  const auto table_of = [&](int of) {
-    return reinterpret_cast<State*>(memory + of * reduction.warp_bytes() + kIdMasks * 4);
+  const auto table_of = [&](int w) {
+    return reinterpret_cast<State*>(memory + w * reduction.warp_bytes() + kIdMasks * 4);
   };
   auto* const masks = reinterpret_cast<unsigned*>(memory + warp * reduction.warp_bytes());
   State* const table = table_of(warp);
@@ -70,12 +71,12 @@ __global__ void reduce_parts(IdReduction<Operator> reduction, Operator op) {
       __syncwarp();
       return;
     }
-    unsigned* const meeting = masks + slot % kIdMasks;
-    if (slot >= 0) atomicOr(meeting, 1u << lane);
+    unsigned* const lane_mask = masks + slot % kIdMasks;
+    if (slot >= 0) atomicOr(lane_mask, 1u << lane);
     __syncwarp();
-    const unsigned lanes = slot >= 0 ? *meeting : 0;
+    const unsigned lanes = slot >= 0 ? *lane_mask : 0;
     __syncwarp();
-    if (slot >= 0) *meeting = 0;
+    if (slot >= 0) *lane_mask = 0;
     const int turn = __popc(lanes & ((1u << lane) - 1));
     for (int i = 0; __any_sync(0xffffffffu, slot >= 0 && turn >= i); ++i) {
       if (slot >= 0 && turn == i) table[slot] = op.combine(table[slot], state);
@@ -110,17 +111,17 @@ __global__ void reduce_parts(IdReduction<Operator> reduction, Operator op) {
   State* const to = reduction.states + (problem * reduction.parts + part) * slots;
   for (int64_t i = threadIdx.x; i < slots; i += blockDim.x) {
     State state = table_of(0)[i];
-    for (int of = 1; of < reduction.warps; ++of) state = op.combine(state, table_of(of)[i]);
+    for (int w = 1; w < reduction.warps; ++w) state = op.combine(state, table_of(w)[i]);
     to[i] = state;
   }
 }
 
-// One lane per result; the warps of a block share the parts.
+// Combines the states of all parts. A lane has one result, and the warps of a block share the parts.
 template <typename Operator>
-__global__ void __launch_bounds__(kJoinWarps* kWarp) join_parts(IdReduction<Operator> reduction, Operator op) {
+__global__ void __launch_bounds__(kCombineWarps* kWarp) combine_parts(IdReduction<Operator> reduction, Operator op) {
   wait_for_last_kernel();
   using State = typename Operator::State;
-  __shared__ State sums[kJoinWarps][kWarp];
+  __shared__ State sums[kCombineWarps][kWarp];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(reduction.slots, kWarp));
   const int64_t problem = blockIdx.x / blocks;
@@ -129,14 +130,14 @@ __global__ void __launch_bounds__(kJoinWarps* kWarp) join_parts(IdReduction<Oper
   if (slot < reduction.slots) {
     const State* const from = reduction.states + problem * reduction.parts * reduction.slots + slot;
 #pragma unroll 8
-    for (int64_t part = warp; part < reduction.parts; part += kJoinWarps) {
+    for (int64_t part = warp; part < reduction.parts; part += kCombineWarps) {
       state = op.combine(state, from[part * reduction.slots]);
     }
   }
   sums[warp][lane] = state;
   __syncthreads();
   if (warp > 0 || slot >= reduction.slots) return;
-  for (int of = 1; of < kJoinWarps; ++of) state = op.combine(state, sums[of][lane]);
+  for (int w = 1; w < kCombineWarps; ++w) state = op.combine(state, sums[w][lane]);
   reduction.result.store(problem * reduction.slots + slot, op.finish(state, 0));
 }
 

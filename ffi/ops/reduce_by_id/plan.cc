@@ -7,18 +7,18 @@
 namespace mgpu {
 
 int64_t ReduceByIdOperands::parts() const {
-  return clamp<int64_t>(ceil_div(segments.length * width, kIdPartItems), 1, kIdMostParts);
+  return clamp<int64_t>(ceil_div(segments.length * width, kIdPartItems), 1, kIdMaxParts);
 }
 
 bool ReduceByIdOperands::in_any_order(const Call& call) const {
   bool holds = false;
   dispatch_reduction<true>(call, [&](auto op) { holds = has_integer_state<decltype(op)>(); });
-  return holds && kind != OperatorKind::kMul && slots() < int64_t{1} << 32 && width <= kMostIdColumns;
+  return holds && kind != OperatorKind::kMul && slots() < int64_t{1} << 32 && width <= kMaxIdColumns;
 }
 
 bool ReduceByIdOperands::in_fixed_point() const {
   const bool sums_floats = kind == OperatorKind::kAdd && mantissa_bits(dtype) > 0 && dtype != DType::f64;
-  return sums_floats && slots() <= kMostFixedPointIds;
+  return sums_floats && slots() <= kMaxFixedPointIds;
 }
 
 char* ReduceByIdOperands::layout(Workspace& workspace, const Call& call) const {

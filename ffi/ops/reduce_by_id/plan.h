@@ -7,17 +7,18 @@
 namespace mgpu {
 
 // If there are few ids, a warp's states of all ids fit shared memory: with the warp's masks, they take at most 48 KB,
-// which every device grants. Each block takes a part of the rows. The largest arrays have two blocks for each
-// multiprocessor of a large device.
+// which every device grants. Each block takes a part of the rows. There are at most two parts for each multiprocessor
+// of the reference device.
 constexpr int kIdMasks = 512;  // words per warp, in which lanes with the same id find each other
 constexpr int64_t kIdTableBytes = (48 << 10) - kIdMasks * 4;
-constexpr int kIdMostWarps = 32;
-constexpr int64_t kIdMostParts = 2 * kReferenceMultiprocessors;
-constexpr int64_t kIdPartItems = 1 << 14;  // per part, at least
-// For sums of floats as integers: the most results, and the bytes of each, a sum of 64 bits and an exponent.
-constexpr int64_t kMostFixedPointIds = 1 << 15;
+constexpr int kIdMaxWarps = 32;
+constexpr int64_t kIdMaxParts = 2 * kReferenceMultiprocessors;
+constexpr int64_t kIdPartItems = 1 << 14;  // items per part, at least
+// For sums of floats in fixed point: the largest number of results, and the bytes of a result, a 64-bit sum and an
+// exponent.
+constexpr int64_t kMaxFixedPointIds = 1 << 15;
 constexpr int64_t kFixedPointBytes = 12;
-// If order does not matter, a block has whole rows, and counts its items in 32 bits.
-constexpr int64_t kMostIdColumns = int64_t{1} << 30;
+// If the order does not matter, a block takes whole rows, and counts its items in 32 bits.
+constexpr int64_t kMaxIdColumns = int64_t{1} << 30;
 
 }  // namespace mgpu

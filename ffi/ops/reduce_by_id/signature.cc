@@ -15,10 +15,10 @@ ReduceByIdOperands::ReduceByIdOperands(const Call& call, const Arguments& in)
       width(Call::length(in["x"])),
       result(in.result("result").data),
       wide_result(in.result("result").dtype == DType::s64) {
-  const Array& of = in.result("result");
+  const Array& out = in.result("result");
   if (in.flag("wide")) sum_dtype = in.result("result").dtype;
   size = in.attribute("size");
-  segments.rows = Call::batch(of, 2);
+  segments.rows = Call::batch(out, 2);
   segments.counts = call.live_counts(in["count"], segments.rows);
   x_stride = call.row_stride(in["x"], segments.length * width, segments.rows, "x", 2) / maximum<int64_t>(width, 1);
   ids = call.index_vector(in["ids"], "ids");

@@ -22,7 +22,7 @@ struct LargestExponent {
   using State = uint32_t;
   using Result = uint32_t;
   static constexpr bool kIsIdempotent = true;
-  static constexpr bool kIsLeast = true;
+  static constexpr bool kIsMinimum = true;
 
   __device__ static uint32_t exponent(State state) { return FixedPoint::kSpecial - state; }
   __device__ State identity() const { return FixedPoint::kSpecial - 1; }
@@ -59,16 +59,16 @@ __global__ void __launch_bounds__(kThreads) sum_items(IdSums<Operator> sums) {
   start_next_kernel();
   using Exponent = LargestExponent<typename Operator::Element>;
   extern __shared__ uint32_t halves[];
-  const auto& of = sums.items;
-  const int64_t problem = blockIdx.x / static_cast<unsigned>(of.parts);
+  const auto& combination = sums.items;
+  const int64_t problem = blockIdx.x / static_cast<unsigned>(combination.parts);
   uint32_t* const low = halves;
-  uint32_t* const high = low + of.entries;
-  uint32_t* const tags = high + of.entries;                             // unless the table holds all
-  auto* const largest = reinterpret_cast<uint8_t*>(high + of.entries);  // if it holds all
-  const uint32_t* const exponents = of.states + problem * of.slots;
-  auto* const totals = reinterpret_cast<unsigned long long*>(sums.sums) + problem * of.slots;
+  uint32_t* const high = low + combination.entries;
+  uint32_t* const tags = high + combination.entries;                             // unless the table holds all
+  auto* const largest = reinterpret_cast<uint8_t*>(high + combination.entries);  // if it holds all
+  const uint32_t* const exponents = combination.states + problem * combination.slots;
+  auto* const totals = reinterpret_cast<unsigned long long*>(sums.sums) + problem * combination.slots;
   wait_for_last_kernel();  // the exponents are known
-  for (int i = threadIdx.x; i < of.entries; i += kThreads) {
+  for (int i = threadIdx.x; i < combination.entries; i += kThreads) {
     low[i] = high[i] = 0;
     if constexpr (kHoldsAll) {
       largest[i] = static_cast<uint8_t>(Exponent::exponent(exponents[i]));
@@ -77,14 +77,14 @@ __global__ void __launch_bounds__(kThreads) sum_items(IdSums<Operator> sums) {
     }
   }
 
-  const Part<Exponent> items(of, problem, blockIdx.x - problem * of.parts);
+  const Part<Exponent> items(combination, problem, blockIdx.x - problem * combination.parts);
   __syncthreads();
   constexpr int kInFlight = 4;
   float values[kInFlight];
   items.template for_each<kInFlight>(
       [&](int k, unsigned item, unsigned /*row*/) { values[k] = widen(items.x[item]); },
       [&](uint32_t (&slots)[kInFlight]) {
-        const Places<kHoldsAll, kInFlight> places(slots, tags, of.entries);
+        const Places<kHoldsAll, kInFlight> places(slots, tags, combination.entries);
         // A sum has two halves, as shared memory has no atomic addition of 64 bits: the value before an addition to the
         // lower half tells the carry. All additions to lower halves are in flight before the first carry is needed.
         uint32_t low_parts[kInFlight], high_parts[kInFlight], before[kInFlight];
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kThreads) sum_items(IdSums<Operator> sums) {
           before[k] = 0;
           in_halves[k] = is_used && places.in_table(k);
           if (in_halves[k]) {
-            before[k] = atomicAdd(places.of(k, low, low), low_parts[k]);
+            before[k] = atomicAdd(places.address(k, low, low), low_parts[k]);
           } else if (is_used) {
             atomicAdd(totals + slots[k], static_cast<unsigned long long>(value));
           }
@@ -112,11 +112,11 @@ __global__ void __launch_bounds__(kThreads) sum_items(IdSums<Operator> sums) {
 #pragma unroll
         for (int k = 0; k < kInFlight; ++k) {
           high_parts[k] += before[k] + low_parts[k] < before[k];
-          if (in_halves[k] && high_parts[k] != 0) atomicAdd(places.of(k, high, high), high_parts[k]);
+          if (in_halves[k] && high_parts[k] != 0) atomicAdd(places.address(k, high, high), high_parts[k]);
         }
       });
   __syncthreads();
-  for (int i = threadIdx.x; i < of.entries; i += kThreads) {
+  for (int i = threadIdx.x; i < combination.entries; i += kThreads) {
     const uint64_t sum = uint64_t{high[i]} << 32 | low[i];
     if (sum != 0) atomicAdd(totals + (kHoldsAll ? i : tags[i]), static_cast<unsigned long long>(sum));
   }

@@ -59,15 +59,15 @@ class SegmentedSort {
 
   void run(Executor& executor) {
     std::vector<Range<int64_t>> crossing = crossing_segments(executor);
-    const TemporaryBuffer<Order, Payload> temporary(most_rounds(crossing) > 0 ? total_ : 0, input_.order);
+    const TemporaryBuffer<Order, Payload> temporary(max_rounds(crossing) > 0 ? total_ : 0, input_.order);
     // A segment that takes r rounds starts in the output if r is even, in the temporary buffer if it is odd, and
     // alternates. So it ends in the output without a copy.
     const Buffer buffers[2] = {output_, temporary.buffer()};
-    if (most_rounds(crossing) > 1) {
+    if (max_rounds(crossing) > 1) {
       deal_long_segments(executor, crossing, buffers[1]);
       crossing = crossing_segments(executor);
     }
-    const int rounds = most_rounds(crossing);
+    const int rounds = max_rounds(crossing);
     parallel_for(executor, tiles_, [&](int64_t tile) { sort_tile(tile, crossing, buffers); });
     for (int round = 0; round < rounds; ++round) {
       const std::vector<int64_t> splits = split_runs(executor, round, crossing, buffers);
@@ -78,7 +78,7 @@ class SegmentedSort {
  private:
   Range<int64_t> tile_range(int64_t tile) const { return {tile * width_, std::min(total_, (tile + 1) * width_)}; }
 
-  int most_rounds(const std::vector<Range<int64_t>>& crossing) const {
+  int max_rounds(const std::vector<Range<int64_t>>& crossing) const {
     int rounds = 0;
     for (const auto& segment : crossing) rounds = std::max(rounds, merge_rounds(segment, width_));
     return rounds;

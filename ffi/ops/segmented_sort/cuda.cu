@@ -20,7 +20,7 @@ namespace sorting {
 
 // Launches the phases that merge nearly sorted rows once their cells are sorted.
 template <typename P>
-void run_phases(const Call& call, P problem, const SortScratch& scratch, int most_rounds, cudaStream_t stream) {
+void run_phases(const Call& call, P problem, const SortScratch& scratch, int max_rounds, cudaStream_t stream) {
   const Segments& segments = problem.segments;
   const int64_t tiles = segments.rows * problem.row_tiles;
   const auto merge = merge_rows<P>;
@@ -36,12 +36,12 @@ void run_phases(const Call& call, P problem, const SortScratch& scratch, int mos
   static_assert(kCellTiles == 1 || kCellTiles == 2);
   constexpr int kCellTilesShift = kCellTiles - 1;
   auto* counts = reinterpret_cast<Phase::Counts*>(scratch.rounds + 1);  // after the flag
-  for (int first_round = 0; first_round < most_rounds; first_round += kPhaseRounds, ++counts) {
+  for (int first_round = 0; first_round < max_rounds; first_round += kPhaseRounds, ++counts) {
     const int64_t width = int64_t{P::kCell} << (2 * first_round);
     const Phase phase{width,
                       ceil_div(segments.length, width),
                       kCellTilesShift + 2 * first_round,
-                      first_round + kPhaseRounds >= most_rounds,
+                      first_round + kPhaseRounds >= max_rounds,
                       scratch.cuts,
                       scratch.groups,
                       {scratch.group_tiles[0], scratch.group_tiles[1]},
@@ -54,7 +54,7 @@ void run_phases(const Call& call, P problem, const SortScratch& scratch, int mos
                        phase);
     const int64_t merges = tiles + segments.rows * phase.row_cells;
     problem.short_groups_count = &counts->short_groups;
-    for (int round = 0; round < minimum(kPhaseRounds, most_rounds - first_round); ++round) {
+    for (int round = 0; round < minimum(kPhaseRounds, max_rounds - first_round); ++round) {
       problem.group_tiles = phase.group_tiles[round];
       problem.group_tiles_count = &counts->tiles[round];
       launch_overlapping(call, stream, split_rows<P>, ceil_div<int64_t>(merges, kPlanThreads / kSplitLanes),
@@ -139,8 +139,8 @@ void run_few_items(const Call& call, const SegmentedSortOperands& operands, Orde
 
 // Launches the kernel that counts sampled inversions between items at this distance. Returns where the count will be.
 template <typename Order>
-const int* look_at_order(const Call& call, const SegmentedSortOperands& operands, const Order& order,
-                         const SortScratch& scratch, int64_t distance, cudaStream_t stream) {
+const int* launch_measure_disorder(const Call& call, const SegmentedSortOperands& operands, const Order& order,
+                                   const SortScratch& scratch, int64_t distance, cudaStream_t stream) {
   int* const inversions = scratch.rounds + SortScratch::kCounters - 1;  // zeroed with the other counters
   const int64_t samples = ceil_div<int64_t>(operands.segments.total(), kSampleItems);
   measure_disorder<<<ceil_div<int64_t>(samples, kDisorderThreads), kDisorderThreads, 0, stream>>>(
@@ -159,28 +159,29 @@ void run_rows(const Call& call, const SortPlan& plan, Order order, const SortScr
   const SegmentedSortOperands& operands = plan.operands();
   P problem = row_problem<P>(operands, order, scratch);
   const Segments& segments = operands.segments;
-  const int most_rounds = problem.rounds(segments.length);
+  const int max_rounds = problem.rounds(segments.length);
   const bool may_be_digits = plan.variant() == SortVariant::kNearlySortedOrDigits;
-  const bool phases = (may_be_digits || plan.variant() == SortVariant::kNearlySorted) && most_rounds > 0;
+  const bool phases = (may_be_digits || plan.variant() == SortVariant::kNearlySorted) && max_rounds > 0;
   if (phases) problem.groups = scratch.groups;
-  if (phases || (!Order::kTotal && most_rounds > 0)) {
+  if (phases || (!Order::kTotal && max_rounds > 0)) {
     check(call, cudaMemsetAsync(scratch.rounds, 0, SortScratch::kCounters * sizeof(int), stream));
   }
   if (phases && may_be_digits) {
     // Rows are sorted by digits if the samples say that every fourth cell has an item far from its place.
-    const int* const inversions = look_at_order(call, operands, order, scratch, int64_t{4} * P::kCell, stream);
+    const int* const inversions =
+        launch_measure_disorder(call, operands, order, scratch, int64_t{4} * P::kCell, stream);
     problem.disorder = {inversions, static_cast<int>(segments.total() / kSampleItems / P::kCell / 4)};
     sort_by_digits(call, plan, scratch, problem.disorder, stream);
   }
   launch_sort_rows(call, problem, stream);
   if constexpr (!P::kPairs) {
-    if (phases) return run_phases(call, problem, scratch, most_rounds, stream);
+    if (phases) return run_phases(call, problem, scratch, max_rounds, stream);
   }
   const int64_t tiles = segments.rows * problem.row_tiles;
   const auto merge = merge_rows<P>;
   constexpr int kMergeShared = sizeof(MergeRowsShared<P>);
   allow_shared(call, merge, kMergeShared);
-  for (int round = 0; round < most_rounds; ++round) {
+  for (int round = 0; round < max_rounds; ++round) {
     if constexpr (P::kPairs) {
       launch_overlapping(call, stream, merge, tiles, P::kMerge.threads, kMergeShared, problem, round);
     } else {  // there are so many tiles that an early start gains nothing

@@ -10,18 +10,18 @@ namespace mgpu::cuda::sorting {
 
 constexpr int64_t kNowhere = int64_t{1} << 62;
 
-// Segments of `least_long` items and more are not merged but sorted by digits.
-inline __device__ TileDescriptor described(Range<int64_t> segment, int64_t listed, int tile_width, int64_t least_long,
-                                           int* most_rounds) {
-  const bool is_long = segment.size() >= least_long;
+// Describes the tile of a segment. Segments of `min_long` items and more are not merged but sorted by digits.
+inline __device__ TileDescriptor described(Range<int64_t> segment, int64_t listed, int tile_width, int64_t min_long,
+                                           int* max_rounds) {
+  const bool is_long = segment.size() >= min_long;
   const int rounds = is_long ? TileDescriptor::kByDigits : group_rounds<int64_t>(segment, tile_width);
-  if (rounds > *most_rounds) atomicMax(most_rounds, rounds);
+  if (rounds > *max_rounds) atomicMax(max_rounds, rounds);
   return {segment, listed, segment.begin / tile_width, rounds};
 }
 
 // Describes tiles from listed heads: one warp per tile makes two searches.
 static __global__ void describe_tiles(Segments segments, int64_t tiles, int tile_width, TileDescriptor* descriptors,
-                                      int64_t least_long, int* rounds) {
+                                      int64_t min_long, int* rounds) {
   start_next_kernel();
   const int64_t tile = (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) / kWarp;
   if (tile > tiles) return;
@@ -30,7 +30,7 @@ static __global__ void describe_tiles(Segments segments, int64_t tiles, int tile
   Range<int64_t> segment{kNowhere, kNowhere};
   if (tile < tiles) segment = segments.segment_of(position, find);
   const int64_t listed = segments.listed_from(position, find);
-  if (threadIdx.x % kWarp == 0) descriptors[tile] = described(segment, listed, tile_width, least_long, rounds);
+  if (threadIdx.x % kWarp == 0) descriptors[tile] = described(segment, listed, tile_width, min_long, rounds);
 }
 
 // Describes tiles from flags, first step. One warp per tile finds the first head after the tile's start (in `end`, or
@@ -62,9 +62,8 @@ static __global__ void find_tile_heads(Segments segments, int64_t tiles, int til
 // Describes tiles from flags, second step. One block carries the last head to the right and the next head to the left
 // over all tiles.
 template <int kThreads>
-__global__ void __launch_bounds__(kThreads)
-    connect_tiles(int64_t total, int64_t tiles, int tile_width, TileDescriptor* descriptors, int64_t least_long,
-                  int* rounds) {
+__global__ void __launch_bounds__(kThreads) connect_tiles(int64_t total, int64_t tiles, int tile_width,
+                                                          TileDescriptor* descriptors, int64_t min_long, int* rounds) {
   start_next_kernel();
   __shared__ int64_t warps[kThreads / kWarp];
   int64_t last = 0;  // the last head to the left of this batch of tiles
@@ -90,7 +89,7 @@ __global__ void __launch_bounds__(kThreads)
                                                     [](int64_t a, int64_t b) { return minimum(a, b); });
     if (inside) {
       descriptor.segment.end = minimum(descriptor.segment.end, minimum(heads.before, next));
-      descriptors[tile] = described(descriptor.segment, 0, tile_width, least_long, rounds);
+      descriptors[tile] = described(descriptor.segment, 0, tile_width, min_long, rounds);
     }
     next = minimum(next, heads.all);
     __syncthreads();

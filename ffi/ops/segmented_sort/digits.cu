@@ -28,21 +28,21 @@ void launch_list(const Call& call, const P& problem, const SortPlan& plan, const
 }
 
 template <typename P>
-void launch_count_of_segments(const Call& call, const P& problem, int64_t most_tiles, cudaStream_t stream) {
+void launch_count_of_segments(const Call& call, const P& problem, int64_t max_tiles, cudaStream_t stream) {
   const auto count = count_segments<P>;
   const int shared = count_shared_bytes<P>(problem.places);
   allow_shared(call, count, shared);
-  const int64_t most = ceil_div<int64_t>(most_tiles * P::kTile, kLeastItems);
-  const int blocks = resident_blocks(call, count, kCountThreads, shared, most);
+  const int64_t max_blocks = ceil_div<int64_t>(max_tiles * P::kTile, kMinItems);
+  const int blocks = resident_blocks(call, count, kCountThreads, shared, max_blocks);
   launch_overlapping(call, stream, count, blocks, kCountThreads, shared, problem);
 }
 
 template <typename P>
 void launch_fill(const Call& call, const P& problem, cudaStream_t stream) {
   const auto fill = fill_digits<P>;
-  const int64_t most = ceil_div<int64_t>(problem.length, kFillThreads * kFilledBytes);
-  const int blocks = resident_blocks(call, fill, kFillThreads, 0, problem.rows * most);
-  const int64_t parts = clamp<int64_t>(blocks / problem.rows, 1, most);
+  const int64_t max_blocks = ceil_div<int64_t>(problem.length, kFillThreads * kFilledBytes);
+  const int blocks = resident_blocks(call, fill, kFillThreads, 0, problem.rows * max_blocks);
+  const int64_t parts = clamp<int64_t>(blocks / problem.rows, 1, max_blocks);
   const int64_t part_items = ceil_div<int64_t>(problem.length, parts * kFilledBytes) * kFilledBytes;
   launch_overlapping(call, stream, fill, static_cast<unsigned>(problem.rows * parts), kFillThreads, 0, problem, parts,
                      part_items);
@@ -83,14 +83,14 @@ void run(const Call& call, const SortPlan& plan, const typename P::Order& order,
     check(call, cudaMemsetAsync(counts.tickets, 0, counts.zeroed_bytes, stream));
   if constexpr (P::kListed) {
     launch_list(call, problem, plan, scratch, stream);
-    launch_count_of_segments(call, problem, counts.most_tiles, stream);
+    launch_count_of_segments(call, problem, counts.max_tiles, stream);
   } else {
     launch_count(call, problem, stream);
   }
   if constexpr (kFillsDigits<P>) {
     launch_fill(call, problem, stream);
   } else {
-    launch_scatters(call, problem, counts.most_tiles, stream);
+    launch_scatters(call, problem, counts.max_tiles, stream);
   }
 }
 

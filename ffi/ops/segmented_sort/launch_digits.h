@@ -18,27 +18,27 @@ constexpr int64_t most_shared_bytes() {
   return maximum<int64_t>(count_shared_bytes<P>(sizeof(typename P::Word)) + kStatic, sizeof(ScatterShared<P>));
 }
 
-constexpr int64_t kLeastItems = int64_t{1} << 14;  // per block, as its counters take time to clear and to add up
+constexpr int64_t kMinItems = int64_t{1} << 14;  // per block, as its counters take time to clear and to add up
 
 template <typename P>
 void launch_count(const Call& call, const P& problem, cudaStream_t stream) {
   const auto count = count_digits<P>;
   const int shared = count_shared_bytes<P>(problem.places);
   allow_shared(call, count, shared);
-  const int64_t most = ceil_div(problem.length, kLeastItems);
-  const int blocks = resident_blocks(call, count, kCountThreads, shared, problem.rows * most);
-  const int64_t parts = clamp<int64_t>(blocks / problem.rows, 1, most);
+  const int64_t max_parts = ceil_div(problem.length, kMinItems);
+  const int blocks = resident_blocks(call, count, kCountThreads, shared, problem.rows * max_parts);
+  const int64_t parts = clamp<int64_t>(blocks / problem.rows, 1, max_parts);
   count<<<problem.rows * parts, kCountThreads, shared, stream>>>(problem, parts, ceil_div(problem.length, parts));
   check_launch(call);
 }
 
 template <typename P>
-void launch_scatters(const Call& call, const P& problem, int64_t most_tiles, cudaStream_t stream) {
+void launch_scatters(const Call& call, const P& problem, int64_t max_tiles, cudaStream_t stream) {
   const auto scatter = scatter_digits<P>;
   constexpr int kShared = sizeof(ScatterShared<P>);
   allow_shared(call, scatter, kShared);
   for (int pass = 0; pass < problem.places; ++pass) {
-    launch_overlapping(call, stream, scatter, most_tiles, P::kShape.tiles.threads, kShared, problem, pass);
+    launch_overlapping(call, stream, scatter, max_tiles, P::kShape.tiles.threads, kShared, problem, pass);
   }
 }
 

@@ -55,9 +55,11 @@ __global__ void list_long_segments(const __grid_constant__ P problem, Segments s
   wait_for_last_kernel();
   const int64_t tile = (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) / kWarp;
   if (tile >= tiles) return;
-  const TileDescriptor of = descriptors[tile];
-  if (of.rounds != TileDescriptor::kByDigits || of.is_left_out || of.first_start(tile_width) != tile) return;
-  const int64_t begin = of.segment.begin, size = of.segment.size();
+  const TileDescriptor descriptor = descriptors[tile];
+  if (descriptor.rounds != TileDescriptor::kByDigits || descriptor.is_left_out ||
+      descriptor.first_start(tile_width) != tile)
+    return;
+  const int64_t begin = descriptor.segment.begin, size = descriptor.segment.size();
   const int lane = threadIdx.x % kWarp;
   // One addition counts the segment and its tiles, so that the list is in the order of the tiles.
   using Sum = unsigned long long;

@@ -13,15 +13,15 @@ namespace mgpu::cuda::sorting {
 
 // Merges a short group in place. One warp calls it; `codes` has room for the group's codes.
 template <typename P>
-__device__ void merge_short_group(const P& problem, const RunGroup& of, typename P::Word* codes) {
+__device__ void merge_short_group(const P& problem, const RunGroup& run_group, typename P::Word* codes) {
   constexpr int kEach = kShortItems / kWarp;
   const int lane = threadIdx.x % kWarp;
-  const int64_t begin = of.row_begin + of.runs.begin();
+  const int64_t begin = run_group.row_begin + run_group.runs.begin();
   auto* const keys = problem.buffers[0].keys + begin;
   auto* const payloads = P::kHasPayload ? problem.buffers[0].payload + begin : nullptr;
   int bounds[kRuns + 1];
 #pragma unroll
-  for (int k = 0; k <= kRuns; ++k) bounds[k] = static_cast<int>(of.runs.bounds[k] - of.runs.begin());
+  for (int k = 0; k <= kRuns; ++k) bounds[k] = static_cast<int>(run_group.runs.bounds[k] - run_group.runs.begin());
   const int size = bounds[kRuns];
   typename P::Payload payload[P::kHasPayload ? kEach : 1];
   __syncwarp();  // the warp's last merge has read its codes
@@ -38,7 +38,7 @@ __device__ void merge_short_group(const P& problem, const RunGroup& of, typename
     const int i = k * kWarp + lane;
     if (i >= size) break;
     const int place = merged_place<kRuns>(problem.order, codes, bounds, i);
-    keys[place] = of.decode ? problem.order.decode(codes[i]) : codes[i];
+    keys[place] = run_group.decode ? problem.order.decode(codes[i]) : codes[i];
     if constexpr (P::kHasPayload) payloads[place] = payload[k];
   }
 }

@@ -157,8 +157,8 @@ __device__ void take_outputs(const TileMerges& merges, const Word* codes, int be
                              uint32_t (&from)[kItems]) {
   int merge = merges.at(begin);
   const MergeCursor runs = merges.runs(merge);
-  const int most = runs.a_end - runs.a + runs.b_end - runs.b;
-  const MergeCursor start = shared_cursor<kTile>(codes, runs, minimum(begin - merges.begin(merge), most), less);
+  const int run_items = runs.a_end - runs.a + runs.b_end - runs.b;
+  const MergeCursor start = shared_cursor<kTile>(codes, runs, minimum(begin - merges.begin(merge), run_items), less);
   take_merged(codes, start, less, taken, from);
   // If another merge begins among the thread's outputs, the thread takes its outputs again from there on.
   for (int other = merges.end(merge); other < begin + kItems; other = merges.end(merge)) {

@@ -15,149 +15,157 @@ namespace {
 using Problem = SegmentedSortOperands;
 using Row = PlanRow<SortVariant, Problem>;
 
-int width(const Problem& of) { return byte_width(of.key_type); }
-bool has_payload(const Problem& of) { return of.payload_width > 0; }
-bool is_float(const Problem& of) { return key_kind(of.key_type) == KeyKind::kFloat; }
-int places(const Problem& of) { return ceil_div(of.bits, kDigitBits); }
-int64_t length(const Problem& of) { return of.segments.length; }
-int64_t rows(const Problem& of) { return of.segments.rows; }
-int64_t total(const Problem& of) { return of.segments.total(); }
-int64_t mean_segment(const Problem& of) { return length(of) / (of.segments.heads_count + 1); }
-bool is_nearly_sorted(const Problem& of) { return of.method == SortMethod::kNearlySorted; }
-bool has_short_offsets(const Problem& of) { return length(of) < int64_t{1} << 30; }
+int width(const Problem& problem) { return byte_width(problem.key_type); }
+bool has_payload(const Problem& problem) { return problem.payload_width > 0; }
+bool is_float(const Problem& problem) { return key_kind(problem.key_type) == KeyKind::kFloat; }
+int places(const Problem& problem) { return ceil_div(problem.bits, kDigitBits); }
+int64_t length(const Problem& problem) { return problem.segments.length; }
+int64_t rows(const Problem& problem) { return problem.segments.rows; }
+int64_t total(const Problem& problem) { return problem.segments.total(); }
+int64_t mean_segment(const Problem& problem) { return length(problem) / (problem.segments.heads_count + 1); }
+bool is_nearly_sorted(const Problem& problem) { return problem.method == SortMethod::kNearlySorted; }
+bool has_short_offsets(const Problem& problem) { return length(problem) < int64_t{1} << 30; }
 // Cells of wide items are slower, and large cells of them are no faster than the kernels for segments.
-bool is_wide(const Problem& of) { return width(of) == 8 && has_payload(of); }
+bool is_wide(const Problem& problem) { return width(problem) == 8 && has_payload(problem); }
 
 // ---- Segments. Merging segments takes more rounds than merging whole rows, as tiles are smaller than cells. Sorting
 // by digits costs each segment half a tile on average, which it does not fill, and 1 KB of counts per place: 7% of the
 // memory of 4-byte keys with 2^15 items per segment.
 constexpr int64_t long_segment(int places) { return int64_t{1} << (places <= 2 ? 14 : places <= 4 ? 15 : 19); }
 
-bool are_long(const Problem& of) {
-  return !of.whole_rows && !of.has_flags && has_short_offsets(of) && total(of) >= int64_t{1} << 17 &&
-         mean_segment(of) >= long_segment(places(of));
+bool are_long(const Problem& problem) {
+  return !problem.whole_rows && !problem.has_flags && has_short_offsets(problem) &&
+         total(problem) >= int64_t{1} << 17 && mean_segment(problem) >= long_segment(places(problem));
 }
 
 // If no segment turns out to be long, the launched passes do nothing. For 2^26 items, they take 14 us more than the
 // merging rounds that they replace: less than 2% if segments are not too short. Keys of 64 bits would take twice as
 // many passes.
-bool may_be_long(const Problem& of) {
-  return !of.whole_rows && has_short_offsets(of) && total(of) >= int64_t{1} << 22 && width(of) <= 4 &&
-         length(of) >= long_segment(places(of)) && mean_segment(of) >= 512;
+bool may_be_long(const Problem& problem) {
+  return !problem.whole_rows && has_short_offsets(problem) && total(problem) >= int64_t{1} << 22 &&
+         width(problem) <= 4 && length(problem) >= long_segment(places(problem)) && mean_segment(problem) >= 512;
 }
 
-bool are_segments(const Problem& of) { return !of.whole_rows; }
+bool are_segments(const Problem& problem) { return !problem.whole_rows; }
 
 // ---- Whole rows, one block each.
 constexpr int64_t kLongestByDigits = kRowDigitThreads * kRowDigitItems;
 
-bool may_have_blocks(const Problem& of) {
-  return rows(of) > 1 && length(of) <= kLongestByDigits && of.method != SortMethod::kMerging &&
-         of.method != SortMethod::kPartitioning;
+bool may_have_blocks(const Problem& problem) {
+  return rows(problem) > 1 && length(problem) <= kLongestByDigits && problem.method != SortMethod::kMerging &&
+         problem.method != SortMethod::kPartitioning;
 }
 
 // A pass costs a row a fixed time, that of about 500 items. Merging distributes few long rows over more blocks. A block
 // takes longer for codes of floats; floats of more than 16 bits have no such kernel.
-bool are_row_digits(const Problem& of) {
-  if (!may_have_blocks(of) || places(of) > 2 || (is_float(of) && width(of) > 2)) return false;
-  const bool is_long = length(of) > kLongestByDigits / 2;
-  if (places(of) == 1) return length(of) > 512 && total(of) > int64_t{1} << (is_long ? 15 : 12);
+bool are_row_digits(const Problem& problem) {
+  if (!may_have_blocks(problem) || places(problem) > 2 || (is_float(problem) && width(problem) > 2)) return false;
+  const bool is_long = length(problem) > kLongestByDigits / 2;
+  if (places(problem) == 1) return length(problem) > 512 && total(problem) > int64_t{1} << (is_long ? 15 : 12);
   // Merging is slower for 16-bit floats, as zeros of either sign are equal, and for 16-bit integers without payload.
-  if (length(of) <= 1024) {
-    const bool merges_slowly = width(of) == 2 && (is_float(of) || !has_payload(of));
-    return length(of) > 512 && total(of) >= int64_t{1} << 18 && merges_slowly;
+  if (length(problem) <= 1024) {
+    const bool merges_slowly = width(problem) == 2 && (is_float(problem) || !has_payload(problem));
+    return length(problem) > 512 && total(problem) >= int64_t{1} << 18 && merges_slowly;
   }
-  const int least = is_long ? 18 : is_float(of) && length(of) > 2048 ? 17 : 14;
-  const bool fills_merged_cell = width(of) == 4 && !has_payload(of) && 4 * length(of) > 3 * kLongestByDigits;
-  return total(of) >= int64_t{1} << least && !fills_merged_cell;
+  const int min_log_items = is_long ? 18 : is_float(problem) && length(problem) > 2048 ? 17 : 14;
+  const bool fills_merged_cell =
+      width(problem) == 4 && !has_payload(problem) && 4 * length(problem) > 3 * kLongestByDigits;
+  return total(problem) >= int64_t{1} << min_log_items && !fills_merged_cell;
 }
-int64_t row_digits_bytes(const Problem& of) {
-  const bool has_place = has_payload(of) || width(of) > 2 || is_float(of);
-  return row_digit_bytes(length(of), has_place ? 4 : width(of), false) + kRowDigitStaticBytes;
+int64_t row_digits_bytes(const Problem& problem) {
+  const bool has_place = has_payload(problem) || width(problem) > 2 || is_float(problem);
+  return row_digit_bytes(length(problem), has_place ? 4 : width(problem), false) + kRowDigitStaticBytes;
 }
 
 // Merging distributes few rows over more blocks, and is faster for nearly sorted rows. For short rows of 8-byte keys,
 // eight passes gain nothing over merging: neither for many rows, nor for few, which merging distributes over many
 // blocks.
 constexpr int64_t kFewItems = int64_t{1} << 18;
-bool are_row_ranks(const Problem& of) {
-  if (!may_have_blocks(of) || places(of) <= 2 || !has_payload(of) || width(of) < 4) return false;
-  if (of.method != SortMethod::kFastest || rows(of) < 64 || length(of) <= 1024) return false;
-  return width(of) == 4 || (total(of) > kFewItems && (length(of) > 2048 || rows(of) <= 2048));
+bool are_row_ranks(const Problem& problem) {
+  if (!may_have_blocks(problem) || places(problem) <= 2 || !has_payload(problem) || width(problem) < 4) return false;
+  if (problem.method != SortMethod::kFastest || rows(problem) < 64 || length(problem) <= 1024) return false;
+  return width(problem) == 4 || (total(problem) > kFewItems && (length(problem) > 2048 || rows(problem) <= 2048));
 }
-int64_t row_ranks_bytes(const Problem& of) {
-  return row_digit_bytes(length(of), 2 + width(of), true) + kRowDigitStaticBytes;
+int64_t row_ranks_bytes(const Problem& problem) {
+  return row_digit_bytes(length(problem), 2 + width(problem), true) + kRowDigitStaticBytes;
 }
 
 // ---- Whole rows of few comparisons, which are all made at once. Each row takes at least one block, at 0.6 ns a block.
 // So for many rows, the kernels for segments are faster, as their tiles hold several: 2^20 rows of 4 keys of 4 bytes
 // take 36 us instead of 650.
-int64_t comparisons(const Problem& of) { return total(of) * length(of); }
-bool has_few_comparisons(const Problem& of) {
-  return length(of) <= kOneCellShape.cell() && rows(of) <= int64_t{1} << 15 && comparisons(of) <= int64_t{1} << 24;
+int64_t comparisons(const Problem& problem) { return total(problem) * length(problem); }
+bool has_few_comparisons(const Problem& problem) {
+  return length(problem) <= kOneCellShape.cell() && rows(problem) <= int64_t{1} << 15 &&
+         comparisons(problem) <= int64_t{1} << 24;
 }
-bool has_fewest_comparisons(const Problem& of) {
-  return has_few_comparisons(of) && (is_wide(of) || comparisons(of) <= int64_t{1} << 22);
+bool has_fewest_comparisons(const Problem& problem) {
+  return has_few_comparisons(problem) && (is_wide(problem) || comparisons(problem) <= int64_t{1} << 22);
 }
 
 // The kernels for segments take 20 us for any rows. From 2^20 items on, the filled part of a cell matters.
-bool are_packed(const Problem& of) {
+bool are_packed(const Problem& problem) {
   constexpr int64_t kNotMany = int64_t{1} << 20;
-  if (rows(of) == 1 || length(of) < 64 || length(of) > 512) return false;
-  if (width(of) == 8) return total(of) <= (has_payload(of) ? kFewItems : kNotMany);
-  return total(of) <= kNotMany || 4 * length(of) >= 3 * packed_slot(length(of), kFewItemsShape);
+  if (rows(problem) == 1 || length(problem) < 64 || length(problem) > 512) return false;
+  if (width(problem) == 8) return total(problem) <= (has_payload(problem) ? kFewItems : kNotMany);
+  return total(problem) <= kNotMany || 4 * length(problem) >= 3 * packed_slot(length(problem), kFewItemsShape);
 }
 
 // ---- Whole rows by digits. Merging takes a round for each doubling of a row beyond a cell; digits take the same
 // number of passes for any length. Rows of one or two digits are sorted by digits if they are too long for one block.
-bool are_many_for_digits(const Problem& of) {
-  const int count = places(of);
-  const int least_items = count == 1 ? 17 : count == 2 ? 18 : count <= 4 ? 19 : has_payload(of) ? 20 : 22;
-  const int least_row = count <= 4 && has_payload(of) ? 16 : has_payload(of) ? 18 : 19;
-  if (total(of) < int64_t{1} << least_items) return false;
-  return count <= 2 ? length(of) > int64_t{1} << 14 : length(of) >= int64_t{1} << least_row;
+bool are_many_for_digits(const Problem& problem) {
+  const int count = places(problem);
+  const int least_items = count == 1 ? 17 : count == 2 ? 18 : count <= 4 ? 19 : has_payload(problem) ? 20 : 22;
+  const int least_row = count <= 4 && has_payload(problem) ? 16 : has_payload(problem) ? 18 : 19;
+  if (total(problem) < int64_t{1} << least_items) return false;
+  return count <= 2 ? length(problem) > int64_t{1} << 14 : length(problem) >= int64_t{1} << least_row;
 }
-bool are_for_digits(const Problem& of) {
-  const bool merges_overlaps =
-      is_nearly_sorted(of) && width(of) >= 4 && (!has_payload(of) || (width(of) == 4 && of.payload_width == 4));
-  return of.method != SortMethod::kMerging && !merges_overlaps && are_many_for_digits(of);
+bool are_for_digits(const Problem& problem) {
+  const bool merges_overlaps = is_nearly_sorted(problem) && width(problem) >= 4 &&
+                               (!has_payload(problem) || (width(problem) == 4 && problem.payload_width == 4));
+  return problem.method != SortMethod::kMerging && !merges_overlaps && are_many_for_digits(problem);
 }
-int64_t digit_bytes(const Problem& of) { return digit_shared_bytes(width(of), of.payload_width); }
+int64_t digit_bytes(const Problem& problem) { return digit_shared_bytes(width(problem), problem.payload_width); }
 
 // ---- Whole rows by merging cells.
-bool fills(const Problem& of, const RowShape& shape) {
+bool fills(const Problem& problem, const RowShape& shape) {
   const int64_t cell = shape.cell();
-  return rows(of) == 1 || ceil_div(length(of), cell) * cell <= 2 * length(of);
+  return rows(problem) == 1 || ceil_div(length(problem), cell) * cell <= 2 * length(problem);
 }
-RowShape pairs(const Problem& of) { return pairs_shape(width(of), has_payload(of)); }
-RowShape long_rows(const Problem& of) { return row_shape(width(of), has_payload(of)); }
+RowShape pairs(const Problem& problem) { return pairs_shape(width(problem), has_payload(problem)); }
+RowShape long_rows(const Problem& problem) { return row_shape(width(problem), has_payload(problem)); }
 
 // Small cells of wide items are slower, but still gain if the device holds all of them at once.
-bool has_few_items(const Problem& of) {
+bool has_few_items(const Problem& problem) {
   constexpr int64_t kFewWideItems = int64_t{1} << 20;
   const int64_t cell = kFewItemsShape.cell();
-  const bool is_small_cell = length(of) <= cell && (!is_wide(of) || rows(of) * cell <= kFewWideItems);
-  return (total(of) <= kFewItems || is_small_cell) && fills(of, kFewItemsShape);
+  const bool is_small_cell = length(problem) <= cell && (!is_wide(problem) || rows(problem) * cell <= kFewWideItems);
+  return (total(problem) <= kFewItems || is_small_cell) && fills(problem, kFewItemsShape);
 }
-bool is_one_cell(const Problem& of) {
-  return !is_wide(of) && length(of) <= kOneCellShape.cell() && fills(of, kOneCellShape);
+bool is_one_cell(const Problem& problem) {
+  return !is_wide(problem) && length(problem) <= kOneCellShape.cell() && fills(problem, kOneCellShape);
 }
-bool are_pairs(const Problem& of) {
-  return !is_nearly_sorted(of) && total(of) * maximum(width(of) + of.payload_width, 4) <= int64_t{1} << 24 &&
-         fills(of, pairs(of));
+bool are_pairs(const Problem& problem) {
+  return !is_nearly_sorted(problem) &&
+         total(problem) * maximum(width(problem) + problem.payload_width, 4) <= int64_t{1} << 24 &&
+         fills(problem, pairs(problem));
 }
-int64_t pairs_bytes(const Problem& of) { return row_shared_bytes(width(of), has_payload(of), true); }
+int64_t pairs_bytes(const Problem& problem) { return row_shared_bytes(width(problem), has_payload(problem), true); }
 // For narrow keys with payload, and for keys with wide payload, the kernels for segments are as fast.
-bool are_long_rows(const Problem& of) {
-  const bool is_slow = has_payload(of) && (width(of) != 4 || of.payload_width != 4);
-  return !is_nearly_sorted(of) && !is_slow && fills(of, long_rows(of));
+bool are_long_rows(const Problem& problem) {
+  const bool is_slow = has_payload(problem) && (width(problem) != 4 || problem.payload_width != 4);
+  return !is_nearly_sorted(problem) && !is_slow && fills(problem, long_rows(problem));
 }
-int64_t long_rows_bytes(const Problem& of) { return row_shared_bytes(width(of), has_payload(of), false); }
-bool are_nearly_sorted(const Problem& of) {
-  return is_nearly_sorted(of) && !is_wide(of) && !are_for_digits(of) && fills(of, long_rows(of));
+int64_t long_rows_bytes(const Problem& problem) {
+  return row_shared_bytes(width(problem), has_payload(problem), false);
 }
-bool are_nearly_sorted_or_digits(const Problem& of) { return are_nearly_sorted(of) && are_many_for_digits(of); }
-int64_t either_bytes(const Problem& of) { return maximum(long_rows_bytes(of), digit_bytes(of)); }
+bool are_nearly_sorted(const Problem& problem) {
+  return is_nearly_sorted(problem) && !is_wide(problem) && !are_for_digits(problem) &&
+         fills(problem, long_rows(problem));
+}
+bool are_nearly_sorted_or_digits(const Problem& problem) {
+  return are_nearly_sorted(problem) && are_many_for_digits(problem);
+}
+int64_t either_bytes(const Problem& problem) { return maximum(long_rows_bytes(problem), digit_bytes(problem)); }
 
 // Beside each row, its gain over the variant used before, on H200s.
 constexpr Row kTable[] = {
@@ -200,7 +208,7 @@ constexpr Row kTable[] = {
 DigitCounts take_counts(Workspace& workspace, int64_t segments, int64_t tiles, int places, int64_t offset_bytes) {
   const int64_t begin = workspace.used();
   DigitCounts counts{};
-  counts.most_tiles = tiles;
+  counts.max_tiles = tiles;
   counts.tickets = workspace.take<uint64_t>(places);
   counts.counted = workspace.take<unsigned>(segments);
   counts.taken = workspace.take<uint32_t>(1);
@@ -226,7 +234,7 @@ DigitCounts DigitCounts::take_listed(Workspace& workspace, int64_t segments, int
   // A segment has at most one tile that it does not fill.
   DigitCounts counts = take_counts(workspace, segments, total / tile + segments, places, sizeof(uint32_t));
   counts.segments = workspace.take<DigitSegment>(segments);
-  counts.tiles = workspace.take<DigitTile>(counts.most_tiles);
+  counts.tiles = workspace.take<DigitTile>(counts.max_tiles);
   return counts;
 }
 
@@ -238,7 +246,7 @@ SortPlan::SortPlan(const SegmentedSortOperands& operands, const Traits& traits) 
 }
 
 int64_t SortPlan::workspace_bytes(const SegmentedSortOperands& operands) {
-  return most_bytes(kTable, operands, [&](const Row& row) { return layout_bytes(SortPlan(operands, row.variant)); });
+  return max_bytes(kTable, operands, [&](const Row& row) { return layout_bytes(SortPlan(operands, row.variant)); });
 }
 
 int SortPlan::digit_places() const { return places(operands_); }
@@ -255,7 +263,7 @@ bool SortPlan::packs_large_cells() const {
   // With fewer items, large cells would leave multiprocessors without a block.
   return 2 * length(operands_) > slot && rows(operands_) * slot > kFewItems;
 }
-int64_t SortPlan::least_long_segment() const {
+int64_t SortPlan::min_long_segment() const {
   return variant_ == SortVariant::kLongSegments ? long_segment(digit_places()) : INT64_MAX;
 }
 
@@ -266,9 +274,9 @@ DigitCounts SortPlan::take_digit_counts(Workspace& workspace) const {
     const int64_t offset_bytes = has_long_offsets() ? sizeof(uint64_t) : sizeof(uint32_t);
     return DigitCounts::take(workspace, segments.rows, segments.length, digit_places(), tile, offset_bytes);
   }
-  const int64_t most =
-      variant_ == SortVariant::kLongSegments ? segments.total() / least_long_segment() : segments.flat_heads_count();
-  return DigitCounts::take_listed(workspace, most, segments.total(), digit_places(), tile);
+  const int64_t max_segments =
+      variant_ == SortVariant::kLongSegments ? segments.total() / min_long_segment() : segments.flat_heads_count();
+  return DigitCounts::take_listed(workspace, max_segments, segments.total(), digit_places(), tile);
 }
 
 void SortPlan::take_keys_behind_counts(Workspace& workspace, SortScratch& scratch) const {
@@ -276,7 +284,7 @@ void SortPlan::take_keys_behind_counts(Workspace& workspace, SortScratch& scratc
   const int64_t rows = operands_.segments.rows, places = digit_places();
   const int64_t offset_bytes = has_long_offsets() ? sizeof(uint64_t) : sizeof(uint32_t);
   const int64_t begin = workspace.used();
-  counts.most_tiles = rows * ceil_div<int64_t>(length(operands_), digit_tile());
+  counts.max_tiles = rows * ceil_div<int64_t>(length(operands_), digit_tile());
   // These three arrays are one piece, as each piece takes at least 256 bytes: 0.05% of the memory of the fewest keys.
   auto* const words = reinterpret_cast<uint32_t*>(workspace.take<uint64_t>(places + rows));
   if (words) {
@@ -287,7 +295,7 @@ void SortPlan::take_keys_behind_counts(Workspace& workspace, SortScratch& scratc
   counts.starts_bytes = rows * places * kDigits * offset_bytes;
   counts.zeroed_bytes = workspace.used() - begin + counts.starts_bytes;
   scratch.keys = counts.starts = workspace.take<char>(total(operands_) * width(operands_));
-  counts.sums = workspace.take<char>((counts.most_tiles - rows) * kDigits * offset_bytes);
+  counts.sums = workspace.take<char>((counts.max_tiles - rows) * kDigits * offset_bytes);
 }
 
 void SortPlan::take_digits(Workspace& workspace, SortScratch& scratch) const {
@@ -414,7 +422,7 @@ PlanReport report_sort(const Call& call, const Traits& traits) {
     case SortVariant::kSegments:
       const int tile = tile_items(width(operands));
       report.tiles["tile"] = tile;
-      report.passes += group_rounds<int64_t>({0, minimum(mean_segment(operands), plan.least_long_segment())}, tile);
+      report.passes += group_rounds<int64_t>({0, minimum(mean_segment(operands), plan.min_long_segment())}, tile);
       break;
   }
   return report;

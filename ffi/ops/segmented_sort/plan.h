@@ -31,16 +31,16 @@ constexpr RowShape row_shape(int key_width, bool has_payload) {
   if (key_width == 8) return {{512, 16}, {256, 17}};
   return {{512, key_width == 4 && !has_payload ? 32 : 16}, {256, 33}};
 }
-// For so few items that all blocks run at once, a round takes as long as one block. Merging two runs, where each block
-// finds its tile's edges, takes less than half the time of merging four.
+// If there are so few items that all blocks run at once, a round takes as long as one block. A block that merges two
+// runs, and itself finds its tile's edges, takes less than half the time of a block that merges four.
 constexpr RowShape pairs_shape(int key_width, bool has_payload) {
   if (key_width == 8 && has_payload) return {{512, 4}, {256, 9}, 2};
   return {row_shape(key_width, has_payload).sort, {256, 17}, 2};
 }
 // Rows that fit one cell of this shape take one launch.
 constexpr RowShape kOneCellShape{{512, 8}, {256, 9}};
-// Sorts of few items are bound by the latencies of launches and of memory, so these are merged by ranks: each lane of a
-// merging warp finds the ranks of `merge.items` items.
+// Sorts of few items are bound by the latencies of launches and of memory, so their cells are merged by ranks: each
+// lane of a merging warp finds the ranks of `merge.items` items.
 constexpr RowShape kFewItemsShape{{256, 4}, {128, 2}};
 // The most shared memory that a block of these kernels needs. Devices grant 64 KB on sm_75, 99 KB on sm_86.
 constexpr int64_t row_shared_bytes(int key_width, bool has_payload, bool pairs) {
@@ -48,8 +48,7 @@ constexpr int64_t row_shared_bytes(int key_width, bool has_payload, bool pairs) 
   return (is_narrow || (key_width == 8 && has_payload) ? 64 : 99) << 10;
 }
 
-// In a block that sorts several rows: the threads that sort one row, a power of two of warps, and the items that they
-// have room for.
+// The threads that sort one row in a block that sorts several: a power of two of warps, with room for the row's items.
 MGPU_HOST_DEVICE constexpr int packed_row_threads(int64_t length, TileShape cell) {
   constexpr int kWarp = 32;
   return kWarp << ceil_log2(ceil_div<int64_t>(length, kWarp * cell.items));
@@ -58,8 +57,8 @@ constexpr int64_t packed_slot(int64_t length, RowShape shape) {
   return int64_t{packed_row_threads(length, shape.sort)} * shape.sort.items;
 }
 
-// A block that sorts a row by digits: its most threads, and the most items of each. For few rows, more threads with
-// fewer items each gain nothing, as each warp has its own counts to add up.
+// The shape of a block that sorts a row by digits. For few rows, more threads with fewer items each gain nothing, as
+// each warp has its own counts to add up.
 constexpr int kRowDigitItems = 16;
 constexpr int kRowDigitThreads = 1024;
 constexpr int row_digit_threads(int64_t length) {
@@ -74,7 +73,7 @@ constexpr int row_digit_bytes(int64_t length, int item_bytes, bool looks_up) {
   const int items = looks_up ? static_cast<int>(ceil_div<int64_t>(length, threads)) : kRowDigitItems;
   return threads / 32 * kDigits * static_cast<int>(sizeof(unsigned)) + threads * items * item_bytes;
 }
-constexpr int kRowDigitStaticBytes = 64;  // in addition
+constexpr int kRowDigitStaticBytes = 64;  // static shared memory, in addition
 
 // ---- Radix sorts: in a pass, blocks put tiles in the order of one digit.
 struct DigitShape {
@@ -83,7 +82,7 @@ struct DigitShape {
   int window = 8;  // predecessors that a look-back reads at once
   constexpr int tile() const { return tiles.tile(); }
 };
-// A tile's size is an odd multiple of the number of digits, or twice an odd multiple. Otherwise, if all digits are
+// A tile's size is an odd multiple of 128 or of 512, half or twice the number of digits. Otherwise, if all digits are
 // equally frequent, lanes that write to shared memory would conflict on a bank.
 constexpr DigitShape digit_shape(int key_width, int payload_width, bool few_items = false) {
   const int registers = maximum(key_width, 4) / 4 + payload_width / 4;  // of an item
@@ -205,7 +204,7 @@ struct DigitCounts {
   uint32_t* passes;        // of whole rows
   DigitSegment* segments;  // this and `tiles` are null for whole rows
   DigitTile* tiles;
-  int64_t most_tiles;  // of all segments
+  int64_t max_tiles;  // of all segments
 
   // For whole rows.
   static DigitCounts take(Workspace& workspace, int64_t rows, int64_t length, int places, int tile,
@@ -271,7 +270,7 @@ class SortPlan {
   int digit_tile() const;
   bool packs_large_cells() const;
   // Segments of at least this many items are left to the kernels of radix sorts; INT64_MAX if none are.
-  int64_t least_long_segment() const;
+  int64_t min_long_segment() const;
 
   SortScratch layout(Workspace& workspace) const;
 

@@ -16,11 +16,11 @@ struct TileGroup {
   bool last_round;
   MergeGroup<int64_t> group;
 
-  __device__ TileGroup(const TileDescriptor& of, int64_t tile, int round)
-      : active(round < of.rounds),
-        source((of.rounds - round) & 1),
-        last_round(round + 1 == of.rounds),
-        group(merge_group<int64_t>(of.segment, of.first_tile, P::kTile, tile, round)) {}
+  __device__ TileGroup(const TileDescriptor& descriptor, int64_t tile, int round)
+      : active(round < descriptor.rounds),
+        source((descriptor.rounds - round) & 1),
+        last_round(round + 1 == descriptor.rounds),
+        group(merge_group<int64_t>(descriptor.segment, descriptor.first_tile, P::kTile, tile, round)) {}
 
   // The items that the merge takes from the runs between two splits, for the outputs from `begin` on. `at` is the first
   // free place in shared memory, and is advanced. An item has the same place within its chunk in shared as in device
@@ -124,8 +124,9 @@ __device__ void split_runs(const Order& order, const typename Order::Word* codes
 constexpr int kShortBytes = 2560;
 
 template <typename Order>
-__device__ bool is_short(const TileDescriptor& of) {
-  return of.rounds == 1 && of.segment.size() <= kShortBytes / static_cast<int>(sizeof(typename Order::Word));
+__device__ bool is_short(const TileDescriptor& descriptor) {
+  return descriptor.rounds == 1 &&
+         descriptor.segment.size() <= kShortBytes / static_cast<int>(sizeof(typename Order::Word));
 }
 
 // The place of item i in the merge of sorted runs, of which run k is codes[bounds[k] .. bounds[k + 1]): its place in
@@ -184,11 +185,11 @@ __global__ void __launch_bounds__(kPlanThreads, 4)
   {
     const int edge = threadIdx.x / kSplitLanes;
     const int64_t tile = minimum(first_tile + edge, problem.tiles);
-    const TileDescriptor of = problem.descriptors[tile];
-    const TileGroup<Order, Payload> at(of, tile, round);
+    const TileDescriptor descriptor = problem.descriptors[tile];
+    const TileGroup<Order, Payload> at(descriptor, tile, round);
     MergeGroup<int64_t> group{};
     int64_t rank = 0;
-    if (at.active && !is_short<Order>(of) && at.group.begin() < tile * P::kTile) {
+    if (at.active && !is_short<Order>(descriptor) && at.group.begin() < tile * P::kTile) {
       group = at.group;
       rank = tile * P::kTile - group.begin();
     }
@@ -208,9 +209,9 @@ __global__ void __launch_bounds__(kPlanThreads, 4)
     for (int edge = threadIdx.x / kWarp; edge < kPlanTiles; edge += kWarps) {
       const int64_t tile = first_tile + edge;
       if (tile >= problem.tiles) break;
-      const TileDescriptor of = problem.descriptors[tile];
-      if (is_short<Order>(of) && of.segment.begin < tile * P::kTile) {
-        merge_by_rank(problem, of.segment, tile * P::kTile, short_codes[threadIdx.x / kWarp]);
+      const TileDescriptor descriptor = problem.descriptors[tile];
+      if (is_short<Order>(descriptor) && descriptor.segment.begin < tile * P::kTile) {
+        merge_by_rank(problem, descriptor.segment, tile * P::kTile, short_codes[threadIdx.x / kWarp]);
       }
     }
   }

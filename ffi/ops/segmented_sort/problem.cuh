@@ -17,8 +17,8 @@ struct Buffer {
 // The measured disorder of nearly sorted rows.
 struct Disorder {
   const int* inversions = nullptr;  // null: not measured
-  int most = 0;                     // the most inversions for which merging is faster
-  __device__ bool is_large() const { return inversions && *inversions > most; }
+  int max_inversions = 0;           // up to this many inversions, merging is faster
+  __device__ bool is_large() const { return inversions && *inversions > max_inversions; }
 };
 
 // Orders that compute the codes of keys from their positions. Their comparisons read memory, so their blocks need more
@@ -62,7 +62,7 @@ struct Problem {
   // without a copy.
   Buffer<Order, Payload> buffers[2];
   TileDescriptor* descriptors;
-  int* rounds;       // the most rounds that any segment takes
+  int* rounds;       // the largest number of rounds that any segment takes
   MergePlan* plans;  // the tiles with something to merge in this round, in no order
   int* planned;      // the number of plans of each round
   bool leaves_long;  // whether long segments are left to the kernels that sort by digits

@@ -19,21 +19,21 @@ template <typename Order, typename Payload>
 class RankBuckets {
   using Buffer = EntryBuffer<Order, Payload>;
   using Word = typename Order::Word;
-  static constexpr int kBins = 1 << 12;           // 32 KB of counters: sign, exponent and three more bits of a float
-  static constexpr int64_t kLeastKeys = 1 << 14;  // of most buckets; smaller ones are sorted no faster
-  static constexpr int kBuckets = 256;            // roughly; at most twice as many are written to at the same time
+  static constexpr int kBins = 1 << 12;         // 32 KB of counters: sign, exponent and three more bits of a float
+  static constexpr int64_t kMinKeys = 1 << 14;  // of most buckets; smaller ones are sorted no faster
+  static constexpr int kBuckets = 256;          // roughly; at most twice as many are written to at the same time
   static constexpr int kSamples = 1 << 10;
 
  public:
   RankBuckets(const Buffer& from, Range<int64_t> segment) : from_(from), segment_(segment) {
-    Word least = std::numeric_limits<Word>::max(), most = 0;
+    Word lowest = std::numeric_limits<Word>::max(), highest = 0;
     for (int64_t i = 0; i < kSamples; ++i) {
       const Word rank = this->rank(segment.begin + i * segment.size() / kSamples);
-      least = std::min(least, rank);
-      most = std::max(most, rank);
+      lowest = std::min(lowest, rank);
+      highest = std::max(highest, rank);
     }
-    least_ = least;
-    while (((uint64_t{most} - least) >> shift_) >= kBins) ++shift_;
+    lowest_ = lowest;
+    while (((uint64_t{highest} - lowest) >> shift_) >= kBins) ++shift_;
   }
 
   // Writes the keys to `to`, bucket by bucket, in input order within each. Adds the starts of all buckets but the first
@@ -62,7 +62,7 @@ class RankBuckets {
 
   // Samples may miss the smallest and the largest keys, which the first and the last bin take.
   int bin(Word rank) const {
-    const uint64_t above = rank < least_ ? 0 : rank - least_;
+    const uint64_t above = rank < lowest_ ? 0 : rank - lowest_;
     return static_cast<int>(std::min<uint64_t>(above >> shift_, kBins - 1));
   }
 
@@ -72,7 +72,7 @@ class RankBuckets {
 
   // The bucket of each bin. Replaces the tasks' counts of bins by their first places in buckets.
   std::vector<uint16_t> join_bins(std::vector<std::vector<int64_t>>& next, std::vector<int64_t>& heads) const {
-    const int64_t keys = std::max(kLeastKeys, ceil_div<int64_t>(segment_.size(), kBuckets));
+    const int64_t keys = std::max(kMinKeys, ceil_div<int64_t>(segment_.size(), kBuckets));
     std::vector<uint16_t> buckets(kBins);
     std::vector<std::vector<int64_t>> counts(next.size(), std::vector<int64_t>(1));
     int64_t in_bucket = 0;
@@ -100,7 +100,7 @@ class RankBuckets {
 
   const Buffer& from_;
   Range<int64_t> segment_;
-  Word least_;
+  Word lowest_;
   int shift_ = 0;
 };
 

@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(P::kMerge.threads, 4)
   int at[kOthers][kItems], high[kOthers];
   Word limit[kOthers][kItems];  // codes below it come before the item
   int rank = begin - (own << shift) + lane;
-  int most = 0;
+  int max_width = 0;
   {
     const int search = lane / kLanes;
     const int run = search % kRuns;
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(P::kMerge.threads, 4)
       const int low = __shfl_sync(0xffffffffu, found, other_run * kLanes);
       const int width = __shfl_sync(0xffffffffu, found, (kRuns + other_run) * kLanes) - low;
       const int start = width > 0 ? (other_run << shift) + low : begin + 1;
-      most = maximum(most, width);
+      max_width = maximum(max_width, width);
       high[r] = start + width;
       rank += low - start;
 #pragma unroll
@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(P::kMerge.threads, 4)
     }
   }
 #pragma unroll 1
-  for (int stride = most == 0 ? 0 : 1 << (31 - __clz(most)); stride > 0; stride /= 2) {
+  for (int stride = max_width == 0 ? 0 : 1 << (31 - __clz(max_width)); stride > 0; stride /= 2) {
     int next[kOthers][kItems];
     Word words[kOthers][kItems];
 #pragma unroll

@@ -61,12 +61,12 @@ void list_row_digit_shapes(const Call& call, KernelShapeList& list) {
       const auto bytes = [](int groups) -> int64_t {
         return row_digit_bytes(kRowDigitThreads * groups, P::kItemBytes, P::kLooksUp) + kRowDigitStaticBytes;
       };
-      const int64_t most = bytes(kRowDigitItems);
+      const int64_t full = bytes(kRowDigitItems);
       if constexpr (P::kLooksUp) {  // ranks of half as many items fit smaller devices
         const int64_t half = bytes(kRowDigitItems / 2);
-        list.push_back({"sort of rows by ranks" + kind, {{most, most}, {half, half}}, true});
+        list.push_back({"sort of rows by ranks" + kind, {{full, full}, {half, half}}, true});
       } else {
-        list.push_back({"sort of rows by digits" + kind, {{most, most}}, true});
+        list.push_back({"sort of rows by digits" + kind, {{full, full}}, true});
       }
     });
   });

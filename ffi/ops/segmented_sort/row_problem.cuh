@@ -103,10 +103,10 @@ struct RowProblem {
     if (groups) {
       if (index >= *group_tiles_count) return {};
       const GroupTile tile = group_tiles[index];
-      const RunGroup& of = groups[tile.group];
-      const int64_t first = of.runs.begin() + tile.tile * int64_t{kTile};
-      const int size = static_cast<int>(minimum<int64_t>(kTile, of.runs.end() - first));
-      return {of.runs, of.row_begin, first, size, of.source, of.target, of.decode};
+      const RunGroup& run_group = groups[tile.group];
+      const int64_t first = run_group.runs.begin() + tile.tile * int64_t{kTile};
+      const int size = static_cast<int>(minimum<int64_t>(kTile, run_group.runs.end() - first));
+      return {run_group.runs, run_group.row_begin, first, size, run_group.source, run_group.target, run_group.decode};
     }
     const int64_t row_index = segments.rows == 1 ? 0 : index / row_tiles;
     if (row_index >= segments.rows) return {};

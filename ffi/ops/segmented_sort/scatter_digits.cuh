@@ -295,8 +295,8 @@ class DigitScatter {
     } else if (has_words(tile)) {
       store_relaxed(words(tile) + int64_t{tile.index} * kDigits, sums.word(sums.kSum, column.count));
     }
-    // The same as turn_into_places. A call of it makes the compiler generate other code for 11 kernels, which was not
-    // timed.
+    // This repeats turn_into_places. A call of that function makes the compiler generate other code for 11 kernels,
+    // which was not timed.
     unsigned end = count;
 #pragma unroll
     for (int distance = 1; distance < kWarp; distance *= 2) {

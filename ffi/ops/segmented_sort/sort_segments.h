@@ -23,7 +23,7 @@ void sort_segments(const Call& call, const SortPlan& plan, const SortScratch& sc
                    const Kernels& kernels) {
   using P = Problem<Order, Payload>;
   const SegmentedSortOperands& operands = plan.operands();
-  const int64_t least_long = plan.least_long_segment();
+  const int64_t min_long = plan.min_long_segment();
   const P problem{order,
                   operands.segments,
                   operands.segments.total(),
@@ -35,7 +35,7 @@ void sort_segments(const Call& call, const SortPlan& plan, const SortScratch& sc
                   scratch.rounds,
                   scratch.plans,
                   scratch.rounds + 1,
-                  least_long != INT64_MAX};
+                  min_long != INT64_MAX};
 
   check(call, cudaMemsetAsync(scratch.rounds, 0, scratch.zeroed_bytes, stream));
   constexpr int kDescribeThreads = 128;
@@ -44,22 +44,22 @@ void sort_segments(const Call& call, const SortPlan& plan, const SortScratch& sc
     find_tile_heads<<<describe_blocks, kDescribeThreads, 0, stream>>>(operands.segments, problem.tiles, P::kTile,
                                                                       problem.descriptors);
     check_launch(call);
-    connect_tiles<512><<<1, 512, 0, stream>>>(problem.total, problem.tiles, P::kTile, problem.descriptors, least_long,
-                                              problem.rounds);
+    connect_tiles<512>
+        <<<1, 512, 0, stream>>>(problem.total, problem.tiles, P::kTile, problem.descriptors, min_long, problem.rounds);
   } else {
     describe_tiles<<<describe_blocks, kDescribeThreads, 0, stream>>>(operands.segments, problem.tiles, P::kTile,
-                                                                     problem.descriptors, least_long, problem.rounds);
+                                                                     problem.descriptors, min_long, problem.rounds);
   }
   check_launch(call);
   kernels.sort(problem);
-  // A segment lies within a row, so it takes no more rounds than the tiles that a row, or the longest merged segment,
-  // can touch.
-  const int64_t most_items = minimum(operands.segments.length, least_long);
-  const int64_t most_tiles = minimum(problem.tiles, ceil_div<int64_t>(most_items, P::kTile) + 1);
-  const int most_rounds = group_rounds<int64_t>({0, most_tiles}, 1);
+  // A merged segment lies within a row, and is shorter than a long segment, so it touches at most `max_tiles` tiles. A
+  // round merges groups of four runs, so no segment takes more than ceil(log2(max_tiles) / 2) rounds.
+  const int64_t max_items = minimum(operands.segments.length, min_long);
+  const int64_t max_tiles = minimum(problem.tiles, ceil_div<int64_t>(max_items, P::kTile) + 1);
+  const int max_rounds = group_rounds<int64_t>({0, max_tiles}, 1);
   const int64_t plan_blocks = ceil_div<int64_t>(problem.tiles, kPlanTiles);
   const int merge_blocks = kernels.merge_blocks(problem.tiles);
-  for (int round = 0; round < most_rounds; ++round) {
+  for (int round = 0; round < max_rounds; ++round) {
     kernels.plan(problem, plan_blocks, round);
     kernels.merge(problem, merge_blocks, round);
   }

@@ -78,8 +78,9 @@ __device__ void leave_out_overlapping(const Problem<Order, Payload>& problem, in
   const TileDescriptor pair[2] = {problem.descriptors[tile], problem.descriptors[tile + 1]};
   const Range<int64_t> left = pair[0].segment, right = pair[1].segment;
   if (right.begin >= left.end || (left.begin == right.begin && left.end == right.end)) return;
-  for (const TileDescriptor& of : pair) {
-    if (!problem.is_merged(of.rounds)) problem.descriptors[of.first_start(problem.kTile)].is_left_out = 1;
+  for (const TileDescriptor& descriptor : pair) {
+    if (!problem.is_merged(descriptor.rounds))
+      problem.descriptors[descriptor.first_start(problem.kTile)].is_left_out = 1;
   }
 }
 

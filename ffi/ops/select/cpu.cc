@@ -16,9 +16,9 @@ namespace {
 
 constexpr int64_t kTile = cpu::kSelectTile;
 
-// Calls visit(position, slot) for the items of `tile` that are kept or, with `kept` false, for those that are not; they
-// go to slots [slot, end). There is no branch on whether an item is one of these: visit is called for other items too,
-// with the slot of the next one that is, which overwrites them.
+// Calls visit(position, slot) for the items of `tile` whose flag is `kept`; they go to slots [slot, end). To avoid a
+// branch on the flag, visit is called for other items too, with the slot of the next item whose flag is `kept`, which
+// overwrites them.
 template <typename Visit>
 void visit_kept(const uint8_t* keep, uint8_t kept, Range<int64_t> tile, int64_t slot, int64_t end, Visit visit) {
   for (int64_t i = tile.begin; slot < end; ++i) {

@@ -90,8 +90,8 @@ class SetWalk {
       i += taken.take_a;
       j += taken.take_b;
     }
-    if (rule.a_alone && i < end.a) keep_rest(false, i, end.a - i);
-    if (rule.b_alone && j < end.b) keep_rest(true, j, end.b - j);
+    if (rule.a_unpaired && i < end.a) keep_rest(false, i, end.a - i);
+    if (rule.b_unpaired && j < end.b) keep_rest(true, j, end.b - j);
   }
 
   // Writes a tile's kept items to slots [begin, end) of its row, as far as the row has slots.
@@ -118,7 +118,7 @@ class SetWalk {
   // If nothing of B is kept, B may have no values, so none is read.
   template <typename Item, typename ItemsA, typename ItemsB>
   void write_items(int64_t tile, int64_t begin, int64_t end, Item* out, ItemsA a, ItemsB b) const {
-    if (operands_.rule.b_alone) {
+    if (operands_.rule.b_unpaired) {
       write_kept<true>(tile, begin, end, out, a, b);
     } else {
       write_kept<false>(tile, begin, end, out, a, b);

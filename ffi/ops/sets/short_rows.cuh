@@ -34,7 +34,7 @@ template <typename Order, typename Payload>
 __global__ void __launch_bounds__(kRowThreads) keep_items(const __grid_constant__ Sets<Order, Payload> problem) {
   using P = Sets<Order, Payload>;
   using Word = typename Order::Word;
-  constexpr int kMostItems = ShortPair<Order>::kMostShare;
+  constexpr int kMaxItems = ShortPair<Order>::kMaxShare;
   extern __shared__ __align__(16) unsigned char shared[];
   Word* const keys = reinterpret_cast<Word*>(shared);
   int* const before_row = reinterpret_cast<int*>(keys + problem.rows.room);
@@ -51,14 +51,14 @@ __global__ void __launch_bounds__(kRowThreads) keep_items(const __grid_constant_
   bool open;
   const MergeCursor merge = shared_cursor(keys, runs, diagonal, problem.rows.stride, less);
   const Split<int> split = set_operations::balanced_cursor(keys, runs, merge, diagonal, open, less);
-  int taken[kMostItems];  // places in keys
-  const unsigned kept = set_operations::walk<kMostItems>(
+  int taken[kMaxItems];  // places in keys
+  const unsigned kept = set_operations::walk<kMaxItems>(
       MergeHeads<Word>(keys, {runs.a + split.a, runs.a_end, runs.b + split.b, runs.b_end}), open,
       lane.exists ? total - diagonal : 0, problem.rows.share, problem.rule, less,
       [&](int i, bool in_b, const auto& heads) { taken[i] = position_of(in_b ? heads.b : heads.a, keys); });
   int slot = scan_rows(__popc(kept), lane, tile, before_row);
 #pragma unroll
-  for (int i = 0; i < kMostItems; ++i) {
+  for (int i = 0; i < kMaxItems; ++i) {
     if (kept >> i & 1) sources[slot++] = static_cast<uint16_t>(taken[i]);
   }
   __syncthreads();

@@ -47,7 +47,7 @@ SetsOperands::SetsOperands(const Call& call) {
   gives_indices = mode == PayloadMode::kIndices;
   if (gives_indices) return;
   a_values = read("a_values", pair.a.length);
-  if (rule.b_alone) b_values = read("b_values", pair.b.length);
+  if (rule.b_unpaired) b_values = read("b_values", pair.b.length);
   values_fill = read("values_fill", 1);
 }
 

@@ -11,7 +11,7 @@ namespace mgpu::cuda::set_operations {
 // false if there may be many. `open` says whether the split separates a pair.
 template <typename Word, typename Less>
 __device__ bool balance_near(const Word* a, const Word* b, int b_count, Split<int>& split, bool& open, Less less) {
-  constexpr int kFew = 4;
+  constexpr int kMaxCopies = 4;
   const auto [i, j] = split;
   open = false;
   if (i == 0 || j == b_count) return true;
@@ -21,7 +21,7 @@ __device__ bool balance_near(const Word* a, const Word* b, int b_count, Split<in
   int paired = 0;  // copies in B before the split; A has at least as many
 #pragma unroll 1
   while (paired < j && !less(b[j - 1 - paired], key)) {
-    if (++paired > kFew) return false;
+    if (++paired > kMaxCopies) return false;
     if (!is_copy_in_a(paired + 1)) return true;
   }
   // Of A's further copies, half are replaced by copies in B.
@@ -29,7 +29,7 @@ __device__ bool balance_near(const Word* a, const Word* b, int b_count, Split<in
   bool in_b = true;
 #pragma unroll 1
   while (in_b && is_copy_in_a(paired + 2 * moved + 2)) {
-    if (++moved > kFew) return false;
+    if (++moved > kMaxCopies) return false;
     in_b = j + moved < b_count && !less(key, b[j + moved]);
   }
   open = in_b && is_copy_in_a(paired + 2 * moved + 1);
@@ -81,8 +81,8 @@ __device__ unsigned walk(MergeHeads<Word> heads, bool open, int count, int share
   }
   const unsigned live = (1u << clamp(count, 0, share)) - 1;
   const unsigned closed = steps.opened << 1 | unsigned{was_open};
-  return live & ((rule.pairs ? steps.opened : 0) | (rule.a_alone ? ~steps.b & ~steps.opened : 0) |
-                 (rule.b_alone ? steps.b & ~closed : 0));
+  return live & ((rule.pairs ? steps.opened : 0) | (rule.a_unpaired ? ~steps.b & ~steps.opened : 0) |
+                 (rule.b_unpaired ? steps.b & ~closed : 0));
 }
 
 }  // namespace mgpu::cuda::set_operations

@@ -29,7 +29,7 @@ struct SortFunctionOperands {
 // item in all of its arrays. Result: the sorted indices [.., n] int32, which are the kernels' keys.
 struct SortIndicesFunctionOperands {
   SegmentedSortOperands sort;
-  const void* leaves[kMostLeaves]{};
+  const void* leaves[kMaxLeaves]{};
   Captures captures{};
 
   explicit SortIndicesFunctionOperands(const Call& call);

@@ -53,7 +53,7 @@ SegmentedSortOperands word_operands(const Call& call) {
   call.expect(word_bytes == 1 || word_bytes == 2 || word_bytes == 4 || word_bytes == 8 || word_bytes == 16,
               "expected words of 1 to 16 bytes");
   const auto captured = static_cast<size_t>(call.attributes["captures"]);
-  call.expect(captured <= kMostCaptures && call.operands.size() == 1 + kSegmentOperands + captured,
+  call.expect(captured <= kMaxCaptures && call.operands.size() == 1 + kSegmentOperands + captured,
               "expected keys, heads, flags, count and captures");
   const Array& keys = call.operands[0];
   call.expect(byte_width(keys.dtype) == minimum<int64_t>(word_bytes, 4), "keys: expected words of that width");
@@ -74,8 +74,7 @@ SegmentedSortOperands word_operands(const Call& call) {
 SegmentedSortOperands index_operands(const Call& call) {
   const auto leaves = static_cast<size_t>(call.attributes["leaves"]);
   const auto captured = static_cast<size_t>(call.attributes["captures"]);
-  call.expect(leaves >= 1 && leaves <= kMostLeaves && captured <= kMostCaptures,
-              "expected 1 to 16 leaves and captures");
+  call.expect(leaves >= 1 && leaves <= kMaxLeaves && captured <= kMaxCaptures, "expected 1 to 16 leaves and captures");
   call.expect(call.operands.size() == leaves + kSegmentOperands + captured,
               "expected leaves, heads, flags, count and captures");
   call.expect(!call.results.empty(), "expected more results");

@@ -1,4 +1,4 @@
-// How CUDA streams the merge of two sorted operands, for merges, searches and matches.
+// The merge pipeline of two sorted operands on CUDA, for merges, searches and matches: shapes and scratch memory.
 #pragma once
 
 #include "algorithm/neighbour_runs.h"
@@ -9,50 +9,52 @@ namespace mgpu {
 
 class Workspace;
 
-// Merges, searches and matches stream tiles through two stages of shared memory. Long tiles need the fewest hand-overs
-// between the copying warp and the workers, and the two blocks of a multiprocessor hide each other's. Each shape exists
-// in two sizes. The large one is for devices that could grant one block the memory of kStreamBlocks blocks. The small
-// one has 31 KB per stage: sm_86, sm_89 and sm_120 grant 99 KB, and sm_75 has 64 KB in all.
-constexpr int kStreamWorkers = 480;  // threads that merge; one more warp copies
-constexpr int kStreamBlocks = 2;
-constexpr int kMostStageBytes = 55 << 10;  // so that two blocks fit a large device
-constexpr int kStreamStaticBytes = 1024;   // the most static shared memory, in addition to the two stages
+// Merges, searches and matches bring tiles through two stages of shared memory. Long tiles need the fewest hand-overs
+// between the copying warp and the workers, and the two blocks of a multiprocessor hide each other's hand-overs. Each
+// shape exists with two sizes of stages. The large stages are for devices that could grant one block the memory of
+// kPipelineBlocks blocks. A small stage has 31 KB: sm_86, sm_89 and sm_120 grant 99 KB, and sm_75 has 64 KB in all.
+constexpr int kPipelineWorkers = 480;  // threads that merge; one more warp copies
+constexpr int kPipelineBlocks = 2;
+constexpr int kMaxStageBytes = 55 << 10;    // so that two blocks fit a large device
+constexpr int kPipelineStaticBytes = 1024;  // the most static shared memory, in addition to the two stages
 
 // The bytes of shared memory of `count` items in several runs, each aligned as in device memory.
 constexpr int run_bytes(int width, int count, int runs) {
   return (count * width + kLineBytes - 1) / kLineBytes * kLineBytes + 2 * runs * kLineBytes;
 }
 // The bytes of a tile's keys, or of data in the same layout, and of the items that threads read past its end.
-constexpr int stream_run_bytes(int width, int items) { return run_bytes(width, (kStreamWorkers + 3) * items + 2, 2); }
+constexpr int pipeline_run_bytes(int width, int items) {
+  return run_bytes(width, (kPipelineWorkers + 3) * items + 2, 2);
+}
 
-struct StreamShape {
+struct PipelineShape {
   int items;  // per thread: an odd number
   int stage_bytes;
-  constexpr int tile() const { return kStreamWorkers * items; }
-  constexpr int64_t block_bytes() const { return 2 * stage_bytes + kStreamStaticBytes; }
-  // The shared memory that a device must grant a block for this shape to be worth it.
-  constexpr int64_t wanted_bytes() const { return kStreamBlocks * block_bytes(); }
+  constexpr int tile() const { return kPipelineWorkers * items; }
+  constexpr int64_t block_bytes() const { return 2 * stage_bytes + kPipelineStaticBytes; }
+  // The shared memory that a device must grant a block for large stages to be chosen.
+  constexpr int64_t wanted_bytes() const { return kPipelineBlocks * block_bytes(); }
 };
 template <typename StageBytes>
-constexpr StreamShape stream_shape(bool large, int most_bytes, StageBytes stage_bytes) {
-  const int limit = large ? most_bytes : 31 << 10;
+constexpr PipelineShape pipeline_shape(bool large_stages, int max_bytes, StageBytes stage_bytes) {
+  const int limit = large_stages ? max_bytes : 31 << 10;
   int items = 23;
   while (items > 1 && stage_bytes(items) > limit) items -= 2;
   return {items, stage_bytes(items)};
 }
 
 // The smallest tile of all shapes, which determines the workspace.
-constexpr int64_t kLeastMergeTile = 1344;
+constexpr int64_t kMinMergeTile = 1344;
 
-// The scratch memory of a CUDA kernel that streams a merge: the split of A at the start of each tile, and the number of
-// tiles taken. A tile has at least kLeastMergeTile slots, except the last one of a row.
+// The scratch memory of a merge pipeline: the split of A at the start of each tile, and the number of tiles taken. A
+// tile has at least kMinMergeTile slots, except the last one of a row.
 struct MergeSplits {
   int64_t* splits;
   unsigned long long* taken;
 
   // A row has up to `short_tiles` tiles beyond those that its slots fill.
   static MergeSplits layout(const SortedPair& pair, Workspace& workspace, int64_t short_tiles = 0);
-  static int64_t most_tiles(const SortedPair& pair, int64_t short_tiles);
+  static int64_t max_tiles(const SortedPair& pair, int64_t short_tiles);
 };
 
 // The scratch memory if A may be consecutive runs.

@@ -11,8 +11,8 @@ namespace mgpu::cuda {
 template <typename Order>
 struct ShortPair {
   using Word = typename Order::Word;
-  static constexpr int kMostShare = RowTiles::kMostSlots / RowTiles::kThreads;
-  static constexpr int kSlack = kMostShare + 2;  // items that a thread may read past the end of its runs
+  static constexpr int kMaxShare = RowTiles::kMostSlots / RowTiles::kThreads;
+  static constexpr int kSlack = kMaxShare + 2;  // items that a thread may read past the end of its runs
 
   RowTiles tiles;
   SortedPair pair;
@@ -40,8 +40,8 @@ struct ShortPair {
         share(tiles.share(pair.row_slots())),
         stride(first_stride(minimum(pair.a.length, pair.b.length))) {}
 
-  static bool fits(const SortedPair& pair, int64_t row_results, int64_t most = RowTiles::kMostSlots) {
-    return maximum(row_results, pair.row_slots()) <= most;
+  static bool fits(const SortedPair& pair, int64_t row_results, int64_t limit = RowTiles::kMostSlots) {
+    return maximum(row_results, pair.row_slots()) <= limit;
   }
 };
 

@@ -1,6 +1,6 @@
 // sorted_search and sorted_match on CUDA.
 #include "ops/common/dispatch.h"
-#include "ops/sorted_pair/launch_stream.h"
+#include "ops/sorted_pair/launch_merge_pipeline.h"
 #include "ops/sorted_search/kernels.cuh"
 #include "ops/sorted_search/short_rows.cuh"
 #include "runtime/operations.h"
@@ -42,8 +42,8 @@ void list_sorted_search_shapes(const Call& call, KernelShapeList& list) {
   for_each_kind(call, "", {0}, [&](auto order, auto, const std::string& keys) {
     using Word = typename decltype(order)::Word;
     const auto add = [&](const char* name, bool matches) {
-      list.push_back(
-          stream_shapes(name + keys, [&](bool large) { return search_shape(sizeof(Word), matches, large); }));
+      list.push_back(pipeline_shapes(
+          name + keys, [&](bool large_stages) { return search_shape(sizeof(Word), matches, large_stages); }));
     };
     add("sorted_search", false);
     add("sorted_match", true);
@@ -57,17 +57,17 @@ void sorted_search(const Call& call, cudaStream_t stream) {
   if (needles == 0) return;
   dispatch_order(call, operands.key_type, false, [&](auto order) {
     using Order = decltype(order);
-    if (operands.search_each()) {
+    if (operands.prefers_binary_search()) {
       search_needles<<<ceil_div<int64_t>(needles, kSearchThreads), kSearchThreads, 0, stream>>>(operands, order);
       check_launch(call);
     } else if (ShortPair<Order>::fits(operands.pair, 0)) {
       search_short_rows(call, operands, order, stream);
     } else {
-      launch_stream(
+      launch_merge_pipeline(
           call, stream, operands, order,
-          [](bool large) { return search_shape(sizeof(typename Order::Word), false, large); },
-          [](auto large) { return search_tiles<Order, large()>; },
-          [&](const auto& start, const StreamTiles<Order>& tiles) {
+          [](bool large_stages) { return search_shape(sizeof(typename Order::Word), false, large_stages); },
+          [](auto large_stages) { return search_tiles<Order, large_stages()>; },
+          [&](const auto& start, const PipelineTiles<Order>& tiles) {
             start(tiles, operands.positions, operands.needles_are_b);
           });
     }
@@ -87,11 +87,11 @@ void sorted_match(const Call& call, cudaStream_t stream) {
       const int64_t bytes = operands.pair.rows * (side->count.wide ? sizeof(int64_t) : sizeof(int32_t));
       check(call, cudaMemsetAsync(side->count.data, 0, bytes, stream));
     }
-    launch_stream(
+    launch_merge_pipeline(
         call, stream, operands, order,
-        [](bool large) { return search_shape(sizeof(typename Order::Word), true, large); },
-        [](auto large) { return match_tiles<Order, large()>; },
-        [&](const auto& start, const StreamTiles<Order>& tiles) {
+        [](bool large_stages) { return search_shape(sizeof(typename Order::Word), true, large_stages); },
+        [](auto large_stages) { return match_tiles<Order, large_stages()>; },
+        [&](const auto& start, const PipelineTiles<Order>& tiles) {
           start(MatchProblem<Order>{tiles, operands.a, operands.b});
         });
   });

@@ -1,14 +1,14 @@
-// The kernels of sorted_search and sorted_match. They stream the tiles of a merge: an item's place in the merge, minus
+// The kernels of sorted_search and sorted_match. They run the pipeline of a merge: an item's place in the merge, minus
 // its place in its own operand, is its place in the other operand.
 #pragma once
 
 #include "cuda/block/shuffle.cuh"
-#include "ops/sorted_pair/merge_stream.cuh"
+#include "ops/sorted_pair/merge_pipeline.cuh"
 #include "ops/sorted_search/plan.h"
 
 namespace mgpu::cuda::searching {
 
-constexpr int kSearchThreads = 256;  // if each needle is searched for alone
+constexpr int kSearchThreads = 256;  // of the kernel that makes one binary search per needle
 
 // Stores the entries of a thread's items of one side: how many items of the other side come before each. `mine` is a
 // bitmap of these items among the thread's next kCount items. The first one comes after `others` items of the other
@@ -48,13 +48,13 @@ __device__ unsigned live_items(const MergeTile& tile, int diagonal) {
   return (1u << count) - 1;
 }
 
-template <typename Order, bool kLarge>
-__global__ void __launch_bounds__(kStreamThreads, kStreamBlocks)
-    search_tiles(const __grid_constant__ StreamTiles<Order> stream, IndexResult positions, bool needles_are_b) {
+template <typename Order, bool kLargeStages>
+__global__ void __launch_bounds__(kStreamThreads, kPipelineBlocks)
+    search_tiles(const __grid_constant__ PipelineTiles<Order> stream, IndexResult positions, bool needles_are_b) {
   extern __shared__ __align__(kLineBytes) unsigned char stages[];
-  constexpr StreamShape kShape = search_shape(sizeof(typename Order::Word), false, kLarge);
+  constexpr PipelineShape kShape = search_shape(sizeof(typename Order::Word), false, kLargeStages);
   constexpr int kCount = kShape.items;
-  using S = MergeStream<Order, kCount, false>;
+  using S = MergePipeline<Order, kCount, false>;
   __shared__ typename S::Shared shared;
   const MergeTiles<Order>& tiles = stream.tiles;
   const SortedPair& pair = tiles.pair;
@@ -82,12 +82,13 @@ __global__ void __launch_bounds__(kStreamThreads, kStreamBlocks)
                         (needles_are_b ? a : b) + (bulk ? static_cast<int32_t>(base) : 0));
     if (!bulk) {
       S::sync_workers();
-      for (int i = threadIdx.x; i < count(tile); i += kStreamWorkers) positions.set(first(tile) + i, base + entries[i]);
+      for (int i = threadIdx.x; i < count(tile); i += kPipelineWorkers)
+        positions.set(first(tile) + i, base + entries[i]);
     }
     if (tile.dead() > 0) {
       const int64_t row = tile.row * (needles_are_b ? pair.b.length : pair.a.length);
-      for_each_dead<kStreamWorkers>(needles_are_b ? tiles.b_dead(tile) : tiles.a_dead(tile),
-                                    [&](int64_t i) { positions.set(row + i, -1); });
+      for_each_dead<kPipelineWorkers>(needles_are_b ? tiles.b_dead(tile) : tiles.a_dead(tile),
+                                      [&](int64_t i) { positions.set(row + i, -1); });
     }
   };
 
@@ -119,7 +120,7 @@ __global__ void __launch_bounds__(kSearchThreads)
 
 template <typename Order>
 struct MatchProblem {
-  StreamTiles<Order> stream;
+  PipelineTiles<Order> stream;
   SortedMatchOperands::Side a;
   SortedMatchOperands::Side b;
 };
@@ -129,8 +130,8 @@ struct MatchProblem {
 __device__ void add_to_count(const IndexResult& counts, int64_t row, int number, int64_t length) {
   number = fold_warp(number, [](int a, int b) { return a + b; });
   if (threadIdx.x % kWarp != 0 || number == 0) return;
-  const auto add = [&](auto* count, auto added, auto most) {
-    if (atomicAdd(count, added) + added > most) atomicMin(count, most);
+  const auto add = [&](auto* count, auto added, auto limit) {
+    if (atomicAdd(count, added) + added > limit) atomicMin(count, limit);
   };
   using Wide = unsigned long long;
   using Narrow = unsigned;
@@ -141,14 +142,14 @@ __device__ void add_to_count(const IndexResult& counts, int64_t row, int number,
   }
 }
 
-template <typename Order, bool kLarge>
-__global__ void __launch_bounds__(kStreamThreads, kStreamBlocks)
+template <typename Order, bool kLargeStages>
+__global__ void __launch_bounds__(kStreamThreads, kPipelineBlocks)
     match_tiles(const __grid_constant__ MatchProblem<Order> problem) {
   using Word = typename Order::Word;
   extern __shared__ __align__(kLineBytes) unsigned char stages[];
-  constexpr StreamShape kShape = search_shape(sizeof(Word), true, kLarge);
+  constexpr PipelineShape kShape = search_shape(sizeof(Word), true, kLargeStages);
   constexpr int kCount = kShape.items;
-  using S = MergeStream<Order, kCount, true>;
+  using S = MergePipeline<Order, kCount, true>;
   __shared__ typename S::Shared shared;
   const MergeTiles<Order>& tiles = problem.stream.tiles;
   const SortedPair& pair = tiles.pair;
@@ -183,7 +184,8 @@ __global__ void __launch_bounds__(kStreamThreads, kStreamBlocks)
     const int diagonal = threadIdx.x * kCount;
     const MergeCursor cursor = keys.cursor(diagonal);
     const uint32_t a_first = shared_address(keys.buffer + keys.runs.a - (tile.a > 0));  // with the item before the tile
-    const uint32_t b_end = shared_address(keys.buffer + keys.runs.b_end + (tile.b_left ? 1 : 0));  // with the next item
+    const uint32_t b_end =
+        shared_address(keys.buffer + keys.runs.b_end + (tile.b_follows ? 1 : 0));  // with the next item
     Word a_before = keys.buffer[maximum(cursor.a - 1, 0)];
     unsigned matches = 0;
     const unsigned from_b = keys.template merge_from<kCount>(cursor, [&](int i, bool in_b, const auto& heads) {
@@ -216,7 +218,7 @@ __global__ void __launch_bounds__(kStreamThreads, kStreamBlocks)
       const auto store = [&](const SortedMatchOperands::Side& side, const int32_t* index, const bool* match,
                              int64_t first, int64_t count, int64_t base) {
         match += place_in_line(side.match, first);
-        for (int i = threadIdx.x; i < count; i += kStreamWorkers) {
+        for (int i = threadIdx.x; i < count; i += kPipelineWorkers) {
           side.index.set(first + i, base + index[i]);
           side.match[first + i] = match[i];
         }
@@ -226,7 +228,7 @@ __global__ void __launch_bounds__(kStreamThreads, kStreamBlocks)
     }
     if (tile.dead() > 0) {
       const auto clear = [&](const SortedMatchOperands::Side& side, int64_t first, Range<int64_t> dead) {
-        for_each_dead<kStreamWorkers>(dead, [&](int64_t i) {
+        for_each_dead<kPipelineWorkers>(dead, [&](int64_t i) {
           side.index.set(first + i, -1);
           side.match[first + i] = false;
         });
@@ -251,7 +253,7 @@ __global__ void __launch_bounds__(kStreamThreads, kStreamBlocks)
   S::run(
       problem.stream, shared, stages, kShape.stage_bytes,
       [](const typename S::Plan&, unsigned char*) { return [](CopyBarrier&) { return 0u; }; }, work, store);
-  if (threadIdx.x < kStreamWorkers) add_counts();
+  if (threadIdx.x < kPipelineWorkers) add_counts();
 }
 
 }  // namespace mgpu::cuda::searching

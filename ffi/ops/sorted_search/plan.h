@@ -6,14 +6,14 @@
 
 namespace mgpu {
 
-// A stage holds a tile's keys. Outputs, an int32 per item, reuse the keys' memory; for matches, one byte per item
-// follows.
+// A stage holds a tile's keys. Outputs, an int32 per item, reuse the keys' memory; for matches, a flag of one byte per
+// item follows.
 constexpr int search_index_bytes(int key_width, int items) {
-  return maximum(stream_run_bytes(key_width, items), run_bytes(4, kStreamWorkers * items, 2));
+  return maximum(pipeline_run_bytes(key_width, items), run_bytes(4, kPipelineWorkers * items, 2));
 }
-constexpr StreamShape search_shape(int key_width, bool matches, bool large) {
-  return stream_shape(large, kMostStageBytes, [=](int items) {
-    return search_index_bytes(key_width, items) + (matches ? run_bytes(1, kStreamWorkers * items, 2) : 0);
+constexpr PipelineShape search_shape(int key_width, bool matches, bool large_stages) {
+  return pipeline_shape(large_stages, kMaxStageBytes, [=](int items) {
+    return search_index_bytes(key_width, items) + (matches ? run_bytes(1, kPipelineWorkers * items, 2) : 0);
   });
 }
 

@@ -14,8 +14,8 @@ const Signature signature::sorted_search{
     .tiles =
         [](TileSizes& sizes) {
           sizes["sorted_search"] = {cpu::kMergeTile};
-          for (bool large : {false, true}) {
-            for (int width : kKeyWidths) sizes["sorted_search"].insert(search_shape(width, false, large).tile());
+          for (bool large_stages : {false, true}) {
+            for (int width : kKeyWidths) sizes["sorted_search"].insert(search_shape(width, false, large_stages).tile());
           }
         },
 };
@@ -39,8 +39,8 @@ const Signature signature::sorted_match{
     .tiles =
         [](TileSizes& sizes) {
           sizes["sorted_match"] = {cpu::kMergeTile};
-          for (bool large : {false, true}) {
-            for (int width : kKeyWidths) sizes["sorted_match"].insert(search_shape(width, true, large).tile());
+          for (bool large_stages : {false, true}) {
+            for (int width : kKeyWidths) sizes["sorted_match"].insert(search_shape(width, true, large_stages).tile());
           }
         },
 };

@@ -26,10 +26,10 @@ class Best {
  public:
   using Item = Entry<Word, int64_t>;
 
-  Best(Order order, int64_t k, int64_t most)
+  Best(Order order, int64_t k, int64_t capacity)
       : order_(order),
         k_(k),
-        room_(std::min(most, k + std::max<int64_t>(8 * kBlock, 3 * k))),
+        room_(std::min(capacity, k + std::max<int64_t>(8 * kBlock, 3 * k))),
         limit_(std::min(room_, std::max(kBlock, 2 * k))),
         scratch_(2 * (room_ + kBlock), room_ + kBlock),
         items_(scratch_.first()),

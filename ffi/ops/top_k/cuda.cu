@@ -12,7 +12,7 @@ namespace ranking {
 
 template <bool kIsFirst, int kThreads, typename Order>
 void launch(const Call& call, const TopKTask<Order>& task, cudaStream_t stream) {
-  const auto kernel = keep_first<Order, kIsFirst, kThreads>;
+  const auto kernel = keep_best_k<Order, kIsFirst, kThreads>;
   constexpr int kShared = sizeof(TopKShared<typename Order::Word, kThreads>);
   allow_shared(call, kernel, kShared);
   const auto blocks = static_cast<unsigned>(task.operands.rows * task.parts());
@@ -54,7 +54,7 @@ void run_short(const Call& call, const short_rows::TopK<Order>& task, cudaStream
   }
   constexpr int64_t kBlockRows = kTopKRowThreads / shape.lanes;
   const int64_t blocks = ceil_div(task.operands.rows, kBlockRows);
-  short_rows::keep_first_of_rows<Order, kShape><<<static_cast<unsigned>(blocks), kTopKRowThreads, 0, stream>>>(task);
+  short_rows::keep_best_k_of_rows<Order, kShape><<<static_cast<unsigned>(blocks), kTopKRowThreads, 0, stream>>>(task);
   check_launch(call);
 }
 
@@ -76,7 +76,8 @@ void top_k(const Call& call, cudaStream_t stream) {
     });
     return;
   }
-  call.expect(operands.k <= kTopKMost && operands.length <= kTopKMostRow, "k: expected no more than the kernels take");
+  call.expect(operands.k <= kTopKMaxK && operands.length <= kTopKMaxLength,
+              "k: expected no more than the kernels take");
   dispatch_order(call, operands.key_type, operands.largest,
                  [&](auto order) { ranking::run(call, operands, order, stream); });
 }

@@ -2,8 +2,8 @@
 // list in shared memory. When the list is full, all but the best k are dropped: digits of the ranks are counted, the
 // most significant first, until it is known which items to drop. The k-th best item is then a bound for later items.
 // The first bound is guessed from a sample of the row, so nearly all random items are read once and compared once. If
-// several blocks share a row, each lists the items of its part that are within the bound; all blocks together list
-// hardly more than k items.
+// several blocks share a row, there are several levels: each block of a level keeps the best k items of its part, and
+// the next level selects from the items that were kept, until one block has all of them.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -24,8 +24,8 @@ struct TopKTask {
   Order order;
   TopKOperands::Levels levels;
   int level;
-  TopKOperands::Kept source;  // of any level but the first
-  TopKOperands::Kept target;  // of any level but the last
+  TopKOperands::Kept source;  // the items that the previous level kept; unused in the first level
+  TopKOperands::Kept target;  // the items that this level keeps; unused in the last level
   uint32_t* counts;           // [levels - 1, rows]: how many items each level keeps
 
   MGPU_HOST_DEVICE int64_t parts() const { return levels.parts[level]; }
@@ -43,8 +43,8 @@ struct TopKShared {
   Word codes[kRoom];
   uint32_t positions[kRoom];  // in the row
   typename SelectDigits<kThreads>::Shared digits;
-  int count;          // of listed items, and of items that wait for room
-  int first_waiting;  // where the first waiting item would be
+  int count;          // the number of listed items and of items that wait for room
+  int first_waiting;  // the place that the first waiting item would take
 };
 
 // Tells whether an item may be within a bound: true for all items that are, and for few others.
@@ -131,16 +131,19 @@ class BlockBest {
     __syncthreads();
   }
 
-  // Guesses a bound from a sample of a row, before anything is added, such that two or three times as many items as
-  // needed are within it. Returns whether it did: if the guess was wrong, fewer than k items are left at the end,
-  // though the row has more. Each vector of the sample is at a random place in its part of the row, so that the sample
-  // does not match a period of the items.
+  // Guesses a bound from a sample of a row, before anything is added, and returns whether it did. The bound is item
+  // number `wanted` of the sorted sample. About wanted * count / sample items of the row are within it: some 2.4 k for
+  // the best 2,048 of 2^19, 6 k for the best 50 of 50,000, and far more for a small k in a long row. If the guess was
+  // wrong, fewer than k items remain at the end, though the row has more. Each vector of the sample is at a random
+  // place in its part of the row, so that the sample does not match a period of the items. `is_split` says whether
+  // several blocks share the row.
   template <typename Row>
-  __device__ bool guess(const Row& row, int64_t count, bool is_shared) {
-    const int sample = is_shared ? kTopKSharedSamples * kSample : kSample;
+  __device__ bool guess(const Row& row, int64_t count, bool is_split) {
+    const int sample = is_split ? kTopKSharedSamples * kSample : kSample;
     if (count < kTopKSampleShare * sample) return false;
     const float expected = static_cast<float>(k_) * static_cast<float>(sample) / static_cast<float>(count);
-    // Four standard deviations and some more: for random items, one row in a million fails.
+    // The expected number of the k best items in the sample, plus four standard deviations, plus 6: for random items,
+    // the guess is wrong for one row in a million.
     const int wanted = minimum(k_, static_cast<int>(expected + 4 * sqrtf(expected)) + 6);
     if (wanted >= sample) return false;
     constexpr int kPair = 2 * Vector::kItems;  // two neighbouring vectors share a sector
@@ -157,7 +160,7 @@ class BlockBest {
     }
     __syncthreads();
     const Digits last = find_last(sample, wanted, wanted / 4 + 2);
-    set_bound(last.most(), kNoPosition);
+    set_bound(last.highest(), kNoPosition);
     return true;
   }
 
@@ -231,17 +234,17 @@ class BlockBest {
     __syncthreads();
     const Digits last = find_last(count_, k_, 0);
     uint32_t last_position = kNoPosition;
-    if (last.own > last.left) {  // only some of the items of the last rank stay
+    if (last.matching > last.rank) {  // only some of the items of the last rank stay
       last_position = select_digits_
                           .template operator()<uint32_t>(
-                              count_, last.left, [&](int i) { return shared_.positions[i]; },
+                              count_, last.rank, [&](int i) { return shared_.positions[i]; },
                               [&](int i) { return order_.rank(shared_.codes[i]) == last.prefix; },
                               [](const auto&) { return false; })
-                          .most();
+                          .highest();
     }
     drop(last, last_position);
     count_ = k_;
-    set_bound(last.most(), last_position);
+    set_bound(last.highest(), last_position);
     return count_;
   }
 
@@ -313,12 +316,12 @@ class BlockBest {
     count_ = count;
   }
 
-  // Finds leading digits of the rank of the `left`-th best of the first `count` items, as many as it takes until at
-  // most `spare` worse items share them.
-  __device__ Digits find_last(int count, int left, int spare) {
+  // Finds leading digits of the key of the item with this rank, counted from 1, among the first `count` items. It finds
+  // as many digits as it takes until at most `spare` worse items share these digits.
+  __device__ Digits find_last(int count, int rank, int spare) {
     return select_digits_.template operator()<Word>(
-        count, left, [&](int i) { return order_.rank(shared_.codes[i]); }, [](int) { return true; },
-        [=](const Digits& known) { return known.own - known.left <= spare; });
+        count, rank, [&](int i) { return order_.rank(shared_.codes[i]); }, [](int) { return true; },
+        [=](const Digits& known) { return known.matching - known.rank <= spare; });
   }
 
   // Keeps the items whose leading digits are below the known ones. Of the items with the known digits, keeps those up
@@ -371,7 +374,7 @@ class BlockBest {
 
 // One block per part of a row.
 template <typename Order, bool kIsFirst, int kThreads>
-__global__ void __launch_bounds__(kThreads, 1024 / kThreads) keep_first(const __grid_constant__ TopKTask<Order> task) {
+__global__ void __launch_bounds__(kThreads, 1024 / kThreads) keep_best_k(const __grid_constant__ TopKTask<Order> task) {
   using Word = typename Order::Word;
   extern __shared__ uint4 shared_memory[];
   auto& shared = *reinterpret_cast<TopKShared<Word, kThreads>*>(shared_memory);
@@ -401,7 +404,7 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads) keep_first(const __
     best.add(PartOfKept<Word>{static_cast<const Word*>(task.source.codes) + from, task.source.positions + from}, count);
     guessed_wrong = task.is_last() && count < minimum<int64_t>(k, live);
   }
-  if (guessed_wrong) {  // as for one row in a million; then one block reads the whole row
+  if (guessed_wrong) {  // for one row in a million; this block then reads the whole row
     constexpr int64_t kPiece = int64_t{1} << 30;
     best.clear();
 #pragma unroll 1
@@ -439,7 +442,7 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads) keep_first(const __
       operands.indices.set(row * operands.k + first + i, exists ? static_cast<int64_t>(position) : -1);
     }
   };
-  k <= kThreads ? store_in_order.template operator()<1>() : store_in_order.template operator()<kTopKMost / kThreads>();
+  k <= kThreads ? store_in_order.template operator()<1>() : store_in_order.template operator()<kTopKMaxK / kThreads>();
 }
 
 }  // namespace mgpu::cuda::ranking

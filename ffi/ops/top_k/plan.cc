@@ -6,18 +6,18 @@
 namespace mgpu {
 
 TopKOperands::Levels TopKOperands::levels() const {
-  constexpr int64_t kMostPart = int64_t{1} << 30;  // a block counts with 32 bits
+  constexpr int64_t kMaxPart = int64_t{1} << 30;  // a block counts with 32 bits
   const int64_t tile = top_k_shape(byte_width(key_type)).tile();
   Levels levels;
   const auto add = [&](int64_t items, int64_t part) {
-    if (levels.count == Levels::kMost) throw CallError("top_k: x: expected fewer items");
+    if (levels.count == Levels::kMaxLevels) throw CallError("top_k: x: expected fewer items");
     levels.part[levels.count] = part;
     levels.parts[levels.count] = maximum<int64_t>(1, ceil_div(items, part));
     ++levels.count;
   };
   const int64_t blocks =
       maximum<int64_t>(1, kTopKBlocks * kReferenceMultiprocessors / maximum<int64_t>(1, rows));  // of a row
-  add(length, clamp<int64_t>(ceil_div(length, blocks), maximum(kTopKLeastTiles * tile, 4 * k), kMostPart));
+  add(length, clamp<int64_t>(ceil_div(length, blocks), maximum(kTopKMinTiles * tile, 4 * k), kMaxPart));
   while (levels.parts[levels.count - 1] > 1) {
     const int64_t items = levels.parts[levels.count - 1] * k;  // none if k is 0
     add(items, items <= 2 * kTopKMergedPart ? maximum<int64_t>(1, items) : kTopKMergedPart);
@@ -38,7 +38,7 @@ TopKOperands::Scratch TopKOperands::layout(Workspace& workspace) const {
 
 int64_t workspace::top_k(const Call& call) {
   const TopKOperands operands(call);
-  call.expect(operands.k <= kTopKMost, "k: expected no more than the kernels take");
+  call.expect(operands.k <= kTopKMaxK, "k: expected no more than the kernels take");
   return layout_bytes(operands);
 }
 

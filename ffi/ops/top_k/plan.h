@@ -8,37 +8,37 @@
 namespace mgpu {
 
 // A block goes over its part of a row tile by tile. It has room for room() items, one tile more than it may keep.
-constexpr int kTopKMost = 2048;
+constexpr int kTopKMaxK = 2048;
 struct TopKShape {
   TileShape tiles;
   constexpr int tile() const { return tiles.tile(); }
-  constexpr int room() const { return kTopKMost + tile(); }
+  constexpr int room() const { return kTopKMaxK + tile(); }
 };
 constexpr int kTopKThreads = 512;
-constexpr int kTopKManyThreads = 256;  // for more blocks, several per multiprocessor, which wait at different times
+constexpr int kTopKManyThreads = 256;  // if a multiprocessor has several blocks, which wait at different times
 constexpr TopKShape top_k_shape(int key_width, int threads = kTopKThreads) {
   return {{threads, maximum(key_width == 8 ? 4 : 8, 16 / key_width)}};
 }
-constexpr int kTopKSample = 2048;             // items at most, from which a bound is guessed
-constexpr int kTopKSharedSamples = 2;         // times as many if several blocks share a row
-constexpr int kTopKSampleShare = 4;           // a row is sampled if it has at least so many times as many items
-constexpr int64_t kTopKBlocks = 2;            // per multiprocessor, at least: so blocks share long rows
-constexpr int64_t kTopKLeastTiles = 4;        // of a part
+constexpr int kTopKSample = 2048;             // the largest number of items from which a bound is guessed
+constexpr int kTopKSharedSamples = 2;         // a sample is this many times as large if several blocks share a row
+constexpr int kTopKSampleShare = 4;           // a row is sampled if it has at least this many times as many items
+constexpr int64_t kTopKBlocks = 2;            // blocks per multiprocessor, at least: if rows are few, blocks share them
+constexpr int64_t kTopKMinTiles = 4;          // of a part
 constexpr int64_t kTopKMergedPart = 1 << 15;  // the part of a later level, of the items that earlier levels kept
-constexpr int64_t kTopKMostRow = (int64_t{1} << 32) - 1;
+constexpr int64_t kTopKMaxLength = (int64_t{1} << 32) - 1;
 
 // Shapes for short rows: `lanes` lanes of a warp have a row in registers, `items` items each, and find up to `most`
-// items. The first shape that fits is taken. The work that a warp's lanes share takes 450 instructions, for one row or
-// for two. So 16 lanes have a row if few items are wanted: some 20 items are within the 12th smallest of 16 lanes' best
-// items. For more items, 32 lanes have a row. The list has room for 4 items per lane: with 32 lanes, that is twice the
-// 64 items that they find at most, so a bound is soon found for any k. With one lane, or eight, all items of a row are
-// compared.
+// items. The launch takes the first shape that fits. The work that a warp's lanes share takes 450 instructions, for one
+// row or for two. So 16 lanes have a row if few items are wanted: some 20 items are within the 12th smallest of 16
+// lanes' best items. For more items, 32 lanes have a row. The list has room for 4 items per lane: with 32 lanes, that
+// is twice the 64 items that they find at most, so a bound is soon found for any k. With one lane, or eight, all items
+// of a row are compared.
 constexpr int kTopKRowThreads = 128;
 constexpr int kTopKRowRoom = 4;  // items in the list per lane
 struct TopKRowShape {
-  int lanes, items, most;
+  int lanes, items, max_k;
   constexpr int64_t length() const { return int64_t{lanes} * items; }
-  constexpr bool takes(int64_t row, int64_t k) const { return row <= length() && k <= most; }
+  constexpr bool takes(int64_t row, int64_t k) const { return row <= length() && k <= max_k; }
 };
 constexpr TopKRowShape kTopKRowShapes[] = {{1, 8, 8},   {8, 4, 32},   {16, 4, 12},  {16, 16, 12}, {16, 32, 12},
                                            {32, 8, 64}, {32, 16, 64}, {32, 32, 64}, {32, 64, 64}};
@@ -49,10 +49,10 @@ constexpr TopKRowShape kTopKRowLargest = kTopKRowShapes[kTopKRowShapeCount - 1];
 // level, it takes a part of the items that the previous level kept. It keeps the best k of its part. The last level has
 // one block, which takes all remaining items.
 struct TopKOperands::Levels {
-  static constexpr int kMost = 4;
+  static constexpr int kMaxLevels = 4;
   int count = 0;
-  int64_t part[kMost];   // items that a block takes
-  int64_t parts[kMost];  // blocks of a row: 1 in the last level
+  int64_t part[kMaxLevels];   // items that a block takes
+  int64_t parts[kMaxLevels];  // blocks of a row: 1 in the last level
 };
 
 // Scratch memory of the CUDA kernels: the items that each level but the last keeps, one list per row, in two

@@ -29,7 +29,7 @@ struct TopKWarp {
   static constexpr int kBatch = 4;                           // entries that are read together
   static constexpr int kPitch = (kRoom + kBatch) | 1;        // lanes of different rows meet different banks
   static constexpr uint32_t kNone = ~uint32_t{0};
-  static constexpr int kResults = kRows * kShape.most;
+  static constexpr int kResults = kRows * kShape.max_k;
 
   RankedPlace<Word> places[kRows][kShape.lanes == 1 ? 1 : kPitch];
   // For each result, the place of its item in the warp's rows, and its position in its row. Each lane also has room for
@@ -67,7 +67,7 @@ class RowLanes {
   static constexpr int kLanes = kShape.lanes;
   static constexpr int kItems = kShape.items;
   using Bits = std::conditional_t<(kItems > 32), uint64_t, uint32_t>;  // one per item
-  static constexpr Word kMost = static_cast<Word>(~Word{0});
+  static constexpr Word kLastCode = static_cast<Word>(~Word{0});
 
  public:
   // The warp has `rows` rows, from row `first` of the batch on, which begin at `items`.
@@ -88,11 +88,11 @@ class RowLanes {
     load(task.is_aligned);
   }
 
-  __device__ void keep_first() {
+  __device__ void keep_best_k() {
     if constexpr (kLanes == 1) {
       rank_own();
     } else {
-      const int listed = kShape.most >= kShape.length() ? list_all() : list_up_to_bound();
+      const int listed = kShape.max_k >= kShape.length() ? list_all() : list_up_to_bound();
       if (lane_ < Shared::kBatch - 1) shared_.places[row_][listed + lane_] = static_cast<Place>(~Place{0});
       __syncwarp();
       rank_listed(listed);
@@ -106,7 +106,7 @@ class RowLanes {
 
   // Loads the lane's codes; places without an item get the largest code.
   __device__ __forceinline__ void load(bool is_aligned) {
-    const Word filling = order_.decode(kMost);
+    const Word filling = order_.decode(kLastCode);
     if (own_ < kItems) {
 #pragma unroll
       for (int i = 0; i < kItems; ++i) codes_[i] = i < own_ ? items_[i * kLanes] : filling;
@@ -188,13 +188,13 @@ class RowLanes {
   // Lists the items up to a bound: at least the wanted ones, and few more.
   __device__ __forceinline__ int list_up_to_bound() {
     using Least = std::conditional_t<sizeof(Word) == 8, uint64_t, uint32_t>;
-    Least least = codes_[0];
+    Least smallest = codes_[0];
 #pragma unroll
-    for (int i = 1; i < kItems; ++i) least = minimum<Least>(least, codes_[i]);
-    least = shuffle(sort_lanes<kLanes>(least), row_ * kLanes + clamp(wanted_, 1, kLanes) - 1);
+    for (int i = 1; i < kItems; ++i) smallest = minimum<Least>(smallest, codes_[i]);
+    smallest = shuffle(sort_lanes<kLanes>(smallest), row_ * kLanes + clamp(wanted_, 1, kLanes) - 1);
 
     // At least `wanted_` items are within `high`, and fewer are within the value before `low`.
-    Word low = 0, high = wanted_ <= kLanes ? static_cast<Word>(least) : kMost, bound = high;
+    Word low = 0, high = wanted_ <= kLanes ? static_cast<Word>(smallest) : kLastCode, bound = high;
     Bits taken = 0;
     Prefix<int> listed;
     listed.all = live_;
@@ -234,11 +234,11 @@ class RowLanes {
   // Takes the items before a rank and, of the items of that rank, the first ones, up to the wanted number. It is rarely
   // called, so its loops are not unrolled, and read the row again.
   __device__ Bits take_first_equals(Word last) const {
-    const auto rank_of = [&](int i) { return i < own_ ? order_.rank(order_.encode(items_[i * kLanes])) : kMost; };
+    const auto rank_of = [&](int i) { return i < own_ ? order_.rank(order_.encode(items_[i * kLanes])) : kLastCode; };
     int before = 0;
 #pragma unroll 1
     for (int i = 0; i < own_; ++i) before += rank_of(i) < last;
-    int left = wanted_ - sum_row(before).all;
+    int remaining = wanted_ - sum_row(before).all;
     const unsigned row_lanes = (kLanes == kWarp ? ~0u : (1u << kLanes % kWarp) - 1) << row_ * kLanes;
     const unsigned lanes_before = row_lanes & ((1u << threadIdx.x % kWarp) - 1);
     Bits taken = 0;
@@ -247,9 +247,9 @@ class RowLanes {
       const Word rank = rank_of(i);
       const bool is_equal = i < own_ && rank == last;
       const unsigned equals = __ballot_sync(~0u, is_equal);
-      const bool is_taken = (i < own_ && rank < last) || (is_equal && __popc(equals & lanes_before) < left);
+      const bool is_taken = (i < own_ && rank < last) || (is_equal && __popc(equals & lanes_before) < remaining);
       taken |= static_cast<Bits>(is_taken) << i;
-      left -= __popc(equals & row_lanes);
+      remaining -= __popc(equals & row_lanes);
     }
     return taken;
   }
@@ -281,7 +281,7 @@ class RowLanes {
 };
 
 template <typename Order, int kShape>
-__global__ void __launch_bounds__(kTopKRowThreads) keep_first_of_rows(const __grid_constant__ TopK<Order> task) {
+__global__ void __launch_bounds__(kTopKRowThreads) keep_best_k_of_rows(const __grid_constant__ TopK<Order> task) {
   using Word = typename Order::Word;
   constexpr TopKRowShape shape = kTopKRowShapes[kShape];
   using Shared = TopKWarp<Word, shape>;
@@ -293,7 +293,7 @@ __global__ void __launch_bounds__(kTopKRowThreads) keep_first_of_rows(const __gr
   if (first >= operands.rows) return;  // the whole warp
   const int rows = static_cast<int>(minimum<int64_t>(Shared::kRows, operands.rows - first));
   const Word* const items = static_cast<const Word*>(operands.x) + first * operands.length;
-  RowLanes<Order, shape>(task, items, first, rows, shared).keep_first();
+  RowLanes<Order, shape>(task, items, first, rows, shared).keep_best_k();
   __syncwarp();
 
   // The results of neighbouring rows are adjacent.

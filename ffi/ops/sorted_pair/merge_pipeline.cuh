@@ -1,6 +1,6 @@
-// Streams a merge tile by tile: one kernel finds the tiles, and the blocks of another kernel take them one after the
-// other. One warp of each block copies the next tile's keys to shared memory and the previous tile's results back,
-// while the other warps, the workers, merge. So device memory is read and written without a pause.
+// A merge pipeline: one kernel finds the tiles, and the blocks of another kernel take the tiles one after the other.
+// One warp of each block copies the next tile's keys to shared memory and the previous tile's results back, while the
+// other warps, the workers, merge. So device memory is read and written without a pause.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -81,18 +81,18 @@ struct TileKeys {
   }
 };
 
-constexpr int kStreamThreads = kStreamWorkers + kWarp;
+constexpr int kStreamThreads = kPipelineWorkers + kWarp;
 
 // A tile, and the ends of the live items of A and of B in its row, or in its pair of runs.
-struct StreamTile : MergeTile {
+struct PipelineTile : MergeTile {
   int64_t a_end;
   int64_t b_end;
 };
 
-// The tiles of a stream, row by row. With kMayBeRuns, A and B may be one array of consecutive runs. Then a row has the
-// tiles of each pair of runs, followed by empty tiles, so that all rows have the same number.
+// The tiles of a merge, row by row. With kMayBeRuns, A and B may be one array of consecutive runs. Then a row has the
+// tiles of each pair of runs, followed by empty tiles, so that all rows have the same number of tiles.
 template <typename Order, bool kMayBeRuns = false>
-struct StreamTiles {
+struct PipelineTiles {
   MergeTiles<Order> tiles;
   int64_t width;
   int64_t row_count;  // tiles per row
@@ -104,8 +104,8 @@ struct StreamTiles {
   __device__ int64_t begin_of(int64_t i, int64_t row) const { return (i - row * row_count) * width; }
 
   // Tile i with its items. Past the last tile, its size is negative.
-  __device__ StreamTile operator[](int64_t i) const {
-    StreamTile tile{};
+  __device__ PipelineTile operator[](int64_t i) const {
+    PipelineTile tile{};
     if (i >= count()) {
       tile.size = -1;
       return tile;
@@ -160,10 +160,10 @@ struct StreamTiles {
   }
 
  private:
-  // Sets the items of tile i of `of`, in a row with this many slots.
-  __device__ void set_items(StreamTile& tile, int64_t i, const MergeTiles<Order>& of, int64_t slots) const {
+  // Sets the items of tile i, which is one of `merge_tiles`, in a row with this many slots.
+  __device__ void set_items(PipelineTile& tile, int64_t i, const MergeTiles<Order>& merge_tiles, int64_t slots) const {
     const bool last = tile.begin + tile.size == slots;
-    of.set_items(tile, found.splits[i], last ? of.pair.a.live(tile.row) : found.splits[i + 1]);
+    merge_tiles.set_items(tile, found.splits[i], last ? merge_tiles.pair.a.live(tile.row) : found.splits[i + 1]);
   }
 };
 
@@ -185,7 +185,7 @@ __device__ void split_each_tile(const Tiles& stream, Split split) {
 
 template <typename Order, bool kMayBeRuns>
 __global__ void __launch_bounds__(kSplitThreads)
-    split_tiles(const __grid_constant__ StreamTiles<Order, kMayBeRuns> stream) {
+    split_tiles(const __grid_constant__ PipelineTiles<Order, kMayBeRuns> stream) {
   split_each_tile(stream, [&](int64_t i, auto find) {
     const int64_t row = stream.row_of(i);
     return stream.tiles.likely_split(row, stream.begin_of(i, row), find);
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(kSplitThreads)
 // split_tiles for consecutive runs. It is a separate kernel, as both searches in one kernel cost a small merge 0.4 us.
 template <typename Order>
 __global__ void __launch_bounds__(kSplitThreads)
-    split_run_tiles(const __grid_constant__ StreamTiles<Order, true> stream, const NeighbourRuns runs) {
+    split_run_tiles(const __grid_constant__ PipelineTiles<Order, true> stream, const NeighbourRuns runs) {
   split_each_tile(stream, [&](int64_t i, auto find) {
     const int64_t row = stream.row_of(i);
     const RunTile tile = stream.run_tile(i, row, runs);
@@ -204,16 +204,16 @@ __global__ void __launch_bounds__(kSplitThreads)
   });
 }
 
-// The stream of a block. With kNeighbours, the item of A before a tile is loaded too, to runs.a - 1, if it exists: if
-// tile.a > 0. Up to kItems items of A and of B after the tile are always loaded.
+// The merge pipeline of a block. With kNeighbours, the item of A before a tile is loaded too, to runs.a - 1, if it
+// exists: if tile.a > 0. Up to kItems items of A and of B after the tile are always loaded.
 template <typename Order, int kItems, bool kNeighbours>
-struct MergeStream {
+struct MergePipeline {
   using Word = typename Order::Word;
   static_assert(kItems % 2 == 1, "an even number would have lanes meet in the same bank");
-  static constexpr int kWorkers = kStreamWorkers;
+  static constexpr int kWorkers = kPipelineWorkers;
   static constexpr int kThreads = kStreamThreads;
   static constexpr int kTile = kWorkers * kItems;
-  static constexpr int kKeyBytes = stream_run_bytes(sizeof(Word), kItems);
+  static constexpr int kKeyBytes = pipeline_run_bytes(sizeof(Word), kItems);
   using Keys = TileKeys<Order, kTile>;
 
   struct Plan {
@@ -226,7 +226,7 @@ struct MergeStream {
     CopyBarrier loaded[2];
     Plan plans[4];
   };
-  static_assert(sizeof(Shared) <= kStreamStaticBytes);
+  static_assert(sizeof(Shared) <= kPipelineStaticBytes);
 
   __device__ static void sync_workers() { barrier_sync<kWorkersBarrier, kWorkers>(); }
 
@@ -322,15 +322,15 @@ struct MergeStream {
     } else if (keys.open) {
       const Word first = buffer[plan.runs.a - has_before(plan.tile)];
       const auto code = [&](int position) { return order.encode(buffer[position]); };
-      const Word least = minimum(order.encode(first), code(plan.runs.b));
-      const Word greatest = maximum(code(plan.runs.a_end + kItems - 1), code(plan.runs.b_end + kItems - 1));
-      keys.open = order.is_integer_range(least, greatest);
+      const Word lowest = minimum(order.encode(first), code(plan.runs.b));
+      const Word highest = maximum(code(plan.runs.a_end + kItems - 1), code(plan.runs.b_end + kItems - 1));
+      keys.open = order.is_integer_range(lowest, highest);
       keys.open_order = order.integer_order(first);
     }
     return keys;
   }
 
-  __device__ static Plan plan(const SortedPair& pair, const StreamTile& tile) {
+  __device__ static Plan plan(const SortedPair& pair, const PipelineTile& tile) {
     if (tile.size <= 0) return {tile, {}, 0, 0};
     const auto after = [](int64_t left) { return static_cast<int>(minimum<int64_t>(kItems, left)); };
     const int a_after = after(tile.a_end - (tile.a + tile.a_count));

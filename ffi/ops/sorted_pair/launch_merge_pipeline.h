@@ -1,36 +1,36 @@
-// Launches of the kernels that stream a merge.
+// Launches the kernels of a merge pipeline.
 #pragma once
 
 #include "cuda/launch/overlapping.h"
 #include "cuda/launch/shapes.h"
-#include "ops/sorted_pair/merge_stream.cuh"
+#include "ops/sorted_pair/merge_pipeline.cuh"
 #include "runtime/workspace.h"
 
 namespace mgpu::cuda {
 
-// The shapes of a kernel that streams a merge, for the test of all shapes. shape(large) returns one of the two.
+// The two shapes of a kernel of a merge pipeline, for the test of all shapes. shape(large_stages) returns one of them.
 template <typename Shape>
-KernelShapes stream_shapes(const std::string& kernel, Shape shape) {
+KernelShapes pipeline_shapes(const std::string& kernel, Shape shape) {
   const int64_t small = shape(false).block_bytes();
   return {kernel, {{shape(true).block_bytes(), shape(true).wanted_bytes()}, {small, small}}};
 }
 
 // Finds the tiles of a pair, and calls launch(start, tiles), which starts the kernel by start(arguments...). The kernel
-// has persistent blocks, and its start overlaps the search for tiles. shape(large) is the kernel's shape, and
-// kernels(large) is the kernel.
+// has persistent blocks, and its start overlaps the search for tiles. shape(large_stages) is the kernel's shape, and
+// kernels(large_stages) is the kernel.
 template <typename Order, typename Operands, typename Shape, typename Kernels, typename Launch>
-void launch_stream(const Call& call, cudaStream_t stream, const Operands& operands, Order order, Shape shape,
-                   Kernels kernels, Launch launch) {
-  static_assert(Shape{}(false).tile() >= kLeastMergeTile && Shape{}(true).tile() >= kLeastMergeTile);
+void launch_merge_pipeline(const Call& call, cudaStream_t stream, const Operands& operands, Order order, Shape shape,
+                           Kernels kernels, Launch launch) {
+  static_assert(Shape{}(false).tile() >= kMinMergeTile && Shape{}(true).tile() >= kMinMergeTile);
   Workspace workspace = workspace_of(call);
-  const bool large = shared_memory_limit(call) >= shape(true).wanted_bytes();
-  const auto kernel = large ? kernels(std::true_type{}) : kernels(std::false_type{});
-  const int width = shape(large).tile();
-  const int bytes = 2 * shape(large).stage_bytes;
+  const bool large_stages = shared_memory_limit(call) >= shape(true).wanted_bytes();
+  const auto kernel = large_stages ? kernels(std::true_type{}) : kernels(std::false_type{});
+  const int width = shape(large_stages).tile();
+  const int bytes = 2 * shape(large_stages).stage_bytes;
   const int64_t row_count = ceil_div<int64_t>(operands.pair.row_slots(), width);
   const auto found = operands.layout(workspace);
   constexpr bool kMayBeRuns = std::is_same_v<decltype(operands.layout(workspace)), RunSplits>;
-  StreamTiles<Order, kMayBeRuns> tiles{{operands.pair, order}, width, row_count, found};
+  PipelineTiles<Order, kMayBeRuns> tiles{{operands.pair, order}, width, row_count, found};
   const auto split = [&](auto split_kernel, const auto&... runs) {
     const int64_t blocks = ceil_div<int64_t>(tiles.count() * kSplitLanes, kSplitThreads);
     split_kernel<<<blocks, kSplitThreads, 0, stream>>>(tiles, runs...);
