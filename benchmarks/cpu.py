@@ -148,7 +148,7 @@ def _ids(items: int, ids: int, *trailing: int) -> Callable[[np.random.Generator]
 
 
 def _weighted(width: int) -> Goal:
-    """A sum of 2^20 weighted rows of a table, in segments of 16."""
+    """Returns a sum of 2^20 weighted rows of a table, in segments of 16."""
     entries = 2**20
 
     def inputs(rng: np.random.Generator) -> tuple[Any, ...]:

@@ -133,7 +133,7 @@ def _cases(mean: int) -> list[Case]:
     figures = FIGURES[mean]
 
     def case(name: str, ours: Any, case_peers: Any, read: tuple[str, ...], figure: str = "") -> Case:
-        """A case that reads the arrays named in `read`, and writes an array like x."""
+        """Returns a case that reads the arrays named in `read`, and writes an array like x."""
 
         def floor(*inputs: Any) -> int:
             intervals = Intervals(*inputs)

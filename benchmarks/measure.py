@@ -33,15 +33,15 @@ class Timing:
     """Milliseconds per call."""
 
     median: float
-    least: float
-    most: float
+    shortest: float
+    longest: float
     repeats: int
     calls: int  # in one repeat
 
     @property
     def spread(self) -> float:
         """The longest time minus the shortest, relative to the median."""
-        return (self.most - self.least) / self.median
+        return (self.longest - self.shortest) / self.median
 
 
 @dataclasses.dataclass(frozen=True)

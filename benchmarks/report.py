@@ -69,8 +69,8 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
         timing = outcome.timing
         record = {
             "ms": timing.median,
-            "least_ms": timing.least,
-            "most_ms": timing.most,
+            "shortest_ms": timing.shortest,
+            "longest_ms": timing.longest,
             "spread": timing.spread,
             "repeats": timing.repeats,
             "calls": timing.calls,

@@ -67,12 +67,12 @@ KNOWN_BEFORE(unsigned long long, strtoull)
 
 
 def run(*command: str | pathlib.Path) -> str:
-    """What a command prints."""
+    """Returns what a command prints."""
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def number(version: str) -> tuple[int, ...]:
-    """A version, to be compared."""
+    """Returns a version, to be compared."""
     return tuple(map(int, version.split(".")))
 
 

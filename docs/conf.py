@@ -53,7 +53,7 @@ html_css_files = ["site.css"]
 
 
 def name_or_code(name: str, rawtext: str, text: str, lineno: int, inliner: Any, *rest: Any) -> Any:
-    """The meaning of single backticks in docstrings: a link to a public name, code otherwise."""
+    """Returns the meaning of single backticks in docstrings: a link to a public name, code otherwise."""
     bare = text.removeprefix("jax_mgpu.")
     if bare in jax_mgpu.__all__:
         return XRefRole()("py:obj", rawtext, f"{bare} <jax_mgpu.{bare}>", lineno, inliner)
@@ -87,7 +87,7 @@ class Family(SphinxDirective):
     final_argument_whitespace = True
 
     def run(self) -> list[nodes.Node]:
-        """The nodes that replace the directive."""
+        """Returns the nodes that replace the directive."""
         lines = [".. currentmodule:: jax_mgpu", ""]
         for name in reference_pages.names_of_page(f".. family:: {self.arguments[0]}"):
             is_result = hasattr(getattr(jax_mgpu, name), "_fields")
@@ -106,7 +106,7 @@ def is_no_empty_glob(record: logging.LogRecord) -> bool:
 
 
 def gallery(notebooks: pathlib.Path, folder: pathlib.Path) -> str:
-    """The notebooks in the order of their own page, each with its first picture and its topic."""
+    """Returns the notebooks in the order of their own page, each with its first picture and its topic."""
     (folder / "thumbnails").mkdir(exist_ok=True)
     rows = ["| picture | notebook |", "|---|---|"]
     listed = (notebooks / "README.md").read_text(encoding="utf-8")

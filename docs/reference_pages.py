@@ -23,14 +23,14 @@ LISTED = re.compile(r"^\.\. auto(?:function|class):: (\w+)$|^\.\. family:: ([\w 
 
 
 def names_of_family(module: str) -> list[str]:
-    """The public names of a family's module in the order of its source, functions before types."""
+    """Returns the public names of a family's module in the order of its source, functions before types."""
     family = importlib.import_module(f"jax_mgpu._src.ops.{module}")
     names = [name for name in vars(family) if name in family.__all__]
     return sorted(names, key=lambda name: inspect.isclass(getattr(family, name)))
 
 
 def names_of_page(text: str) -> list[str]:
-    """The public names that the text of a page documents, in its order."""
+    """Returns the public names that the text of a page documents, in its order."""
     names = []
     for name, families in LISTED.findall(text):
         names += [name] if name else [each for family in families.split() for each in names_of_family(family)]
@@ -38,7 +38,7 @@ def names_of_page(text: str) -> list[str]:
 
 
 def table_of_operations(link: Callable[[str], str]) -> str:
-    """The public names in the order of the site, by page, with the first line of each docstring."""
+    """Returns the public names in the order of the site, by page, with the first line of each docstring."""
     parts = []
     for page in re.findall(r"^reference/(\w+)$", (DOCS / "index.md").read_text(encoding="utf-8"), re.MULTILINE):
         text = (DOCS / "reference" / f"{page}.md").read_text(encoding="utf-8")
@@ -53,18 +53,18 @@ def table_of_operations(link: Callable[[str], str]) -> str:
 
 
 def first_line(name: str) -> str:
-    """The purpose of a public name, as a cell of a table."""
+    """Returns the purpose of a public name, as a cell of a table."""
     return (inspect.getdoc(getattr(jax_mgpu, name)) or "").splitlines()[0].replace("|", "\\|")
 
 
 def source_link(name: str) -> str:
-    """A public name, linked to the file that has its docstring."""
+    """Returns a public name, linked to the file that has its docstring."""
     source = pathlib.Path(inspect.getsourcefile(inspect.unwrap(getattr(jax_mgpu, name)))).resolve()
     return f"[`{name}`](../../{source.relative_to(DOCS.parent)})"
 
 
 def on_github() -> str:
-    """The list of all functions as GitHub shows it."""
+    """Returns the list of all functions as GitHub shows it."""
     begin = """<!-- Written by docs/reference_pages.py -->
 # All functions
 

@@ -15,7 +15,7 @@ import jax.numpy as _jnp
 import numpy as _np
 
 import jax_mgpu as _mgpu
-from jax_mgpu._src.drop_in import MOST_COLUMNS, NEVER, Call, along, is_array, is_float, is_key, like, order_statistics
+from jax_mgpu._src.drop_in import MAX_COLUMNS, NEVER, Call, along, is_array, is_float, is_key, like, order_statistics
 
 __all__ = [
     "argsort",
@@ -60,7 +60,7 @@ def __dir__() -> list[str]:
 SORTED = 256
 
 
-@like(_jnp.sort, "a", least=SORTED)
+@like(_jnp.sort, "a", min_items=SORTED)
 def sort(call: Call) -> Any:
     """`jax.numpy.sort`, by the kernels of `jax_mgpu.sort`.
 
@@ -72,7 +72,7 @@ def sort(call: Call) -> Any:
     return call.with_kernels()
 
 
-@like(_jnp.argsort, "a", least=SORTED)
+@like(_jnp.argsort, "a", min_items=SORTED)
 def argsort(call: Call) -> Any:
     """`jax.numpy.argsort`, by the kernels of `jax_mgpu.sort`.
 
@@ -85,7 +85,7 @@ def argsort(call: Call) -> Any:
     return call.with_kernels()
 
 
-@like(_jnp.lexsort, "keys", least=SORTED, takes_sequence=True)
+@like(_jnp.lexsort, "keys", min_items=SORTED, takes_sequence=True)
 def lexsort(call: Call) -> Any:
     """`jax.numpy.lexsort`, by the kernels of `jax_mgpu.sort`, up to eight keys.
 
@@ -103,7 +103,7 @@ def _row(call: Call) -> int:
     return shape[call.axis] if _is_size(call.axis) and -len(shape) <= call.axis < len(shape) else 0
 
 
-@like(jax.lax.top_k, "operand", least=2**14, measure=_row)
+@like(jax.lax.top_k, "operand", min_items=2**14, measure=_row)
 def top_k(call: Call) -> Any:
     """`jax.lax.top_k`, by the kernels of `jax_mgpu.top_k`.
 
@@ -138,7 +138,7 @@ def _total_order(x: jax.Array) -> jax.Array:
 # Order statistics.
 
 
-@like(_jnp.quantile, "a", "q", "weights", least=SORTED)
+@like(_jnp.quantile, "a", "q", "weights", min_items=SORTED)
 def quantile(call: Call) -> Any:
     """`jax.numpy.quantile`, by a selection where rows are long, else by a sort.
 
@@ -151,7 +151,7 @@ def quantile(call: Call) -> Any:
     return _selection(call, call.q, call.method, names) or call.with_kernels()
 
 
-@like(_jnp.percentile, "a", "q", "weights", least=SORTED)
+@like(_jnp.percentile, "a", "q", "weights", min_items=SORTED)
 def percentile(call: Call) -> Any:
     """`jax.numpy.percentile`, as `quantile`.
 
@@ -164,7 +164,7 @@ def percentile(call: Call) -> Any:
     return _selection(call, call.q, call.method, names, whole=100) or call.with_kernels()
 
 
-@like(_jnp.median, "a", least=SORTED)
+@like(_jnp.median, "a", min_items=SORTED)
 def median(call: Call) -> Any:
     """`jax.numpy.median`, as `quantile`.
 
@@ -229,7 +229,7 @@ def _selection(call: Call, q: Any, method: str, names: Sequence[str], whole: int
 # Running sums and products.
 
 
-@like(_jnp.cumsum, "a", least=64)
+@like(_jnp.cumsum, "a", min_items=64)
 def cumsum(call: Call) -> Any:
     """`jax.numpy.cumsum`, by the kernels of `jax_mgpu.scan`.
 
@@ -241,7 +241,7 @@ def cumsum(call: Call) -> Any:
     return call.with_kernels()
 
 
-@like(_jnp.cumprod, "a", least=64)
+@like(_jnp.cumprod, "a", min_items=64)
 def cumprod(call: Call) -> Any:
     """`jax.numpy.cumprod`, by the kernels of `jax_mgpu.scan`.
 
@@ -288,7 +288,7 @@ def _finds(call: Call) -> bool:
     )
 
 
-@like(_jnp.nonzero, "a", "fill_value", least=64, unsized=_counted("nonzero"))
+@like(_jnp.nonzero, "a", "fill_value", min_items=64, unsized=_counted("nonzero"))
 def nonzero(call: Call) -> Any:
     """`jax.numpy.nonzero`, by the kernels of `jax_mgpu.select_indices`.
 
@@ -300,7 +300,7 @@ def nonzero(call: Call) -> Any:
     return (lambda: tuple(_nonzero(call))) if _finds(call) else None
 
 
-@like(_jnp.flatnonzero, "a", "fill_value", least=64, unsized=_counted("flatnonzero"))
+@like(_jnp.flatnonzero, "a", "fill_value", min_items=64, unsized=_counted("flatnonzero"))
 def flatnonzero(call: Call) -> Any:
     """`jax.numpy.flatnonzero`, as `nonzero`.
 
@@ -312,7 +312,7 @@ def flatnonzero(call: Call) -> Any:
     return (lambda: _nonzero(call.changed(a=_jnp.ravel(call.a)))[0]) if _finds(call) else None
 
 
-@like(_jnp.argwhere, "a", "fill_value", least=64, unsized=_counted("argwhere"))
+@like(_jnp.argwhere, "a", "fill_value", min_items=64, unsized=_counted("argwhere"))
 def argwhere(call: Call) -> Any:
     """`jax.numpy.argwhere`, as `nonzero`.
 
@@ -357,7 +357,7 @@ def _compress_now(call: Call) -> Any:
     return compress(condition, call.a, axis, size=number, fill_value=call.fill_value, out=call.out) if number else None
 
 
-@like(_jnp.compress, "a", "condition", "fill_value", least=256, unsized=("size", _compress_now))
+@like(_jnp.compress, "a", "condition", "fill_value", min_items=256, unsized=("size", _compress_now))
 def compress(call: Call) -> Any:
     """`jax.numpy.compress`, by the kernels of `jax_mgpu.select`.
 
@@ -378,7 +378,7 @@ def compress(call: Call) -> Any:
     "arr",
     "condition",
     "fill_value",
-    least=256,
+    min_items=256,
     unsized=("size", lambda call: compress(_jnp.ravel(call.condition), _jnp.ravel(call.arr))),
 )
 def extract(call: Call) -> Any:
@@ -414,7 +414,7 @@ def _repeat_now(call: Call) -> Any:
     return filled.again(repeat) if _repeated(filled) else None
 
 
-@like(_jnp.repeat, "a", "repeats", least=64, unsized=("total_repeat_length", _repeat_now))
+@like(_jnp.repeat, "a", "repeats", min_items=64, unsized=("total_repeat_length", _repeat_now))
 def repeat(call: Call) -> Any:
     """`jax.numpy.repeat`, by the kernels of `jax_mgpu.interval_expand`.
 
@@ -436,7 +436,7 @@ def repeat(call: Call) -> Any:
     return program
 
 
-@like(_jnp.take, "a", "indices", least=NEVER)
+@like(_jnp.take, "a", "indices", min_items=NEVER)
 def take(call: Call) -> Any:
     """`jax.numpy.take`; the derivative adds rows in a fixed order, by the kernels of `jax_mgpu.reduce_by_id`.
 
@@ -464,7 +464,7 @@ def take(call: Call) -> Any:
 # Searches and counts.
 
 
-@like(_jnp.searchsorted, "v", "a", "sorter", least=NEVER)
+@like(_jnp.searchsorted, "v", "a", "sorter", min_items=NEVER)
 def searchsorted(call: Call) -> Any:
     """`jax.numpy.searchsorted`, by the kernels of `jax_mgpu.search`.
 
@@ -497,7 +497,7 @@ def _bincount_now(call: Call) -> Any:
     return call.changed(length=max(call.minlength, int(_jnp.max(call.x)) + 1, 0)).again(bincount)
 
 
-@like(_jnp.bincount, "x", "weights", least=NEVER, unsized=("length", _bincount_now))
+@like(_jnp.bincount, "x", "weights", min_items=NEVER, unsized=("length", _bincount_now))
 def bincount(call: Call) -> Any:
     """`jax.numpy.bincount`, by the kernels of `jax_mgpu.bincount`; sums have the same bits in every run.
 
@@ -523,7 +523,7 @@ def bincount(call: Call) -> Any:
     return program
 
 
-@like(_jnp.histogram, "a", "bins", "range", "weights", least=NEVER)
+@like(_jnp.histogram, "a", "bins", "range", "weights", min_items=NEVER)
 def histogram(call: Call) -> Any:
     """`jax.numpy.histogram`, by the kernels of `jax_mgpu.histogram`, whose counts are exact.
 
@@ -570,7 +570,7 @@ def _unique_now(call: Call) -> Any:
     return results[0] if len(results) == 1 else tuple(results)
 
 
-@like(_jnp.unique, "ar", "fill_value", least=SORTED, unsized=("size", _unique_now))
+@like(_jnp.unique, "ar", "fill_value", min_items=SORTED, unsized=("size", _unique_now))
 def unique(call: Call) -> Any:
     """`jax.numpy.unique`, by a sort with the kernels of `jax_mgpu.sort`.
 
@@ -584,11 +584,15 @@ def unique(call: Call) -> Any:
 
 def _has_few_columns(call: Call) -> bool:
     """Whether items along an axis are columns that kernels sort."""
-    return _is_axis(call.axis, call.ar) and call.ar.size <= MOST_COLUMNS * call.ar.shape[call.axis]
+    return _is_axis(call.axis, call.ar) and call.ar.size <= MAX_COLUMNS * call.ar.shape[call.axis]
 
 
 @like(
-    _jnp.unique_values, "x", "fill_value", least=SORTED, unsized=("size", lambda call: unique(call.x, equal_nan=False))
+    _jnp.unique_values,
+    "x",
+    "fill_value",
+    min_items=SORTED,
+    unsized=("size", lambda call: unique(call.x, equal_nan=False)),
 )
 def unique_values(call: Call) -> Any:
     """`jax.numpy.unique_values`, as `unique`.
@@ -609,7 +613,7 @@ def _unique_counts_now(call: Call) -> Any:
     return jax.tree.map(lambda x: x[:number], found)
 
 
-@like(_jnp.unique_counts, "x", "fill_value", least=SORTED, unsized=("size", _unique_counts_now))
+@like(_jnp.unique_counts, "x", "fill_value", min_items=SORTED, unsized=("size", _unique_counts_now))
 def unique_counts(call: Call) -> Any:
     """`jax.numpy.unique_counts`, as `unique`.
 
@@ -636,7 +640,7 @@ def _are_alike(call: Call) -> bool:
     "ar1",
     "ar2",
     "fill_value",
-    least=SORTED,
+    min_items=SORTED,
     unsized=("size", lambda call: unique(_jnp.concatenate([call.ar1, call.ar2], axis=None))),
 )
 def union1d(call: Call) -> Any:
@@ -657,7 +661,7 @@ def _setdiff1d_now(call: Call) -> Any:
     return compress(isin(kept, call.ar2, invert=True), kept)
 
 
-@like(_jnp.setdiff1d, "ar1", "ar2", "fill_value", least=SORTED, unsized=("size", _setdiff1d_now))
+@like(_jnp.setdiff1d, "ar1", "ar2", "fill_value", min_items=SORTED, unsized=("size", _setdiff1d_now))
 def setdiff1d(call: Call) -> Any:
     """`jax.numpy.setdiff1d`, by sorts of both sides.
 
@@ -695,7 +699,7 @@ def _setxor1d_now(call: Call) -> Any:
     return compress(differs[1:] & differs[:-1], items)
 
 
-@like(_jnp.setxor1d, "ar1", "ar2", "fill_value", least=SORTED, unsized=("size", _setxor1d_now))
+@like(_jnp.setxor1d, "ar1", "ar2", "fill_value", min_items=SORTED, unsized=("size", _setxor1d_now))
 def setxor1d(call: Call) -> Any:
     """`jax.numpy.setxor1d`, by sorts of both sides.
 
@@ -715,7 +719,7 @@ def _intersect1d_now(call: Call) -> Any:
     return compress(items[1:] == items[:-1], items[:-1])
 
 
-@like(_jnp.intersect1d, "ar1", "ar2", least=SORTED, unsized=("size", _intersect1d_now))
+@like(_jnp.intersect1d, "ar1", "ar2", min_items=SORTED, unsized=("size", _intersect1d_now))
 def intersect1d(call: Call) -> Any:
     """`jax.numpy.intersect1d`, by sorts of both sides.
 
@@ -731,7 +735,7 @@ def intersect1d(call: Call) -> Any:
 FEW_TESTS = 128
 
 
-@like(_jnp.isin, "element", "test_elements", least=SORTED)
+@like(_jnp.isin, "element", "test_elements", min_items=SORTED)
 def isin(call: Call) -> Any:
     """`jax.numpy.isin`, by a sort; JAX compares all pairs unless it is told otherwise.
 

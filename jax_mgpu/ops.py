@@ -56,7 +56,7 @@ def _counted(function: str) -> tuple[str, Callable[[Call], Any]]:
     return "num_segments", now
 
 
-@like(jax.ops.segment_sum, "data", "segment_ids", least=NEVER, unsized=_counted("segment_sum"))
+@like(jax.ops.segment_sum, "data", "segment_ids", min_items=NEVER, unsized=_counted("segment_sum"))
 def segment_sum(call: Call) -> Any:
     """`jax.ops.segment_sum`, by the kernels of `jax_mgpu.reduce_by_id`.
 
@@ -68,7 +68,7 @@ def segment_sum(call: Call) -> Any:
     return _reduced(call, "add")
 
 
-@like(jax.ops.segment_prod, "data", "segment_ids", least=NEVER, unsized=_counted("segment_prod"))
+@like(jax.ops.segment_prod, "data", "segment_ids", min_items=NEVER, unsized=_counted("segment_prod"))
 def segment_prod(call: Call) -> Any:
     """`jax.ops.segment_prod`, by the kernels of `jax_mgpu.reduce_by_id`.
 
@@ -80,7 +80,7 @@ def segment_prod(call: Call) -> Any:
     return _reduced(call, "mul")
 
 
-@like(jax.ops.segment_max, "data", "segment_ids", least=NEVER, unsized=_counted("segment_max"))
+@like(jax.ops.segment_max, "data", "segment_ids", min_items=NEVER, unsized=_counted("segment_max"))
 def segment_max(call: Call) -> Any:
     """`jax.ops.segment_max`, by the kernels of `jax_mgpu.reduce_by_id`.
 
@@ -92,7 +92,7 @@ def segment_max(call: Call) -> Any:
     return _reduced(call, "max")
 
 
-@like(jax.ops.segment_min, "data", "segment_ids", least=NEVER, unsized=_counted("segment_min"))
+@like(jax.ops.segment_min, "data", "segment_ids", min_items=NEVER, unsized=_counted("segment_min"))
 def segment_min(call: Call) -> Any:
     """`jax.ops.segment_min`, by the kernels of `jax_mgpu.reduce_by_id`.
 

@@ -53,7 +53,7 @@ class Clock:
         self.end = time.monotonic() + seconds
 
     def left(self) -> float:
-        """The remaining seconds, but at least one."""
+        """Returns the remaining seconds, but at least one."""
         return max(1.0, self.end - time.monotonic())
 
 

@@ -36,7 +36,7 @@ def of_items(n: int) -> Iterator[None]:
 
 
 def operands(example: Example, n: int) -> list[Any]:
-    """The arguments of an example over a given number of items, a multiple of N."""
+    """Returns the arguments of an example over a given number of items, a multiple of N."""
     given = map(np.asarray, example.make(np.random.default_rng(1), np.float32))
     return [
         jax.ShapeDtypeStruct([n // N * size if size and size % N == 0 else size for size in x.shape], x.dtype)
@@ -45,7 +45,7 @@ def operands(example: Example, n: int) -> list[Any]:
 
 
 def programs(example: Example, n: int) -> dict[str, Program]:
-    """The function and its operands under each transformation, made before they are traced in `of_items(n)`."""
+    """Returns the function and its operands under each transformation, made before they are traced in `of_items(n)`."""
     given = operands(example, n)
     batch = [jax.ShapeDtypeStruct((3, *x.shape), x.dtype) for x in given]
     found: dict[str, Program] = {"plain": (example.call, given), "vmap": (jax.vmap(example.call), batch)}
@@ -58,6 +58,6 @@ def programs(example: Example, n: int) -> dict[str, Program]:
 
 
 def equations(jaxpr: Any) -> int:
-    """The number of equations, including those of inner programs."""
+    """Returns the number of equations, including those of inner programs."""
     inner = (part for equation in jaxpr.eqns for part in jax.extend.core.jaxprs_in_params(equation.params))
     return len(jaxpr.eqns) + sum(map(equations, inner))

@@ -14,13 +14,13 @@ MANTISSA_BITS = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
 
 
 def tile_sizes(*names: str) -> tuple[int, ...]:
-    """The edges of the kernels' tiles, of both platforms and all widths."""
+    """Returns the edges of the kernels' tiles, of both platforms and all widths."""
     sizes = cpu_library.tile_sizes()
     return tuple(sorted(set().union(*(sizes[name] for name in names))))
 
 
 def special_keys(dtype: str) -> np.ndarray:
-    """The corner values of a key type."""
+    """Returns the corner values of a key type."""
     kind = jnp.dtype(dtype)
     if dtype not in MANTISSA_BITS:
         limits = np.iinfo(kind)
@@ -35,7 +35,7 @@ def special_keys(dtype: str) -> np.ndarray:
 
 
 def random_keys(rng: np.random.Generator, dtype: str, *shape: int) -> np.ndarray:
-    """Keys of which a third are corner values, a third come from a range of 13, and a third have random bits."""
+    """Draws keys of which a third are corner values, a third come from a range of 13, and a third have random bits."""
     kind = jnp.dtype(dtype)
     n = int(np.prod(shape))
     anything = rng.integers(0, 256, n * kind.itemsize, dtype=np.uint8).view(kind)
@@ -54,7 +54,7 @@ def random_keys(rng: np.random.Generator, dtype: str, *shape: int) -> np.ndarray
 def sorted_keys(
     rng: np.random.Generator, dtype: str, n: int, *, descending: bool = False, count: int | None = None
 ) -> np.ndarray:
-    """Random keys, of which only the first `count` are sorted."""
+    """Draws random keys, of which only the first `count` are sorted."""
     keys = random_keys(rng, dtype, n)
     live = oracle.live_count(count, n)
     keys[:live] = in_order(keys[:live], descending)
@@ -62,7 +62,7 @@ def sorted_keys(
 
 
 def in_order(keys: np.ndarray, descending: bool = False) -> np.ndarray:
-    """Keys sorted in the order of lax.sort, stably."""
+    """Returns keys sorted in the order of lax.sort, stably."""
     return keys[oracle.sort_indices(keys, descending)]
 
 
@@ -76,7 +76,7 @@ SHORT_ROWS = {
 
 
 def batch_of(row_slots: int, most_rows: int = 256) -> int:
-    """Rows for two tiles of short ones, of at most `most_rows` each, and part of a third."""
+    """Returns rows for two tiles of short ones, of at most `most_rows` each, and part of a third."""
     return 2 * min(max(2048 // max(row_slots, 1), 1), most_rows) + 1
 
 
@@ -84,7 +84,7 @@ WORK_ROWS = 1024  # most rows of a tile of a load-balancing search
 
 
 def sorted_rows(rng: np.random.Generator, dtype: str, n: int, counts: np.ndarray, **options) -> np.ndarray:
-    """Rows of sorted keys, each up to its count."""
+    """Draws rows of sorted keys, each up to its count."""
     rows = [sorted_keys(rng, dtype, n, count=int(count), **options) for count in counts]
     return np.array(rows, jnp.dtype(dtype)).reshape(len(counts), n)
 
@@ -102,12 +102,12 @@ def without_subnormals(keys: np.ndarray) -> np.ndarray:
 
 
 def heads_of(lengths: np.ndarray) -> np.ndarray:
-    """The start positions of segments of these lengths."""
+    """Returns the start positions of segments of these lengths."""
     return np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int32) if len(lengths) else np.zeros(0, np.int32)
 
 
 def flags_of(n: int, heads: np.ndarray) -> np.ndarray:
-    """The bool flags of these heads."""
+    """Returns the bool flags of these heads."""
     flags = np.zeros(n, bool)
     flags[heads[(heads >= 0) & (heads < n)]] = True
     return flags

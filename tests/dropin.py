@@ -82,7 +82,7 @@ def array(draw: Draw, shape: Sequence[int] | None = None, dtypes: Sequence[str] 
 
 
 def rows(draw: Draw, dtypes: Sequence[str] = DTYPES, finite: bool = False) -> tuple[Any, int | None]:
-    """An array and an axis, which may be invalid."""
+    """Returns an array and an axis, which may be invalid."""
     x = array(draw, None, dtypes, finite)
     return x, pick(draw, -1, 0, None, 1, x.ndim - 1)
 
@@ -345,7 +345,7 @@ OPS = {f"segment_{op}": _segments for op in ("sum", "prod", "max", "min")}
 @contextlib.contextmanager
 def kernels_everywhere() -> Iterator[None]:
     """Use kernels in every call that they support, even if they are slower on a CPU."""
-    kept, drop_in.is_faster = drop_in.is_faster, lambda least, items: items > 0
+    kept, drop_in.is_faster = drop_in.is_faster, lambda min_items, items: items > 0
     try:
         yield
     finally:
@@ -353,7 +353,7 @@ def kernels_everywhere() -> Iterator[None]:
 
 
 def pair(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """This library's function, and JAX's."""
+    """Returns this library's function, and JAX's."""
     if name in OPS:
         return getattr(jax_mgpu.ops, name), getattr(jax.ops, name)
     return getattr(jax_mgpu.numpy, name), jax.lax.top_k if name == "top_k" else getattr(jnp, name)
@@ -442,7 +442,7 @@ SETTINGS = hypothesis.settings(
 
 
 def drawn(name: str, cases: int) -> Callable[[], None]:
-    """A test that runs this many drawn calls of a function."""
+    """Returns a test that runs this many drawn calls of a function."""
 
     @hypothesis.settings(SETTINGS, max_examples=cases)
     @hypothesis.given(st.data())

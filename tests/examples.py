@@ -40,32 +40,32 @@ N = 60
 
 
 def distinct(rng: np.random.Generator, dtype: Any, n: int = N) -> np.ndarray:
-    """Keys far apart, so that finite differences keep their order."""
+    """Draws keys far apart, so that finite differences keep their order."""
     return rng.permutation(n).astype(dtype)
 
 
 def ascending(rng: np.random.Generator, dtype: Any, n: int = N) -> np.ndarray:
-    """Sorted keys far apart."""
+    """Draws sorted keys far apart."""
     return np.sort(rng.choice(4 * n, n, replace=False)).astype(dtype)
 
 
 def few(rng: np.random.Generator, n: int = N, values: int = 13) -> np.ndarray:
-    """Sorted keys with many ties."""
+    """Draws sorted keys with many ties."""
     return np.sort(rng.integers(0, values, n)).astype(np.int32)
 
 
 def numbers(rng: np.random.Generator, dtype: Any, *shape: int) -> np.ndarray:
-    """Numbers of either sign."""
+    """Draws numbers of either sign."""
     return rng.normal(size=shape or N).astype(dtype)
 
 
 def positions(rng: np.random.Generator, m: int = 6, n: int = N) -> np.ndarray:
-    """Sorted positions, the last of them padding."""
+    """Draws sorted positions, the last of them padding."""
     return np.append(np.sort(rng.integers(0, n, m - 1)), n).astype(np.int32)
 
 
 def unique_positions(rng: np.random.Generator, m: int = 20, n: int = N) -> np.ndarray:
-    """Sorted positions without repeats."""
+    """Draws sorted positions without repeats."""
     return np.sort(rng.choice(n, m, replace=False)).astype(np.int32)
 
 
@@ -144,7 +144,7 @@ def integer_to(limit: int) -> str:
 
 
 def columns_with(keys: np.ndarray, place: int | None, width: int) -> tuple[np.ndarray, ...]:
-    """Columns of zeros, except for one."""
+    """Returns columns of zeros, except for one."""
     return tuple(keys if i == place else np.zeros_like(keys) for i in range(width))
 
 
@@ -165,6 +165,6 @@ def broken_columns(call: Callable[..., Any], width: int) -> dict[str, Broken]:
 
 
 def broken_ends(call: Callable[..., Any], *before: Any, items: Any = KEYS, **named: Any) -> dict[str, Broken]:
-    """A segment that ends within the next one; `before` are the arguments between heads and others."""
+    """Returns a segment that ends within the next one; `before` are the arguments between heads and others."""
     run = functools.partial(call, items, [0, 2, 2, 5], *before, ends=[2, 2, 6, 9], **named)
     return {f"{call.__name__}: ends": (run, "segments that do not overlap", 2)}

@@ -41,12 +41,12 @@ extern "C" void apply{number}(const void* const* a, const void* const* b, void* 
 
 
 def cpp(data: str) -> str:
-    """The C++ that the library makes of a function."""
+    """Returns the C++ that the library makes of a function."""
     return library.cpu_library.function_source(data)
 
 
 def trace(function, item):
-    """A function of two items as a closed jaxpr of their leaves, and the leaves."""
+    """Returns a function of two items as a closed jaxpr of their leaves, and the leaves."""
     leaves, structure = jax.tree.flatten(item)
 
     def flat(*xs):
@@ -57,7 +57,7 @@ def trace(function, item):
 
 
 def operator(function, item) -> emit.OperatorData:
-    """The data of a function of two items like `item`, a pytree of jax.ShapeDtypeStructs."""
+    """Returns the data of a function of two items like `item`, a pytree of jax.ShapeDtypeStructs."""
     closed, leaves = trace(function, item)
     assert [(x.shape, x.dtype) for x in closed.out_avals] == [(x.shape, x.dtype) for x in leaves]
     return emit.emit_operator(closed, leaves)
@@ -65,7 +65,7 @@ def operator(function, item) -> emit.OperatorData:
 
 @functools.cache
 def working_compiler() -> str | None:
-    """A C++ compiler that can make a library, which needs its assembler and linker."""
+    """Returns a C++ compiler that can make a library, which needs its assembler and linker."""
     name = shutil.which("c++") or shutil.which("g++")
     if name is None:
         return None
@@ -76,7 +76,7 @@ def working_compiler() -> str | None:
 
 
 def needs_compiler() -> str:
-    """The compiler, without which a test is skipped."""
+    """Returns the compiler, without which a test is skipped."""
     return working_compiler() or pytest.skip("needs a C++ compiler, with assembler and linker")
 
 
@@ -117,7 +117,7 @@ def apply(library, number: int, source: emit.OperatorData, a, b) -> list[np.ndar
 
 @functools.cache
 def corner_values(dtype: np.dtype) -> np.ndarray:
-    """The extreme values of a type."""
+    """Returns the extreme values of a type."""
     if dtype == np.bool_:
         return np.array([False, True])
     if dtype.kind in "iu":
@@ -127,7 +127,7 @@ def corner_values(dtype: np.dtype) -> np.ndarray:
 
 
 def items(rng: np.random.Generator, shape, dtype, n: int) -> np.ndarray:
-    """Random scalars, a third of them extreme values."""
+    """Draws random scalars, a third of them extreme values."""
     dtype = np.dtype(dtype)
     if dtype.kind in "iub":
         wide = rng.integers(0, 2**63, (n, *shape), dtype=np.uint64) * 2 + rng.integers(0, 2, (n, *shape), np.uint64)

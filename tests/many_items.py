@@ -19,7 +19,7 @@ def bytes_of(n):
 
 
 def counts_of(x):
-    """How often each byte occurs in a stretch of the repeated pattern."""
+    """Returns how often each byte occurs in a stretch of the repeated pattern."""
     whole, rest = divmod(len(x), PERIOD)
     return whole * np.bincount(x[:PERIOD], minlength=256) + np.bincount(x[:rest], minlength=256)
 
@@ -33,7 +33,7 @@ def sort_bytes(x):
 
 
 def spots(n, index):
-    """Increasing positions from 0 to n - 1, also around 2^31 and 2^32, as far as `index` can hold them."""
+    """Returns increasing positions from 0 to n - 1, also around 2^31 and 2^32, as far as `index` can hold them."""
     around = [2**bits + offset for bits in (31, 32) for offset in (-1, 0, 1)]
     last = min(n - 1, np.iinfo(index).max)
     return np.array(sorted({i for i in (0, 5, n // 7, n // 2, last, *around) if i <= last}), index)

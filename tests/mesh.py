@@ -17,12 +17,12 @@ FEW = [pytest.param(devices, marks=() if devices in (3, 8) else pytest.mark.long
 
 
 def by_vmap(function):
-    """The function on every device of an axis, `[devices, ...]` in and out, with only one real device."""
+    """Returns the function on every device of an axis, `[devices, ...]` in and out, with only one real device."""
     return jax.jit(jax.vmap(function, axis_name=AXIS))
 
 
 def by_devices(function, devices, **options):
-    """The function on devices of the default platform, or of the CPU, under shard_map."""
+    """Returns the function on devices of the default platform, or of the CPU, under shard_map."""
 
     def one(*arguments):
         results = function(*jax.tree.map(lambda x: x[0], arguments))
@@ -33,7 +33,7 @@ def by_devices(function, devices, **options):
 
 
 def mesh_of(devices):
-    """A mesh of one axis; the test is skipped if there are too few devices."""
+    """Returns a mesh of one axis; the test is skipped if there are too few devices."""
     found = jax.devices() if len(jax.devices()) >= devices else jax.devices("cpu")
     if len(found) < devices:
         pytest.skip(f"fewer than {devices} devices of one platform")
@@ -49,17 +49,17 @@ def counts_of(rng, devices, slots):
     return [counts.astype(np.int32) for counts in (full, uneven, empty, last, np.zeros(devices, int), first)]
 
 
-def deal(x, counts, slots, fill=7):
-    """A global array distributed over devices, `[devices, slots, ...]`, with any values past the live items."""
-    dealt = np.full((len(counts), slots, *x.shape[1:]), fill).astype(x.dtype)
+def shard(x, counts, slots, fill=7):
+    """Returns a global array distributed over devices, `[devices, slots, ...]`, with any values past the live items."""
+    sharded = np.full((len(counts), slots, *x.shape[1:]), fill).astype(x.dtype)
     ends = np.cumsum(counts)
     for device, (count, end) in enumerate(zip(counts, ends, strict=True)):
-        dealt[device, :count] = x[end - count : end]
-    return dealt
+        sharded[device, :count] = x[end - count : end]
+    return sharded
 
 
 def gather(x, counts):
-    """The global array: the live items of all devices."""
+    """Returns the global array: the live items of all devices."""
     x = np.asarray(x)
     return np.concatenate([x[device, :count] for device, count in enumerate(counts)])
 
@@ -69,19 +69,19 @@ def even(total, devices):
     return np.array([total // devices + (device < total % devices) for device in range(devices)], np.int32)
 
 
-def deal_heads(heads, counts, slots, length):
-    """Global heads as each device's own, `[devices, length]`, padded, with how many each has."""
+def shard_heads(heads, counts, slots, length):
+    """Returns global heads as each device's own, `[devices, length]`, padded, with how many each has."""
     ends = np.cumsum(counts)
-    dealt = np.full((len(counts), length), slots + 3, np.int32)
+    sharded = np.full((len(counts), length), slots + 3, np.int32)
     own = []
     for device, (count, end) in enumerate(zip(counts, ends, strict=True)):
         mine = heads[(heads >= end - count) & (heads < end)] - (end - count)
-        dealt[device, : len(mine)] = mine
+        sharded[device, : len(mine)] = mine
         own.append(len(mine))
-    return dealt, np.array(own, np.int32)
+    return sharded, np.array(own, np.int32)
 
 
 def elements(types):
-    """The number of elements of the largest tensor among some types of a program."""
+    """Returns the number of elements of the largest tensor among some types of a program."""
     shapes = re.findall(r"tensor<((?:\d+x)*)(?!ui8>)\w+>", types)  # bytes are the scratch memory of kernels
     return max((int(np.prod([int(n) for n in shape.split("x") if n])) for shape in shapes), default=0)

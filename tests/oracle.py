@@ -12,7 +12,7 @@ import pandas as pd
 
 
 def rank(keys: np.ndarray) -> np.ndarray:
-    """Integers that compare as lax.sort compares keys: all NaNs are last and equal, and zeros of both signs are
+    """Returns integers that compare as lax.sort compares keys: all NaNs are last and equal, and zeros of both signs are
     equal."""
     keys = np.asarray(keys)
     is_integer, is_narrow = keys.dtype.kind in "iub", keys.dtype.itemsize <= 4
@@ -31,7 +31,7 @@ def rank(keys: np.ndarray) -> np.ndarray:
 
 
 def column_ranks(columns: Sequence[np.ndarray], descending: bool | Sequence[bool] = False) -> np.ndarray:
-    """Integers that compare as tuples of several columns do, each column in its direction."""
+    """Returns integers that compare as tuples of several columns do, each column in its direction."""
     flags = [descending] * len(columns) if isinstance(descending, bool) else descending
     ranks = [-rank(x) if down else rank(x) for x, down in zip(columns, flags, strict=True)]
     tuples = list(zip(*(x.tolist() for x in ranks), strict=True))
@@ -40,12 +40,12 @@ def column_ranks(columns: Sequence[np.ndarray], descending: bool | Sequence[bool
 
 
 def sort_indices(keys: np.ndarray, descending: bool = False) -> np.ndarray:
-    """The stable order of keys."""
+    """Returns the stable order of keys."""
     return np.lexsort(sort_columns(np.asarray(keys), descending))
 
 
 def segment_bounds(n: int, heads: np.ndarray, count: int | None = None) -> list[tuple[int, int]]:
-    """The non-empty segments of the live items."""
+    """Returns the non-empty segments of the live items."""
     live = n if count is None else max(0, min(int(count), n))
     starts = sorted({0, *(int(h) for h in np.asarray(heads) if 0 <= h < live)})
     return [(b, e) for b, e in zip(starts, [*starts[1:], live], strict=True) if b < e]
@@ -58,7 +58,7 @@ def segmented_sort_indices(
     count: int | None = None,
     ends: np.ndarray | None = None,
 ) -> np.ndarray:
-    """The stable order of keys within each segment; dead items and items in no segment stay in place."""
+    """Returns the stable order of keys within each segment; dead items and items in no segment stay in place."""
     n = len(keys)
     live = n if count is None else max(0, min(int(count), n))
     heads = np.asarray(heads, np.int64)
@@ -75,7 +75,7 @@ def segmented_sort_indices(
 
 
 def sort_columns(keys: np.ndarray, descending: bool) -> list[np.ndarray]:
-    """Columns for np.lexsort that give the order of lax.sort without ranks of keys; the most significant one is
+    """Returns columns for np.lexsort that give the order of lax.sort without ranks of keys; the most significant one is
     last."""
     if keys.dtype.kind in "iub":
         return [~keys if descending else keys]
@@ -87,7 +87,7 @@ def sort_columns(keys: np.ndarray, descending: bool) -> list[np.ndarray]:
 
 
 def bits(x: np.ndarray) -> np.ndarray:
-    """The bits of an array, so that comparisons see NaN payloads and signs of zero."""
+    """Returns the bits of an array, so that comparisons see NaN payloads and signs of zero."""
     x = np.ascontiguousarray(x)
     return x.view(f"u{x.dtype.itemsize}") if x.dtype.kind not in "bcV" or x.dtype.itemsize <= 8 else x
 
@@ -110,7 +110,7 @@ def work_items(offsets: np.ndarray, total: int) -> tuple[np.ndarray, np.ndarray]
 
 
 def padded(rows: np.ndarray, size: int, fill_value) -> np.ndarray:
-    """The first `size` rows, padded to `size`."""
+    """Returns the first `size` rows, padded to `size`."""
     out = np.full((size, *rows.shape[1:]), fill_value).astype(rows.dtype)
     out[: len(rows)] = rows[:size]
     return out
@@ -125,14 +125,14 @@ def moved(x: np.ndarray, sources: np.ndarray, places: np.ndarray, into: np.ndarr
 
 
 def live_count(count: int | None, n: int) -> int:
-    """How many of n items are live."""
+    """Returns how many of n items are live."""
     return n if count is None else max(0, min(int(count), n))
 
 
 def merge_indices(
     a: np.ndarray, b: np.ndarray, descending: bool = False, a_count: int | None = None, b_count: int | None = None
 ) -> np.ndarray:
-    """The stable merge as positions in the concatenation of a and b, for the live items."""
+    """Returns the stable merge as positions in the concatenation of a and b, for the live items."""
     a_live, b_live = live_count(a_count, len(a)), live_count(b_count, len(b))
     positions = np.concatenate([np.arange(a_live), len(a) + np.arange(b_live)])
     return positions[sort_indices(np.concatenate([a, b])[positions], descending)]
@@ -153,7 +153,7 @@ def sorted_search(
 
 
 def identity(op: str, dtype: np.dtype) -> np.ndarray:
-    """The result of a reduction over no items."""
+    """Returns the result of a reduction over no items."""
     if op in ("add", "mul"):
         return np.array(op == "mul", dtype)
     if op in ("argmin", "argmax"):
@@ -180,7 +180,7 @@ def prefixes(states: Sequence[np.ndarray], begins: np.ndarray, combine: Callable
 
 
 def segment_firsts(n: int, heads: np.ndarray, reverse: bool = False) -> np.ndarray:
-    """The first position of each position's segment; with `reverse`, in the flipped array."""
+    """Returns the first position of each position's segment; with `reverse`, in the flipped array."""
     heads = np.asarray(heads)
     starts = np.zeros(n, bool)
     starts[:1] = True
@@ -193,7 +193,7 @@ def segment_firsts(n: int, heads: np.ndarray, reverse: bool = False) -> np.ndarr
 def segmented_scan(
     x: np.ndarray, heads: np.ndarray, op: str, exclusive: bool = False, reverse: bool = False, count: int | None = None
 ) -> np.ndarray:
-    """The scan of each segment; past the live items 0, or index -1.
+    """Returns the scan of each segment; past the live items 0, or index -1.
 
     Sums and products are computed with more bits than the items have, or modulo 2^64, then rounded or wrapped.
     """
@@ -223,28 +223,28 @@ def segmented_scan(
 
 
 def scan(x: np.ndarray, op: str, exclusive: bool = False, reverse: bool = False) -> np.ndarray:
-    """The combination of every prefix, or of every suffix."""
+    """Returns the combination of every prefix, or of every suffix."""
     return segmented_scan(x, np.zeros(0, np.int32), op, exclusive, reverse)
 
 
 def total(x: np.ndarray, op: str) -> np.ndarray:
-    """The combination of all items in their own type, as in scans."""
+    """Returns the combination of all items in their own type, as in scans."""
     return scan(x, op)[-1] if len(x) else identity(op, x.dtype)
 
 
 def summed(x: np.ndarray, op: str) -> np.ndarray:
-    """Items in the type of reductions: sums and products of 8 and 16 bits in the type of jnp.sum."""
+    """Returns items in the type of reductions: sums and products of 8 and 16 bits in the type of jnp.sum."""
     is_narrow = op in ("add", "mul") and x.dtype.kind in "iu" and x.dtype.itemsize < 4
     return x.astype(jax.eval_shape(jnp.sum, x).dtype) if is_narrow else x
 
 
 def reduce(x: np.ndarray, op: str) -> np.ndarray:
-    """The combination of all items."""
+    """Returns the combination of all items."""
     return total(summed(x, op), op)
 
 
 def segmented_reduce(x: np.ndarray, heads: np.ndarray, op: str, count: int | None = None) -> np.ndarray:
-    """One result per head."""
+    """Returns one result per head."""
     x, heads = summed(np.asarray(x), op), np.asarray(heads)
     live = live_count(count, len(x))
     bounds = np.append(np.clip(heads.astype(np.float64), 0, live).astype(np.int64), live)
@@ -260,7 +260,7 @@ BIT_OPERATORS = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_x
 
 
 def partial_derivatives(x: np.ndarray, op: str) -> np.ndarray:
-    """The derivatives of a reduction `x[n]`, in float64: 1 for the first extremum; for logsumexp the softmax.
+    """Returns the derivatives of a reduction `x[n]`, in float64: 1 for the first extremum; for logsumexp the softmax.
 
     An infinite item has NaN, beside which all others have 0; with a NaN all have NaN; -inf has 0.
     """
@@ -288,7 +288,7 @@ NAN_FORMS = {"nansum": "sum", "nanmean": "mean", "nanmin": "min", "nanmax": "max
 
 
 def statistic(x: np.ndarray, op: str, ddof: float = 0) -> np.ndarray:
-    """The results of NumPy and pandas for the rows; NaN if there are too few items."""
+    """Returns the results of NumPy and pandas for the rows; NaN if there are too few items."""
     is_float = x.dtype.kind not in "iub"
     if op == "count":
         return np.int32(len(x))
@@ -351,20 +351,20 @@ def _combined(x: np.ndarray, op: str, widens: bool) -> np.ndarray:
 
 
 def set_sources(operation: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """A set operation as indices into A followed by B: the walk of C++'s std::set_union and the like."""
+    """Returns a set operation as indices into A followed by B: the walk of C++'s std::set_union and the like."""
     ranks = rank(np.concatenate([a, b])).tolist()
     n_a, n = len(a), len(ranks)
     pairs = operation in ("set_intersection", "set_union")
-    a_alone = operation != "set_intersection"
-    b_alone = operation in ("set_union", "set_symmetric_difference")
+    a_unpaired = operation != "set_intersection"
+    b_unpaired = operation in ("set_union", "set_symmetric_difference")
     sources, i, j = [], 0, n_a
     while i < n_a or j < n:
         if j == n or (i < n_a and ranks[i] < ranks[j]):
-            if a_alone:
+            if a_unpaired:
                 sources.append(i)
             i += 1
         elif i == n_a or ranks[j] < ranks[i]:
-            if b_alone:
+            if b_unpaired:
                 sources.append(j)
             j += 1
         else:
@@ -375,7 +375,7 @@ def set_sources(operation: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def join_rows(kind: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The rows of a join of sorted keys, [rows, 2]."""
+    """Returns the rows of a join of sorted keys, [rows, 2]."""
     ranks = rank(np.concatenate([a, b]))
     a_ranks, b_ranks = ranks[: len(a)], ranks[len(a) :]
     first = np.searchsorted(b_ranks, a_ranks, "left")

@@ -25,7 +25,7 @@ def random_heads(rng, n, m):
 
 
 def forms(n, heads):
-    """The arguments for the same segments in each form."""
+    """Returns the arguments for the same segments in each form."""
     flags = data.flags_of(n, heads)
     return {"heads": {"heads": heads}, "bool": {"flags": flags}, "words": {"flags": data.words_of(flags)}}
 

@@ -134,7 +134,7 @@ def _both(a, b):
 def test_floats_that_float32_does_not_tell_apart_are_no_matches(name):
     call, words = MATCHES[name], f"{name.split(',')[0]}: expected floats that float32 tells apart "
     message = f"{words}(float64 needs jax_enable_x64), got 1700000000.0 and 1700000060.0"
-    far = [1.0, 2.0]
+    distinct = [1.0, 2.0]
     with jax.enable_x64(False):
         for kind in (list, np.array, pd.Series):
             a, b = kind(NOW[:1]), kind(NOW[1:])
@@ -142,7 +142,7 @@ def test_floats_that_float32_does_not_tell_apart_are_no_matches(name):
             if name not in ("asof_join: a and b",):
                 columns = [(np.int8([3]), x) for x in (a, b)]
                 assert raised(lambda columns=columns: call(*columns)) == message
-            for x, y in ((kind([0.1, np.nan]), kind([0.1, np.inf])), (kind(far), kind(far))):
+            for x, y in ((kind([0.1, np.nan]), kind([0.1, np.inf])), (kind(distinct), kind(distinct))):
                 jax.block_until_ready(call(x, y))
         assert "1e+300 and 2e+300" in raised(lambda: call([1e300], [2e300]))  # both are infinite in float32
         jax.block_until_ready(call(jnp.array(NOW[:1]), jnp.array(NOW[1:])))  # device arrays are float32 already

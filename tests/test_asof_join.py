@@ -18,7 +18,7 @@ from tests.jaxprs import kernel_calls
 
 
 def asof(a, b, a_by, b_by, direction, tolerance):
-    """The expected rows of b, by a walk over b in order of time for each row of a."""
+    """Returns the expected rows of b, by a walk over b in order of time for each row of a."""
     found = []
     for time, by in zip(a, a_by, strict=True):
         rows = [j for j in range(len(b)) if b_by[j] == by]
@@ -99,13 +99,19 @@ def test_distances_that_overflow(dtype, x64):
     ]
     for time, rows, nearest in cases:
         a = np.array([time]).astype(dtype)
-        for by in ({}, *({"by_a": np.zeros(1, of), "by_b": np.zeros(2, of)} for of in ("int32", "float32"))):
+        for by in (
+            {},
+            *(
+                {"by_a": np.zeros(1, dtype_of_key), "by_b": np.zeros(2, dtype_of_key)}
+                for dtype_of_key in ("int32", "float32")
+            ),
+        ):
             assert mgpu.asof_join(a, b[rows], direction="nearest", **by).tolist() == [nearest], (time, rows)
 
 
 # ---- As-of joins with groups that fit a table ------------------------------------------------------------------------
 
-MOST_GROUPS = tables.MOST_GROUPS
+MAX_GROUPS = tables.MAX_GROUPS
 
 
 def rows_beside_cuts(cuts, a_groups, b_groups, forward):
@@ -142,7 +148,7 @@ def cut_rows(rng, pattern, n, m):
         return cuts, a_tiles, np.where(is_last, b_tiles, 200 + np.arange(m) % 3)
     if pattern == "in turn":
         return cuts, np.arange(n) % 40, np.arange(m) % 40
-    number = {"many": MOST_GROUPS, "all cuts at one end": 30}.get(pattern, 3)
+    number = {"many": MAX_GROUPS, "all cuts at one end": 30}.get(pattern, 3)
     return cuts, rng.integers(0, number, n), rng.integers(0, number, m)
 
 
@@ -170,7 +176,7 @@ def test_rows_of_a_group_beside_a_cut(rng, pattern, forward):
             operands = [np.full(n, 77, np.int32), *(rng.integers(0, 9, k).astype(np.int32) for k in (n, m))]
             for whole, x in zip(operands, (cuts, a_groups - 5, b_groups - 5), strict=True):
                 whole[: len(x)] = x
-            given = (*operands, *(np.array([x], np.int32) for x in (-5, MOST_GROUPS, a_live, b_live)))
+            given = (*operands, *(np.array([x], np.int32) for x in (-5, MAX_GROUPS, a_live, b_live)))
             got = np.asarray(program(*given))
             expected = rows_beside_cuts(cuts, a_groups, b_groups, forward)
             np.testing.assert_array_equal(got[:a_live], expected, f"{a_live} and {b_live}")
@@ -226,7 +232,7 @@ def test_searches_by_group_in_batches(x64, rng, wide):
 def test_asof_join_by_groups_of_each_type(x64, rng, dtype, direction):
     """Groups span as many values as a table holds, one value more, or their whole type; rows are live or dead."""
     limits = np.iinfo(dtype)
-    spans = [span for span in (4, MOST_GROUPS, MOST_GROUPS + 1, 2**62) if span <= int(limits.max) - int(limits.min)]
+    spans = [span for span in (4, MAX_GROUPS, MAX_GROUPS + 1, 2**62) if span <= int(limits.max) - int(limits.min)]
     program = jax.jit(
         lambda a, b, by_a, by_b, tolerance, a_count, b_count: mgpu.asof_join(
             a, b, by_a=by_a, by_b=by_b, direction=direction, tolerance=tolerance, a_count=a_count, b_count=b_count
@@ -279,7 +285,7 @@ def test_asof_joins_with_groups_in_batches(rng):
     wide = jax.vmap(lambda a, b, x, y: mgpu.asof_join(a, b, by_a=x, by_b=y, tolerance=3))
     whole = [x.astype(np.int32) for x in given]
     assert "cond" in str(jax.make_jaxpr(jax.vmap(wide))(*(x[None] for x in whole)))  # one method for the whole batch
-    spread = np.array([1, 1000, MOST_GROUPS])[:, None]  # one of the batch does not fit a table
+    spread = np.array([1, 1000, MAX_GROUPS])[:, None]  # one of the batch does not fit a table
     got = wide(a, b, by_a * spread.astype(np.int32), by_b * spread.astype(np.int32))
     expected = [asof(*(x.astype(int) for x in row), "backward", 3) for row in zip(*given, strict=True)]
     np.testing.assert_array_equal(got, expected)

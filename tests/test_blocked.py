@@ -14,12 +14,12 @@ import jax_mgpu as mgpu
 from jax_mgpu._src.functions import blocked_scan
 
 # Sizes of one block, around the edges of blocks and of groups, and of several levels.
-SIZES = (1, 2, 63, blocked_scan.MOST_STEPS, blocked_scan.MOST_STEPS + 1, 64 * 8 + 3, 5000)
+SIZES = (1, 2, 63, blocked_scan.MAX_STEPS, blocked_scan.MAX_STEPS + 1, 64 * 8 + 3, 5000)
 U32 = np.uint32
 
 
 def compose(a, b):
-    """Affine maps of numbers modulo 2^32, which do not commute."""
+    """Returns affine maps of numbers modulo 2^32, which do not commute."""
     return a[0] * b[0], a[1] * b[0] + b[1]
 
 
@@ -28,7 +28,7 @@ def maps(rng, n):
 
 
 def loop(x, cut, reverse):
-    """The prefixes, one after the other."""
+    """Returns the prefixes, one after the other."""
     n, state = len(x[0]), (U32(1), U32(0))
     result = [np.empty_like(leaf) for leaf in x]
     for k in range(n):
@@ -52,7 +52,7 @@ WAYS = {
 @pytest.mark.parametrize("reverse", [False, True])
 def test_scans(way, reverse, rng, monkeypatch) -> None:
     monkeypatch.setattr(blocked_scan, "LONG_BLOCK", 256)
-    monkeypatch.setattr(blocked_scan, "MOST_IN_ONE_BLOCK", 600)
+    monkeypatch.setattr(blocked_scan, "MAX_IN_ONE_BLOCK", 600)
     for n in SIZES:
         scan = jax.jit(lambda x, cut: WAYS[way](compose, x, cut, reverse=reverse))
         x = maps(rng, n)
@@ -76,20 +76,20 @@ def test_reductions(rng) -> None:
 
 
 @pytest.mark.parametrize(("platform", "most"), [("cpu", 64), ("tpu", 128)])
-def test_programs_of_many_items_are_small(platform, most) -> None:
+def test_programs_of_many_items_are_small(platform, max_kb) -> None:
     """Levels are not unrolled, so a program and its gradient have few KB of text."""
     x = (jax.ShapeDtypeStruct((2**26,), np.float32),) * 2
     gradient = jax.grad(lambda x: mgpu.scan(x, compose)[1].sum())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of platforms without kernels
         text = jax.jit(gradient).trace(x).lower(lowering_platforms=(platform,)).as_text()
-    assert len(text) < most * 1024
+    assert len(text) < max_kb * 1024
 
 
 def test_sums_of_many_floats_round_little(monkeypatch) -> None:
     """Sums in blocks: added one after the other, ones of float16 would stop at 2,048."""
     monkeypatch.setattr(blocked_scan, "LONG_BLOCK", 256)
-    monkeypatch.setattr(blocked_scan, "MOST_IN_ONE_BLOCK", 600)
+    monkeypatch.setattr(blocked_scan, "MAX_IN_ONE_BLOCK", 600)
     x = jnp.ones((2**13,), np.float16)
     assert jax.jit(lambda x: mgpu.scan(x, lambda a, b: a + b)[-1])(x) == 2**13
     assert jax.jit(lambda x: mgpu.reduce(x, lambda a, b: a + b))(x) == 2**13

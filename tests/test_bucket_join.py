@@ -20,7 +20,7 @@ NAN, INF = np.nan, np.inf
 
 
 def pairs(a, b, keep_a):
-    """The rows of a join, ordered by a's rows and then by b's. Keys can be anything that Python compares."""
+    """Returns the rows of a join, ordered by a's rows and then by b's. Keys can be anything that Python compares."""
     rows = {}
     for j, key in enumerate(b):
         rows.setdefault(key, []).append(j)
@@ -39,7 +39,7 @@ BITS = 2
 
 
 def patterns(rng):
-    """Codes of a and b, with at most CAPACITY of b in each of 2^BITS buckets."""
+    """Yields codes of a and b, with at most CAPACITY of b in each of 2^BITS buckets."""
     draw = functools.partial(rng.integers, 0, 2**32, dtype=np.uint32)
 
     def drawn(keys, n_a, n_b):
@@ -48,8 +48,8 @@ def patterns(rng):
     yield "nearly all apart", (draw(2 * CHUNK), np.append(draw(900), rng.choice(draw(20_000), 5000)))
     for each in (1, 5, 40):
         yield f"{each} of a kind", drawn(draw(9000 // each), 6000, 9000)
-    near = draw() & ~np.uint32(2**18 - 1)
-    yield "one slot", drawn(near + np.arange(70, dtype=np.uint32), 700, 600)
+    base = draw() & ~np.uint32(2**18 - 1)
+    yield "one slot", drawn(base + np.arange(70, dtype=np.uint32), 700, 600)
     yield "ends of the codes", drawn(np.array([0, 1, 2**30 - 1, 2**30, 2**32 - 1], np.uint32), 90, 300)
     one = draw(1)
     yield "one key of a", (np.repeat(one, 2 * CHUNK + 5), np.append(one, draw(3000)))
@@ -62,7 +62,7 @@ def patterns(rng):
 
 
 def partition(codes, length, fill):
-    """A table partitioned into buckets, of `length` slots: codes, rows and bounds."""
+    """Returns a table partitioned into buckets, of `length` slots: codes, rows and bounds."""
     order = np.argsort(codes >> (32 - BITS), kind="stable")
     bounds = np.searchsorted(codes[order] >> (32 - BITS), np.arange(2**BITS + 1))
     whole = np.concatenate([codes[order], fill.integers(0, 2**32, length - len(codes), dtype=np.uint32)])
@@ -164,7 +164,7 @@ def partitioned(bits):
 
 
 def columns_of(dtype, keys):
-    """Keys of a dtype, or the two columns in 32 bits, and values that Python compares instead."""
+    """Returns keys of a dtype, or the two columns in 32 bits, and values that Python compares instead."""
     if dtype == "columns":
         columns = (keys.astype(np.int8), (keys >> 8).astype(np.uint16))
         return columns, list(zip(*(x.tolist() for x in columns), strict=True))

@@ -56,17 +56,17 @@ def form(request):
 
 
 def random_columns(rng, dtypes, n):
-    """Columns with many ties, and with corner values."""
+    """Draws columns with many ties, and with corner values."""
     return tuple(data.random_keys(rng, d, n) if rng.random() < 0.3 else few(rng, d, n) for d in dtypes)
 
 
 def few(rng, dtype, n):
-    """A column of few distinct values, some of which are equal but have different bits."""
+    """Returns a column of few distinct values, some of which are equal but have different bits."""
     return rng.choice(rng.choice(data.special_keys(dtype), 3), n)
 
 
 def sorted_columns(rng, form, n_a, n_b, counts=(None, None), descending=True):
-    """Two sorted operands that share tuples, with arbitrary dead items, and the ranks of all."""
+    """Returns two sorted operands that share tuples, with arbitrary dead items, and the ranks of all."""
     dtypes, flags = form
     columns = random_columns(rng, dtypes, n_a + n_b)
     ranks = oracle.column_ranks(columns, flags if descending else False)
@@ -205,7 +205,7 @@ def test_where_columns_are_cut():
 
 
 def words(rng, n, dtypes=("int32", "uint32"), few=False):
-    """Two columns; with `few`, there are many ties, and digits in which no keys differ."""
+    """Returns two columns; with `few`, there are many ties, and digits in which no keys differ."""
     columns = [rng.integers(0, 2**32, n, dtype=np.uint32) for _ in dtypes]
     if few:
         columns = [x % np.uint32(300) << np.uint32(13) for x in columns]

@@ -85,8 +85,8 @@ def test_threads_give_one_kernel_tables_of_different_sizes():
     programs = [jax.jit(lambda ids, size=size: mgpu.reduce_by_id(x, ids, size, "max")) for size in sizes]
     ids = [np.arange(x.size, dtype=np.int32) % size for size in sizes]
     expected = [np.full(size, np.iinfo(np.int32).min) for size in sizes]
-    for found, of in zip(expected, ids, strict=True):
-        np.maximum.at(found, of, x)
+    for found, its_ids in zip(expected, ids, strict=True):
+        np.maximum.at(found, its_ids, x)
     start = threading.Barrier(THREADS)
 
     def work(thread):

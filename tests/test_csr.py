@@ -23,7 +23,7 @@ M, N, K = 13, 17, 5
 
 
 def dense(rng, m=M, n=N, dtype=np.float64, share=0.3):
-    """A random dense matrix with empty rows and columns."""
+    """Returns a random dense matrix with empty rows and columns."""
     x = rng.normal(size=(m, n)) if np.dtype(dtype).kind not in "iub" else rng.integers(-4, 5, (m, n))
     x = np.where(rng.random((m, n)) < share, x, 0)
     x[m // 2], x[:, n // 3] = 0, 0
@@ -31,7 +31,7 @@ def dense(rng, m=M, n=N, dtype=np.float64, share=0.3):
 
 
 def sparse(x, spare=3):
-    """A matrix with room for more entries, which hold arbitrary values."""
+    """Returns a matrix with room for more entries, which hold arbitrary values."""
     made = mgpu.Csr.from_dense(x)
     junk = np.full(spare, np.nan if x.dtype.kind not in "iub" else 7, x.dtype)
     values, indices = (np.append(np.asarray(a), b) for a, b in ((made.values, junk), (made.indices, [1] * spare)))

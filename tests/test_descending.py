@@ -84,7 +84,7 @@ def test_over_devices(rng):
         union, rows = mgpu.set_union(a, b, **given), mgpu.join(a, b, size=60, **given)
         return union.keys, union.count, rows.count, mgpu.sorted_equal_count(a, b, **given)
 
-    parts = mesh.deal(a, a_counts, 7), mesh.deal(b, b_counts, 7)
+    parts = mesh.shard(a, a_counts, 7), mesh.shard(b, b_counts, 7)
     keys, number, rows, counts = jax.device_get(mesh.by_vmap(call)(*parts, a_counts, b_counts))
     a_ranks, b_ranks = negated_ranks(a, b)
     same_bits(mesh.gather(keys, number), np.concatenate([a, b])[set_sources("set_union", a_ranks, b_ranks)])

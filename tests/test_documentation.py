@@ -112,7 +112,7 @@ def test_the_list_of_functions_on_github_is_current(monkeypatch):
 
 
 def anchors_of(text):
-    """The anchors that GitHub gives the headings of a page."""
+    """Returns the anchors that GitHub gives the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
     plain = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading) for heading in headings)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in plain}

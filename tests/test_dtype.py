@@ -21,7 +21,7 @@ HEADS, IDS = np.array([0, 20, 40]), np.repeat(np.arange(SIZE), N // SIZE)
 
 @functools.partial(jax.jit, static_argnames=("op", "dtype"))
 def every_operation(x, op, dtype):
-    """The results of all reductions and scans, over three segments of equal length."""
+    """Returns the results of all reductions and scans, over three segments of equal length."""
     named = {"op": op, "dtype": dtype}
     return (
         mgpu.reduce(x, **named),
@@ -123,12 +123,12 @@ def test_derivatives(rng, given, dtype):
     weights = rng.integers(-4, 4, 16).astype(jnp.dtype(dtype))
 
     def loss(total, scan):
-        def of(x):
+        def loss(x):
             scanned, whole = scan(x, dtype=dtype), total(x, dtype=dtype)
             assert scanned.dtype == whole.dtype == dtype
             return (scanned * weights).sum() + whole * weights[0]
 
-        return jax.jit(jax.grad(of))(x)
+        return jax.jit(jax.grad(loss))(x)
 
     same(loss(mgpu.reduce, mgpu.scan), loss(jnp.sum, jnp.cumsum))
 

@@ -35,7 +35,7 @@ def compilations():
 
 
 def of_host(x):
-    """An operand as notebooks have it: NumPy's 64-bit integers, and Python's numbers."""
+    """Returns an operand as notebooks have it: NumPy's 64-bit integers, and Python's numbers."""
     x = np.asarray(x)
     x = x.astype(np.int64) if x.dtype == np.int32 else x
     return x.item() if x.ndim == 0 else x
@@ -162,10 +162,10 @@ def test_a_program_goes_with_the_function():
 
 
 def test_programs_are_bounded(monkeypatch):
-    monkeypatch.setattr(eager, "MOST_PROGRAMS", len(eager._PROGRAMS) + 2)
+    monkeypatch.setattr(eager, "MAX_PROGRAMS", len(eager._PROGRAMS) + 2)
     for k in range(1, 6):
         assert mgpu.top_k(np.arange(9), k)[0].shape == (k,)
-    assert len(eager._PROGRAMS) <= eager.MOST_PROGRAMS
+    assert len(eager._PROGRAMS) <= eager.MAX_PROGRAMS
 
 
 def test_batches_and_derivatives_of_values_of_the_host():

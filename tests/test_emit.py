@@ -279,13 +279,13 @@ def on_the_cpu():
 
 
 def sizes(items) -> tuple[int, int]:
-    """The numbers of arrays and of scalars of items."""
+    """Returns the numbers of arrays and of scalars of items."""
     leaves = jax.tree.leaves(list(items))
     return len(leaves), sum(leaf.size for leaf in leaves)
 
 
 def grouped() -> list[list[str]]:
-    """The cases in as few functions as possible, such that items have room for pairs and states stay small."""
+    """Returns the cases in as few functions as possible, such that items have room for pairs and states stay small."""
     groups: list[list[str]] = [[]]
     for name in sorted(CASES, key=lambda name: str(CASES[name][0])):
         with_it = [CASES[other][0] for other in (*groups[-1], name)]

@@ -166,7 +166,7 @@ def page():
 
 
 def dense(matrices, router, x, slots):
-    """The layer in NumPy, with all experts on all tokens."""
+    """Returns the layer in NumPy, with all experts on all tokens."""
     logits = x @ router
     chosen = np.argsort(-logits, axis=1, kind="stable")[:, :slots]
     powers = np.exp(np.take_along_axis(logits, chosen, 1))

@@ -30,7 +30,7 @@ reads_proc = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="re
 
 
 def run(program: str) -> str:
-    """The output of a separate process on the CPU, which must succeed."""
+    """Returns the output of a separate process on the CPU, which must succeed."""
     done = subprocess.run(
         [sys.executable, "-c", PRELUDE + textwrap.dedent(program)], capture_output=True, text=True, check=False,
         env={**os.environ, "JAX_PLATFORMS": "cpu"},

@@ -211,12 +211,12 @@ def test_large_ones_are_refused() -> None:
 
 
 def words_of(text: str) -> set[str]:
-    """The words of C++, without its numbers."""
+    """Returns the words of C++, without its numbers."""
     return {re.sub(r"\d+(u|ull)?$", "", word) for word in re.findall(r"\w+|[^\w\s]", text)}
 
 
 def emitted() -> list[str]:
-    """The emitter's output for many functions."""
+    """Returns the emitter's output for many functions."""
     with jax.enable_x64(True):
         cases = [case for name, case in test_emit.CASES.items() if name.split()[-1] in ("f32", "f64", "i16", "u64")]
         return [host_functions.operator(function, item).data for item, function in cases]

@@ -51,7 +51,7 @@ def odd(rng, n, dtype):
 
 
 def invertible(rng, n, size):
-    """Matrices of determinant 1, whose products depend on their first factors too."""
+    """Draws matrices of determinant 1, whose products depend on their first factors too."""
     below, above = (np.tril(integers(rng, n, U32, size, size), -1) + np.eye(size, dtype=U32) for _ in range(2))
     return below @ above.transpose(0, 2, 1)
 
@@ -101,7 +101,7 @@ def at(x, i):
 
 
 def scanned(function, x, n, live, *, reverse=False, exclusive=False, identity=None):
-    """The scan of the live items and their total, item by item."""
+    """Returns the scan of the live items and their total, item by item."""
     results = jax.tree.map(np.zeros_like, x)
     state = None
     with np.errstate(over="ignore"):

@@ -24,7 +24,7 @@ def corners(dtype: np.dtype) -> list[int]:
 
 
 def garbage_like(x: np.ndarray) -> st.SearchStrategy:
-    """Arrays of this shape and type: any values, and few values that repeat."""
+    """Returns arrays of this shape and type: any values, and few values that repeat."""
     if x.dtype == bool:
         elements = st.booleans()
     elif x.dtype.kind == "f":
@@ -77,10 +77,10 @@ def test_every_operation_is_called():
 def test_many_operands_of_any_values(name):
     rng = np.random.default_rng(1)
     anything = rng.integers(-(2**31), 2**31, MANY, dtype=np.int32)
-    few = rng.integers(0, 13, MANY, dtype=np.int32)
-    near = rng.integers(-5, MANY + 5, MANY // 8, dtype=np.int32)
-    far = rng.integers(-(2**31), 2**31, MANY // 8, dtype=np.int32)
+    repeated = rng.integers(0, 13, MANY, dtype=np.int32)
+    indices = rng.integers(-5, MANY + 5, MANY // 8, dtype=np.int32)
+    wild = rng.integers(-(2**31), 2**31, MANY // 8, dtype=np.int32)
     program = jax.jit(GARBAGE[name])
-    for keys, ties in ((anything, few), (few, anything)):
-        for one, other in ((near, far), (far, near)):
+    for keys, ties in ((anything, repeated), (repeated, anything)):
+        for one, other in ((indices, wild), (wild, indices)):
             jax.block_until_ready(program(keys, ties, one, other))

@@ -13,7 +13,7 @@ SCRIPT = pathlib.Path(__file__).parent.parent / "scripts" / "inject_faults.py"
 
 
 def run(*arguments: str) -> str:
-    """The script's table, which must report that all faults were survived."""
+    """Returns the script's table, which must report that all faults were survived."""
     done = subprocess.run([sys.executable, SCRIPT, *arguments], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "**" not in done.stdout

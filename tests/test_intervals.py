@@ -29,7 +29,7 @@ TRAILING = [(), (1,), (2,), (3,), (2, 5), (33,), WIDE, (129,), (2, 0)]
 
 
 def rows(rng, dtype, n, *trailing):
-    """Rows of random bits, so that a changed bit anywhere shows."""
+    """Draws rows of random bits, so that a changed bit anywhere shows."""
     kind = jnp.dtype(dtype)
     if dtype in ("bool", "int4"):
         return rng.integers(0, 2, (n, *trailing)).astype(kind)
@@ -38,7 +38,7 @@ def rows(rng, dtype, n, *trailing):
 
 
 def shuffled_starts(rng, lengths):
-    """Non-overlapping places for intervals of these lengths, in random order."""
+    """Draws non-overlapping places for intervals of these lengths, in random order."""
     order = rng.permutation(len(lengths))
     starts = np.empty(len(lengths), np.int32)
     starts[order] = data.heads_of(lengths[order])
@@ -166,7 +166,7 @@ CACHED = 2**14
 
 
 def ones_but(size, *changes):
-    """Offsets of one row per interval, some of them changed."""
+    """Returns offsets of one row per interval, some of them changed."""
     offsets = np.arange(size, dtype=np.int32)
     for at, offset in changes:
         offsets[at] = offset
@@ -174,7 +174,7 @@ def ones_but(size, *changes):
 
 
 def ones_of_each_case(size, half):
-    """Offsets and totals."""
+    """Returns offsets and totals."""
     return {
         "one row each": (ones_but(size), None),
         "fewer items than intervals": (ones_but(size, (slice(half, None), half)), half),
@@ -399,7 +399,7 @@ OPERATIONS = {
 
 
 def spaced_starts(repeats):
-    """Non-overlapping places for 300 intervals of up to 5 items."""
+    """Returns non-overlapping places for 300 intervals of up to 5 items."""
     return np.tile(np.arange(300, dtype=np.int32) * 6, repeats)
 
 

@@ -180,9 +180,9 @@ def test_segments(case, rng) -> None:
     keys, indices = mgpu.segmented_sort_indices(x, flags=flags, less=less, count=live)
     expect_equal(keys, at(x, order))
     np.testing.assert_array_equal(indices, order)
-    apart = mgpu.segmented_sort_indices(x, np.array([3, 20]), ends=np.array([9, 60]), less=less)[1]
+    separate = mgpu.segmented_sort_indices(x, np.array([3, 20]), ends=np.array([9, 60]), less=less)[1]
     order = [*range(3), *wanted_order(case, x, 3, 9), *range(9, 20), *wanted_order(case, x, 20, 60), *range(60, n)]
-    np.testing.assert_array_equal(apart, order)
+    np.testing.assert_array_equal(separate, order)
 
 
 def by_difference(a, b):
@@ -210,7 +210,7 @@ def test_many_items(width, rng) -> None:
 
 
 def sorted_inputs(case, rng, n_a, n_b):
-    """Two sorted inputs, and Python's sort key for the items of each."""
+    """Returns two sorted inputs, and Python's sort key for the items of each."""
     make, _, key = CASES[case]
     inputs = []
     for n in (n_a, n_b):
@@ -359,7 +359,7 @@ PLAIN = {
 
 
 def way_of(function, *arguments):
-    """The operation by which a program sorts."""
+    """Returns the operation by which a program sorts."""
     text = str(jax.make_jaxpr(function)(*arguments))
     found = [
         way
@@ -509,7 +509,7 @@ def test_errors() -> None:
 
 
 def lowered(monkeypatch, function, *arguments):
-    """The program for a GPU, from a machine without one."""
+    """Returns the program for a GPU, from a machine without one."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
     if library.cuda_library is None:
         monkeypatch.setattr(library, "platforms", lambda: ("cpu", "cuda"))

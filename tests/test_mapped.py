@@ -52,7 +52,7 @@ NAMED = {
 
 
 def prefixes(op, mapped):
-    """The position of the first extremum of each prefix."""
+    """Returns the position of the first extremum of each prefix."""
     return np.array([np.argmax(mapped[: i + 1]) for i in range(len(mapped))], I32)
 
 

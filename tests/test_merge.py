@@ -26,7 +26,7 @@ TILES = data.tile_sizes("merge")
 
 
 def live_part(x, indices, slots):
-    """The result of a merge: rows of the concatenation, then zeros."""
+    """Returns the result of a merge: rows of the concatenation, then zeros."""
     return np.concatenate([x[indices], np.zeros((slots - len(indices), *x.shape[1:]), x.dtype)])
 
 
@@ -288,7 +288,7 @@ def in_runs(keys, ends, descending=False):
 
 
 def order_of_pairs(keys, ends, descending=False):
-    """The results of a round of merges as positions, for the live items."""
+    """Returns the results of a round of merges as positions, for the live items."""
     order, begin = [], 0
     for end in (*ends[1::2], *ends[-1:]):
         order.append(begin + oracle.sort_indices(keys[begin:end], descending))
@@ -297,7 +297,7 @@ def order_of_pairs(keys, ends, descending=False):
 
 
 def a_round(keys, values, ends, *, descending, size):
-    """A round of merges of keys alone, with values, and with indices."""
+    """Returns a round of merges of keys alone, with values, and with indices."""
     given = {"a": keys, "run_ends": ends, "descending": descending, "size": size}
     alone = _merge(**given, payload=0)
     return *alone, *_merge(**given, a_values=values, payload=1), *_merge(**given, payload=2)
@@ -376,12 +376,12 @@ def test_batches_of_runs(rng):
     of_one = jax.jit(jax.vmap(functools.partial(a_round, **options), (None, None, 0)))
     of_ends = jax.jit(jax.vmap(functools.partial(a_round, **options), (0, 0, None)))
     same_ends = np.stack([in_runs(row, ends[0]) for row in keys])
-    for got, of in (
+    for got, expected_rows in (
         (call(keys, values, ends), [*zip(keys, values, ends, strict=True)]),
         (of_one(one, values[0], ends), [(one, values[0], row) for row in ends]),
         (of_ends(same_ends, values, ends[0]), [(*x, ends[0]) for x in zip(same_ends, values, strict=True)]),
     ):
-        for row, given in enumerate(of):
+        for row, given in enumerate(expected_rows):
             check_round([x[row] for x in got], *given, **options)
 
 

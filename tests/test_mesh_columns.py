@@ -29,8 +29,8 @@ def draw(rng, dtypes, n):
     return few if rng.integers(2) else [few[0], data.random_keys(rng, dtypes[1], n)]
 
 
-def dealt(columns, counts, slots):
-    return tuple(mesh.deal(x, counts, slots) for x in columns)
+def sharded(columns, counts, slots):
+    return tuple(mesh.shard(x, counts, slots) for x in columns)
 
 
 def same_columns(got, counts, columns, order):
@@ -46,7 +46,7 @@ def check_sorts(rng, run, dtypes, descending, devices):
         columns = draw(rng, dtypes, int(counts.sum()))
         ids = np.arange(len(columns[0]), dtype=np.int32)
         (keys, values, n), (_, again, _), (found, n_filled) = jax.device_get(
-            run(dealt(columns, counts, SLOTS), mesh.deal(ids, counts, SLOTS), counts)
+            run(sharded(columns, counts, SLOTS), mesh.shard(ids, counts, SLOTS), counts)
         )
         order = np.argsort(oracle.column_ranks(columns, descending), kind="stable")
         np.testing.assert_array_equal(n, mesh.even(len(ids), devices))
@@ -89,7 +89,7 @@ def test_keys_alone(rng):
 
 
 def pairs(rng, dtypes, descending, devices=DEVICES):
-    """Two tables of sorted columns, with each distribution over devices."""
+    """Yields two tables of sorted columns, with each distribution over devices."""
     for a_counts, b_counts in zip(
         mesh.counts_of(rng, devices, SLOTS), rng.permutation(mesh.counts_of(rng, devices, OTHERS)), strict=True
     ):
@@ -98,7 +98,7 @@ def pairs(rng, dtypes, descending, devices=DEVICES):
         orders = [np.argsort(part, kind="stable") + at for part, at in ((rank[:n_a], 0), (rank[n_a:], n_a))]
         a, b = ([x[order] for x in columns] for order in orders)
         a_rank, b_rank = (rank[order] for order in orders)
-        given = dealt(a, a_counts, SLOTS), dealt(b, b_counts, OTHERS), a_counts, b_counts
+        given = sharded(a, a_counts, SLOTS), sharded(b, b_counts, OTHERS), a_counts, b_counts
         yield a, b, a_rank, b_rank, given
 
 
@@ -113,7 +113,7 @@ def test_merges(rng, name):
     run = mesh.by_vmap(call)
     for a, b, a_rank, b_rank, given in pairs(rng, dtypes, descending):
         ids = np.split(np.arange(len(a_rank) + len(b_rank), dtype=np.int32), [len(a_rank)])
-        ids = [mesh.deal(x, counts, slots) for x, counts, slots in zip(ids, given[2:], (SLOTS, OTHERS), strict=True)]
+        ids = [mesh.shard(x, counts, slots) for x, counts, slots in zip(ids, given[2:], (SLOTS, OTHERS), strict=True)]
         keys, values, n = jax.device_get(run(*given, *ids))
         order = np.argsort(np.concatenate([a_rank, b_rank]), kind="stable")
         same_columns(keys, n, [np.concatenate(both) for both in zip(a, b, strict=True)], order)
@@ -167,7 +167,7 @@ def check_sets(rng, run, dtypes, with_values, devices=DEVICES):
     """The concatenated parts equal the result of one device, with the fill value after each part."""
     for a, b, a_rank, b_rank, given in pairs(rng, dtypes, (False, False), devices):
         ids = np.split(np.arange(len(a_rank) + len(b_rank), dtype=np.int32), [len(a_rank)])
-        ids = [mesh.deal(x, counts, slots) for x, counts, slots in zip(ids, given[2:], (SLOTS, OTHERS), strict=True)]
+        ids = [mesh.shard(x, counts, slots) for x, counts, slots in zip(ids, given[2:], (SLOTS, OTHERS), strict=True)]
         both = [np.concatenate(x) for x in zip(a, b, strict=True)]
         for results in jax.device_get(run(*given, *ids)):
             for kind, found in zip(SETS, results, strict=True):
@@ -188,7 +188,7 @@ FILL = 7
 
 
 def sets(with_values):
-    """All set operations on columns as they are distributed, and aligned."""
+    """Returns all set operations on columns as they are distributed, and aligned."""
 
     def call(a, b, a_count, b_count, a_ids, b_ids):
         named = {"a_count": a_count, "b_count": b_count, "axis_name": mesh.AXIS}
@@ -235,8 +235,8 @@ def test_segmented_sorts(rng, name):
         columns = draw(rng, dtypes, int(counts.sum()))
         heads = np.flatnonzero(rng.integers(0, 20, len(columns[0])) == 0)
         segment = np.searchsorted(heads, np.arange(len(columns[0])), "right")
-        own, _ = mesh.deal_heads(heads, counts, SLOTS, SLOTS)
-        (keys, indices), alone = jax.device_get(run(dealt(columns, counts, SLOTS), own, counts))
+        own, _ = mesh.shard_heads(heads, counts, SLOTS, SLOTS)
+        (keys, indices), alone = jax.device_get(run(sharded(columns, counts, SLOTS), own, counts))
         order = np.lexsort((oracle.column_ranks(columns, descending), segment))
         same_columns(keys, counts, columns, order)
         same_columns(alone, counts, columns, order)
@@ -258,7 +258,7 @@ def test_runs(rng, name):
         columns = [x[repeated] for x in draw(rng, dtypes, total)]
         rank, values = oracle.column_ranks(columns, (False, False)), rng.integers(0, 9, total).astype(np.int32)
         starts = np.flatnonzero(np.append(np.ones(min(total, 1), bool), rank[1:] != rank[:-1]))
-        keys, sums, n = jax.device_get(run(dealt(columns, counts, SLOTS), mesh.deal(values, counts, SLOTS), counts))
+        keys, sums, n = jax.device_get(run(sharded(columns, counts, SLOTS), mesh.shard(values, counts, SLOTS), counts))
         owner = np.searchsorted(np.cumsum(counts), starts, "right")
         np.testing.assert_array_equal(n, np.bincount(owner, minlength=DEVICES))
         for x, y in zip(keys, columns, strict=True):
@@ -281,7 +281,7 @@ def test_run_starts_and_distinct_keys(rng, name):
         total = int(counts.sum())
         columns = draw(rng, dtypes, total)
         ranks = oracle.column_ranks(columns, (False, False))
-        runs, (keys, indices, inverse, repeats, numbers) = jax.device_get(run(dealt(columns, counts, SLOTS), counts))
+        runs, (keys, indices, inverse, repeats, numbers) = jax.device_get(run(sharded(columns, counts, SLOTS), counts))
         starts = np.flatnonzero(np.append(np.ones(min(total, 1), bool), ranks[1:] != ranks[:-1]))
         owner = np.searchsorted(np.cumsum(counts), starts, "right")
         np.testing.assert_array_equal(runs.count, np.bincount(owner, minlength=DEVICES))

@@ -27,7 +27,7 @@ def groups(keys, x, rows, count):
 
 
 def expected_of(members, x, operator):
-    """The result of one group, whose members are these positions."""
+    """Returns the result of one group, whose members are these positions."""
     part = x[members]
     match operator:
         case "median" | "mean":
@@ -59,8 +59,8 @@ def check_groups(rng, call, devices, dtype):
         total = int(counts.sum())
         for keys in (rng.choice(data.special_keys(dtype), total), data.random_keys(rng, dtype, total)):
             x, rows = rng.integers(-9, 9, total).astype(np.int32), rng.normal(size=(total, 2)).astype(np.float16)
-            given = [mesh.deal(part, counts, SLOTS) for part in (keys, x, rows)]
-            (found, got, numbers), (columns, most, number_of_pairs) = jax.device_get(call(*given, counts))
+            given = [mesh.shard(part, counts, SLOTS) for part in (keys, x, rows)]
+            (found, got, numbers), (columns, maxima, number_of_pairs) = jax.device_get(call(*given, counts))
             in_groups = on_devices(oracle.rank(keys), devices)
             np.testing.assert_array_equal(numbers, np.bincount([d for _, d, _ in in_groups], minlength=devices))
             for members, device, place in in_groups:
@@ -80,7 +80,7 @@ def check_groups(rng, call, devices, dtype):
             for members, device, place in in_groups:
                 if place is not None:
                     oracle.same_bits(columns[0][device, place], keys[members[0]])
-                    assert most[device, place] == x[members].max()
+                    assert maxima[device, place] == x[members].max()
 
 
 @pytest.mark.parametrize("devices", mesh.FEW)
@@ -97,7 +97,7 @@ def test_medians_of_floats(rng):
     keys, x = rng.integers(0, 3, 15).astype(np.int8), rng.normal(size=15).astype(np.float32)
     x[np.flatnonzero(keys == 1)[:1]] = np.nan
     call = mesh.by_vmap(lambda k, x, c: mgpu.group_by(k, x, "median", size=9, count=c, axis_name=mesh.AXIS))
-    found, medians, numbers = jax.device_get(call(mesh.deal(keys, counts, 9), mesh.deal(x, counts, 9), counts))
+    found, medians, numbers = jax.device_get(call(mesh.shard(keys, counts, 9), mesh.shard(x, counts, 9), counts))
     kinds = mesh.gather(found, numbers)
     np.testing.assert_array_equal(kinds, np.unique(keys))
     expected = [np.median(x[keys == kind]) for kind in kinds]
@@ -106,8 +106,8 @@ def test_medians_of_floats(rng):
 
 def test_derivatives(rng):
     counts = np.array([6, 0, 5], np.int32)
-    keys = mesh.deal(rng.integers(0, 3, 11), counts, 6)
-    x = jnp.asarray(mesh.deal(rng.permutation(11) * 1.5, counts, 6))
+    keys = mesh.shard(rng.integers(0, 3, 11), counts, 6)
+    x = jnp.asarray(mesh.shard(rng.permutation(11) * 1.5, counts, 6))
     named = {"size": 4, "axis_name": mesh.AXIS}
     for op in ("mean", "max", "first"):
         call = mesh.by_vmap(lambda k, x, c, op=op: mgpu.group_by(k, x, op, count=c, **named)[1])

@@ -29,7 +29,7 @@ def reduced(op, size):
 
 
 def ids_of(rng, total, size):
-    """Random ids, also out of range; only one id, on all devices; the ids of the last device."""
+    """Yields random ids, also out of range; only one id, on all devices; the ids of the last device."""
     yield rng.integers(-2, size + 3, total)
     yield np.full(total, size // 2)
     yield rng.integers(size - 2, size, total)
@@ -40,7 +40,7 @@ def check(rng, call, op, dtype, devices, size, *trailing):
         total = int(counts.sum())
         for ids in ids_of(rng, total, devices * size):
             x = rows(rng, dtype, op, total, *trailing)
-            got = jax.device_get(call(mesh.deal(x, counts, SLOTS), mesh.deal(ids, counts, SLOTS), counts))
+            got = jax.device_get(call(mesh.shard(x, counts, SLOTS), mesh.shard(ids, counts, SLOTS), counts))
             agree(got.reshape(devices * size, *trailing), by_id(x, ids, devices * size, op), op)
 
 

@@ -34,7 +34,7 @@ def rows_of(starts, lengths):
     return owner, starts[owner] + np.arange(lengths.sum()) - (np.cumsum(lengths) - lengths)[owner]
 
 
-def dealt(x, devices):
+def sharded(x, devices):
     return np.asarray(x).reshape(devices, -1, *np.shape(x)[1:])
 
 
@@ -48,7 +48,7 @@ def searches(offsets, total):
 
 def check_searches(rng, call, devices):
     for lengths, offsets, total in problems(rng, devices):
-        given = dealt(offsets.astype(np.int32), devices), np.full(devices, total, np.int32)
+        given = sharded(offsets.astype(np.int32), devices), np.full(devices, total, np.int32)
         (objects, ranks), filled = jax.tree.map(lambda x: np.asarray(x).reshape(-1), call(*given))
         owner, place = rows_of(np.zeros(len(lengths), int), lengths)
         for got, expected, fill in ((objects, owner, -1), (ranks, place, -1), (filled, owner, 99)):
@@ -85,8 +85,8 @@ def check(rng, call, devices):
         order = rng.permutation(m)
         places = np.zeros(m, np.int32)
         places[order] = np.cumsum(lengths[order]) - lengths[order]
-        operands = [dealt(part, devices) for part in (values, offsets.astype(np.int32))]
-        others = [dealt(part, devices) for part in (x, starts, places, into)]
+        operands = [sharded(part, devices) for part in (values, offsets.astype(np.int32))]
+        others = [sharded(part, devices) for part in (x, starts, places, into)]
         found = call(*operands, np.full(devices, total, np.int32), *others)
         expanded, gathered, moved, scattered = (
             np.asarray(part).reshape(-1, *part.shape[2:]) for part in jax.device_get(found)
@@ -176,12 +176,12 @@ def check_bulk(rng, call, devices):
         removed[:number] = np.sort(rng.choice(total, number, replace=False))
         inserted = np.sort(rng.choice([0, total, *rng.integers(0, total + 1, m)], m))
         inserted[m - rng.integers(0, 4) :] = slots + 1
-        dealt_indices = [dealt(part.astype(np.int32), devices) for part in (removed, inserted)]
-        found = call(mesh.deal(x, counts, ROWS), *dealt_indices, dealt(values, devices), counts)
+        sharded_indices = [sharded(part.astype(np.int32), devices) for part in (removed, inserted)]
+        found = call(mesh.shard(x, counts, ROWS), *sharded_indices, sharded(values, devices), counts)
         (left, n), (both, shares) = jax.device_get(found)
         keep = np.ones(total, bool)
         keep[removed[:number]] = False
-        np.testing.assert_array_equal(n, mesh.gather(mesh.deal(keep, counts, ROWS), counts) @ owner_of(counts))
+        np.testing.assert_array_equal(n, mesh.gather(mesh.shard(keep, counts, ROWS), counts) @ owner_of(counts))
         oracle.same_bits(mesh.gather(left, n), x[keep])
         inside = inserted <= total
         expected = np.insert(x, inserted[inside], values[inside], axis=0)
@@ -192,7 +192,7 @@ def check_bulk(rng, call, devices):
 
 
 def owner_of(counts):
-    """A one-hot array of the device of each item of the global array, [items, devices]."""
+    """Returns a one-hot array of the device of each item of the global array, [items, devices]."""
     return (np.repeat(np.arange(len(counts)), counts)[:, None] == np.arange(len(counts))).astype(int)
 
 

@@ -24,7 +24,7 @@ TYPES = {1: "int16", 2: "float32", 3: "float32", 4: "int8", 8: "int32"}
 
 
 def rows_of(kind, a, b, *, null_equal=True):
-    """The rows of a join of keys in any order, by comparing all pairs: [rows, 2]."""
+    """Returns the rows of a join of keys in any order, by comparing all pairs: [rows, 2]."""
     ranks = oracle.rank(np.concatenate([a, b]))
     equal = ranks[: len(a), None] == ranks[None, len(a) :]
     if not null_equal and np.issubdtype(a.dtype, np.floating):
@@ -72,8 +72,8 @@ def every_join(kinds, size):
 def test_sorted_keys(rng, devices, kinds):
     size = SLOTS * OTHERS * devices + OTHERS
     call = mesh.by_vmap(every_join(kinds, size))
-    for a, b, _, _, dealt in problems(rng, devices, TYPES[devices]):
-        for kind, got in zip(kinds, jax.device_get(call(*dealt)), strict=True):
+    for a, b, _, _, sharded in problems(rng, devices, TYPES[devices]):
+        for kind, got in zip(kinds, jax.device_get(call(*sharded)), strict=True):
             check(got, rows_of(kind, a, b), devices, size)
 
 
@@ -90,8 +90,8 @@ def any_order(kinds, size, **options):
 def check_any_order(rng, call, devices, kinds, dtype, size, **options):
     for a, b, a_counts, b_counts, _ in problems(rng, devices, dtype):
         a, b = rng.permutation(a), rng.permutation(b)  # noqa: PLW2901
-        dealt = mesh.deal(a, a_counts, SLOTS), mesh.deal(b, b_counts, OTHERS), a_counts, b_counts
-        found, columns = jax.device_get(call(*dealt))
+        sharded = mesh.shard(a, a_counts, SLOTS), mesh.shard(b, b_counts, OTHERS), a_counts, b_counts
+        found, columns = jax.device_get(call(*sharded))
         for kind, got in zip(kinds, found, strict=True):
             check(got, rows_of(kind, a, b, **options), devices, size)
         rows = rows_of(kinds[0], a, b, **options)
@@ -120,7 +120,7 @@ def test_any_order(rng, devices, kinds):
 
 
 def columns_of(keys):
-    """Two columns of 48 bits in all, equal where keys are; every third key has a NaN."""
+    """Returns two columns of 48 bits in all, equal where keys are; every third key has a NaN."""
     return (keys // 3).astype(np.int32), np.array([-1, np.nan, 0], jnp.bfloat16)[keys % 3]
 
 
@@ -141,7 +141,7 @@ def test_columns_in_any_order(rng, kind, null_equal):
         for distinct in (2, 40):
             keys = [rng.integers(0, distinct, counts.sum()) for counts in (a_counts, b_counts)]
             a, b = (
-                tuple(mesh.deal(x, counts, slots) for x in columns_of(side))
+                tuple(mesh.shard(x, counts, slots) for x in columns_of(side))
                 for side, counts, slots in zip(keys, (a_counts, b_counts), (SLOTS, OTHERS), strict=True)
             )
             expected = [np.where((side % 3 == 1) & (not null_equal), np.nan, side) for side in keys]
@@ -164,7 +164,7 @@ def test_rows_of_a_key_meet(rng, words):
     for distinct, fits in ((10_000, True), (30, True), (1, False)):
         counts = np.array([slots, 300, slots], np.int32)
         keys = rng.integers(0, distinct, counts.sum()).astype(np.int32)
-        met = jax.device_get(run(mesh.deal(keys, counts, slots), counts))
+        met = jax.device_get(run(mesh.shard(keys, counts, slots), counts))
         assert met.fits.tolist() == [fits] * devices
         if not fits:
             continue
@@ -210,8 +210,8 @@ def aligned_joins(kinds, size, **options):
 
 def check_aligned(rng, call, devices, kinds, size, **options):
     """A device has the rows of its own part of a; those past `size` are lost."""
-    for a, b, _, _, dealt in problems(rng, devices, TYPES[devices]):
-        a_counts, found = jax.device_get(call(*dealt))
+    for a, b, _, _, sharded in problems(rng, devices, TYPES[devices]):
+        a_counts, found = jax.device_get(call(*sharded))
         owner = np.repeat(np.arange(devices), a_counts)
         for kind, got in zip(kinds, found, strict=True):
             rows = rows_of(kind, a, b, **options)
@@ -265,8 +265,8 @@ def test_any_order_on_devices(rng):
 @pytest.mark.long
 def test_sorted_keys_on_devices(rng):
     call = mesh.by_devices(every_join(("right",), 500), 2)
-    for a, b, _, _, dealt in problems(rng, 2, "int32"):
-        check(jax.device_get(call(*dealt))[0], rows_of("right", a, b), 2, 500)
+    for a, b, _, _, sharded in problems(rng, 2, "int32"):
+        check(jax.device_get(call(*sharded))[0], rows_of("right", a, b), 2, 500)
 
 
 @pytest.mark.long

@@ -34,8 +34,8 @@ def problems(rng, devices, dtype):
         ]
         for pair in pairs:
             a, b = (data.in_order(x.astype(kind)) for x in pair)
-            dealt = mesh.deal(a, a_counts, SLOTS), mesh.deal(b, b_counts, OTHERS), a_counts, b_counts
-            yield a, b, a_counts, b_counts, dealt
+            sharded = mesh.shard(a, a_counts, SLOTS), mesh.shard(b, b_counts, OTHERS), a_counts, b_counts
+            yield a, b, a_counts, b_counts, sharded
 
 
 def searches(a, b, a_count, b_count):
@@ -52,8 +52,8 @@ def searches(a, b, a_count, b_count):
 
 
 def check_searches(rng, call, devices, dtype):
-    for a, b, a_counts, b_counts, dealt in problems(rng, devices, dtype):
-        (left, right), match, equal = jax.device_get(call(*dealt))
+    for a, b, a_counts, b_counts, sharded in problems(rng, devices, dtype):
+        (left, right), match, equal = jax.device_get(call(*sharded))
         low, high = (oracle.sorted_search(a, b, side) for side in ("left", "right"))
         np.testing.assert_array_equal(mesh.gather(left, a_counts), low)
         np.testing.assert_array_equal(mesh.gather(right, a_counts), high)
@@ -93,8 +93,8 @@ def sets(a, b, a_count, b_count):
 
 
 def check_sets(rng, call, devices, dtype):
-    for a, b, _, _, dealt in problems(rng, devices, dtype):
-        for kind, (keys, values, counts) in zip(SETS, jax.device_get(call(*dealt)), strict=True):
+    for a, b, _, _, sharded in problems(rng, devices, dtype):
+        for kind, (keys, values, counts) in zip(SETS, jax.device_get(call(*sharded)), strict=True):
             sources = oracle.set_sources(f"set_{kind}", a, b)
             expected = np.concatenate([a, b])[sources]
             assert (counts <= keys.shape[1]).all()
@@ -139,10 +139,10 @@ def all_aligned(a, b, a_count, b_count, a_ids, b_ids):
 
 
 def check_aligned(rng, call, devices, dtype):
-    for a, b, a_counts, b_counts, dealt in problems(rng, devices, dtype):
+    for a, b, a_counts, b_counts, sharded in problems(rng, devices, dtype):
         a_ids, b_ids = np.split(np.arange(len(a) + len(b), dtype=np.int32), [len(a)])
-        ids = mesh.deal(a_ids, a_counts, SLOTS), mesh.deal(b_ids, b_counts, OTHERS)
-        both, searched, match, equal, merged, found = jax.device_get(call(*dealt, *ids))
+        ids = mesh.shard(a_ids, a_counts, SLOTS), mesh.shard(b_ids, b_counts, OTHERS)
+        both, searched, match, equal, merged, found = jax.device_get(call(*sharded, *ids))
         n_a, n_b = both.a_count, both.b_count
         np.testing.assert_array_equal(n_a + n_b, mesh.even(len(a) + len(b), devices))
         oracle.same_bits(mesh.gather(both.a, n_a), a)

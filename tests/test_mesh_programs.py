@@ -23,7 +23,7 @@ KEYS = {"axis_name": mesh.AXIS}
 
 
 def ranges_of(i):
-    """Segments with gaps between them."""
+    """Returns segments with gaps between them."""
     return mgpu.Segments.from_ranges(2 * i, 2 * i + 1)
 
 
@@ -143,14 +143,14 @@ def traced(call, devices, slots=SLOTS, mesh_of_devices=None):
 
 
 def program_of(call, devices):
-    """The program for GPUs."""
+    """Returns the program for GPUs."""
     with warnings.catch_warnings(action="ignore"):  # without the CUDA kernels this is another platform's program
         lowered = traced(call, devices).lower(lowering_platforms=("cuda" if mgpu.has_cuda() else "tpu",))
     return lowered.as_text()
 
 
 def lines_of_a_device(text):
-    """The program, without the lines of its main function that handle global arrays."""
+    """Returns the program, without the lines of its main function that handle global arrays."""
     main, *others = text.split("func.func")[1:]
     inside = [line for line in main.splitlines() if line.startswith(" " * 6) and "sdy." not in line]
     return [line for line in (*inside, *"".join(others).splitlines()) if "tensor<" in line]
@@ -174,7 +174,7 @@ def test_no_data_is_gathered(name, devices, form):
 
 # The maximum number of equations of a program, and KB of text, if these exceed the usual. Equations include the
 # exchanges of all platforms.
-MOST_EQUATIONS, MOST_TEXT = 1500, 100
+MAX_EQUATIONS, MAX_TEXT = 1500, 100
 LONG_PROGRAMS = {
     "asof_join": (3600, 235),
     "asof_join, nearest": (2200, 180),
@@ -198,7 +198,7 @@ LONG_PROGRAMS = {
 def test_programs_are_short(name):
     """Programs of four CPU devices. `python scripts/first_calls.py --devices 4` prints their compile times."""
     made = traced(ONE.get(name) or TWO[name], 4)
-    most, most_text = LONG_PROGRAMS.get(name, (MOST_EQUATIONS, MOST_TEXT))
+    most, most_text = LONG_PROGRAMS.get(name, (MAX_EQUATIONS, MAX_TEXT))
     assert budgets.equations(made.jaxpr.jaxpr) <= most
     assert len(made.lower(lowering_platforms=("cpu",)).as_text()) <= most_text << 10
 

@@ -23,24 +23,24 @@ class Global:
         return iter(zip(self.begin, self.end, self.device, self.place, strict=True))
 
     def by_number(self, number):
-        """The range of the segment that has a number, an empty one if none has."""
+        """Returns the range of the segment that has a number, an empty one if none has."""
         found = np.flatnonzero(self.number == number)
         return (self.begin[found[0]], self.end[found[0]]) if found.size else (0, 0)
 
 
 def by_heads(rng, counts):
-    """Segments without gaps of the live items, and each device's heads."""
+    """Draws segments without gaps of the live items, and each device's heads."""
     total = int(counts.sum())
     heads = np.sort(rng.integers(0, total + 1, ROWS - 2)) if total else np.zeros(0, int)
     heads = np.append(np.zeros(min(total, 1), int), heads[heads < total])  # items before the first have their own scan
-    dealt, _ = mesh.deal_heads(heads, counts, SLOTS, ROWS)
+    sharded, _ = mesh.shard_heads(heads, counts, SLOTS, ROWS)
     device = np.searchsorted(np.cumsum(counts), heads, "right")
     place = np.arange(len(heads)) - np.searchsorted(device, device)
-    return Global(heads, np.append(heads[1:], total)[: len(heads)], device, place, np.arange(len(heads))), dealt
+    return Global(heads, np.append(heads[1:], total)[: len(heads)], device, place, np.arange(len(heads))), sharded
 
 
 def by_ranges(rng, devices):
-    """Segments with gaps of all slots, some of which end on a later device, and each device's Segments."""
+    """Draws segments with gaps of all slots, some of which end on a later device, and each device's Segments."""
     total = devices * SLOTS
     cuts = np.sort(rng.integers(0, total + 1, 2 * min(ROWS, devices * 2)))
     begin, end = cuts[::2], cuts[1::2]
@@ -54,7 +54,7 @@ def by_ranges(rng, devices):
 
 
 def of_segments(x, keys, order, segments, count):
-    """The results of all functions of segments, which have a result per segment or per item."""
+    """Returns the results of all functions of segments, which have a result per segment or per item."""
     given = {"count": count, **KEYS} if count is not None else KEYS
     ranked = {"largest": True, **given}
     return {
@@ -76,7 +76,7 @@ def of_segments(x, keys, order, segments, count):
 
 
 def expected_items(name, x, keys, begin, end):
-    """The result for each item of a segment."""
+    """Returns the result for each item of a segment."""
     part, own = x[begin:end], keys[begin:end]
     powers = np.exp(part.astype(np.float64) - part.max())
     return {
@@ -169,7 +169,7 @@ def test_heads(rng, devices):
         x, keys = (rng.integers(*ends, total) for ends in ((-9, 9), (0, 4)))
         x, keys = x.astype(np.float32), keys.astype(np.int32)
         order = rng.integers(-1, len(segments.begin) + 1, (devices, 3)).astype(np.int32)
-        got = jax.device_get(call(mesh.deal(x, counts, SLOTS), mesh.deal(keys, counts, SLOTS), order, heads, counts))
+        got = jax.device_get(call(mesh.shard(x, counts, SLOTS), mesh.shard(keys, counts, SLOTS), order, heads, counts))
         check(got, x, keys, order, counts, segments)
 
 
@@ -185,8 +185,8 @@ def test_segments(rng, devices):
         x, keys = (rng.integers(*ends, devices * SLOTS) for ends in ((-9, 9), (0, 4)))
         x, keys = x.astype(np.float32), keys.astype(np.int32)
         order = rng.choice(np.append(segments.number, [-1, devices * 2 * ROWS]), (devices, 3)).astype(np.int32)
-        dealt = mesh.deal(x, counts, SLOTS), mesh.deal(keys, counts, SLOTS)
-        got = jax.device_get(call(*dealt, order, *ranges))
+        sharded = mesh.shard(x, counts, SLOTS), mesh.shard(keys, counts, SLOTS)
+        got = jax.device_get(call(*sharded, order, *ranges))
         check(got, x, keys, order, counts, segments)
 
 
@@ -292,7 +292,7 @@ def test_segmented_search(rng, devices, side):
             needles = rng.integers(0, 7, (devices, 9)).astype(np.float32)
             others = given if with_gaps else (given, counts)
             call = gaps if with_gaps else heads
-            got = np.asarray(call(needles, ids, mesh.deal(haystack, counts, SLOTS), *others))
+            got = np.asarray(call(needles, ids, mesh.shard(haystack, counts, SLOTS), *others))
             for place, number in np.ndenumerate(ids):
                 begin, end = segments.by_number(number)
                 found = begin + np.searchsorted(haystack[begin:end], needles[place], side)

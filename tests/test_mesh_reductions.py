@@ -25,7 +25,7 @@ TYPES = {"add": "float16", "mul": "int32", "min": "float32", "max": "uint8", "ar
 
 
 def every_form(op, **options):
-    """All four operations in all forms, with counts."""
+    """Returns all four operations in all forms, with counts."""
     named = {**options, "axis_name": mesh.AXIS}
 
     def call(x, heads, count):
@@ -44,7 +44,7 @@ def check(got, x, heads, op, counts):
     devices, dtype = len(counts), jnp.dtype(x.dtype)
     total, scans, segments, segmented = jax.device_get(got)
     same(total, np.repeat(oracle.reduce(x, op), devices))
-    own = mesh.deal_heads(heads, counts, SLOTS, HEADS)[1]
+    own = mesh.shard_heads(heads, counts, SLOTS, HEADS)[1]
     live_heads = np.sort(heads[heads < len(x)])
     nothing = oracle.identity(op, dtype)
     for form, (scanned, totals), restarted in zip(FORMS, scans, segmented, strict=True):
@@ -60,7 +60,7 @@ def check(got, x, heads, op, counts):
 
 
 def problems(rng, devices, op, dtype):
-    """Global arrays with heads, with each distribution over devices."""
+    """Yields global arrays with heads, with each distribution over devices."""
     for counts in mesh.counts_of(rng, devices, SLOTS):
         for m in (0, 1, 5, HEADS):
             total = int(counts.sum())
@@ -70,8 +70,8 @@ def problems(rng, devices, op, dtype):
             if m == 5:  # at the boundaries of devices, and repeated
                 heads = rng.choice(np.concatenate([[0], ends, heads]), m)
             heads = np.sort(heads[heads < total])
-            dealt, _ = mesh.deal_heads(heads, counts, SLOTS, HEADS)
-            yield x, heads, counts, (mesh.deal(x, counts, SLOTS), dealt, counts)
+            sharded, _ = mesh.shard_heads(heads, counts, SLOTS, HEADS)
+            yield x, heads, counts, (mesh.shard(x, counts, SLOTS), sharded, counts)
 
 
 QUICK = [("add", 3), ("mul", 3), ("argmin", 3), ("argmin", 1), ("argmin", 8)]
@@ -101,7 +101,7 @@ def test_every_type(rng, dtype):
         for small in (True, False):
             x = items(rng, dtype, "add" if small else "min", total)
             for op, (reduced, scanned) in zip(
-                ("add", "min", "argmax"), call(mesh.deal(x, counts, SLOTS), counts), strict=True
+                ("add", "min", "argmax"), call(mesh.shard(x, counts, SLOTS), counts), strict=True
             ):
                 if op == "add" and not small and dtype in data.FLOAT_DTYPES:
                     continue
@@ -131,14 +131,14 @@ def test_rows_of_every_operator(rng, op):
         )
 
     call = mesh.by_vmap(call)
-    for _, heads, counts, (_, dealt, _) in problems(rng, devices, "add", "int32"):
+    for _, heads, counts, (_, sharded, _) in problems(rng, devices, "add", "int32"):
         total = int(counts.sum())
         x, keys = rows(rng, dtype, op, total, 2), np.searchsorted(heads, np.arange(total), side="right")
-        given = (mesh.deal(x, counts, SLOTS), dealt, mesh.deal(keys, counts, SLOTS), counts)
+        given = (mesh.shard(x, counts, SLOTS), sharded, mesh.shard(keys, counts, SLOTS), counts)
         whole, segments, (scanned_rows, last), restarted, (runs, found) = jax.device_get(call(*given))
         for result, widens in ((whole, True), (last, False)):
             agree(result, np.stack([oracle.combined(x, op, widens)] * devices), op)
-        own = mesh.deal_heads(heads, counts, SLOTS, HEADS)[1]
+        own = mesh.shard_heads(heads, counts, SLOTS, HEADS)[1]
         if len(heads):
             agree(mesh.gather(segments, own), of_parts(x, op, parts(total, heads)), op)
         if total == 0:
@@ -149,7 +149,7 @@ def test_rows_of_every_operator(rng, op):
         agree(mesh.gather(restarted, counts), of_parts(x, op, places, False), op)
         dead = np.concatenate([row[count:] for row, count in zip(restarted, counts, strict=True)])
         assert (dead == (-1 if op.startswith("arg") else 0)).all()
-        np.testing.assert_array_equal(found, mesh.deal_heads(starts, counts, SLOTS, HEADS + 1)[1])
+        np.testing.assert_array_equal(found, mesh.shard_heads(starts, counts, SLOTS, HEADS + 1)[1])
         expected = of_parts(x, op, parts(total, starts))
         agree(mesh.gather(runs["x"], found), expected, op)
         agree(mesh.gather(runs["column"], found), expected[:, 1], op)
@@ -164,7 +164,7 @@ def test_on_devices(rng, devices):
 
 
 def composed(a, b):
-    """The composition of two affine maps: associative, but not commutative."""
+    """Returns the composition of two affine maps: associative, but not commutative."""
     return {"scale": a["scale"] * b["scale"], "shift": a["shift"] * b["scale"] + b["shift"]}
 
 
@@ -194,14 +194,14 @@ def test_functions(rng, identity):
 
     forms = [form for form in forms if identity or not form["exclusive"]]
     call = mesh.by_vmap(call)
-    for _, heads, counts, (_, dealt, _) in problems(rng, devices, "add", "int32"):
+    for _, heads, counts, (_, sharded, _) in problems(rng, devices, "add", "int32"):
         total = int(counts.sum())
         x = {
             "scale": rng.integers(-3, 4, total).astype(np.int32),
             "shift": rng.integers(-9, 9, (total, 2)).astype(np.int32),
         }
-        given = {name: mesh.deal(leaf, counts, SLOTS) for name, leaf in x.items()}
-        got = jax.device_get(call(given, dealt, counts))
+        given = {name: mesh.shard(leaf, counts, SLOTS) for name, leaf in x.items()}
+        got = jax.device_get(call(given, sharded, counts))
         begins = oracle.segment_firsts(total, heads) if total else np.zeros(0, int)
 
         for scanned, restarted, form in zip(got[0], got[1], forms, strict=True):
@@ -219,7 +219,7 @@ def test_functions(rng, identity):
             scale, shift = prefixes_of(x, np.zeros(total, int), False)
             np.testing.assert_array_equal(got[2]["scale"], np.repeat(scale[-1] if total else 1, devices))
             np.testing.assert_array_equal(got[2]["shift"], np.tile(shift[-1] if total else np.zeros(2), (devices, 1)))
-            own = mesh.deal_heads(heads, counts, SLOTS, HEADS)[1]
+            own = mesh.shard_heads(heads, counts, SLOTS, HEADS)[1]
             ends = np.append(heads, total)[1:]
             scale, shift = prefixes_of(x, begins, False)
             for leaf, whole, nothing in (("scale", scale, 1), ("shift", shift[:, 0], 0)):
@@ -280,12 +280,16 @@ def test_the_first_extremum_has_the_derivative():
     x = jnp.array([[1.0, 5, 5], [5, 2, 5]])
     ones = np.ones((2, 3))
 
-    def of(function):
+    def on_devices(function):
         return np.asarray(jax.grad(lambda x: jax.vmap(function, axis_name=mesh.AXIS)(x).sum())(x))
 
-    np.testing.assert_array_equal(of(lambda x: mgpu.reduce(x, "max", axis_name=mesh.AXIS)), [[0, 2, 0], [0, 0, 0]])
-    np.testing.assert_array_equal(of(lambda x: mgpu.scan(x, "max", axis_name=mesh.AXIS)), [[1, 5, 0], [0, 0, 0]])
-    reverse = of(lambda x: mgpu.scan(x, "max", reverse=True, axis_name=mesh.AXIS))
+    np.testing.assert_array_equal(
+        on_devices(lambda x: mgpu.reduce(x, "max", axis_name=mesh.AXIS)), [[0, 2, 0], [0, 0, 0]]
+    )
+    np.testing.assert_array_equal(
+        on_devices(lambda x: mgpu.scan(x, "max", axis_name=mesh.AXIS)), [[1, 5, 0], [0, 0, 0]]
+    )
+    reverse = on_devices(lambda x: mgpu.scan(x, "max", reverse=True, axis_name=mesh.AXIS))
     np.testing.assert_array_equal(reverse, [[0, 2, 1], [1, 0, 2]])
     assert ones.sum() == reverse.sum()
 
@@ -371,8 +375,8 @@ def test_nothing_at_all():
         )
 
     empty = (np.zeros((3, 0), np.float32), np.zeros((3, 2), np.int32))
-    least, (scanned, total), segments, segmented = mesh.by_vmap(call)(*empty)
-    assert least.tolist() == [np.inf] * 3
+    minima, (scanned, total), segments, segmented = mesh.by_vmap(call)(*empty)
+    assert minima.tolist() == [np.inf] * 3
     assert total.tolist() == [0] * 3
     assert scanned.shape == segmented.shape == (3, 0)
     assert not segments.any()

@@ -20,7 +20,7 @@ TYPES = {1: "int8", 2: "float32", 3: "int64", 4: "bfloat16", 8: "uint16"}
 
 
 def heads_of(rng, counts):
-    """Global heads: none, a few, many, at the boundaries of devices."""
+    """Yields global heads: none, a few, many, at the boundaries of devices."""
     total = int(counts.sum())
     ends = np.cumsum(counts)
     yield np.zeros(0, np.int32)
@@ -41,17 +41,17 @@ def check_every_sort(rng, call, devices, dtype):
         total = int(counts.sum())
         for heads in heads_of(rng, counts):
             for keys in (data.random_keys(rng, dtype, total), rng.integers(0, 3, total).astype(jnp.dtype(dtype))):
-                dealt, _ = mesh.deal_heads(heads, counts, SLOTS, HEADS)
-                flags = mesh.deal(data.flags_of(total, heads), counts, SLOTS)
+                sharded, _ = mesh.shard_heads(heads, counts, SLOTS, HEADS)
+                flags = mesh.shard(data.flags_of(total, heads), counts, SLOTS)
                 words = np.array([data.words_of(row) for row in flags])
-                values = mesh.deal(np.arange(total) * 2, counts, SLOTS)
-                given = (mesh.deal(keys, counts, SLOTS), values, dealt, words, counts)
-                (up, moved), (down, indices) = jax.device_get(call(*given))
+                values = mesh.shard(np.arange(total) * 2, counts, SLOTS)
+                given = (mesh.shard(keys, counts, SLOTS), values, sharded, words, counts)
+                (ascending, moved), (descending, indices) = jax.device_get(call(*given))
                 order = oracle.segmented_sort_indices(keys, heads)
-                oracle.same_bits(mesh.gather(up, counts), keys[order])
+                oracle.same_bits(mesh.gather(ascending, counts), keys[order])
                 np.testing.assert_array_equal(mesh.gather(moved, counts), order * 2)
                 order = oracle.segmented_sort_indices(keys, heads, descending=True)
-                oracle.same_bits(mesh.gather(down, counts), keys[order])
+                oracle.same_bits(mesh.gather(descending, counts), keys[order])
                 np.testing.assert_array_equal(mesh.gather(indices, counts), order)
 
 
@@ -77,9 +77,9 @@ def test_only_segments_across_boundaries_travel(rng):
     keys = rng.permutation(60).astype(np.int32)
     heads = np.array([0, 10, 15, 30, 38, 50])
     counts = np.full(3, 20, np.int32)
-    dealt, _ = mesh.deal_heads(heads, counts, 20, 4)
+    sharded, _ = mesh.shard_heads(heads, counts, 20, 4)
     call = mesh.by_vmap(lambda keys, heads: mgpu.segmented_sort_indices(keys, heads, axis_name=mesh.AXIS)[1])
-    indices = np.asarray(call(keys.reshape(3, 20), dealt)).reshape(-1)
+    indices = np.asarray(call(keys.reshape(3, 20), sharded)).reshape(-1)
     moved = np.flatnonzero(indices // 20 != np.arange(60) // 20)
     assert moved.size
     assert set(np.searchsorted(heads, moved, "right") - 1) <= {2, 4}
@@ -113,10 +113,10 @@ def check_reduce_by_key(rng, call, devices):
         for chosen in (np.sort(few), rng.integers(0, 2, total), none, np.arange(total) % 18):
             keys = data.special_keys("float32")[chosen]
             x, y = items(rng, "int32", "add", total), items(rng, "float16", "add", total)
-            given = [mesh.deal(leaf, counts, SLOTS) for leaf in (keys, x, y)]
+            given = [mesh.shard(leaf, counts, SLOTS) for leaf in (keys, x, y)]
             (firsts, sums, n), (few, places, n_few), (_, largest, _) = jax.device_get(call(*given, counts))
             heads, expected = runs_of(keys, x, "add")
-            starts = mesh.deal_heads(heads, counts, SLOTS, SLOTS)[1]
+            starts = mesh.shard_heads(heads, counts, SLOTS, SLOTS)[1]
             np.testing.assert_array_equal(n, starts)
             np.testing.assert_array_equal(n_few, starts)
             oracle.same_bits(mesh.gather(firsts, n), keys[heads])
@@ -156,7 +156,7 @@ def segments_of(rng, devices):
     """Live counts, their sum, global heads, and each device's own heads."""
     for counts in mesh.counts_of(rng, devices, SLOTS):
         for heads in heads_of(rng, counts):
-            yield counts, int(counts.sum()), heads, mesh.deal_heads(heads, counts, SLOTS, 3 * SLOTS)[0]
+            yield counts, int(counts.sum()), heads, mesh.shard_heads(heads, counts, SLOTS, 3 * SLOTS)[0]
 
 
 def ids_and_softmaxes(x, rows, heads, count):
@@ -169,15 +169,15 @@ def ids_and_softmaxes(x, rows, heads, count):
 
 
 def softmax_of(x, heads):
-    """The softmax of the segments of a global array, in float64."""
+    """Returns the softmax of the segments of a global array, in float64."""
     parts = np.split(x.astype(np.float64), heads)
     return np.concatenate([np.exp(part) / np.exp(part).sum(0, keepdims=True) for part in parts])
 
 
 def check_ids_and_softmaxes(rng, call, devices):
-    for counts, total, heads, dealt in segments_of(rng, devices):
+    for counts, total, heads, sharded in segments_of(rng, devices):
         x, rows = rng.normal(size=total).astype(np.float32), rng.normal(size=(total, 2)).astype(np.float16)
-        given = (mesh.deal(x, counts, SLOTS), mesh.deal(rows, counts, SLOTS), dealt, counts)
+        given = (mesh.shard(x, counts, SLOTS), mesh.shard(rows, counts, SLOTS), sharded, counts)
         ids, weights, logs = jax.device_get(call(*given))
         expected = np.searchsorted(heads, np.arange(total), "right") - 1
         np.testing.assert_array_equal(mesh.gather(ids, counts), expected)
@@ -200,11 +200,11 @@ def test_ids_and_softmaxes_on_devices(rng):
 
 def test_derivatives_of_softmaxes(rng):
     counts, heads = np.array([6, 0, 5], np.int32), np.array([2, 8], np.int32)
-    dealt, _ = mesh.deal_heads(heads, counts, 6, 3)
-    x = mesh.deal(rng.normal(size=11), counts, 6)
+    sharded, _ = mesh.shard_heads(heads, counts, 6, 3)
+    x = mesh.shard(rng.normal(size=11), counts, 6)
     for function in (mgpu.segmented_softmax, mgpu.segmented_log_softmax):
         call = mesh.by_vmap(lambda x, h, c, f=function: f(x, h, count=c, axis_name=mesh.AXIS))
-        check_grads(jax.jit(lambda x, call=call: call(x, dealt, counts)), (jnp.asarray(x),), 2)
+        check_grads(jax.jit(lambda x, call=call: call(x, sharded, counts)), (jnp.asarray(x),), 2)
 
 
 # ---- Shifts and ranks ------------------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ def shifts(x, rows, heads, by, count):
 
 
 def shifted(x, heads, by):
-    """The expected shift of a global array: row i of each segment is the segment's row i - by, or 7."""
+    """Returns the expected shift of a global array: row i of each segment is the segment's row i - by, or 7."""
     moved = np.full_like(x, 7)
     for begin, end in oracle.segment_bounds(len(x), heads):
         for i in range(begin, end):
@@ -226,10 +226,10 @@ def shifted(x, heads, by):
 
 
 def check_shifts(rng, call, devices):
-    for counts, total, heads, dealt in segments_of(rng, devices):
+    for counts, total, heads, sharded in segments_of(rng, devices):
         x, rows = rng.integers(8, 99, total), rng.normal(size=(total, 2)).astype(np.float16)
         for by in (1, -1, int(rng.integers(-SLOTS, SLOTS)), 10_000):
-            given = (mesh.deal(x, counts, SLOTS), mesh.deal(rows, counts, SLOTS), dealt)
+            given = (mesh.shard(x, counts, SLOTS), mesh.shard(rows, counts, SLOTS), sharded)
             found = jax.device_get(call(*given, np.full(devices, by), counts))
             for key, expected in (("x", shifted(x, heads, by)), ("rows", shifted(rows, heads, by))):
                 oracle.same_bits(mesh.gather(found[key], counts), expected)
@@ -247,10 +247,12 @@ def test_segmented_shift_on_devices(rng):
 
 def test_derivative_of_a_shift(rng):
     counts, heads = np.array([6, 0, 5], np.int32), np.array([2, 8], np.int32)
-    dealt, _ = mesh.deal_heads(heads, counts, 6, 3)
+    sharded, _ = mesh.shard_heads(heads, counts, 6, 3)
     named = {"axis_name": mesh.AXIS}
     call = mesh.by_vmap(lambda x, h, c: mgpu.segmented_shift(x, h, 2, count=c, **named))
-    check_grads(jax.jit(lambda x: call(x, dealt, counts)), (jnp.asarray(mesh.deal(rng.normal(size=11), counts, 6)),), 2)
+    check_grads(
+        jax.jit(lambda x: call(x, sharded, counts)), (jnp.asarray(mesh.shard(rng.normal(size=11), counts, 6)),), 2
+    )
 
 
 FORMS = ("min", "dense", "ordinal", "max", "average")
@@ -281,10 +283,10 @@ def ranks_of(keys, heads, form, descending=False):
 
 
 def check_ranks(rng, call, devices):
-    for counts, total, heads, dealt in segments_of(rng, devices):
+    for counts, total, heads, sharded in segments_of(rng, devices):
         keys = rng.choice(data.special_keys("float32"), total)
         other = rng.integers(0, 3, total).astype(np.int8)
-        given = (mesh.deal(keys, counts, SLOTS), mesh.deal(other, counts, SLOTS), dealt, counts)
+        given = (mesh.shard(keys, counts, SLOTS), mesh.shard(other, counts, SLOTS), sharded, counts)
         whole, parts, columns = jax.device_get(call(*given))
         both = oracle.column_ranks([other, keys], (True, False))
         expected = [ranks_of(keys, [], form) for form in FORMS]
@@ -309,10 +311,10 @@ def test_lists_of_no_heads(rng):
     counts, none = np.array([5, 0, 6], np.int32), np.zeros((3, 0), np.int32)
     x = rng.normal(size=11).astype(np.float32)
     for run in (mesh.by_vmap, lambda function: mesh.by_devices(function, 3)):
-        ids, weights, _ = jax.device_get(run(ids_and_softmaxes)(*[mesh.deal(x, counts, SLOTS)] * 2, none, counts))
+        ids, weights, _ = jax.device_get(run(ids_and_softmaxes)(*[mesh.shard(x, counts, SLOTS)] * 2, none, counts))
         assert (ids == -1).all()
         np.testing.assert_allclose(mesh.gather(weights, counts), softmax_of(x, []), rtol=1e-5)
-        given = [mesh.deal(x, counts, SLOTS)] * 2
+        given = [mesh.shard(x, counts, SLOTS)] * 2
         moved = jax.device_get(run(shifts)(*given, none, np.full(3, 2), counts))
         oracle.same_bits(mesh.gather(moved["x"], counts), shifted(x, [], 2))
         _, parts, _ = jax.device_get(run(every_rank)(*given, none, counts))

@@ -18,7 +18,7 @@ TYPES = {1: "int16", 2: "float64", 3: "float32", 4: "uint8", 8: "int32"}
 
 
 def problems(rng, devices, dtype):
-    """Global keys with each distribution: any, few different ones, one, sorted."""
+    """Yields global keys with each distribution: any, few different ones, one, sorted."""
     kind = np.dtype(dtype)
     for counts in mesh.counts_of(rng, devices, SLOTS):
         total = int(counts.sum())
@@ -43,9 +43,9 @@ def check_selections(rng, call, devices, dtype):
         total, ends = len(x), np.cumsum(counts)
         keep = rng.random(total) < rng.choice([0, 0.3, 1])
         heads = np.sort(rng.integers(0, total + 1, HEADS))
-        own_heads, n_heads = mesh.deal_heads(heads, counts, SLOTS, HEADS)
-        dealt = [mesh.deal(part, counts, SLOTS) for part in (x, keep)]
-        found = jax.device_get(call(*dealt, counts, own_heads))
+        own_heads, n_heads = mesh.shard_heads(heads, counts, SLOTS, HEADS)
+        sharded = [mesh.shard(part, counts, SLOTS) for part in (x, keep)]
+        found = jax.device_get(call(*sharded, counts, own_heads))
         kept, (indices, n), (parted, front), runs, by_heads = found
         kept_on = [np.flatnonzero(keep[end - count : end]) for count, end in zip(counts, ends, strict=True)]
         numbers = np.array([len(on) for on in kept_on])
@@ -63,7 +63,7 @@ def check_selections(rng, call, devices, dtype):
         rows = np.stack([x, x], 1).astype(np.float16)
         np.testing.assert_array_equal(mesh.gather(parted["rows"], counts), rows[order])
         for device, count in enumerate(counts):
-            oracle.same_bits(parted["x"][device, count:], dealt[0][device, count:])
+            oracle.same_bits(parted["x"][device, count:], sharded[0][device, count:])
         ranks = oracle.rank(x)
         differs = np.append(True, ranks[1:] != ranks[:-1])[:total]
         check_runs(runs, np.flatnonzero(differs), counts)
@@ -75,7 +75,7 @@ def check_selections(rng, call, devices, dtype):
 
 
 def check_runs(got, starts, counts):
-    expected, numbers = mesh.deal_heads(starts, counts, SLOTS, SLOTS)
+    expected, numbers = mesh.shard_heads(starts, counts, SLOTS, SLOTS)
     np.testing.assert_array_equal(got.count, numbers)
     np.testing.assert_array_equal(got.starts, np.minimum(expected, SLOTS))
 
@@ -104,7 +104,7 @@ def distinct(size):
 
 def check_distinct(rng, call, devices, dtype, size):
     for x, counts in problems(rng, devices, dtype):
-        (keys, indices, inverse, repeats, numbers), best = jax.device_get(call(mesh.deal(x, counts, SLOTS), counts))
+        (keys, indices, inverse, repeats, numbers), best = jax.device_get(call(mesh.shard(x, counts, SLOTS), counts))
         ranks = oracle.rank(x)
         _, first, inverse_of, count_of = np.unique(ranks, return_index=True, return_inverse=True, return_counts=True)
         shares = mesh.even(len(x), devices)
@@ -169,9 +169,11 @@ def check_quantiles(rng, call, devices, dtype):
         x = rng.integers(0, 99, int(counts.sum())).astype(jnp.dtype(dtype))
         expected = np.asarray(mgpu.quantile(x, QUANTILES))
         if len(x):
-            near = np.quantile(x.astype(np.float64), QUANTILES)
-            np.testing.assert_allclose(expected.astype(np.float64), near, rtol=1e-2 if dtype == "bfloat16" else 1e-6)
-        got = np.asarray(call(mesh.deal(x, counts, SLOTS), counts))
+            approximate = np.quantile(x.astype(np.float64), QUANTILES)
+            np.testing.assert_allclose(
+                expected.astype(np.float64), approximate, rtol=1e-2 if dtype == "bfloat16" else 1e-6
+            )
+        got = np.asarray(call(mesh.shard(x, counts, SLOTS), counts))
         assert got.dtype == expected.dtype
         np.testing.assert_array_equal(got, np.broadcast_to(expected, got.shape))
 
@@ -188,7 +190,7 @@ def test_quantiles_on_devices(rng):
 def test_quantiles_of_nan_and_their_derivatives(rng):
     counts = np.array([5, 0, 6], np.int32)
     call = mesh.by_vmap(lambda x, c: mgpu.quantile(x, [0.25, 0.6], count=c, axis_name=mesh.AXIS))
-    x = mesh.deal(rng.permutation(11) * 1.5, counts, 6)
+    x = mesh.shard(rng.permutation(11) * 1.5, counts, 6)
     check_grads(jax.jit(lambda x: call(x, counts)), (jnp.asarray(x),), 1)
     x[2, 3] = np.nan
     assert np.isnan(call(x, counts)).all()

@@ -21,7 +21,7 @@ MERGED = {1: "uint16", 2: "int8", 3: "float64", 4: "uint32", 8: "float16"}
 
 
 def arrays(rng, dtype, total):
-    """Keys of several kinds: random, few distinct ones, a single one, sorted, and reversed."""
+    """Yields keys of several kinds: random, few distinct ones, a single one, sorted, and reversed."""
     keys = data.random_keys(rng, dtype, total)
     kind = jnp.dtype(dtype)
     yield keys
@@ -47,21 +47,21 @@ def every_sort(keys, values, count):
 
 def check_sorts(got, keys, counts):
     devices, total = len(counts), len(keys)
-    (up, values, n), (down, indices, n_filled) = jax.device_get(got)
+    (ascending, values, n), (descending, indices, n_filled) = jax.device_get(got)
     np.testing.assert_array_equal(n, mesh.even(total, devices))
     np.testing.assert_array_equal(n_filled, filled(total, devices, SLOTS) if devices > 1 else n)
     order, reverse = oracle.sort_indices(keys), oracle.sort_indices(keys, descending=True)
-    oracle.same_bits(mesh.gather(up, n), keys[order])
+    oracle.same_bits(mesh.gather(ascending, n), keys[order])
     np.testing.assert_array_equal(mesh.gather(values, n), order * 2)
-    oracle.same_bits(mesh.gather(down, n_filled), keys[reverse])
+    oracle.same_bits(mesh.gather(descending, n_filled), keys[reverse])
     np.testing.assert_array_equal(mesh.gather(indices, n_filled), reverse)
 
 
 def check_every_sort(rng, call, dtype, devices):
     for counts in mesh.counts_of(rng, devices, SLOTS):
         for keys in arrays(rng, dtype, int(counts.sum())):
-            values = mesh.deal(np.arange(len(keys), dtype=np.int32) * 2, counts, SLOTS)
-            check_sorts(call(mesh.deal(keys, counts, SLOTS), values, counts), keys, counts)
+            values = mesh.shard(np.arange(len(keys), dtype=np.int32) * 2, counts, SLOTS)
+            check_sorts(call(mesh.shard(keys, counts, SLOTS), values, counts), keys, counts)
 
 
 @pytest.mark.parametrize("devices", mesh.FEW)
@@ -76,7 +76,7 @@ def test_sorts_of_every_type(rng, dtype):
     call = mesh.by_vmap(lambda keys, count: mgpu.mergesort_indices(keys, count=count, axis_name=mesh.AXIS))
     for counts in mesh.counts_of(rng, 3, SLOTS)[:2]:
         for keys in arrays(rng, dtype, int(counts.sum())):
-            got, indices, n = jax.device_get(call(mesh.deal(keys, counts, SLOTS), counts))
+            got, indices, n = jax.device_get(call(mesh.shard(keys, counts, SLOTS), counts))
             order = oracle.sort_indices(keys)
             oracle.same_bits(mesh.gather(got, n), keys[order])
             np.testing.assert_array_equal(mesh.gather(indices, n), order)
@@ -149,8 +149,8 @@ def check_merges(rng, call, devices, dtype):
             ids = np.arange(total, dtype=np.int32)
             a_ids, b_ids = np.split(ids, [len(a)])
             given = [(a, a_counts, SLOTS), (b, b_counts, 17), (a_ids, a_counts, SLOTS), (b_ids, b_counts, 17)]
-            dealt = [mesh.deal(*problem) for problem in given]
-            (merged, values, n), (copied, n_b) = jax.device_get(call(*dealt, a_counts, b_counts))
+            sharded = [mesh.shard(*problem) for problem in given]
+            (merged, values, n), (copied, n_b) = jax.device_get(call(*sharded, a_counts, b_counts))
             order = oracle.merge_indices(a, b)
             np.testing.assert_array_equal(n, mesh.even(total, devices))
             oracle.same_bits(mesh.gather(merged, n), np.concatenate([a, b])[order])
@@ -167,8 +167,8 @@ def test_merges_descending_with_rows(rng):
     def call(a, b, a_rows, b_rows):
         return mgpu.merge(a, b, {"r": a_rows}, {"r": b_rows}, descending=True, axis_name=mesh.AXIS)
 
-    dealt = [x.reshape(devices, -1, *x.shape[1:]) for x in (a, b, a_rows, b_rows)]
-    keys, values = mesh.by_vmap(call)(*dealt)
+    sharded = [x.reshape(devices, -1, *x.shape[1:]) for x in (a, b, a_rows, b_rows)]
+    keys, values = mesh.by_vmap(call)(*sharded)
     order = oracle.merge_indices(a, b, descending=True)
     oracle.same_bits(keys.reshape(-1), np.concatenate([a, b])[order])
     oracle.same_bits(values["r"].reshape(-1, 2), np.concatenate([a_rows, b_rows])[order])
@@ -228,10 +228,12 @@ def test_runs_on_devices(rng, dtype, monkeypatch):
 
 
 def every_wide_sort(keys, values, count):
-    """Values that are sorted by their indices."""
-    up, rows, n = mgpu.mergesort(keys, {"ids": values, "rows": values[:, None] + 1.0}, count=count, axis_name=mesh.AXIS)
-    down, *rest = every_sort(keys, values, count)[1]
-    return (up, rows["ids"] + (rows["rows"][:, 0] != rows["ids"] + 1), n), (down, *rest)
+    """Returns values that are sorted by their indices."""
+    ascending, rows, n = mgpu.mergesort(
+        keys, {"ids": values, "rows": values[:, None] + 1.0}, count=count, axis_name=mesh.AXIS
+    )
+    descending, *rest = every_sort(keys, values, count)[1]
+    return (ascending, rows["ids"] + (rows["rows"][:, 0] != rows["ids"] + 1), n), (descending, *rest)
 
 
 def test_runs_with_values_of_several_leaves(rng, monkeypatch):

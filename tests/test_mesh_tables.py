@@ -24,8 +24,8 @@ def pairs_of_counts(rng, devices):
     return list(zip(kinds, kinds[2:] + kinds[:2], strict=True))
 
 
-def dealt(x, counts):
-    return mesh.deal(x, counts, SLOTS)
+def sharded(x, counts):
+    return mesh.shard(x, counts, SLOTS)
 
 
 @pytest.mark.parametrize("dtype", ["int32", "float32", "uint8", "bfloat16", "int64"])
@@ -42,14 +42,14 @@ def test_search(rng, devices, dtype):
         needles = rng.choice(data.special_keys(dtype), devices * SLOTS)
         codes = np.unique(data_codes(np.concatenate([keys, needles])), return_inverse=True)[1]
         order = np.argsort(codes[: len(keys)], kind="stable")
-        given = needles.reshape(devices, SLOTS), dealt(keys[order], counts), counts
+        given = needles.reshape(devices, SLOTS), sharded(keys[order], counts), counts
         for got, side in zip(call(*given), ("left", "right"), strict=True):
             expected = np.searchsorted(codes[: len(keys)][order], codes[len(keys) :], side)
             np.testing.assert_array_equal(np.asarray(got).reshape(-1), expected)
 
 
 def data_codes(keys):
-    """Numbers in the order of keys, as JAX sorts them: NaN last, the zeros equal."""
+    """Returns numbers in the order of keys, as JAX sorts them: NaN last, the zeros equal."""
     wide = keys.astype(np.float64) if keys.dtype.kind not in "iu" else keys
     order = np.unique(np.where(wide == 0, 0, wide))  # NaNs last, and one
     return np.searchsorted(order, np.where(wide == 0, 0, wide))
@@ -58,7 +58,7 @@ def data_codes(keys):
 def test_search_of_columns(rng):
     devices, counts = 3, np.array([13, 0, 7], np.int32)
     columns = np.sort(rng.integers(0, 4, (int(counts.sum()), 2)).astype(np.int32) @ [10, 1])
-    haystack = tuple(dealt((columns // by % 10).astype(np.int16), counts) for by in (10, 1))
+    haystack = tuple(sharded((columns // by % 10).astype(np.int16), counts) for by in (10, 1))
     needles = rng.integers(0, 5, (2, devices, SLOTS)).astype(np.int16)
     call = mesh.by_vmap(lambda needles, haystack, count: mgpu.search(needles, haystack, count=count, **KEYS))
     expected = np.searchsorted(columns, needles[0] * 10 + needles[1])
@@ -78,9 +78,9 @@ def test_lookup(rng, devices, dtype):
         table, keys = (rng.integers(0, 30, int(n.sum())).astype(dtype) for n in (table_counts, counts))
         values = {"row": np.arange(len(table)), "pair": rng.normal(size=(len(table), 2)).astype(np.float16)}
         given = (
-            dealt(keys, counts),
-            dealt(table, table_counts),
-            {name: dealt(x, table_counts) for name, x in values.items()},
+            sharded(keys, counts),
+            sharded(table, table_counts),
+            {name: sharded(x, table_counts) for name, x in values.items()},
         )
         got = call(*given, np.stack([counts, table_counts], 1))
         rows = {key: row for row, key in reversed(list(enumerate(table)))}
@@ -99,7 +99,7 @@ def test_lookup_is_linear_in_the_values(rng):
 
 
 def keys_of(x):
-    """This device's row of an array that all devices have."""
+    """Returns this device's row of an array that all devices have."""
     return jax.numpy.asarray(x)[jax.lax.axis_index(mesh.AXIS)]
 
 
@@ -124,7 +124,7 @@ def asof_joins(a, b, by_a, by_b, counts):
 
 
 def partner(time, candidates, direction, exact, tolerance=None):
-    """The row of b by its definition: candidates are (time, row), in order of their rows."""
+    """Returns the row of b by its definition: candidates are (time, row), in order of their rows."""
     earlier = [(t, row) for t, row in candidates if t < time or (exact and t == time)]
     later = [(t, row) for t, row in candidates if t > time or (exact and t == time)]
     before = max(earlier, default=None)
@@ -132,8 +132,8 @@ def partner(time, candidates, direction, exact, tolerance=None):
     if direction != "nearest":
         chosen = before if direction == "backward" else after
     else:
-        near = [x for x in (before, after) if x is not None and (tolerance is None or abs(x[0] - time) <= tolerance)]
-        chosen = min(near, key=lambda x: abs(x[0] - time), default=None)
+        within = [x for x in (before, after) if x is not None and (tolerance is None or abs(x[0] - time) <= tolerance)]
+        chosen = min(within, key=lambda x: abs(x[0] - time), default=None)
     return -1 if chosen is None else chosen[1]
 
 
@@ -144,7 +144,7 @@ def test_asof_join(rng, devices, dtype):
     for a_counts, b_counts in pairs_of_counts(rng, devices)[:4]:
         a, b = (np.sort(rng.integers(0, 40, int(n.sum()))).astype(dtype) for n in (a_counts, b_counts))
         by_a, by_b = (rng.integers(0, 3, len(x)).astype(np.int8) for x in (a, b))
-        given = [dealt(x, n) for x, n in ((a, a_counts), (b, b_counts), (by_a, a_counts), (by_b, b_counts))]
+        given = [sharded(x, n) for x, n in ((a, a_counts), (b, b_counts), (by_a, a_counts), (by_b, b_counts))]
         found, shuffled = jax.device_get(call(*given, np.stack([a_counts, b_counts], 1)))
         for (direction, exact), (all_rows, of_group) in zip(LOOKS, found, strict=True):
             tolerance = 3 if direction == "nearest" else None

@@ -449,7 +449,7 @@ UNDER_CHECKS = {
 
 
 def error_of(call):
-    """The error's first line, without the program's name, which newer JAX adds."""
+    """Returns the error's first line, without the program's name, which newer JAX adds."""
     with pytest.raises(Exception, match=r"expected|Cannot determine") as caught:
         jax.block_until_ready(call())
     return str(caught.value).splitlines()[0].removeprefix("INVALID_ARGUMENT: ").split(" [executable_name=")[0]

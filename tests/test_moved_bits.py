@@ -30,7 +30,7 @@ def optimized():
 
 
 def every_pattern(dtype):
-    """All values of a narrow float, each NaN included."""
+    """Returns all values of a narrow float, each NaN included."""
     kind = jnp.dtype(dtype)
     return np.arange(2 ** (8 * kind.itemsize), dtype=f"u{kind.itemsize}").view(kind)
 

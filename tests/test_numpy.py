@@ -50,7 +50,7 @@ def test_drawn_calls_are_like_those_of_jax(name):
 
 
 def shown_by_examples(documented, numpy):
-    """The output of the examples in a JAX docstring, with this module as jnp."""
+    """Returns the output of the examples in a JAX docstring, with this module as jnp."""
     namespace, shown = {"jax": jax, "jnp": numpy, "np": np}, io.StringIO()
     with contextlib.redirect_stdout(shown):
         for example in doctest.DocTestParser().get_examples(documented.__doc__):

@@ -15,26 +15,26 @@ from tests.examples import N
 from tests.families import GARBAGE
 
 ITEMS = 1 << 26
-MOST_TEXT = 64 << 10
-MOST_CONSTANT = 1 << 10
+MAX_TEXT = 64 << 10
+MAX_CONSTANT = 1 << 10
 CONSTANT = re.compile(r"stablehlo\.constant dense<[\"\[].*tensor<((?:\d+x)*)(\w+)>")
 
 
-def expect_short(function, *operands, most=MOST_TEXT):
-    expect_short_text(jax.jit(function).trace(*operands).lower().as_text(), most)
+def expect_short(function, *operands, max_bytes=MAX_TEXT):
+    expect_short_text(jax.jit(function).trace(*operands).lower().as_text(), max_bytes)
 
 
-def expect_short_text(text, most):
+def expect_short_text(text, max_bytes):
     for sizes, kind in CONSTANT.findall(text):
         bits = int("".join(filter(str.isdigit, kind)) or 8)
-        assert math.prod(map(int, sizes.split("x")[:-1])) * bits // 8 <= MOST_CONSTANT, f"a constant {sizes}{kind}"
-    assert len(text) <= most
+        assert math.prod(map(int, sizes.split("x")[:-1])) * bits // 8 <= MAX_CONSTANT, f"a constant {sizes}{kind}"
+    assert len(text) <= max_bytes
 
 
 # The maximum number of equations of a program under any transformation, and KB of text, if these exceed the usual. The
 # statistics are three operators. The transpose of `interval_reduce` has one level per doubling. Flipping the sign of a
 # signed column of a key takes five equations, so that compilers do not take its bits for a float.
-MOST_EQUATIONS = 170
+MAX_EQUATIONS = 170
 LONG_PROGRAMS = {
     "interval_reduce": (2800, 244),
     "join, any order": (195, 64),
@@ -52,7 +52,7 @@ LONG_PROGRAMS = {
 def test_programs_are_short(name):
     """Programs of few and of many items, mapped and differentiated, have no large constant, and equally many
     equations."""
-    most_equations, most_kilobytes = LONG_PROGRAMS.get(name, (MOST_EQUATIONS, MOST_TEXT >> 10))
+    most_equations, most_kilobytes = LONG_PROGRAMS.get(name, (MAX_EQUATIONS, MAX_TEXT >> 10))
     for n in (N, ITEMS // N * N):
         programs = budgets.programs(budgets.SIZED[name], n)
         with budgets.of_items(n):

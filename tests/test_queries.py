@@ -67,7 +67,7 @@ def arrow(words):
 
 
 def categories(words):
-    """Words as categories, in the order in which they occur, which is not alphabetical."""
+    """Returns words as categories, in the order in which they occur, which is not alphabetical."""
     return pd.Series(pd.Categorical(words, categories=[*dict.fromkeys(words)]))
 
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 
 def rows_of(x, heads, count=None):
-    """The segment of each head."""
+    """Returns the segment of each head."""
     live = oracle.live_count(count, len(x))
     bounds = np.append(np.clip(heads, 0, live), live)
     return [x[b:e] for b, e in itertools.pairwise(bounds)]

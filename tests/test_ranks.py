@@ -68,7 +68,7 @@ def test_unique_gives_what_is_asked_for(rng):
 
 
 def first_of(x, begin, end, k, largest):
-    """The indices of the first k items, in the order of a stable sort."""
+    """Returns the indices of the first k items, in the order of a stable sort."""
     return begin + oracle.sort_indices(x[begin:end], descending=largest)[:k]
 
 
@@ -301,7 +301,7 @@ def test_quantiles_at_ranks_are_items(rng, dtype):
 
 
 def sampled_places(n, sample=2**13):
-    """The positions at which CUDA's kernels sample a row of float32."""
+    """Returns the positions at which CUDA's kernels sample a row of float32."""
     stride = n // sample
     hashes = (np.arange(sample, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)
     return np.arange(sample) * stride + ((hashes * np.uint64(stride)) >> np.uint64(32)).astype(int)

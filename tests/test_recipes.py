@@ -91,8 +91,8 @@ def times_of(rng, dtype, n, steps=300):
         return (rng.integers(-steps, steps, n) / 4).astype(dtype), 2.5, float
     limits = np.iinfo(dtype)
     times = rng.integers(limits.min, limits.max, n, endpoint=True)
-    near = [limits.min + 20, limits.max - 20] @ np.eye(2, dtype=np.int64)[rng.integers(0, 2, n)].T
-    times[::2] = np.clip(near + rng.integers(-20, 21, n), limits.min, limits.max)[::2]
+    centres = [limits.min + 20, limits.max - 20] @ np.eye(2, dtype=np.int64)[rng.integers(0, 2, n)].T
+    times[::2] = np.clip(centres + rng.integers(-20, 21, n), limits.min, limits.max)[::2]
     return times.astype(dtype), 7, int
 
 
@@ -189,7 +189,7 @@ def test_sums_of_64_bits(rng, recipes):
 
 
 def graph(rng, nodes, edges):
-    """Heads of the edges of each node, and the edges."""
+    """Draws heads of the edges of each node, and the edges."""
     sources = np.sort(integers(rng, nodes, edges))
     return np.searchsorted(sources, np.arange(nodes)).astype(np.int32), sources
 
@@ -328,9 +328,9 @@ def test_points_near_each_other(rng, recipes):
     pairs = sorted(zip(i[:live].tolist(), j[:live].tolist(), strict=True))
     assert pairs == list(map(tuple, np.argwhere(squares < radius**2).tolist()))
     found = jax.jit(lambda p, q: recipes["nearest"](p, q, 4, radius, 3000))(points, queries)
-    for row, near in zip(squares, found, strict=True):
+    for row, neighbours in zip(squares, found, strict=True):
         best = [k for k in np.argsort(row)[:4] if row[k] < radius**2]
-        assert near.tolist() == [*best, -1, -1, -1, -1][:4]
+        assert neighbours.tolist() == [*best, -1, -1, -1, -1][:4]
 
 
 def test_pivot(rng, recipes):

@@ -42,7 +42,7 @@ CASES = [
 
 
 def rows(rng, dtype, op, *shape):
-    """Items whose results are exact; for means and logsumexp, numbers of moderate size."""
+    """Draws items whose results are exact; for means and logsumexp, numbers of moderate size."""
     if dtype == "bool":
         return rng.random(shape) < 0.7
     if op in ROUNDED or op in STATISTICS:
@@ -69,7 +69,7 @@ def agree(got, expected, op):
 
 
 def parts(n, heads, count=None, ends=None):
-    """The slice of each segment's live items."""
+    """Returns the slice of each segment's live items."""
     live = oracle.live_count(count, n)
     begins = np.clip(np.asarray(heads, np.int64), 0, live)
     stops = np.append(begins[1:], live)
@@ -79,7 +79,7 @@ def parts(n, heads, count=None, ends=None):
 
 
 def of_parts(x, op, slices, widens=True):
-    """The combination of each part of x; indices count from the start of x."""
+    """Returns the combination of each part of x; indices count from the start of x."""
     results = [np.asarray(oracle.combined(x[part], op, widens)) for part in slices]
     if op.startswith("arg"):
         results = [np.where(r >= 0, r + part.start, r).astype(r.dtype) for r, part in zip(results, slices, strict=True)]
@@ -250,8 +250,8 @@ def test_quotients_that_are_off_are_corrected(rng):
         for sums in (exact, (rng.normal(size=4096) * 10.0 ** rng.integers(-20, 20)).astype(np.float32)):
             expected = sums / items
             for towards in np.float32([-np.inf, np.inf]):
-                near = np.nextafter(expected, towards)
-                for quotients in (expected, near, np.nextafter(near, towards)):
+                next_quotients = np.nextafter(expected, towards)
+                for quotients in (expected, next_quotients, np.nextafter(next_quotients, towards)):
                     off = np.abs(np.asarray(correct(quotients, sums, items)) - expected)
                     assert np.sum(off > 0) <= 1  # a quotient halfway between two floats may round either way
                     assert np.all(off <= np.spacing(np.abs(expected)))
@@ -323,7 +323,7 @@ def test_groups_of_rows(rng):
 
 
 def scanned(x, op, exclusive, reverse):
-    """The combination of each prefix, or of each suffix."""
+    """Returns the combination of each prefix, or of each suffix."""
     if reverse:
         return of_parts(x, op, [slice(i + exclusive, len(x)) for i in range(len(x))], False)
     return np.stack([oracle.combined(x[: i + 1 - exclusive], op, False) for i in range(len(x))])

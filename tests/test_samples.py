@@ -17,7 +17,7 @@ LARGEST = np.nextafter(np.float32(1), np.float32(0))
 
 
 def chosen(u, weights, begin=0, end=None):
-    """The expected choice by the definition, if sums are exact."""
+    """Returns the expected choice by the definition, if sums are exact."""
     weights = np.nan_to_num(np.maximum(np.asarray(weights, np.float64)[begin:end], 0))
     positive = np.flatnonzero(weights > 0)
     if not len(positive):
@@ -93,8 +93,8 @@ def test_no_item_of_weight_0_is_chosen(rng, dtype):
     exact = weights.astype(float)
     for segment, (begin, end) in enumerate(((0, 600), (600, n))):
         ends = np.cumsum(exact[begin:end]) / exact[begin:end].sum()
-        near = (ends.astype(np.float32)[:, None] * np.float32([1 - 1e-7, 1, 1 + 1e-7])).ravel()
-        u = np.concatenate([rng.random(4000, np.float32), near, [0, LARGEST]]).astype(np.float32)
+        near_ends = (ends.astype(np.float32)[:, None] * np.float32([1 - 1e-7, 1, 1 + 1e-7])).ravel()
+        u = np.concatenate([rng.random(4000, np.float32), near_ends, [0, LARGEST]]).astype(np.float32)
         found = np.asarray(sample(u, np.full(u.shape, segment)))
         assert ((found >= begin) & (found < end)).all()
         assert (weights[found] > 0).all()
@@ -132,7 +132,7 @@ def test_what_a_misuse_of_weighted_choice_says():
 
 
 def distribution(logits, temperature=1.0, top_k=None, top_p=None, min_p=None):
-    """The probability of each token of one row, by the definition."""
+    """Returns the probability of each token of one row, by the definition."""
     logits = np.asarray(logits, np.float64)
     logits = np.where(np.isnan(logits), -np.inf, logits)
     if not (logits > -np.inf).any():

@@ -26,7 +26,7 @@ MANY_TILES = (32 * 32 + 1) * 4096 + 5
 
 
 def items(rng, dtype, op, *shape):
-    """Items whose sums and products are exact: any integers, or small floats. For extrema, also corner values."""
+    """Draws items whose sums and products are exact: any integers, or small floats. For extrema, also corner values."""
     if op not in ("add", "mul") or dtype not in data.FLOAT_DTYPES:
         return data.random_keys(rng, dtype, *shape)
     few = (-1, 0, 1, 2) if op == "add" else (-1, 1)
@@ -242,7 +242,7 @@ def test_batches_of_any_mix_of_operands(rng):
 
 
 def compose(f, g):
-    """The affine map g after f."""
+    """Returns the affine map g after f."""
     return g[0] * f[0], g[0] * f[1] + g[1]
 
 

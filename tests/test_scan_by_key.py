@@ -47,7 +47,7 @@ def test_scan_by_key_over_devices(rng):
     for counts in mesh.counts_of(rng, 3, 9):
         total = int(counts.sum())
         keys, x = np.repeat(rng.integers(0, 3, total), 4)[:total], rng.integers(-5, 9, total).astype(np.int32)
-        got = mesh.gather(call(mesh.deal(keys, counts, 9), mesh.deal(x, counts, 9), counts), counts)
+        got = mesh.gather(call(mesh.shard(keys, counts, 9), mesh.shard(x, counts, 9), counts), counts)
         parts = np.split(x, np.flatnonzero(np.diff(keys)) + 1)
         same(got, np.concatenate([in_turn(part, max, -1, False, False) for part in parts]))
 
@@ -62,7 +62,7 @@ def test_initial(rng, exclusive, reverse):
         return (a * 10 + b) % 10_007  # of numbers that begin with 0
 
     def after(a, b):
-        """One affine map after another: [m, t]."""
+        """Returns one affine map after another: [m, t]."""
         return jnp.stack([a[0] * b[0], a[1] * b[0] + b[1]])
 
     for op, combine, first in (("add", np.add, 7), ("max", np.maximum, 3), ("mul", np.multiply, 2)):
@@ -145,7 +145,7 @@ def test_runs_of_at_least_so_many(rng):
         part = keys[: int(counts.sum())]
         starts = np.append(0, np.flatnonzero(np.diff(part)) + 1)[: len(part)]
         kept = starts[np.diff(starts, append=len(part)) >= 2]
-        runs = call(mesh.deal(part, counts, 9), counts)
+        runs = call(mesh.shard(part, counts, 9), counts)
         begins = np.cumsum(counts) - counts
         found = [s[:c] + b for s, c, b in zip(np.asarray(runs.starts), np.asarray(runs.count), begins, strict=True)]
         assert np.concatenate(found).tolist() == kept.tolist()

@@ -26,7 +26,7 @@ ITEMS = {
 
 
 def jacobian(x, op, heads, exclusive, reverse, live):
-    """The derivatives of each prefix of each segment, and of the total."""
+    """Returns the derivatives of each prefix of each segment, and of the total."""
     n = len(x)
     rows = np.zeros((n + 1, n))
     for begin, end in oracle.segment_bounds(n, heads, live):
@@ -38,7 +38,7 @@ def jacobian(x, op, heads, exclusive, reverse, live):
 
 
 def times(rows, vector):
-    """A product in which 0 wins over any weight, as the transposes take it."""
+    """Returns a product in which 0 wins over any weight, as the transposes take it."""
     with np.errstate(all="ignore"):
         return np.where(vector[:, None] == 0, 0, rows * vector[:, None]).sum(0)
 
@@ -97,7 +97,7 @@ def test_derivatives_of_each_prefix(op, segmented, exclusive, reverse, counted, 
 def test_derivatives_over_a_mesh_axis(op, rng):
     """Derivatives of prefixes and segments that are on several devices."""
     slots, heads = 3, np.array([0, 4, 10])
-    own = mesh.deal_heads(heads, np.full(4, slots), slots, 2)[0]
+    own = mesh.shard_heads(heads, np.full(4, slots), slots, 2)[0]
     named = {"axis_name": mesh.AXIS}
 
     def local(x, heads):

@@ -16,7 +16,7 @@ HEADS, ENDS = np.array([4, 20, 20, 30]), np.array([11, 20, 26, 45])
 
 
 def scanned(x, combine, bounds, exclusive, reverse, identity):
-    """The states of each segment, one after the other; None where there is none."""
+    """Returns the states of each segment, one after the other; None where there is none."""
     states = [None] * len(x)
     for begin, end in bounds:
         state = identity

@@ -274,8 +274,8 @@ def test_broken_heads_of_long_segments_stay_in_their_row(rng):
         keys = data.random_keys(rng, "uint8", batch, n)
         heads = np.stack([random_heads(rng, n, m) for _ in range(batch)])
         broken = rng.integers(batch)
-        near, far = rng.integers(-9, n + 9, m), rng.integers(-(2**31), 2**31, m)
-        heads[broken] = np.where(rng.random(m) < 0.5, near, far)
+        indices, wild = rng.integers(-9, n + 9, m), rng.integers(-(2**31), 2**31, m)
+        heads[broken] = np.where(rng.random(m) < 0.5, indices, wild)
         sorted_keys, indices = sort(keys, heads)
         for b in set(range(batch)) - {broken}:
             order = oracle.segmented_sort_indices(keys[b], heads[b])
@@ -292,7 +292,7 @@ MIXED_HEADS = 2047
 
 
 def mixed_heads(lengths, n=MIXED):
-    """Heads of segments of these lengths, padded: those past n are cut off."""
+    """Returns heads of segments of these lengths, padded: those past n are cut off."""
     heads = data.heads_of(np.asarray(lengths))[:MIXED_HEADS]
     return np.concatenate([heads, np.full(MIXED_HEADS - len(heads), n + 3)]).astype(np.int32)
 
@@ -360,8 +360,8 @@ def test_broken_heads_do_not_reach_the_long_segments_of_other_rows(rng):
         if step < 2:
             heads[broken] = rng.permutation(heads[broken])
         else:
-            far = 2**31 - 1 if step == 3 else n + 9
-            heads[broken] = rng.integers(-far, far, MIXED_HEADS)
+            limit = 2**31 - 1 if step == 3 else n + 9
+            heads[broken] = rng.integers(-limit, limit, MIXED_HEADS)
         sorted_keys, indices = sort(keys, heads)
         for b in set(range(batch)) - {broken}:
             order = oracle.segmented_sort_indices(keys[b], heads[b])

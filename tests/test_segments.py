@@ -68,7 +68,7 @@ FORMS = {
     "flags": (flags_of, ["full"]),
     "ranges": (ranges_of, list(BOUNDS)),
 }
-MADE = [(form, bounds) for form, (_, of) in FORMS.items() for bounds in of]
+MADE = [(form, bounds) for form, (_, all_bounds) in FORMS.items() for bounds in all_bounds]
 
 
 def bounds_of(name):
@@ -82,7 +82,7 @@ def made(form, bounds, convert=lambda x: x):
 
 
 def rows_of(segments):
-    """The ranges of items of all segments."""
+    """Returns the ranges of items of all segments."""
     return [(int(b), int(e)) for b, e in zip(segments.starts, segments.ends, strict=True)]
 
 
@@ -192,7 +192,7 @@ def softmax(x):
 
 
 def per_item(of_row, fill=0.0):
-    """The results of a function of each row's items, at the items' places."""
+    """Returns the results of a function of each row's items, at the items' places."""
 
     def expected(x, rows):
         out = np.full(N, fill, np.float64)
@@ -208,7 +208,7 @@ def per_row(of_row):
 
 
 def left_there(of_row):
-    """The results of a function of each row's items; items in no segment stay as they are."""
+    """Returns the results of a function of each row's items; items in no segment stay as they are."""
 
     def expected(x, rows):
         out = x.astype(np.float64)

@@ -30,7 +30,7 @@ def jitted(operation, **options):
 
 
 def filled(sources, size, *arrays, fill=0):
-    """Rows of the arrays' concatenation by the first sources, then the fill value."""
+    """Returns rows of the arrays' concatenation by the first sources, then the fill value."""
     joined = np.concatenate(arrays)
     rows = joined[sources[:size]]
     return np.concatenate([rows, np.full((size - len(rows), *joined.shape[1:]), fill).astype(joined.dtype)])

@@ -16,12 +16,12 @@ COMPILED = library.cpu_library
 
 
 def altered(**changes):
-    """The CPU library, with another description."""
+    """Returns the CPU library, with another description."""
     return types.SimpleNamespace(path=COMPILED.path, description={**COMPILED.description, **changes})
 
 
 def changed(name, **changes):
-    """The signatures of C++ with other entries for one operation."""
+    """Returns the signatures of C++ with other entries for one operation."""
     table = COMPILED.description["signatures"]
     return altered(signatures={**table, name: {**table.get(name, {}), **changes}})
 

@@ -52,7 +52,7 @@ def test_scans_of_live_items_need_no_index():
 
 def test_31_bits_are_not_enough_without_x64():
     """Indices past 2^31 - 1 need int64: an error of the called operation, before anything is allocated."""
-    x, y, h = (jax.ShapeDtypeStruct(*of) for of in (((2**31,), np.int8), ((2**31 + 1,), np.int8), ((4,), np.int32)))
+    x, y, h = (jax.ShapeDtypeStruct(*spec) for spec in (((2**31,), np.int8), ((2**31 + 1,), np.int8), ((4,), np.int32)))
     calls = {
         "interval_move": lambda: jax.eval_shape(lambda y, h, x: mgpu.interval_move(y, h, h, h, x), y, h, x),
         "group_by": lambda: jax.eval_shape(lambda x: mgpu.group_by(x, x, size=3), x),

@@ -25,7 +25,7 @@ N = 2**20 + 4321 if jax.default_backend() == "gpu" else 2**17 + 4321
 
 @functools.cache
 def jitted(**attributes):
-    """Keys, keys with values of 4 and of 8 bytes, and indices."""
+    """Returns keys, keys with values of 4 and of 8 bytes, and indices."""
 
     def sorts(keys, four, eight, count):
         sort = functools.partial(mgpu.sort, count=count, **attributes)

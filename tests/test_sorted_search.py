@@ -30,7 +30,7 @@ def same(got, expected, dtype=np.int32):
 
 
 def expected_match(a, b, side, a_count=None, b_count=None):
-    """The expected SortedMatch, from searches of either side in the other."""
+    """Returns the expected SortedMatch, from searches of either side in the other."""
     other = {"left": "right", "right": "left"}[side]
     a_index = oracle.sorted_search(a, b, side, a_count, b_count)
     b_index = oracle.sorted_search(b, a, other, b_count, a_count)
@@ -275,7 +275,7 @@ def test_what_a_misuse_says():
 
 
 def sorted_in_segments(haystack, heads, count=None, ends=None):
-    """Keys, or columns, sorted in each segment and unsorted elsewhere."""
+    """Returns keys, or columns, sorted in each segment and unsorted elsewhere."""
     ranks = oracle.column_ranks(haystack) if isinstance(haystack, tuple) else haystack
     inside = heads < len(ranks)
     order = oracle.segmented_sort_indices(ranks, heads[inside], False, count, None if ends is None else ends[inside])

@@ -21,7 +21,7 @@ N, IDS = 90, 7
 
 @functools.partial(jax.jit, static_argnames=("ops", "ddof"))
 def every_reduction(x, heads, ids, count, ops, ddof):
-    """The results of each reduction by all operators at once, one operator per leaf."""
+    """Returns the results of each reduction by all operators at once, one operator per leaf."""
     values, names = dict.fromkeys(ops, x), {op: op for op in ops}
     order = jnp.argsort(ids)
     given = {"count": count, "ddof": ddof}
@@ -37,17 +37,17 @@ def every_reduction(x, heads, ids, count, ops, ddof):
 
 
 def expected_of(x, heads, ids, count, op, ddof):
-    def of(part):
+    def statistic(part):
         return oracle.statistic(part, op, ddof)
 
     def of_ids(x, ids, extra):
-        found = [of(x[ids == i]) for i in range(IDS)]
+        found = [statistic(x[ids == i]) for i in range(IDS)]
         return np.stack([*found, *[np.zeros_like(found[0])] * extra])
 
     live, live_ids = x[:count], ids[:count]
     return {
-        "reduce": of(live),
-        "segmented_reduce": np.stack([of(x[part]) for part in parts(len(x), heads, count)]),
+        "reduce": statistic(live),
+        "segmented_reduce": np.stack([statistic(x[part]) for part in parts(len(x), heads, count)]),
         "reduce_by_id": of_ids(live, live_ids, 0),
         "group_by": of_ids(live, live_ids, 2),
         "reduce_by_key": of_ids(x, ids, 2),
@@ -251,8 +251,8 @@ def test_over_devices(rng):
         heads = np.unique(np.append(0, rng.integers(0, max(total, 1), 3)))
         keys = np.searchsorted(heads, np.arange(total), side="right")
         ids = rng.integers(-1, devices * size + 1, total)
-        dealt, own = mesh.deal_heads(heads, counts, slots, size)
-        given = [mesh.deal(x, counts, slots), dealt, mesh.deal(keys, counts, slots), mesh.deal(ids, counts, slots)]
+        sharded, own = mesh.shard_heads(heads, counts, slots, size)
+        given = [mesh.shard(x, counts, slots), sharded, mesh.shard(keys, counts, slots), mesh.shard(ids, counts, slots)]
         whole, segments, (runs, run_counts), by_id, (groups, group_counts) = jax.device_get(call(*given, counts))
         for op in names:
             agree(whole[op], np.stack([oracle.statistic(x, op)] * devices), op)

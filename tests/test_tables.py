@@ -32,7 +32,7 @@ def few_keys(rng, form, n):
 
 
 def ranks_of(*sides):
-    """The ranks of the keys of each side, over all sides."""
+    """Returns the ranks of the keys of each side, over all sides."""
     columns = [np.concatenate(x) for x in zip(*(s if isinstance(s, tuple) else (s,) for s in sides), strict=True)]
     cuts = np.cumsum([len(s[0] if isinstance(s, tuple) else s) for s in sides])[:-1]
     return np.split(oracle.column_ranks(columns), cuts)
@@ -46,7 +46,7 @@ def is_null(keys):
 
 
 def join_rows(kind, a, b, a_null, b_null):
-    """A nested loop."""
+    """Returns a nested loop."""
     partners = [[j for j in range(len(b)) if a[i] == b[j] and not a_null[i]] for i in range(len(a))]
     if kind in ("semi", "anti"):
         return [(i, -1) for i in range(len(a)) if bool(partners[i]) == (kind == "semi")]
@@ -144,13 +144,15 @@ def test_lookup(rng, form):
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "int64"])
 def test_lookup_of_numbers(rng, dtype, monkeypatch):
     """Tables of integers that are close together, or that have one outlier."""
-    monkeypatch.setattr(tables, "CPU_LEAST_PLACED", 0)
+    monkeypatch.setattr(tables, "CPU_MIN_PLACED", 0)
     limits = np.iinfo(dtype)
     lookup = jax.jit(mgpu.lookup)
     with jax.enable_x64(True):
-        for start, far, table_count in itertools.product((limits.min, 3, limits.max - 49), (False, True), (50, 20, 0)):
+        for start, is_sparse, table_count in itertools.product(
+            (limits.min, 3, limits.max - 49), (False, True), (50, 20, 0)
+        ):
             table = (rng.integers(0, 50, 50) + start).astype(dtype)
-            if far:
+            if is_sparse:
                 table[7] = limits.min if start > 0 else limits.max
             keys = np.concatenate([table, rng.integers(limits.min, limits.max, 40, dtype, endpoint=True)])
             keys = np.concatenate([keys, [limits.min, limits.max]]).astype(dtype)
@@ -284,7 +286,7 @@ def test_groups_over_devices_without_nan_keys(rng):
         options = {"size": 4, "dropna": True, "count": count, "axis_name": mesh.AXIS}
         return mgpu.group_by(k, {"add": x, "argmax": x}, {"add": "add", "argmax": "argmax"}, **options)
 
-    found, got, number = mesh.by_vmap(call)(mesh.deal(keys, counts, slots), mesh.deal(x, counts, slots), counts)
+    found, got, number = mesh.by_vmap(call)(mesh.shard(keys, counts, slots), mesh.shard(x, counts, slots), counts)
     assert mesh.gather(found, number).tolist() == [1, 2]
     sums = [x[keys == key].sum() for key in (1, 2)]
     np.testing.assert_allclose(mesh.gather(got["add"], number), sums, rtol=1e-5, atol=1e-6)
@@ -321,7 +323,7 @@ def test_rank(rng, form):
 
 
 def shifted(x, heads, by, fill, count=None):
-    """The expected shift: row i is row i - by of its segment if that exists, else the fill value."""
+    """Returns the expected shift: row i is row i - by of its segment if that exists, else the fill value."""
     out = np.full_like(x, fill)
     for begin, end in oracle.segment_bounds(len(x), heads, count):
         rows = x[begin:end]

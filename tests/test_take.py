@@ -20,7 +20,7 @@ MANY = 1000
 
 
 def adding_scatters(function, *arguments):
-    """The scatters of a plain-JAX program that add floats at repeated places."""
+    """Returns the scatters of a plain-JAX program that add floats at repeated places."""
     text = jax.jit(function).trace(*arguments).lower(lowering_platforms=("tpu",)).as_text()
     found = []
     for part in text.split('"stablehlo.scatter"')[1:]:
@@ -121,7 +121,7 @@ def test_structures_and_shapes():
 
 
 def reference(x, indices, cotangent):
-    """The gradient in float64: for each row of x, the sum of the cotangents of the rows taken from it."""
+    """Returns the gradient in float64: for each row of x, the sum of the cotangents of the rows taken from it."""
     gradient = np.zeros(x.shape)
     inside = (indices >= 0) & (indices < len(x))
     np.add.at(gradient, indices[inside], np.asarray(cotangent, np.float64)[inside])

@@ -157,7 +157,7 @@ def test_cuda_lowering(example, rng):
         by_functions = names & set(custom_operator.OPERATIONS)
         if by_functions and library.compiler_problem():
             pytest.skip(f"functions cannot be compiled here: {library.compiler_problem()}")
-        of_cuda = {name for name, of in operation.REGISTRY.items() if "cuda" in of.platforms}
+        of_cuda = {name for name, known in operation.REGISTRY.items() if "cuda" in known.platforms}
         with_kernels = by_functions | names & of_cuda
         assert called >= with_kernels
         assert called == with_kernels or names - with_kernels  # other operations are plain JAX, or call kernels

@@ -36,7 +36,7 @@ every_kernel = pytest.mark.parametrize("example", KERNELS.values(), ids=KERNELS)
 
 
 def primitives(function, *arguments):
-    """The names of the operations that a call binds."""
+    """Returns the names of the operations that a call binds."""
     return {call.primitive.name.removeprefix("mgpu_") for call in kernel_calls(function, *arguments)}
 
 
@@ -59,19 +59,19 @@ def batch_of(example, rng, size, real=np.float32):
 
 
 def one_by_one(function, arguments, mapped, size):
-    """The expected result of vmap: the calls of the batch, one after the other."""
+    """Returns the expected result of vmap: the calls of the batch, one after the other."""
     function = jax.jit(function)
     return stack([function(*(x[b] if on else x for x, on in zip(arguments, mapped, strict=True))) for b in range(size)])
 
 
 def mixes(arity):
-    """All arguments mapped, each one alone, all but one."""
+    """Returns all arguments mapped, each one alone, all but one."""
     alone = [tuple(i == j for j in range(arity)) for i in range(arity)]
     return dict.fromkeys([(True,) * arity, *alone, *(tuple(not on for on in mix) for mix in alone if arity > 1)])
 
 
 def drop(arguments, mapped):
-    """A batch's arguments; arguments that are not mapped are those of the first problem."""
+    """Returns a batch's arguments; arguments that are not mapped are those of the first problem."""
     return tuple(x if on else x[0] for x, on in zip(arguments, mapped, strict=True))
 
 
@@ -111,7 +111,7 @@ def floats(tree):
 
 
 def loss_of(example):
-    """A scalar of an operation's results that weighs each item differently."""
+    """Returns a scalar of an operation's results that weighs each item differently."""
 
     def loss(*arguments):
         return sum(
@@ -122,7 +122,7 @@ def loss_of(example):
 
 
 def loss_of_sums(example):
-    """A loss that does not itself mix types."""
+    """Returns a loss that does not itself mix types."""
     return lambda *arguments: sum(x.astype(jnp.float32).sum() for x in floats(example.call(*arguments)))
 
 

@@ -15,7 +15,7 @@ ONE_IN = 16
 
 
 def long_but(quick: Iterable[Any], variants: Iterable[Any]) -> list[Any]:
-    """The variants, all but the quick ones marked `long`. A quick one that does not exist is an error."""
+    """Returns the variants, all but the quick ones marked `long`. A quick one that does not exist is an error."""
     quick, variants = list(quick), list(variants)
     assert all(variant in variants for variant in quick), (quick, variants)
     return [v if v in quick else pytest.param(v, marks=pytest.mark.long) for v in variants]

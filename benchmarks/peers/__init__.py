@@ -30,7 +30,7 @@ class NotBuilt(RuntimeError):
 
 
 def cub(name: str) -> Callable[..., Any]:
-    """The algorithm of this name, from the table below."""
+    """Returns the algorithm of this name, from the table below."""
     return _ALGORITHMS[name]
 
 
@@ -48,7 +48,7 @@ def _like(x: Any, size: int | None = None) -> jax.ShapeDtypeStruct:
 
 def _sort(name: str) -> Callable[..., Any]:
     def sort(keys: Any, values: Any = None) -> Any:
-        """Sorted keys, or (keys, values)."""
+        """Returns sorted keys, or (keys, values)."""
         results = _like(keys) if values is None else (_like(keys), _like(values))
         return _call(name, results, keys, values)
 
@@ -57,7 +57,7 @@ def _sort(name: str) -> Callable[..., Any]:
 
 def _segmented_sort(name: str) -> Callable[..., Any]:
     def segmented_sort(keys: Any, offsets: Any, values: Any = None) -> Any:
-        """Sorted keys, or (keys, values); offsets are the heads and n."""
+        """Returns sorted keys, or (keys, values); offsets are the heads and n."""
         results = _like(keys) if values is None else (_like(keys), _like(values))
         return _call(name, results, keys, offsets, values)
 

@@ -14,7 +14,7 @@ __all__ = ["Answer", "day", "factorize", "ordered"]
 
 
 def factorize(*columns: Any) -> tuple[list[np.ndarray], np.ndarray]:
-    """Codes of the strings of several columns, and the distinct strings in order; a missing string has code -1.
+    """Returns codes of the strings of several columns, and the distinct strings in order; a missing string has code -1.
 
     Codes compare as the strings do, also across the columns. They have the narrowest integer type that holds them, so
     that several columns often fit one 64-bit key. docs/reference/tables.md explains it.
@@ -28,7 +28,7 @@ def factorize(*columns: Any) -> tuple[list[np.ndarray], np.ndarray]:
 
 
 def day(date: str) -> int:
-    """The number of a day, 0 on 1970-01-01."""
+    """Returns the number of a day, 0 on 1970-01-01."""
     return int(np.datetime64(date, "D").astype(int))
 
 

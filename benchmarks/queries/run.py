@@ -18,12 +18,12 @@ __all__ = ["arrays", "compiled", "expect_same", "named", "rows"]
 
 
 def arrays(tables: types.SimpleNamespace) -> dict[str, jax.Array]:
-    """All columns of all tables, on the device."""
+    """Returns all columns of all tables, on the device."""
     return {name: jnp.asarray(column.to_numpy()) for table in vars(tables).values() for name, column in table.items()}
 
 
 def named(tables: types.SimpleNamespace, function: Callable[..., Any]) -> types.SimpleNamespace:
-    """Only the columns that a function names, as filters of pandas move all columns."""
+    """Returns only the columns that a function names, as filters of pandas move all columns."""
     words = {*re.findall(r"\w+", inspect.getsource(function))}
     return types.SimpleNamespace(
         **{name: frame[[column for column in frame if column in words]] for name, frame in vars(tables).items()}
@@ -31,12 +31,12 @@ def named(tables: types.SimpleNamespace, function: Callable[..., Any]) -> types.
 
 
 def compiled(query: Callable[..., Answer], words: Any) -> Callable[[dict[str, jax.Array]], Answer]:
-    """One jitted program of columns; those that the query does not read are not part of it."""
+    """Returns one jitted program of columns; those that the query does not read are not part of it."""
     return jax.jit(lambda columns: query(types.SimpleNamespace(**columns), words))
 
 
 def rows(answer: Answer) -> dict[str, np.ndarray]:
-    """The live rows."""
+    """Returns the live rows."""
     count, sizes = int(answer.count), {x.shape[0] for x in answer.columns.values()}
     assert len(sizes) == 1 and count <= min(sizes), f"{count} rows, room for {sizes}"
     return {name: np.asarray(x)[:count] for name, x in answer.columns.items()}
@@ -60,5 +60,5 @@ def expect_same(found: dict[str, np.ndarray], expected: Any, words: dict[str, np
 
 
 def _words_of(column: str) -> str:
-    """The column that has the same codes as another one."""
+    """Returns the column that has the same codes as another one."""
     return {"supp_nation": "n_name", "cust_nation": "n_name"}.get(column, column)

@@ -23,12 +23,12 @@ from jax_mgpu._src.core.compat import compiles, evaluate, flatten, is_sharded, p
 from jax_mgpu._src.core.library import platforms
 from jax_mgpu._src.ops.order_statistics import _order_statistics
 
-__all__ = ["MOST_COLUMNS", "NEVER", "Call", "along", "is_array", "is_float", "is_key", "like", "order_statistics"]
+__all__ = ["MAX_COLUMNS", "NEVER", "Call", "along", "is_array", "is_float", "is_key", "like", "order_statistics"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Program = Callable[[], Any]
 
-MOST_COLUMNS = 8  # the most columns of keys that kernels sort by
+MAX_COLUMNS = 8  # the most columns of keys that kernels sort by
 # More items than any call on a CPU has: its kernels are never faster there.
 NEVER = 1 << 62
 
@@ -79,12 +79,12 @@ class Call:
         return Call(self._function, {**self._arguments, **changes})
 
     def again(self, function: Callable[..., Any]) -> Any:
-        """The result of another function of the same signature."""
+        """Returns the result of another function of the same signature."""
         bound = inspect.BoundArguments(self._function.signature, self._arguments)
         return function(*bound.args, **bound.kwargs)
 
     def run(self, **changes: Any) -> Any:
-        """The result of JAX's own function, with some arguments changed."""
+        """Returns the result of JAX's own function, with some arguments changed."""
         return self.changed(**changes).again(self._function.original)
 
     def with_kernels(self, **changes: Any) -> Program:
@@ -106,7 +106,7 @@ class Call:
 def like(
     original: Function,
     *operands: str,
-    least: int,
+    min_items: int,
     takes_sequence: bool = False,
     measure: Callable[[Call], Any] | None = None,
     unsized: tuple[str, Callable[[Call], Any]] | None = None,
@@ -116,9 +116,9 @@ def like(
     Args:
       original: JAX's function.
       operands: its arguments that are arrays. Kernels run only if the first one is an array; the others may be numbers.
-      least: the number of items of the first operand from which kernels are faster on a CPU.
+      min_items: the number of items of the first operand from which kernels are faster on a CPU.
       takes_sequence: whether the first operand may be a sequence of arrays.
-      measure: the number to compare with `least`, instead of the items of the first operand.
+      measure: the number to compare with `min_items`, instead of the items of the first operand.
       unsized: the argument for the size of the results, and the function to run outside of `jit` if it is omitted.
     """
     signed = Signed(original, operands, takes_sequence)
@@ -136,17 +136,17 @@ def like(
                 return platform_dependent(**forms, default=call.run)
 
         def answer(positional: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-            """The result of the kernels, or None if JAX's function must run."""
+            """Returns the result of the kernels, or None if JAX's function must run."""
             kernels = platforms()
             on_cuda = "cuda" in kernels
-            if not on_cuda and len(positional) > place and not is_faster(least, _items(positional[place])):
+            if not on_cuda and len(positional) > place and not is_faster(min_items, _items(positional[place])):
                 return None
             try:
                 given = {**signed.defaults, **signed.signature.bind(*positional, **named).arguments}
             except TypeError:
                 return None  # JAX raises the error
             call, first = Call(signed, given), given[operands[0]]
-            on_cpu = "cpu" in kernels and is_faster(least, _items(first) if measure is None else measure(call))
+            on_cpu = "cpu" in kernels and is_faster(min_items, _items(first) if measure is None else measure(call))
             if not (on_cpu or on_cuda) or not signed.may_take(first) or not compiles():
                 return None
             if unsized is not None and given[unsized[0]] is None:
@@ -168,9 +168,9 @@ def like(
     return decorate
 
 
-def is_faster(least: int, items: int) -> bool:
+def is_faster(min_items: int, items: int) -> bool:
     """Whether a call on that many items is faster with kernels on a CPU."""
-    return items >= least
+    return items >= min_items
 
 
 def is_array(x: object) -> bool:
@@ -200,7 +200,7 @@ def _is_taken(x: jax.Array | np.ndarray) -> bool:
 
 
 def _items(x: object) -> int:
-    """The number of items of an array or a sequence of arrays; 0 if it is a symbol of an exported program."""
+    """Returns the number of items of an array or a sequence of arrays; 0 if it is a symbol of an exported program."""
     sizes = [getattr(leaf, "size", 0) for leaf in (x if isinstance(x, list | tuple) else [x])]
     return sum(size for size in sizes if isinstance(size, int))
 
@@ -226,14 +226,14 @@ def along(axis: int, function: Callable[..., Any], *operands: jax.Array) -> Any:
 
 
 def order_statistics(ranks: jax.Array) -> Callable[[jax.Array], jax.Array]:
-    """The items of a vector at some ranks."""
+    """Returns the items of a vector at some ranks."""
     return lambda x: _order_statistics(x=x, ranks=ranks)[0]
 
 
 def _sort(parameters: Mapping[str, Any], *operands: jax.Array) -> list[jax.Array] | None:
     """`lax.sort` of rows by their first few columns."""
     number = parameters["num_keys"]
-    if number > MOST_COLUMNS or operands[0].size == 0 or not all(x.dtype == bool or is_key(x) for x in operands):
+    if number > MAX_COLUMNS or operands[0].size == 0 or not all(x.dtype == bool or is_key(x) for x in operands):
         return None
 
     def sort(*columns: jax.Array) -> list[jax.Array]:
@@ -250,7 +250,7 @@ def _sort(parameters: Mapping[str, Any], *operands: jax.Array) -> list[jax.Array
 
 
 def _scan(op: ScannedName) -> Callable[..., Any]:
-    """A running sum or product."""
+    """Returns a running sum or product."""
 
     def rule(parameters: Mapping[str, Any], x: jax.Array) -> list[jax.Array] | None:
         if not is_key(x) or x.size == 0:

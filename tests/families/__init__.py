@@ -22,7 +22,7 @@ MODULES = [importlib.import_module(f"{__name__}.{module.name}") for module in pk
 
 
 def collected(table: str) -> dict[str, Any]:
-    """The entries of all families; their names are distinct."""
+    """Returns the entries of all families; their names are distinct."""
     tables = [getattr(module, table, {}) for module in MODULES]
     together = {name: entry for part in tables for name, entry in part.items()}
     assert len(together) == sum(map(len, tables)), table

@@ -142,7 +142,7 @@ ARGUMENTS = {
 
 
 def backwards(n, index):
-    """Intervals that cover n items, and their starts in the opposite order."""
+    """Returns intervals that cover n items, and their starts in the opposite order."""
     offsets = spots(n, index)
     starts = n - np.append(offsets[1:].astype(np.int64), n)
     if starts[0] > np.iinfo(index).max:  # int32 cannot hold this start: use one order for both
@@ -267,7 +267,7 @@ def intervals(shape: Shape) -> Call:
 
 
 def side_by_side(rng: np.random.Generator, m: int, end: int, places: int) -> tuple[np.ndarray, np.ndarray]:
-    """Lengths whose sum is `end`, and places for the intervals: consecutive, in any order."""
+    """Draws lengths whose sum is `end`, and places for the intervals: consecutive, in any order."""
     lengths = draw.lengths_of(rng, m, end)
     lengths[-1:] += end - lengths.sum()
     order = [np.arange(m), np.arange(m)[::-1], rng.permutation(m)][int(rng.integers(3))]

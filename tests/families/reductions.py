@@ -38,7 +38,7 @@ from tests.many_items import bytes_of, pieces, same, spots
 
 
 def product(item: Any) -> Any:
-    """The product of a pair."""
+    """Returns the product of a pair."""
     return item[0] * item[1]
 
 
@@ -205,7 +205,7 @@ ARGUMENTS = {
 
 
 def added(x):
-    """The sum of bytes in the type of jnp.sum."""
+    """Returns the sum of bytes in the type of jnp.sum."""
     return x.sum(dtype=oracle.summed(x[:0], "add").dtype)
 
 
@@ -311,7 +311,7 @@ def reductions(shape: Shape, item_map: ItemMap | None = None) -> Call:
         return getattr(mgpu, name)(*((x,) if heads is None else (x, heads)), **options, **others)
 
     def expected(x: Any, heads: Any = None, keys: Any = None, count: Any = None) -> list[Any]:
-        x = x if item_map is None else item_map.of(x)
+        x = x if item_map is None else item_map.function_of(x)
         x = cast(x, dtype)
         if name == "segmented_reduce":
             return operator.reduce(x, heads, count, dtype is None)

@@ -32,7 +32,7 @@ def experts_of(rng: np.random.Generator, n: int = N) -> np.ndarray:
 
 
 def back_of(rng: np.random.Generator) -> np.ndarray:
-    """The row of each slot: no row occurs twice, and some are out of range."""
+    """Returns the row of each slot: no row occurs twice, and some are out of range."""
     return np.where(rng.random(N) < 0.2, -1, rng.permutation(N)).reshape(-1, SLOTS).astype(np.int32)
 
 

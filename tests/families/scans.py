@@ -33,7 +33,7 @@ from tests.many_items import bytes_of, pieces, same, spots
 
 
 def weighted(x: Any, i: Any) -> Any:
-    """An item times its position."""
+    """Returns an item times its position."""
     return x * i.astype(x.dtype)
 
 
@@ -82,7 +82,7 @@ EXAMPLES = {
 
 
 def placed(state: Any, i: Any) -> Any:
-    """A state with its position."""
+    """Returns a state with its position."""
     return state, i
 
 
@@ -197,7 +197,7 @@ def scans(shape: Shape, item_map: ItemMap | None = None) -> Call:
     def expected(x: Any, heads: Any = (), keys: Any = None, count: Any = None) -> list[Any]:
         heads = heads if keys is None else np.flatnonzero(np.append(True, keys[1:] != keys[:-1])[:n])
         heads = np.asarray(heads, np.int64) if not len(heads) else heads
-        x = x if item_map is None else item_map.of(x)
+        x = x if item_map is None else item_map.function_of(x)
         x = cast(x, dtype)
         scanned = operator.scan(x, heads, exclusive, reverse, count)
         if begins:
@@ -217,7 +217,7 @@ def scans(shape: Shape, item_map: ItemMap | None = None) -> Call:
 
 
 def _begun(leaf: Any, op: str, live: int) -> Any:
-    """A scan that begins with 3."""
+    """Returns a scan that begins with 3."""
     results = leaf.expected if isinstance(leaf, Equal) else leaf
     combine = {"add": np.add, "min": np.minimum, "max": np.maximum}[op]
     with np.errstate(over="ignore"):

@@ -32,7 +32,7 @@ ROWS = np.array([0, 20, 20, 45, N], np.int32)  # heads of segments, one of them 
 
 
 def in_rows(rng: np.random.Generator, dtype: Any) -> np.ndarray:
-    """Keys that are sorted in each segment of ROWS."""
+    """Draws keys that are sorted in each segment of ROWS."""
     return np.concatenate([np.sort(part) for part in np.split(rng.integers(0, 40, N), ROWS[1:])]).astype(dtype)
 
 
@@ -279,7 +279,7 @@ def found_in_segments(
     needles_count: int | None = None,
     haystack_count: int | None = None,
 ) -> np.ndarray:
-    """The insertion point of each needle in its segment, in the order of lax.sort; -1 where there is none."""
+    """Returns the insertion point of each needle in its segment, in the order of lax.sort; -1 where there is none."""
     n, live = oracle.live_count(needles_count, len(needles)), oracle.live_count(haystack_count, len(haystack))
     ranks, rows = np.split(oracle.rank(np.concatenate([needles, haystack[:live]])), [len(needles)])
     begins = [min(max(int(head), 0), live) for head in heads]
@@ -293,7 +293,7 @@ def found_in_segments(
 
 
 def reordered(keys: Any, order: np.ndarray) -> Any:
-    """An array or columns in another order."""
+    """Returns an array or columns in another order."""
     return tuple(x[order] for x in keys) if isinstance(keys, tuple) else keys[order]
 
 

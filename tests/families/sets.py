@@ -96,7 +96,7 @@ LARGE_WITH_INDICES = {
 
 
 def sets(shape: Shape) -> Call:
-    """The four set operations."""
+    """Returns the four set operations."""
     name = "set_" + shape.choice(("intersection", "union", "difference", "symmetric_difference"))
     takes_b = name in ("set_union", "set_symmetric_difference")
     (dtype, descending), duplicates = directed(shape), shape.flag(0.75)
@@ -167,7 +167,7 @@ def sets(shape: Shape) -> Call:
 
 
 def _distinct(shape: Shape, rng: np.random.Generator, keys: np.ndarray, live: int, descending: bool) -> np.ndarray:
-    """Keys whose live ones are replaced by distinct ones in order, from the whole range of the type."""
+    """Draws keys whose live ones are replaced by distinct ones in order, from the whole range of the type."""
     word = np.dtype(f"u{keys.dtype.itemsize}")
     bits = 8 * min(word.itemsize, 4)
     whole = bits == 8 or (bits == 16 and live > 5000)

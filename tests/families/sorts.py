@@ -31,12 +31,12 @@ from tests.many_items import bytes_of, everywhere, pieces, same, sort_bytes, spo
 
 
 def greater(a: Any, b: Any) -> Any:
-    """A comparator of the reverse order."""
+    """Returns a comparator of the reverse order."""
     return a > b
 
 
 def by_difference(a: Any, b: Any) -> Any:
-    """A comparator that does not compare keys directly."""
+    """Returns a comparator that does not compare keys directly."""
     return a - b < 0
 
 

@@ -17,7 +17,7 @@ from tests.many_items import bytes_of, same, spots
 
 
 def matrix(values, indices):
-    """A matrix of 9 rows, the last of which has all remaining entries."""
+    """Returns a matrix of 9 rows, the last of which has all remaining entries."""
     offsets = np.append(np.arange(9) * len(values) // 20, len(values)).astype(np.int32)
     return mgpu.Csr(values, indices, offsets, (9, 7))
 

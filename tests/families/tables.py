@@ -32,7 +32,7 @@ from tests.examples import (
 from tests.fuzz import draw
 from tests.fuzz.compare import Equal, Near, Where
 from tests.fuzz.draw import Call, Shape, names_of
-from tests.fuzz.operators import cast, items, near
+from tests.fuzz.operators import cast, close_to, items
 from tests.fuzz.shared import differentiable_of, directed, int32, mixed_pair, nulls, rows_of
 from tests.many_items import bytes_by_count, bytes_of, counts_of, same, same_repeated, spots
 
@@ -275,13 +275,13 @@ def asof(shape: Shape) -> Call:
             rows = order[same[order] & ~np.isnan(b[order])]
             with np.errstate(invalid="ignore"):
                 gaps = np.where(b[rows] == a[i], 0, b[rows] - a[i])
-            most = np.inf if tolerance is None else tolerance
+            limit = np.inf if tolerance is None else tolerance
             other = exact | (gaps != 0)
-            before, after = rows[other & (gaps <= 0) & (-gaps <= most)], rows[other & (gaps >= 0) & (gaps <= most)]
+            before, after = rows[other & (gaps <= 0) & (-gaps <= limit)], rows[other & (gaps >= 0) & (gaps <= limit)]
             last, first = [*before[-1:], -1][0], [*after[:1], -1][0]
             if direction == "nearest":
-                near = [abs(gaps[rows == row]) for row in (last, first)]
-                takes_last = first < 0 or (last >= 0 and bool(near[0] <= near[1]))
+                close_to = [abs(gaps[rows == row]) for row in (last, first)]
+                takes_last = first < 0 or (last >= 0 and bool(close_to[0] <= close_to[1]))
                 found[i] = last if takes_last else first
             else:
                 found[i] = last if direction == "backward" else first
@@ -358,7 +358,7 @@ def groups(shape: Shape) -> Call:
 def _combined(
     op: str, form: Any, x: Any, order: np.ndarray, rows: Any, heads: np.ndarray, number: Any, size: int, ddof: int
 ) -> Any:
-    """The combined values of the groups, whose rows in order are given."""
+    """Returns the combined values of the groups, whose rows in order are given."""
     if op == "count":
         return oracle.padded(int32(number), size, 0)
     if op in ("first", "last"):
@@ -381,7 +381,7 @@ def _combined(
         return oracle.padded(int32(order[plain]) if len(plain) else int32(plain), size, -1)
     with np.errstate(invalid="ignore"):
         magnitudes = np.nan_to_num(np.abs(moved.astype(np.float64)), nan=0, posinf=0)
-    return near(
+    return close_to(
         op, oracle.padded(plain, size, 0),
         lambda: oracle.padded(oracle.segmented_reduce(magnitudes, heads, "add"), size, 0),
     )  # fmt: skip
@@ -438,8 +438,8 @@ def _ranks(shape: Shape, n: int, count: Any, m: int, head_dtype: str) -> Call:
         return mgpu.rank(keys, heads, method, descending=descending, **others)
 
     def expected(keys: Any, heads: Any = None, count: Any = None) -> list[Any]:
-        ranks, turned = draw.ranked(descending, keys)
-        codes = oracle.rank(ranks).astype(np.int64) * (-1 if turned else 1)
+        ranks, is_negated = draw.ranked(descending, keys)
+        codes = oracle.rank(ranks).astype(np.int64) * (-1 if is_negated else 1)
         out = np.zeros(n, np.float64)
         for begin, end in oracle.segment_bounds(n, np.zeros(0) if heads is None else heads, count):
             row = codes[begin:end]

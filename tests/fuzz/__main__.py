@@ -50,7 +50,7 @@ def arguments() -> argparse.Namespace:
 
 
 def kind_of(failure: Failure, family: str) -> str:
-    """A text that is the same for failures that differ only in numbers."""
+    """Returns a text that is the same for failures that differ only in numbers."""
     words = re.sub(r"-?\d[\d.]*(e[-+]\d+)?|0x[\da-f]+", "#", str(failure.error).split("\n")[0])[:90]
     return f"{family}: {failure.text.split(':')[0].split(' of ')[-1]}: {type(failure.error).__name__}: {words}"
 
@@ -121,21 +121,21 @@ class Report:
         )
 
 
-def stream(families: list[str], at: int, of: int) -> Iterator[tuple[str, int]]:
-    """This process's programs: families in turn."""
+def stream(families: list[str], part: int, parts: int) -> Iterator[tuple[str, int]]:
+    """Yields this process's programs: families in turn."""
     for index in itertools.count():
         for place, family in enumerate(families):
-            if (index * len(families) + place) % of == at:
+            if (index * len(families) + place) % parts == part:
                 yield family, index
 
 
 def run(options: argparse.Namespace, report: Report) -> None:
     families = options.family or list(FAMILIES)
-    at, of = map(int, options.share.split("/"))
+    part, parts = map(int, options.share.split("/"))
     began = time.monotonic()
     done = 0
-    most = None if options.cases is None else -(-options.cases // len(families))  # per program
-    programs = itertools.islice(stream(families, at, of), options.begin, None)
+    max_cases = None if options.cases is None else -(-options.cases // len(families))  # per program
+    programs = itertools.islice(stream(families, part, parts), options.begin, None)
     for begin, (family, index) in enumerate(programs, options.begin):
         late = time.monotonic() - began > options.seconds if options.cases is None else done >= options.cases
         if late:
@@ -145,7 +145,7 @@ def run(options: argparse.Namespace, report: Report) -> None:
             workers.tell(what="program", begin=begin, repeat=repeat)
         if (begin + 1) % REMEMBERED == 0:
             jax.clear_caches()
-        done += run_program(options.seed, family, index, None, report, options, most)
+        done += run_program(options.seed, family, index, None, report, options, max_cases)
 
 
 def run_program(
@@ -155,9 +155,9 @@ def run_program(
     draws: Iterator[int] | None,
     report: Report,
     options: argparse.Namespace,
-    most: int | None = None,
+    max_cases: int | None = None,
 ) -> int:
-    """Runs a program, or some of its draws, but at most `most`; returns the number of cases."""
+    """Runs a program, or some of its draws, but at most `max_cases`; returns the number of cases."""
     repeat = f"python -m tests.fuzz --family {family} --case {seed}:{index}"
     cases = failures = 0
     try:
@@ -171,16 +171,16 @@ def run_program(
         report.left(why)
         return 0
     try:
-        for failure in program.run(itertools.islice(range(program.draws) if draws is None else draws, most)):
+        for failure in program.run(itertools.islice(range(program.draws) if draws is None else draws, max_cases)):
             cases += 1
             report.goes_on()
             if failure is None:
                 continue
             failures += 1
-            at = repeat + f":{failure.draw}" * (failure.draw >= 0)
+            rerun = repeat + f":{failure.draw}" * (failure.draw >= 0)
             told = f"{type(failure.error).__name__}: {str(failure.error)[:600]}"
             words = f"{family}, {failure.mode}: {failure.text}\n  {told}"
-            report.failed(family, failure.mode, kind_of(failure, family), at, words)
+            report.failed(family, failure.mode, kind_of(failure, family), rerun, words)
             if options.stop:
                 raise SystemExit(1)
             if "CUDA_ERROR" in str(failure.error) or "CUDA error" in str(failure.error):

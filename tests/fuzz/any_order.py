@@ -65,7 +65,7 @@ def any_order(shape: Shape) -> Call:
 
 
 def _joined(kind: str, partners: np.ndarray, size: int) -> list[Any]:
-    """The rows of a join, given which rows of both sides match."""
+    """Returns the rows of a join, given which rows of both sides match."""
     has = partners.any(1)
     if kind in ("semi", "anti"):
         rows = [(i, -1) for i in np.flatnonzero(has if kind == "semi" else ~has)]
@@ -81,7 +81,7 @@ def _joined(kind: str, partners: np.ndarray, size: int) -> list[Any]:
 
 
 def _matched(a: np.ndarray, b: np.ndarray, n_a: int, n_b: int, side: str) -> list[Any]:
-    """The results of sorted_match for keys in any order: the first or last equal item of the other side."""
+    """Returns the results of sorted_match for keys in any order: the first or last equal item of the other side."""
     indices, found, numbers = [], [], []
     for own, other, n in ((a, b, n_a), (b, a, n_b)):
         places = [np.flatnonzero(other == key) for key in own]

@@ -43,17 +43,17 @@ def _call(rng: np.random.Generator, makes: tuple[Callable[[Shape], Call], ...], 
 
 
 def any_positions(rng: np.random.Generator, x: np.ndarray, n: int) -> np.ndarray:
-    """Positions that are just out of range, far out of range, or anywhere."""
+    """Draws positions that are just out of range, far out of range, or anywhere."""
     limits = np.iinfo(x.dtype)
     corners = [limits.min, limits.min + 1, -61, -1, 0, n - 1, n, n + 1, limits.max - 1, limits.max]
     corners = [c for c in corners if limits.min <= c <= limits.max]
     anything = np.frombuffer(rng.bytes(x.nbytes), x.dtype).reshape(x.shape)
-    near = rng.integers(max(-5, limits.min), min(n + 6, limits.max) + 1, x.shape).astype(x.dtype)
+    almost_valid = rng.integers(max(-5, limits.min), min(n + 6, limits.max) + 1, x.shape).astype(x.dtype)
     chosen = rng.choice(np.array(corners, x.dtype), x.shape)
     at = rng.random(x.shape)
     if rng.random() < 0.5:
         at = np.full(x.shape, rng.random())
-    return np.where(at < 0.3, anything, np.where(at < 0.6, near, chosen)).astype(x.dtype)
+    return np.where(at < 0.3, anything, np.where(at < 0.6, almost_valid, chosen)).astype(x.dtype)
 
 
 def garbage(rng: np.random.Generator) -> Other:
@@ -105,7 +105,7 @@ Broken = tuple[np.ndarray, int | None]  # an argument, and the position at which
 
 
 def unsorted(rng: np.random.Generator, x: np.ndarray, live: int, *, descending: bool, unique: bool) -> Broken | None:
-    """Keys that are first out of order at a known position; the pair there may be subnormal."""
+    """Draws keys that are first out of order at a known position; the pair there may be subnormal."""
     if live < 2:
         return None
     at = int(rng.integers(1, live))
@@ -122,7 +122,7 @@ def unsorted(rng: np.random.Generator, x: np.ndarray, live: int, *, descending: 
 
 
 def decreasing(rng: np.random.Generator, x: np.ndarray) -> Broken | None:
-    """Positions of which one is negative or less than the one before."""
+    """Draws positions of which one is negative or less than the one before."""
     if len(x) == 0:
         return None
     at = int(rng.integers(0, len(x)))
@@ -164,7 +164,7 @@ ANY_VALUES = {("interval_reduce", "heads"), ("search", "needles"), ("segmented_r
 
 
 def preconditions(rng: np.random.Generator) -> Other:
-    """One argument broken, with checks: the error names operation, argument and position."""
+    """Returns one argument broken, with checks: the error names operation, argument and position."""
     call, text = _call(rng, MAKES, 200)
     name = text.split(":")[0]
     program = jax.jit(lambda operands: call.function(**operands))

@@ -60,7 +60,7 @@ class Batch:
 
 
 def values_of(leaf: Any) -> np.ndarray:
-    """The array that a leaf expects."""
+    """Returns the array that a leaf expects."""
     if isinstance(leaf, Batch):
         return np.stack([values_of(row) for row in leaf.leaves])
     return leaf.expected if isinstance(leaf, Near | Equal | Where) else np.asarray(leaf)

@@ -69,7 +69,7 @@ class Jacobian:
 
 
 def names_to_differentiate(call: Call) -> tuple[str, ...]:
-    """The present float operands, if they have few numbers."""
+    """Returns the present float operands, if they have few numbers."""
     operands = call.draw(np.random.default_rng(0), True)
     names = tuple(n for n in call.differentiable if n in operands and all(map(is_float, jax.tree.leaves(operands[n]))))
     names = tuple(n for n in names if jax.tree.leaves(operands[n]))
@@ -83,7 +83,7 @@ def _error(dtype: Any, expected: np.ndarray, magnitude: float) -> np.ndarray:
 
 
 def varying_alike(trees: Any, others: Any) -> Any:
-    """Numbers and directions that, under shard_map, vary over the mesh if any operand does, as results then do.
+    """Returns numbers and directions that, under shard_map, vary over the mesh if any operand does, as results then do.
 
     JAX requires tangents and cotangents to vary like their values, and sums cotangents of values that do not vary.
     """
@@ -93,7 +93,7 @@ def varying_alike(trees: Any, others: Any) -> Any:
 
 
 def derivative(call: Call, rng: np.random.Generator) -> Call | None:
-    """The tangent of the results, the cotangents of the operands, or the transpose if the call is linear."""
+    """Returns the tangent of the results, the cotangents of the operands, or the transpose if the call is linear."""
     names = names_to_differentiate(call)
     if not names:
         return None

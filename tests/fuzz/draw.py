@@ -71,7 +71,7 @@ class Shape:
         return options[int(self.rng.integers(len(options)))]
 
     def size(self) -> int:
-        """A size: mostly small, sometimes large, sometimes at a tile's edge."""
+        """Returns a size: mostly small, sometimes large, sometimes at a tile's edge."""
         at = self.rng.random()
         if self.derivative:
             n = int(self.rng.integers(0, 11))
@@ -97,18 +97,18 @@ class Shape:
         return dtype
 
     def key_form(self) -> Any:
-        """A type of keys, or types of several columns, and for each whether it may be descending."""
+        """Returns a type of keys, or types of several columns, and for each whether it may be descending."""
         if self.derivative or not self.flag(0.3):
             return self.key_dtype()
         dtypes = tuple(self.key_dtype() for _ in range(self.choice((1, 2, 2, 2, 3, 3, 8))))
         return Columns(dtypes, tuple(self.flag() for _ in dtypes))
 
     def index_dtype(self, largest: int, narrow: float = 0) -> str:
-        """A type of positions that holds `largest`; one of the narrowest with the probability `narrow`."""
+        """Returns a type of positions that holds `largest`; one of the narrowest with the probability `narrow`."""
         fit = [d for d in INDEX_DTYPES if np.iinfo(d).max >= largest and (self.x64 or not d.endswith("64"))]
         if self.flag(narrow):
-            least = min(np.dtype(d).itemsize for d in fit)
-            fit = [d for d in fit if np.dtype(d).itemsize == least]
+            width = min(np.dtype(d).itemsize for d in fit)
+            fit = [d for d in fit if np.dtype(d).itemsize == width]
         dtype = self.choice(fit)
         self.say(dtype)
         return dtype
@@ -121,7 +121,7 @@ class Shape:
         return Count(n, self.index_dtype(n))
 
     def rows(self) -> Rows:
-        """The form of an array of rows."""
+        """Returns the form of an array of rows."""
         if self.derivative:
             dtypes = ["float32", "float16", "bfloat16", *NARROW_FLOATS] + ["float64"] * self.x64
             form = Rows(self.choice(dtypes), self.choice(((), (), (1,), (2,), (0,))), self)
@@ -133,7 +133,7 @@ class Shape:
         return form
 
     def values(self, p: float = 0.6) -> Any:
-        """The forms of a pytree of values, or None."""
+        """Returns the forms of a pytree of values, or None."""
         if not self.flag(p):
             return None
         kind = self.rng.random()
@@ -174,7 +174,7 @@ class Rows:
         self.dtype, self.trailing, self.finite, self.derivative = dtype, trailing, shape.finite, shape.derivative
 
     def draw(self, rng: np.random.Generator, n: int) -> np.ndarray:
-        """Rows of random bits, or of finite numbers."""
+        """Draws rows of random bits, or of finite numbers."""
         shape = (n, *self.trailing)
         if self.dtype == "key":
             return rng.integers(0, 2**32, (*shape, 2), dtype=np.uint32)
@@ -212,7 +212,7 @@ def leave(forms: Any, values: Any) -> Any:
 
 
 def names_of(operation: str, **operands: Any) -> dict[str, Any]:
-    """The operands that are present."""
+    """Returns the operands that are present."""
     return {name: x for name, x in operands.items() if x is not None}
 
 
@@ -244,7 +244,7 @@ def keys(shape: Shape, rng: np.random.Generator, dtype: Any, n: int, *, few: boo
 def sorted_keys(
     shape: Shape, rng: np.random.Generator, dtype: str, n: int, *, descending: bool = False, live: Any = None
 ) -> np.ndarray:
-    """Keys sorted up to `live`; the rest is unsorted."""
+    """Draws keys sorted up to `live`; the rest is unsorted."""
     drawn_keys = keys(shape, rng, dtype, n)
     live = oracle.live_count(live, n)
     drawn_keys[:live] = data.in_order(drawn_keys[:live], descending)
@@ -254,7 +254,7 @@ def sorted_keys(
 def sorted_pair(
     shape: Shape, rng: np.random.Generator, dtype: Any, n_a: int, n_b: int, descending: Any, a_live: Any, b_live: Any
 ) -> tuple[Any, Any]:
-    """Two sorted arrays that share keys. For derivatives they share none, not even with other draws."""
+    """Returns two sorted arrays that share keys. For derivatives they share none, not even with other draws."""
     both = keys(shape, rng, dtype, n_a + n_b)
     if isinstance(dtype, Columns):
         copies = np.where(rng.random(n_b) < 0.3, rng.integers(0, max(n_a, 1), n_b), n_a + np.arange(n_b))
@@ -275,7 +275,7 @@ def sorted_pair(
 
 
 def in_order(columns: tuple[np.ndarray, ...], descending: Any, live: Any) -> tuple[np.ndarray, ...]:
-    """Columns sorted up to `live`."""
+    """Returns columns sorted up to `live`."""
     n = len(columns[0])
     live = oracle.live_count(live, n)
     ranks = oracle.column_ranks([x[:live] for x in columns], descending)
@@ -284,7 +284,7 @@ def in_order(columns: tuple[np.ndarray, ...], descending: Any, live: Any) -> tup
 
 
 def ranked(descending: Any, *operands: Any) -> tuple[Any, ...]:
-    """Operands as single arrays that have the same order, and whether they are descending."""
+    """Returns operands as single arrays that have the same order, and whether they are descending."""
     if not isinstance(operands[0], tuple):
         return (*operands, descending)
     joined = [np.concatenate(column) for column in zip(*operands, strict=True)]
@@ -294,25 +294,25 @@ def ranked(descending: Any, *operands: Any) -> tuple[Any, ...]:
 
 def positions(rng: np.random.Generator, m: int, n: int, dtype: str, *, padding: bool = True) -> np.ndarray:
     """Positions in non-decreasing order from 0 to n, some of them repeated, and padding past n as the type allows."""
-    most = min(n, int(np.iinfo(dtype).max))
+    last = min(n, int(np.iinfo(dtype).max))
     at = rng.random()
     if at < 0.15 and n:
-        drawn_positions = np.minimum(np.arange(m), most)
+        drawn_positions = np.minimum(np.arange(m), last)
     elif at < 0.3:
-        drawn_positions = rng.choice(rng.integers(0, most + 1, 3), m)
+        drawn_positions = rng.choice(rng.integers(0, last + 1, 3), m)
     else:
-        drawn_positions = rng.integers(0, most + 1, m)
+        drawn_positions = rng.integers(0, last + 1, m)
     drawn_positions = np.sort(drawn_positions).astype(np.int64 if dtype != "uint64" else np.uint64)
     if padding and m and rng.random() < 0.3:
         past = int(rng.integers(0, m + 1))
-        far = np.iinfo(dtype).max if rng.random() < 0.3 else min(n + 1, int(np.iinfo(dtype).max))
-        drawn_positions[m - past :] = max(far, n if n <= np.iinfo(dtype).max else 0)
+        past_the_end = np.iinfo(dtype).max if rng.random() < 0.3 else min(n + 1, int(np.iinfo(dtype).max))
+        drawn_positions[m - past :] = max(past_the_end, n if n <= np.iinfo(dtype).max else 0)
         drawn_positions = np.sort(drawn_positions)
     return drawn_positions.astype(dtype)
 
 
 def lengths_of(rng: np.random.Generator, m: int, limit: int) -> np.ndarray:
-    """The lengths of m intervals, whose sum is at most `limit`: all 1, few long ones, or random."""
+    """Returns the lengths of m intervals, whose sum is at most `limit`: all 1, few long ones, or random."""
     if m == 0:
         return np.zeros(0, np.int64)
     at = rng.random()

@@ -64,16 +64,16 @@ ORDERS: dict[str, tuple[Callable[..., Any], Callable[[Any], list[np.ndarray]]]] 
 
 
 def _ranks(order: str, *items: Any) -> list[np.ndarray]:
-    """Integers that compare as the items do."""
+    """Returns integers that compare as the items do."""
     columns = [ORDERS[order][1](x) for x in items]
     ranks = oracle.column_ranks([np.concatenate(column) for column in zip(*columns, strict=True)])
     return np.split(ranks, np.cumsum([len(x["g"]) for x in items])[:-1])
 
 
-def _items(shape: Shape, rng: np.random.Generator, dtype: str, n: int, of: int = 0) -> dict[str, np.ndarray]:
+def _items(shape: Shape, rng: np.random.Generator, dtype: str, n: int, offset: int = 0) -> dict[str, np.ndarray]:
     """Items with many equal parts. For derivatives, all numbers are distinct, also between two inputs."""
     if shape.derivative:
-        k = 2 * rng.choice(100, n, replace=False) - 100 + of
+        k = 2 * rng.choice(100, n, replace=False) - 100 + offset
     else:
         k = rng.integers(-int(rng.choice([1, 3, 100])), 4, n)
     parts = int(rng.choice([1, 2, 7]))
@@ -93,7 +93,7 @@ def _in_order(order: str, x: Any, live: Any) -> Any:
 
 
 def _drawn_order(shape: Shape) -> tuple[str, Callable[..., Any], str]:
-    """An order, its comparator, and the type of numbers."""
+    """Returns an order, its comparator, and the type of numbers."""
     order = shape.choice(tuple(ORDERS))
     dtype = shape.choice(("float32",) if shape.derivative else ("float32", "float16", "int8", "int32"))
     shape.say(order, dtype)
@@ -101,7 +101,7 @@ def _drawn_order(shape: Shape) -> tuple[str, Callable[..., Any], str]:
 
 
 def less(shape: Shape) -> Call:
-    """The operations that take a comparator."""
+    """Returns the operations that take a comparator."""
     return shape.choice((_sorts, _sorts, _pairs))(shape)
 
 
@@ -172,7 +172,7 @@ def _pairs(shape: Shape) -> Call:
 
     def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
         lives = draw.drawn(a_count, rng), draw.drawn(b_count, rng)
-        items = [_items(shape, rng, dtype, n, of) for of, n in enumerate((n_a, n_b))]
+        items = [_items(shape, rng, dtype, n, offset) for offset, n in enumerate((n_a, n_b))]
         a, b = (_in_order(order, x, None if mixable else live) for x, live in zip(items, lives, strict=True))
         values = {} if forms is None else {
             f"{x}_values": draw.draw_values(forms, rng, n) for x, n in (("a", n_a), ("b", n_b))
@@ -220,13 +220,15 @@ class ItemMap:
     """A function of items, and items that it maps to given ones.
 
     Attributes:
-      name: the function in words. function: the function that `map=` takes. of: the function of all items, in NumPy.
+      name: the function in words.
+      function: the function that `map=` takes.
+      function_of: the function of all items, in NumPy.
       before: takes a generator and items, and makes items that the function maps to these.
     """
 
     name: str
     function: Callable[..., Any]
-    of: Callable[[Any], Any]
+    function_of: Callable[[Any], Any]
     before: Callable[[np.random.Generator, Any], Any]
 
 

@@ -23,7 +23,7 @@ MOST = 5000
 
 
 def cotangents(shape: Shape, rng: np.random.Generator, dtype: str, *sizes: int) -> np.ndarray:
-    """Small integers, none negative, as an infinite partial derivative times a sum of 0 is NaN; many are 0."""
+    """Draws small integers, none negative, as an infinite partial derivative times a sum of 0 is NaN; many are 0."""
     return (rng.integers(0, 4, sizes) * (rng.random(sizes) < rng.choice([0.1, 1]))).astype(jnp.dtype(dtype))
 
 
@@ -112,7 +112,7 @@ def ruled(shape: Shape) -> Call:
         return _pulled(call, x, cotangent)
 
     def parts(heads: Any, ids: Any, live: int) -> list[np.ndarray]:
-        """The positions that each result combines."""
+        """Returns the positions that each result combines."""
         if ids is not None:
             return [np.flatnonzero(ids[:live] == i) for i in range(m)]
         if name == "segmented_reduce":

@@ -152,7 +152,7 @@ def scanned(call: Call, rng: np.random.Generator) -> Call:
 
 
 def _any_nan(leaf: Any) -> Any:
-    """A leaf of narrow floats that accepts any NaN: lax.scan on a CPU makes NaNs of its slices quiet."""
+    """Returns a leaf of narrow floats that accepts any NaN: lax.scan on a CPU makes NaNs of its slices quiet."""
     if isinstance(leaf, Batch):
         return Batch([_any_nan(row) for row in leaf.leaves])
     narrow = ("float8", "bfloat16") if jax.__version_info__ < (0, 11) else ("float8",)

@@ -19,7 +19,7 @@ OPERATORS = ("add", "add", "mul", "min", "max", "argmin", "argmax")
 
 
 def items(shape: Shape, rng: np.random.Generator, dtype: str, op: str, n: int) -> np.ndarray:
-    """Items that an operator combines without overflow, so that any order of combination is right."""
+    """Draws items that an operator combines without overflow, so that any order of combination is right."""
     kind = jnp.dtype(dtype)
     if kind.kind in "iu" or op not in ("add", "mul"):
         return draw.keys(shape, rng, dtype, n)
@@ -46,8 +46,8 @@ def items(shape: Shape, rng: np.random.Generator, dtype: str, op: str, n: int) -
     return x
 
 
-def near(op: str, results: np.ndarray, magnitudes: Callable[[], np.ndarray]) -> Any:
-    """The accepted results of an operator: sums differ by rounding, extrema may be any equal zero or NaN."""
+def close_to(op: str, results: np.ndarray, magnitudes: Callable[[], np.ndarray]) -> Any:
+    """Returns the accepted results of an operator: sums differ by rounding, extrema may be any equal zero or NaN."""
     dtype = results.dtype
     if op in ("argmin", "argmax") or dtype.kind in "iu":
         return results
@@ -82,7 +82,7 @@ class Named:
 
     def scan(self, x: Any, heads: np.ndarray, *form: Any) -> list[Any]:
         results = oracle.segmented_scan(x, heads, self.name, *form)
-        return [near(self.name, results, lambda: self._wide(x, heads, *form))]
+        return [close_to(self.name, results, lambda: self._wide(x, heads, *form))]
 
     def _wide(self, x: np.ndarray, heads: np.ndarray, exclusive: bool = False, *form: Any) -> np.ndarray:
         with np.errstate(invalid="ignore"):
@@ -90,17 +90,17 @@ class Named:
         return oracle.segmented_scan(magnitudes, heads, "add", False, *form)
 
     def reduce(self, x: Any, heads: np.ndarray, count: Any, widens: bool = True) -> list[Any]:
-        """The results of segments. Integers have the type of jnp.sum; totals of scans keep their own type."""
+        """Returns the results of segments. Integers have the type of jnp.sum; totals of scans keep their own type."""
         results = oracle.segmented_reduce(x, heads, self.name, count)
         if not (widens or self.gives_index):
             results = results.astype(x.dtype)
         with np.errstate(invalid="ignore"):
             magnitudes = np.nan_to_num(np.abs(x.astype(np.float64)), nan=0, posinf=0)
-        return [near(self.name, results, lambda: oracle.segmented_reduce(magnitudes, heads, "add", count))]
+        return [close_to(self.name, results, lambda: oracle.segmented_reduce(magnitudes, heads, "add", count))]
 
 
 def _affine(a: Any, b: Any) -> Any:
-    """The composition of two affine maps, which does not commute."""
+    """Returns the composition of two affine maps, which does not commute."""
     return {"m": a["m"] * b["m"], "t": a["t"] * b["m"] + b["t"]}
 
 
@@ -190,7 +190,7 @@ class Function:
 
 
 def cast(x: Any, dtype: Any) -> Any:
-    """Items of another type, or as they are."""
+    """Returns items of another type, or as they are."""
     with np.errstate(invalid="ignore"):  # NaNs that signal
         return x if dtype is None else x.astype(dtype)
 
@@ -222,5 +222,5 @@ def scalar(leaf: Any) -> Any:
 
 
 def before(item_map: ItemMap | None, rng: np.random.Generator, x: Any) -> Any:
-    """Items that the function maps to the given ones."""
+    """Draws items that the function maps to the given ones."""
     return x if item_map is None else item_map.before(rng, x)

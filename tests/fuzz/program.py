@@ -172,8 +172,8 @@ def _drawn(make: Callable[[Shape], Call], rng: np.random.Generator) -> tuple[Cal
     call = make(shape)
     call = dataclasses.replace(call, text=f"{call.text}: {' '.join(filter(None, shape.words))}{' x64' * shape.x64}")
     names = []
-    if differentiates and (turned := derivative(call, rng)) is not None:
-        call = turned
+    if differentiates and (derived := derivative(call, rng)) is not None:
+        call = derived
         names += ["derivative", call.text.split()[0]]
     if transforms:
         for _ in range(int(rng.integers(1, 3))):

@@ -42,7 +42,7 @@ def live(pool: Pool, v: Vector) -> np.ndarray:
 
 
 def counted(rows: np.ndarray, size: int, dtype: str, true: int | None = None) -> list[Any]:
-    """Rows as a result has them: padded with zeros, and their number, as far as they fit."""
+    """Returns rows as a result has them: padded with zeros, and their number, as far as they fit."""
     count = len(rows) if true is None else true
     return [oracle.padded(rows.astype(jnp.dtype(dtype)), size, 0), np.int32(min(count, size))]
 
@@ -145,7 +145,7 @@ def key_step(shape: Shape, v: Vector) -> Step:
 
 
 def expand_step(shape: Shape, v: Vector) -> Step:
-    """Each item repeated i % 3 times, i being its position."""
+    """Returns each item repeated i % 3 times, i being its position."""
     size = int(shape.choice((v.n, 2 * v.n)))
 
     def lengths(np_or_jnp: Any, pool: Pool) -> Any:
@@ -226,7 +226,7 @@ def join_step(shape: Shape, a: Vector, b: Vector) -> Step:
 
 
 def programs(shape: Shape) -> Call:
-    """A program, of which every intermediate array and count is compared."""
+    """Returns a program, of which every intermediate array and count is compared."""
     dtypes = ("int32", "int32", "float32", "uint8", "int16", "float16") + (("int64", "float64") if shape.x64 else ())
     dtype = shape.choice(dtypes)
     largest = 60 if shape.flag(0.8) else 2000
@@ -270,7 +270,7 @@ def programs(shape: Shape) -> Call:
 
 
 def _next(shape: Shape, vectors: list[Vector]) -> Step | None:
-    """A step that takes existing vectors, preferably new ones, or None if none fits the draw."""
+    """Returns a step that takes existing vectors, preferably new ones, or None if none fits the draw."""
     v = vectors[-1 - min(int(shape.rng.geometric(0.5)) - 1, len(vectors) - 1)]
     if v.n > 20_000:
         return None

@@ -23,7 +23,7 @@ NAN_OVER_NOTHING = {"mean", "var", "std", "median", "nanmean", "nanmin", "nanmax
 
 
 def _items(shape: Shape, dtype: str, op: str, rng: np.random.Generator, *sizes: int) -> np.ndarray:
-    """Small integers, whose sums are exact in float32."""
+    """Draws small integers, whose sums are exact in float32."""
     if dtype == "bool":
         return rng.random(sizes) < 0.8
     if shape.derivative:
@@ -35,7 +35,7 @@ def _items(shape: Shape, dtype: str, op: str, rng: np.random.Generator, *sizes: 
 def _expected(
     x: np.ndarray, op: str, parts: list[np.ndarray], x64: bool, dtype: str | None = None, ddof: int = 0
 ) -> Any:
-    """The combination of the rows at each part's positions; indices are positions in x."""
+    """Returns the combination of the rows at each part's positions; indices are positions in x."""
     x = x if dtype is None else x.astype(dtype)
 
     def combined(rows: np.ndarray) -> np.ndarray:
@@ -66,7 +66,7 @@ def _expected(
 
 
 def _segments(heads: np.ndarray, ends: Any, live: int) -> list[np.ndarray]:
-    """The positions of each segment."""
+    """Returns the positions of each segment."""
     begins = np.clip(heads.astype(np.float64), 0, live).astype(np.int64)
     stops = np.append(begins[1:], live)[: len(begins)]
     if ends is not None:
@@ -75,7 +75,7 @@ def _segments(heads: np.ndarray, ends: Any, live: int) -> list[np.ndarray]:
 
 
 def _entries(x: Any, parts: list[np.ndarray], indices: Any, weights: Any) -> tuple[Any, list[np.ndarray]]:
-    """The combined part of each array, and the positions of each segment in it that are not dropped."""
+    """Returns the combined part of each array, and the positions of each segment in it that are not dropped."""
     if indices is not None:
         is_row = (indices >= 0) & (indices < len(x[0]))
         parts = [part[is_row[part]] for part in parts]

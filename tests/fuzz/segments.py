@@ -21,7 +21,7 @@ NEEDLES = np.arange(-6, 7, dtype=np.int32)
 
 
 def made(form: str, m: int, given: dict[str, Any]) -> Any:
-    """A Segments of operands, or heads."""
+    """Returns a Segments of operands, or heads."""
     match form:
         case "raw heads and ends":
             return given["heads"]
@@ -36,7 +36,7 @@ def made(form: str, m: int, given: dict[str, Any]) -> Any:
 
 
 def rows_of(form: str, n: int, m: int, given: dict[str, Any]) -> Rows:
-    """The items of each segment, by NumPy; empty segments stay empty."""
+    """Returns the items of each segment, by NumPy; empty segments stay empty."""
     given = {name: x.astype(np.int64) for name, x in given.items()}
     match form:
         case "lengths":
@@ -147,7 +147,7 @@ def laid_out(x: np.ndarray, rows: Rows) -> list[Any]:
     return [out]
 
 
-def turned(x: np.ndarray, rows: Rows) -> list[Any]:
+def reversed_segments(x: np.ndarray, rows: Rows) -> list[Any]:
     parts = [x[begin:end] for begin, end in rows[::-1]]
     lengths = np.array([len(part) for part in parts], np.int64)
     packed = np.concatenate([x[:0], *parts])
@@ -199,7 +199,7 @@ def sums_of_entries(x: np.ndarray, rows: Rows) -> list[Any]:
 
 
 def chosen(x: np.ndarray, rows: Rows) -> list[Any]:
-    """The first item of each row whose running sum of positive items exceeds half of the whole sum."""
+    """Returns the first item of each row whose running sum of positive items exceeds half of the whole sum."""
     found = []
     for begin, end in rows:
         sums = np.cumsum(np.maximum(x[begin:end], 0))
@@ -275,7 +275,7 @@ FUNCTIONS = (
         lambda x, s, **ends: mgpu.take_segments(
             x, s, np.arange(number_of(s), dtype=np.int32)[::-1], size=x.shape[0], **ends
         ),
-        turned,
+        reversed_segments,
     ),
     Function("run_starts", mgpu.run_starts, runs),
     Function("rank", mgpu.rank, lambda x, rows: [int32(of_items(ranks)(x, rows)[0])]),

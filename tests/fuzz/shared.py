@@ -41,12 +41,12 @@ def both(a: Any, b: Any) -> Any:
 
 
 def differentiable_of(shape: Shape, forms: Any, *names: str) -> tuple[str, ...]:
-    """The names of values that have derivatives."""
+    """Returns the names of values that have derivatives."""
     return names if forms is not None and shape.derivative else ()
 
 
 def directed(shape: Shape) -> tuple[Any, Any]:
-    """A form of keys and their direction, which may be one per column."""
+    """Returns a form of keys and their direction, which may be one per column."""
     dtype, descending = shape.key_form(), shape.flag(0.3)
     if isinstance(dtype, draw.Columns) and shape.flag(0.7):
         descending = dtype.flags
@@ -55,13 +55,13 @@ def directed(shape: Shape) -> tuple[Any, Any]:
 
 
 def ranks_in(descending: Any, *keys: Any) -> list[np.ndarray]:
-    """Integers that ascend as keys do in their directions; keys are arrays or columns."""
+    """Returns integers that ascend as keys do in their directions; keys are arrays or columns."""
     columns = [x if isinstance(x, tuple) else (x,) for x in keys]
     return list(draw.ranked(descending, *columns)[:-1])
 
 
 def nulls(keys: Any) -> np.ndarray:
-    """Which rows have a NaN in their key."""
+    """Returns which rows have a NaN in their key."""
     with np.errstate(invalid="ignore"):  # NaNs that signal
         found = [np.isnan(x) if x.dtype.kind not in "iu" else np.zeros(x.shape, bool) for x in jax.tree.leaves(keys)]
     return np.logical_or.reduce(found)
@@ -69,19 +69,19 @@ def nulls(keys: Any) -> np.ndarray:
 
 def segments_with_gaps(rng: np.random.Generator, m: int, n: int, dtype: Any, mixable: bool) -> dict[str, np.ndarray]:
     """Heads and ends, some past the items; if mixable, the heads of any draw fit the ends of any other."""
-    most = min(n, np.iinfo(dtype).max)  # items at positions that the dtype cannot hold are in no segment
+    last = min(n, np.iinfo(dtype).max)  # items at positions that the dtype cannot hold are in no segment
     if mixable:
-        half = most // max(2 * m, 1)
+        half = last // max(2 * m, 1)
         heads, ends = (np.arange(m) * 2 * half + at + rng.integers(0, half + 1, m) for at in (0, half))
     else:  # an end is at most the next head; some segments are empty, as are all but the last of equal heads
         heads = draw.positions(rng, m, n, dtype)
-        starts = np.minimum(heads, np.asarray(most, dtype)).astype(np.int64)
-        ends = starts + (rng.random(m) * (np.append(starts[1:], most)[:m] - starts + 1)).astype(np.int64)
+        starts = np.minimum(heads, np.asarray(last, dtype)).astype(np.int64)
+        ends = starts + (rng.random(m) * (np.append(starts[1:], last)[:m] - starts + 1)).astype(np.int64)
     return {"heads": heads.astype(dtype), "ends": ends.astype(dtype)}
 
 
 def first_rows(kind: str, a: np.ndarray, b: np.ndarray, size: int) -> tuple[int, np.ndarray]:
-    """The number of rows of a join, and the first of them: only the needed rows of A are joined."""
+    """Returns the number of rows of a join, and the first of them: only the needed rows of A are joined."""
     ranks = oracle.rank(np.concatenate([a, b]))
     found = [np.searchsorted(ranks[len(a) :], ranks[: len(a)], side) for side in ("left", "right")]
     matches = (found[1] - found[0]).astype(np.int64)
@@ -103,7 +103,7 @@ def rows_of(shape: Shape, n: int) -> Rows:
 
 
 def filled_rows(form: Rows, rows: np.ndarray, size: int, fill: int) -> Any:
-    """Rows and the padding, in which random keys may have any value."""
+    """Returns rows and the padding, in which random keys may have any value."""
     padded = oracle.padded(rows, size, np.asarray(0 if form.dtype == "key" else fill).astype(rows.dtype))
     return Where(padded, np.arange(size) < len(rows)) if form.dtype == "key" else padded
 
@@ -114,7 +114,7 @@ def segments(x: np.ndarray, heads: np.ndarray, live: int) -> list[np.ndarray]:
 
 
 def mixed_pair(shape: Shape, rng: np.random.Generator, dtype: Any, n_a: int, n_b: int) -> tuple[Any, Any]:
-    """Two arrays of keys in any order that share some, or columns of them."""
+    """Returns two arrays of keys in any order that share some, or columns of them."""
     a, b = draw.sorted_pair(shape, rng, dtype, n_a, n_b, False, None, None)
     orders = rng.permutation(n_a), rng.permutation(n_b)
     return jax.tree.map(lambda x: x[orders[0]], a), jax.tree.map(lambda x: x[orders[1]], b)

@@ -27,12 +27,12 @@ SILENT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, toke
 
 
 def model(name: str) -> ModuleType:
-    """The module of a model."""
+    """Returns the module of a model."""
     return importlib.import_module(f"tests.models.{name}")
 
 
 def lines_of(function) -> int:
-    """The number of lines of a function with code; the formatter breaks those of both forms alike."""
+    """Returns the number of lines of a function with code; the formatter breaks those of both forms alike."""
     code = inspect.getsource(function)
     lines = set()
     for token in tokenize.generate_tokens(io.StringIO(code).readline):
@@ -43,7 +43,7 @@ def lines_of(function) -> int:
 
 
 def program(module: ModuleType, form: str):
-    """A form of a model as it runs: with its gradient, or exported, if the module says so."""
+    """Returns a form of a model as it runs: with its gradient, or exported, if the module says so."""
     function = getattr(module, form)
     if hasattr(module, "GRADIENT"):
         return jax.jit(jax.value_and_grad(lambda *x: mean_square(function(*x)), module.GRADIENT))
@@ -51,13 +51,13 @@ def program(module: ModuleType, form: str):
 
 
 def exported(function, arguments):
-    """A function that was exported and read again."""
+    """Returns a function that was exported and read again."""
     written = jax.export.export(jax.jit(function), disabled_checks=mgpu.export_checks())(*arguments).serialize()
     return jax.jit(jax.export.deserialize(written).call)
 
 
 def mean_square(results) -> jax.Array:
-    """One number from all floats of a result."""
+    """Returns one number from all floats of a result."""
     return sum(jnp.mean(leaf**2) for leaf in jax.tree.leaves(results) if jnp.issubdtype(leaf.dtype, jnp.floating))
 
 

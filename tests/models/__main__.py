@@ -12,7 +12,7 @@ from tests.models import NAMES, exported, lines_of, model, program
 
 
 def milliseconds(runs, arguments, repeats: int) -> list[float]:
-    """The shortest time of each of some programs, which take turns."""
+    """Returns the shortest time of each of some programs, which take turns."""
     times = [[] for _ in runs]
     for repeat in range(repeats + 1):
         for run, of_run in zip(runs, times, strict=True):

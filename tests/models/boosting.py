@@ -20,7 +20,7 @@ def inputs(rng, n):
 
 
 def best_split(histogram):
-    """The feature, the threshold and the gain of the best split of each node."""
+    """Returns the feature, the threshold and the gain of the best split of each node."""
     sums, rows = (jnp.cumsum(histogram[name].reshape(FEATURES, NODES, BINS), 2) for name in ("sums", "rows"))
 
     def score(sums, rows):

@@ -21,12 +21,12 @@ def inputs(rng, n):
 
 
 def room_of(scores):
-    """The room for pairs of an image, and for those that overlap."""
+    """Returns the room for pairs of an image, and for those that overlap."""
     return len(scores) * 2 * PER_IMAGE, len(scores) * 4
 
 
 def overlap(a, b):
-    """The intersection over the union of boxes."""
+    """Returns the intersection over the union of boxes."""
     sides = jnp.minimum(a[:, 2:], b[:, 2:]) - jnp.maximum(a[:, :2], b[:, :2])
     shared = jnp.prod(jnp.maximum(sides, 0), axis=1)
     return shared / (jnp.prod(a[:, 2:] - a[:, :2], axis=1) + jnp.prod(b[:, 2:] - b[:, :2], axis=1) - shared)
@@ -47,8 +47,8 @@ def ours(boxes, scores, lengths):
     later = images.ends[images.ids(len(scores))] - box
     offsets, total = mgpu.scan(later, exclusive=True, return_total=True)
     i, rank = mgpu.load_balance_search(offsets, room_of(scores)[0], total=total, return_rank=True)
-    near = (i >= 0) & (overlap(boxes[i], boxes[i + rank]) > LEAST)
-    i, j = mgpu.select((i, i + rank), near, size=room_of(scores)[1], fill_value=-1).values
+    overlaps = (i >= 0) & (overlap(boxes[i], boxes[i + rank]) > LEAST)
+    i, j = mgpu.select((i, i + rank), overlaps, size=room_of(scores)[1], fill_value=-1).values
     a, b = jnp.append(i, j), jnp.append(j, i)
     thing = least_of_all(lambda x: jnp.minimum(x, mgpu.reduce_by_id(x[b], a, len(scores), "min")), box)
     ops = {"best": "argmax", "mean": "mean", "boxes": "count"}
@@ -62,8 +62,8 @@ def plain(boxes, scores, lengths):
     firsts, pair = jnp.cumsum(later) - later, jnp.arange(room_of(scores)[0])
     i = jnp.repeat(box, later, total_repeat_length=pair.size)
     j = i + pair - firsts[i]
-    near = (pair < later.sum()) & (overlap(boxes[i], boxes[j]) > LEAST)
-    at = jnp.nonzero(near, size=room_of(scores)[1], fill_value=pair.size)[0]
+    overlaps = (pair < later.sum()) & (overlap(boxes[i], boxes[j]) > LEAST)
+    at = jnp.nonzero(overlaps, size=room_of(scores)[1], fill_value=pair.size)[0]
     i, j = (x.at[at].get(mode="fill", fill_value=number) for x in (i, j))
     a, b = jnp.append(i, j), jnp.append(j, i)
     thing = least_of_all(lambda x: x.at[a].min(x[b], mode="drop"), box)

@@ -22,9 +22,9 @@ FILE = pathlib.Path(__file__).parent / "choices.txt"
 def choice(problem: Problem) -> str:
     """On which platforms plain JAX runs; on CUDA, the plan of the kernels for an H200, and their scratch memory."""
     operation, operands, results, attributes = problem
-    of, plain = REGISTRY.get(operation), []
-    if of is not None:
-        plain = [platform for platform in PLATFORMS if of.prefers_xla(operands, attributes, platform, 1)]
+    registered, plain = REGISTRY.get(operation), []
+    if registered is not None:
+        plain = [platform for platform in PLATFORMS if registered.prefers_xla(operands, attributes, platform, 1)]
     words = [f"plain on {platform}" for platform in plain]
     if "cuda" not in plain:
         plan = library.plan(operation, operands, results, attributes, H200)
@@ -33,14 +33,14 @@ def choice(problem: Problem) -> str:
 
 
 def block(operation: str, number: int) -> list[str]:
-    """The lines of a block of problems."""
+    """Returns the lines of a block of problems."""
     with jax.enable_x64(True):
         problems = [drawn(operation, i) for i in range(number * BLOCK, (number + 1) * BLOCK)]
         return [f"{problem}: {choice(problem)}" for problem in problems]
 
 
 def summary(lines: list[str]) -> str:
-    """A hash of a block."""
+    """Returns a hash of a block."""
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:8]
 
 

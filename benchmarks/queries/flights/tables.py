@@ -24,7 +24,7 @@ class Words:
         self.words = words
 
     def code(self, column: str, word: str) -> int:
-        """The code of a word in a column."""
+        """Returns the code of a word in a column."""
         return self.words[column].tolist().index(word)
 
 

@@ -14,7 +14,7 @@ FROM (SELECT c_custkey, count(o_orderkey) AS c_count
   GROUP BY c_custkey)
 GROUP BY c_count ORDER BY custdist DESC, c_count DESC
 """
-MOST_ORDERS = 256  # room for this many different numbers of orders
+MAX_ORDERS = 256  # room for this many different numbers of orders
 
 
 def in_pandas(t: Any, words: Any) -> Any:
@@ -30,5 +30,5 @@ def query(t: Any, words: Any) -> Answer:
         orders.values, orders.values, "count", size=t.c_custkey.size, count=orders.count
     )
     number = mgpu.lookup(t.c_custkey, keys, number, table_count=groups)
-    number, customers, groups = mgpu.group_by(number, number, "count", size=MOST_ORDERS)
+    number, customers, groups = mgpu.group_by(number, number, "count", size=MAX_ORDERS)
     return ordered({"c_count": number, "custdist": customers}, ("custdist", "c_count"), (True, True), groups)

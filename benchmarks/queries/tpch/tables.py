@@ -61,7 +61,7 @@ class Words:
         self.scale, self.words = scale, words
 
     def code(self, column: str, word: str) -> int:
-        """The code of a word in a column."""
+        """Returns the code of a word in a column."""
         place = int(np.searchsorted(self.words[column], word))
         assert self.words[column][place] == word, f"no {word} in {column}"
         return place
@@ -90,7 +90,7 @@ def connect(folder: pathlib.Path) -> Any:
 
 
 def load(connection: Any, scale: float) -> tuple[types.SimpleNamespace, Words]:
-    """The tables as pandas frames of numbers, and the words of their codes."""
+    """Returns the tables as pandas frames of numbers, and the words of their codes."""
     frames, words = {}, {}
     for name in NUMBERS:
         frames[name], found = _frame(connection, name)

@@ -59,7 +59,7 @@ INT32_LIMIT = 2**31
 
 
 def describe(x: Any) -> str:
-    """Dtype and shape of an array, as error messages show them; anything else as Python shows it."""
+    """Describes a value for an error message: an array by its dtype and shape, anything else as Python shows it."""
     if not hasattr(x, "dtype") or not hasattr(x, "shape"):
         return repr(x)
     return f"{x.dtype.name}[{','.join(map(str, x.shape))}]"
@@ -71,17 +71,17 @@ def describe_static(x: Any) -> str:
 
 
 def type_error(operation: str, argument: str, expected: str, got: Any) -> TypeError:
-    """The TypeError of an argument."""
+    """Returns the TypeError of an argument."""
     return TypeError(f"{operation}: {argument}: expected {expected}, got {got}")
 
 
 def value_error(operation: str, argument: str, expected: str, got: Any) -> ValueError:
-    """The ValueError of an argument."""
+    """Returns the ValueError of an argument."""
     return ValueError(f"{operation}: {argument}: expected {expected}, got {got}")
 
 
 def as_array(operation: str, argument: str, x: Pytree, limit: int | None = None) -> jax.Array:
-    """An argument as an array.
+    """Returns an argument as an array.
 
     Integers that do not fit 32 bits are an error without `jax_enable_x64`. Positions are an exception: all positions
     beyond `limit` mean the same, so they become other positions beyond it.
@@ -90,7 +90,7 @@ def as_array(operation: str, argument: str, x: Pytree, limit: int | None = None)
 
 
 def host_array(x: Any, operation: str, argument: str, limit: int | None) -> jax.Array | np.ndarray:
-    """A value of the host as an array, of the dtype that JAX gives it."""
+    """Returns a value of the host as an array, of the dtype that JAX gives it."""
     if type(x) is np.ndarray and x.dtype in PLAIN_NUMBERS:  # the common ones, in a few steps
         return _fitting(operation, argument, x, limit)
     if type(x) is float:
@@ -114,12 +114,12 @@ def host_array(x: Any, operation: str, argument: str, limit: int | None) -> jax.
 
 
 def _items(x: Any) -> Iterable[Any]:
-    """The items of a list or tuple, at any depth."""
+    """Returns the items of a list or tuple, at any depth."""
     return jax.tree.leaves(x) if isinstance(x, (list, tuple)) else ()
 
 
 def _numbers(operation: str, argument: str, host: np.ndarray, x: Pytree) -> np.ndarray:
-    """An argument as a NumPy array; only integers of more than 64 bits may be objects."""
+    """Returns an argument as a NumPy array; only integers of more than 64 bits may be objects."""
     if host.dtype == object:
         numeric = host.size > 0 and all(isinstance(i, int) for i in host.flat)
     else:
@@ -132,7 +132,7 @@ def _numbers(operation: str, argument: str, host: np.ndarray, x: Pytree) -> np.n
 
 
 def _numbers_instead(host: np.ndarray) -> str:
-    """How to convert texts and times to numbers; empty for anything else."""
+    """Returns how to convert texts and times to numbers; empty for anything else."""
     not_numbers = (str, bytes, datetime.date, datetime.time, datetime.timedelta)
     if host.ndim == 0 or not (
         host.dtype.kind in "USTmM"  # T: of NumPy 2
@@ -145,7 +145,7 @@ def _numbers_instead(host: np.ndarray) -> str:
 
 
 def _fitting(operation: str, argument: str, host: np.ndarray, limit: int | None) -> np.ndarray:
-    """Integers of a type that JAX has; out of range, an error as in `as_array`."""
+    """Converts integers to a type that JAX has; raises as `as_array` does if some are out of its range."""
     if host.dtype.kind not in "iuO" or host.dtype.itemsize < 8:
         return host
     given = np.dtype(np.int64) if host.dtype == object else host.dtype
@@ -170,13 +170,13 @@ def _fitting(operation: str, argument: str, host: np.ndarray, limit: int | None)
 
 
 def expect_no_axis(operation: str, argument: str, axis_name: AxisName | None) -> None:
-    """The error of an argument that cannot be combined with a mesh axis."""
+    """Raises if there is a mesh axis, with which this argument cannot be combined."""
     if axis_name is not None:
         raise value_error(operation, "axis_name", f"None where {argument} is given", repr(axis_name))
 
 
 def expect_vector(operation: str, argument: str, x: Pytree, limit: int | None = None) -> jax.Array:
-    """An argument as a 1-D array."""
+    """Returns an argument as an array; raises unless it is 1-D."""
     x = as_array(operation, argument, x, limit)
     if x.ndim != 1:
         raise value_error(operation, argument, "a 1-D array (batches come from jax.vmap)", describe(x))
@@ -184,7 +184,7 @@ def expect_vector(operation: str, argument: str, x: Pytree, limit: int | None = 
 
 
 def expect_key(operation: str, argument: str, x: Pytree) -> jax.Array:
-    """An argument as a 1-D array of a type that has an order."""
+    """Returns an argument as an array; raises unless it is 1-D and of a type that has an order."""
     x = expect_vector(operation, argument, x)
     if x.dtype.name not in KEY_DTYPES:
         instead = " (x.astype(jnp.uint8) gives numbers)" if x.dtype == jnp.bool_ else ""
@@ -193,7 +193,7 @@ def expect_key(operation: str, argument: str, x: Pytree) -> jax.Array:
 
 
 def expect_mask(operation: str, argument: str, x: Pytree) -> jax.Array:
-    """An argument as a 1-D array of bools."""
+    """Returns an argument as an array; raises unless it is 1-D and holds bools."""
     x = expect_vector(operation, argument, x)
     if x.size == 0:
         return x.astype(bool)  # an empty list
@@ -204,13 +204,13 @@ def expect_mask(operation: str, argument: str, x: Pytree) -> jax.Array:
 
 
 def expect_same_dtype(operation: str, a_name: str, a: jax.Array, b_name: str, b: jax.Array) -> None:
-    """Two operands of one dtype."""
+    """Raises unless two operands have the same dtype."""
     if a.dtype != b.dtype:
         raise type_error(operation, b_name, f"the dtype of {a_name}, {a.dtype.name}", b.dtype.name)
 
 
 def index_dtype(operation: str, argument: str, *lengths: int) -> np.dtype:
-    """The dtype of indices into arrays of these lengths: int32, or int64 if one has 2^31 items or more.
+    """Returns the dtype of indices into arrays of these lengths: int32, or int64 if one has 2^31 items or more.
 
     A length that `jax.export` does not know counts as smaller.
     """
@@ -223,12 +223,12 @@ def index_dtype(operation: str, argument: str, *lengths: int) -> np.dtype:
 
 
 def index_vector(operation: str, argument: str, x: Pytree, limit: int) -> jax.Array:
-    """A 1-D array of positions as int32 or int64; positions beyond `limit` stay beyond it."""
+    """Returns a 1-D array of positions as int32 or int64; positions beyond `limit` stay beyond it."""
     return index_array(operation, argument, expect_vector(operation, argument, x, limit), limit)
 
 
 def index_array(operation: str, argument: str, x: Pytree, limit: int) -> jax.Array:
-    """Positions of any shape, like `index_vector`."""
+    """Returns positions of any shape as an array; checks and converts them like `index_vector`."""
     x = as_array(operation, argument, x, limit)
     if x.size == 0 and not jnp.issubdtype(x.dtype, jnp.integer):
         x = x.astype(jnp.int32)  # an empty list
@@ -236,12 +236,12 @@ def index_array(operation: str, argument: str, x: Pytree, limit: int) -> jax.Arr
 
 
 def head_vector(operation: str, heads: SegmentsLike, length: int) -> jax.Array:
-    """The start positions of segments of an array of this length, checked."""
+    """Returns the start positions of segments of an array of this length, checked."""
     return segment_heads(operation, index_vector(operation, "heads", heads, length), length)
 
 
 def static_size(operation: str, argument: str, size: Any) -> int:
-    """A number of outputs, which must be known while tracing."""
+    """Returns a number of outputs as an int; raises unless it is known while tracing."""
     expected = "a static, non-negative integer"
     size = known_size(size)
     try:
@@ -256,21 +256,21 @@ def static_size(operation: str, argument: str, size: Any) -> int:
 
 
 def static_flag(operation: str, argument: str, flag: Any) -> bool:
-    """A flag, which must be known while tracing."""
+    """Returns a flag as a bool; raises unless it is known while tracing."""
     if isinstance(flag, (bool, np.bool_)) or (isinstance(flag, int) and flag in (0, 1)):
         return bool(flag)
     raise type_error(operation, argument, "a static True or False", describe_static(flag))
 
 
 def expect_choice(operation: str, argument: str, choice: Any, choices: Iterable[str]) -> str:
-    """One of a few strings."""
+    """Returns `choice`; raises unless it is one of `choices`."""
     if not isinstance(choice, str) or choice not in choices:
         raise value_error(operation, argument, " or ".join(map(repr, choices)), describe_static(choice))
     return choice
 
 
 def expect_dtype(operation: str, dtype: DTypeLike | None, op: object = None) -> None:
-    """The dtype that items are converted to before a named operator combines them, or None."""
+    """Raises unless `dtype` is None or, with a named operator, a dtype of numbers to which it converts items first."""
     if dtype is None:
         return
     if callable(op):
@@ -284,7 +284,7 @@ def expect_dtype(operation: str, dtype: DTypeLike | None, op: object = None) -> 
 
 
 def count_operand(operation: str, argument: str, count: Count, length: int) -> jax.Array:
-    """A live count as an operand of shape [1], or the absent operand if there is none."""
+    """Returns a live count as an operand of shape [1], or the absent operand if there is none."""
     if count is None:
         return ABSENT
     given, count = count, as_array(operation, argument, count)
@@ -296,7 +296,7 @@ def count_operand(operation: str, argument: str, count: Count, length: int) -> j
 
 
 def fill_operand(operation: str, fill_value: ArrayLike, dtype: np.dtype, argument: str = "fill_value") -> jax.Array:
-    """The fill value of results past the live ones, in their dtype, as an operand of shape [1]."""
+    """Returns the fill value of results past the live ones, in their dtype, as an operand of shape [1]."""
     if not isinstance(fill_value, jax.Array):
         return on_host(_host_fill, fill_value, operation, argument, dtype)
     result: jax.Array = _fill(fill_value, fill_value, operation, argument, dtype)
@@ -320,7 +320,7 @@ def _fill(value: Any, given: Any, operation: str, argument: str, dtype: np.dtype
 
 
 def positions_instead(dtype: Any) -> str:
-    """The hint in an error for a mask that was given instead of positions."""
+    """Returns the hint in an error for a mask that was given instead of positions."""
     return " (select takes a mask, Segments.from_flags the flags of first items)" if dtype == jnp.bool_ else ""
 
 
@@ -333,23 +333,25 @@ def _as_index(operation: str, argument: str, x: jax.Array, limit: int) -> jax.Ar
         return x.astype(jnp.int32)
     # uint32 and uint64: values that do not fit a signed integer lie past every array
     signed = index_dtype(operation, argument, limit + 1)
-    most = jnp.iinfo(x.dtype).max
-    past = most if surely(lambda: limit >= most) else limit + 1
+    largest = jnp.iinfo(x.dtype).max
+    past = largest if surely(lambda: limit >= largest) else limit + 1
     return jnp.minimum(x, jnp.array(past, x.dtype)).astype(signed)
 
 
-def expect_rows(operation: str, argument: str, x: Pytree, length: int, of: str) -> tuple[list[jax.Array], PyTreeDef]:
-    """The leaves of a pytree as arrays, each with a leading axis of this length, and the pytree's structure."""
+def expect_rows(operation: str, argument: str, x: Pytree, length: int, owner: str) -> tuple[list[jax.Array], PyTreeDef]:
+    """Returns the leaves of a pytree as arrays, and its structure; raises unless all have this leading length."""
     leaves, structure = flatten(x)
-    return expect_leading_axis(operation, argument, leaves, length, of), structure
+    return expect_leading_axis(operation, argument, leaves, length, owner), structure
 
 
-def expect_leading_axis(operation: str, argument: str, leaves: Sequence[Any], length: int, of: str) -> list[jax.Array]:
+def expect_leading_axis(
+    operation: str, argument: str, leaves: Sequence[Any], length: int, owner: str
+) -> list[jax.Array]:
     """The leaves of a pytree as arrays, each with a leading axis of this length."""
     arrays = [as_array(operation, argument, leaf) for leaf in leaves]
     for x in arrays:
         if x.ndim == 0 or x.shape[0] != length:
             pytree = "" if x.ndim else " (a list or tuple is a pytree of its items)"
-            expected = f"arrays with the leading axis of {of}, {length}"
+            expected = f"arrays with the leading axis of {owner}, {length}"
             raise value_error(operation, argument, expected, describe(x) + pytree)
     return arrays

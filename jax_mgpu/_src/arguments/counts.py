@@ -38,7 +38,7 @@ __all__ = [
 
 
 def live_items(n: int, count: jax.Array, dtype: DTypeLike | None = None) -> jax.Array:
-    """The number of live items of n, as an index into them unless a dtype is given."""
+    """Returns the number of live items of n, as an index into them unless a dtype is given."""
     dtype = index_dtype("count", "n", n) if dtype is None else dtype
     if not count.size:
         return jnp.asarray(n, dtype)
@@ -46,13 +46,13 @@ def live_items(n: int, count: jax.Array, dtype: DTypeLike | None = None) -> jax.
 
 
 def live_mask(n: int, count: jax.Array) -> jax.Array:
-    """Which of n positions hold live items."""
+    """Returns which of n positions hold live items."""
     live = live_items(n, count)
     return jnp.arange(n, dtype=live.dtype) < live
 
 
 def heads_from_zero(heads: jax.Array) -> jax.Array:
-    """The heads, preceded by the head of the first segment, whether it is listed or not."""
+    """Returns the heads, preceded by the head of the first segment, whether it is listed or not."""
     first = jnp.zeros((1,), heads.dtype)
     # Under shard_map, the CPU compiler of jaxlib 0.11.2 crashes if an array is joined to an empty one.
     return jnp.concatenate([first, heads]) if heads.shape[0] else first
@@ -83,12 +83,12 @@ def _of_all_batches(size: int, in_batched: Any, holds: jax.Array) -> tuple[jax.A
 
 
 def wide_enough(positions: jax.Array, n: int) -> jax.Array:
-    """Positions in a type that holds all places of an array of n."""
+    """Returns positions in a type that holds all places of an array of n."""
     return positions.astype(np.promote_types(positions.dtype, index_dtype("positions", "n", n)))
 
 
 def heads_inside(heads: jax.Array, n: int) -> jax.Array:
-    """Heads from 0 to n, where n is padding: JAX's scatters cut larger positions to 32 bits.
+    """Returns heads from 0 to n, where n is padding: JAX's scatters cut larger positions to 32 bits.
 
     XLA would evaluate a scatter of constant heads at compile time, which takes seconds. The barrier hides them.
     """
@@ -101,12 +101,12 @@ def is_first(n: int) -> jax.Array:
 
 
 def segment_starts(n: int, heads: jax.Array) -> jax.Array:
-    """Which of n positions start a segment."""
+    """Returns which of n positions start a segment."""
     return is_first(n).at[heads_inside(heads, n)].set(True, mode="drop", wrap_negative_indices=False)
 
 
 def marked_starts(n: int, heads: jax.Array, flags: jax.Array) -> jax.Array:
-    """Which of n positions start a segment, from bools, a bitmap, or a list of heads."""
+    """Returns which of n positions start a segment, from bools, a bitmap, or a list of heads."""
     if not flags.size:
         return segment_starts(n, heads)
     if flags.dtype == jnp.bool_:
@@ -116,7 +116,7 @@ def marked_starts(n: int, heads: jax.Array, flags: jax.Array) -> jax.Array:
 
 
 def segment_numbers(positions: jax.Array, heads: jax.Array, flags: jax.Array, count: jax.Array) -> jax.Array | None:
-    """Each position's segment, or None if all are in one."""
+    """Returns each position's segment, or None if all are in one."""
     (n,) = positions.shape
     if not heads.size and not flags.size and not count.size:
         return None
@@ -127,7 +127,7 @@ def segment_numbers(positions: jax.Array, heads: jax.Array, flags: jax.Array, co
 
 
 def segment_bounds(heads: jax.Array, n: int, count: jax.Array, index: Any = None) -> tuple[jax.Array, jax.Array]:
-    """Where the segment of each head begins and ends among the live items of n, in the dtype of their number."""
+    """Returns where each head's segment begins and ends among the live items of n, in the dtype of their number."""
     live = live_items(n, count, index)
     dtype = common_dtype(heads, live)
     live = live.astype(dtype)
@@ -138,19 +138,19 @@ def segment_bounds(heads: jax.Array, n: int, count: jax.Array, index: Any = None
 
 
 def segment_lengths(heads: jax.Array, n: int, count: jax.Array, dtype: DTypeLike) -> jax.Array:
-    """The number of live items in each head's segment, right for 2^31 items and more even if JAX has 32 bits."""
+    """Counts the live items of each head's segment, also for 2^31 items and more if JAX has 32 bits."""
     positions = jax.dtypes.canonicalize_dtype(np.uint64)
-    most = smaller(n, int(jnp.iinfo(positions).max))
-    begin, end = segment_bounds(jnp.maximum(heads, 0).astype(positions), most, count, positions)
+    limit = smaller(n, int(jnp.iinfo(positions).max))
+    begin, end = segment_bounds(jnp.maximum(heads, 0).astype(positions), limit, count, positions)
     lengths = where(end > begin, end - begin, 0).astype(dtype)
-    return lengths if most == n or count.size else lengths.at[-1:].add(np.asarray(n - most, dtype))
+    return lengths if limit == n or count.size else lengths.at[-1:].add(np.asarray(n - limit, dtype))
 
 
 def common_dtype(*integers: Any) -> np.dtype:
-    """The widest dtype of some integers, also under strict promotion."""
+    """Returns the widest dtype of some integers, also under strict promotion."""
     return np.result_type(*(x.dtype for x in integers))
 
 
 def count_of(operand: jax.Array) -> jax.Array | None:
-    """The live count in an operand, which was checked under its own name; None if it is absent."""
+    """Returns the live count in an operand, which was checked under its own name; None if it is absent."""
     return operand[0] if operand.size else None

@@ -23,7 +23,6 @@ from jax_mgpu._src.keys.bits import ordered_integers
 
 __all__ = [
     "BY_CONSTRUCTION",
-    "apart",
     "by_construction",
     "checks",
     "distinct_positions",
@@ -31,6 +30,7 @@ __all__ = [
     "fractions",
     "inside",
     "interval_lengths",
+    "intervals_disjoint",
     "intervals_inside",
     "keys_of_few_bits",
     "non_decreasing",
@@ -90,7 +90,7 @@ ASCENDING = "non-negative integers in non-decreasing order"
 
 
 def non_decreasing(operation: str, argument: str, x: jax.Array) -> jax.Array:
-    """Non-negative positions in non-decreasing order."""
+    """Returns x; with checks on, raises unless it holds non-negative positions in non-decreasing order."""
     return _require(operation, argument, ASCENDING, x, _is_ascending)
 
 
@@ -100,7 +100,7 @@ IDS = "Segments.from_ids takes the segment of each item"
 
 
 def segment_heads(operation: str, heads: jax.Array, length: int) -> jax.Array:
-    """Start positions of segments; those past the last of `length` items are padding.
+    """Returns heads; with checks on, raises unless they are segments' starts. Heads of `length` or more are padding.
 
     Ids of items, if they are given by mistake, are in order too. They are told from heads if they exceed `length`:
     padding has no reason to repeat one number and go on to another.
@@ -115,13 +115,15 @@ def segment_heads(operation: str, heads: jax.Array, length: int) -> jax.Array:
 
 
 def segment_numbers(operation: str, argument: str, x: jax.Array, number: int) -> jax.Array:
-    """Numbers of segments; -1 and `number` are padding."""
+    """Returns x; with checks on, raises unless it holds numbers of segments. -1 and `number` are padding."""
     expected = f"numbers of {number} segments, or as padding -1 or {number}"
     return _require(operation, argument, expected, x, lambda x: (x >= -1) & (x <= number))
 
 
 def distinct_positions(operation: str, argument: str, x: jax.Array, count: jax.Array, length: int) -> jax.Array:
-    """Non-negative positions in increasing order; those past the live items are padding and may repeat.
+    """Returns x; with checks on, raises unless its live items are increasing non-negative positions.
+
+    Positions past the live items are padding and may repeat.
 
     `count`, the number of live items, is an operand of shape [1], or empty if all `length` are live.
     """
@@ -134,7 +136,10 @@ def distinct_positions(operation: str, argument: str, x: jax.Array, count: jax.A
 
 
 def permutation(operation: str, argument: str, x: jax.Array, count: jax.Array) -> jax.Array:
-    """Distinct live positions of an array of this length; `count` is an operand of shape [1], or empty."""
+    """Returns x; with checks on, raises unless its live items are distinct positions in an array of this length.
+
+    `count` is an operand of shape [1], or empty.
+    """
     n = x.shape[0]
 
     def holds(x: jax.Array) -> jax.Array:
@@ -145,7 +150,7 @@ def permutation(operation: str, argument: str, x: jax.Array, count: jax.Array) -
 
 
 def distinct_rows(operation: str, argument: str, x: jax.Array, length: int) -> jax.Array:
-    """Distinct positions of items of an array of this length, or any positions outside of it."""
+    """Returns x; with checks on, raises unless its positions inside an array of this length are distinct."""
     expected = f"distinct positions of {length} items"
     return _require(operation, argument, expected, x, lambda x: (x < 0) | (x >= length) | _is_first(x, length))
 
@@ -159,27 +164,27 @@ def _is_first(x: jax.Array, length: int) -> jax.Array:
 
 
 def inside(operation: str, argument: str, x: jax.Array, limit: int) -> jax.Array:
-    """Integers from 0 to `limit`."""
+    """Returns x; with checks on, raises unless it holds integers from 0 to `limit`."""
     return _require(operation, argument, f"an integer from 0 to {limit}", x, lambda x: (x >= 0) & (x <= limit))
 
 
 def not_negative(operation: str, argument: str, x: jax.Array) -> jax.Array:
-    """Numbers of at least 0."""
+    """Returns x; with checks on, raises unless it holds numbers of at least 0."""
     return _require(operation, argument, "a number from 0 on", x, lambda x: x >= 0)
 
 
 def fractions(operation: str, argument: str, x: jax.Array) -> jax.Array:
-    """Numbers from 0 to 1."""
+    """Returns x; with checks on, raises unless it holds numbers from 0 to 1."""
     return _require(operation, argument, "numbers from 0 to 1", x, lambda x: (x >= 0) & (x <= 1))
 
 
 def row_indices(operation: str, argument: str, x: jax.Array, length: int) -> jax.Array:
-    """Indices of rows of an array of this length, or -1."""
+    """Returns x; with checks on, raises unless it holds -1 and indices of rows in an array of this length."""
     return _require(operation, argument, f"indices of {length} rows, or -1", x, lambda x: (x >= -1) & (x < length))
 
 
 def segments_fit(operation: str, heads: jax.Array, lengths: Callable[[], jax.Array], width: int) -> jax.Array:
-    """Heads of segments of at most `width` items."""
+    """Returns heads; with checks on, raises unless each segment has at most `width` items."""
     expected = f"segments of at most {width} items"
     return _require(operation, "width", expected, heads, lambda heads: lengths() <= width, shown=lengths)
 
@@ -187,7 +192,7 @@ def segments_fit(operation: str, heads: jax.Array, lengths: Callable[[], jax.Arr
 def same_rows(
     operation: str, starts: jax.Array, ends: jax.Array, other_starts: jax.Array, other_ends: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Starts and ends of rows, which must equal those of other rows."""
+    """Returns starts and ends of rows; with checks on, raises unless they equal those of other rows."""
     lengths, others = ends - starts, other_ends - other_starts
 
     def holds(_: jax.Array) -> jax.Array:
@@ -198,7 +203,7 @@ def same_rows(
 
 
 def row_offsets(operation: str, offsets: jax.Array, capacity: int) -> jax.Array:
-    """Where the rows of an array of `capacity` items start, the first at 0, and where the last one ends."""
+    """Returns offsets; with checks on, raises unless they begin with 0, do not decrease, and end by `capacity`."""
     return _require(
         operation,
         "offsets",
@@ -209,7 +214,7 @@ def row_offsets(operation: str, offsets: jax.Array, capacity: int) -> jax.Array:
 
 
 def row_splits(operation: str, offsets: jax.Array) -> jax.Array:
-    """`row_offsets` for an unknown number of items."""
+    """Returns offsets; checks them like `row_offsets`, for an unknown number of items."""
 
     def holds(x: jax.Array) -> jax.Array:
         return _is_ascending(x) & ((x == 0) | (jnp.arange(x.shape[0]) > 0))
@@ -221,7 +226,7 @@ IDS_IN_ORDER = "ids in order, those of a segment one after the other"
 
 
 def ids_in_order(operation: str, ids: jax.Array, number: int) -> jax.Array:
-    """The segment of each item, below `number`, or any other integer for items in none."""
+    """Returns ids; with checks on, raises unless the ids in [0, `number`) are in order. Other items have no segment."""
 
     def holds(ids: jax.Array) -> jax.Array:
         known = (ids >= 0) & (ids < number)
@@ -240,7 +245,7 @@ def ids_hold(numpy: Any, ids: Any, known: Any, latest: Any) -> Any:
 
 
 def without_gaps(operation: str, starts: jax.Array, ends: jax.Array) -> jax.Array:
-    """Ends of segments: each must be the start of the next segment."""
+    """Returns ends; with checks on, raises unless each is the start of the next segment."""
     last = starts.shape[-1] - 1
 
     def holds(ends: jax.Array) -> jax.Array:
@@ -250,7 +255,7 @@ def without_gaps(operation: str, starts: jax.Array, ends: jax.Array) -> jax.Arra
 
 
 def row_lengths(operation: str, lengths: jax.Array, capacity: int) -> jax.Array:
-    """Lengths of rows of at most `capacity` items in all."""
+    """Returns lengths; with checks on, raises unless they are lengths of rows of at most `capacity` items in all."""
 
     def holds(lengths: jax.Array) -> jax.Array:
         ends = jnp.cumsum(jnp.minimum(lengths, capacity + 1))  # the first one that is too large may become negative
@@ -260,19 +265,22 @@ def row_lengths(operation: str, lengths: jax.Array, capacity: int) -> jax.Array:
 
 
 def room(operation: str, count: jax.Array, size: int) -> jax.Array:
-    """The number of results, which must fit `size`; with size 0 the caller asks only for the number."""
+    """Returns count; with checks on, raises if more than `size` results exist, unless `size` is 0: it only counts."""
     if size == 0:
         return count
     return _require(operation, "size", f"at most {size} results", count, lambda count: count <= size)
 
 
 def keys_of_few_bits(operation: str, argument: str, keys: jax.Array, count: jax.Array, bits: int) -> jax.Array:
-    """Live keys from 0 to 2^bits - 1; `count` is an operand of shape [1], or empty."""
+    """Returns keys; with checks on, raises unless the live keys are from 0 to 2^bits - 1.
+
+    `count` is an operand of shape [1], or empty.
+    """
 
     def holds(keys: jax.Array) -> jax.Array:
-        most = jnp.array(min(2**bits - 1, jnp.iinfo(keys.dtype).max), keys.dtype)
-        few = (keys >= 0) & (keys <= most)
-        return few | (jnp.arange(keys.shape[0]) >= count[0]) if count.size else few
+        largest = jnp.array(min(2**bits - 1, jnp.iinfo(keys.dtype).max), keys.dtype)
+        fits = (keys >= 0) & (keys <= largest)
+        return fits | (jnp.arange(keys.shape[0]) >= count[0]) if count.size else fits
 
     return _require(operation, argument, f"integers from 0 to 2**{bits} - 1", keys, holds)
 
@@ -287,7 +295,7 @@ def sorted_keys(
     unique: bool = False,
     within: Callable[[], jax.Array] | None = None,
 ) -> jax.Array:
-    """Live keys in the order of lax.sort or its reverse; `count` is an operand of shape [1], or empty.
+    """Returns keys; with checks on, raises unless the live keys are in the order of lax.sort or its reverse.
 
     `within` marks keys that follow another key of their segment: only these must be in order.
     """
@@ -311,7 +319,7 @@ def sorted_columns(
     unique: bool = False,
     within: Callable[[], jax.Array] | None = None,
 ) -> list[jax.Array]:
-    """Live keys of several columns in order: each column where all previous ones are equal.
+    """Returns columns; with checks on, raises unless live keys are in order: each column where all previous are equal.
 
     `within` is that of `sorted_keys`.
     """
@@ -337,7 +345,7 @@ def sorted_columns(
 
 
 def _keys_in_order(descending: bool, unique: bool, within: Any) -> str:
-    """The expected order of keys, in words."""
+    """Returns the expected order of keys, in words."""
     order = "descending" if descending else "ascending"
     return f"{'unique ' if unique else ''}keys in {order} order{' within segments' if within else ''}"
 
@@ -351,7 +359,7 @@ def _in_order(codes: jax.Array, descending: bool, unique: bool) -> jax.Array:
 def intervals_inside(
     operation: str, argument: str, starts: jax.Array, lengths: Callable[[], jax.Array], length: int
 ) -> jax.Array:
-    """Intervals of these lengths that begin at `starts` within an array."""
+    """Returns starts; with checks on, raises unless intervals of these lengths lie within an array."""
 
     def holds(starts: jax.Array) -> jax.Array:
         return (lengths() <= 0) | ((starts >= 0) & (starts <= length - lengths()))  # a sum could overflow
@@ -359,8 +367,8 @@ def intervals_inside(
     return _require(operation, argument, f"intervals within an array of {length}", starts, holds)
 
 
-def apart(operation: str, argument: str, starts: jax.Array, lengths: Callable[[], jax.Array]) -> jax.Array:
-    """Intervals of these lengths that do not overlap."""
+def intervals_disjoint(operation: str, argument: str, starts: jax.Array, lengths: Callable[[], jax.Array]) -> jax.Array:
+    """Returns starts; with checks on, raises if intervals of these lengths overlap."""
 
     def holds(starts: jax.Array) -> jax.Array:
         # Sorts empty intervals last, then compares each interval with the one before it in the order of their starts.
@@ -373,7 +381,7 @@ def apart(operation: str, argument: str, starts: jax.Array, lengths: Callable[[]
 
 
 def segments_apart(operation: str, argument: str, heads: jax.Array, ends: jax.Array, length: int) -> jax.Array:
-    """Ends of segments in the order of their heads: none overlaps the next. Empty segments may lie anywhere."""
+    """Returns ends; with checks on, raises if a segment overlaps the next one. Empty segments may lie anywhere."""
 
     def holds(ends: jax.Array) -> jax.Array:
         starts, stops = jnp.clip(heads, 0, length), jnp.clip(ends, 0, length)
@@ -385,7 +393,7 @@ def segments_apart(operation: str, argument: str, heads: jax.Array, ends: jax.Ar
 
 
 def segments_inside(operation: str, argument: str, heads: jax.Array, ends: jax.Array, length: int) -> jax.Array:
-    """Ends of segments: a segment with items must end within an array."""
+    """Returns ends; with checks on, raises unless each segment with items ends within an array."""
 
     def holds(ends: jax.Array) -> jax.Array:
         return (ends <= length) | (ends <= heads)
@@ -428,7 +436,7 @@ def _require(
     holds: Callable[[jax.Array], jax.Array],
     shown: Callable[[], jax.Array] | None = None,
 ) -> jax.Array:
-    """`x`; with checks on, tied to an error at the first position where `holds(x)` is false.
+    """Returns x; with checks on, ties it to an error at the first position where `holds(x)` is false.
 
     The error shows the value at that position in x, or in the array that `shown` returns.
     """

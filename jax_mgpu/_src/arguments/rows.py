@@ -28,7 +28,7 @@ class RowForm:
         self.random = jax.random.key_impl(x) if is_random_key(x.dtype) else None
 
     def pack(self, argument: str, x: Any) -> jax.Array:
-        """An array of this form as rows."""
+        """Returns an array of this form as rows."""
         x = as_array(self.operation, argument, x)
         if x.ndim == 0 or x.shape[1:] != self.trailing:
             shape = ",".join(["n", *map(str, self.trailing)])
@@ -42,7 +42,7 @@ class RowForm:
         return rows.reshape(x.shape[0], math.prod(rows.shape[1:]))
 
     def unpack(self, rows: jax.Array) -> jax.Array:
-        """Rows as an array of this form."""
+        """Returns rows as an array of this form."""
         shape = (rows.shape[0], *self.trailing)
         if math.prod(self.trailing) == 0:
             return self._nothing(rows, shape)
@@ -53,7 +53,7 @@ class RowForm:
         return rows.reshape(shape).astype(self.dtype)
 
     def fill(self, fill_value: ArrayLike) -> jax.Array:
-        """The element that fills rows without a source, as an operand of shape `[1]`."""
+        """Returns the element that fills rows without a source, as an operand of shape `[1]`."""
         dtype = np.dtype(np.uint32) if self.random is not None else self.dtype
         fill = fill_operand(self.operation, fill_value, dtype)
         if math.prod(self.trailing) == 0:
@@ -61,7 +61,7 @@ class RowForm:
         return fill if self.random is not None else self._stored(fill)
 
     def _nothing(self, rows: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-        """An array of this form without elements, which varies under shard_map as the rows do."""
+        """Returns an array of this form without elements, which varies under shard_map as the rows do."""
         if self.random is None:
             return jax.lax.full_like(rows, 0, self.dtype, shape)
         words = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=self.random))).shape
@@ -71,7 +71,7 @@ class RowForm:
         return result
 
     def _stored(self, x: jax.Array) -> jax.Array:
-        """The form in which arrays travel: random keys as words, integers narrower than a byte as bytes."""
+        """Returns the form in which arrays travel: random keys as words, integers narrower than a byte as bytes."""
         if self.random is not None:
             return jax.random.key_data(x)
         if jnp.issubdtype(self.dtype, jnp.integer) and jnp.iinfo(self.dtype).bits < 8:

@@ -72,7 +72,7 @@ class GivenSegments:
         return self.heads.shape[0]
 
     def bounds(self) -> tuple[jax.Array, jax.Array]:
-        """Where each segment begins and ends, among the live items."""
+        """Returns where each segment begins and ends, among the live items."""
         if self.ends is None:
             return segment_bounds(self.heads, self.n, self.count)
         live = live_items(self.n, self.count)
@@ -155,7 +155,7 @@ def group_operands(operation: str, groups: Groups, n: int | None, size: int) -> 
 
 
 def expect_inside(operation: str, argument: str, segments: Any, n: int) -> Any:
-    """A `Segments` of n items, checked."""
+    """Returns a `Segments` of n items, checked."""
     check_on_host(_expect_inside, (segments.starts, segments.ends), operation, argument, n)
     if not isinstance(segments.ends, jax.Array):
         return segments
@@ -175,7 +175,7 @@ def _expect_inside(bounds: Any, operation: str, argument: str, n: int) -> None:
 
 
 def _meant(lengths: np.ndarray, n: int) -> str:
-    """A hint if given lengths look like offsets or ids: both ascend; offsets end at n, and there are n ids."""
+    """Returns a hint if given lengths look like offsets or ids: both ascend; offsets end at n, and there are n ids."""
     if np.all(lengths[1:] >= lengths[:-1]):
         if lengths[0] == 0 and lengths[-1] == n:
             return " (Segments.from_offsets takes offsets)"

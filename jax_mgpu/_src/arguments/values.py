@@ -61,11 +61,11 @@ class Payload(enum.IntEnum):
 
 
 def flatten_values(
-    operation: str, argument: str, values: Pytree, length: int, of: str
+    operation: str, argument: str, values: Pytree, length: int, owner: str
 ) -> tuple[list[jax.Array], Callable[[Sequence[jax.Array]], Any]]:
     """The leaves of a values pytree, checked, and the function that rebuilds the pytree from new leaves."""
     leaves, structure = flatten(values)
-    plain, restore = plain_leaves(expect_leading_axis(operation, argument, leaves, length, of))
+    plain, restore = plain_leaves(expect_leading_axis(operation, argument, leaves, length, owner))
     return plain, lambda moved: structure.unflatten(restore(moved))
 
 
@@ -104,7 +104,7 @@ def flatten_pair(
 
 
 def carried_leaf(leaves: Sequence[jax.Array]) -> jax.Array | None:
-    """The leaf that a kernel can carry itself, if it is the only one."""
+    """Returns the leaf that a kernel can carry itself, if it is the only one."""
     if len(leaves) == 1 and leaves[0].ndim == 1 and leaves[0].dtype.itemsize in (4, 8):
         return leaves[0]
     return None
@@ -138,7 +138,7 @@ def packed_rows(leaves: Sequence[jax.Array]) -> tuple[jax.Array, Callable[[jax.A
 
 
 def _packed_bits(leaves: Sequence[Any]) -> int:
-    """The bits of an item into which rows of all leaves are packed, 0 if they are not."""
+    """Returns the bits of an item into which rows of all leaves are packed, 0 if they are not."""
     widths = [_element_bits(x.dtype) for x in leaves]
     row_bits = sum(width * math.prod(x.shape[1:]) for x, width in zip(leaves, widths, strict=True))
     if not 0 < row_bits <= WIDEST or not all(0 < width <= WORD for width in widths):
@@ -147,7 +147,7 @@ def _packed_bits(leaves: Sequence[Any]) -> int:
 
 
 def _element_bits(dtype: np.dtype) -> int:
-    """The width of an array's elements; 0 for elements smaller than a byte and for those that are not numbers."""
+    """Returns the bits of an array's elements; 0 for elements that are no numbers or smaller than a byte."""
     if dtype == jnp.bool_:
         return 8
     if not jnp.issubdtype(dtype, jnp.number):
@@ -157,7 +157,7 @@ def _element_bits(dtype: np.dtype) -> int:
 
 
 def _columns(x: jax.Array, width: int) -> list[jax.Array]:
-    """The elements of rows, of `width` bits each, as columns of unsigned integers."""
+    """Returns the elements of rows, of `width` bits each, as columns of unsigned integers."""
     words = x.astype(jnp.uint8) if x.dtype == jnp.bool_ else jax.lax.bitcast_convert_type(x, f"uint{width}")
     if x.ndim == 1:
         return [words]
@@ -166,18 +166,18 @@ def _columns(x: jax.Array, width: int) -> list[jax.Array]:
 
 
 def _of_columns(columns: Sequence[jax.Array], like: jax.Array) -> jax.Array:
-    """Rows from their columns."""
+    """Returns rows from their columns."""
     words = columns[0] if like.ndim == 1 else stack(columns, axis=1).reshape(like.shape)
     return words != 0 if like.dtype == jnp.bool_ else jax.lax.bitcast_convert_type(words, like.dtype)
 
 
 def take_rows(x: jax.Array, indices: jax.Array) -> jax.Array:
-    """Rows of x by a permutation, or a part of one."""
+    """Returns rows of x by a permutation, or a part of one."""
     return gather(x, indices, unique=True, inside=True)
 
 
 def take_keys(keys: jax.Array, indices: jax.Array) -> jax.Array:
-    """Keys by a permutation, or a part of one.
+    """Returns keys by a permutation, or a part of one.
 
     Keys of two words move as integers: if XLA splits the gather over devices, it adds up the devices' parts, and on a
     CPU a sum flushes subnormal floats to zero.
@@ -188,7 +188,7 @@ def take_keys(keys: jax.Array, indices: jax.Array) -> jax.Array:
 
 
 def take_moved(x: jax.Array | None, indices: jax.Array) -> jax.Array | None:
-    """Rows of a tangent that may be zero (None)."""
+    """Returns rows of a tangent that may be zero (None)."""
     return None if x is None else take_rows(x, indices)
 
 
@@ -231,7 +231,7 @@ def take_from_pair(
 
 
 def _along(mask: jax.Array, rows: jax.Array) -> jax.Array:
-    """A mask of rows, reshaped to the rank of the rows."""
+    """Returns a mask of rows, reshaped to the rank of the rows."""
     return mask.reshape(*mask.shape, *[1] * (rows.ndim - mask.ndim))
 
 
@@ -243,7 +243,7 @@ def take_or_fill(
     unique: bool = False,
     or_none: bool = False,
 ) -> jax.Array:
-    """Rows of x at the indices; the fill element, `[1]`, or 0, at indices outside of x such as -1.
+    """Returns rows of x at the indices; the fill element, `[1]`, or 0, at indices outside of x such as -1.
 
     `unique` says that no row is taken twice. Then the transpose of the derivative scatters rows and adds none.
     `or_none` says that an index outside of x is negative.
@@ -258,14 +258,14 @@ def take_or_fill(
 
 
 def fill_rows(rows: jax.Array, fill: jax.Array, inside: jax.Array) -> jax.Array:
-    """Rows where `inside` holds, else the fill element, whose narrow cotangents are added in float32."""
+    """Returns rows where `inside` holds, else the fill element, whose narrow cotangents are added in float32."""
     wide = jnp.float32 if is_narrow_float(fill.dtype) else fill.dtype
     element = fill.astype(wide).reshape(())
     return where(_along(inside, rows), rows.astype(wide), element).astype(rows.dtype)
 
 
 def filled_behind(x: jax.Array, live: jax.Array, fill: jax.Array) -> jax.Array:
-    """The live rows of x, followed by the fill element, `[1]`."""
+    """Returns the live rows of x, followed by the fill element, `[1]`."""
     is_live = jnp.arange(x.shape[0], dtype=live.dtype) < live
 
     def filled(arrays: tuple[jax.Array, jax.Array]) -> jax.Array:
@@ -275,7 +275,7 @@ def filled_behind(x: jax.Array, live: jax.Array, fill: jax.Array) -> jax.Array:
 
 
 def fill_missing(operation: str, indices: jax.Array, fill_value: ArrayLike) -> jax.Array:
-    """Indices with the caller's fill value instead of -1."""
+    """Returns indices with the caller's fill value instead of -1."""
     if type(fill_value) is int and fill_value == -1:
         return indices
     fill = fill_value if isinstance(fill_value, jax.Array) else on_host(_index, fill_value, operation, indices.dtype)
@@ -285,7 +285,7 @@ def fill_missing(operation: str, indices: jax.Array, fill_value: ArrayLike) -> j
 
 
 def _index(x: Any, operation: str, dtype: np.dtype) -> Any:
-    """The host's fill value for indices."""
+    """Returns the host's fill value for indices."""
     fill, bounds = host_array(x, operation, "fill_value", None), np.iinfo(dtype)
     if isinstance(x, int) and fill.dtype != bool and not bounds.min <= x <= bounds.max:
         raise value_error(operation, "fill_value", f"an integer that fits {dtype.name}", x)
@@ -293,7 +293,7 @@ def _index(x: Any, operation: str, dtype: np.dtype) -> Any:
 
 
 def sort_operands(keys: jax.Array, descending: int) -> tuple[jax.Array, ...]:
-    """Operands of `lax.sort` whose ascending, stable order is the requested order."""
+    """Returns operands of `lax.sort` whose ascending, stable order is the requested order."""
     if is_words(keys):
         return words_of(keys)
     if not descending:

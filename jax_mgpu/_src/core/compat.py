@@ -157,7 +157,7 @@ def is_symbolic(x: object) -> bool:
 
 
 def known_size(size: Any) -> Any:
-    """A size, or JAX's error if `jax.export` does not know it yet. Anything else stays as it is."""
+    """Returns a size, or JAX's error if `jax.export` does not know it yet. Anything else stays as it is."""
     return int(size) if _core.is_symbolic_dim(size) else size
 
 
@@ -170,12 +170,12 @@ def surely(comparison: Callable[..., bool], *sizes: int) -> bool:
 
 
 def smaller(size: int, limit: int) -> int:
-    """The smaller one of a size and a number that unknown sizes do not reach."""
+    """Returns the smaller one of a size and a number that unknown sizes do not reach."""
     return limit if surely(lambda: size > limit) else size
 
 
 def without_values(closed: ClosedJaxpr) -> Jaxpr:
-    """The jaxpr of a traced function, to keep: its captured values become leading arguments.
+    """Returns the jaxpr of a traced function, to keep: its captured values become leading arguments.
 
     A jaxpr of newer JAX holds the values itself, and they may be tracers, which must not be kept.
     """
@@ -211,7 +211,7 @@ def evaluate(
 
 
 def evaluate_equation(jaxpr: Jaxpr, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
-    """The results of one equation of a jaxpr."""
+    """Returns the results of one equation of a jaxpr."""
     if equation.primitive.name == "pvary":  # it had no effect when it was traced; here each step varies already
         return list(operands)
     given = {var: x for var, x in zip(equation.invars, operands, strict=True) if not isinstance(var, Literal)}
@@ -267,7 +267,7 @@ def scan_operands(params: Mapping[str, Any], operands: Sequence[Any]) -> list[li
 
 
 def automatic_devices(ctx: LoweringContext) -> int:
-    """The number of devices over which XLA splits a lowering rule's output: 1 inside shard_map."""
+    """Returns the number of devices over which XLA splits a lowering rule's output: 1 inside shard_map."""
     axis_context = ctx.module_context.axis_context
     if isinstance(axis_context, _SPMDAxisContext):
         sizes = axis_context.mesh.shape
@@ -276,7 +276,7 @@ def automatic_devices(ctx: LoweringContext) -> int:
 
 
 def whole_axes(x: jax.Array) -> jax.Array:
-    """An array with all of each axis on every device, as plain JAX functions along a sharded axis require."""
+    """Returns an array with all of each axis on every device, as plain JAX functions along a sharded axis require."""
     if not is_sharded(x):
         return x
     result: jax.Array = jax.sharding.reshard(x, PartitionSpec(*[None] * x.ndim))
@@ -302,7 +302,7 @@ def is_of_one_device() -> bool:
 def result_aval(
     like: jax.core.ShapedArray, shape: tuple[int, ...], dtype: DTypeLike, batch_rank: int
 ) -> jax.core.ShapedArray:
-    """The aval of a result: sharded as `like` along the batch axes, and varying as `like` under shard_map."""
+    """Returns the aval of a result: sharded as `like` along the batch axes, and varying as `like` under shard_map."""
     sharding = like.sharding
     if sharding.mesh.empty:
         sharding = _core.get_cur_mesh_sharding()
@@ -356,7 +356,7 @@ def free_of_explicit_axes() -> AbstractContextManager[Any]:
 
 
 def partition_spec(x: Aval) -> Sequence[Any]:
-    """The sharding of each axis of a value or an aval; None if the mesh is not Explicit."""
+    """Returns the sharding of each axis of a value or an aval; None if the mesh is not Explicit."""
     aval = x if isinstance(x, jax.core.ShapedArray) else jax.typeof(x)
     return (*aval.sharding.spec, *[None] * (aval.ndim - len(aval.sharding.spec)))
 
@@ -373,7 +373,7 @@ def stack(arrays: Sequence[jax.Array], axis: int = 0) -> jax.Array:
 
 
 def rows_sharding(x: jax.Array, rank: int = 1) -> PartitionSpec | None:
-    """The sharding that rows taken from `x`, by indices of this rank, must have under an Explicit mesh.
+    """Returns the sharding that rows taken from `x`, by indices of this rank, must have under an Explicit mesh.
 
     The trailing axes of `x` keep their sharding.
     """
@@ -454,7 +454,7 @@ def is_in_eager_shard_map() -> bool:
 
 
 def _outermost_trace() -> Any:
-    """The trace that evaluates without batches and derivatives."""
+    """Returns the trace that evaluates without batches and derivatives."""
     trace = _core.trace_ctx.trace
     while not isinstance(trace, _partial_eval.DynamicJaxprTrace) and hasattr(trace, "parent_trace"):
         trace = trace.parent_trace
@@ -462,7 +462,7 @@ def _outermost_trace() -> Any:
 
 
 def inner_jaxprs(equation: JaxprEqn) -> Iterable[Any]:
-    """The jaxprs that an equation calls."""
+    """Returns the jaxprs that an equation calls."""
     return jaxprs_in_params(equation.params)
 
 
@@ -472,12 +472,12 @@ def is_zero(tangent: object) -> bool:
 
 
 def zero_tangent(primal: jax.Array) -> Any:
-    """The symbolic zero tangent of a value."""
+    """Returns the symbolic zero tangent of a value."""
     return ad.Zero(jax.typeof(primal).to_tangent_aval())
 
 
 def ffi_api_version() -> tuple[int, int] | None:
-    """The FFI API version of the installed jaxlib's headers, which its runtime implements."""
+    """Returns the FFI API version of the installed jaxlib's headers, which its runtime implements."""
     header = pathlib.Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
     found = dict(re.findall(r"#define XLA_FFI_API_(MAJOR|MINOR) (\d+)", header.read_text()))
     return (int(found["MAJOR"]), int(found["MINOR"])) if len(found) == 2 else None

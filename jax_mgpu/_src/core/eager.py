@@ -46,7 +46,7 @@ OF_HOST = NUMBERS | {np.ndarray}
 
 # The maximum number of programs to keep. It bounds the programs of loops over new sizes, or over functions that are
 # never freed.
-MOST_PROGRAMS = 4096
+MAX_PROGRAMS = 4096
 
 
 def jit_eager(*static: str) -> Callable[[Function], Function]:
@@ -147,7 +147,7 @@ class _Public:
         if found_by is not None:
             kept = [name for name, value in given.items() if value is not None]
             order = sorted(range(len(kept)), key=lambda i: kept[i])  # as the leaves of a dictionary
-            if len(self.calls) >= MOST_PROGRAMS:
+            if len(self.calls) >= MAX_PROGRAMS:
                 self.calls.clear()
             self.calls[found_by] = program.call, None if order == [*range(len(kept))] else order
         return program.call(*leaves)
@@ -268,7 +268,7 @@ class _Noted:
         self.conversions: dict[_Conversion, bool] = {}  # whether it makes an operand
 
     def of(self, conversion: _Conversion) -> Any:
-        """An operand like the one that the conversion makes."""
+        """Returns an operand like the one that the conversion makes."""
         converted = conversion(self.leaves)
         self.conversions[conversion] = converted is not None
         return None if converted is None else jax.lax.full_like(jnp.asarray(converted), 0)
@@ -281,7 +281,7 @@ class _Known:
     operands: Mapping[_Conversion, Any]
 
     def of(self, conversion: _Conversion) -> Any:
-        """The operand that a conversion made; None for a check."""
+        """Returns the operand that a conversion made; None for a check."""
         return self.operands.get(conversion)
 
 
@@ -351,8 +351,8 @@ class _Program:
             self.watched = [weakref.ref(part, forget) for one in functions for part in _parts(one)]
         except TypeError:  # of a type without weak references
             return
-        if len(_PROGRAMS) >= MOST_PROGRAMS:
-            for oldest in list(_PROGRAMS)[: len(_PROGRAMS) + 1 - MOST_PROGRAMS]:
+        if len(_PROGRAMS) >= MAX_PROGRAMS:
+            for oldest in list(_PROGRAMS)[: len(_PROGRAMS) + 1 - MAX_PROGRAMS]:
                 _PROGRAMS.pop(oldest, None)
         _PROGRAMS[key] = self
 
@@ -373,7 +373,7 @@ def _parts(function: Callable[..., Any]) -> tuple[Any, ...]:
 
 
 def _key(value: Any) -> Any:
-    """A key that distinguishes a setting from all others, to the bit: 1 is not True, nor 0.0 -0.0."""
+    """Returns a key that distinguishes a setting from all others, to the bit: 1 is not True, nor 0.0 -0.0."""
     kind = type(value)
     if value is None or kind in (str, bool, int) or isinstance(value, np.dtype):
         return kind, value
@@ -406,7 +406,7 @@ WIDE_DTYPES = frozenset(map(np.dtype, ["int64", "uint64", "float64", "complex128
 
 
 def _kind(leaf: object) -> Any:
-    """The properties of a leaf that conversions may depend on; None if they are not known."""
+    """Returns the properties of a leaf that conversions may depend on; None if they are not known."""
     kind = type(leaf)
     if isinstance(leaf, (jax.Array, np.ndarray, np.generic)):
         return leaf.shape, leaf.dtype
@@ -416,5 +416,5 @@ def _kind(leaf: object) -> Any:
 
 
 def _stand_in(leaf: jax.Array | np.ndarray) -> Any:
-    """A value of the same type and shape, without its memory."""
+    """Returns a value of the same type and shape, without its memory."""
     return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape) if isinstance(leaf, np.ndarray) else leaf

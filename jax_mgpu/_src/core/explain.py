@@ -141,7 +141,7 @@ def device_of_kind(kind: str) -> str:
 
 
 def _steps(jaxpr: Jaxpr, device: str) -> Iterator[Step]:
-    """The steps of a program and of its subprograms, except for branches of other platforms."""
+    """Yields the steps of a program and of its subprograms, except for branches of other platforms."""
     platform = "cpu" if device == "cpu" else "cuda"
     for equation in jaxpr.eqns:
         operation = REGISTRY.get(_name(equation))

@@ -72,12 +72,12 @@ class NoLibrary:
         return collections.defaultdict(lambda: [2])
 
     def handlers(self) -> dict[str, Any]:
-        """An empty dictionary: there are no kernels."""
+        """Returns an empty dictionary: there are no kernels."""
         return {}
 
 
 def _in_folders(name: str, folders: Sequence[str]) -> pathlib.Path | None:
-    """The first file of this name in the folders of a package."""
+    """Returns the first file of this name in the folders of a package."""
     return next((path for path in (pathlib.Path(folder) / name for folder in folders) if path.is_file()), None)
 
 
@@ -87,7 +87,7 @@ def _own_folders() -> list[str]:
 
 
 def open_library(path: pathlib.Path) -> Library:
-    """The library, if the installed jaxlib can call it."""
+    """Returns the library, if the installed jaxlib can call it."""
     try:
         from jax_mgpu import _kernels  # noqa: PLC0415 - a package without kernels lacks it
     except ModuleNotFoundError as error:
@@ -178,7 +178,7 @@ def expect_names(operations: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _difference(description: Mapping[str, Any], operations: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """The first difference between a library's operations and these."""
+    """Returns the first difference between a library's operations and these."""
     signatures, enumerations = description["signatures"], description["enumerations"]
     if names := operations.keys() ^ signatures.keys():
         return f"operations {', '.join(sorted(names))}"
@@ -204,7 +204,7 @@ def _other_sources(library: Library, difference: str) -> ImportError:
 
 
 def target(operation: str) -> str:
-    """The FFI target name of an operation."""
+    """Returns the FFI target name of an operation."""
     return f"jax_mgpu.{operation}"
 
 
@@ -214,7 +214,7 @@ def compiler_problem() -> str:
 
 
 def _compiler_folders() -> list[str]:
-    """The folders with NVRTC in the packages that jax[cuda12] and jax[cuda13] depend on."""
+    """Returns the folders with NVRTC in the packages that jax[cuda12] and jax[cuda13] depend on."""
     spec = importlib.util.find_spec("nvidia")
     roots = map(pathlib.Path, spec.submodule_search_locations or ()) if spec else ()
     folders = ("cu13/lib", "cuda_nvrtc/lib")
@@ -222,7 +222,7 @@ def _compiler_folders() -> list[str]:
 
 
 def platforms() -> tuple[str, ...]:
-    """The JAX platforms that have kernels."""
+    """Returns the JAX platforms that have kernels."""
     if isinstance(cpu_library, NoLibrary):
         return ()
     return ("cpu",) if cuda_library is None else ("cpu", "cuda")
@@ -248,7 +248,7 @@ def build_decision() -> str:
 
 
 def how_to_get_kernels() -> str:
-    """The command that gives this installation the kernels or the driver that it lacks."""
+    """Returns the command that gives this installation the kernels or the driver that it lacks."""
     if isinstance(cpu_library, NoLibrary):
         return "a wheel of jax_mgpu, or `pip install .` on Linux with a C++20 compiler"
     if missing_driver:
@@ -283,7 +283,7 @@ def backends() -> dict[str, str]:
 
 
 def _ffi_api(library: Library) -> str:
-    """The version of the FFI API that the handlers were built for."""
+    """Returns the version of the FFI API that the handlers were built for."""
     return ".".join(map(str, library.description["ffi_api_version"]))
 
 
@@ -312,14 +312,14 @@ def export_checks() -> list[jax.export.DisabledSafetyCheck]:
 def workspace_bytes(
     operation: str, operands: Sequence[Any], results: Sequence[Any], attributes: Mapping[str, int]
 ) -> int:
-    """Bytes of scratch memory of the CUDA handler for avals of these shapes."""
+    """Returns bytes of scratch memory of the CUDA handler for avals of these shapes."""
     return cpu_library.workspace_bytes(operation, _shaped(operands), _shaped(results), attributes)
 
 
 def plan(
     operation: str, operands: Sequence[Any], results: Sequence[Any], attributes: Mapping[str, int], traits: Traits
 ) -> dict[str, Any]:
-    """The variant that runs for avals of these shapes on a CUDA device with these traits."""
+    """Returns the variant that runs for avals of these shapes on a CUDA device with these traits."""
     return cpu_library.plan(operation, _shaped(operands), _shaped(results), attributes, traits)
 
 

@@ -177,7 +177,7 @@ class Operation:
         return results
 
     def _by_name(self, rule: Callable[..., Any]) -> Callable[..., Any]:
-        """A rule that takes some operands and attributes by name, as a function of all operands in order."""
+        """Returns a rule that takes some operands and attributes by name, as a function of all operands in order."""
         parameters = inspect.signature(rule).parameters
         wanted = {name for name, parameter in parameters.items() if parameter.kind != inspect.Parameter.VAR_KEYWORD}
         unknown = wanted - {*self.operands, *self.attributes}
@@ -333,12 +333,12 @@ class Operation:
 
 
 def _leading(x: jax.Array, axis: int) -> jax.Array:
-    """An array with this axis first."""
+    """Returns an array with this axis first."""
     return keeping_bits(lambda x: jnp.moveaxis(x, axis, 0), x, repeats=True)
 
 
 def in_program(x: jax.Array) -> jax.Array:
-    """An operand in the form in which it is traced.
+    """Returns an operand in the form in which it is traced.
 
     An empty operand is made anew, like the given one: the compiler of jaxlib 0.11 may crash on it as a constant or an
     argument under shard_map.
@@ -349,7 +349,7 @@ def in_program(x: jax.Array) -> jax.Array:
 
 
 def _arrays(values: Iterable[Any]) -> list[Any]:
-    """Values as JAX arrays. In derivatives outside of jit, they may be NumPy arrays."""
+    """Returns values as JAX arrays. In derivatives outside of jit, they may be NumPy arrays."""
     return [jnp.asarray(x) for x in values]
 
 
@@ -461,7 +461,7 @@ def _is_float8(aval: Aval) -> bool:
 
 
 def stored_aval(aval: Aval) -> jax.ShapeDtypeStruct:
-    """An operand or result in the form that handlers get."""
+    """Returns an operand or result in the form that handlers get."""
     return jax.ShapeDtypeStruct(aval.shape, np.dtype(np.uint8) if _is_float8(aval) else aval.dtype)
 
 
@@ -477,7 +477,7 @@ def _run_as_bytes(operation: Operation, operands: Sequence[Any], attributes: Map
 
 
 def _repeat(operation: Operation, operands: Sequence[Any]) -> list[Any]:
-    """All operands with the batch axes."""
+    """Returns all operands with the batch axes."""
     batch_rank = operation._batch_rank(operands)
     batch = next(x.shape[:batch_rank] for x, rank in zip(operands, operation.ranks, strict=True) if x.ndim > rank)
 
@@ -516,7 +516,7 @@ def _fallback_of(operation: Operation, operands: Sequence[Any], attributes: Mapp
 
 
 def run_fallback(operation: Operation, operands: Sequence[Any], attributes: Mapping[str, Any]) -> Sequence[Any]:
-    """The operation in plain JAX, with the axes of a batch."""
+    """Returns the operation in plain JAX, with the axes of a batch."""
 
     def function(*xs: jax.Array) -> list[Any]:
         return list(operation.fallback(*xs, **attributes))
@@ -560,7 +560,7 @@ def expect_compiled_names() -> None:
 
 
 def _values_of(kind: type[int]) -> list[str] | str:
-    """The libraries' description of an attribute: the names of its values, or whether it is a flag."""
+    """Returns the libraries' description of an attribute: the names of its values, or whether it is a flag."""
     if issubclass(kind, enum.Enum):
         return [value.name.lower() for value in kind]
     return "flag" if kind is bool else "number"

@@ -46,7 +46,7 @@ def sharding_rule(shapes_in: Sequence[Any], shapes_out: Sequence[Any], batch_ran
 
 
 def workspace_shape(batch: Sequence[int], devices: int, bytes_of: Callable[[int], int]) -> tuple[int, ...]:
-    """The shape of a workspace that suffices however the rows of a batch are split over the devices.
+    """Returns the shape of a workspace that suffices however the rows of a batch are split over the devices.
 
     `bytes_of(rows)` is what a call on that many rows needs. Fewer rows may need more bytes per row, so the largest such
     ratio counts.

@@ -32,12 +32,12 @@ Combine = Callable[[Any, Any], Any]
 
 # Blocks on a CPU: long, as each block costs its share of the scan of totals, but short enough that sums of many floats
 # round like sums by a tree.
-LONG_BLOCK, MOST_IN_ONE_BLOCK = 1 << 14, 1 << 20
+LONG_BLOCK, MAX_IN_ONE_BLOCK = 1 << 14, 1 << 20
 # The number of blocks in lockstep: each step is a launch, so there are few steps.
-SHORT_BLOCK, MOST_STEPS = 64, 256
+SHORT_BLOCK, MAX_STEPS = 64, 256
 # The bytes of items that a CPU takes in one step of its loop. XLA compiles a loop whose body reads and writes less than
 # 1 KB as one function. In any other body each operation is a call, and then a step of many items takes far longer.
-STEP_BYTES, MOST_UNROLLED, LEAST_UNROLLED = 64, 4, 1 << 13
+STEP_BYTES, MAX_UNROLLED, MIN_UNROLLED = 64, 4, 1 << 13
 # This many neighbours of a reduction are combined without a loop, in one pass over memory.
 GROUP = 8
 # Prefixes of the names of primitives that XLA never compiles into such a function.
@@ -56,14 +56,14 @@ def select(condition: jax.Array, x: T, y: T) -> T:
 
 
 def scanned(combine: Combine, states: Pytree, cut: jax.Array | None = None, *, reverse: bool = False) -> Any:
-    """All prefixes of at least one state, combined; with `reverse`, all suffixes.
+    """Returns all prefixes of at least one state, combined; with `reverse`, all suffixes.
 
     Where `cut` holds, a state is not combined with those before it (with `reverse`, after it).
     """
     in_turn, in_step = (
         functools.partial(way, combine, reverse=reverse) for way in (_scanned_in_turn, _scanned_in_step)
     )
-    if _length(states) <= MOST_STEPS:
+    if _length(states) <= MAX_STEPS:
         return in_turn(states, cut)
     if not _is_small(combine, states):
         return in_step(states, cut)
@@ -81,7 +81,7 @@ def combined(combine: Combine, states: Pytree, live: jax.Array | None = None) ->
         pair = [or_ones(both, state) for state in (a[1], b[1])]
         return a[0] | b[0], select(both, combine(*pair), select(b[0], b[1], a[1]))
 
-    if _length(states) > MOST_STEPS:
+    if _length(states) > MAX_STEPS:
         grouped, rest = _cut(items, GROUP)
         parts = [jax.tree.map(lambda x, j=j: x[:, j], grouped) for j in range(GROUP)]
         while len(parts) > 1:
@@ -94,7 +94,7 @@ def combined(combine: Combine, states: Pytree, live: jax.Array | None = None) ->
 
 
 def _folded(join: Combine, items: Pytree) -> Any:
-    """All items of each column combined, `[steps, columns, ...]`."""
+    """Returns all items of each column combined, `[steps, columns, ...]`."""
     first = _first(join, items)
     rest = jax.tree.map(lambda x: x[1:], items)
     return jax.lax.scan(lambda state, item: (join(state, item), None), first, rest)[0]
@@ -103,9 +103,9 @@ def _folded(join: Combine, items: Pytree) -> Any:
 def _scanned_in_turn(combine: Combine, states: Pytree, cut: jax.Array | None, *, reverse: bool) -> Any:
     """Scans one block after the other, an item per step."""
     n = _length(states)
-    length = n if n <= MOST_IN_ONE_BLOCK else LONG_BLOCK
+    length = n if n <= MAX_IN_ONE_BLOCK else LONG_BLOCK
     item_bytes = sum(x.dtype.itemsize * math.prod(x.shape[1:]) for x in jax.tree.leaves(states))
-    unroll = max(1, min(MOST_UNROLLED, STEP_BYTES // max(item_bytes, 1))) if n >= LEAST_UNROLLED else 1
+    unroll = max(1, min(MAX_UNROLLED, STEP_BYTES // max(item_bytes, 1))) if n >= MIN_UNROLLED else 1
 
     def of_one(a: Any, b: Any) -> Any:
         pair = jax.tree.map(lambda x: x.reshape(1, *x.shape), (a, b))
@@ -123,7 +123,7 @@ def _scanned_in_turn(combine: Combine, states: Pytree, cut: jax.Array | None, *,
 def _scanned_in_step(combine: Combine, states: Pytree, cut: jax.Array | None, *, reverse: bool) -> Any:
     """Scans all blocks in lockstep, one item of each per step."""
     n, length = _length(states), SHORT_BLOCK
-    if n <= MOST_STEPS:
+    if n <= MAX_STEPS:
         return _scanned_in_turn(combine, states, cut, reverse=reverse)
     blocks = -(-n // length)
     missing = blocks * length - n
@@ -197,7 +197,7 @@ def _steps(
 def _with_prefixes(
     combine: Combine, way: Callable[..., Any], begun: jax.Array | None, local: Pytree, length: int, reverse: bool
 ) -> Any:
-    """The scan of all items from the scans of blocks: each is combined with the prefix before its block."""
+    """Returns the scan of all items from the scans of blocks: each is combined with the prefix before its block."""
     n = _length(local)
     blocks = -(-n // length)
     if blocks == 1:
@@ -208,7 +208,7 @@ def _with_prefixes(
 
     @jax.jit  # one function of the program for all parts of a state
     def of_items(x: jax.Array) -> jax.Array:
-        """The prefix before each item's block; ones before the first."""
+        """Returns the prefix before each item's block; ones before the first."""
         before = jax.lax.pad(x, jnp.ones((), x.dtype), [(1, 0, 0), *[(0, 0, 0)] * (x.ndim - 1)])
         repeated = jnp.broadcast_to(before[:, None], (blocks, length, *x.shape[1:]))
         return repeated.reshape(blocks * length, *x.shape[1:])[:n]
@@ -249,7 +249,7 @@ def _joined(a: Pytree, b: Pytree) -> Any:
 
 
 def _first(join: Combine, items: Pytree) -> Any:
-    """The first value of a loop over some items: under shard_map it varies as all later ones do."""
+    """Returns the first value of a loop over some items: under shard_map it varies as all later ones do."""
     first = jax.tree.map(lambda x: x[0], items)
     if not jax.sharding.get_abstract_mesh().manual_axes:
         return first

@@ -53,9 +53,9 @@ from jax_mgpu._src.functions.emit.along_axes import FOLDS
 from jax_mgpu._src.functions.emit.elementwise import COSTLY, FUNCTIONS
 from jax_mgpu._src.functions.emit.jaxpr import CALLS, SAME_VALUE
 from jax_mgpu._src.functions.emit.moves import MOVES
-from jax_mgpu._src.functions.emit.scalars import MOST_ITEM_SCALARS, MOST_SCALARS, Unsupported, scalar_type
+from jax_mgpu._src.functions.emit.scalars import MAX_ITEM_SCALARS, MAX_SCALARS, Unsupported, scalar_type
 from jax_mgpu._src.keys.bits import is_random_key
-from jax_mgpu._src.keys.columns import MOST_COLUMNS, expect_keys
+from jax_mgpu._src.keys.columns import MAX_COLUMNS, expect_keys
 from jax_mgpu._src.ops.scan import scan
 from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sort_primitives import Method
@@ -66,14 +66,14 @@ FIRST, SECOND, BOTH = 1, 2, 3  # the items that a value depends on, a bitmap
 # The most columns for XLA's sort, which moves all of them, whereas merges move indices. On an H200, 2^20 items of 30
 # columns take 9 ms in XLA's sort and 21 ms in merges. On a CPU, 2^20 items of 4 columns take 0.7 s in XLA's sort and
 # 0.5 s in merges, and 2^16 items 36 ms and 43 ms.
-MOST_SORTED = 32
-MOST_SORTED_ON_CPU = 4
+MAX_SORTED = 32
+MAX_SORTED_ON_CPU = 4
 
 
 def plain_sort_indices(
     less: Callable[..., Any], leaves: Sequence[jax.Array], heads: jax.Array, flags: jax.Array, count: jax.Array
 ) -> jax.Array:
-    """The stable order of items within segments, as indices.
+    """Returns the stable order of items within segments, as indices.
 
     Args:
       less: whether the first of two items comes first, by the leaves of both.
@@ -114,7 +114,7 @@ def compares_keys(closed: ClosedJaxpr, leaves: int) -> bool:
 
 
 def compare_all(less: Callable[..., Any], a: Sequence[jax.Array], b: Sequence[jax.Array]) -> jax.Array:
-    """The comparator's result for each pair, by the leaves of both."""
+    """Returns the comparator's result for each pair, by the leaves of both."""
     if not jax.sharding.get_abstract_mesh().explicit_axes:
         result: jax.Array = jax.vmap(less)(*a, *b)
         return result
@@ -243,7 +243,7 @@ class _Value:
     """
 
     aval: Any
-    of: int
+    origin: int
     number: Any
     constant: np.ndarray | None = None
 
@@ -258,7 +258,7 @@ class _Step:
     outputs: tuple[_Value, ...]
 
     def applied(self, arguments: Sequence[Any]) -> list[Any]:
-        """The results for other arguments."""
+        """Returns the results for other arguments."""
         return evaluate_equation(self.jaxpr, self.equation, arguments)
 
 
@@ -271,24 +271,24 @@ class _Comparison:
         self.pair_steps: list[_Step] = []
         self._numbers: dict[Any, tuple[_Value, ...]] = {}
         avals = closed.in_avals[:leaves]
-        items = [_Value(aval, of, ("leaf", i)) for of in (FIRST, SECOND) for i, aval in enumerate(avals)]
+        items = [_Value(aval, origin, ("leaf", i)) for origin in (FIRST, SECOND) for i, aval in enumerate(avals)]
         self.leaves = items[:leaves]
         (self.result,) = self._walk(closed.jaxpr, [self._of_capture(const) for const in closed.consts], items)
         passed = [x for step in self.pair_steps for x in step.inputs] + [self.result]
         # The key is the value's number, so one column serves both items.
-        self.passed = {x.number: x for x in passed if x.of != BOTH and x.constant is None}
+        self.passed = {x.number: x for x in passed if x.origin != BOTH and x.constant is None}
         for value in self.passed.values():
             _expect_scalars(value.aval)
         self.scalars = [
             (number, index) for number, value in self.passed.items() for index in np.ndindex(*value.aval.shape)
         ]
-        if len(self.scalars) > MOST_SORTED:
-            raise Unsupported(f"comparisons of {len(self.scalars)} scalars, more than {MOST_SORTED}")
+        if len(self.scalars) > MAX_SORTED:
+            raise Unsupported(f"comparisons of {len(self.scalars)} scalars, more than {MAX_SORTED}")
 
     def _of_capture(self, const: Any) -> _Value:
         aval = jax.typeof(const)
         is_known = not isinstance(const, jax.core.Tracer) and not is_random_key(aval.dtype)
-        if is_known and np.size(const) <= MOST_ITEM_SCALARS:
+        if is_known and np.size(const) <= MAX_ITEM_SCALARS:
             return _known(aval, np.asarray(const))
         number = ("capture", len(self.captured))
         self.captured[number] = jax.lax.stop_gradient(const)
@@ -315,25 +315,25 @@ class _Comparison:
         return [read(atom) for atom in jaxpr.outvars]
 
     def _step(self, jaxpr: Jaxpr, equation: JaxprEqn, inputs: Sequence[_Value]) -> Sequence[_Value]:
-        of = functools.reduce(operator.or_, [x.of for x in inputs], 0)
+        origin = functools.reduce(operator.or_, [x.origin for x in inputs], 0)
         avals: list[Any] = [var.aval for var in equation.outvars]
-        if of == BOTH:
+        if origin == BOTH:
             outputs = tuple(_Value(aval, BOTH, object()) for aval in avals)
             self.pair_steps.append(_Step(jaxpr, equation, tuple(inputs), outputs))
             return outputs
         is_known = all(x.constant is not None for x in inputs)
         if is_known and equation.primitive.name in SAME_VALUE:
             return inputs
-        if is_known and all(aval.size <= MOST_SCALARS and not is_random_key(aval.dtype) for aval in avals):
+        if is_known and all(aval.size <= MAX_SCALARS and not is_random_key(aval.dtype) for aval in avals):
             with jax.ensure_compile_time_eval():
                 found = _Step(jaxpr, equation, tuple(inputs), ()).applied([x.constant for x in inputs])
             return [_known(aval, np.asarray(x)) for aval, x in zip(avals, found, strict=True)]
         key = (equation.primitive, _structural_key(equation.params), tuple(x.number for x in inputs))
         if key not in self._numbers:
             made = len(self._numbers)
-            self._numbers[key] = tuple(_Value(aval, of, ("step", made, i)) for i, aval in enumerate(avals))
+            self._numbers[key] = tuple(_Value(aval, origin, ("step", made, i)) for i, aval in enumerate(avals))
             self.item_steps.append(_Step(jaxpr, equation, tuple(inputs), self._numbers[key]))
-        return [dataclasses.replace(x, of=of) for x in self._numbers[key]]
+        return [dataclasses.replace(x, origin=origin) for x in self._numbers[key]]
 
     def columns_of(self, leaves: Sequence[jax.Array]) -> list[jax.Array]:
         """The columns of all items. Bools become bytes, as a bool that is returned unchanged crashes XLA's CPU sort."""
@@ -359,16 +359,16 @@ class _Comparison:
         return columns
 
     def compared(self, scalars: _Scalars, first: Sequence[Any], second: Sequence[Any]) -> Any:
-        """The result for a pair, by the columns of both items."""
+        """Returns the result for a pair, by the columns of both items."""
         values: dict[Any, np.ndarray] = {}
-        for of, given in ((FIRST, first), (SECOND, second)):
+        for origin, given in ((FIRST, first), (SECOND, second)):
             for number, value in self.passed.items():
-                values[of, number] = np.empty(value.aval.shape, object)
+                values[origin, number] = np.empty(value.aval.shape, object)
             for (number, index), scalar in zip(self.scalars, given, strict=True):
-                values[of, number][index] = scalar
+                values[origin, number][index] = scalar
 
         def read(x: _Value) -> np.ndarray:
-            return _taken_apart(x.constant) if x.constant is not None else values[x.of or FIRST, x.number]
+            return _taken_apart(x.constant) if x.constant is not None else values[x.origin or FIRST, x.number]
 
         for step in self.pair_steps:
             results = scalars.equation(step.equation, [read(x) for x in step.inputs])
@@ -378,9 +378,9 @@ class _Comparison:
     def as_keys(self) -> list[tuple[int, bool]] | None:
         """The columns that are compared, in order, and whether each is descending; None if the order is another."""
         count = len(self.scalars)
-        if not 0 < count <= MOST_COLUMNS or self.result.of != BOTH:
+        if not 0 < count <= MAX_COLUMNS or self.result.origin != BOTH:
             return None
-        sides = [[_Side(of, column, count) for column in range(count)] for of in (FIRST, SECOND)]
+        sides = [[_Side(origin, column, count) for column in range(count)] for origin in (FIRST, SECOND)]
         try:
             truth = np.broadcast_to(self.compared(_Outcomes(), *sides), (3,) * count)
         except Unsupported:
@@ -420,7 +420,7 @@ def _known(aval: Aval, value: np.ndarray) -> _Value:
 
 
 def _structural_key(x: Any) -> Any:
-    """A value that is equal for parameters of equations, or jaxprs, with the same meaning."""
+    """Returns a value that is equal for parameters of equations, or jaxprs, with the same meaning."""
     if hasattr(x, "eqns"):
         jaxpr = getattr(x, "jaxpr", x)
         numbers = itertools.count()
@@ -448,7 +448,7 @@ def _structural_key(x: Any) -> Any:
 
 
 def _taken_apart(value: Any) -> np.ndarray:
-    """The scalars of an array, which keep their dtype."""
+    """Returns the scalars of an array, which keep their dtype."""
     scalars = np.empty(value.shape, object)
     for index in np.ndindex(*value.shape):
         scalars[index] = value[index]
@@ -457,8 +457,8 @@ def _taken_apart(value: Any) -> np.ndarray:
 
 def _expect_scalars(aval: Aval) -> None:
     scalar_type(aval.dtype)
-    if aval.size > MOST_SCALARS:
-        raise Unsupported(f"a value of {aval.size} scalars, more than {MOST_SCALARS}")
+    if aval.size > MAX_SCALARS:
+        raise Unsupported(f"a value of {aval.size} scalars, more than {MAX_SCALARS}")
 
 
 # ---- Comparisons of scalars
@@ -473,7 +473,7 @@ class _Scalars:
     """Equations over arrays whose elements are traced, one by one."""
 
     def equation(self, equation: JaxprEqn, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The results of an equation."""
+        """Returns the results of an equation."""
         name, params = equation.primitive.name, equation.params
         avals: list[Any] = [var.aval for var in equation.outvars]
         for aval in avals:
@@ -505,7 +505,7 @@ class _Scalars:
         return getattr(jax.lax, BITWISE.get(function, function))(a, b)
 
     def chosen(self, which: Any, cases: Sequence[Any]) -> Any:
-        """One of several elements."""
+        """Returns one of several elements."""
         chosen = cases[-1]
         for i in reversed(range(len(cases) - 1)):
             chosen = jax.lax.select(which <= jnp.asarray(i, which.dtype), cases[i], chosen)
@@ -560,7 +560,7 @@ class _Scalars:
 class _Side:
     """A column of one of the two items; `columns` is the number of columns of an item."""
 
-    of: int
+    origin: int
     column: int
     columns: int
 
@@ -574,14 +574,14 @@ class _Outcomes(_Scalars):
     """Equations over outcomes of comparisons: bools with an axis per column, with entries for less, equal, greater."""
 
     def one(self, equation: JaxprEqn, scalars: Sequence[Any]) -> Any:
-        """One element, for all outcomes."""
+        """Returns one element, for all outcomes."""
         name = equation.primitive.name
         if name in OUTCOMES and all(isinstance(x, _Side) for x in scalars):
             a, b = scalars
-            if a.column == b.column and a.of != b.of:
+            if a.column == b.column and a.origin != b.origin:
                 shape = [1] * a.columns
                 shape[a.column] = 3
-                return np.array(OUTCOMES[name][:: 1 if a.of == FIRST else -1], bool).reshape(shape)
+                return np.array(OUTCOMES[name][:: 1 if a.origin == FIRST else -1], bool).reshape(shape)
         if not all(isinstance(x, (np.ndarray, np.bool_)) for x in scalars):
             raise Unsupported(f"{name} of columns")
         if name == "not":
@@ -676,7 +676,7 @@ def _lower(ctx: LoweringContext, *operands: ir.Value[Any], program: Keyed) -> An
 
 
 def _lower_on_cpu(ctx: LoweringContext, *operands: ir.Value[Any], program: Keyed) -> Any:
-    is_wide = len(operands) > 1 + MOST_SORTED_ON_CPU
+    is_wide = len(operands) > 1 + MAX_SORTED_ON_CPU
     return (_lower_merges if is_wide else _lower_sort)(ctx, *operands, program=program)
 
 

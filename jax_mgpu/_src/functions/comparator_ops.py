@@ -74,12 +74,12 @@ class Items:
         return [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in self.leaves]
 
     def taken(self, indices: jax.Array) -> Any:
-        """The keys at these places."""
+        """Returns the keys at these places."""
         return self.restore([take_rows(leaf, indices) for leaf in self.leaves])
 
 
 def key_count(operation: str, keys: Keys, argument: str = "keys") -> int:
-    """The number of items of a pytree of arrays."""
+    """Returns the number of items of a pytree of arrays."""
     leaves = jax.tree.leaves(keys)
     if not leaves:
         raise type_error(operation, argument, "an array or a pytree of arrays", repr(keys))
@@ -92,7 +92,7 @@ def key_count(operation: str, keys: Keys, argument: str = "keys") -> int:
 def expect_items(
     operation: str, argument: str, keys: Keys, less: LessFunction, descending: Directions = False
 ) -> Items:
-    """Keys and their comparator, checked."""
+    """Returns keys and their comparator, checked."""
     if not callable(less):
         raise type_error(operation, "less", "a function of two items", repr(less))
     if descending is not False:
@@ -148,7 +148,7 @@ def sort_indices_by_less(
     count: Count,
     descending: Directions,
 ) -> tuple[Any, jax.Array]:
-    """The sorted keys, and the position that each came from."""
+    """Returns the sorted keys, and the position that each came from."""
     items = expect_items(operation, "keys", keys, less, descending)
     live = count_operand(operation, "count", count, items.n)
     return _sorted(operation, items, heads, flags, live, with_indices=True)
@@ -163,7 +163,7 @@ def _sorted(
     *,
     with_indices: bool = False,
 ) -> tuple[Any, Any]:
-    """Sorted keys, with their indices on request or if they come at no cost."""
+    """Returns sorted keys, with their indices on request or if they come at no cost."""
     order = _order(operation, items)
     if order is None:
         indices = plain_sort_indices(items.less, items.leaves, heads, flags, count)
@@ -201,7 +201,11 @@ class _Order:
 
 
 def _order(operation: str, items: Items) -> tuple[Keyed, Sequence[Any]] | None:
-    """A compiled order and its captured values, or None if there are no kernels for it."""
+    """Compiles an order; returns it with its captured values, or None if kernels cannot or should not run it.
+
+    There are no kernels if there are no items, no CUDA compiler or an unsupported function. They should not run if a
+    sort of one column gives the same order, as it is faster.
+    """
     if items.n == 0 or not custom_operator.has_kernels():
         return None
     try:
@@ -222,7 +226,7 @@ def _sort_words(
     captures: Sequence[Any],
     payload: Payload,
 ) -> Sequence[jax.Array]:
-    """Sorted words, with indices on request, by the kernels."""
+    """Returns sorted words, with indices on request, by the kernels."""
     words = _to_words(leaves, _word_bytes(order.value.item))
     primitive = _operation(words.ndim, tuple(np.ndim(c) for c in captures))
     return primitive.run([words, heads, flags, count, *map(jnp.asarray, captures)], order=order, payload=payload)
@@ -236,7 +240,7 @@ def _sort_positions(
     count: jax.Array,
     captures: Sequence[Any],
 ) -> jax.Array:
-    """Sorted indices of items that do not fit a word, by the kernels."""
+    """Returns sorted indices of items that do not fit a word, by the kernels."""
     plain = [jax.lax.stop_gradient(leaf) for leaf in leaves]
     ranks = tuple(leaf.ndim for leaf in leaves), tuple(np.ndim(c) for c in captures)
     return _position_operation(*ranks).run([*plain, heads, flags, count, *map(jnp.asarray, captures)], order=order)[0]
@@ -251,7 +255,7 @@ def _sort_keys(
     count: jax.Array,
     captures: Sequence[Any],
 ) -> list[jax.Array]:
-    """Sorted keys. Without their derivatives, the indices are not needed."""
+    """Returns sorted keys. Without their derivatives, the indices are not needed."""
     words = _sort_words(order, leaves, heads, flags, count, captures, Payload.NONE)[0]
     return _of_words(words, order.value.item)
 
@@ -275,7 +279,7 @@ def _fits_a_word(item: Sequence[Any]) -> bool:
 
 
 def _word_bytes(item: Sequence[Any]) -> int:
-    """The width of a word that holds an item."""
+    """Returns the width of a word that holds an item."""
     size = sum(map(_item_bytes, item))
     return next(width for width in WORDS if width >= size)
 
@@ -286,7 +290,7 @@ def _in_words(item: Sequence[Any]) -> list[int]:
 
 
 def _to_words(leaves: Sequence[jax.Array], width: int) -> jax.Array:
-    """Items as words, `[n]`, or `[n, 2]` and `[n, 4]` for 8 and 16 bytes. The bytes after an item are zero."""
+    """Returns items as words, `[n]`, or `[n, 2]` and `[n, 4]` for 8 and 16 bytes. The bytes after an item are zero."""
     n, word = leaves[0].shape[0], jnp.dtype(WORDS[width])
     parts = [leaf.astype(jnp.uint8) if leaf.dtype == jnp.bool_ else leaf for leaf in leaves]
     parts = [parts[leaf].reshape(n, -1) for leaf in _in_words(parts)]
@@ -321,7 +325,7 @@ def _of_words(words: jax.Array, item: Sequence[Any]) -> list[jax.Array]:
 
 
 def _compiled_comparator(items: Items) -> tuple[Keyed, Sequence[Any]] | None:
-    """An order and its captured values; None if a sort of columns is better."""
+    """Compiles an order; returns it with its captured values, or None if a sort of one column is faster."""
     is_wide = sum(map(_item_bytes, items.item)) > FEW_BYTES
     with free_of_explicit_axes():
         closed = jax.make_jaxpr(items.less)(*items.item, *items.item)
@@ -354,7 +358,7 @@ class _OrderOperation(Operation):
         self.def_jvp(self._no_tangents)
 
     def _by_name(self, rule: Callable[..., Any]) -> Callable[..., Any]:
-        return rule  # operands have no names
+        return rule  # rules take *args, as the number of operands varies
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, Any], platform: str, devices: int) -> bool:
         """Whether a program that could have kernels should run plain JAX."""
@@ -371,13 +375,13 @@ class _OrderOperation(Operation):
         return super()._batch(operands, axes, **attributes)
 
     def _plain_indices(self, order: Keyed, leaves: Sequence[Any], operands: Sequence[Any]) -> jax.Array:
-        """The sorted indices of items in plain JAX, by their leaves."""
-        of = order.value
+        """Returns the sorted indices of items in plain JAX, by their leaves."""
+        compiled = order.value
         heads, flags, count = operands[self.given - 3 : self.given]
-        consts = custom_operator._filled(of.consts, operands[self.given :])
+        consts = custom_operator._filled(compiled.consts, operands[self.given :])
 
         def less(*both: jax.Array) -> Any:
-            return evaluate(of.jaxpr, consts, *both)[0]
+            return evaluate(compiled.jaxpr, consts, *both)[0]
 
         return plain_sort_indices(less, leaves, heads, flags, count)
 
@@ -505,7 +509,7 @@ def ranked_pair(
     names: tuple[str, str] = ("a", "b"),
     descending: Directions = False,
 ) -> RankedPair:
-    """Two inputs with a comparator, checked, as ranks.
+    """Returns two inputs with a comparator, checked, as ranks.
 
     One sort of all items and one comparison of neighbours give the ranks: an item has a higher rank than the previous
     item if the comparator says that the previous one comes first.

@@ -69,7 +69,7 @@ RULES = "custom_jvp", "custom_vjp"  # prefixes of names of primitives with the c
 # A row of at least this many bytes is scanned by tiles of its own; shorter ones share tiles.
 LONG_ROW_BYTES = 1 << 17
 # Larger states of segments do not fit a block's shared memory: their segments are scanned.
-MOST_SEGMENT_BYTES = 72
+MAX_SEGMENT_BYTES = 72
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +125,7 @@ class _Function:
         return max(self.state_bytes, self.largest_bytes)
 
     def operator(self, captures: Sequence[Any]) -> Operator:
-        """The operator in plain JAX, over lists of leaves."""
+        """Returns the operator in plain JAX, over lists of leaves."""
         one = self.combine(captures)
         return Operator(
             extract=lambda x, positions: x,
@@ -164,7 +164,7 @@ class _Prepared:
         return function
 
     def run(self, name: str, heads: jax.Array, count: jax.Array, **attributes: bool) -> Sequence[Any]:
-        """The results of an operation, as pytrees."""
+        """Returns the results of an operation, as pytrees."""
         ranks = tuple(leaf.ndim for leaf in self.leaves), tuple(np.ndim(c) for c in self.captures)
         primitive = _operation(name, *ranks, self.results)
         operands = [*self.leaves, *map(jnp.asarray, self.captures), heads, count]
@@ -193,7 +193,7 @@ def scan_by_function(
     load: Load | None = None,
     **flags: bool,
 ) -> Sequence[Any]:
-    """The result of `scan`, pytrees like x."""
+    """Returns the result of `scan`, pytrees like x."""
     needs_nothing = operator.identity is not None and (flags["exclusive"] or flags["total"])
     prepared = _prepare(operation, operator, x, n, load, needs_nothing=needs_nothing, **_directions(flags))
     if prepared is None:
@@ -210,12 +210,12 @@ def segmented_reduce_by_function(
     count: jax.Array,
     load: Load | None = None,
 ) -> Any:
-    """The result of `segmented_reduce`."""
+    """Returns the result of `segmented_reduce`."""
     prepared = _prepare(operation, operator, x, n, load)
     if prepared is None:
         return segmented_results(operator, x, n, heads, count)
     heads = whole_axes(heads)
-    if prepared.function.largest_segment_bytes > MOST_SEGMENT_BYTES:
+    if prepared.function.largest_segment_bytes > MAX_SEGMENT_BYTES:
         (scanned,) = prepared.run("scan_by_function", heads, count, exclusive=False, reverse=False, total=False)
         return segment_ends(operator, scanned, n, heads, count)
     (results,) = prepared.run("segmented_reduce_by_function", heads, count)
@@ -226,7 +226,7 @@ def segmented_reduce_by_function(
 
 
 def reduce_mapped(operation: str, kind: Kind, x: jax.Array, count: jax.Array, load: Load | None) -> Any:
-    """The reduction of mapped items by a built-in operator, or None if kernels that map do not serve it."""
+    """Returns the reduction of mapped items by a built-in operator, or None if kernels that map do not serve it."""
     prepared = _prepare_mapped(operation, kind, x, load)
     return None if prepared is None else prepared.run("reduce_by_function", ABSENT, count)[0]
 
@@ -236,7 +236,7 @@ def segmented_reduce_mapped(
 ) -> Any:
     """The reduction of each segment of mapped items by a built-in operator, or None if no such kernels serve it."""
     prepared = _prepare_mapped(operation, kind, x, load)
-    if prepared is None or prepared.function.largest_segment_bytes > MOST_SEGMENT_BYTES:
+    if prepared is None or prepared.function.largest_segment_bytes > MAX_SEGMENT_BYTES:
         return None
     return prepared.run("segmented_reduce_by_function", heads, count)[0]
 
@@ -250,13 +250,13 @@ def scan_mapped(
     load: Load | None,
     **flags: bool,
 ) -> Sequence[Any] | None:
-    """The scan of mapped items by a built-in operator, or None if kernels that map do not serve it."""
+    """Returns the scan of mapped items by a built-in operator, or None if kernels that map do not serve it."""
     prepared = _prepare_mapped(operation, kind, x, load, **_directions(flags))
     return None if prepared is None else prepared.run("scan_by_function", heads, count, **flags)
 
 
 def _directions(flags: Mapping[str, bool]) -> dict[str, bool]:
-    """The attributes of a scan that are compiled into its function."""
+    """Returns the attributes of a scan that are compiled into its function."""
     return {name: flags[name] for name in ("reverse", "exclusive")}
 
 
@@ -284,7 +284,7 @@ def _prepare(
     reverse: bool = False,
     exclusive: bool = False,
 ) -> _Prepared | None:
-    """The function for kernels, or None if there are none for it."""
+    """Returns the function for kernels, or None if there are none for it."""
     if n == 0 or (operator.function is None and operator.kind is None) or not has_kernels():
         return None
     leaves, structure = flatten(x)
@@ -316,7 +316,7 @@ def _written(
     reverse: bool,
     exclusive: bool,
 ) -> tuple[Keyed, Sequence[Any]]:
-    """The function, and its captured values."""
+    """Returns the function, and its captured values."""
     items = [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in leaves]
     with free_of_explicit_axes():
         load_closed = None if load is None else jax.make_jaxpr(load.function)(*load.item, _scalar(load.position_dtype))
@@ -378,7 +378,7 @@ def _has_rules(jaxpr: Jaxpr, names: tuple[str, ...] = RULES) -> bool:
 
 
 def _rules(closed: ClosedJaxpr) -> Any:
-    """A key that distinguishes functions with the same lines by their first and second derivatives."""
+    """Returns a key that distinguishes functions with the same lines by their first and second derivatives."""
     texts: list[Any] = []
     for _ in range(2):
         if closed is None or not _has_rules(closed.jaxpr, (*RULES, "stop_gradient")):
@@ -397,12 +397,12 @@ def _rules(closed: ClosedJaxpr) -> Any:
 
 
 def _text(jaxpr: Jaxpr) -> str:
-    """A jaxpr without the addresses of the rules that it names, which differ in each trace."""
+    """Returns a jaxpr without the addresses of the rules that it names, which differ in each trace."""
     return re.sub("0x[0-9a-f]+", "", str(jaxpr))
 
 
 def _gradient(closed: ClosedJaxpr, *operands: jax.Array) -> Sequence[Any]:
-    """The cotangents of a function's constants and arguments, for cotangents like its results."""
+    """Returns the cotangents of a function's constants and arguments, for cotangents like its results."""
     moving = [i for i, x in enumerate(operands) if jnp.issubdtype(x.dtype, jnp.inexact)]
     consts = len(closed.jaxpr.constvars)
 
@@ -423,7 +423,7 @@ def _scalar(dtype: DTypeLike) -> Any:
 
 
 def _traced_function(operator: Operator, structure: PyTreeDef, items: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
-    """A caller's function, traced over the leaves of two items, and its arguments of `emit_operator`."""
+    """Returns a caller's function, traced over the leaves of two items, and its arguments of `emit_operator`."""
     assert operator.function is not None
     function = operator.function
 
@@ -437,7 +437,7 @@ def _traced_function(operator: Operator, structure: PyTreeDef, items: Sequence[A
 def _traced_builtin(
     operator: Operator, item: Aval, position_dtype: DTypeLike
 ) -> tuple[Any, dict[str, Any], Sequence[Any]]:
-    """A built-in operator, traced over its states, its arguments of `emit_operator`, and its results' types.
+    """Returns a built-in operator, traced over its states, its arguments of `emit_operator`, and its results' types.
 
     States are made from an item and its position.
     """
@@ -509,7 +509,7 @@ class FunctionOperation(Operation):
         self.def_jvp(self._jvp)
 
     def _by_name(self, rule: Callable[..., Any]) -> Callable[..., Any]:
-        return rule  # operands have no names
+        return rule  # rules take *args, as the number of operands varies
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, Any], platform: str, devices: int) -> bool:
         """Whether a program that could have kernels should run plain JAX."""
@@ -566,28 +566,28 @@ class FunctionOperation(Operation):
 
     def _plain_reduction(self, *operands: jax.Array, function: Keyed) -> Sequence[Any]:
         leaves, captures, _, count = self._split(operands)
-        of, n = function.value, leaves[0].shape[0]
-        x = of.items(leaves, captures, count)
-        if of.kind is not None:
-            return REGISTRY["reduce"](x=x[0], count=count, op=of.kind, wide=False)
-        result: Sequence[Any] = reduce_results(of.operator(captures), x, n, count)
+        compiled, n = function.value, leaves[0].shape[0]
+        x = compiled.items(leaves, captures, count)
+        if compiled.kind is not None:
+            return REGISTRY["reduce"](x=x[0], count=count, op=compiled.kind, wide=False)
+        result: Sequence[Any] = reduce_results(compiled.operator(captures), x, n, count)
         return result
 
     def _plain_segments(self, *operands: jax.Array, function: Keyed) -> Sequence[Any]:
         leaves, captures, heads, count = self._split(operands)
-        of, n = function.value, leaves[0].shape[0]
-        x = of.items(leaves, captures, count)
-        if of.kind is not None:
-            return REGISTRY["segmented_reduce"](x=x[0], heads=heads, count=count, op=of.kind, wide=False)
-        return jax.tree.leaves(segmented_results(of.operator(captures), x, n, heads, count))
+        compiled, n = function.value, leaves[0].shape[0]
+        x = compiled.items(leaves, captures, count)
+        if compiled.kind is not None:
+            return REGISTRY["segmented_reduce"](x=x[0], heads=heads, count=count, op=compiled.kind, wide=False)
+        return jax.tree.leaves(segmented_results(compiled.operator(captures), x, n, heads, count))
 
     def _plain_scan(self, *operands: jax.Array, function: Keyed, **flags: int) -> Sequence[Any]:
         leaves, captures, heads, count = self._split(operands)
-        of, n = function.value, leaves[0].shape[0]
-        x = of.items(leaves, captures, count)
-        if of.kind is not None:
-            return REGISTRY["scan"](x=x[0], heads=heads, count=count, op=of.kind, **flags)
-        return jax.tree.leaves(scan_results(of.operator(captures), x, n, heads, count, **flags))
+        compiled, n = function.value, leaves[0].shape[0]
+        x = compiled.items(leaves, captures, count)
+        if compiled.kind is not None:
+            return REGISTRY["scan"](x=x[0], heads=heads, count=count, op=compiled.kind, **flags)
+        return jax.tree.leaves(scan_results(compiled.operator(captures), x, n, heads, count, **flags))
 
     def _jvp(self, primals: Operands, tangents: Tangents, **attributes: Attribute) -> tuple[Any, Any]:
         live = [i for i, tangent in enumerate(tangents) if tangent is not None]

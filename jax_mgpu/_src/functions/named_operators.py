@@ -86,15 +86,15 @@ class Grouping(abc.ABC):
         """The items `[n]`, or each column of the rows `[n, width]`, combined by the kernels."""
 
     def positions(self) -> jax.Array:
-        """The position of each item."""
+        """Returns the position of each item."""
         return jnp.arange(self.n, dtype=self.index_dtype)
 
     def counts(self, dtype: DTypeLike) -> jax.Array:
-        """The number of items of each result."""
+        """Returns the number of items of each result."""
         return self.combine(Kind.ADD, jnp.ones((self.n,), self.index_dtype)).astype(dtype)
 
     def places(self, last: bool) -> jax.Array:
-        """The position of the first or last item of each result, -1 if there is none."""
+        """Returns the position of the first or last item of each result, -1 if there is none."""
         found = self.combine(Kind.MAX if last else Kind.MIN, self.positions())
         return jnp.maximum(found, -1) if last else jnp.where(found == jnp.iinfo(found.dtype).max, -1, found)
 
@@ -159,7 +159,7 @@ class Leaf:
         return math.prod(self.trailing) == 0
 
     def reduced(self, grouping: Grouping) -> jax.Array:
-        """The results of a reduction."""
+        """Returns the results of a reduction."""
         if self.made is not None:
             return self.made(self, grouping)
         if self.is_empty:
@@ -168,14 +168,14 @@ class Leaf:
         return self.results(combined, grouping.leading, lambda: grouping.counts(combined.dtype))
 
     def results(self, combined: jax.Array, leading: tuple[int, ...], counts: Callable[[], jax.Array]) -> jax.Array:
-        """The results, `[*leading, *trailing]`, from the kernels' output; `counts` are the items in each."""
+        """Returns the results, `[*leading, *trailing]`, from the kernels' output; `counts` are the items in each."""
         combined = combined.reshape(*leading, *self.trailing)
         if self.mean:
             combined = quotient(combined, counts())
         return combined.astype(self.dtype)
 
     def nothing(self, leading: tuple[int, ...]) -> jax.Array:
-        """The results if an item has no elements."""
+        """Returns the results if an item has no elements."""
         return jnp.zeros((*leading, *self.trailing), self.dtype)
 
 
@@ -197,10 +197,10 @@ def _variance(leaf: Leaf, grouping: Grouping) -> jax.Array:
         return leaf.nothing(grouping.leading)
     inside = grouping.spread(jnp.ones(grouping.leading, jnp.uint8)) > 0
     inside = _like_rows(inside, leaf.x)
-    least = grouping.spread(grouping.combine(Kind.MIN, jax.lax.stop_gradient(leaf.x)))
+    minima = grouping.spread(grouping.combine(Kind.MIN, jax.lax.stop_gradient(leaf.x)))
     is_integer = jnp.issubdtype(leaf.x.dtype, jnp.integer)
     exact = jnp.dtype(f"uint{8 * leaf.x.dtype.itemsize}") if is_integer else leaf.x.dtype
-    excess = jnp.where(inside, leaf.x.astype(exact) - least.astype(exact), 0).astype(accumulator_dtype(leaf.dtype))
+    excess = jnp.where(inside, leaf.x.astype(exact) - minima.astype(exact), 0).astype(accumulator_dtype(leaf.dtype))
     sums = grouping.combine(Kind.ADD, excess)
     counts = _like_rows(grouping.counts(sums.dtype), sums)
     differences = jnp.where(inside, excess - grouping.spread(sums / jnp.maximum(counts, 1)), 0)
@@ -210,12 +210,12 @@ def _variance(leaf: Leaf, grouping: Grouping) -> jax.Array:
 
 
 def _like_rows(x: jax.Array, like: jax.Array) -> jax.Array:
-    """An array with one element per row, reshaped to the rank of `like`."""
+    """Returns an array with one element per row, reshaped to the rank of `like`."""
     return x.reshape(*x.shape, *[1] * (like.ndim - x.ndim))
 
 
 def _deviation(leaf: Leaf, grouping: Grouping) -> jax.Array:
-    """The root of the variance. Its derivative is 0 if the variance is 0."""
+    """Returns the root of the variance. Its derivative is 0 if the variance is 0."""
     variance = _variance(dataclasses.replace(leaf, dtype=accumulator_dtype(leaf.dtype)), grouping)
     is_positive = variance > 0
     root = jnp.sqrt(jnp.where(is_positive, variance, 1))
@@ -223,7 +223,7 @@ def _deviation(leaf: Leaf, grouping: Grouping) -> jax.Array:
 
 
 def _count(leaf: Leaf, grouping: Grouping) -> jax.Array:
-    """One number per result, whatever the rows are."""
+    """Returns one number per result, whatever the rows are."""
     return grouping.counts(leaf.dtype)
 
 
@@ -233,7 +233,7 @@ def _end(leaf: Leaf, grouping: Grouping, last: bool) -> jax.Array:
 
 
 def _of_columns(leaf: Leaf, grouping: Grouping, of_column: Callable[[jax.Array], jax.Array]) -> jax.Array:
-    """A result of each column by itself."""
+    """Returns a result of each column by itself."""
     if leaf.is_empty:
         return leaf.nothing(grouping.leading)
     of_rows = of_column if leaf.x.ndim == 1 else jax.vmap(of_column, in_axes=1, out_axes=-1)
@@ -241,7 +241,7 @@ def _of_columns(leaf: Leaf, grouping: Grouping, of_column: Callable[[jax.Array],
 
 
 def _nan_mean(leaf: Leaf, grouping: Grouping) -> jax.Array:
-    """The mean of the items that are not NaN; NaN if there are none."""
+    """Returns the mean of the items that are not NaN; NaN if there are none."""
     if leaf.is_empty:
         return leaf.nothing(grouping.leading)
     counts = grouping.combine(Kind.ADD, (~jnp.isnan(leaf.x)).astype(grouping.index_dtype))
@@ -254,7 +254,7 @@ def _without_nan(x: jax.Array, instead: ArrayLike) -> jax.Array:
 
 
 def _nan_extremum(leaf: Leaf, grouping: Grouping) -> jax.Array:
-    """The extremum of the items that are not NaN; NaN if there are none."""
+    """Returns the extremum of the items that are not NaN; NaN if there are none."""
     if leaf.is_empty:
         return leaf.nothing(grouping.leading)
     found = grouping.combine(leaf.kind, _without_nan(leaf.x, jnp.inf if leaf.kind == Kind.MIN else -jnp.inf))
@@ -292,7 +292,7 @@ def over_devices(
     leading: Sequence[tuple[int, ...]],
     dtype: DTypeLike,
 ) -> list[jax.Array]:
-    """A leaf's results over a mesh axis, with the given leading axes. `dtype` is that of numbers of items.
+    """Returns a leaf's results over a mesh axis, with the given leading axes. `dtype` is that of numbers of items.
 
     `run` combines an array `[n]` or `[n, width]` by an operator.
     """
@@ -358,7 +358,7 @@ def _names(
     takes_functions: bool,
     known: Sequence[str],
 ) -> list[str]:
-    """The name of each leaf's operator."""
+    """Returns the name of each leaf's operator."""
     if isinstance(op, str):
         names = [op] * structure.num_leaves
     else:
@@ -402,7 +402,7 @@ def _leaf(
     convert_to: DTypeLike | None,
     ddof: float,
 ) -> Leaf:
-    """One array, converted to what its operator combines; n is the number of all items."""
+    """Returns one array, converted to what its operator combines; n is the number of all items."""
     if name in OF_ANY_DTYPE:
         x = whole_axes(x if convert_to is None else _numbers(operation, argument, x, convert_to))
         dtype = index_dtype(operation, argument, n) if name == "count" else x.dtype
@@ -451,7 +451,7 @@ def _leaf(
 
 
 def _of_numbers(items: jax.Array, name: str, dtype: DTypeLike, index: np.dtype) -> tuple[jax.Array, Any]:
-    """The items of a variance or of an operator of ranks, and the type of its results."""
+    """Returns the items of a variance or of an operator of ranks, and the type of its results."""
     items = items.astype(jnp.uint8) if items.dtype == jnp.bool_ else items
     if name in ("var", "std"):
         items = items.astype(accumulator_dtype(items.dtype))
@@ -459,7 +459,7 @@ def _of_numbers(items: jax.Array, name: str, dtype: DTypeLike, index: np.dtype) 
 
 
 def _of_bools(operation: str, argument: str, items: jax.Array, kind: Kind, n: int) -> tuple[jax.Array, Kind, Any]:
-    """The array that kernels combine instead of bools, the operator, and the type of the results."""
+    """Returns the array that kernels combine instead of bools, the operator, and the type of the results."""
     if kind == Kind.ADD:  # a count, which has the type of jnp.sum and holds n
         dtype = np.promote_types(sum_dtype(items.dtype), index_dtype(operation, argument, n))
         return items.astype(dtype), kind, dtype
@@ -470,7 +470,7 @@ def _of_bools(operation: str, argument: str, items: jax.Array, kind: Kind, n: in
 
 
 def _numbers(operation: str, argument: str, x: jax.Array, convert_to: DTypeLike | None) -> jax.Array:
-    """An array of numbers or bools, of the dtype that the caller requests; JAX warns of 64 bits without x64."""
+    """Returns an array of numbers or bools, of the dtype that the caller requests; JAX warns of 64 bits without x64."""
     if x.dtype.name not in KEY_DTYPES and x.dtype != jnp.bool_:
         raise type_error(operation, argument, NUMBERS, describe(x))
     return x if convert_to is None else x.astype(convert_to)

@@ -80,7 +80,7 @@ class Kind(enum.IntEnum):
 
 
 def result_dtype(operation: str, kind: int, x: Aval | jax.Array, wide: int = 0) -> Any:
-    """The dtype of results: that of x, that of indices into it, or that of sums."""
+    """Returns the dtype of results: that of x, that of indices into it, or that of sums."""
     if Kind(kind).gives_index:
         return index_dtype(operation, "x", x.shape[0])
     return wide_dtype(x.dtype) if wide else x.dtype
@@ -116,7 +116,7 @@ class Operator:
 
 
 def accumulator_dtype(dtype: DTypeLike) -> Any:
-    """The type in which sums and products of this type are computed: float32 for narrower floats."""
+    """Returns the type in which sums and products of this type are computed: float32 for narrower floats."""
     narrow = jnp.issubdtype(dtype, jnp.floating) and jnp.dtype(dtype).itemsize < 4
     return jnp.dtype(jnp.float32) if narrow else dtype
 
@@ -135,7 +135,7 @@ def wide_dtype(dtype: DTypeLike) -> Any:
 
 
 def builtin(kind: int, dtype: DTypeLike, result: DTypeLike | None = None) -> Operator:
-    """A built-in operator over items of this type, or rows of them."""
+    """Returns a built-in operator over items of this type, or rows of them."""
     kind = Kind(kind)
     known: dict[str, Any] = {"kind": kind, "commutes": True}
     wide = accumulator_dtype(dtype)
@@ -280,7 +280,7 @@ def expect_no_array_function(operation: str, op: Any, takes_functions: bool = Tr
 
 
 def _like_item(operation: str, argument: str, item: Pytree, leaves: Sequence[jax.Array], structure: PyTreeDef) -> Any:
-    """A caller's identity or initial value, with the types and shapes of an item."""
+    """Returns a caller's identity or initial value, with the types and shapes of an item."""
     given, given_structure = flatten(item)
     if given_structure != structure:
         raise type_error(operation, argument, f"the structure of x, {structure}", given_structure)
@@ -290,7 +290,7 @@ def _like_item(operation: str, argument: str, item: Pytree, leaves: Sequence[jax
 
 
 def of_item(operation: str, argument: str, x: Pytree, shape: tuple[int, ...], dtype: DTypeLike | None) -> jax.Array:
-    """An argument of the shape and type of an item."""
+    """Returns an argument of the shape and type of an item."""
     x = as_array(operation, argument, x)
     if x.ndim > len(shape) or any(a not in (1, b) for a, b in zip(x.shape[::-1], shape[::-1], strict=False)):
         raise value_error(operation, argument, f"the shape of an item, {list(shape)}", describe(x))
@@ -314,18 +314,18 @@ def _expect_items(operation: str, op: Callable[..., Any], item: Sequence[Any], s
 
 
 def identities(identity: Pytree, like: Pytree) -> Any:
-    """The identity in the shape and dtype of given states."""
+    """Returns the identity in the shape and dtype of given states."""
     return jax.tree.map(lambda i, s: jnp.broadcast_to(i, s.shape).astype(s.dtype), identity, like)
 
 
 def of_nothing(operator: Operator, *operands: object) -> Any:
-    """The identity, which varies under shard_map as results from these operands do."""
+    """Returns the identity, which varies under shard_map as results from these operands do."""
     given = [x for x in jax.tree.leaves(operands) if isinstance(x, jax.Array)]
     return jax.tree.map(lambda x: vary_as(jnp.asarray(x), *given), operator.identity)
 
 
 def _states(operator: Operator, x: Pytree, n: int, *heads: jax.Array) -> tuple[jax.Array, Any]:
-    """Positions, and the states of items."""
+    """Returns positions, and the states of items."""
     positions = jnp.arange(n, dtype=index_dtype("scan", "x", n))
     # A function may compute a part of an item from its position only: under shard_map that part must vary as the rest
     # does.
@@ -336,7 +336,7 @@ def _states(operator: Operator, x: Pytree, n: int, *heads: jax.Array) -> tuple[j
 def general_scan(
     operator: Operator, x: Pytree, n: int, heads: jax.Array, count: jax.Array, *, exclusive: int, reverse: int
 ) -> tuple[Any, Any]:
-    """The states of a segmented scan, and the total of its last segment."""
+    """Returns the states of a segmented scan, and the total of its last segment."""
     heads = whole_axes(heads)
     positions, states = _states(operator, x, n, heads)
     if n == 0:
@@ -380,7 +380,7 @@ def scan_results(
     reverse: int,
     total: int,
 ) -> Sequence[Any]:
-    """The result of `scan`, by the general path."""
+    """Returns the result of `scan`, by the general path."""
     states, last = general_scan(operator, x, n, heads, count, exclusive=exclusive, reverse=reverse)
     results = [mask_dead(operator.finish(states), n, count, operator.dead)]
     return [*results, operator.finish(last)] if total else results
@@ -409,7 +409,7 @@ def segmented_results(operator: Operator, x: Pytree, n: int, heads: jax.Array, c
 
 
 def segment_ends(operator: Operator, states: Pytree, n: int, heads: jax.Array, count: jax.Array) -> Any:
-    """The results of segments from the scan of their states."""
+    """Returns the results of segments from the scan of their states."""
     begin, end = segment_bounds(heads, n, count)
     last = jnp.where(begin < end, end - 1, -1)  # no item is taken twice
     states = jax.tree.map(lambda s: _rows_at(s, last), states)

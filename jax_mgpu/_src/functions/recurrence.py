@@ -34,7 +34,7 @@ def neighbours(y: jax.Array, heads: jax.Array, count: jax.Array, *, reverse: int
 
 
 def weighted(weights: jax.Array, x: jax.Array) -> jax.Array:
-    """The products of weights and tangents, in which a tangent or cotangent of 0 gives 0 for any weight.
+    """Returns the products of weights and tangents, in which a tangent or cotangent of 0 gives 0 for any weight.
 
     An infinite weight would make it NaN, even in segments that a loss does not use.
     """
@@ -63,7 +63,7 @@ def _solved(a: jax.Array, b: jax.Array, edges: jax.Array | None) -> jax.Array:
 
 
 def _edges(n: int, heads: jax.Array, count: jax.Array, reverse: int) -> jax.Array:
-    """Which of n items get no carry: the first of each segment (or the last), and dead items."""
+    """Returns which of n items get no carry: the first of each segment (or the last), and dead items."""
     live = live_items(n, count)
     starts = segment_starts(n, heads)
     alone = shifted(starts, -1, True) if reverse else starts
@@ -80,7 +80,7 @@ def _jvp(primals: Operands, tangents: Tangents, *, reverse: int) -> tuple[Any, A
 
 
 def _transpose(cotangents: Sequence[Any], operands: Operands, *, reverse: int) -> jax.Array:
-    """The recurrence in the other direction, in which each item has the factor of the next one."""
+    """Returns the recurrence in the other direction, in which each item has the factor of the next one."""
     factors = shifted(operands.a, 1 if reverse else -1)
     return recurrence(factors, cotangents[0], operands.heads, operands.count, reverse=not reverse)
 
@@ -101,7 +101,7 @@ _recurrence.def_transpose("b", _transpose)
 
 @functools.cache
 def _weighted(rank: int) -> Operation:
-    """The product of arrays of this rank."""
+    """Returns the product of arrays of this rank."""
 
     def product(weights: jax.Array, x: jax.Array) -> Sequence[jax.Array]:
         return [jnp.where(x == 0, 0, weights * x)]

@@ -67,7 +67,7 @@ def mapped(
     axis_name: AxisName | None = None,
     inside: Callable[[jax.Array], jax.Array] | None = None,
 ) -> tuple[Any, Load | None]:
-    """The items that the operation works on, and how they are loaded; without a function, the given items.
+    """Returns the items that the operation works on, and how they are loaded; without a function, the given items.
 
     `count` is the caller's. Over a mesh axis, positions are those in the global array. `inside` excludes items that
     belong to no segment from the derivatives of an array.
@@ -165,13 +165,13 @@ def emitted(
 def _global_positions(
     operation: str, argument: str, n: int, count: jax.Array, axis_name: AxisName
 ) -> tuple[Any, jax.Array]:
-    """The type of positions in the global array, and that of this device's first item."""
+    """Returns the type of positions in the global array, and that of this device's first item."""
     axis = Axis(operation, axis_name)
     return axis.index_dtype(argument, n), axis.begin(axis.gather(axis.live(argument, n, count)))
 
 
 def one_leaf(load: Load | None, leaves: list[Leaf]) -> tuple[Load | None, list[Leaf]]:
-    """The load, if a named operator combines one array of items: kernels that map support nothing else."""
+    """Returns the load, if a named operator combines one array of items: kernels that map support nothing else."""
     if load is None or len(leaves) != 1:
         return None, leaves
     leaf, function = leaves[0].converted, load.function

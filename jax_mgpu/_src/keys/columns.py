@@ -64,7 +64,7 @@ __all__ = [
     "whole_keys",
 ]
 
-MOST_COLUMNS = 8
+MAX_COLUMNS = 8
 
 
 class SortKey(NamedTuple):
@@ -79,8 +79,8 @@ class Columns:
     """A tuple of keys, checked, with a direction for each."""
 
     def __init__(self, operation: str, argument: str, columns: tuple[ArrayLike, ...], descending: Directions):
-        if len(columns) > MOST_COLUMNS:
-            raise value_error(operation, argument, f"1 to {MOST_COLUMNS} columns", f"{len(columns)} columns")
+        if len(columns) > MAX_COLUMNS:
+            raise value_error(operation, argument, f"1 to {MAX_COLUMNS} columns", f"{len(columns)} columns")
         # One array in descending order is a column too, and an error speaks of it as the caller does.
         self.names = [argument] if len(columns) == 1 else [f"{argument}[{i}]" for i in range(len(columns))]
         self.arrays = [expect_key(operation, *pair) for pair in zip(self.names, columns, strict=True)]
@@ -123,13 +123,13 @@ class Columns:
         return [min(WIDEST, self.bits - at) for at in range(0, self.bits, WIDEST)]
 
     def replaced(self, arrays: Iterable[jax.Array]) -> Columns:
-        """Other arrays of the same types, with the same directions."""
+        """Returns other arrays of the same types, with the same directions."""
         other = object.__new__(Columns)
         other.__dict__.update(self.__dict__, arrays=list(arrays))
         return other
 
     def part(self, begin: int, end: int) -> Columns:
-        """Some neighbouring columns."""
+        """Returns some neighbouring columns."""
         other = object.__new__(Columns)
         other.__dict__.update(self.__dict__)
         for name in ("names", "arrays", "descending"):
@@ -142,13 +142,13 @@ class Columns:
         return len(self.arrays) == 1 or self.is_code
 
     def key(self) -> SortKey:
-        """The columns as one key that holds all their bits."""
+        """Returns the columns as one key that holds all their bits."""
         if len(self.arrays) > 1:
             return SortKey(self.codes()[0], False, self.code_bits[0])
         return SortKey(self.arrays[0], self.descending[0], self.bits)
 
     def of_key(self, keys: jax.Array) -> Columns:
-        """The columns of items by their key."""
+        """Returns the columns of items by their key."""
         return self.replaced([keys] if len(self.arrays) == 1 else self.unpacked([keys]))  # type: ignore[arg-type]
 
     @property
@@ -157,18 +157,18 @@ class Columns:
         return [x.dtype.itemsize for x in self.arrays] == [4, 4]
 
     def two_keys(self) -> tuple[SortKey, SortKey]:
-        """Two columns of 32 bits unchanged, or integers of 65 to 128 bits as a higher and a lower key."""
+        """Returns two columns of 32 bits unchanged, or integers of 65 to 128 bits as a higher and a lower key."""
         if self.are_two_words:
             return self.part(0, 1).key(), self.part(1, 2).key()
         high, low = (SortKey(code, False, bits) for code, bits in zip(self.codes(), self.code_bits, strict=True))
         return high, low
 
     def of_two_keys(self, keys: list[jax.Array]) -> Any:
-        """The columns of items from their two keys, in the structure of the input."""
+        """Returns the columns of items from their two keys, in the structure of the input."""
         return self.structure(keys) if self.are_two_words else self.restored(keys)
 
     def cuts(self, travel: Callable[[list[jax.ShapeDtypeStruct]], bool]) -> list[tuple[int, int]]:
-        """Where to cut the columns into parts that the kernels sort by, one after the other.
+        """Returns where to cut the columns into parts that the kernels sort by, one after the other.
 
         `travel` tells whether keys can travel along. The first part is as short as that allows, or has up to 32 bits.
         The list is empty if the columns cannot be cut.
@@ -199,21 +199,21 @@ class Columns:
         return self.bits <= WORD and self.are_integers
 
     def key_struct(self) -> jax.ShapeDtypeStruct:
-        """The shape and type of the key."""
+        """Returns the shape and type of the key."""
         dtype = self.arrays[0].dtype if len(self.arrays) == 1 else code_dtype(self.bits)
         return jax.ShapeDtypeStruct(self.shape, dtype)
 
     def digits(self) -> list[Digit]:
-        """The long number, its highest digit first."""
+        """Returns the long number, its highest digit first."""
         return [digit for x, down in zip(self.arrays, self.descending, strict=True) for digit in _digits(x, down)]
 
     def codes(self) -> list[jax.Array]:
-        """The long number as keys for kernels, the highest first."""
+        """Returns the long number as keys for kernels, the highest first."""
         digits = self.digits()
         return [code_of(digits, WIDEST * i, bits) for i, bits in enumerate(self.code_bits)]
 
     def unpacked(self, codes: Sequence[jax.Array]) -> list[jax.Array | None]:
-        """The columns of items from their highest codes; None for columns that these do not hold."""
+        """Returns the columns of items from their highest codes; None for columns that these do not hold."""
         pairs = zip(codes, self.code_bits, strict=False)
         digits = [digit for code, bits in pairs for digit in code_digits(code, bits)]
         columns: list[jax.Array | None] = []
@@ -244,7 +244,7 @@ class Columns:
         live: jax.Array,
         fill: Callable[[Any], jax.Array] = lambda dtype: jnp.zeros((1,), dtype),
     ) -> Any:
-        """The columns of moved codes in the structure of the input; past the live items, `fill(dtype)`."""
+        """Returns the columns of moved codes in the structure of the input; past the live items, `fill(dtype)`."""
         floats = iter(rest)
         columns = [next(floats) if x is None else x for x in self.unpacked([code])]
         return self.structure([filled_behind(x, live, fill(x.dtype)) for x in columns])
@@ -263,14 +263,14 @@ def travelling(parts: Sequence[Columns], i: int) -> list[int]:
 
 
 def key_starts(keys: jax.Array | Columns) -> jax.Array:
-    """Which keys differ from the previous one; the first one does."""
+    """Returns which keys differ from the previous one; the first one does."""
     return _run_starts(keys.digits() if isinstance(keys, Columns) else _digits(keys, False))
 
 
 def expect_keys(
     operation: str, argument: str, keys: Keys, descending: Directions = False
 ) -> tuple[jax.Array | Columns, bool]:
-    """Keys, and whether they are in descending order: an array, or `Columns`, which know their directions."""
+    """Returns keys, and whether they are in descending order: an array, or `Columns`, which know their directions."""
     if _is_columns(keys):
         return Columns(operation, argument, keys, descending), False
     if isinstance(keys, list) and _has_arrays(keys):
@@ -391,7 +391,7 @@ class KeyPair:
     def of_code_and_rest(
         self, keys: jax.Array, rest: Sequence[jax.Array], live: jax.Array, fill_value: ArrayLike = 0
     ) -> Any:
-        """The caller's keys from keys that were moved over a mesh axis."""
+        """Returns the caller's keys from keys that were moved over a mesh axis."""
         if self._columns is None:
             return keys
         fill = functools.partial(fill_operand, self._operation, fill_value)
@@ -405,7 +405,7 @@ class KeyPair:
         return a.codes()[0], b.codes()[0], a_count, b_count
 
     def with_nans_apart(self) -> KeyPair:
-        """The pair in which no NaN of a equals one of b.
+        """Returns the pair in which no NaN of a equals one of b.
 
         It replaces floats by the integers that order them, with room for one value below that of NaN. a's NaNs get
         that value, as a comes first among equal keys.
@@ -417,7 +417,7 @@ class KeyPair:
         return KeyPair(self._operation, a, b, self.a_count, self.b_count)
 
     def fill(self, fill_value: ArrayLike) -> jax.Array:
-        """The fill value of the kernel's keys, as an operand of shape [1]; `restored` fills columns."""
+        """Returns the fill value of the kernel's keys, as an operand of shape [1]; `restored` fills columns."""
         if self._columns is None:
             return fill_operand(self._operation, fill_value, self.a.dtype)
         return jnp.zeros((1,), self.a.dtype)
@@ -430,7 +430,7 @@ class KeyPair:
         count: jax.Array | None = None,
         fill_value: ArrayLike = 0,
     ) -> Any:
-        """The caller's keys from those that the kernel returned.
+        """Returns the caller's keys from those that the kernel returned.
 
         `count` of them hold items (default: all that are live on both sides). `indices`, into the concatenation of
         both sides, -1 past the count, are needed unless `is_code`.
@@ -453,7 +453,7 @@ class KeyPair:
         return a.structure([restore(*x) for x in zip(a.arrays, b.arrays, unpacked, strict=True)])
 
     def _live(self) -> jax.Array:
-        """The number of live items on both sides."""
+        """Returns the number of live items on both sides."""
         n_a, n_b = self.a.shape[0], self.b.shape[0]
         dtype = index_dtype(self._operation, "a and b", n_a + n_b)
         return live_items(n_a, self.a_count, dtype) + live_items(n_b, self.b_count, dtype)
@@ -466,7 +466,7 @@ def expect_one_code(operation: str, keys: jax.Array | Columns) -> None:
 
 
 def whole_keys(operation: str, argument: str, keys: Keys, axis_name: AxisName | None) -> Any:
-    """Keys that no mesh axis divides, in ascending order: an array, or `Columns`."""
+    """Returns keys that no mesh axis divides, in ascending order: an array, or `Columns`."""
     expect_told_apart(operation, **{argument: keys})
     given, _ = expect_keys(operation, argument, keys)
     if axis_name is not None:
@@ -475,7 +475,7 @@ def whole_keys(operation: str, argument: str, keys: Keys, axis_name: AxisName | 
 
 
 def _nans_apart(x: jax.Array) -> jax.Array:
-    """The integers that order a column; those of NaNs are one less than `ordered_integers` gives."""
+    """Returns the integers that order a column; those of NaNs are one less than `ordered_integers` gives."""
     ordered = ordered_integers(x)
     return ordered if _is_integer(x) else where(jnp.isnan(x), ordered - 1, ordered)
 
@@ -487,7 +487,7 @@ def _one_column(operation: str, keys: jax.Array) -> Columns:
 def directed_pair(
     operation: str, a: Keys, b: Keys, descending: Directions
 ) -> tuple[Any, Any, Any, Callable[[Any], Any]]:
-    """Two operands, their directions, and the function that gives result keys the form of the caller's.
+    """Returns two operands, their directions, and the function that gives result keys the form of the caller's.
 
     Arrays in descending order become columns of one array, whose codes are in ascending order as kernels need it.
     """
@@ -507,7 +507,7 @@ def sorted_pair(
     descending: Directions = False,
     unique: bool = False,
 ) -> KeyPair:
-    """Two sorted operands of keys of the same types."""
+    """Returns two sorted operands of keys of the same types."""
     a_name, b_name = names
     if _is_columns(a) != _is_columns(b):
         expected = "a tuple of columns" if _is_columns(a) else "one array"
@@ -538,7 +538,7 @@ def sorted_pair(
 
 
 def _pair_codes(a: Columns, b: Columns, a_count: jax.Array, b_count: jax.Array) -> list[jax.Array]:
-    """Keys of up to 64 bits that compare as the columns of both sides do."""
+    """Returns keys of up to 64 bits that compare as the columns of both sides do."""
     digits, counts, bits = [a.digits(), b.digits()], (a_count, b_count), a.bits
     while bits > WIDEST:
         codes = [code_of(x, 0, WIDEST) for x in digits]
@@ -564,13 +564,13 @@ def _merge_places(codes: jax.Array, others: jax.Array, count: jax.Array, others_
 
 
 def _rest(digits: Sequence[Digit], bits: int) -> list[Digit]:
-    """The digits below the highest 64 of all bits."""
+    """Returns the digits below the highest 64 of all bits."""
     cuts = [(at, min(WORD, bits - at)) for at in range(WIDEST, bits, WORD)]
     return [Digit(part(digits, *cut), cut[1]) for cut in cuts]
 
 
 def _run_starts(digits: Sequence[Digit]) -> jax.Array:
-    """Which items differ from the previous one."""
+    """Returns which items differ from the previous one."""
     starts = is_first(digits[0].words.shape[0])
     for words, _ in digits:
         starts |= words != shifted(words, 1)
@@ -582,7 +582,7 @@ def _is_integer(x: jax.Array) -> bool:
 
 
 def _digits(x: jax.Array, descending: bool) -> list[Digit]:
-    """A column as a number in the requested order."""
+    """Returns a column as a number in the requested order."""
     bits, word = 8 * x.dtype.itemsize, _word(x.dtype)
     code = ordered_integers(x)
     if code.dtype != word:
@@ -591,7 +591,7 @@ def _digits(x: jax.Array, descending: bool) -> list[Digit]:
 
 
 def _column(digits: Sequence[Digit], at: int, dtype: np.dtype, descending: bool) -> jax.Array:
-    """The column of integers whose number begins `at` bits below the top."""
+    """Returns the column of integers whose number begins `at` bits below the top."""
     bits, word = 8 * dtype.itemsize, _word(dtype)
     code = part(digits, at, min(bits, WORD)).astype(word)
     if bits > WORD:

@@ -29,7 +29,7 @@ class Digit(NamedTuple):
 
 
 def split(code: jax.Array, bits: int) -> list[Digit]:
-    """Unsigned integers of `bits` bits as digits."""
+    """Returns unsigned integers of `bits` bits as digits."""
     if bits <= WORD:
         return [Digit(code.astype(jnp.uint32), bits)]
     high = (code >> code.dtype.type(WORD)).astype(jnp.uint32)
@@ -37,7 +37,7 @@ def split(code: jax.Array, bits: int) -> list[Digit]:
 
 
 def part(digits: Sequence[Digit], at: int, bits: int) -> jax.Array:
-    """A part of a long number: `bits` bits, at most 32, from `at` bits below its top on."""
+    """Returns a part of a long number: `bits` bits, at most 32, from `at` bits below its top on."""
     found, begin, end = None, 0, at + bits
     for words, width in digits:
         first, last = max(at, begin), min(end, begin + width)
@@ -53,7 +53,7 @@ def part(digits: Sequence[Digit], at: int, bits: int) -> jax.Array:
 
 
 def code_dtype(bits: int) -> np.dtype:
-    """The type of kernel items that hold `bits` bits, up to 64."""
+    """Returns the type of kernel items that hold `bits` bits, up to 64."""
     return np.dtype(next((f"uint{width}" for width in (8, 16, 32) if bits <= width), "complex64"))
 
 
@@ -65,7 +65,7 @@ def code_of(digits: Sequence[Digit], at: int, bits: int) -> jax.Array:
 
 
 def code_digits(codes: jax.Array, bits: int) -> list[Digit]:
-    """Items of kernels as digits."""
+    """Returns items of kernels as digits."""
     if bits <= WORD:
         return [Digit(codes.astype(jnp.uint32), bits)]
     high, low = words_of(codes)

@@ -60,7 +60,7 @@ def __getattr__(name: str) -> Any:
 
 
 def devices_of(operation: str, axis_name: AxisName | None) -> int:
-    """The number of devices of a mesh axis; one without an axis."""
+    """Returns the number of devices of a mesh axis; one without an axis."""
     if axis_name is None:
         return 1
     result: int = importlib.import_module(f"{__name__}.axis").Axis(operation, axis_name).size

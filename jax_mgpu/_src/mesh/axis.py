@@ -50,7 +50,7 @@ class Axis:
         return jax.lax.axis_index(self.name)
 
     def own(self, x: jax.Array, axis: int = 0) -> jax.Array:
-        """This device's entry along an axis of an array that has one entry per device."""
+        """Returns this device's entry along an axis of an array that has one entry per device."""
         entry: jax.Array = jax.lax.dynamic_index_in_dim(x, self.index, axis, False, allow_negative_indices=False)
         return entry
 
@@ -71,22 +71,22 @@ class Axis:
         return set(names) <= set(jax.sharding.get_abstract_mesh().manual_axes)
 
     def sum(self, x: jax.Array) -> jax.Array:
-        """The sum over all devices."""
+        """Returns the sum over all devices."""
         result: jax.Array = jax.lax.psum(x, self.name)
         return result
 
     def varying(self, x: jax.Array) -> jax.Array:
-        """The value with the type of values that differ from device to device, as loops require of a carry."""
+        """Returns the value with the type of values that differ from device to device, as loops require of a carry."""
         return reconcile_vma((x, self.index))[0]
 
     def index_dtype(self, argument: str, n: int) -> np.dtype:
-        """The dtype of positions in a global array of which each device has n slots."""
+        """Returns the dtype of positions in a global array of which each device has n slots."""
         return index_dtype(self.operation, argument, self.size * n)
 
     def live(self, argument: str, n: int, count: jax.Array) -> jax.Array:
-        """The number of live items of this device, of the type of global positions."""
+        """Returns the number of live items of this device, of the type of global positions."""
         return live_items(n, count, self.index_dtype(argument, n))
 
     def begin(self, counts: jax.Array) -> jax.Array:
-        """The global position of this device's first item, by the live items of all devices."""
+        """Returns the global position of this device's first item, by the live items of all devices."""
         return jnp.sum(jnp.where(self.devices < self.index, counts, 0), dtype=counts.dtype)

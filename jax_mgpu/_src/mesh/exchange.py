@@ -21,7 +21,7 @@ __all__ = ["Parts", "exchange", "exchange_together"]
 # reach 93, 128 reach 199 and 512 reach 227.
 UPDATE_BITS = 8
 # For more devices, XLA:GPU uses NCCL, with one operation per update.
-MOST_RAGGED = 8
+MAX_RAGGED = 8
 
 
 class Parts:
@@ -52,15 +52,15 @@ class Parts:
         return cls(axis, edges[..., :-1], jnp.maximum(edges[..., 1:] - edges[..., :-1], 0), slots)
 
     def behind(self, other: Parts) -> Parts:
-        """The same parts, received after others in the same slots."""
+        """Returns the same parts, received after others in the same slots."""
         return Parts(self.axis, self.starts, self.sizes, self.slots, behind=other)
 
     def back(self, slots: int) -> Parts:
-        """The same parts returned to where they came from."""
+        """Returns the same parts returned to where they came from."""
         return Parts.unflatten((self.axis, slots), (self.places.T, self.starts.T, self.sizes.T))
 
     def in_slots(self, slots: int) -> Parts:
-        """The same parts with more slots."""
+        """Returns the same parts with more slots."""
         return Parts.unflatten((self.axis, slots), (self.starts, self.places, self.sizes))
 
     @property
@@ -79,12 +79,12 @@ class Parts:
         return self.axis.own(self.places[-1] + self.sizes[-1] - self.places[0])
 
     def flatten(self) -> tuple[Any, Any]:
-        """The traced arrays, and the static values."""
+        """Returns the traced arrays, and the static values."""
         return (self.starts, self.places, self.sizes), (self.axis, self.slots)
 
     @classmethod
     def unflatten(cls, fixed: Any, arrays: Any) -> Parts:
-        """The inverse of `flatten`."""
+        """Returns the inverse of `flatten`."""
         parts = cls.__new__(cls)
         (parts.axis, parts.slots), (parts.starts, parts.places, parts.sizes) = fixed, arrays
         return parts
@@ -94,7 +94,7 @@ jax.tree_util.register_pytree_node(Parts, Parts.flatten, Parts.unflatten)
 
 
 def exchange(parts: Parts, leaves: Sequence[jax.Array]) -> list[jax.Array]:
-    """Arrays of the items that this device receives, in the order of the devices, each followed by 0."""
+    """Returns arrays of the items that this device receives, in the order of the devices, each followed by 0."""
     return exchange_together([parts], [leaves])
 
 
@@ -106,14 +106,14 @@ def exchange_together(parts: Sequence[Parts], sources: Sequence[Sequence[jax.Arr
         forms = {"default": _gathered}
     elif jax.process_count() > 1:  # XLA:GPU refuses ragged all-to-alls then, and CPUs share no memory
         forms = {"default": _chunked}
-    elif axis.size <= MOST_RAGGED:
+    elif axis.size <= MAX_RAGGED:
         forms = {"cpu": _gathered, "default": _ragged}
     else:
         forms = {"cpu": _gathered, "default": _chunked}
     bound = axes_bound(axis.name)
 
     def move(arrays: Sequence[jax.Array], parts: Sequence[Parts]) -> jax.Array:
-        sent = [(of, x) for of, x in zip(parts, arrays, strict=True) if x.shape[0] > 0]
+        sent = [(part_of, x) for part_of, x in zip(parts, arrays, strict=True) if x.shape[0] > 0]
         into = axis.varying(jnp.zeros((parts[0].slots, *arrays[0].shape[1:]), arrays[0].dtype))
         with bound():
             if not sent or len(forms) == 1:
@@ -145,7 +145,7 @@ def _gathered(sent: Sequence[tuple[Parts, jax.Array]], into: jax.Array) -> jax.A
 
 
 def _ragged(sent: Sequence[tuple[Parts, jax.Array]], into: jax.Array) -> jax.Array:
-    """Ragged all-to-alls, with each part cut into updates; a device's own part is not sent.
+    """Returns ragged all-to-alls, with each part cut into updates; a device's own part is not sent.
 
     It is copied first, from all sources in one pass, and all exchanges then write to the same array.
     """
@@ -165,7 +165,7 @@ def _updates(parts: Parts) -> list[jax.Array]:
     axis, updates = parts.axis, jnp.arange((1 << UPDATE_BITS) + 1, dtype=parts.sizes.dtype)
 
     def cut(sizes: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Where the updates of parts of these sizes begin, and their sizes; no product can overflow."""
+        """Returns where the updates of parts of these sizes begin, and their sizes; no product can overflow."""
         whole, rest = sizes[:, None] >> UPDATE_BITS, sizes[:, None] & ((1 << UPDATE_BITS) - 1)
         edges = whole * updates + (rest * updates >> UPDATE_BITS)
         return edges[:, :-1], edges[:, 1:] - edges[:, :-1]
@@ -188,7 +188,7 @@ def _in_chunks(parts: Parts, x: jax.Array, into: jax.Array) -> jax.Array:
     """Rounds of all-to-alls of equal chunks: one if the parts are about equal, at worst as many as devices."""
     axis, slots, dtype = parts.axis, x.shape[0], parts.sizes.dtype
     chunk = max(1, -(-slots // axis.size) + -(-slots // (32 * axis.size)))
-    most = -(-slots // chunk)
+    max_rounds = -(-slots // chunk)
     needed = -(-jnp.max(parts.sizes) // chunk)  # equal on all devices, which must all enter a round or none
     item = jnp.arange(chunk, dtype=dtype)
     unused = parts.slots + jnp.arange(axis.size * chunk, dtype=dtype)  # distinct places outside of the result
@@ -207,7 +207,7 @@ def _in_chunks(parts: Parts, x: jax.Array, into: jax.Array) -> jax.Array:
         result: jax.Array = cond(jnp.asarray(done, dtype) < needed, send, lambda _, into: into, done, into)
         return result
 
-    return fori_loop(0, most, round_of, into)
+    return fori_loop(0, max_rounds, round_of, into)
 
 
 def _along(mask: jax.Array, rows: jax.Array) -> jax.Array:

@@ -30,17 +30,17 @@ __all__ = ["all_reduced", "ids_reduced", "segments_reduced"]
 
 
 def all_reduced(axis: Axis, leaf: Leaf, count: jax.Array) -> jax.Array:
-    """One result, the same on all devices."""
+    """Returns one result, the same on all devices."""
     return leaf.reduced(_All(axis, leaf.x.shape[0], (), count))
 
 
 def segments_reduced(axis: Axis, leaf: Leaf, heads: jax.Array, count: jax.Array) -> jax.Array:
-    """The results of the segments whose heads are on this device."""
+    """Returns the results of the segments whose heads are on this device."""
     return leaf.reduced(_Segments(axis, leaf.x.shape[0], heads, count))
 
 
 def ids_reduced(axis: Axis, leaf: Leaf, ids: jax.Array, count: jax.Array, *, size: int) -> jax.Array:
-    """The results of this device's ids."""
+    """Returns the results of this device's ids."""
     return leaf.reduced(_Ids(axis, ids, count, size))
 
 

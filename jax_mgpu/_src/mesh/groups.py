@@ -32,12 +32,12 @@ class _Rows:
     def combined(
         self, keys: Keys, values: Pytree, ops: OperatorTree, size: int, dtype: DTypeLike, ddof: float
     ) -> tuple[Any, Any, jax.Array]:
-        """The first key of each group, the result of its values, and the number of groups."""
+        """Returns the first key of each group, the result of its values, and the number of groups."""
         options: dict[str, Any] = {"dtype": dtype, "ddof": ddof, "axis_name": self.axis.name}
         return run_reduce_by_key(self.axis.operation, keys, values, ops, size=size, count=self.live, **options)
 
     def at(self, x: jax.Array, places: jax.Array, fill: int = 0) -> jax.Array:
-        """Rows of x, which is sorted, from any device."""
+        """Returns rows of x, which is sorted, from any device."""
         rows = fetch(self.axis, [x], self.lives, places.reshape(-1), [jnp.full((1,), fill, x.dtype)])[0]
         return rows.reshape(*places.shape, *x.shape[1:])
 
@@ -79,7 +79,7 @@ def group_by(
 
 
 def places_before(axis: Axis, found: jax.Array, given: jax.Array, kept: jax.Array, places: jax.Array) -> jax.Array:
-    """Positions of rows before some were removed, given their positions afterwards; -1 for -1."""
+    """Returns positions of rows before some were removed, given their positions afterwards; -1 for -1."""
     n = found.shape[0]
     begin = axis.begin(axis.gather(axis.live("keys", n, given)))
     before, lives = found.astype(begin.dtype) + begin, axis.gather(axis.live("keys", n, kept))

@@ -47,7 +47,7 @@ def reduce_by_id(axis: Axis, kind: Kind, x: jax.Array, ids: jax.Array, count: ja
 
 
 def _chosen(leaves: list[jax.Array], found: jax.Array) -> list[jax.Array]:
-    """The results, or for extrema the items and positions at these indices."""
+    """Returns the results, or for extrema the items and positions at these indices."""
     if len(leaves) == 1:
         return [found]
     return [take_columns(leaves[0], found), jnp.where(found < 0, -1, take_columns(leaves[1], found))]
@@ -56,7 +56,7 @@ def _chosen(leaves: list[jax.Array], found: jax.Array) -> list[jax.Array]:
 def _from_all(
     axis: Axis, kind: Kind, leaves: list[jax.Array], ids: jax.Array, live: jax.Array, size: int
 ) -> tuple[jax.Array, list[jax.Array]]:
-    """One result from each device for each of this device's ids, in the order of the devices."""
+    """Returns one result from each device for each of this device's ids, in the order of the devices."""
     found = _reduce_by_id(x=leaves[0], ids=ids, count=live.reshape(1), op=kind, wide=False, size=axis.size * size)[0]
     bound = axes_bound(axis.name)
 

@@ -120,11 +120,11 @@ def interval_move(
 
 
 def _slots(axis: Axis, x: jax.Array) -> jax.Array:
-    """The number of rows of each device: all its slots."""
+    """Returns the number of rows of each device: all its slots."""
     return jnp.full((axis.size,), x.shape[0], axis.index_dtype("x", x.shape[0]))
 
 
 def _wide(axis: Axis, starts: jax.Array, x: jax.Array, size: int) -> jax.Array:
-    """Global positions, in a type that holds their sums with ranks; invalid ones lie outside of the array."""
+    """Returns global positions, in a type that holds their sums with ranks; invalid ones lie outside of the array."""
     dtype = axis.index_dtype("x", x.shape[0] + size)
     return jnp.clip(starts, -1 - axis.size * size, axis.size * x.shape[0]).astype(dtype)

@@ -189,7 +189,7 @@ def _by_partners(
 def _of_own_rows(
     axis: Axis, pair: AlignedPair, rows_made: Callable[[], Any], kind: JoinKind, size: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The result rows of this device's rows of a: by a local join if no key has copies on several devices."""
+    """Returns the result rows of this device's rows of a: by a local join if no key has copies on several devices."""
     (a, b), (a_begin, b_begin) = pair.keys, pair.before
 
     def placed(x: jax.Array, begin: jax.Array) -> jax.Array:
@@ -227,20 +227,20 @@ class _Alone:
         )
 
     def behind(self, partner: jax.Array, share: Share, here: jax.Array) -> jax.Array:
-        """The partners of this device's result rows, of which the first ones are pairs."""
+        """Returns the partners of this device's result rows, of which the first ones are pairs."""
         (index,), items = deal(self.axis, [self.index], self.begins, self.ends, share, partner.shape[0])
         row = jnp.arange(partner.shape[0], dtype=here.dtype) - here
         return jnp.where((row >= 0) & (row < items.astype(row.dtype)), take_or_fill(index, row), partner)
 
 
 def _count_dtype(axis: Axis, n_a: int, n_b: int) -> Any:
-    """The dtype of numbers of rows, as for a join on one device."""
+    """Returns the dtype of numbers of rows, as for a join on one device."""
     rows = axis.size * max(1, n_a) * axis.size * max(1, n_b) + axis.size * (n_a + n_b)
     return jnp.int64 if rows >= INT32_LIMIT and has_64_bits() else jnp.int32
 
 
 def _saturated(x: jax.Array, y: jax.Array) -> jax.Array:
-    """The sum, saturated at the largest number of its type."""
+    """Returns the sum, saturated at the largest number of its type."""
     return x + jnp.minimum(y, jnp.asarray(jnp.iinfo(x.dtype).max, x.dtype) - x)
 
 

@@ -54,7 +54,7 @@ def pair_parts(
     descending: bool = False,
     even: bool = True,
 ) -> list[Parts]:
-    """Both arrays redistributed, so that all devices have the same number of items of both together.
+    """Returns both arrays redistributed, so that all devices have the same number of items of both together.
 
     Items of the first array come before equal ones of the second; with `pairs`, the r-th copies of a key stay together.
     """
@@ -87,60 +87,60 @@ class AlignedPair:
     def _codes(self, side: int) -> list[jax.Array]:
         return order_codes(self.keys[side], False)
 
-    def _end(self, least: bool) -> list[jax.Array]:
-        """The code of this device's least key, or of its greatest."""
-        if least not in self._codes_at:
-            missing = ~0 if least else 0
+    def _end(self, smallest: bool) -> list[jax.Array]:
+        """Returns the code of this device's least key, or of its greatest."""
+        if smallest not in self._codes_at:
+            missing = ~0 if smallest else 0
             x, y = (
-                _item(self._codes(i), n, jnp.zeros_like(n) if least else n - 1, missing)
+                _item(self._codes(i), n, jnp.zeros_like(n) if smallest else n - 1, missing)
                 for i, n in enumerate(self.live)
             )
-            self._codes_at[least] = _chosen(precede(x, y) if least else precede(y, x), x, y)
-        return self._codes_at[least]
+            self._codes_at[smallest] = _chosen(precede(x, y) if smallest else precede(y, x), x, y)
+        return self._codes_at[smallest]
 
-    def _elsewhere(self, side: int, least: bool) -> jax.Array:
+    def _elsewhere(self, side: int, smallest: bool) -> jax.Array:
         """How many items of a side equal this device's least key on earlier devices, or its greatest on later ones.
 
         Each device counts its own items for all devices.
         """
-        if (side, least) not in self._copies_at:
+        if (side, smallest) not in self._copies_at:
             x, n = Sorted(self.keys[side], jnp.zeros_like(self.live[side]), self.live[side]), self.axis.index
-            ends = [code[None] for code in self.axis.gather(self._end(least))]
+            ends = [code[None] for code in self.axis.gather(self._end(smallest))]
             low, high = (search(x, ends, after_equals=after)[0] for after in (False, True))
-            asking = self.axis.devices > n if least else self.axis.devices < n
-            self._copies_at[side, least] = self.axis.own(self.axis.sum(jnp.where(asking, high - low, 0)))
-        return self._copies_at[side, least]
+            asking = self.axis.devices > n if smallest else self.axis.devices < n
+            self._copies_at[side, smallest] = self.axis.own(self.axis.sum(jnp.where(asking, high - low, 0)))
+        return self._copies_at[side, smallest]
 
     def is_apart(self, axis: Axis) -> jax.Array:
         """Whether no key has copies on several devices; the same on all of them."""
-        copies = [self._elsewhere(side, least) > 0 for side in (0, 1) for least in (True, False)]
+        copies = [self._elsewhere(side, smallest) > 0 for side in (0, 1) for smallest in (True, False)]
         return axis.sum(jnp.any(stack(copies)).astype(jnp.int32)) == 0
 
     def lower(self, side: int) -> jax.Array:
-        """How many items of the other array are less than each of this one; -1 past the live items."""
-        return self._found(side, False, self.before[1 - side] - self._copies(side, 1 - side, least=True))
+        """Returns how many items of the other array are less than each of this one; -1 past the live items."""
+        return self._found(side, False, self.before[1 - side] - self._copies(side, 1 - side, smallest=True))
 
     def upper(self, side: int) -> jax.Array:
-        """How many items of the other array are no greater than each of this one; -1 past the live items."""
-        return self._found(side, True, self.before[1 - side] + self._copies(side, 1 - side, least=False))
+        """Returns how many items of the other array are no greater than each of this one; -1 past the live items."""
+        return self._found(side, True, self.before[1 - side] + self._copies(side, 1 - side, smallest=False))
 
-    def _copies(self, side: int, other: int, *, least: bool) -> jax.Array:
+    def _copies(self, side: int, other: int, *, smallest: bool) -> jax.Array:
         """For each key of a side, how many copies another side has on earlier devices, or on later ones."""
-        if self.first == (side if least else other) and side != other:
+        if self.first == (side if smallest else other) and side != other:
             return jnp.zeros((), self.dtype)
-        return jnp.where(equal(self._codes(side), self._end(least)), self._elsewhere(other, least), 0)
+        return jnp.where(equal(self._codes(side), self._end(smallest)), self._elsewhere(other, smallest), 0)
 
     def number(self, side: int) -> jax.Array:
-        """The number of items of the other array that equal each of this one; 0 past the live items."""
+        """Returns the number of items of the other array that equal each of this one; 0 past the live items."""
         return self.upper(side) - self.lower(side)
 
     def rank(self, side: int) -> jax.Array:
         """How many equal items of the same array come before each."""
         places = jnp.arange(self.keys[side].shape[0], dtype=self.dtype)
-        return places - self._search(side, side, False) + self._copies(side, side, least=True)
+        return places - self._search(side, side, False) + self._copies(side, side, smallest=True)
 
     def _search(self, side: int, other: int, right: bool) -> jax.Array:
-        """The positions of this device's keys of one side among those of another."""
+        """Returns the positions of this device's keys of one side among those of another."""
         sides = (side, other)
         operands = (*(self.keys[i] for i in sides), *(self.live[i].reshape(1) for i in sides))
         return _search.run(operands, right=right)[0].astype(self.dtype)
@@ -151,7 +151,7 @@ class AlignedPair:
 
 
 def _item(codes: Words, live: jax.Array, position: jax.Array, missing: int) -> list[jax.Array]:
-    """The code at a position; words of `missing` if no item is live."""
+    """Returns the code at a position; words of `missing` if no item is live."""
     words = [take_or_fill(x, position.reshape(1))[0] for x in codes]
     return [jnp.where(live > 0, x, jnp.asarray(missing & jnp.iinfo(x.dtype).max, x.dtype)) for x in words]
 
@@ -236,7 +236,7 @@ def _merged(
     *,
     descending: bool = False,
 ) -> tuple[jax.Array, list[jax.Array]]:
-    """This device's items of both, in slots that hold them all."""
+    """Returns this device's items of both, in slots that hold them all."""
     pair = KeyPair("merge", a, b, a_live.reshape(1), b_live.reshape(1), descending=descending)
     keys, leaves = merged("merge", pair, a_leaves, b_leaves)
     return part_of(keys, 0, slots), [part_of(leaf, 0, slots) for leaf in leaves]
@@ -306,7 +306,7 @@ def set_operation(
     fill_value: ArrayLike,
     aligned: bool,
 ) -> SetResult:
-    """Each device's part of the result. The balanced path makes its operands complete multisets."""
+    """Returns each device's part of the result. The balanced path makes its operands complete multisets."""
     name, n_a, n_b = axis.operation, a.shape[0], b.shape[0]
     a_leaves, b_leaves, unflatten = set_leaves(name, kind, a_values, b_values, n_a, n_b)
     if aligned:
@@ -341,7 +341,7 @@ def _own_set(
     duplicates: bool,
     fill_value: ArrayLike,
 ) -> SetResult:
-    """The operation on this device's items. It takes keys of two words as columns."""
+    """Returns the operation on this device's items. It takes keys of two words as columns."""
     asked = SetCall(axis.operation, kind, size, duplicates, fill_value, False, True, counts, None, None, False)
     result = _operate(asked, as_columns(a), as_columns(b), a_values, b_values)
     return result._replace(keys=of_words(*result.keys)) if is_words(a) else result

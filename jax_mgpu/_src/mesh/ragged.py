@@ -69,7 +69,7 @@ def segmented_top_k(axis: Axis, given: GivenSegments, x: jax.Array, k: int, larg
 def ordered_items(
     axis: Axis, given: GivenSegments, x: jax.Array
 ) -> tuple[jax.Array, jax.Array, Callable[[jax.Array], jax.Array]]:
-    """Where the segments of this device begin and end, and a function that gives the items in their order."""
+    """Returns where the segments of this device begin and end, and a function that gives the items in their order."""
     options: dict[str, Any] = {"descending": False, "count": count_of(given.count)}
     with by_construction():
         ordered = segmented_sort(axis, x, *heads_or_flags(axis, given), None, **options)
@@ -78,7 +78,7 @@ def ordered_items(
 
 
 def heads_or_flags(axis: Axis, given: GivenSegments) -> tuple[jax.Array, jax.Array]:
-    """The segments as a sort takes them, one of both absent."""
+    """Returns the segments as a sort takes them, one of both absent."""
     return (given.heads, ABSENT) if given.ends is None else (ABSENT, flags_of_gaps(axis, given))
 
 

@@ -294,7 +294,7 @@ def _over_devices(
 
 
 def _from_neighbour(axis: Axis, has: jax.Array, states: Pytree, reverse: int) -> tuple[jax.Array, Any]:
-    """The result of the previous (or next) device, and whether there is one."""
+    """Returns the result of the previous (or next) device, and whether there is one."""
     neighbour = axis.index + (1 if reverse else -1)
     inside = (neighbour >= 0) & (neighbour < axis.size)
     place = jnp.clip(neighbour, 0, axis.size - 1)
@@ -304,7 +304,7 @@ def _from_neighbour(axis: Axis, has: jax.Array, states: Pytree, reverse: int) ->
 def _with_carry(
     local: _Named | _Function, scanned: Pytree, carry: tuple[jax.Array, Any], where: jax.Array | bool, reverse: int
 ) -> Any:
-    """Live results of a scan, combined with the preceding state `where` it applies to them."""
+    """Returns live results of a scan, combined with the preceding state `where` it applies to them."""
     has, state = carry
     before = jax.tree.map(lambda c, s: jnp.broadcast_to(c, s.shape), state, scanned)
     here = where & jnp.broadcast_to(has, (local.n,))
@@ -316,14 +316,14 @@ def _with_carry(
 
 
 def _or_identity(local: _Named | _Function, has: jax.Array, states: Pytree, index: int) -> Any:
-    """A state, or the identity instead."""
+    """Returns a state, or the identity instead."""
     if local.identity is not None:
         states = select(has, states, identities(local.identity, states))
     return _row(states, index)
 
 
 def _one(combine: Callable[[Any, Any], Any], a: Pytree, b: Pytree) -> Any:
-    """Two states without a leading axis, combined."""
+    """Returns two states without a leading axis, combined."""
     a, b = (jax.tree.map(lambda x: x[None], state) for state in (a, b))
     return _row(combine(a, b), 0)
 

@@ -46,7 +46,7 @@ class Share:
 
 
 def begins_of(counts: jax.Array) -> jax.Array:
-    """Where each device's items begin in the global array, by the numbers of all devices."""
+    """Returns where each device's items begin in the global array, by the numbers of all devices."""
     return before(counts[:, None])[:, 0]
 
 
@@ -85,7 +85,7 @@ def fetch(
     places: jax.Array,
     fills: Sequence[jax.Array | None],
 ) -> list[jax.Array]:
-    """Rows from global positions, with any repetition; the fill element for positions outside of the array.
+    """Returns rows from global positions, with any repetition; the fill element for positions outside of the array.
 
     Devices request rows in rounds of equal chunks. One round suffices if each device requests about as much from every
     other; if all request from one device, there are as many rounds as devices. No round takes more memory than another.

@@ -92,13 +92,15 @@ def segmented_sort(
         def sort_ends(keys: jax.Array, leaves: list[jax.Array]) -> tuple[jax.Array, list[jax.Array]]:
             for begin, end in ends:
                 at = jnp.minimum(begin, n - window)
-                near = [jax.lax.dynamic_slice_in_dim(x, at, window) for x in (keys, *leaves)]
+                window_arrays = [jax.lax.dynamic_slice_in_dim(x, at, window) for x in (keys, *leaves)]
                 flags = flags_of_gaps((begin - at)[None], (end - at)[None], window)
-                moved = Sort(name, near[0], descending, flags=flags, method=Method.MERGING).run(near[1:] or None)
-                near = [moved] if not leaves else [moved[0], *moved[1]]
+                moved = Sort(name, window_arrays[0], descending, flags=flags, method=Method.MERGING).run(
+                    window_arrays[1:] or None
+                )
+                window_arrays = [moved] if not leaves else [moved[0], *moved[1]]
                 keys, *leaves = (
                     jax.lax.dynamic_update_slice_in_dim(x, part, at, 0)
-                    for x, part in zip((keys, *leaves), near, strict=True)
+                    for x, part in zip((keys, *leaves), window_arrays, strict=True)
                 )
             return keys, leaves
 
@@ -185,8 +187,10 @@ def segmented_softmax(axis: Axis, x: jax.Array, heads: jax.Array, count: jax.Arr
     is_live = live_mask(x.shape[0], count).reshape(-1, *[1] * (x.ndim - 1))
     x = jnp.where(is_live, x, 0)
     with by_construction():
-        most = (segmented_scan(jax.lax.stop_gradient(x), heads, "max", reverse=down, **named) for down in (False, True))
-        shifted = x - jnp.maximum(*most)
+        extremes = (
+            segmented_scan(jax.lax.stop_gradient(x), heads, "max", reverse=down, **named) for down in (False, True)
+        )
+        shifted = x - jnp.maximum(*extremes)
         powers = jnp.exp(shifted)
         sums = segmented_scan(powers, heads, **named)
         sums += segmented_scan(powers, heads, reverse=True, exclusive=True, **named)

@@ -91,14 +91,14 @@ def partition(
 
 
 def _earlier(axis: Axis, has: jax.Array, found: Any) -> tuple[jax.Array, Any]:
-    """The value of the nearest earlier device that has one, and whether there is one."""
+    """Returns the value of the nearest earlier device that has one, and whether there is one."""
     has, found = axis.gather((has, found))
     device = jnp.max(jnp.where(has & (axis.devices < axis.index), axis.devices, -1))
     return device >= 0, jax.tree.map(lambda x: x[jnp.maximum(device, 0)], found)
 
 
 def run_marks(axis: Axis, keys: jax.Array, live: jax.Array, heads: jax.Array = ABSENT) -> jax.Array:
-    """Which items start a run, over all devices; `heads` start segments, which no run crosses."""
+    """Returns which items start a run, over all devices; `heads` start segments, which no run crosses."""
     n, codes = keys.shape[0], order_codes(keys, False)
     lasts, firsts = (
         [take_or_fill(x, at)[0] for x in codes] for at in (live.reshape(1) - 1, jnp.zeros((1,), jnp.int32))
@@ -208,7 +208,7 @@ def top_k(axis: Axis, x: jax.Array, k: int, largest: bool, count: jax.Array) -> 
 
 
 def _next_marked(axis: Axis, marked: jax.Array, places: jax.Array, live: jax.Array) -> jax.Array:
-    """The next marked position on any device, or the number of all items."""
+    """Returns the next marked position on any device, or the number of all items."""
     total = axis.sum(live)
     options: dict[str, Any] = {"exclusive": True, "reverse": True, "count": live, "axis_name": axis.name}
     return jnp.minimum(scan(jnp.where(marked, places, total), "min", **options), total)
@@ -255,7 +255,7 @@ def ordered_items(axis: Axis, x: jax.Array, count: jax.Array) -> tuple[jax.Array
 
 
 def item_at(axis: Axis, x: jax.Array, lives: jax.Array) -> Callable[[jax.Array], jax.Array]:
-    """A function that gives all devices the rows of x at some global positions; 0 for positions outside."""
+    """Returns a function that gives all devices the rows of x at some global positions; 0 for positions outside."""
     begin, live = axis.begin(lives), lives[axis.index]
 
     def rows(places: jax.Array) -> jax.Array:
@@ -267,7 +267,7 @@ def item_at(axis: Axis, x: jax.Array, lives: jax.Array) -> Callable[[jax.Array],
 
 
 def _added(axis: Axis, x: jax.Array, places: jax.Array) -> jax.Array:
-    """The items of all devices at distinct positions: each sum has at most one summand."""
+    """Returns the items of all devices at distinct positions: each sum has at most one summand."""
     return axis.sum(jnp.zeros_like(x).at[places].set(x, mode="drop", unique_indices=True))
 
 

@@ -85,7 +85,7 @@ def one_key(
 
 
 def sort_indices(axis: Axis, keys: jax.Array | Columns, *, count: Count, **options: Any) -> Any:
-    """Sorted keys, and the global position that each came from."""
+    """Returns sorted keys, and the global position that each came from."""
     n = keys.shape[0]
     live = axis.live("keys", n, count_operand(axis.operation, "count", count, n))
     positions = axis.begin(axis.gather(live)) + jnp.arange(n, dtype=live.dtype)
@@ -101,7 +101,7 @@ def received_in_order(
     descending: bool,
     bits: int | None = None,
 ) -> tuple[jax.Array, list[jax.Array]]:
-    """The keys that this device receives, with their leaves, sorted stably; each sender has sorted its part.
+    """Returns the keys that this device receives, with their leaves, sorted stably; each sender has sorted its part.
 
     Each sender's part is a run, and neighbouring runs are merged in place, however long they are.
     """

@@ -20,7 +20,7 @@ from jax_mgpu._src.ops.sorted_search import _segmented_search
 __all__ = ["Sorted", "Words", "cut_at", "equal", "even_ranks", "order_codes", "precede", "search"]
 
 # The candidate codes that one round of the search counts, over all cuts: on an H200, 2^14 take as long as 2^8.
-MOST_CANDIDATES = 1 << 14
+MAX_CANDIDATES = 1 << 14
 
 
 # A long unsigned number, highest word first, so that no 64-bit type of JAX is needed.
@@ -37,7 +37,7 @@ class Sorted:
 
 
 def order_codes(keys: jax.Array, descending: bool) -> list[jax.Array]:
-    """Unsigned codes of up to 32 bits per word, in the order of the keys, and equal for equal keys."""
+    """Returns unsigned codes of up to 32 bits per word, in the order of the keys, and equal for equal keys."""
     if is_words(keys):
         words = list(words_of(keys))
     else:
@@ -51,7 +51,7 @@ def order_codes(keys: jax.Array, descending: bool) -> list[jax.Array]:
 
 
 def precede(codes: Words, others: Words, *, or_equal: bool = False) -> jax.Array:
-    """Which codes are less than others."""
+    """Returns which codes are less than others."""
     found = codes[-1] <= others[-1] if or_equal else codes[-1] < others[-1]
     for x, y in zip(reversed(codes[:-1]), reversed(others[:-1]), strict=True):
         found = (x < y) | ((x == y) & found)
@@ -59,7 +59,7 @@ def precede(codes: Words, others: Words, *, or_equal: bool = False) -> jax.Array
 
 
 def equal(codes: Words, others: Words) -> jax.Array:
-    """Which codes equal others."""
+    """Returns which codes equal others."""
     return functools.reduce(operator.and_, [x == y for x, y in zip(codes, others, strict=True)])
 
 
@@ -120,7 +120,7 @@ def cut_at(axis: Axis, sequences: Sequence[Sorted], ranks: jax.Array, *, pairs: 
         return jnp.zeros((len(sequences), axis.size, 0), ranks.dtype)
     words = order_codes(sequences[0].like, False)
     number, word, bits = len(words), words[0].dtype, 8 * words[0].dtype.itemsize
-    candidates = max(min(MOST_CANDIDATES, max(s.n for s in sequences)), 256)
+    candidates = max(min(MAX_CANDIDATES, max(s.n for s in sequences)), 256)
     digit_bits = max(b for b in (1, 2, 4, 8, 16) if b <= bits and (b == 1 or cuts << b <= candidates))
     digits = np.arange(1, 1 << digit_bits).astype(word)
     rounds = bits // digit_bits  # of a word
@@ -146,7 +146,7 @@ def cut_at(axis: Axis, sequences: Sequence[Sorted], ranks: jax.Array, *, pairs: 
 
 
 def _in_turn(low: jax.Array, high: jax.Array, ranks: jax.Array) -> jax.Array:
-    """How many of the equal keys of each sequence and device come before a cut.
+    """Returns how many of the equal keys of each sequence and device come before a cut.
 
     `low` keys are less than these, and `high` keys are no greater.
     """
@@ -168,7 +168,7 @@ def _paired(equal: jax.Array, rest: jax.Array) -> jax.Array:
 
 
 def even_ranks(axis: Axis, total: jax.Array, slots: int | None = None) -> jax.Array:
-    """The ranks at which the devices' parts begin, and the last part ends.
+    """Returns the ranks at which the devices' parts begin, and the last part ends.
 
     Parts are equal or, with `slots`, fill the devices from the first one on.
     """

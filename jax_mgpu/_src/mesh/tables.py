@@ -42,7 +42,7 @@ class _Found:
         return jnp.where(live_mask(self.a.n, self.a.live.reshape(1)), rows, -1)
 
     def cut(self, right: bool) -> jax.Array:
-        """The insertion point of each row's key among b's sorted keys; -1 past the live rows."""
+        """Returns the insertion point of each row's key among b's sorted keys; -1 past the live rows."""
         return self._to_rows(self._pair.upper(0) if right else self._pair.lower(0))
 
     def partner(self) -> jax.Array:
@@ -50,7 +50,7 @@ class _Found:
         return self._to_rows(jnp.where(self._pair.number(0) > 0, self._pair.lower(0), -1))
 
     def row_at(self, places: jax.Array) -> jax.Array:
-        """The global row of b whose key is at a place in the order; -1 for places outside."""
+        """Returns the global row of b whose key is at a place in the order; -1 for places outside."""
         if self.b.order is None:
             return jnp.where((places >= 0) & (places < self.b.counts.sum(dtype=places.dtype)), places, -1)
         rows: jax.Array = fetch(self.axis, [self.b.order + 1], self.b.sorted_counts, places, [None])[0] - 1

@@ -83,11 +83,11 @@ class BucketTables(NamedTuple):
         return ((self.lengths[1] - 1) // (CAPACITY // 2)).bit_length()
 
     def others(self) -> Partition:
-        """The partition of b."""
+        """Returns the partition of b."""
         return self._partition(1)
 
     def joined(self, others: Partition, size: int, keep_a: bool) -> list[jax.Array]:
-        """The pairs of rows of both tables, as the kernels give them, and their number."""
+        """Returns the pairs of rows of both tables, as the kernels give them, and their number."""
         rows = self._partition(0)
         extra = jnp.maximum((rows.sizes - 1) // CHUNK, 0)
         extra = _scan(x=extra, op=Kind.ADD, exclusive=False, reverse=False, total=False)[0]
@@ -114,7 +114,7 @@ class BucketTables(NamedTuple):
 def bucket_tables(
     name: str, a: Keys, b: Keys, a_count: Count, b_count: Count, *, null_equal: bool, size: int
 ) -> BucketTables | None:
-    """The tables of a join that buckets can serve; None if they cannot, or if an argument is wrong."""
+    """Returns the tables of a join that buckets can serve; None if they cannot, or if an argument is wrong."""
     sides = [
         x if isinstance(x, Columns) else Columns(name, side, (x,), False)
         for side, x in (("a", expect_keys(name, "a", a)[0]), ("b", expect_keys(name, "b", b)[0]))
@@ -143,7 +143,7 @@ def fit_for_buckets(n_a: int, n_b: int, size: int) -> bool:
 
 
 def mixed(codes: jax.Array) -> jax.Array:
-    """A bijection of 32 bits that makes the highest bits depend on all bits of the codes."""
+    """Returns a bijection of 32 bits that makes the highest bits depend on all bits of the codes."""
     for shift, factor in ((16, MULTIPLIERS[0]), (15, MULTIPLIERS[1])):
         codes ^= codes >> shift
         codes *= jnp.uint32(factor)

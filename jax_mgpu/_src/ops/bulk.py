@@ -233,7 +233,7 @@ def _insert_transpose_x(cotangents: Sequence[Any], operands: Operands, *, size: 
 
 
 def _insert_transpose_values(cotangents: Sequence[Any], operands: Operands, *, size: int) -> jax.Array:
-    """The rows at which the values were inserted."""
+    """Returns the rows at which the values were inserted."""
     x, indices, _, count, _ = operands
     _, in_range, starts, _ = _starts(x, indices, count, 1, size)
     return take_or_fill(cotangents[0], jnp.where(in_range, starts, -1), unique=True)

@@ -25,7 +25,7 @@ __all__ = ["add_rows", "gather", "scatter", "set_sums"]
 
 
 def gather(x: jax.Array, indices: jax.Array, *, unique: bool = False, inside: bool = False, fill: int = 0) -> jax.Array:
-    """Rows of x at indices of any rank; 0 at indices outside of x, negative ones included.
+    """Returns rows of x at indices of any rank; 0 at indices outside of x, negative ones included.
 
     `unique` says that no row is taken twice, so that the transpose scatters rows without adding. `inside` says that no
     index lies outside.
@@ -104,7 +104,7 @@ def _transpose(cotangents: Sequence[Any], operands: Operands, *, unique: int, in
 
 
 def scatter(rows: jax.Array, indices: jax.Array, size: int, *, inside: bool = False) -> jax.Array:
-    """Rows at distinct indices among zeros: the transpose of a gather that takes no row twice."""
+    """Returns rows at distinct indices among zeros: the transpose of a gather that takes no row twice."""
     return _scatter(rows.ndim - indices.ndim, indices.ndim)(rows=rows, indices=indices, size=size, inside=inside)[0]
 
 

@@ -189,7 +189,7 @@ def _local_groups(
     dtype: DTypeLike | None,
     ddof: float,
 ) -> tuple[Any, list[jax.Array], jax.Array]:
-    """The groups of one device: their keys, the results of each value, and their number."""
+    """Returns the groups of one device: their keys, the results of each value, and their number."""
     (n,) = expect_keys(name, "keys", keys)[0].shape
     moving = [x for x, operator in zip(leaves, names, strict=True) if operator not in OF_ANY_DTYPE]
     ordered = any(operator in GIVE_POSITIONS for operator in names)
@@ -224,12 +224,12 @@ class _Kept:
         self.keys = keys.structure(moved) if isinstance(keys, Columns) else moved[0]
 
     def rows(self, leaves: Sequence[jax.Array]) -> list[jax.Array]:
-        """The kept rows of each array."""
+        """Returns the kept rows of each array."""
         plain, restore = plain_leaves(leaves)
         return restore([take_or_fill(x, self.found, unique=True) for x in plain])
 
     def places(self, x: jax.Array) -> jax.Array:
-        """The position of a kept row in the caller's arrays; -1 for -1."""
+        """Returns the position of a kept row in the caller's arrays; -1 for -1."""
         if self.axis_name is None:
             return take_or_fill(self.found.astype(x.dtype), x, -1)
         operands = (self.found, self.given, self.count, x)
@@ -246,7 +246,7 @@ class Groups(SegmentedItems):
         self.used, self.order = live_mask(size, runs.reshape(1)), order
 
     def first(self, x: jax.Array) -> jax.Array:
-        """The first row of each group of `x`, which is in sorted order; 0 past the groups."""
+        """Returns the first row of each group of `x`, which is in sorted order; 0 past the groups."""
         return take_or_fill(x, self.places(last=False), unique=True)
 
     def take(self, x: jax.Array, places: jax.Array) -> jax.Array:
@@ -254,7 +254,7 @@ class Groups(SegmentedItems):
         return take_or_fill(x, self._given(places), unique=True)
 
     def _given(self, places: jax.Array) -> jax.Array:
-        """The position of an item in the caller's arrays; -1 for -1."""
+        """Returns the position of an item in the caller's arrays; -1 for -1."""
         return take_or_fill(self.order, places, -1)
 
     def combined(self, x: jax.Array, operator: str, dtype: DTypeLike | None, ddof: float) -> jax.Array:
@@ -270,7 +270,7 @@ class Groups(SegmentedItems):
 
 
 def leaf_of_group(name: str, x: jax.Array, operator: str, dtype: DTypeLike | None, ddof: float) -> tuple[Leaf, Any]:
-    """A value as its operator combines it, and the dtype of the results."""
+    """Returns a value as its operator combines it, and the dtype of the results."""
     floats = operator in GIVE_FLOATS and dtype is None and not is_random_key(x.dtype)
     if floats and operator == "mean":
         x = x.astype(float_dtype(x.dtype))
@@ -280,7 +280,7 @@ def leaf_of_group(name: str, x: jax.Array, operator: str, dtype: DTypeLike | Non
 
 
 def float_dtype(dtype: np.dtype) -> Any:
-    """The dtype of means and medians."""
+    """Returns the dtype of means and medians."""
     if jnp.issubdtype(dtype, jnp.floating):
         return dtype
     return jnp.float64 if dtype.itemsize == 8 else jnp.float32
@@ -363,11 +363,11 @@ def rank(
 
 def rank_of_run(form: str, begin: jax.Array, end: jax.Array, segment: jax.Array) -> jax.Array:
     """The rank of the equal keys from `begin` to `end` in a segment that begins at `segment`."""
-    least, most = begin - segment + 1, end - segment
+    lowest, highest = begin - segment + 1, end - segment
     if form == "average":
         dtype = jax.dtypes.canonicalize_dtype(jnp.float64)
-        return least.astype(dtype) + (most - least).astype(dtype) / 2
-    return most if form == "max" else least
+        return lowest.astype(dtype) + (highest - lowest).astype(dtype) / 2
+    return highest if form == "max" else lowest
 
 
 def _last_marked(places: jax.Array, marked: jax.Array) -> jax.Array:

@@ -81,16 +81,16 @@ def bincount(
     return _sums(weights, ids, size)
 
 
-def _weights(name: str, weights: ArrayLike, of: str, n: int) -> jax.Array:
-    """Weights of n items, in the type of their sums."""
+def _weights(name: str, weights: ArrayLike, owner: str, n: int) -> jax.Array:
+    """Returns weights of n items, in the type of their sums."""
     weights = whole_axes(expect_key(name, "weights", weights))
     if weights.shape[0] != n:
-        raise value_error(name, "weights", f"one for each of {of}, {n}", describe(weights))
+        raise value_error(name, "weights", f"one for each of {owner}, {n}", describe(weights))
     return weights.astype(sum_dtype(weights.dtype)) if jnp.issubdtype(weights.dtype, jnp.integer) else weights
 
 
 def _sums(weights: jax.Array, ids: jax.Array, size: int) -> jax.Array:
-    """The sum of the weights of each id."""
+    """Returns the sum of the weights of each id."""
     ids = _inside(ids, size)
     if jnp.issubdtype(weights.dtype, jnp.integer):
         return jnp.zeros((size,), weights.dtype).at[ids].add(weights, mode="drop")
@@ -150,7 +150,7 @@ def histogram(
 
 
 def _range(bounds: Any) -> Any:
-    """The lowest and the highest edge; edges that the host knows are checked."""
+    """Returns the lowest and the highest edge; edges that the host knows are checked."""
     expected = "two finite numbers, the lower one first"
     if not isinstance(bounds, (tuple, list, np.ndarray, jax.Array)) or len(bounds) != 2:
         raise value_error("histogram", "range", expected, repr(bounds))
@@ -218,7 +218,7 @@ def _between_edges(
 
 
 def _inside(ids: jax.Array, length: int) -> jax.Array:
-    """Ids, with `length` for items that are not counted."""
+    """Returns ids, with `length` for items that are not counted."""
     return where((ids >= 0) & (ids < length), ids, length)
 
 
@@ -227,13 +227,13 @@ class _CountBins(Operation):
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
         """Whether there are too many bins for the kernels."""
-        most = CUDA_MOST_BINS_BETWEEN_EDGES if operands[1].size else CUDA_MOST_BINS
-        return platform == "cuda" and attributes["bins"] > most
+        max_bins = CUDA_MAX_BINS_BETWEEN_EDGES if operands[1].size else CUDA_MAX_BINS
+        return platform == "cuda" and attributes["bins"] > max_bins
 
 
-# kMostCountedBins and kMostCountedEdges of ffi/ops/count_bins/plan.h.
-CUDA_MOST_BINS = 12_288
-CUDA_MOST_BINS_BETWEEN_EDGES = 2047
+# kMaxCountedBins and kMaxCountedEdges of ffi/ops/count_bins/plan.h.
+CUDA_MAX_BINS = 12_288
+CUDA_MAX_BINS_BETWEEN_EDGES = 2047
 
 
 def _count_shapes(x: Aval, *, bins: int) -> Sequence[Any]:

@@ -18,7 +18,7 @@ from jax_mgpu._src import mesh
 from jax_mgpu._src.arguments.annotations import ArrayLike, Attribute, Aval, AxisName, Operands, Tangents
 from jax_mgpu._src.arguments.check import count_operand, index_dtype, index_vector, static_size, value_error
 from jax_mgpu._src.arguments.counts import common_dtype, live_items, wide_enough
-from jax_mgpu._src.arguments.preconditions import apart, interval_lengths, intervals_inside, non_decreasing
+from jax_mgpu._src.arguments.preconditions import interval_lengths, intervals_disjoint, intervals_inside, non_decreasing
 from jax_mgpu._src.arguments.rows import RowForm
 from jax_mgpu._src.arguments.values import fill_rows, take_or_fill
 from jax_mgpu._src.core.compat import cond, surely, vary_as
@@ -193,7 +193,9 @@ def interval_scatter(
         )
     total = count_operand(name, "total", total, n)
     lengths = interval_lengths(offsets, total, n)
-    starts = apart(name, "starts", intervals_inside(name, "starts", starts, lengths, into.shape[0]), lengths)
+    starts = intervals_disjoint(
+        name, "starts", intervals_inside(name, "starts", starts, lengths, into.shape[0]), lengths
+    )
     return form.unpack(scatter_rows(rows, starts, offsets, total, into))
 
 
@@ -259,7 +261,7 @@ def interval_move(
     lengths = interval_lengths(offsets, total, size)
     gather_starts = intervals_inside(name, "gather_starts", gather_starts, lengths, rows.shape[0])
     scatter_starts = intervals_inside(name, "scatter_starts", scatter_starts, lengths, into.shape[0])
-    scatter_starts = apart(name, "scatter_starts", scatter_starts, lengths)
+    scatter_starts = intervals_disjoint(name, "scatter_starts", scatter_starts, lengths)
     moved = _move(
         x=rows, gather_starts=gather_starts, scatter_starts=scatter_starts, offsets=offsets, total=total, into=into,
         gathers=True,
@@ -280,10 +282,10 @@ def _expect_rows(name: str, **counts: int) -> None:
         index_dtype(name, argument, count)
 
 
-def _offsets(name: str, offsets: ArrayLike, size: int, count: int, of: str) -> jax.Array:
+def _offsets(name: str, offsets: ArrayLike, size: int, count: int, owner: str) -> jax.Array:
     offsets = non_decreasing(name, "offsets", index_vector(name, "offsets", offsets, size))
     if offsets.shape[0] != count:
-        raise value_error(name, "offsets", f"one for each of {of}, {count}", offsets.shape[0])
+        raise value_error(name, "offsets", f"one for each of {owner}, {count}", offsets.shape[0])
     return offsets
 
 
@@ -402,7 +404,7 @@ def _gather_transpose(cotangents: Sequence[Any], operands: Operands, *, size: in
 
 
 def _is_moved(operands: Operands, gathers: int) -> jax.Array:
-    """Which elements of the result of a move come from x."""
+    """Returns which elements of the result of a move come from x."""
     marks, nothing = jnp.ones(operands.x.shape, jnp.bool_), jnp.zeros(operands.into.shape, jnp.bool_)
     return _move.run(operands._replace(x=marks, into=nothing), gathers=gathers)[0]
 

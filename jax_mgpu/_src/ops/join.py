@@ -216,14 +216,14 @@ def join(
 
 
 def _filtered(found: Matches, kind: str, size: int) -> JoinResult:
-    """The rows of a that have a partner, or those without one."""
+    """Returns the rows of a that have a partner, or those without one."""
     has_partner = found.rows.to_rows(found.partners()[1] > 0)
     kept, count = kept_positions(found.a_live & (has_partner == (kind == "semi")), size)
     return JoinResult(kept, jnp.full((size,), -1, found.others.order.dtype), count)
 
 
 def _in_buckets(tables: BucketTables, found: Callable[[], Matches], keep_a: bool, size: int) -> JoinResult:
-    """The rows of a join of long tables: on a GPU by buckets, if b's buckets are short enough."""
+    """Returns the rows of a join of long tables: on a GPU by buckets, if b's buckets are short enough."""
     n_a, n_b = tables.lengths
 
     def by_order() -> JoinResult:
@@ -246,7 +246,7 @@ def _in_buckets(tables: BucketTables, found: Callable[[], Matches], keep_a: bool
 
 
 def _of_any_order(found: Matches, keep_a: bool, keep_b: bool, size: int) -> JoinResult:
-    """The rows of a join of keys in any order.
+    """Returns the rows of a join of keys in any order.
 
     For long tables, the rows are found in the order of the keys, and then sorted. On an H200, a join of two tables of
     2^26 rows with a result of 2^25 rows takes 2.0 ms; bringing the partners back to all rows of a took 6.2 ms. If the
@@ -319,14 +319,14 @@ def rows_by_key(
 
 
 def _numbers(rows: jax.Array, places: jax.Array) -> jax.Array:
-    """The numbers of the rows at places, -1 for none."""
+    """Returns the numbers of the rows at places, -1 for none."""
     return take_or_fill(rows, places, -1)
 
 
 def _in_order_of_rows(
     a_rows: jax.Array, b_rows: jax.Array, count: jax.Array, n_a: int, n_b: int, keep_b: bool
 ) -> JoinResult:
-    """All rows of a join, stably sorted by a's rows, then those of b without a partner, sorted by b's."""
+    """Returns all rows of a join, stably sorted by a's rows, then those of b without a partner, sorted by b's."""
     ranks = a_rows.astype(f"uint{8 * a_rows.dtype.itemsize}")
     if keep_b:
         ranks = where(a_rows < 0, n_a + b_rows.astype(ranks.dtype), ranks)
@@ -338,7 +338,7 @@ def _in_order_of_rows(
 
 
 def _expanded(found: Matches, keep_a: bool, keep_b: bool, size: int) -> JoinResult:
-    """A row for each pair of partners, in a's order, and for rows without a partner if they are kept."""
+    """Returns a row for each pair of partners, in a's order, and for rows without a partner if they are kept."""
     n_a, n_b = found.rows.order.shape[0], found.others.order.shape[0]
     a_spec, b_spec, count_spec = _shapes(
         jax.ShapeDtypeStruct((n_a,), bool), jax.ShapeDtypeStruct((n_b,), bool), size=size
@@ -528,13 +528,13 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **attributes: int) -> 
 
 
 def kept_positions(keep: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
-    """The first kept positions, `[size]`, -1 past them, and their number."""
+    """Returns the first kept positions, `[size]`, -1 past them, and their number."""
     found, count = positions(keep, ABSENT, size)
     return where(found < keep.shape[0], found, -1), count
 
 
 def saturated_offsets(lengths: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The exclusive scan of lengths and their sum, saturated at the largest number of the type."""
+    """Returns the exclusive scan of lengths and their sum, saturated at the largest number of the type."""
     largest = jnp.asarray(jnp.iinfo(lengths.dtype).max, lengths.dtype)
     ends = _scan(x=lengths, op=Kind.ADD, exclusive=False, reverse=False, total=False)[0]
     before = jnp.concatenate([jnp.zeros_like(ends[:1]), ends[:-1]])

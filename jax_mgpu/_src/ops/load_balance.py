@@ -110,7 +110,7 @@ def load_balance_search(
 
 
 def find_objects(offsets: jax.Array, total: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
-    """The search in plain JAX: objects and ranks, -1 if there is none."""
+    """Returns the search in plain JAX: objects and ranks, -1 if there is none."""
     dtype = index_dtype("load_balance_search", "size", size, offsets.shape[0])
     items = jnp.arange(size, dtype=dtype)
     if offsets.shape[0] == 0:

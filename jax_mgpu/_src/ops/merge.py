@@ -183,7 +183,7 @@ def merge(
 def merged(
     name: str, pair: KeyPair, a_leaves: Sequence[jax.Array], b_leaves: Sequence[jax.Array]
 ) -> tuple[Any, list[jax.Array]]:
-    """The keys of both sides in order, with their leaves."""
+    """Returns the keys of both sides in order, with their leaves."""
     given: dict[str, Any] = {
         "a": pair.a,
         "b": pair.b,

@@ -58,7 +58,7 @@ def quantiles(
     axis_name: AxisName | None = None,
     method: str = "linear",
 ) -> jax.Array:
-    """The quantiles of all items, if the heads are absent, or of each segment."""
+    """Returns the quantiles of all items, if the heads are absent, or of each segment."""
     expect_choice(name, "method", method, METHODS)
     x = whole_axes(expect_key(name, "x", x))
     n = x.shape[0]
@@ -113,18 +113,18 @@ class _OrderStatistics(Operation):
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
         """Whether a batch needs many ranks of one array, or too many for the kernels, or rows are short."""
         x, ranks, _ = operands
-        if x.ndim == 1 and ranks.size > CUDA_MOST_RANKS and ranks.ndim > 1:
+        if x.ndim == 1 and ranks.size > CUDA_MAX_RANKS and ranks.ndim > 1:
             return True  # plain JAX sorts the array once
         if platform != "cuda":
             return False
-        result: bool = ranks.shape[-1] > CUDA_MOST_RANKS or (
-            x.shape[-1] < CUDA_LEAST_COUNTED_ROW and x.size > CUDA_FEW_ITEMS
+        result: bool = ranks.shape[-1] > CUDA_MAX_RANKS or (
+            x.shape[-1] < CUDA_MIN_COUNTED_ROW and x.size > CUDA_FEW_ITEMS
         )
         return result
 
 
-CUDA_MOST_RANKS = 7  # kMostRanks of ffi/ops/order_statistics/plan.h
-CUDA_LEAST_COUNTED_ROW = 2**14
+CUDA_MAX_RANKS = 7  # kMaxRanks of ffi/ops/order_statistics/plan.h
+CUDA_MIN_COUNTED_ROW = 2**14
 
 
 def _statistics_shapes(x: Aval, ranks: Aval) -> Sequence[Any]:
@@ -158,13 +158,13 @@ _order_statistics.def_jvp(_statistics_jvp)
 
 
 # The bound of the rounding error of q in ranks. In a long segment, it could otherwise be whole ranks.
-MOST_ERROR = 2**-10
+MAX_ERROR = 2**-10
 
 
 def _taken(
     method: str, lower: jax.Array, upper: jax.Array, weight: jax.Array, error: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The ranks between which a method takes a quantile, and the weight of the upper one."""
+    """Returns the ranks between which a method takes a quantile, and the weight of the upper one."""
     if method == "linear":
         return lower, upper, weight
     if method == "midpoint":
@@ -210,7 +210,7 @@ def _neighbours(q: jax.Array, lengths: jax.Array, rounding: float) -> tuple[jax.
     step, next_step = whole.astype(last.dtype), high + (next_digits >> 12)
     is_past = (step > next_step) | ((step == next_step) & (weight > next_weight))
     lower, exact = lower + where(is_past, next_step, step), where(is_past, next_weight, weight)
-    error = jnp.minimum(q * last_float * rounding, MOST_ERROR)
+    error = jnp.minimum(q * last_float * rounding, MAX_ERROR)
     is_next = 1 - exact <= error
     lower = jnp.minimum(jnp.maximum(lower + is_next.astype(lower.dtype), 0), last)
     weight = with_derivative(where(is_next | (exact <= error), 0, exact), weight)
@@ -244,15 +244,15 @@ def between(below: jax.Array, above: jax.Array, weight: jax.Array) -> jax.Array:
     """
     falls, rest = below < 0, 1 - weight
     is_inner = (falls == (above < 0)) & jnp.isfinite(above - below)
-    near, far, share = where(falls, above, below), where(falls, below, above), where(falls, rest, weight)
-    inner = near + share * (where(is_inner, far, near) - near)
+    first, second, share = where(falls, above, below), where(falls, below, above), where(falls, rest, weight)
+    inner = first + share * (where(is_inner, second, first) - first)
     inner = with_derivative(jax.lax.clamp(below, inner, above), inner)
     return where(weight > 0, where(is_inner, inner, below * rest + above * weight), below)
 
 
 @jax.custom_jvp
 def with_derivative(value: jax.Array, like: jax.Array) -> jax.Array:
-    """The value, with the derivative of another one that differs only by rounding."""
+    """Returns the value, with the derivative of another one that differs only by rounding."""
     del like
     return value
 

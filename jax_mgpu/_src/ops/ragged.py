@@ -326,7 +326,7 @@ def rows_of_segments(
 
 
 def _joined(x: jax.Array) -> jax.Array:
-    """The two leading axes as one."""
+    """Returns the two leading axes as one."""
     return _reshaped(x, (x.shape[0] * x.shape[1], *x.shape[2:]))
 
 
@@ -353,7 +353,7 @@ def _items(name: str, x: Pytree) -> tuple[list[jax.Array], Any, int]:
 
 
 def _offsets(lengths: jax.Array, longest: int) -> tuple[jax.Array, jax.Array]:
-    """The exclusive scan of lengths, and their sum; numbers that do not fit the type become its largest one."""
+    """Returns the exclusive scan of lengths, and their sum; numbers that do not fit the type become its largest one."""
     largest = jnp.iinfo(lengths.dtype).max
     if surely(lambda: lengths.shape[0] * longest <= largest):
         offsets, total = scan(lengths, exclusive=True, return_total=True)

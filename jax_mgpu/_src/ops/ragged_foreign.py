@@ -23,7 +23,7 @@ def _package(operation: str, name: str, install: str) -> Any:
 
 
 def _column(operation: str, x: np.ndarray) -> np.ndarray:
-    """A leaf as a NumPy array, of a dtype that the other packages support."""
+    """Returns a leaf as a NumPy array, of a dtype that the other packages support."""
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) or np.asarray(x).dtype.kind not in "biufc":
         expected = "bools, integers, or floats of 16 to 64 bits (.astype(jnp.float32) converts)"
         raise type_error(operation, "values", expected, describe(x))
@@ -31,7 +31,7 @@ def _column(operation: str, x: np.ndarray) -> np.ndarray:
 
 
 def _fields(operation: str, values: Any) -> dict[str, Any] | tuple[Any, ...] | None:
-    """The fields of a dict or tuple of values, or None for an array."""
+    """Returns the fields of a dict or tuple of values, or None for an array."""
     if isinstance(values, (jax.Array, np.ndarray)):
         return None
     if type(values) is dict and all(isinstance(name, str) for name in values):
@@ -45,7 +45,7 @@ def _fields(operation: str, values: Any) -> dict[str, Any] | tuple[Any, ...] | N
 
 
 def to_awkward(operation: str, values: Any, starts: np.ndarray, ends: np.ndarray) -> Any:
-    """An Awkward Array with one list of records or numbers per row."""
+    """Returns an Awkward Array with one list of records or numbers per row."""
     ak = _package(operation, "awkward", "awkward")
 
     def content(values: Any) -> Any:
@@ -61,7 +61,7 @@ def to_awkward(operation: str, values: Any, starts: np.ndarray, ends: np.ndarray
 
 
 def awkward_parts(operation: str, array: Any) -> tuple[Any, np.ndarray]:
-    """The values and offsets of an Awkward Array of lists."""
+    """Returns the values and offsets of an Awkward Array of lists."""
     ak = _package(operation, "awkward", "awkward")
     layout = ak.to_layout(ak.to_packed(array))
     if not layout.is_list:
@@ -87,7 +87,7 @@ def awkward_parts(operation: str, array: Any) -> tuple[Any, np.ndarray]:
 
 
 def to_arrow(operation: str, values: Any, offsets: np.ndarray) -> Any:
-    """A ListArray, or a LargeListArray from 2^31 items on. Trailing axes become fixed-size lists."""
+    """Returns a ListArray, or a LargeListArray from 2^31 items on. Trailing axes become fixed-size lists."""
     pa = _package(operation, "pyarrow", "pyarrow")
 
     def content(values: Any) -> Any:
@@ -108,7 +108,7 @@ def to_arrow(operation: str, values: Any, offsets: np.ndarray) -> Any:
 
 
 def arrow_parts(operation: str, array: Any) -> tuple[Any, np.ndarray]:
-    """The values and offsets of an Arrow array of lists, in one chunk or several."""
+    """Returns the values and offsets of an Arrow array of lists, in one chunk or several."""
     pa = _package(operation, "pyarrow", "pyarrow")
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()

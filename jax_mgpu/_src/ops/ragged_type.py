@@ -58,7 +58,7 @@ def _binary(symbol: str, function: Callable[..., Any]) -> Binary:
 
 
 def _binaries(symbol: str, function: Callable[..., Any]) -> tuple[Binary, Binary]:
-    """An operator with a Ragged as its left operand, and as its right one."""
+    """Returns an operator with a Ragged as its left operand, and as its right one."""
     return _binary(symbol, function), _binary(symbol, lambda x, y: function(y, x))
 
 
@@ -415,7 +415,7 @@ class Ragged:
         return self.with_values(jax.tree.map(with_row, self.values))
 
     def _common_segments(self, name: str, other: Ragged) -> Segments:
-        """The segments of both, which must have the same rows."""
+        """Returns the segments of both, which must have the same rows."""
         ours, theirs = self.segments, other.segments
         if ours is theirs:
             return ours
@@ -573,7 +573,7 @@ def _on_host(x: jax.Array | np.ndarray) -> np.ndarray:
 
 
 def _items(name: str, values: Pytree) -> tuple[Any, int]:
-    """A pytree of items as arrays, and their number."""
+    """Returns a pytree of items as arrays, and their number."""
     leaves, structure = flatten(values)
     if not leaves:
         raise value_error(name, "values", "an array or a pytree of arrays", "no array")
@@ -620,12 +620,12 @@ def _has_offsets(segments: Segments) -> bool:
 
 
 def _bounds(segments: Segments) -> list[tuple[int, int]]:
-    """Where each row starts and ends."""
+    """Returns where each row starts and ends."""
     return list(zip(np.asarray(segments.starts).tolist(), np.asarray(segments.ends).tolist(), strict=True))
 
 
 def _rows_text(values: np.ndarray, bounds: Sequence[tuple[int, int]]) -> str:
-    """Rows as nested lists; if there are many, the middle ones are left out."""
+    """Returns rows as nested lists; if there are many, the middle ones are left out."""
     m = len(bounds)
     shown = [*range(m)] if m <= 2 * SHOWN else [*range(SHOWN), -1, *range(m - SHOWN, m)]
     options: dict[str, Any] = {"separator": ", ", "threshold": 2 * SHOWN, "edgeitems": SHOWN, "max_line_width": 10_000}

@@ -177,7 +177,7 @@ def _read(name: str, x: Pytree, k: int, largest: bool) -> tuple[jax.Array, int, 
 def _sort_first(
     name: str, x: jax.Array, k: int, largest: bool, count: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The first k of all items, their positions, and their number, by a sort of all items."""
+    """Returns the first k of all items, their positions, and their number, by a sort of all items."""
     n = x.shape[0]
     items, order = Sort(name, x, largest, count).indices()
     if not count.size and surely(lambda: k <= n):
@@ -200,7 +200,7 @@ class _TopK(Operation):
             return True
         if platform != "cuda":
             return False
-        return k > CUDA_MOST_FIRST or n >= 2**32 or (n < CUDA_LEAST_ROW and total > CUDA_FEW_ITEMS)
+        return k > CUDA_MAX_K or n >= 2**32 or (n < CUDA_MIN_ROW and total > CUDA_FEW_ITEMS)
 
 
 def _first_shapes(x: Aval, *, k: int) -> Sequence[Any]:
@@ -222,8 +222,8 @@ def _first_jvp(primals: Operands, tangents: Tangents, **attributes: int) -> tupl
 # A selection beats a sort if it leaves out most items: on the CPU, for 64 rows of 65,536, the first 50 take a twentieth
 # of the time.
 SELECTED_PART = 4
-CUDA_MOST_FIRST = 2048  # kTopKMost of ffi/ops/top_k/plan.h: what a block has room for
-CUDA_LEAST_ROW = 2048  # a block selects from one row, or a part of it; the sort puts several shorter rows in a block
+CUDA_MAX_K = 2048  # kTopKMaxK of ffi/ops/top_k/plan.h: what a block has room for
+CUDA_MIN_ROW = 2048  # a block selects from one row, or a part of it; the sort puts several shorter rows in a block
 CUDA_SHORT_ROW, CUDA_SHORT_FIRST = 2048, 64  # a warp selects from such a row, for any number of rows
 
 

@@ -685,7 +685,7 @@ def _derivatives(operation: Operation, name: str) -> None:
 def logsumexp_weights(
     x: jax.Array, exact: jax.Array, of_items: Callable[[jax.Array], jax.Array], summed: Callable[[jax.Array], jax.Array]
 ) -> jax.Array:
-    """The partial derivative of each item: its share of the sum of exponentials; 0 for an item of no segment.
+    """Returns the partial derivative of each item: its share of the sum of exponentials; 0 for an item of no segment.
 
     `exact` is rounded, so the exponentials of the differences from it do not add up to 1 (3% off at 1e6): they are
     divided by their sum. An infinite item has the share NaN, and all other items 0. A NaN makes all shares NaN.
@@ -722,7 +722,7 @@ def _of_items(
 
 
 def item_segments(name: str, n: int, heads: jax.Array, count: jax.Array) -> jax.Array:
-    """The segment of each item, -1 before the first head and past the live ones."""
+    """Returns the segment of each item, -1 before the first head and past the live ones."""
     index_dtype(f"derivative of {name}", "x", n)
     marks = jnp.zeros((n,), heads.dtype).at[heads_inside(heads, n)].add(1, mode="drop")
     return where(live_mask(n, count), scan_columns(marks, Kind.ADD) - 1, -1)
@@ -745,7 +745,7 @@ def _products(x: jax.Array, heads: jax.Array, indices: jax.Array, count: jax.Arr
 
 
 def take_columns(x: jax.Array, indices: jax.Array, *, unique: bool = True) -> jax.Array:
-    """Items of x by index, each column by its own; 0 at -1. `unique` says that none is taken twice."""
+    """Returns items of x by index, each column by its own; 0 at -1. `unique` says that none is taken twice."""
     if x.ndim == 1:
         return take_or_fill(x, indices, unique=unique)
     if x.shape[0] == 0:

@@ -59,13 +59,13 @@ __all__ = ["Groups", "group_ids", "reduce_by_id"]
 
 # The room of one warp of the CUDA kernel, in bytes (kIdTableBytes of ffi/ops/reduce_by_id/plan.h).
 TABLE_BYTES = 46 << 10
-# Up to this many sums of floats are computed in integers (kMostFixedPointIds of the same file).
+# Up to this many sums of floats are computed in integers (kMaxFixedPointIds of the same file).
 FIXED_POINT_SLOTS = 1 << 15
 FIXED_POINT_COLUMNS = 4  # each element takes two passes over memory
 # The kernels with a table per warp take some 60 instructions for 32 elements, three times as long as reading them. So
 # wide rows are sorted instead, if there are enough elements to pay for the launches of a sort.
 FEW_COLUMNS = 8
-MOST_COLUMNS = 1 << 30  # if order does not matter (kMostIdColumns of the same file)
+MAX_COLUMNS = 1 << 30  # if order does not matter (kMaxIdColumns of the same file)
 FEW_ITEMS = 1 << 22
 
 
@@ -255,7 +255,7 @@ def _sorted_by(ids: jax.Array, count: jax.Array, size: int) -> tuple[jax.Array, 
 
 @by_construction()
 def _order_of_ids(ids: jax.Array, count: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
-    """Items in the order of their ids, and where each id begins there, `[size + 1]`."""
+    """Returns items in the order of their ids, and where each id begins there, `[size + 1]`."""
     keys, needles, bits = _sorted_by(ids, count, size)
     keys, order = Sort("reduce_by_id", keys, bits=bits).indices()
     return order, sorted_search(needles, keys)
@@ -299,14 +299,14 @@ def _transpose(cotangents: Sequence[Any], operands: Operands, **attributes: int)
 
 
 def _of_items(values: jax.Array, ids: jax.Array, count: jax.Array) -> jax.Array:
-    """The values of each item's id; 0 for items without an id."""
+    """Returns the values of each item's id; 0 for items without an id."""
     index_dtype("derivative of reduce_by_id", "x", ids.shape[0])
     ids = jnp.where(_has_id(ids, count, values.shape[0]), ids, -1)
     return take_or_fill(values, ids)
 
 
 def _add_rows(rows: jax.Array, indices: jax.Array, like: Aval) -> jax.Array:
-    """The transpose of a gather from an array like `like`: each row gets the sum of its cotangents."""
+    """Returns the transpose of a gather from an array like `like`: each row gets the sum of its cotangents."""
     if not rows.size or not math.prod(like.shape):
         return jnp.zeros(like.shape, like.dtype)
 
@@ -341,7 +341,7 @@ class _ReduceById(Operation):
         x, op = operands[0], Kind(attributes["op"])
         n, width = x.shape[-2:]
         slots = attributes["size"] * width
-        if platform != "cuda" or (_in_any_order(op, x) and slots < 2**32 and width <= MOST_COLUMNS):
+        if platform != "cuda" or (_in_any_order(op, x) and slots < 2**32 and width <= MAX_COLUMNS):
             return False
         in_fixed_point = op == Kind.ADD and _is_narrow_float(x)
         if width > (FIXED_POINT_COLUMNS if in_fixed_point else FEW_COLUMNS) and n * width > FEW_ITEMS:

@@ -106,7 +106,7 @@ def weighted_choice(
 
 
 def _numbers(name: str, k: int, ids: ArrayLike | None, m: int, index: np.dtype) -> jax.Array:
-    """The segment of each of k random numbers; -1 for none."""
+    """Returns the segment of each of k random numbers; -1 for none."""
     if ids is None:
         if k != m:
             raise value_error(name, "u", f"a number for each segment, {m}, or ids", k)
@@ -261,7 +261,7 @@ def _drawn(
 
 
 def _of_rows(name: str, argument: str, x: jax.Array, batch: list[int]) -> jax.Array:
-    """A number for each row, as a column, or one for all of them."""
+    """Returns a number for each row, as a column, or one for all of them."""
     if x.ndim and x.shape != tuple(batch):
         raise value_error(name, argument, f"a scalar, or one for each row, {batch}", describe(x))
     return whole_axes(x).reshape(-1, 1)

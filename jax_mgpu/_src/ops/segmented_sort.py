@@ -266,7 +266,7 @@ def _segments(
     count: Count,
     axis_name: AxisName | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """The operands heads and flags, one of them absent."""
+    """Returns the operands heads and flags, one of them absent."""
     if (heads is None) == (flags is None):
         got = "neither" if heads is None else "both"
         raise value_error(name, "heads and flags", "exactly one of them", got)

@@ -92,17 +92,17 @@ class Segments(Ranges):
     # ---- A pytree ----------------------------------------------------------------------------------------------------
 
     def tree_flatten_with_keys(self) -> tuple[Any, None]:
-        """Its children with their names, as JAX asks for them."""
+        """Returns its children with their names, as JAX asks for them."""
         key = jax.tree_util.GetAttrKey
         return ((key("starts"), self.starts), (key("ends"), self.ends)), None
 
     def tree_flatten(self) -> tuple[Any, None]:
-        """Its children, as JAX asks for them."""
+        """Returns its children, as JAX asks for them."""
         return (self.starts, self.ends), None
 
     @classmethod
     def tree_unflatten(cls, _: None, children: Sequence[Any]) -> Segments:
-        """A Segments of the given children, which JAX may have replaced by anything."""
+        """Returns a Segments of the given children, which JAX may have replaced by anything."""
         made = object.__new__(cls)
         made.starts, made.ends = children
         return made
@@ -111,7 +111,7 @@ class Segments(Ranges):
 
     @classmethod
     def from_heads(cls, heads: Integers, *, ends: Integers | None = None, count: ArrayLike | None = None) -> Segments:
-        """Segments that start at `heads`, `[m]` non-decreasing integers.
+        """Returns segments that start at `heads`, `[m]` non-decreasing integers.
 
         Each segment ends where the next one starts, and the last one at `count`, an integer scalar, unless `ends` gives
         the ends. A head past `count` is padding: an empty segment at the end.
@@ -134,7 +134,7 @@ class Segments(Ranges):
 
     @classmethod
     def from_lengths(cls, lengths: Integers) -> Segments:
-        """Segments of the given lengths, `[m]` integers, one after the other from position 0 on."""
+        """Returns segments of the given lengths, `[m]` integers, one after the other from position 0 on."""
         name = "Segments.from_lengths"
         given = _positions(name, "lengths", lengths)
         if isinstance(given, np.ndarray):
@@ -205,7 +205,7 @@ class Segments(Ranges):
 
     @classmethod
     def _cut(cls, starts: Positions, ends: Positions, count: Positions) -> Segments:
-        """The segments, cut to the first `count` items."""
+        """Returns the segments, cut to the first `count` items."""
         if isinstance(starts, np.ndarray) and isinstance(ends, np.ndarray) and isinstance(count, np.ndarray):
             return cls.of(*_narrow(np.minimum(starts, count), np.minimum(ends, count)))
         dtype = common_dtype(starts, ends, count)
@@ -279,7 +279,7 @@ def _last(ends: Positions) -> Any:
 
 
 def _positions(name: str, argument: str, x: Integers, rank: int = 1) -> Positions:
-    """An array of integers: a NumPy array if the host knows the values."""
+    """Returns an array of integers: a NumPy array if the host knows the values."""
     host = x if isinstance(x, jax.Array) else host_array(x, name, argument, MOST)
     if host.ndim != rank:
         expected = "a 1-D array (batches come from jax.vmap)" if rank else "an integer scalar"
@@ -293,7 +293,7 @@ def _positions(name: str, argument: str, x: Integers, rank: int = 1) -> Position
 
 
 def _count(name: str, count: ArrayLike) -> Positions:
-    """The number of items, `[1]`."""
+    """Returns the number of items, `[1]`."""
     given = _positions(name, "count", count, rank=0).reshape(1)
     if not isinstance(given, np.ndarray):
         return not_negative(name, "count", given)

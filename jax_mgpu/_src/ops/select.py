@@ -540,7 +540,7 @@ def unique(
 def select_rows(
     name: str, leaves: list[jax.Array], keep: jax.Array, size: int, fill_value: ArrayLike, count: jax.Array
 ) -> tuple[list[jax.Array], jax.Array]:
-    """The kept items of each leaf, and how many there are. The caller has checked the arguments."""
+    """Returns the kept items of each leaf, and how many there are. The caller has checked the arguments."""
     index_dtype(name, "keep", keep.shape[0])
     total = None
 
@@ -558,7 +558,7 @@ def select_rows(
 
 
 def positions(keep: jax.Array, count: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
-    """The positions of kept items, `n` past the last one, and their number."""
+    """Returns the positions of kept items, `n` past the last one, and their number."""
     found, total = _select(
         x=NO_ROWS, keep=keep, count=count, fill_value=NO_FILL, size=size, indices=True, partition=False
     )
@@ -566,7 +566,7 @@ def positions(keep: jax.Array, count: jax.Array, size: int) -> tuple[jax.Array, 
 
 
 def ranks(keep: jax.Array, count: jax.Array) -> jax.Array:
-    """The number of kept items before each."""
+    """Returns the number of kept items before each."""
     n = keep.shape[0]
     marks = (whole_axes(keep) & live_mask(n, count)).astype(index_dtype("select", "keep", n))
     return scan(marks, exclusive=True)
@@ -595,7 +595,7 @@ def _fallback(
 
 
 def _places(keep: jax.Array, count: jax.Array, partition: int) -> tuple[jax.Array, jax.Array]:
-    """The destination of each item, past all positions if it has none, and the number of kept items."""
+    """Returns the destination of each item, past all positions if it has none, and the number of kept items."""
     (n,) = keep.shape
     dtype = index_dtype("select", "keep", n)
     kept = keep & live_mask(n, count)

@@ -102,7 +102,7 @@ def _normalize(
 
 
 def _of_groups(x: jax.Array, groups: tuple[jax.Array, jax.Array, jax.Array], *, log: bool) -> jax.Array:
-    """The softmax of segments of the items in the order of their ids, moved back to the items' positions."""
+    """Returns the softmax of segments of the items in the order of their ids, moved back to the items' positions."""
     order, heads, count = groups
     if x.size == 0 or heads.size == 0:
         return jnp.zeros_like(x)
@@ -143,17 +143,17 @@ def _log_softmax_jvp(
 
 
 def _shifted(x: jax.Array, ids: jax.Array, size: int) -> jax.Array:
-    """Items minus the largest of their id, in float32 or wider."""
+    """Returns items minus the largest of their id, in float32 or wider."""
     x = widened(x)
     return x - _per_item(x, ids, size, Kind.MAX)
 
 
 def _per_item(rows: jax.Array, ids: jax.Array, size: int, op: Kind) -> jax.Array:
-    """The combination of all rows of each item's id; 0 for items without one."""
+    """Returns the combination of all rows of each item's id; 0 for items without one."""
     return gather(_reduce_by_id(x=rows, ids=ids, op=op, wide=False, size=size)[0], ids)
 
 
 def _sums(powers: jax.Array, ids: jax.Array, size: int) -> jax.Array:
-    """The sum of each item's id; 1 for items without one, so that nothing is divided by 0."""
+    """Returns the sum of each item's id; 1 for items without one, so that nothing is divided by 0."""
     sums = _reduce_by_id(x=powers, ids=ids, op=Kind.ADD, wide=False, size=size)[0]
     return take_or_fill(sums, ids, jnp.ones((1,), sums.dtype))

@@ -212,7 +212,7 @@ class Sort:
         return cls(operation, checked, down, live, method=method, bits=bits)
 
     def run(self, values: Pytree = None, *, axis_name: AxisName | None = None, even: bool = True) -> Any:
-        """Keys sorted within segments, with the pytree of their values, if there is one."""
+        """Returns keys sorted within segments, with the pytree of their values, if there is one."""
         if axis_name is not None:
             return self._over_axis(mesh.sorts.sort, axis_name, even, values)
         leaves, unflatten = flatten_values(self.operation, "values", values, self.keys.shape[0], "keys")
@@ -225,7 +225,7 @@ class Sort:
         return sorted_keys, unflatten(moved)
 
     def indices(self, *, axis_name: AxisName | None = None, even: bool = True) -> tuple[Any, ...]:
-        """Keys sorted within segments, and the position that each came from."""
+        """Returns keys sorted within segments, and the position that each came from."""
         if axis_name is not None:
             over_devices: tuple[Any, ...] = self._over_axis(mesh.sorts.sort_indices, axis_name, even)
             return over_devices
@@ -249,7 +249,7 @@ class Sort:
         return {name: getattr(self, name) for name in ("heads", "flags", "count", "descending", "method")}
 
     def _low_bits(self) -> tuple[Any, int]:
-        """Keys, and how many of their bits one call of the kernels sorts by."""
+        """Returns keys, and how many of their bits one call of the kernels sorts by."""
         if isinstance(self.keys, Columns):
             return self.keys, self.keys.code_bits[0]
         return _few_bits(self.operation, self.keys, self.count, self.bits)
@@ -271,13 +271,13 @@ def _as_they_are(keys: jax.Array | Columns) -> Any:
 
 
 def _few_bits(operation: str, keys: jax.Array, count: jax.Array, bits: int | None) -> tuple[jax.Array, int]:
-    """Keys, and the number of their low bits that matter."""
-    most = 8 * keys.dtype.itemsize
+    """Returns keys, and the number of their low bits that matter."""
+    max_bits = 8 * keys.dtype.itemsize
     if bits is None:
-        return keys, most
+        return keys, max_bits
     if not jnp.issubdtype(keys.dtype, jnp.integer):
         raise type_error(operation, "keys", "integers where bits is given", describe(keys))
     bits = static_size(operation, "bits", bits)
-    if not 1 <= bits <= most:
-        raise value_error(operation, "bits", f"an integer from 1 to {most}", bits)
+    if not 1 <= bits <= max_bits:
+        raise value_error(operation, "bits", f"an integer from 1 to {max_bits}", bits)
     return keys_of_few_bits(operation, "keys", keys, count, bits), bits

@@ -35,7 +35,7 @@ def is_long_permutation(n: int) -> bool:
 def _sorted(
     keys: jax.Array | Columns, given: dict[str, Any], bits: int | None, payload: Payload, values: Any = ABSENT
 ) -> list[Any]:
-    """Sorted keys, an array or columns that a code determines, and their payload, by one call of kernels."""
+    """Returns sorted keys, an array or columns that a code determines, and their payload, by one call of kernels."""
     if not isinstance(keys, Columns):
         return SORT(**given, keys=keys, bits=bits, values=values, payload=payload)
     codes, *moved = SORT(**given, keys=keys.codes()[0], bits=keys.bits, values=values, payload=payload)
@@ -45,7 +45,7 @@ def _sorted(
 def sort_indices(
     operation: str, keys: jax.Array | Columns, given: dict[str, Any], bits: int | None
 ) -> tuple[Any, jax.Array]:
-    """Sorted keys, and the position that each came from."""
+    """Returns sorted keys, and the position that each came from."""
     index_dtype(operation, "keys", keys.shape[0])
     if not isinstance(keys, Columns) or keys.is_code:
         sorted_keys, indices = _sorted(keys, given, bits, Payload.INDICES)
@@ -67,7 +67,7 @@ LONG_COLUMNS = 1 << 22  # sorted in parts: columns that no code holds, and on a 
 
 
 def sort_keys(operation: str, keys: jax.Array | Columns, given: dict[str, Any], bits: int) -> Any:
-    """Sorted keys without values."""
+    """Returns sorted keys without values."""
     if not isinstance(keys, Columns):
         return _sorted(keys, given, bits, Payload.NONE)[0]
 
@@ -87,8 +87,8 @@ def sort_keys(operation: str, keys: jax.Array | Columns, given: dict[str, Any], 
     on_gpu, elsewhere = as_any, as_any
     if given["method"] == Method.FASTEST:
         (n,) = keys.shape
-        least = LONG_WORDS if keys.are_integers else LONG_FLOATS
-        if keys.are_two_words and surely(lambda: n >= least):
+        min_items = LONG_WORDS if keys.are_integers else LONG_FLOATS
+        if keys.are_two_words and surely(lambda: n >= min_items):
             on_gpu = by_two_keys
         if keys.is_code and keys.bits > WORD and surely(lambda: n >= LONG_COLUMNS):
             elsewhere = by_parts
@@ -156,7 +156,7 @@ def sort_rows(
 def _sort_carrying(
     keys: jax.Array | Columns, leaves: Sequence[jax.Array], given: dict[str, Any], bits: int
 ) -> tuple[Any, list[jax.Array]]:
-    """Keys, and leaves that travel with them as one payload. Packed leaves have no derivatives."""
+    """Returns keys, and leaves that travel with them as one payload. Packed leaves have no derivatives."""
     if not leaves:
         return _sorted(keys, given, bits, Payload.NONE)[0], []
     payload = carried_leaf(leaves)
@@ -246,7 +246,7 @@ def _within_equal(keys: jax.Array | Columns, given: dict[str, Any]) -> dict[str,
 def partitioned(
     codes: jax.Array, bits: int, count: jax.Array, rows: jax.Array | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    """Codes partitioned by their highest bits (at least 1), and the row of each; `count` is an operand.
+    """Returns codes partitioned by their highest bits (at least 1), and the row of each; `count` is an operand.
 
     Without `rows`, the row of a code is its position. Codes that share these bits may come in any order, but equal
     codes keep theirs.

@@ -327,7 +327,7 @@ def search(
 
 
 def search_in_any_order(operands: Sequence[jax.Array], *, right: bool) -> list[jax.Array]:
-    """The search of `_search`, with its operands, for needles in any order."""
+    """Returns the search of `_search`, with its operands, for needles in any order."""
     needles, haystack, needles_count, haystack_count = operands
     index = index_dtype("sorted_search", "haystack", haystack.shape[0])
     counts = {"needles_count": needles_count, "haystack_count": haystack_count}
@@ -403,9 +403,9 @@ def segmented_search(
     lives = [count_operand(name, "needles_count", needles_count, n), segments.count]
     index = index_dtype(name, "haystack and heads", size, m)
 
-    def positions(x: jax.Array, most: int) -> jax.Array:
-        """Indices in the type of the result; one that is out of range stays so."""
-        return x if x.dtype == index else jnp.clip(wide_enough(x, most), -1, most).astype(index)
+    def positions(x: jax.Array, largest: int) -> jax.Array:
+        """Returns indices in the type of the result; one that is out of range stays so."""
+        return x if x.dtype == index else jnp.clip(wide_enough(x, largest), -1, largest).astype(index)
 
     heads, ids = positions(segments.heads, size), positions(ids, m)
     ends = ABSENT if segments.ends is None else positions(segments.ends, size)
@@ -421,7 +421,7 @@ def segmented_search(
 
 
 def _sorted_within(name: str, haystack: Keys, heads: jax.Array, ends: jax.Array, count: jax.Array) -> Any:
-    """A haystack that must be sorted within each segment."""
+    """Returns a haystack that must be sorted within each segment."""
     size = expect_keys(name, "haystack", haystack)[0].shape[0]
 
     def follows() -> jax.Array:
@@ -434,7 +434,7 @@ def _sorted_within(name: str, haystack: Keys, heads: jax.Array, ends: jax.Array,
 
 
 def _in_order(name: str, haystack: Keys, count: jax.Array, within: Callable[[], jax.Array] | None = None) -> Any:
-    """A haystack that must be sorted; `within` as for `sorted_keys`."""
+    """Returns a haystack that must be sorted; `within` as for `sorted_keys`."""
     keys, _ = expect_keys(name, "haystack", haystack)
     if not isinstance(keys, Columns):
         return sorted_keys(name, "haystack", keys, count, within=within)
@@ -445,7 +445,7 @@ def _in_order(name: str, haystack: Keys, count: jax.Array, within: Callable[[], 
 def _comparable(
     name: str, needles: Keys, haystack: Keys, needles_count: jax.Array, haystack_count: jax.Array
 ) -> Sequence[jax.Array]:
-    """Both sides as single keys in input order, which compare as the given keys do."""
+    """Returns both sides as single keys in input order, which compare as the given keys do."""
     sides = [("needles", needles, count_of(needles_count)), ("haystack", haystack, count_of(haystack_count))]
     counts = [count for _, _, count in sides]
     checked = [expect_keys(name, argument, keys)[0] for argument, keys, _ in sides]
@@ -504,13 +504,13 @@ def _bounds_between(needles: jax.Array, haystack: jax.Array, low: jax.Array, hig
 
 
 def _bounds_of_segments(heads: jax.Array, ends: jax.Array, size: int, count: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Where the segments begin and end, among the live ones of `size` items; `ends` may be absent."""
+    """Returns where the segments begin and end, among the live ones of `size` items; `ends` may be absent."""
     begin, end = segment_bounds(heads, size, count)
     return begin, jnp.maximum(begin, segment_bounds(ends, size, count)[0] if ends.size else end)
 
 
 def insertion_points(needles: jax.Array, haystack: jax.Array, *, right: bool = False) -> jax.Array:
-    """Where each of a few needles would be inserted in a sorted vector of integers of their dtype.
+    """Returns where each of a few needles would be inserted in a sorted vector of integers of their dtype.
 
     The kernels of `sorted_search` read the whole haystack; this search reads some 30 items per needle.
     """

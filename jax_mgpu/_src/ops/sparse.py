@@ -112,18 +112,18 @@ class Csr:
     # ---- A pytree ----------------------------------------------------------------------------------------------------
 
     def tree_flatten_with_keys(self) -> tuple[Any, tuple[int, int]]:
-        """Its children with their names, as JAX asks for them."""
+        """Returns its children with their names, as JAX asks for them."""
         children, shape = self.tree_flatten()
         names = ("values", "indices", "offsets", "_transposed")
         return tuple(zip(map(jax.tree_util.GetAttrKey, names), children, strict=True)), shape
 
     def tree_flatten(self) -> tuple[Any, tuple[int, int]]:
-        """Its children, and its shape, as JAX asks for them."""
+        """Returns its children, and its shape, as JAX asks for them."""
         return (self.values, self.indices, self.offsets, self._transposed), self.shape
 
     @classmethod
     def tree_unflatten(cls, shape: tuple[int, int], children: Sequence[Any]) -> Csr:
-        """A matrix of the given children, which JAX may have replaced by anything."""
+        """Returns a matrix of the given children, which JAX may have replaced by anything."""
         made = object.__new__(cls)
         made.values, made.indices, made.offsets, made._transposed = children
         made.shape = shape
@@ -135,7 +135,7 @@ class Csr:
     def from_coo(
         cls, rows: ArrayLike, columns: ArrayLike, values: ArrayLike, *, shape: Sequence[int], size: int | None = None
     ) -> Csr:
-        """Entries at rows and columns, in any order; entries at the same place are added up in order.
+        """Returns entries at rows and columns, in any order; entries at the same place are added up in order.
 
         An entry outside of the shape, also at a negative place, is dropped; zeros are entries like others. There is
         room for `size` entries (default as many as values).
@@ -184,7 +184,7 @@ class Csr:
 
     @classmethod
     def from_bcoo(cls, x: Any, *, size: int | None = None) -> Csr:
-        """A `jax.experimental.sparse.BCOO` of two sparse axes: see `from_coo`."""
+        """Returns a `jax.experimental.sparse.BCOO` of two sparse axes: see `from_coo`."""
         if x.n_batch or x.n_dense or len(x.shape) != 2:
             got = f"shape {x.shape}, {x.n_batch} of a batch and {x.n_dense} dense"
             raise value_error("Csr.from_bcoo", "x", "two sparse axes", got)
@@ -192,13 +192,13 @@ class Csr:
 
     @classmethod
     def from_scipy(cls, x: Any) -> Csr:
-        """A sparse matrix or array of SciPy, of any format; not within `jit`."""
+        """Returns a sparse matrix or array of SciPy, of any format; not within `jit`."""
         rows = x.tocsr(copy=True)
         rows.sum_duplicates()  # this sorts columns too
         return cls(jnp.asarray(rows.data), rows.indices, rows.indptr, rows.shape)
 
     def to_bcoo(self) -> Any:
-        """The matrix as a `jax.experimental.sparse.BCOO`, whose padding has indices outside of the shape."""
+        """Returns the matrix as a `jax.experimental.sparse.BCOO`, whose padding has indices outside of the shape."""
         sparse = importlib.import_module("jax.experimental.sparse")  # importing it takes long, and few need it
         rows, is_entry = self.rows, self._entries()
         places = [jnp.where(is_entry, x, size) for x, size in zip((rows, self.indices), self.shape, strict=True)]
@@ -206,7 +206,7 @@ class Csr:
         return sparse.BCOO((values, jnp.stack(places, axis=1)), shape=self.shape)
 
     def to_scipy(self) -> Any:
-        """The matrix as a `scipy.sparse.csr_matrix`; not within `jit`."""
+        """Returns the matrix as a `scipy.sparse.csr_matrix`; not within `jit`."""
         offsets = np.asarray(self.offsets)
         live = int(offsets[-1])
         if live > self.capacity:
@@ -217,7 +217,7 @@ class Csr:
         return importlib.import_module("scipy.sparse").csr_matrix(parts, shape=self.shape)
 
     def todense(self) -> jax.Array:
-        """The matrix as an array `[rows, columns]`."""
+        """Returns the matrix as an array `[rows, columns]`."""
         m, n = self.shape
         places = jnp.where(self._entries(), self.rows.astype(index_dtype("Csr.todense", "shape", m * n)) * n, -1)
         places = jnp.where(places < 0, -1, places + self.indices)
@@ -262,14 +262,14 @@ class Csr:
         return self._with(self.values, self._transpose())
 
     def with_values(self, values: ArrayLike) -> Csr:
-        """Other values at the same places."""
+        """Returns other values at the same places."""
         values = _numbers("Csr.with_values", "values", values)
         if values.shape != self.values.shape:
             raise value_error("Csr.with_values", "values", f"{self.capacity}", describe(values))
         return self._with(values, self._transposed)
 
     def astype(self, dtype: DTypeLike) -> Csr:
-        """Values converted to another type."""
+        """Returns values converted to another type."""
         return self.with_values(self.values.astype(dtype))
 
     def __repr__(self) -> str:
@@ -283,11 +283,11 @@ class Csr:
         return _made(values, self.indices, self.offsets, self.shape, transposed)
 
     def _entries(self) -> jax.Array:
-        """Which places hold entries."""
+        """Returns which places hold entries."""
         return (self.rows >= 0) & (self.indices >= 0) & (self.indices < self.shape[1])
 
     def _transpose(self) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """The entries in the order of their columns, the row of each, and where columns start."""
+        """Returns the entries in the order of their columns, the row of each, and where columns start."""
         n, rows = self.shape[1], self.rows
         keys = jnp.where(self._entries(), self.indices, n).astype(jnp.int32)
         keys, order = sort(keys, jnp.arange(self.capacity, dtype=self.offsets.dtype))
@@ -386,7 +386,7 @@ class Csr:
 def _made(
     values: jax.Array, indices: jax.Array, offsets: jax.Array, shape: tuple[int, int], transposed: Any = None
 ) -> Csr:
-    """A matrix from parts that need no checks; the number of entries may exceed the room."""
+    """Returns a matrix from parts that need no checks; the number of entries may exceed the room."""
     return Csr.tree_unflatten(shape, (values, indices, offsets, transposed))
 
 
@@ -465,7 +465,7 @@ def _expect_offsets(name: str, offsets: ArrayLike, capacity: int) -> None:
 
 
 def _product_dtype(*factors: jax.Array) -> Any:
-    """The type of a product. As in sums, narrow integers do not wrap."""
+    """Returns the type of a product. As in sums, narrow integers do not wrap."""
     dtype = jnp.result_type(*factors)
     return dtype if jnp.issubdtype(dtype, jnp.inexact) else sum_dtype(dtype)
 
@@ -481,7 +481,7 @@ def _product_jvp(primals: Operands, tangents: Tangents) -> tuple[Any, Any]:
 
 
 def _transpose_x(cotangents: Sequence[Any], operands: Operands) -> jax.Array:
-    """The product of the transposed matrix and the cotangent."""
+    """Returns the product of the transposed matrix and the cotangent."""
     values = gather(operands.values, operands.order, unique=True, inside=True)
     columns = operands.columns
     return weighted_rows(cotangents[0], columns[:-1], operands.rows, values, columns[-1:])

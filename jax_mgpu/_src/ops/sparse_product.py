@@ -27,14 +27,14 @@ from jax_mgpu._src.ops.sorted_search import sorted_search
 __all__ = ["pattern_of_product", "product_on_pattern"]
 
 NAME = "Csr.matmul"
-LEAST_CHUNK = 1024
+MIN_CHUNK = 1024
 
 # The columns, the offsets and the row of each entry of a matrix.
 Structure = tuple[jax.Array, jax.Array, jax.Array]
 
 
 def _before(a: Structure, b: Structure) -> jax.Array:
-    """The number of product terms before those of each entry of A, and their total number."""
+    """Returns the number of product terms before those of each entry of A, and their total number."""
     (columns, _, rows), (_, offsets, own) = a, b
     ends = jnp.minimum(offsets, own.shape[0])
     lengths = ends[1:] - ends[:-1]
@@ -44,14 +44,14 @@ def _before(a: Structure, b: Structure) -> jax.Array:
 
 
 def _chunk(a: Structure, b: Structure, size: int) -> int:
-    """The number of terms computed at a time: at least those of any row of A, which has no column twice."""
-    return max(LEAST_CHUNK, a[0].shape[0] + b[0].shape[0], size)
+    """Returns the number of terms computed at a time: at least those of any row of A, which has no column twice."""
+    return max(MIN_CHUNK, a[0].shape[0] + b[0].shape[0], size)
 
 
 def _entries(
     before: jax.Array, b: Structure, a: Structure, begin: jax.Array, end: jax.Array, room: int
 ) -> tuple[Any, Any]:
-    """The entries of A and of B of some terms; -1 from the end on."""
+    """Returns the entries of A and of B of some terms; -1 from the end on."""
     places = begin + jnp.arange(room, dtype=before.dtype)
     is_product = places < end
     of_a = sorted_search(places, before, "right") - 1
@@ -65,7 +65,7 @@ STRUCTURES = ("a_columns", "a_offsets", "a_rows", "b_columns", "b_offsets", "b_r
 
 
 def pattern_of_product(a: Structure, b: Structure, shape: tuple[int, int], size: int) -> tuple[jax.Array, jax.Array]:
-    """The columns of the first `size` entries of a product, in order, and the offsets of all."""
+    """Returns the columns of the first `size` entries of a product, in order, and the offsets of all."""
     columns, offsets = _pattern(**dict(zip(STRUCTURES, (*a, *b), strict=True)), n=shape[1], size=size)
     return columns, offsets
 
@@ -139,7 +139,7 @@ _pattern = Operation(
 def product_on_pattern(
     a_values: jax.Array, b_values: jax.Array, a: Structure, b: Structure, pattern: tuple[jax.Array, jax.Array]
 ) -> jax.Array:
-    """The values of the entries of a product."""
+    """Returns the values of the entries of a product."""
     structure = dict(zip((*STRUCTURES, "columns", "offsets"), (*a, *b, *pattern), strict=True))
     size = pattern[0].shape[0]
     return _triples(x=a_values, y=b_values, **structure, target=2, size=size)[0]
@@ -193,7 +193,7 @@ def _jvp(primals: Operands, tangents: Tangents, **attributes: int) -> tuple[Any,
 
 def _transpose(by: int) -> Any:
     def rule(cotangents: Sequence[Any], operands: Operands, *, target: int, size: int) -> jax.Array:
-        """The sum over the same triples by the operand's entries, of the cotangent times the other operand."""
+        """Returns the sum over the same triples by the operand's entries, of the cotangent times the other operand."""
         del size
         x, y, *structure = operands
         others = [i for i in range(3) if i != target]

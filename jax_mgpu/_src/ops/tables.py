@@ -120,7 +120,7 @@ def lookup(
     if not is_local(checked, table.keys, *leaves):  # the branches below would have to be sharded alike
         return moved(by_search())
     # On a GPU, only if the table of positions takes no more memory than the keys.
-    gains = {"cpu": surely(lambda: n >= CPU_LEAST_PLACED), "cuda": surely(lambda: 4 * m <= n)}
+    gains = {"cpu": surely(lambda: n >= CPU_MIN_PLACED), "cuda": surely(lambda: 4 * m <= n)}
     platforms = [platform for platform, holds in gains.items() if holds]
     if not platforms:
         return moved(by_search())
@@ -137,13 +137,13 @@ def lookup(
     return moved(cond(of_all(is_by_place), by_place, by_search))
 
 
-CPU_LEAST_PLACED = 4096  # below this many keys, a search for each key takes less time than the table of positions
+CPU_MIN_PLACED = 4096  # below this many keys, a search for each key takes less time than the table of positions
 
 
 def _rows_by_search(name: str, keys: Keys, checked: jax.Array | Columns, live: jax.Array, table: Ordered) -> jax.Array:
-    """The row of the table for each key, the first of several, -1 if there is none."""
+    """Returns the row of the table for each key, the first of several, -1 if there is none."""
     counts, names = (count_of(live), count_of(table.count)), ("keys", "table_keys")
-    if isinstance(checked, Columns) or not surely(lambda: checked.shape[0] < CPU_LEAST_PLACED):
+    if isinstance(checked, Columns) or not surely(lambda: checked.shape[0] < CPU_MIN_PLACED):
         rows = in_order(name, "keys", keys, counts[0])
         with by_construction():
             operands = sorted_pair(name, rows.keys, table.keys, *counts, names=names).operands
@@ -178,7 +178,7 @@ class Numbers:
         self.table_places = self.place(table.keys).astype(jnp.uint32)
 
     def place(self, keys: jax.Array) -> jax.Array:
-        """The difference of keys from the smallest one; a large number for keys below it."""
+        """Returns the difference of keys from the smallest one; a large number for keys below it."""
         distance = _distance(self.least, keys)
         return distance.astype(np.dtype(f"uint{max(32, 8 * keys.dtype.itemsize)}"))
 
@@ -190,7 +190,7 @@ class Numbers:
         return where(inside, self.place(self.keys), self.size).astype(self.order.dtype)
 
     def rows(self) -> jax.Array:
-        """The first row of the table at each position, -1 if there is none."""
+        """Returns the first row of the table at each position, -1 if there is none."""
         ends = jnp.arange(self.size + 2, dtype=jnp.uint32)
         begins = _search(
             needles=ends, haystack=self.table_places, needles_count=ABSENT, haystack_count=self.table_count,
@@ -347,7 +347,7 @@ class AsofJoin(NamedTuple):
         time_at: Callable[[jax.Array], jax.Array],
         beside_cut: Callable[[bool, bool], jax.Array],
     ) -> jax.Array:
-        """The partner of each row, -1 if it has none. `time_at` gives the times of b at positions.
+        """Returns the partner of each row, -1 if it has none. `time_at` gives the times of b at positions.
 
         `beside_cut(right, later)` gives the nearest row of b with the same keys before (or, if `later`, after) the cut
         that a search from the given side finds, or -1. The side decides whether rows at the same time lie before the
@@ -355,14 +355,14 @@ class AsofJoin(NamedTuple):
         """
 
         def partner(is_later: bool) -> tuple[jax.Array, jax.Array, list[jax.Array]]:
-            """The row of b on one side of the cut, whether it is near enough, and how far it is in time."""
+            """Returns the row of b on one side of the cut, whether it is near enough, and how far it is in time."""
             position = beside_cut(self.exact != is_later, is_later)
             pair = (time, time_at(position))
             gaps = [_distance(*(pair if is_later else pair[::-1]))]
             if jnp.issubdtype(time.dtype, jnp.floating):  # also the difference of the halves, which cannot overflow
                 gaps.append(_distance(*(x * 0.5 for x in (pair if is_later else pair[::-1]))))
-            near = position >= 0
-            return position, near if self.largest is None else near & (gaps[0] <= self.largest), gaps
+            exists = position >= 0
+            return position, exists if self.largest is None else exists & (gaps[0] <= self.largest), gaps
 
         if self.looks != "nearest":
             position, is_near, _ = partner(self.looks == "forward")
@@ -385,7 +385,7 @@ class GroupTable:
 
     def __init__(self, groups: jax.Array, count: jax.Array):
         lowest, highest = int(jnp.iinfo(groups.dtype).min), int(jnp.iinfo(groups.dtype).max)
-        self.always_fits = highest - lowest < MOST_GROUPS
+        self.always_fits = highest - lowest < MAX_GROUPS
         if self.always_fits:
             self.least = jnp.asarray(lowest, groups.dtype)
             self.number = jnp.asarray(highest - lowest + 1, jnp.int32)
@@ -394,14 +394,14 @@ class GroupTable:
         low = high = groups
         if count.size:
             live = live_mask(groups.shape[0], count)
-            low, high = (where(live, groups, np.asarray(most, groups.dtype)) for most in (highest, lowest))
+            low, high = (where(live, groups, np.asarray(extreme, groups.dtype)) for extreme in (highest, lowest))
         self.least, greatest = jnp.min(low), jnp.max(high)
         span = _distance(self.least, greatest)
-        self.fits = span < MOST_GROUPS
-        self.number = jnp.minimum(span, MOST_GROUPS - 1).astype(jnp.int32) + 1
+        self.fits = span < MAX_GROUPS
+        self.number = jnp.minimum(span, MAX_GROUPS - 1).astype(jnp.int32) + 1
 
     def operands(self, a_groups: jax.Array, b_groups: jax.Array) -> dict[str, jax.Array]:
-        """The kernels' operands that describe groups."""
+        """Returns the kernels' operands that describe groups."""
         words = {"a_groups": a_groups, "b_groups": b_groups, "first_group": self.least[None]}
         words = {argument: self._words(x) for argument, x in words.items()}
         return {**words, "group_count": self.number[None]}
@@ -420,7 +420,7 @@ class GroupTable:
 def _by_group_and_time(
     name: str, side: str, group: tuple[Any, ...], time: jax.Array, count: Count, is_sorted: bool
 ) -> Ordered:
-    """The rows of one side, with the columns of their groups and the times as keys."""
+    """Returns the rows of one side, with the columns of their groups and the times as keys."""
     if not group:
         return in_order(name, side, time, count, is_sorted=is_sorted)
     if not is_sorted:
@@ -430,7 +430,7 @@ def _by_group_and_time(
 
 
 def _columns_of(name: str, argument: str, by: ArrayLike | tuple[ArrayLike, ...], length: int) -> tuple[Any, ...]:
-    """The keys of by_a or by_b as columns; the column of times is added to them."""
+    """Returns the keys of by_a or by_b as columns; the column of times is added to them."""
     keys, _ = expect_keys(name, argument, by)
     columns = tuple(keys.arrays) if isinstance(keys, Columns) else (keys,)
     if len(columns) > 7:
@@ -441,7 +441,7 @@ def _columns_of(name: str, argument: str, by: ArrayLike | tuple[ArrayLike, ...],
 
 
 def _distance(early: jax.Array, late: jax.Array) -> jax.Array:
-    """The exact difference of two times, unsigned for integers."""
+    """Returns the exact difference of two times, unsigned for integers."""
     if jnp.issubdtype(early.dtype, jnp.floating):
         return where(early == late, jnp.zeros((), early.dtype), late - early)
     word = f"uint{8 * early.dtype.itemsize}"
@@ -449,7 +449,7 @@ def _distance(early: jax.Array, late: jax.Array) -> jax.Array:
 
 
 def _tolerance(name: str, tolerance: ArrayLike | None, dtype: np.dtype) -> jax.Array:
-    """The largest allowed difference, in the type of differences."""
+    """Returns the largest allowed difference, in the type of differences."""
     given = as_array(name, "tolerance", tolerance)
     if given.ndim != 0:
         raise value_error(name, "tolerance", "a scalar", describe(given))
@@ -468,7 +468,7 @@ def _tolerance(name: str, tolerance: ArrayLike | None, dtype: np.dtype) -> jax.A
 # ---- Rows of the same group beside a cut -----------------------------------------------------------------------------
 
 # kGroupTable of ffi/ops/group_search/operands.h.
-MOST_GROUPS: int = cpu_library.tile_sizes()["group_table"][0]
+MAX_GROUPS: int = cpu_library.tile_sizes()["group_table"][0]
 
 
 def _group_search_shapes(cuts: Aval) -> Sequence[Any]:

@@ -28,7 +28,7 @@ __all__ = ["Matches", "but_nan", "in_order_with", "is_nan", "matches"]
 def in_order_with(
     name: str, argument: str, keys: Keys, values: Pytree, count: Count, descending: Directions = False
 ) -> tuple[Any, Any]:
-    """Sorted keys, and their values, or None if there are none."""
+    """Returns sorted keys, and their values, or None if there are none."""
     checked, down = expect_keys(name, argument, keys, descending)
     n = checked.shape[0]
     live = count_operand(name, count_name(argument), count, n)
@@ -59,11 +59,11 @@ class Matches(NamedTuple):
         return live_mask(self.rows.order.shape[0], self.pair.a_count)
 
     def partners(self) -> tuple[jax.Array, jax.Array]:
-        """Where the partners of each row begin in b's order, and their number, in the order of a's keys."""
+        """Returns where the partners of each row begin in b's order, and their number, in the order of a's keys."""
         return self._found(self.pair.operands, self.rows.keys)
 
     def b_alone(self) -> jax.Array:
-        """Which live rows of b have no partner, in input order: bool `[n_b]`."""
+        """Returns which live rows of b have no partner, in input order: bool `[n_b]`."""
         pair = self.pair
         _, number = self._found((pair.b, pair.a, pair.b_count, pair.a_count), self.others.keys)
         return self.others.to_rows(number == 0) & live_mask(number.shape[0], pair.b_count)
@@ -87,7 +87,7 @@ def matches(
     null_equal: bool,
     descending: Directions = False,
 ) -> Matches:
-    """The rows of both tables, sorted by their keys."""
+    """Returns the rows of both tables, sorted by their keys."""
     rows, others = (
         in_order(name, side, keys, count, descending=descending, is_sorted=is_sorted)
         for side, keys, count in (("a", a, a_count), ("b", b, b_count))
@@ -100,10 +100,10 @@ def matches(
 
 
 def but_nan(mask: jax.Array, x: jax.Array) -> jax.Array:
-    """A mask without the items that are NaN."""
+    """Returns a mask without the items that are NaN."""
     return mask & ~jnp.isnan(x) if jnp.issubdtype(x.dtype, jnp.floating) else mask
 
 
 def is_nan(x: jax.Array) -> jax.Array:
-    """Which items are NaN; none of integers."""
+    """Returns which items are NaN; none of integers."""
     return jnp.isnan(x) if jnp.issubdtype(x.dtype, jnp.floating) else jnp.zeros(x.shape, bool)

@@ -19,7 +19,7 @@ __all__ = ["OF_MEMORY", "RULES"]
 
 
 def _place(lines: Lines, start: str, size: int) -> str:
-    """The nearest of `size` places to a start, as a number if that is known."""
+    """Returns the nearest of `size` places to a start, as a number if that is known."""
     if size == 1:
         return "0"
     if start in lines.constants:
@@ -41,7 +41,7 @@ def _all_of(lines: Lines, conditions: Sequence[str]) -> str | None:
 
 
 def _window(lines: Lines, x: Names, places: Sequence[str], sizes: Sequence[int], dtype: DTypeLike) -> Names:
-    """The slice of an array that begins at these places."""
+    """Returns the slice of an array that begins at these places."""
     for axis, (place, size) in enumerate(zip(places, sizes, strict=True)):
         choices: list[Names] = [np.take(x, range(k, k + size), axis) for k in range(x.shape[axis] - size + 1)]
         picked = np.empty(choices[0].shape, object)
@@ -98,10 +98,10 @@ def _gathered(
     fills: bool,
     dtype: DTypeLike,
 ) -> tuple[Any, str | None]:
-    """The window at one start, and whether it lies inside, if that matters."""
+    """Returns the window at one start, and whether it lies inside, if that matters."""
     places, checks = ["0"] * x.ndim, []
-    for axis, of in zip(dims.operand_batching_dims, dims.start_indices_batching_dims, strict=True):
-        places[axis] = str(batch[of])
+    for axis, start_axis in zip(dims.operand_batching_dims, dims.start_indices_batching_dims, strict=True):
+        places[axis] = str(batch[start_axis])
     for k, axis in enumerate(dims.start_index_map):
         start, room = indices[(*batch, k)], x.shape[axis] - sizes[axis] + 1
         places[axis] = _place(lines, start, room)

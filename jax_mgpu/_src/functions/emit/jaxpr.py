@@ -14,7 +14,7 @@ from jax_mgpu._src.functions.emit.elementwise import COSTLY
 from jax_mgpu._src.functions.emit.lines import Emitted, Lines, stored
 from jax_mgpu._src.functions.emit.memory import VIEWS, Memory
 from jax_mgpu._src.functions.emit.moves import MOVES, row
-from jax_mgpu._src.functions.emit.scalars import MOST_ITEM_SCALARS, Names, Unsupported, expect_small, neutral
+from jax_mgpu._src.functions.emit.scalars import MAX_ITEM_SCALARS, Names, Unsupported, expect_small, neutral
 from jax_mgpu._src.keys.bits import is_random_key
 
 __all__ = ["CALLS", "SAME_VALUE", "Writer", "emit_function", "emit_stages"]
@@ -35,7 +35,7 @@ CALLS = {
     "checkpoint": "jaxpr",
 }
 RULES = elementwise.RULES | along_axes.RULES | indexing.RULES
-MOST_STEPS = 64  # of a scan over arrays, which is unrolled
+MAX_STEPS = 64  # of a scan over arrays, which is unrolled
 
 
 class Writer(Lines):
@@ -50,19 +50,19 @@ class Writer(Lines):
         self.capture = capture
 
     def closed(self, closed: ClosedJaxpr, arguments: Sequence[Any]) -> list[Any]:
-        """The results of a jaxpr, which may have constants of its own."""
+        """Returns the results of a jaxpr, which may have constants of its own."""
         return self.jaxpr(closed.jaxpr, [self.captured(const) for const in closed.consts], arguments)
 
     def captured(self, const: Any) -> Any:
-        """A constant of a jaxpr: its names, or its reference if it stays in memory."""
+        """Returns a constant of a jaxpr: its names, or its reference if it stays in memory."""
         if is_random_key(const.dtype):
             raise Unsupported("a captured random key")
-        if isinstance(const, jax.core.Tracer) or np.size(const) > MOST_ITEM_SCALARS:
+        if isinstance(const, jax.core.Tracer) or np.size(const) > MAX_ITEM_SCALARS:
             return self.capture(const)
         return self.constant(const, const.dtype)
 
     def jaxpr(self, jaxpr: Jaxpr, consts: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
-        """The results of a jaxpr's equations, one after the other."""
+        """Returns the results of a jaxpr's equations, one after the other."""
         if jaxpr.effects:
             raise Unsupported(f"effects, {', '.join(sorted(map(str, jaxpr.effects)))}")
         values: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
@@ -77,7 +77,7 @@ class Writer(Lines):
         return [read(atom) for atom in jaxpr.outvars]
 
     def equation(self, equation: JaxprEqn, arguments: list[Any]) -> Sequence[Any]:  # noqa: PLR0911 -- a case each
-        """The results of one equation."""
+        """Returns the results of one equation."""
         primitive, params = equation.primitive.name, equation.params
         outs: list[Any] = [var.aval for var in equation.outvars]
         if primitive in CALLS:
@@ -187,8 +187,8 @@ def _scan(writer: Writer, equation: JaxprEqn, *operands: Any) -> list[Any]:
         writer.costly += 1
         _loop(writer, ["repeat", length], carry, avals, lambda: writer.closed(params["jaxpr"], [*fixed, *carry]))
         return carry
-    if length > MOST_STEPS:
-        raise Unsupported(f"a scan of {length} steps over arrays, more than {MOST_STEPS}")
+    if length > MAX_STEPS:
+        raise Unsupported(f"a scan of {length} steps over arrays, more than {MAX_STEPS}")
     xs = [writer.loaded(x) for x in xs]
     stacked: list[Any] = [var.aval for var in equation.outvars[carries:]]
     state, columns = list(initial), [np.empty(aval.shape, object) for aval in stacked]

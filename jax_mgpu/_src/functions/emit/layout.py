@@ -9,11 +9,11 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.functions.emit.scalars import MOST_ITEM_SCALARS, SCALARS, Names, Unsupported, scalar_type
+from jax_mgpu._src.functions.emit.scalars import MAX_ITEM_SCALARS, SCALARS, Names, Unsupported, scalar_type
 
 __all__ = ["Layout", "expect_layout"]
 
-MOST_LEAVES = 16  # as ffi/function/item.h has room for
+MAX_LEAVES = 16  # as ffi/function/item.h has room for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,15 +28,15 @@ class Layout:
         return cls(tuple((scalar_type(aval.dtype) and np.dtype(aval.dtype).name, tuple(aval.shape)) for aval in avals))
 
     def elements(self, leaf: int) -> int:
-        """The number of scalars of a leaf."""
+        """Returns the number of scalars of a leaf."""
         return int(np.prod(self.leaves[leaf][1]))
 
     def width(self, leaf: int) -> int:
-        """The bytes of a scalar of a leaf."""
+        """Returns the bytes of a scalar of a leaf."""
         return jnp.dtype(self.leaves[leaf][0]).itemsize
 
     def leaf_bytes(self, leaf: int) -> int:
-        """The bytes of an item's part of a leaf."""
+        """Returns the bytes of an item's part of a leaf."""
         return self.elements(leaf) * self.width(leaf)
 
     @property
@@ -56,7 +56,7 @@ class Layout:
         return sum(self.leaf_bytes(leaf) for leaf in range(len(self.leaves)))
 
     def names(self, variable: str) -> list[Names]:
-        """The scalars of an item, leaf by leaf."""
+        """Returns the scalars of an item, leaf by leaf."""
         leaves = []
         for leaf, (_, shape) in enumerate(self.leaves):
             names = np.empty(shape, object)
@@ -74,11 +74,11 @@ class Layout:
 def expect_layout(layout: Layout) -> Layout:
     """A layout that the kernels have room for, or an error."""
     leaves = len(layout.leaves)
-    if not 0 < leaves <= MOST_LEAVES:
-        raise Unsupported(f"items of {leaves} arrays, more than {MOST_LEAVES}")
+    if not 0 < leaves <= MAX_LEAVES:
+        raise Unsupported(f"items of {leaves} arrays, more than {MAX_LEAVES}")
     sizes = list(map(layout.elements, range(leaves)))
-    if sum(sizes) > MOST_ITEM_SCALARS:
-        raise Unsupported(f"items of {sum(sizes)} scalars, more than {MOST_ITEM_SCALARS}")
+    if sum(sizes) > MAX_ITEM_SCALARS:
+        raise Unsupported(f"items of {sum(sizes)} scalars, more than {MAX_ITEM_SCALARS}")
     if 0 in sizes:
         raise Unsupported("items without elements")
     return layout

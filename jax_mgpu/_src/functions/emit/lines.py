@@ -35,10 +35,10 @@ class Equation(Protocol):
     def params(self) -> dict[str, Any]: ...  # noqa: D102
 
 
-MOST_LINES = 8192
+MAX_LINES = 8192
 # Larger functions are called instead of inlined: copied to each place that combines, they take seconds to compile. A
 # costly primitive counts for several lines.
-MOST_INLINE_LINES = 100
+MAX_INLINE_LINES = 100
 COSTLY_LINES = 12
 
 
@@ -85,18 +85,18 @@ class Lines:
     def line(self, *words: object) -> None:
         """Writes a line."""
         self.lines.append(" ".join(map(str, words)))
-        if len(self.lines) > MOST_LINES:
-            raise Unsupported(f"more than {MOST_LINES} operations on scalars")
+        if len(self.lines) > MAX_LINES:
+            raise Unsupported(f"more than {MAX_LINES} operations on scalars")
 
     def value(self, dtype: DTypeLike, operation: str, *operands: object) -> str:
-        """The name of the result of an operation of ffi/jit/function_data.cc."""
+        """Returns the name of the result of an operation of ffi/jit/function_data.cc."""
         name = f"v{len(self.made)}"
         self.made[name] = (operation, *map(str, operands))
         self.line(name, scalar_type(dtype), operation, *operands)
         return name
 
     def variables(self, aval: Aval) -> Names:
-        """The names of new variables, which have no values yet."""
+        """Returns the names of new variables, which have no values yet."""
         expect_small(aval.shape, "a value")
         names = np.empty(aval.shape, object)
         for index in np.ndindex(*aval.shape):
@@ -119,7 +119,7 @@ class Lines:
         return names
 
     def loaded(self, x: Any) -> Names:
-        """A value's names. A view of memory is loaded first."""
+        """Returns a value's names. A view of memory is loaded first."""
         if not isinstance(x, Memory):
             return x
         expect_small(x.shape, "a captured array, used other than by indexing it,")
@@ -129,12 +129,12 @@ class Lines:
         return names
 
     def element(self, x: Memory, index: Sequence[int]) -> str:
-        """The name of an element of memory, once it is loaded."""
+        """Returns the name of an element of memory, once it is loaded."""
         place = x.offset + sum(i * stride for i, stride in zip(index, x.strides, strict=True))
         return self.value(x.dtype, "load", x.capture, place, *(word for step in x.steps for word in step))
 
     def each(self, write: Callable[..., str], arguments: Sequence[Names], shape: tuple[int, ...]) -> Names:
-        """The names that `write` returns for each element of the arguments."""
+        """Returns the names that `write` returns for each element of the arguments."""
         names = np.empty(shape, object)
         arrays = [np.broadcast_to(x, shape) for x in arguments]
         for index in np.ndindex(*shape):
@@ -142,13 +142,13 @@ class Lines:
         return names
 
     def emitted(self, results: list[Names], neutral: list[Any] | None) -> Emitted:
-        """All lines so far, as one function."""
-        is_large = len(self.lines) + COSTLY_LINES * self.costly > MOST_INLINE_LINES
+        """Returns all lines so far, as one function."""
+        is_large = len(self.lines) + COSTLY_LINES * self.costly > MAX_INLINE_LINES
         return Emitted(tuple(self.lines), results, is_large, is_large or self.branches, neutral)
 
 
 def stored(aval: Aval) -> Any:
-    """The aval of a value's names: random keys are rows of words."""
+    """Returns the aval of a value's names: random keys are rows of words."""
     if not is_random_key(aval.dtype):
         return aval
     return jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(aval.shape, aval.dtype))

@@ -14,7 +14,7 @@ from jax_mgpu._src.functions.emit.scalars import Unsupported, scalar_type
 
 __all__ = ["VIEWS", "Captures", "Memory"]
 
-MOST_CAPTURES = 16  # as ffi/function/item.h has room for
+MAX_CAPTURES = 16  # as ffi/function/item.h has room for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Memory:
 
     @classmethod
     def of(cls, capture: int, dtype: DTypeLike, shape: Sequence[int]) -> Memory:
-        """A whole array."""
+        """Returns a whole array."""
         strides = [int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))]
         return cls(capture, np.dtype(dtype), tuple(shape), tuple(strides))
 
@@ -45,7 +45,7 @@ class Memory:
         return len(self.shape)
 
     def shifted(self, steps: Iterable[tuple[str, int]], shape: Sequence[int], strides: Sequence[int]) -> Memory:
-        """A view that begins some strides further: a number of them, or the place with that name."""
+        """Returns a view that begins some strides further: a number of them, or the place with that name."""
         offset, named = self.offset, list(self.steps)
         for place, stride in steps:
             if place.isdecimal():
@@ -67,8 +67,8 @@ class Captures:
         if not known:
             known = [len(self.arrays)]
             self.arrays.append(const)
-        if len(self.arrays) > MOST_CAPTURES:
-            raise Unsupported(f"more than {MOST_CAPTURES} captured arrays")
+        if len(self.arrays) > MAX_CAPTURES:
+            raise Unsupported(f"more than {MAX_CAPTURES} captured arrays")
         scalar_type(const.dtype)
         return Memory.of(known[0], const.dtype, const.shape)
 

@@ -13,7 +13,7 @@ __all__ = ["MOVES", "row"]
 
 
 def row(x: Names, i: int) -> Names:
-    """A row of an array of names, as an array even if it is one name."""
+    """Returns a row of an array of names, as an array even if it is one name."""
     row = np.empty(x.shape[1:], object)
     row[...] = x[i]
     return row

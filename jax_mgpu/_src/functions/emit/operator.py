@@ -75,7 +75,7 @@ def emit_operator(
     load: Stage | None = None,
     finish: Stage | None = None,
 ) -> OperatorData:
-    """The operator of a closed jaxpr, which takes the leaves of two states and gives those of one.
+    """Returns the operator of a closed jaxpr, which takes the leaves of two states and gives those of one.
 
     Args:
       closed: the jaxpr.
@@ -135,7 +135,7 @@ def emit_operator(
 def function_lines(
     name: str, body: Sequence[str], results: Sequence[Names], is_large: bool = False, branches: bool = False
 ) -> list[str]:
-    """The lines of a function that gives these values."""
+    """Returns the lines of a function that gives these values."""
     marks = [mark for mark, on in (("called", is_large), ("branches", branches)) if on]
     given = [value for values in results for value in values.flat]
     return [" ".join(["function", name, *marks]), *body, " ".join(["give", *given])]

@@ -12,8 +12,8 @@ import numpy as np
 from jax_mgpu._src.arguments.annotations import ArrayLike, DTypeLike
 
 __all__ = [
-    "MOST_ITEM_SCALARS",
-    "MOST_SCALARS",
+    "MAX_ITEM_SCALARS",
+    "MAX_SCALARS",
     "SCALARS",
     "Names",
     "Unsupported",
@@ -33,8 +33,8 @@ SCALARS = {
     "float32": "f32",
     "float64": "f64",
 }
-MOST_SCALARS = 512  # of a value, unless it stays in memory
-MOST_ITEM_SCALARS = 128
+MAX_SCALARS = 512  # of a value, unless it stays in memory
+MAX_ITEM_SCALARS = 128
 
 
 class Unsupported(Exception):
@@ -42,7 +42,7 @@ class Unsupported(Exception):
 
 
 def scalar_type(dtype: DTypeLike) -> str:
-    """The type of a dtype, as lines name it."""
+    """Returns the type of a dtype, as lines name it."""
     name = np.dtype(dtype).name if not jnp.issubdtype(dtype, jax.dtypes.extended) else str(dtype)
     if name not in SCALARS:
         raise Unsupported(f"values of {name}")
@@ -50,7 +50,7 @@ def scalar_type(dtype: DTypeLike) -> str:
 
 
 def scalar_text(value: ArrayLike, dtype: DTypeLike) -> str:
-    """A constant: its type and its bits."""
+    """Returns a constant: its type and its bits."""
     dtype = np.dtype(dtype)
     bits = int(np.asarray(value).astype(dtype).view(f"u{dtype.itemsize}"))
     return f"{scalar_type(dtype)}:{bits:x}"
@@ -58,12 +58,12 @@ def scalar_text(value: ArrayLike, dtype: DTypeLike) -> str:
 
 def expect_small(shape: Sequence[int], what: str) -> None:
     """Raises an error unless an array is small enough to be taken apart, with one name per element."""
-    if np.prod(shape) > MOST_SCALARS:
-        raise Unsupported(f"{what} of shape {list(shape)}, more than {MOST_SCALARS} scalars")
+    if np.prod(shape) > MAX_SCALARS:
+        raise Unsupported(f"{what} of shape {list(shape)}, more than {MAX_SCALARS} scalars")
 
 
 def neutral(function: str, dtype: DTypeLike) -> Any:
-    """The identity of a function of two scalars; combining with it changes no bit."""
+    """Returns the identity of a function of two scalars; combining with it changes no bit."""
     dtype = np.dtype(dtype)
     floats = jnp.issubdtype(dtype, jnp.floating)
     if function in ("max", "min"):
