@@ -37,7 +37,7 @@ def _cases(
 
         return jax.grad(loss, argnums=tuple(range(primals)))
 
-    def case(what: str, change: Callable[..., Any], most: float | None, passes: int) -> Case:
+    def case(what: str, change: Callable[..., Any], case_max_ms: float | None, passes: int) -> Case:
         return Case(
             family="derivatives",
             name=f"{name}, {what}",
@@ -45,7 +45,7 @@ def _cases(
             ours=change(ours),
             peers={"XLA": change(xla)},
             bytes=lambda *arrays: passes * array_bytes(*arrays),
-            max_ms=most,
+            max_ms=case_max_ms,
             agree=agree_within(2e-2 if "bfloat16" in name else 1e-3),
         )
 

@@ -509,7 +509,7 @@ ERRORS = {
     ),
     "Ragged /: other: expected an entry for each of 4 rows, got float32[3]": lambda r: r / X[:3],
     "Ragged.sort: values: expected one array, got PyTreeDef({'a': *})": lambda r: r.map(lambda x: {"a": x}).sort(),
-    "Ragged.from_rows: rows: expected items as those of row 0, float32[5], got int64[2] in row 1": lambda r: (
+    "Ragged.from_rows: rows: expected items like those of row 0, float32[5], got int64[2] in row 1": lambda r: (
         mgpu.Ragged.from_rows([X, np.arange(2)])
     ),
     "Ragged.from_rows: rows: expected arrays of one length in each row, got 1 and 2 in row 0": lambda r: (

@@ -28,7 +28,7 @@ struct IndexVector {
     return wide ? cut_index(static_cast<const int64_t*>(data)[i]) : static_cast<const int32_t*>(data)[i];
 #endif
   }
-  // The same vector from its i-th entry on.
+  // The part of the vector from its i-th entry on.
   MGPU_HOST_DEVICE IndexVector from(int64_t i) const {
     return {static_cast<const char*>(data) + i * (wide ? sizeof(int64_t) : sizeof(int32_t)), wide};
   }

@@ -88,8 +88,7 @@ struct FloatOrder {
   }
   MGPU_HOST_DEVICE bool keeps_bits() const { return false; }
 
-  // Whether other codes are equal to this one, as for the zeros and the NaNs. Only these codes cannot be told from a
-  // rank.
+  // Whether other codes are equal to this one: it is a zero or a NaN. A rank does not determine such a code.
   MGPU_HOST_DEVICE bool has_equals(Word code) const {
     const Word size = magnitude(decode(code));
     return (size == 0) | (size > infinity());

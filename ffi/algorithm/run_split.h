@@ -55,7 +55,8 @@ struct RunSplit {
     return inside > rank ? -1 : outside < rank ? 1 : 0;
   }
 
-  // The same verdict, from the keys of the samples: `keys(j, s)` gives them, in the same order on all threads.
+  // The verdict on a sample, from the keys of all samples: `keys(j, s)` gives the key of sample s of run j. All threads
+  // ask for the keys in the same order.
   template <typename Key, typename Keys, typename Less>
   MGPU_HOST_DEVICE int judge(int run, int s, const Key& key, Keys keys, Less less) const {
     return judge(run, s, [&](int j) {

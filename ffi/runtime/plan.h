@@ -65,7 +65,7 @@ struct PlanReport {
   std::string condition;  // why the row was taken
   std::map<std::string, int64_t> tiles;
   double passes = 1;      // over memory: one pass reads the operands and writes the results
-  int64_t workspace = 0;  // bytes of this plan; the call has those of the plan that takes most
+  int64_t workspace = 0;  // bytes of this plan; a call gets the bytes of the plan that takes the most
 };
 
 }  // namespace mgpu

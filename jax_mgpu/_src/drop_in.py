@@ -75,7 +75,7 @@ class Call:
         return all(value is self._function.defaults[name] for name, value in others.items())
 
     def changed(self, **changes: Any) -> Call:
-        """The same call with some arguments changed."""
+        """Returns this call with some arguments changed."""
         return Call(self._function, {**self._arguments, **changes})
 
     def again(self, function: Callable[..., Any]) -> Any:

@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(kThreads, kGroupSearchBlocks)
   extern __shared__ __align__(16) int32_t table[];
   int32_t* const entries =
       table + kGroupTable;  // for a tile's rows of b: the group, then the last row before the window
-  unsigned* const alike = reinterpret_cast<unsigned*>(entries + kTile);  // the rows of the window of the same group
+  unsigned* const alike = reinterpret_cast<unsigned*>(entries + kTile);  // per row of b: its group's rows in its window
   __shared__ int taken;                                                  // rows of a in the next tile
 
   constexpr int kStep = kForward ? -1 : 1;

@@ -1,5 +1,5 @@
 // Moves of intervals that have one item each, or one common length. They take one index per item, as a gather or
-// scatter does. The shapes tell whether this is possible, and the offsets tell whether it is so.
+// scatter does. The shapes tell whether all lengths can be equal; the offsets tell whether they are equal.
 #pragma once
 
 #include "ops/intervals/destination_buckets.cuh"

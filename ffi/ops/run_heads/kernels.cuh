@@ -70,7 +70,7 @@ template <typename Order>
 __global__ void __launch_bounds__(kThreads) mark_heads(RunTask<Order> task) {
   start_next_kernel();
   using Word = typename Order::Word;
-  using Class = std::conditional_t<sizeof(Word) == 8, uint64_t, uint32_t>;  // the same for all keys that compare equal
+  using Class = std::conditional_t<sizeof(Word) == 8, uint64_t, uint32_t>;  // keys that compare equal have one class
   using Task = RunTask<Order>;
   using Vector = Vector<Word>;
   constexpr int kVector = Vector::kItems;

@@ -13,7 +13,7 @@ struct Columns {
   Word* keys;
   Payload* payload;  // in the input, null if the payload is the position in the row
 
-  // The same memory with each payload beside its key.
+  // The memory of the keys and the payload as one array, with each payload beside its key.
   __device__ __forceinline__ uint64_t* entries() const { return reinterpret_cast<uint64_t*>(keys); }
 };
 

@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(P::kSort.threads, 1024 / P::kSort.threads)
   const int64_t first = cell.begin(row_index);
   const int size = exists ? static_cast<int>(minimum<int64_t>(P::kCell, problem.segments.length - first)) : 0;
   const int live = static_cast<int>(clamp<int64_t>(row.live - first, 0, size));
-  const int count = P::kPacked ? static_cast<int>(problem.segments.length) : live;  // the same for all of the block
+  const int count = P::kPacked ? static_cast<int>(problem.segments.length) : live;  // one number for the whole block
   const auto order = problem.order;
   const Word* const keys = problem.input.keys + row.begin + first;
   bool plain = true;

@@ -1,7 +1,7 @@
 """Segments as arguments: reads every form once, and gives operations what they need of it.
 
 All public functions that take `heads`, with `ends` and `count`, read them by `segment_operands`, which also accepts a
-`Segments`. Operations see the same for all forms.
+`Segments`. All forms give operations the same operands.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def explain(function: Callable[..., Any], *, device: str | None = None) -> Calla
     `jit`, `vmap`, loops and branches are listed too; an operation in a loop is listed once.
 
     Args:
-      function: a function of arrays, as for `jax.jit`.
+      function: a function of arrays that `jax.jit` can compile.
       device: `"cpu"`, or the name of a GPU: `"T4"`, `"A100"`, `"L4"`, `"L40S"`, `"RTX 4090"`, `"H100"`, `"H200"` or
         `"B200"`. None stands for the default device, or for an H200 if its GPU is not one of these.
 

@@ -123,7 +123,7 @@ class Leaf:
       argument: its name in error messages.
       x: the array that the kernels combine, `[n]` or `[n, width]`.
       kind: the kernels' operator.
-      wide: whether sums and products are wider than the items, as for means of 16-bit floats and narrow integers.
+      wide: whether sums and products are wider than the items; means of 16-bit floats and narrow integers need this.
       mean: whether sums are divided by the numbers of items.
       trailing: the shape of an item.
       dtype: the dtype of the results.

@@ -234,7 +234,7 @@ class _Alone:
 
 
 def _count_dtype(axis: Axis, n_a: int, n_b: int) -> Any:
-    """Returns the dtype of numbers of rows, as for a join on one device."""
+    """Returns the dtype of numbers of rows, which is that of a join on one device."""
     rows = axis.size * max(1, n_a) * axis.size * max(1, n_b) + axis.size * (n_a + n_b)
     return jnp.int64 if rows >= INT32_LIMIT and has_64_bits() else jnp.int32
 

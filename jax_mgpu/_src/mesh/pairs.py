@@ -135,7 +135,7 @@ class AlignedPair:
         return self.upper(side) - self.lower(side)
 
     def rank(self, side: int) -> jax.Array:
-        """How many equal items of the same array come before each."""
+        """Counts, for each item, the equal items of its own array that come before it."""
         places = jnp.arange(self.keys[side].shape[0], dtype=self.dtype)
         return places - self._search(side, side, False) + self._copies(side, side, smallest=True)
 

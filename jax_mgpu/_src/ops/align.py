@@ -77,7 +77,7 @@ def align(
       descending: a and b are sorted in the reverse order. A tuple of bools gives a direction for each column; only
         `merge` accepts results with these.
       a_count: the number of live items of a on this device, an integer scalar (default `n_a`).
-      b_count: the same for b (default `n_b`).
+      b_count: the number of live items of b (default `n_b`).
 
     Returns: `Aligned`: keys and values of both, and the number of each on this device.
 

@@ -30,7 +30,7 @@ __all__ = ["BucketTables", "bucket_tables", "fit_for_buckets", "mixed"]
 CAPACITY: int = cpu_library.tile_sizes()["bucket_capacity"][0]
 CHUNK: int = cpu_library.tile_sizes()["bucket_chunk"][0]
 CODE_BITS = 32
-# Odd numbers for which the buckets of runs, multiples and floats were as even as those of random codes.
+# Odd numbers for which runs, multiples and floats filled the buckets as evenly as random codes.
 MULTIPLIERS = (0xD9A297DB, 0xCFA391A9)
 
 

@@ -142,7 +142,7 @@ def join(
       assume_sorted: whether the keys are sorted. False takes any order; indices are positions in the given keys.
       null_equal: whether NaNs equal each other. False: a row with a NaN in its key has no partner, as in SQL.
       a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
-      b_count: the same for b (default `n_b`).
+      b_count: the number of live items of b (default `n_b`).
       less: a comparator that replaces the order of numbers; see `mergesort`. Keys are equal if neither comes first.
         Cannot be combined with `null_equal=False`.
       axis_name: join the rows of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`; columns may
@@ -393,10 +393,10 @@ def join_columns(
         gets the fill value.
       b_columns: a pytree of arrays with leading axis `n_b`.
       a_order: `[n_a]`, the indices by which a's keys were sorted, if the columns are in the order before that sort.
-      b_order: the same for b.
+      b_order: `[n_b]`, the indices by which b's keys were sorted, likewise.
       fill_value: the value of columns in rows without a partner from their table, a scalar; converted to each dtype.
       a_count: the number of live rows of a, an integer scalar (default `n_a`). Indices past them get the fill value.
-      b_count: the same for b.
+      b_count: the number of live rows of b, an integer scalar (default `n_b`).
       axis_name: gather over all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`: rows fetch their
         columns from any device. Cannot be combined with `a_order` and `b_order`.
 

@@ -123,7 +123,7 @@ def merge(
       descending: a and b are sorted in the reverse order, and so is the result. A tuple of bools gives a direction for
         each column.
       a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
-      b_count: the same for b (default `n_b`).
+      b_count: the number of live items of b (default `n_b`).
       less: a comparator that replaces the order of numbers; see `mergesort`. Cannot be combined with `descending` or
         `axis_name`.
       axis_name: merge the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`; columns

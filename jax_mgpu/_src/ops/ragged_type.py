@@ -239,7 +239,7 @@ class Ragged:
                     raise value_error(name, "rows", "an array or a list for each row", f"{row!r} in row {i}")
                 if (leaf.dtype, leaf.shape[1:]) != (first.dtype, first.shape[1:]):
                     got = f"{describe(leaf)} in row {i}"
-                    raise value_error(name, "rows", f"items as those of row 0, {describe(first)}", got)
+                    raise value_error(name, "rows", f"items like those of row 0, {describe(first)}", got)
                 if len(leaf) != len(flat[i][0]):
                     got = f"{len(flat[i][0])} and {len(leaf)} in row {i}"
                     raise value_error(name, "rows", "arrays of one length in each row", got)

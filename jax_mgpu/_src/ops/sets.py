@@ -115,7 +115,7 @@ def set_intersection(
       assume_sorted: whether a and b are sorted. False takes keys in any order, and sorts both with their values; not
         over a mesh axis.
       a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
-      b_count: the same for b (default `n_b`).
+      b_count: the number of live items of b (default `n_b`).
       less: a comparator that replaces the order of numbers; see `mergesort`. Keys are equal if neither comes first.
         Cannot be combined with `axis_name`.
       axis_name: work on the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`; columns

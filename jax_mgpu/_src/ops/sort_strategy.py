@@ -62,7 +62,7 @@ def sort_indices(
 # two columns of 32 bits take 3.8 ms by their code and 3.5 ms by two sorts of pairs; with floats, 8.7 ms by their code.
 # Three columns take 4.3 to 6.2 ms, one part after the other. docs/notes/sort.md has more.
 LONG_WORDS = 1 << 23  # two columns of 32-bit integers, without values
-LONG_FLOATS = 1 << 20  # the same with floats in one of them
+LONG_FLOATS = 1 << 20  # if one of the columns holds floats
 LONG_COLUMNS = 1 << 22  # sorted in parts: columns that no code holds, and on a CPU any columns without values
 
 

@@ -108,7 +108,7 @@ def sorted_search(
       side: `"left"` for the first position whose item is not less than the needle (lower bound), `"right"` for the
         first whose item is greater (upper bound).
       needles_count: the number of live needles, an integer scalar (default `n`). Items past it are never read.
-      haystack_count: the same for the haystack (default `m`).
+      haystack_count: the number of live items of the haystack (default `m`).
       fill_value: the value of results past `needles_count`, an integer scalar. `m` makes them padding if the positions
         serve as heads.
       less: a comparator that replaces the order of numbers; see `mergesort`. Cannot be combined with `axis_name`.
@@ -176,7 +176,7 @@ def sorted_match(
         the first equal item of the other array (`"left"`), or of the last (`"right"`), -1 if there is none; not over a
         mesh axis.
       a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
-      b_count: the same for b (default `n_b`).
+      b_count: the number of live items of b (default `n_b`).
       axis_name: see `sorted_search`.
       aligned: see `sorted_search`.
 
@@ -229,7 +229,7 @@ def sorted_equal_count(
       b: `[n_b]`, sorted, of the same dtype, or as many columns of the same dtypes.
       descending: whether a and b are in descending order; a tuple of bools gives a direction for each column.
       a_count: the number of live items of a, an integer scalar (default `n_a`). Items past it are never read.
-      b_count: the same for b (default `n_b`).
+      b_count: the number of live items of b (default `n_b`).
       axis_name: see `sorted_search`.
       aligned: see `sorted_search`.
 
@@ -366,7 +366,7 @@ def segmented_search(
       ends: `[m]`, integers beside heads: segment `i` is `heads[i]` to `ends[i]`. Segments do not overlap; one that ends
         where it starts, or before, is empty. Without `ends` a segment ends where the next begins.
       needles_count: the number of live needles, an integer scalar (default `n`). Items past it are never read.
-      haystack_count: the same for the haystack (default `size`).
+      haystack_count: the number of live items of the haystack (default `size`).
       fill_value: the value of results past `needles_count`, and of needles that belong to no segment; an integer
         scalar.
       axis_name: look up the needles of all devices of a mesh axis, or of a tuple of axes, in the segments of all of

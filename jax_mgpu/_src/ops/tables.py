@@ -229,7 +229,7 @@ def asof_join(
       allow_exact_matches: whether a row of b with the same time is a match. False accepts only other times.
       assume_sorted: whether a and b are sorted; False takes times in any order.
       a_count: the number of live rows of a, an integer scalar (default `n_a`).
-      b_count: the same for b (default `n_b`).
+      b_count: the number of live items of b (default `n_b`).
       axis_name: match the rows of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`; times and
         keys may have up to 64 bits in all. Positions are those in the global b.
 
