@@ -79,7 +79,7 @@ def _top_k(k: int) -> Goal:
 
 
 def _by_less(what: str, factor: float, less: Callable[..., Any]) -> Goal:
-    """A sort by absolute values, by a comparator."""
+    """Returns a sort by absolute values, by a comparator."""
 
     def inputs(rng: np.random.Generator) -> tuple[Any, ...]:
         return (random_keys(rng, 2**20, "float32"),)

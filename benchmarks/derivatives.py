@@ -29,7 +29,7 @@ def _cases(
     primals: int = 1,
     max_ms: tuple[float | None, float | None] = (None, None),
 ) -> list[Case]:
-    """Two cases, the forward pass and the gradient of the sum of the squares in the first arguments."""
+    """Returns two cases, the forward pass and the gradient of the sum of the squares in the first arguments."""
 
     def gradient(function: Callable[..., jax.Array]) -> Callable[..., Any]:
         def loss(*arrays: Any) -> jax.Array:
@@ -95,7 +95,7 @@ def _bags(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
 
 
 def _softmax(x: jax.Array, ids: jax.Array, segments: int) -> jax.Array:
-    """The softmax of segments by functions of JAX."""
+    """Returns the softmax of segments by functions of JAX."""
     powers = jnp.exp(x - jax.lax.stop_gradient(jax.ops.segment_max(x, ids, segments))[ids])
     return powers / jax.ops.segment_sum(powers, ids, segments)[ids]
 

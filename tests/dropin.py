@@ -44,7 +44,7 @@ class Case:
         self.rounds = False
 
     def rounded(self) -> Case:
-        """A call whose floats agree within rounding."""
+        """Returns a call whose floats agree within rounding."""
         self.rounds = True
         return self
 
@@ -64,7 +64,7 @@ def seeded(draw: Draw) -> np.random.Generator:
 
 
 def array(draw: Draw, shape: Sequence[int] | None = None, dtypes: Sequence[str] = DTYPES, finite: bool = False) -> Any:
-    """An array with many equal or extreme values."""
+    """Returns an array with many equal or extreme values."""
     shape = pick(draw, *SHAPES) if shape is None else tuple(shape)
     dtype = jnp.dtype(pick(draw, *dtypes, *(WIDE if jax.config.jax_enable_x64 and len(dtypes) > 3 else [])))
     rng = seeded(draw)

@@ -77,7 +77,7 @@ def segments_apart(rng: np.random.Generator, m: int = 6, n: int = N) -> tuple[np
 
 
 def live(rng: np.random.Generator, n: int = N) -> np.int32:
-    """A live count."""
+    """Returns a live count."""
     return np.int32(rng.integers(n // 2, n + 1))
 
 
@@ -94,7 +94,7 @@ def interval_operands(rng: np.random.Generator, m: int = 9) -> tuple[np.ndarray,
 
 
 def of_segments(call: Callable[..., Any], row: tuple[int, ...] = (), **options: Any) -> Example:
-    """A call of items or rows, the heads of their segments, and a live count."""
+    """Returns a call of items or rows, the heads of their segments, and a live count."""
     return Example(
         call,
         lambda rng, real: (numbers(rng, real, N, *row), positions(rng), live(rng)),

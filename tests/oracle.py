@@ -101,7 +101,7 @@ def same_bits(got: np.ndarray, expected: np.ndarray) -> None:
 
 
 def work_items(offsets: np.ndarray, total: int) -> tuple[np.ndarray, np.ndarray]:
-    """The object of each work item, and the item's position within it."""
+    """Returns the object of each work item, and the item's position within it."""
     offsets = np.asarray(offsets).astype(np.int64)
     ends = np.append(offsets[1:], total)[: len(offsets)]
     lengths = np.clip(ends, 0, total) - np.clip(offsets, 0, total)
@@ -164,7 +164,7 @@ def identity(op: str, dtype: np.dtype) -> np.ndarray:
 
 
 def prefixes(states: Sequence[np.ndarray], begins: np.ndarray, combine: Callable[..., Any]) -> list[np.ndarray]:
-    """The combination of states from `begins[i]` to i for each i, by doubling the length."""
+    """Returns the combination of states from `begins[i]` to i for each i, by doubling the length."""
     states, distance = list(states), 1
     while distance < len(begins):
         reaches = np.arange(distance, len(begins)) - distance >= begins[distance:]

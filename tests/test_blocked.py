@@ -75,7 +75,7 @@ def test_reductions(rng) -> None:
                 np.testing.assert_array_equal(reduce(x, live), wanted)
 
 
-@pytest.mark.parametrize(("platform", "most"), [("cpu", 64), ("tpu", 128)])
+@pytest.mark.parametrize(("platform", "max_kb"), [("cpu", 64), ("tpu", 128)])
 def test_programs_of_many_items_are_small(platform, max_kb) -> None:
     """Levels are not unrolled, so a program and its gradient have few KB of text."""
     x = (jax.ShapeDtypeStruct((2**26,), np.float32),) * 2

@@ -20,14 +20,14 @@ from tests.variants import long_but
 
 
 def full_error_of(call):
-    """The first line of a call's error, without the program's name, which newer JAX adds."""
+    """Returns the first line of a call's error, without the program's name, which newer JAX adds."""
     with pytest.raises(Exception, match="INVALID_ARGUMENT") as caught:
         jax.block_until_ready(call())
     return str(caught.value).splitlines()[0].removeprefix("INVALID_ARGUMENT: ").split(" [executable_name=")[0]
 
 
 def error_of(call):
-    """The first line of a call's error, without the offending value."""
+    """Returns the first line of a call's error, without the offending value."""
     return full_error_of(call).rpartition(", got ")[0]
 
 

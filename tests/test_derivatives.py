@@ -76,7 +76,7 @@ def test_jacobians(example, rng):
 
 
 def float_keys(call):
-    """A call whose keys are floats without ties, and so have derivatives."""
+    """Returns a call whose keys are floats without ties, and so have derivatives."""
     return lambda x: call(jnp.sort(x), jnp.sort(x)[:40] + x.dtype.type(0.5))
 
 

@@ -42,7 +42,7 @@ def of_host(x):
 
 
 def mapped(call, arguments):
-    """A call on a batch of the floats; all other operands are host values."""
+    """Returns a call on a batch of the floats; all other operands are host values."""
     of_batch = [i for i, x in enumerate(arguments) if np.asarray(x).dtype == np.float32 and np.ndim(x)]
 
     def one(*floats):
@@ -54,7 +54,7 @@ def mapped(call, arguments):
 
 
 def derived(example, arguments):
-    """The gradient of a call."""
+    """Returns the gradient of a call."""
     of_argument = example.differentiable
     return jax.grad(loss_of_sums(example), argnums=of_argument)(*arguments) if of_argument else None
 

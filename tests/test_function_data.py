@@ -244,7 +244,7 @@ def test_what_is_written_is_of_few_words() -> None:
 
 
 def reduced(data: str, n: int = 9, dtype=np.int32, **changed: int):
-    """The call of a reduction by these data, with the sizes of `ADD` or others."""
+    """Returns the call of a reduction by these data, with the sizes of `ADD` or others."""
     sizes = {"leaves": 1, "captures": 0, "batch_rank": 0, "results": 1}
     sizes |= dict.fromkeys(("item_bytes", "widest", "packed", "result_bytes", "state_bytes"), 4)
     sizes |= changed

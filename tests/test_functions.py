@@ -177,7 +177,7 @@ def test_batches(case, rng) -> None:
 
 
 def segments_of(heads, live):
-    """The starts and ends of all segments; position 0 starts one, listed or not."""
+    """Returns the starts and ends of all segments; position 0 starts one, listed or not."""
     begins = sorted({0, *(int(head) for head in heads if head < live)})
     return list(zip(begins, [*begins[1:], live], strict=True)) if live else []
 

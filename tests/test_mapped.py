@@ -331,7 +331,7 @@ def test_defaults_and_nothing() -> None:
 
 
 def source_of(call, *arguments):
-    """The function of a call's kernels, and its captured arrays."""
+    """Returns the function of a call's kernels, and its captured arrays."""
     (equation,) = kernel_calls(call, *arguments)
     return equation.params["function"].value, equation
 

@@ -128,7 +128,7 @@ WITHOUT_EXCHANGE = {"ragged_all_to_all": IN_PLACE | EQUAL_PARTS, "all_to_all": I
 
 
 def traced(call, devices, slots=SLOTS, mesh_of_devices=None):
-    """The call on a mesh of that many devices, which need not exist."""
+    """Returns the call on a mesh of that many devices, which need not exist."""
     devices_mesh = mesh_of_devices or AbstractMesh((devices,), (mesh.AXIS,), axis_types=(AxisType.Auto,))
     spread = NamedSharding(devices_mesh, P(mesh.AXIS))
     shapes = ((devices, slots), np.float32), ((devices, slots), np.int32), ((devices,), np.int32)

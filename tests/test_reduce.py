@@ -404,7 +404,7 @@ def test_short_rows(rng, op, dtype, shape):
 
 
 def runs_of(keys, values, op, count):
-    """The keys of runs of equal neighbours, and the combined values of each, in plain Python."""
+    """Returns the keys of runs of equal neighbours, and the combined values of each, in plain Python."""
     ranks = oracle.rank(keys)[:count]
     heads = [i for i in range(count) if i == 0 or ranks[i] != ranks[i - 1]]
     return keys[heads], oracle.segmented_reduce(values, np.array(heads, np.int32), op, count)

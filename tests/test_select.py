@@ -161,7 +161,7 @@ def test_derivatives(rng):
 
 
 def runs_of(keys, heads, size, count):
-    """The starts of runs, the first start of each segment, and the number of runs, in plain Python."""
+    """Returns the starts of runs, the first start of each segment, and the number of runs, in plain Python."""
     n = len(keys)
     live = oracle.live_count(count, n)
     ranks = oracle.rank(keys[:live])

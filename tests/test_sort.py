@@ -315,7 +315,7 @@ def test_a_gradient_of_many_items(rng):
 
 
 def scratch_share(dtype, payload, shape):
-    """The scratch memory of a sort, in copies of keys and values."""
+    """Returns the scratch memory of a sort, in copies of keys and values."""
     keys = jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
     values = [jax.ShapeDtypeStruct(shape, jnp.dtype(payload))] if payload else []
     absent = jax.ShapeDtypeStruct((*shape[:-1], 0), np.int32)

@@ -154,7 +154,7 @@ def unknown(rng: np.random.Generator, x: np.ndarray, m: int) -> Broken | None:
 
 
 def outside(rng: np.random.Generator, x: np.ndarray) -> Broken | None:
-    """A count that is negative, or larger than any array here."""
+    """Returns a count that is negative, or larger than any array here."""
     options = [-1] * (x.dtype.kind == "i") + [100_000] * (np.iinfo(x.dtype).max > 100_000)
     return (np.asarray(rng.choice(options), x.dtype), None) if options else None
 

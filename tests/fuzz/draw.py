@@ -114,7 +114,7 @@ class Shape:
         return dtype
 
     def count(self, n: int, p: float = 0.45) -> Count | None:
-        """A live count of n items, or none."""
+        """Returns a live count of n items, or none."""
         if not self.flag(p):
             return None
         self.say("count")

@@ -67,7 +67,7 @@ class Mix:
         }
 
     def of(self, call: Call, text: str, function: Callable[..., Any]) -> Call:
-        """The call of a batch: `function` over its operands."""
+        """Returns the call of a batch: `function` over its operands."""
         leaves = leaf_count(call)
 
         def draw(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class Mix:
         )  # fmt: skip
 
     def vmapped(self, call: Call, text: str, over: Callable[[dict[str, Any]], Any]) -> Call:
-        """The call of a batch by `jax.vmap`. `over` runs it, alone or over a mesh."""
+        """Returns the call of a batch by `jax.vmap`. `over` runs it, alone or over a mesh."""
         batch = self.of(call, text, lambda **operands: over(operands))
         if self.whole or not self.size or jax.default_backend() != "cpu":
             return batch
@@ -137,7 +137,7 @@ def _repeated(leaf: Any) -> Any:
 
 
 def scanned(call: Call, rng: np.random.Generator) -> Call:
-    """The call as a body of lax.scan or lax.map."""
+    """Returns the call as a body of lax.scan or lax.map."""
     mix = Mix.draw(call, rng, (1, 3), first=True)
 
     def function(**operands: Any) -> Any:
@@ -161,7 +161,7 @@ def _any_nan(leaf: Any) -> Any:
 
 
 def looped(call: Call, rng: np.random.Generator) -> Call:
-    """The call as a body of lax.while_loop."""
+    """Returns the call as a body of lax.while_loop."""
     del rng
 
     def function(**operands: Any) -> Any:
@@ -175,7 +175,7 @@ def looped(call: Call, rng: np.random.Generator) -> Call:
 
 
 def branched(call: Call, rng: np.random.Generator) -> Call:
-    """The call as a branch of lax.cond, whose other branch returns zeros."""
+    """Returns the call as a branch of lax.cond, whose other branch returns zeros."""
     del rng
     leaves = leaf_count(call)
 

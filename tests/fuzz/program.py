@@ -104,7 +104,7 @@ class Program:
         return None
 
     def run(self, draws: Iterator[int]) -> Iterator[Failure | None]:
-        """Each run's failure, or None."""
+        """Yields each run's failure, or None."""
         if self.other is not None:
             for draw in draws:
                 try:
@@ -163,7 +163,7 @@ class Program:
 
 
 def _drawn(make: Callable[[Shape], Call], rng: np.random.Generator) -> tuple[Call, str, modes.Runner]:
-    """A call under drawn transformations."""
+    """Returns a call under drawn transformations."""
     differentiates = rng.random() < 0.15
     transforms = rng.random() < 0.45
     meshes = rng.random() < 0.08

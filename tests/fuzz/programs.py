@@ -123,7 +123,7 @@ def set_step(shape: Shape, a: Vector, b: Vector) -> Step:
 
 
 def key_step(shape: Shape, v: Vector) -> Step:
-    """The runs of equal neighbours: their keys, and their lengths summed up to offsets."""
+    """Returns the runs of equal neighbours: their keys, and their lengths summed up to offsets."""
     size = int(shape.choice((v.n, max(v.n // 2, 1))))
 
     def run(pool: Pool) -> list[Any]:

@@ -21,12 +21,12 @@ def int32(x: Any) -> np.ndarray:
 
 
 def taken(forms: Any, values: Any, indices: np.ndarray) -> list[Any]:
-    """The leaves of values, by index."""
+    """Returns the leaves of values, by index."""
     return [x[indices] for x in jax.tree.leaves(values)] if forms is not None else []
 
 
 def filled(forms: Any, values: Any, indices: np.ndarray, size: int, fill: Any) -> list[Any]:
-    """The leaves of values by index, filled up to `size`."""
+    """Returns the leaves of values by index, filled up to `size`."""
     if forms is None:
         return []
     leaves = []

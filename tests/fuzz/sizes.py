@@ -99,7 +99,7 @@ CALLS: dict[str, Callable[..., Any]] = {
 
 
 def sizes(rng: np.random.Generator) -> Other:
-    """One call over several large sizes and types of positions, with its derivatives."""
+    """Returns one call over several large sizes and types of positions, with its derivatives."""
     name = str(rng.choice(list(CALLS)))
     call = CALLS[name]
 

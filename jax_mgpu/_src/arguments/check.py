@@ -347,7 +347,7 @@ def expect_rows(operation: str, argument: str, x: Pytree, length: int, owner: st
 def expect_leading_axis(
     operation: str, argument: str, leaves: Sequence[Any], length: int, owner: str
 ) -> list[jax.Array]:
-    """The leaves of a pytree as arrays, each with a leading axis of this length."""
+    """Returns the leaves of a pytree as arrays, each with a leading axis of this length."""
     arrays = [as_array(operation, argument, leaf) for leaf in leaves]
     for x in arrays:
         if x.ndim == 0 or x.shape[0] != length:

@@ -63,7 +63,7 @@ class Payload(enum.IntEnum):
 def flatten_values(
     operation: str, argument: str, values: Pytree, length: int, owner: str
 ) -> tuple[list[jax.Array], Callable[[Sequence[jax.Array]], Any]]:
-    """The leaves of a values pytree, checked, and the function that rebuilds the pytree from new leaves."""
+    """Returns the leaves of a values pytree, checked, and the function that rebuilds the pytree from new leaves."""
     leaves, structure = flatten(values)
     plain, restore = plain_leaves(expect_leading_axis(operation, argument, leaves, length, owner))
     return plain, lambda moved: structure.unflatten(restore(moved))
@@ -72,7 +72,7 @@ def flatten_values(
 def plain_leaves(
     leaves: Sequence[jax.Array],
 ) -> tuple[list[jax.Array], Callable[[Sequence[jax.Array]], list[jax.Array]]]:
-    """The leaves, with random keys as rows of words, and the function that makes these random keys again."""
+    """Returns the leaves, with random keys as rows of words, and the function that makes these random keys again."""
     kinds = [jax.random.key_impl(x) if is_random_key(x.dtype) else None for x in leaves]
     plain = [x if kind is None else jax.random.key_data(x) for x, kind in zip(leaves, kinds, strict=True)]
 

@@ -97,7 +97,7 @@ class _Public:
         self.calls: dict[Any, tuple[Callable[..., Any], Sequence[int] | None]] = {}
 
     def within_program(self, positional: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """The call as a part of another program."""
+        """Returns the call as a part of another program."""
         try:
             return self.function(*positional, **named)
         except (InconclusiveSize, UnknownSizeError) as error:  # the error names the outermost function
@@ -105,7 +105,7 @@ class _Public:
             raise unknown_size(self.function.__name__, given, error) from error
 
     def key_of(self, positional: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, Sequence[Any]]:
-        """The key of a call, found in a few steps, and its leaves; None if arguments are not plain."""
+        """Returns the key of a call, found in a few steps, and its leaves; None if arguments are not plain."""
         key: list[Any] = [len(positional)]
         leaves, is_of_host, static = [], False, self.static
         for name, value in itertools.chain(zip(self.names, positional), named.items()):  # noqa: B905 - as below
@@ -205,7 +205,7 @@ class UnknownSizeError(ValueError):
 
 
 def unknown_size(operation: str, arguments: Mapping[str, Any], error: object) -> UnknownSizeError:
-    """The error of a call whose program depends on a size that `jax.export` does not know."""
+    """Returns the error of a call whose program depends on a size that `jax.export` does not know."""
     unknown = [(name, x) for name, given in arguments.items() for x in tree_flatten(given)[0] if is_symbolic(x)]
     argument, x = unknown[0] if unknown else ("size", None)
     got = "one" if x is None else f"{x.dtype.name}[{','.join(map(str, x.shape))}]"
@@ -249,7 +249,7 @@ class _Conversion:
     def of(
         cls, convert: Callable[..., Any], static: tuple[Any, ...], leaves: Sequence[Any], structure: PyTreeDef
     ) -> Any:
-        """The conversion of the leaves of a pytree."""
+        """Returns the conversion of the leaves of a pytree."""
         places = [leaf.place if isinstance(leaf, HostValue) else None for leaf in leaves]
         return cls(convert, static, structure, tuple(places))
 
@@ -286,7 +286,7 @@ class _Known:
 
 
 def _program(key: tuple[Any, ...], settings: Mapping[str, Any], leaves: Sequence[Any]) -> _Program:
-    """The program for calls like this one, which is made if there is none."""
+    """Returns the program for calls like this one, which is made if there is none."""
     host = tuple([i for i, leaf in enumerate(leaves) if not _is_operand(leaf)])
     kinds: list[Any] = []
     if host:  # conversions depend on all shapes and types; JAX knows those of operands

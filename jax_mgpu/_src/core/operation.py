@@ -151,7 +151,7 @@ class Operation:
         return False
 
     def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
-        """The attributes of the call of the handlers."""
+        """Returns the attributes of the call of the handlers."""
         del operands
         return dict(attributes)
 

@@ -180,7 +180,7 @@ def _merge_sort_indices(
     half = places[: 1 << (rounds - 1)]
 
     def taken(items: jax.Array) -> list[jax.Array]:
-        """The leaves of items and their segments. The first item stands in for the padding of the last run."""
+        """Returns the leaves of items and their segments. The first item stands in for the padding of the last run."""
         inside = jnp.where(items < n, items, 0)
         return [*(leaf[inside] for leaf in leaves), *([] if segments is None else [segments[inside]])]
 
@@ -202,7 +202,7 @@ def _merge_sort_indices(
         width = jnp.left_shift(jnp.asarray(1, dtype), jnp.asarray(round, dtype))
 
         def in_first(item: jax.Array) -> jax.Array:
-            """The place of an item of the first runs; its partner in the second run is one run further on."""
+            """Returns the place of an item of the first runs; its partner in the second run is one run further on."""
             return 2 * item - (item & (width - 1))
 
         begin = 2 * (half & ~(width - 1))
@@ -398,7 +398,7 @@ class _Comparison:
         return keys or None
 
     def program(self, position_dtype: DTypeLike, *, segmented: bool) -> Keyed:
-        """A sort's comparator, of the segments, columns and positions of two items."""
+        """Returns a sort's comparator, of the segments, columns and positions of two items."""
         position = jax.ShapeDtypeStruct((), position_dtype)
         dtypes = [self.passed[number].aval.dtype for number, _ in self.scalars]
         columns = [jax.ShapeDtypeStruct((), jnp.uint8 if dtype == jnp.bool_ else dtype) for dtype in dtypes]

@@ -129,7 +129,7 @@ def sort_by_less(
     count: Count,
     descending: Directions,
 ) -> Any:
-    """The result of a sort by a comparator: the sorted keys, with any values."""
+    """Returns the result of a sort by a comparator: the sorted keys, with any values."""
     items = expect_items(operation, "keys", keys, less, descending)
     leaves, unflatten = flatten_values(operation, "values", values, items.n, "keys")
     live = count_operand(operation, "count", count, items.n)
@@ -285,7 +285,7 @@ def _word_bytes(item: Sequence[Any]) -> int:
 
 
 def _in_words(item: Sequence[Any]) -> list[int]:
-    """The leaves of an item in the order of the kernels' struct: wide elements come first."""
+    """Returns the leaves of an item in the order of the kernels' struct: wide elements come first."""
     return sorted(range(len(item)), key=lambda leaf: -jnp.dtype(item[leaf].dtype).itemsize)
 
 
@@ -308,7 +308,7 @@ def _to_words(leaves: Sequence[jax.Array], width: int) -> jax.Array:
 
 
 def _of_words(words: jax.Array, item: Sequence[Any]) -> list[jax.Array]:
-    """The leaves of items from their words."""
+    """Returns the leaves of items from their words."""
     n, width = words.shape[0], words.dtype.itemsize
     columns = words.reshape(n, -1)
     data = jax.lax.bitcast_convert_type(columns, jnp.uint8).reshape(n, -1)

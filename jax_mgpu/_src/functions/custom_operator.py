@@ -137,7 +137,7 @@ class _Function:
         )
 
     def items(self, leaves: Sequence[Any], captures: Sequence[Any], count: jax.Array) -> list[Any]:
-        """The leaves of the items that the operator combines."""
+        """Returns the leaves of the items that the operator combines."""
         if self.load is None:
             return list(leaves)
         result: list[Any] = map_leaves(self.load(captures), leaves, count, self.position_dtype)

@@ -319,7 +319,7 @@ def named_leaves(
     dtype: DTypeLike | None = None,
     ddof: float = 0,
 ) -> tuple[list[Leaf], Callable[[Sequence[Any]], Any], int]:
-    """The leaves of a pytree of arrays `[n, ...]`, the function that rebuilds the pytree from results, and n.
+    """Returns the leaves of a pytree of arrays `[n, ...]`, the function that rebuilds the pytree from results, and n.
 
     `op` is a name, or a pytree of names that matches x or a prefix of its structure. The dtype of counts and indices
     suffices for the items of all `devices`. Sums and products of integers have the type of `jnp.sum`, unless a dtype is

@@ -387,7 +387,7 @@ def scan_results(
 
 
 def reduce_results(operator: Operator, x: Pytree, n: int, count: jax.Array) -> Any:
-    """The result of `reduce`, by the general path."""
+    """Returns the result of `reduce`, by the general path."""
     if n == 0:
         return operator.finish(of_nothing(operator, x, count))
     _, states = _states(operator, x, n)

@@ -73,7 +73,7 @@ def _from_all(
 def _from_runs(
     axis: Axis, kind: Kind, leaves: list[jax.Array], ids: jax.Array, live: jax.Array, size: int
 ) -> tuple[jax.Array, list[jax.Array]]:
-    """The results of runs of this device's ids, in the order of the ids."""
+    """Returns the results of runs of this device's ids, in the order of the ids."""
     n, total = leaves[0].shape[0], axis.size * size
     dtype = np.min_scalar_type(total)
     keys = jnp.where(_has_id(ids, live.reshape(1), total), ids, total).astype(dtype)

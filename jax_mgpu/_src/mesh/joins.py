@@ -103,7 +103,7 @@ def join(
 def _in_order_of_rows(
     axis: Axis, a_rows: jax.Array, b_rows: jax.Array, count: jax.Array, kind: str, n_a: int, n_b: int, size: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Each device's share of the rows, in the order of a's rows, followed by rows of b without a partner."""
+    """Returns each device's share of the rows, in the order of a's rows, followed by rows of b without a partner."""
     of_a, dtype = axis.size * n_a, a_rows.dtype
     keep_b = KINDS.get(kind, (False, False))[1]
     ranks = a_rows.astype(f"uint{8 * dtype.itemsize}")

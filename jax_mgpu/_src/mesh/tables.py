@@ -46,7 +46,7 @@ class _Found:
         return self._to_rows(self._pair.upper(0) if right else self._pair.lower(0))
 
     def partner(self) -> jax.Array:
-        """The place of the first equal key among b's sorted keys; -1 if there is none."""
+        """Returns the place of the first equal key among b's sorted keys; -1 if there is none."""
         return self._to_rows(jnp.where(self._pair.number(0) > 0, self._pair.lower(0), -1))
 
     def row_at(self, places: jax.Array) -> jax.Array:

@@ -175,7 +175,7 @@ def _insert_fallback(
 
 
 def _kept_runs(operands: Operands, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The runs between removed items: where in x and in the result they start, and the live results."""
+    """Returns the runs between removed items: where in x and in the result they start, and the live results."""
     x, indices, count, _ = operands
     _, in_range, starts, total = _starts(x, indices, count, -1, size)
     zero = jnp.zeros((1,), starts.dtype)
@@ -200,7 +200,7 @@ def _remove_transpose(cotangents: Sequence[Any], operands: Operands, *, size: in
 
 
 def _pushed_runs(operands: Operands, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The runs between inserted values: where in the result and in x they start, and the live items of x."""
+    """Returns the runs between inserted values: where in the result and in x they start, and the live items of x."""
     x, indices, _, count, _ = operands
     live, in_range, starts, _ = _starts(x, indices, count, 1, size)
     zero = jnp.zeros((1,), starts.dtype)

@@ -362,7 +362,7 @@ def rank(
 
 
 def rank_of_run(form: str, begin: jax.Array, end: jax.Array, segment: jax.Array) -> jax.Array:
-    """The rank of the equal keys from `begin` to `end` in a segment that begins at `segment`."""
+    """Returns the rank of the equal keys from `begin` to `end` in a segment that begins at `segment`."""
     lowest, highest = begin - segment + 1, end - segment
     if form == "average":
         dtype = jax.dtypes.canonicalize_dtype(jnp.float64)

@@ -308,7 +308,7 @@ def _expand_fallback(
 
 
 def _places(starts: jax.Array, objects: jax.Array, ranks: jax.Array, limit: int) -> jax.Array:
-    """The position of each work item in an array of `limit` rows; `limit` if it has none."""
+    """Returns the position of each work item in an array of `limit` rows; `limit` if it has none."""
     if starts.shape[0] == 0:
         return jnp.full(objects.shape, limit, wide_enough(objects, limit).dtype)
     starts = wide_enough(starts, limit)
@@ -324,7 +324,7 @@ def _gather_fallback(
 
 
 def _moved_items(x: Aval, into: Aval, gathers: int) -> int:
-    """The largest number of work items that a move can have, by the rule of its handlers."""
+    """Returns the largest number of work items that a move can have, by the rule of its handlers."""
     result: int = max(x.shape[0], into.shape[0]) if gathers else x.shape[0]
     return result
 
@@ -358,7 +358,7 @@ def filled_tangent(
     fill: jax.Array,
     fill_dot: jax.Array | None,
 ) -> jax.Array | None:
-    """The tangent of `run(x, fill)`, which moves rows of x and fills the rest."""
+    """Returns the tangent of `run(x, fill)`, which moves rows of x and fills the rest."""
     tangent = None if x_dot is None else run(x_dot, jnp.zeros_like(fill))
     if fill_dot is None:
         return tangent
@@ -424,7 +424,7 @@ def _move_transpose(cotangents: Sequence[Any], operands: Operands, *, gathers: i
 
 
 def _add_runs(rows: jax.Array, heads: jax.Array, live: jax.Array) -> jax.Array:
-    """The sum of each run of the live rows, in a fixed order; `heads` are the runs' starts."""
+    """Returns the sum of each run of the live rows, in a fixed order; `heads` are the runs' starts."""
     return as_floats(lambda rows: segmented_reduce(rows, heads, count=live), rows)
 
 

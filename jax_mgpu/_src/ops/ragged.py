@@ -343,7 +343,7 @@ def _reshaped(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 
 def _items(name: str, x: Pytree) -> tuple[list[jax.Array], Any, int]:
-    """The leaves of a pytree of items, checked, its structure, and the number of items."""
+    """Returns the leaves of a pytree of items, checked, its structure, and the number of items."""
     leaves = jax.tree.leaves(x)
     first = as_array(name, "x", leaves[0]) if leaves else None
     if first is None or first.ndim == 0:

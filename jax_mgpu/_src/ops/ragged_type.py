@@ -635,7 +635,7 @@ def _rows_text(values: np.ndarray, bounds: Sequence[tuple[int, int]]) -> str:
 
 
 def _tree_text(texts: Sequence[str], structure: PyTreeDef) -> str:
-    """A pytree's text with these in place of its leaves."""
+    """Returns a pytree's text with these in place of its leaves."""
     return str(structure.unflatten([_Text(text) for text in texts]))
 
 

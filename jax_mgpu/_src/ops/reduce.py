@@ -551,7 +551,7 @@ def keys_of_runs(name: str, keys: Keys, axis_name: AxisName | None) -> tuple[jax
 
 
 def first_keys(columns: Columns | None, firsts: jax.Array, starts: jax.Array) -> Any:
-    """The first key of each run, 0 past the runs. Columns are gathered at the starts of the runs."""
+    """Returns the first key of each run, 0 past the runs. Columns are gathered at the starts of the runs."""
     return firsts if columns is None else columns.structure([_firsts(x, starts) for x in columns.arrays])
 
 

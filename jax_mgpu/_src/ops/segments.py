@@ -274,7 +274,7 @@ class Segments(Ranges):
 
 
 def _last(ends: Positions) -> Any:
-    """The largest end, or 0 if there are no segments."""
+    """Returns the largest end, or 0 if there are no segments."""
     return (np if isinstance(ends, np.ndarray) else jnp).max(ends, axis=-1, initial=0)
 
 

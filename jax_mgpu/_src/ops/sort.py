@@ -204,7 +204,7 @@ class Sort:
     def of(
         cls, operation: str, keys: Keys, descending: Directions, count: Count, method: Method, bits: int | None = None
     ) -> Sort:
-        """A sort of all items, from the arguments of a public function."""
+        """Returns a sort of all items, from the arguments of a public function."""
         checked, down = expect_keys(operation, "keys", keys, descending)
         live = count_operand(operation, "count", count, checked.shape[0])
         if isinstance(checked, Columns) and bits is not None:

@@ -236,7 +236,7 @@ def _sort_by_parts(
 
 
 def _within_equal(keys: jax.Array | Columns, given: dict[str, Any]) -> dict[str, Any]:
-    """The operands and attributes of a sort within the given segments, cut where sorted keys differ."""
+    """Returns the operands and attributes of a sort within the given segments, cut where sorted keys differ."""
     starts, heads, flags = key_starts(keys), given["heads"], given["flags"]
     if heads.size or flags.size:
         starts |= marked_starts(keys.shape[0], heads, flags)

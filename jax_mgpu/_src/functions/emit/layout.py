@@ -24,7 +24,7 @@ class Layout:
 
     @classmethod
     def of(cls, avals: Sequence[Any]) -> Layout:
-        """The struct of an item of these leaves."""
+        """Returns the struct of an item of these leaves."""
         return cls(tuple((scalar_type(aval.dtype) and np.dtype(aval.dtype).name, tuple(aval.shape)) for aval in avals))
 
     def elements(self, leaf: int) -> int:
@@ -66,7 +66,7 @@ class Layout:
         return leaves
 
     def line(self, what: str) -> str:
-        """The leaves as a line: the type of each, and how many scalars it has."""
+        """Returns the leaves as a line: the type of each, and how many scalars it has."""
         leaves = range(len(self.leaves))
         return " ".join([what, *(f"{SCALARS[self.leaves[leaf][0]]} {self.elements(leaf)}" for leaf in leaves)])
 
