@@ -28,24 +28,31 @@ SHOWN = 2  # failures of one kind that are printed
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60, help="stop after as long (default 60)")
-    parser.add_argument("--cases", type=int, help="stop after as many cases, however long it takes")
-    parser.add_argument("--seed", type=int, default=1, help="all that is drawn follows from it (default 1)")
-    parser.add_argument("--family", action="append", choices=FAMILIES, help="these families alone")
-    parser.add_argument("--mode", help="programs under this mode alone, a word of the summary such as strict")
-    parser.add_argument("--processes", type=int, default=1, help="1 (default) starts no other process")
+    parser.add_argument("--seconds", type=float, default=60, help="time limit (default 60)")
+    parser.add_argument("--cases", type=int, help="number of cases to run; there is then no time limit")
+    parser.add_argument("--seed", type=int, default=1, help="seed of all draws (default 1)")
     parser.add_argument(
-        "--case", metavar="SEED:PROGRAM[:DRAW]", help="repeat one program of a family, or one run of it"
+        "--family", action="append", choices=FAMILIES, help="draw only from this family (may be repeated)"
+    )
+    parser.add_argument("--mode", help="draw only programs under this mode, such as strict")
+    parser.add_argument("--processes", type=int, default=1, help="number of processes (default 1)")
+    parser.add_argument(
+        "--case", metavar="SEED:PROGRAM[:DRAW]", help="repeat one program of --family, or one draw of it"
     )
     parser.add_argument("--stop", action="store_true", help="stop at the first failure")
-    parser.add_argument("--silence", type=float, default=300, help="seconds without a case after which a process hangs")
+    parser.add_argument(
+        "--silence",
+        type=float,
+        default=300,
+        help="kill a process that finishes no case for this many seconds (default 300)",
+    )
     # `workers.py` passes these to its processes: their share of the programs, where to begin, and to report everything.
     parser.add_argument("--share", default="0/1", help=argparse.SUPPRESS)
     parser.add_argument("--begin", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--report", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.case and not options.family:
-        parser.error("--case needs --family")
+        parser.error("--case requires --family")
     return options
 
 

@@ -402,7 +402,7 @@ def segments_inside(operation: str, argument: str, heads: jax.Array, ends: jax.A
 
 
 def interval_lengths(offsets: jax.Array, total: jax.Array, size: int) -> Callable[[], jax.Array]:
-    """The lengths of intervals, computed if a check needs them; `total` is an operand of shape [1], or empty."""
+    """Returns a function that computes the lengths of intervals; `total` is an operand of shape [1], or empty."""
 
     def lengths() -> jax.Array:
         end = total if total.size else jnp.full((1,), size, offsets.dtype)

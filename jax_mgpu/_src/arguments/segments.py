@@ -141,7 +141,7 @@ def segment_operands(
 
 
 def group_operands(operation: str, groups: Groups, n: int | None, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The order of n items by their ids, where each of `size` ids begins, and how many items have an id, `[1]`."""
+    """Returns the order of n items by id, where each of `size` ids begins, and how many items have an id, `[1]`."""
     order, segments = groups
     if not isinstance(segments, Ranges) or np.ndim(order) != 1:
         raise type_error(operation, "ids", "Groups from group_ids", repr(groups))

@@ -257,7 +257,7 @@ def sort_by_region(
 
 
 def scan_operands(params: Mapping[str, Any], operands: Sequence[Any]) -> list[list[Any]]:
-    """The operands of the primitive `scan` by kind: constants, carried values, and arrays with a row per step."""
+    """Splits operands of the primitive `scan` into constants, carried values, and arrays with a row per step."""
     if "ft_in" in params:
         counts = [len(part) for part in params["ft_in"].unpack()][:2]
     else:

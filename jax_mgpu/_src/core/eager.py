@@ -368,7 +368,7 @@ class _Weak:
 
 
 def _parts(function: Callable[..., Any]) -> tuple[Any, ...]:
-    """The objects that identify a function: for a method, which is new on each access, its object and function."""
+    """Returns the objects that identify a function. A method is new on each access: its object and function do."""
     return (function.__self__, function.__func__) if isinstance(function, types.MethodType) else (function,)
 
 

@@ -82,7 +82,7 @@ def _in_folders(name: str, folders: Sequence[str]) -> pathlib.Path | None:
 
 
 def _own_folders() -> list[str]:
-    """The folders where a library of this package may be: beside these sources, and where the package is installed."""
+    """Lists the folders that may have a library of this package: beside the sources, and the installed package's."""
     return list(jax_mgpu.__path__)
 
 
@@ -128,13 +128,13 @@ def _is_installed_without_kernels() -> bool:
 
 
 def cuda_extra() -> str:
-    """The extra that installs the CUDA kernels: for the CUDA version of the installed JAX, or else the newest."""
+    """Names the extra that installs the CUDA kernels: for the installed JAX's CUDA version, or else the newest."""
     packages = [name for name, plugin in CUDA_PACKAGES.items() if importlib.util.find_spec(plugin) is not None]
     return (packages or list(CUDA_PACKAGES))[0].removeprefix("jax_mgpu_")
 
 
 def _load_cuda(version: str) -> Library | None:
-    """The CUDA kernels: those built with this package, or else those of a package of kernels of the same version."""
+    """Loads the CUDA kernels built with this package, or else those of a kernel package of the same version."""
     if isinstance(cpu_library, NoLibrary):  # the CPU library also plans the calls on CUDA
         return None
     if (path := _in_folders("libjax_mgpu_cuda.so", _own_folders())) is not None:
@@ -243,7 +243,7 @@ def has_cuda() -> bool:
 
 
 def build_decision() -> str:
-    """A line on what the build found, what it built and how to change that, which the build prints and pip hides."""
+    """Returns the line on what the build found and built, and how to change that; pip hides it when it builds."""
     return str(cpu_library.description["build"])
 
 

@@ -376,7 +376,7 @@ class _Comparison:
         return read(self.result).item()
 
     def as_keys(self) -> list[tuple[int, bool]] | None:
-        """The columns that are compared, in order, and whether each is descending; None if the order is another."""
+        """Returns the compared columns, in order, and whether each is descending; None for any other order."""
         count = len(self.scalars)
         if not 0 < count <= MAX_COLUMNS or self.result.origin != BOTH:
             return None

@@ -176,7 +176,7 @@ class _Prepared:
 def reduce_by_function(
     operation: str, operator: Operator, x: Pytree, n: int, count: jax.Array, load: Load | None = None
 ) -> Any:
-    """The combination of all items, a pytree like x without its leading axis. `load` makes x from other items."""
+    """Combines all items to a pytree like x without its leading axis. `load` makes x from other items."""
     prepared = _prepare(operation, operator, x, n, load, needs_nothing=operator.identity is not None)
     if prepared is None:
         return reduce_results(operator, x, n, count)
@@ -234,7 +234,7 @@ def reduce_mapped(operation: str, kind: Kind, x: jax.Array, count: jax.Array, lo
 def segmented_reduce_mapped(
     operation: str, kind: Kind, x: jax.Array, heads: jax.Array, count: jax.Array, load: Load | None
 ) -> Any:
-    """The reduction of each segment of mapped items by a built-in operator, or None if no such kernels serve it."""
+    """Reduces each segment of mapped items by a built-in operator; returns None if no such kernels serve it."""
     prepared = _prepare_mapped(operation, kind, x, load)
     if prepared is None or prepared.function.largest_segment_bytes > MAX_SEGMENT_BYTES:
         return None
@@ -474,7 +474,7 @@ def needs_plain_jax(what: str, captures: int, devices: int) -> bool:
 
 
 def _place(value: Any, captures: Sequence[Any]) -> Any:
-    """A value as a NumPy array, which outlives the mesh that it was made on, or the number of a captured operand."""
+    """Returns a value as a NumPy array, which outlives its mesh, or the number of a captured operand."""
     for index, capture in enumerate(captures):
         if capture is value:
             return _Captured(index)

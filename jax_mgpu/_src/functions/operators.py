@@ -122,7 +122,7 @@ def accumulator_dtype(dtype: DTypeLike) -> Any:
 
 
 def sum_dtype(dtype: DTypeLike) -> np.dtype:
-    """The type of sums and products: that of `jnp.sum` for bools and for 8 and 16 bits; wider integers keep theirs."""
+    """Returns the type of sums and products: `jnp.sum`'s for bools, 8 and 16 bits; wider integers keep theirs."""
     if np.dtype(dtype).itemsize >= 4:
         return np.dtype(dtype)
     default = np.uint64 if jnp.issubdtype(dtype, jnp.unsignedinteger) else np.int64
@@ -130,7 +130,7 @@ def sum_dtype(dtype: DTypeLike) -> np.dtype:
 
 
 def wide_dtype(dtype: DTypeLike) -> Any:
-    """The type of sums without loss of precision: `sum_dtype` for integers, the type of computation for floats."""
+    """Returns the type of sums that lose no precision: `sum_dtype` of integers, the computing type of floats."""
     return sum_dtype(dtype) if jnp.issubdtype(dtype, jnp.integer) else accumulator_dtype(dtype)
 
 
@@ -398,7 +398,7 @@ def reduce_results(operator: Operator, x: Pytree, n: int, count: jax.Array) -> A
 
 
 def segmented_results(operator: Operator, x: Pytree, n: int, heads: jax.Array, count: jax.Array) -> Any:
-    """The result of `segmented_reduce`, by the general path; an empty segment without an identity is unspecified."""
+    """Computes `segmented_reduce` by the general path; without an identity, empty segments are unspecified."""
     heads = whole_axes(heads)
     m = heads.shape[0]
     if n == 0:

@@ -109,7 +109,7 @@ def _checked(
     item_of: Callable[..., Any],
     leaves: Sequence[Any],
 ) -> Callable[..., Any]:
-    """A caller's function, as a function of an item's leaves and its position, which may have any integer type."""
+    """Wraps a caller's function to take an item's leaves and its position, which may have any integer type."""
     has_position = takes_position(function)
 
     def of_leaves(*given: jax.Array) -> Any:

@@ -258,7 +258,7 @@ class Columns:
 
 
 def travelling(parts: Sequence[Columns], i: int) -> list[int]:
-    """The parts that travel along in the i-th sort: later ones, and floats, whose equal keys may differ in bits."""
+    """Returns the parts that the i-th sort moves along: later ones, and floats, whose equal keys may differ in bits."""
     return [j for j, part in enumerate(parts) if j > i or (j < i and not part.are_integers)]
 
 

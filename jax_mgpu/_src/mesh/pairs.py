@@ -170,7 +170,7 @@ def aligned_pair(
     aligned: bool = False,
     first: int = 0,
 ) -> tuple[AlignedPair, list[Parts] | None]:
-    """Both arrays aligned, and the parts in which they moved, or None. Of equal keys, the `first` side's come first."""
+    """Returns both arrays aligned, and the parts in which they moved or None. Of equal keys, `first`'s come first."""
     if aligned:
         dtype = axis.index_dtype("a and b", a.shape[0] + b.shape[0])
         live = [live_items(x.shape[0], count, dtype) for x, count in ((a, a_count), (b, b_count))]
@@ -361,7 +361,7 @@ def _aligned_set(
     duplicates: bool,
     fill_value: ArrayLike,
 ) -> tuple[jax.Array, list[jax.Array], jax.Array]:
-    """The operation on this device's items if no key has copies on several devices, and otherwise one by ranks."""
+    """Runs the operation on this device's items if no key has copies on several devices, otherwise by ranks."""
     pair, _ = aligned_pair(axis, a, b, a_count, b_count, aligned=True)
     if size is None:
         size = a.shape[0] + b.shape[0] if kind in TAKES_B else a.shape[0]

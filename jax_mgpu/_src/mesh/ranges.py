@@ -97,7 +97,7 @@ def item_codes(axis: Axis, segments: GivenSegments) -> jax.Array:
 
 
 def _own_ranges(axis: Axis, segments: GivenSegments) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """The live items of this device, where its segments begin and end, and the end of its last one; 0 for none."""
+    """Returns this device's live items, where its segments begin and end, and the end of its last one; 0 for none."""
     live = axis.live("x", segments.n, segments.count)
     assert segments.ends is not None
     begin, end = (x.astype(live.dtype) for x in (segments.heads, segments.ends))

@@ -247,7 +247,7 @@ def rank(
 
 
 def ordered_items(axis: Axis, x: jax.Array, count: jax.Array) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
-    """The number of all items, and a function that gives all devices the items at some positions in sorted order."""
+    """Returns the number of all items, and a function that gives all devices the items at given sorted positions."""
     with by_construction():
         ordered, live = sort(axis, x, None, count=axis.live("x", x.shape[0], count))
     lives = axis.gather(live)

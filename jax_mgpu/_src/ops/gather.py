@@ -145,7 +145,7 @@ _SUMS: list[Callable[[jax.Array, jax.Array, Any], jax.Array]] = []
 
 
 def add_rows(rows: jax.Array, indices: jax.Array, like: Aval) -> jax.Array:
-    """The sums of rows by index, in a fixed order, as an array like `like`; indices outside of it are dropped."""
+    """Sums rows by index, in a fixed order, into an array like `like`; drops indices outside of it."""
     return _SUMS[0](rows, indices, like)
 
 

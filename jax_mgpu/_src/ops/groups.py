@@ -258,7 +258,7 @@ class Groups(SegmentedItems):
         return take_or_fill(self.order, places, -1)
 
     def combined(self, x: jax.Array, operator: str, dtype: DTypeLike | None, ddof: float) -> jax.Array:
-        """One result per group of the values x, in sorted order, or in the caller's order for values that stay."""
+        """Combines the values x of each group; x is in sorted order, or in the caller's order for values that stay."""
         leaf, dtype = leaf_of_group(self.name, x, operator, dtype, ddof)
         reduced = leaf.reduced(self)
         if leaf.kind.gives_index:

@@ -705,7 +705,7 @@ def _of_items(
     indices: jax.Array,
     count: jax.Array,
 ) -> jax.Array:
-    """The value of each item's segment, for items of this shape; 0 for items of no segment, such as dead ones."""
+    """Returns the value of each item's segment, for items of this shape; 0 for items of no segment."""
     n, trailing = shape[0], [1] * (len(shape) - 1)
     index_dtype(f"derivative of {name}", "x", n)
     if values.ndim < len(shape):  # for all items together

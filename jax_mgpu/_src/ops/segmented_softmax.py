@@ -54,8 +54,8 @@ def segmented_softmax(
         continues on the next devices, up to the next head.
 
     Returns:
-      `[n, …]`, of the type of `x`: positive numbers whose sum over each segment is 1. float16 and bfloat16 are computed
-      in float32.
+      `[n, …]`, of the type of `x`: non-negative numbers whose sum over each segment with items is 1; 0 past the count
+      and in gaps. float16 and bfloat16 are computed in float32.
 
     Raises:
       TypeError: `x` does not hold floats of 16 to 64 bits, or heads or count are not integers.

@@ -394,7 +394,7 @@ def _on_device(asked: SetCall, pair: KeyPair, a_values: Pytree, b_values: Pytree
 
 
 def _over_axis(asked: SetCall, pair: KeyPair, a_values: Pytree, b_values: Pytree) -> SetResult:
-    """A device's part of the result. Columns become the code that holds them; floats among them travel as values."""
+    """Computes a device's part of the result. Columns become the code that holds them; floats also move as values."""
     name, kind = asked.name, asked.kind
     size = None if asked.size is None else static_size(name, "size", asked.size)
     a, b, a_count, b_count = pair.code_operands

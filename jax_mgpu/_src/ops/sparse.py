@@ -258,7 +258,7 @@ class Csr:
         return made
 
     def with_transpose(self) -> Csr:
-        """The same matrix with the order of its transpose, which makes the derivative of `A @ x` a product too."""
+        """Returns the matrix with the order of its transpose, by which the derivative of `A @ x` is a product too."""
         return self._with(self.values, self._transpose())
 
     def with_values(self, values: ArrayLike) -> Csr:

@@ -183,7 +183,7 @@ class Numbers:
         return distance.astype(np.dtype(f"uint{max(32, 8 * keys.dtype.itemsize)}"))
 
     def places(self) -> jax.Array:
-        """The position of each key to look up; the last one, which is empty, for keys outside of the table's range."""
+        """Returns each key's position to look up; the last position, which is empty, for keys outside of the range."""
         inside = (self.keys >= self.least) & (self.keys <= self.greatest)
         if self.live.size:
             inside &= live_mask(self.keys.shape[0], self.live)

@@ -225,7 +225,7 @@ def emit_stages(
 
 
 def _neutral_of(closed: ClosedJaxpr, writer: Writer, arguments: Sequence[Names], results: Sequence[Names]) -> Any:
-    """The neutral scalar of each leaf of a function of two items, if each element is combined by one primitive."""
+    """Returns each leaf's neutral scalar in a function of two items, if one primitive combines each element."""
     if len(arguments) != 2 * len(results):
         return None
     values = []
