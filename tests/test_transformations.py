@@ -14,7 +14,6 @@ from jax.sharding import PartitionSpec as P
 
 import jax_mgpu as mgpu
 from jax_mgpu._src.core import library, operation
-from jax_mgpu._src.functions import custom_operator
 from jax_mgpu._src.ops.sort_strategy import LONG_PERMUTATION
 from tests.families import EXAMPLES, INFORMATION
 from tests.transformed import (
@@ -37,13 +36,15 @@ from tests.transformed import (
     tangent_of,
 )
 
+BY_FUNCTION = set(library.cpu_library.description["by_function"].split())  # operations by compiled functions
+
 
 def test_every_operation_has_an_example(rng):
     covered = set().union(*(primitives(example.call, *example.make(rng, np.float32)) for example in EXAMPLES.values()))
     long = jax.ShapeDtypeStruct((LONG_PERMUTATION,), np.int32)  # rows, which join takes by buckets
     covered |= primitives(lambda a, b: mgpu.join(a, b, size=8, assume_sorted=False), long, long)
     unregistered = {"combine", "divide", "put", "spread", "take"}
-    assert covered - set(custom_operator.OPERATIONS) - unregistered == set(operation.REGISTRY)
+    assert covered - BY_FUNCTION - unregistered == set(operation.REGISTRY)
     functions = {name for name in mgpu.__all__ if callable(getattr(mgpu, name)) and name[0].islower()} - INFORMATION
     assert functions == {name.split(",")[0] for name in EXAMPLES}
 
@@ -154,7 +155,7 @@ def test_cuda_lowering(example, rng):
         calls = [line for line in text.splitlines() if "custom_call @jax_mgpu." in line]
         called = {line.split("custom_call @jax_mgpu.")[1].split("(")[0] for line in calls}
         names = primitives(function, *arguments)
-        by_functions = names & set(custom_operator.OPERATIONS)
+        by_functions = names & BY_FUNCTION
         if by_functions and library.compiler_problem():
             pytest.skip(f"functions cannot be compiled here: {library.compiler_problem()}")
         of_cuda = {name for name, known in operation.REGISTRY.items() if "cuda" in known.platforms}

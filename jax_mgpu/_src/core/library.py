@@ -312,7 +312,7 @@ def export_checks() -> list[jax.export.DisabledSafetyCheck]:
 def workspace_bytes(
     operation: str, operands: Sequence[Any], results: Sequence[Any], attributes: Mapping[str, int]
 ) -> int:
-    """Returns bytes of scratch memory of the CUDA handler for avals of these shapes."""
+    """Returns the bytes of scratch memory of the CUDA handler for avals of these shapes."""
     return cpu_library.workspace_bytes(operation, _shaped(operands), _shaped(results), attributes)
 
 
