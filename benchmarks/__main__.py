@@ -24,9 +24,37 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         prog="python -m benchmarks",
         description="Times the cases of each family against XLA, CUB, Thrust and NumPy, and checks that they agree.",
     )
-    add_choices(parser)
-    add_suites(parser)
-    add_settings(parser)
+    parser.add_argument("--families", default="", help="comma-separated names of families (default: all)")
+    parser.add_argument("--match", action="append", default=[], metavar="TEXT", help="cases whose name contains TEXT")
+    parser.add_argument("--grid", action="store_true", help="run the full grid of a family that has one: sort")
+    parser.add_argument("--sample", type=int, metavar="N", help="run N of the cases, drawn at random")
+    parser.add_argument("--seed", type=int, default=0, help="seed by which --sample draws the cases (default 0)")
+    parser.add_argument("--skip", type=pathlib.Path, metavar="FILE", help="skip the cases whose times FILE contains")
+    parser.add_argument("--list", action="store_true", help="print the names of the cases and stop")
+    parser.add_argument("--once", action="store_true", help="call our function once per case, untimed: for profilers")
+    parser.add_argument("--latency", action="store_true", help="time chains of small calls, with and without graphs")
+    parser.add_argument("--first-calls", action="store_true", help="time first calls, which compile their kernels")
+    parser.add_argument("--eager", action="store_true", help="time calls outside of jit on 3 and on 1,000 items")
+    parser.add_argument("--cpu", action="store_true", help="compare the CPU kernels with their goals")
+    parser.add_argument(
+        "--shapes", action="store_true", help="search row lengths, types and distributions for slow ones"
+    )
+    parser.add_argument("--mesh", action="store_true", help="compare operations over all devices with one device")
+    scales = "size as a fraction of 2^26 items (2^28 with --mesh); default 1, on CPU 2^-6"
+    parser.add_argument("--scale", type=float, help=scales)
+    parser.add_argument("--repeat", type=int, default=5, metavar="N", help="samples per timing (default 5)")
+    parser.add_argument("--output", type=pathlib.Path, metavar="FOLDER", help="save benchmarks.json in FOLDER")
+    parser.add_argument("--only-ours", action="store_true", help="time only our functions, not their peers")
+    parser.add_argument(
+        "--quick", action="store_true", help="take short samples, unless a peer is about as fast as ours"
+    )
+    parser.add_argument("--processes", type=int, metavar="N", help="compile in N processes, which share the device")
+    parser.add_argument("--gpus", type=int, default=1, metavar="N", help="spread the processes over N GPUs (default 1)")
+    parser.add_argument(
+        "--calls", type=int, default=40, metavar="N", help="calls in a chain of small calls (default 40)"
+    )
+    parser.add_argument("--part", metavar="I/N", help=argparse.SUPPRESS)  # the cases of one process of --processes
+    parser.add_argument("--turns", type=pathlib.Path, help=argparse.SUPPRESS)  # the lock file of --processes
     options = parser.parse_args(arguments)
     options.families = [name for name in options.families.split(",") if name]
     known = {case.family for case in all_cases()}
@@ -46,64 +74,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     if options.part is not None:
         options.processes = None
     return options
-
-
-def add_choices(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that choose cases."""
-    parser.add_argument("--families", default="", help="comma-separated names of families (default: all)")
-    parser.add_argument(
-        "--match", action="append", default=[], metavar="TEXT", help="run only cases whose name contains TEXT"
-    )
-    parser.add_argument("--grid", action="store_true", help="run the full grid of a family that has one: sort")
-    parser.add_argument("--sample", type=int, metavar="N", help="run N of the cases, drawn at random")
-    parser.add_argument("--seed", type=int, default=0, help="seed by which --sample draws the cases (default 0)")
-    parser.add_argument("--skip", type=pathlib.Path, metavar="FILE", help="skip the cases whose times FILE contains")
-    parser.add_argument("--part", metavar="I/N", help=argparse.SUPPRESS)  # the cases of one process of --processes
-
-
-def add_suites(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that run something else than timings of the cases."""
-    parser.add_argument("--list", action="store_true", help="print the names of the cases and stop")
-    parser.add_argument("--once", action="store_true", help="call our function once per case, untimed: for profilers")
-    parser.add_argument(
-        "--latency", action="store_true", help="time chains of small calls, with and without command buffers"
-    )
-    parser.add_argument(
-        "--first-calls", action="store_true", help="time the first call of functions whose kernels must be compiled"
-    )
-    parser.add_argument(
-        "--eager", action="store_true", help="time calls outside of jit on 3 and on 1,000 items, and their peers"
-    )
-    parser.add_argument(
-        "--cpu", action="store_true", help="compare the CPU kernels with their goals; --match chooses goals"
-    )
-    parser.add_argument(
-        "--shapes", action="store_true", help="search row lengths, types and distributions for slow ones"
-    )
-    parser.add_argument("--mesh", action="store_true", help="compare operations over all devices with one device")
-
-
-def add_settings(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that say how to measure, and where to save the times."""
-    parser.add_argument(
-        "--scale",
-        type=float,
-        help="size as a fraction of 2^26 items (2^28 with --mesh); default 1, on CPU 2^-6",
-    )
-    parser.add_argument("--repeat", type=int, default=5, metavar="N", help="samples per timing (default 5)")
-    parser.add_argument("--output", type=pathlib.Path, metavar="FOLDER", help="save benchmarks.json in FOLDER")
-    parser.add_argument("--only-ours", action="store_true", help="time only our functions, not their peers")
-    parser.add_argument(
-        "--quick", action="store_true", help="take fewer and shorter samples, unless a peer is about as fast as ours"
-    )
-    parser.add_argument(
-        "--processes", type=int, metavar="N", help="compile in N processes, which take turns on the device"
-    )
-    parser.add_argument("--gpus", type=int, default=1, metavar="N", help="spread the processes over N GPUs (default 1)")
-    parser.add_argument("--turns", type=pathlib.Path, help=argparse.SUPPRESS)  # the lock file of --processes
-    parser.add_argument(
-        "--calls", type=int, default=40, metavar="N", help="calls per chain of --latency and --first-calls (default 40)"
-    )
 
 
 def chosen(options: argparse.Namespace, parser: argparse.ArgumentParser) -> list[Case]:

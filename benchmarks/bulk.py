@@ -16,9 +16,7 @@ __all__ = ["CASES"]
 
 
 def _inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-    """Makes x [n], a mask of the kept items [n], the positions of the dropped items [m], and m values and positions to
-    insert them at, in ascending order.
-    """
+    """Makes x [n], a mask of kept items, the positions of the m dropped items, m values, and where to insert these."""
     n = size_at(scale)
     keep = rng.random(n, np.float32) >= 1 / 3
     indices = np.flatnonzero(~keep).astype(np.int32)

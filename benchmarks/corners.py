@@ -117,8 +117,8 @@ def _into_zeros(name: str, ours: Callable[[Intervals, jax.Array], jax.Array]) ->
     """A case that moves 2^26 items into an array of zeros. The program makes that array, so no copy of it is needed."""
 
     def call(*inputs: Any) -> Any:
-        intervals = Intervals(*inputs)
-        return ours(intervals, jnp.zeros(intervals.x.shape, intervals.x.dtype))
+        runs = Intervals(*inputs)
+        return ours(runs, jnp.zeros(runs.x.shape, runs.x.dtype))
 
     return Case(
         family="corners",
@@ -161,14 +161,9 @@ CASES = [
     *(case for length in (1, 2) for case in _interval_cases(length)),
     *(case for log in (14, 18, 20, 22) for length in (1, 2) for case in _interval_cases(length, 2**log)),
     ZIPF,
-    _into_zeros(
-        "scatter",
-        lambda intervals, into: mgpu.interval_scatter(intervals.x, intervals.scatter_starts, intervals.offsets, into),
-    ),
+    _into_zeros("scatter", lambda runs, into: mgpu.interval_scatter(runs.x, runs.scatter_starts, runs.offsets, into)),
     _into_zeros(
         "move",
-        lambda intervals, into: mgpu.interval_move(
-            intervals.x, intervals.gather_starts, intervals.scatter_starts, intervals.offsets, into
-        ),
+        lambda runs, into: mgpu.interval_move(runs.x, runs.gather_starts, runs.scatter_starts, runs.offsets, into),
     ),
 ]

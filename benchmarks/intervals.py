@@ -24,108 +24,90 @@ FIGURES = {
 WIDE_ELEMENTS = 64  # float32, 256 bytes per row
 
 
-def _sources(intervals: Intervals, starts: Any) -> Any:
+def _sources(runs: Intervals, starts: Any) -> Any:
     """Returns the source position of each item, in plain JAX."""
-    n = intervals.x.size
-    return jnp.repeat(starts - intervals.offsets, intervals.lengths, total_repeat_length=n) + jnp.arange(
-        n, dtype=jnp.int32
-    )
+    n = runs.x.size
+    return jnp.repeat(starts - runs.offsets, runs.lengths, total_repeat_length=n) + jnp.arange(n, dtype=jnp.int32)
 
 
 def _expand(*inputs: Any) -> Any:
-    intervals = Intervals(*inputs)
-    return mgpu.interval_expand(intervals.values, intervals.offsets, intervals.x.size)
+    runs = Intervals(*inputs)
+    return mgpu.interval_expand(runs.values, runs.offsets, runs.x.size)
 
 
 def _xla_expand(*inputs: Any) -> Any:
-    intervals = Intervals(*inputs)
-    return jnp.repeat(intervals.values, intervals.lengths, total_repeat_length=intervals.x.size)
+    runs = Intervals(*inputs)
+    return jnp.repeat(runs.values, runs.lengths, total_repeat_length=runs.x.size)
 
 
 def _numpy_expand(*inputs: Any) -> Any:
-    intervals = Intervals(*inputs)
-    return np.repeat(intervals.values, intervals.lengths)
+    runs = Intervals(*inputs)
+    return np.repeat(runs.values, runs.lengths)
 
 
 def _expand_to_total(*inputs: Any) -> Any:
     """Expands into a quarter more slots than there are items, as the total is known only on the device."""
-    intervals = Intervals(*inputs)
-    size = intervals.x.size + intervals.x.size // 4
-    return mgpu.interval_expand(intervals.values, intervals.offsets, size, total=jnp.sum(intervals.lengths))
+    runs = Intervals(*inputs)
+    size = runs.x.size + runs.x.size // 4
+    return mgpu.interval_expand(runs.values, runs.offsets, size, total=jnp.sum(runs.lengths))
 
 
 def _xla_expand_to_total(*inputs: Any) -> Any:
-    intervals = Intervals(*inputs)
-    size = intervals.x.size + intervals.x.size // 4
-    expanded = jnp.repeat(
-        intervals.values, intervals.lengths, total_repeat_length=size
-    )  # repeats the last value past the total
-    return jnp.where(jnp.arange(size) < jnp.sum(intervals.lengths), expanded, 0)
+    runs = Intervals(*inputs)
+    size = runs.x.size + runs.x.size // 4
+    expanded = jnp.repeat(runs.values, runs.lengths, total_repeat_length=size)  # repeats the last value past the total
+    return jnp.where(jnp.arange(size) < jnp.sum(runs.lengths), expanded, 0)
 
 
 def _gather(*inputs: Any) -> Any:
-    intervals = Intervals(*inputs)
-    return mgpu.interval_gather(intervals.x, intervals.gather_starts, intervals.offsets, intervals.x.size)
+    runs = Intervals(*inputs)
+    return mgpu.interval_gather(runs.x, runs.gather_starts, runs.offsets, runs.x.size)
 
 
 def _xla_gather(*inputs: Any) -> Any:
-    intervals = Intervals(*inputs)
-    return jnp.take(intervals.x, _sources(intervals, intervals.gather_starts), mode="clip")
+    runs = Intervals(*inputs)
+    return jnp.take(runs.x, _sources(runs, runs.gather_starts), mode="clip")
 
 
 def _cub_gather(*inputs: Any) -> Any:
-    intervals = Intervals(*inputs)
-    return peers.cub("batched_copy")(
-        intervals.x, intervals.gather_starts, intervals.offsets, intervals.lengths, size=intervals.x.size
-    )
+    runs = Intervals(*inputs)
+    return peers.cub("batched_copy")(runs.x, runs.gather_starts, runs.offsets, runs.lengths, size=runs.x.size)
 
 
 def _scatter(*inputs: Any) -> Any:
-    intervals = Intervals(*inputs)
-    return mgpu.interval_scatter(
-        intervals.x, intervals.scatter_starts, intervals.offsets, jax.lax.empty(intervals.x.shape, intervals.x.dtype)
-    )
+    runs = Intervals(*inputs)
+    return mgpu.interval_scatter(runs.x, runs.scatter_starts, runs.offsets, jax.lax.empty(runs.x.shape, runs.x.dtype))
 
 
 def _xla_scatter(*inputs: Any) -> Any:
-    intervals = Intervals(*inputs)
-    places = _sources(intervals, intervals.scatter_starts)
+    runs = Intervals(*inputs)
+    places = _sources(runs, runs.scatter_starts)
     return (
-        jax.lax.empty(intervals.x.shape, intervals.x.dtype)
-        .at[places]
-        .set(intervals.x, unique_indices=True, mode="promise_in_bounds")
+        jax.lax.empty(runs.x.shape, runs.x.dtype).at[places].set(runs.x, unique_indices=True, mode="promise_in_bounds")
     )
 
 
 def _cub_scatter(*inputs: Any) -> Any:
-    intervals = Intervals(*inputs)
-    return peers.cub("batched_copy")(
-        intervals.x, intervals.offsets, intervals.scatter_starts, intervals.lengths, size=intervals.x.size
-    )
+    runs = Intervals(*inputs)
+    return peers.cub("batched_copy")(runs.x, runs.offsets, runs.scatter_starts, runs.lengths, size=runs.x.size)
 
 
 def _move(*inputs: Any) -> Any:
-    intervals = Intervals(*inputs)
-    into = jax.lax.empty(intervals.x.shape, intervals.x.dtype)
-    return mgpu.interval_move(intervals.x, intervals.gather_starts, intervals.scatter_starts, intervals.offsets, into)
+    runs = Intervals(*inputs)
+    into = jax.lax.empty(runs.x.shape, runs.x.dtype)
+    return mgpu.interval_move(runs.x, runs.gather_starts, runs.scatter_starts, runs.offsets, into)
 
 
 def _xla_move(*inputs: Any) -> Any:
-    intervals = Intervals(*inputs)
-    places = _sources(intervals, intervals.scatter_starts)
+    runs = Intervals(*inputs)
+    places = _sources(runs, runs.scatter_starts)
     rows = _xla_gather(*inputs)
-    return (
-        jax.lax.empty(intervals.x.shape, intervals.x.dtype)
-        .at[places]
-        .set(rows, unique_indices=True, mode="promise_in_bounds")
-    )
+    return jax.lax.empty(runs.x.shape, runs.x.dtype).at[places].set(rows, unique_indices=True, mode="promise_in_bounds")
 
 
 def _cub_move(*inputs: Any) -> Any:
-    intervals = Intervals(*inputs)
-    return peers.cub("batched_copy")(
-        intervals.x, intervals.gather_starts, intervals.scatter_starts, intervals.lengths, size=intervals.x.size
-    )
+    runs = Intervals(*inputs)
+    return peers.cub("batched_copy")(runs.x, runs.gather_starts, runs.scatter_starts, runs.lengths, size=runs.x.size)
 
 
 def _cases(mean: int) -> list[Case]:
@@ -136,8 +118,8 @@ def _cases(mean: int) -> list[Case]:
         """Returns a case that reads the arrays named in `read`, and writes an array like x."""
 
         def floor(*inputs: Any) -> int:
-            intervals = Intervals(*inputs)
-            return array_bytes(intervals.x, intervals.offsets, *(getattr(intervals, array) for array in read))
+            runs = Intervals(*inputs)
+            return array_bytes(runs.x, runs.offsets, *(getattr(runs, array) for array in read))
 
         max_ms, target_ms = figures.get(figure, (None, None))
         return Case("intervals", f"{name}, mean {mean}", inputs, ours, case_peers, floor, max_ms, target_ms)
@@ -162,25 +144,23 @@ def _cases(mean: int) -> list[Case]:
 @functools.cache
 def _wide_inputs(mean: int) -> Any:
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-        intervals = ragged_intervals(mean)(rng, scale / WIDE_ELEMENTS)
+        runs = ragged_intervals(mean)(rng, scale / WIDE_ELEMENTS)
         rows = random_keys(rng, size_at(scale / WIDE_ELEMENTS) * WIDE_ELEMENTS, "float32")
-        return rows.reshape(-1, WIDE_ELEMENTS), *intervals[1:]
+        return rows.reshape(-1, WIDE_ELEMENTS), *runs[1:]
 
     return make
 
 
 def _gather_wide(*inputs: Any) -> Any:
-    intervals = Intervals(*inputs)
-    return mgpu.interval_gather(intervals.x, intervals.gather_starts, intervals.offsets, intervals.x.shape[0])
+    runs = Intervals(*inputs)
+    return mgpu.interval_gather(runs.x, runs.gather_starts, runs.offsets, runs.x.shape[0])
 
 
 def _xla_gather_wide(*inputs: Any) -> Any:
-    intervals = Intervals(*inputs)
-    n = intervals.x.shape[0]
-    sources = jnp.repeat(
-        intervals.gather_starts - intervals.offsets, intervals.lengths, total_repeat_length=n
-    ) + jnp.arange(n)
-    return jnp.take(intervals.x, sources, axis=0, mode="clip")
+    runs = Intervals(*inputs)
+    n = runs.x.shape[0]
+    sources = jnp.repeat(runs.gather_starts - runs.offsets, runs.lengths, total_repeat_length=n) + jnp.arange(n)
+    return jnp.take(runs.x, sources, axis=0, mode="clip")
 
 
 WIDE = Case(

@@ -19,36 +19,34 @@ FIGURES = ((5, 0.14, 0.09), (100, 0.10, 0.075))
 
 
 def _search(*inputs: Any) -> Any:
-    intervals = Intervals(*inputs)
-    return mgpu.load_balance_search(intervals.offsets, intervals.x.size)
+    runs = Intervals(*inputs)
+    return mgpu.load_balance_search(runs.offsets, runs.x.size)
 
 
 def _search_with_rank(*inputs: Any) -> Any:
-    intervals = Intervals(*inputs)
-    return mgpu.load_balance_search(intervals.offsets, intervals.x.size, return_rank=True)
+    runs = Intervals(*inputs)
+    return mgpu.load_balance_search(runs.offsets, runs.x.size, return_rank=True)
 
 
 def _xla(*inputs: Any) -> Any:
-    intervals = Intervals(*inputs)
-    return jnp.repeat(
-        jnp.arange(intervals.offsets.size, dtype=jnp.int32), intervals.lengths, total_repeat_length=intervals.x.size
-    )
+    runs = Intervals(*inputs)
+    return jnp.repeat(jnp.arange(runs.offsets.size, dtype=jnp.int32), runs.lengths, total_repeat_length=runs.x.size)
 
 
 def _xla_with_rank(*inputs: Any) -> Any:
-    intervals = Intervals(*inputs)
+    runs = Intervals(*inputs)
     objects = _xla(*inputs)
-    return objects, jnp.arange(intervals.x.size, dtype=jnp.int32) - intervals.offsets[objects]
+    return objects, jnp.arange(runs.x.size, dtype=jnp.int32) - runs.offsets[objects]
 
 
 def _thrust(*inputs: Any) -> Any:
-    intervals = Intervals(*inputs)
-    return peers.cub("load_balance_search")(intervals.offsets, size=intervals.x.size)
+    runs = Intervals(*inputs)
+    return peers.cub("load_balance_search")(runs.offsets, size=runs.x.size)
 
 
 def _numpy(*inputs: Any) -> Any:
-    intervals = Intervals(*inputs)
-    return np.repeat(np.arange(intervals.offsets.size, dtype=np.int32), intervals.lengths)
+    runs = Intervals(*inputs)
+    return np.repeat(np.arange(runs.offsets.size, dtype=np.int32), runs.lengths)
 
 
 def _cases(mean: int, max_ms: float, target_ms: float) -> list[Case]:

@@ -1,9 +1,8 @@
 """Finds slow shapes: `python -m benchmarks --shapes` compares each operation with XLA and with itself.
 
-Each operation runs over batches of rows of 8 to 8,192 items, over types, and over distributions of its segments or
-keys, always on about the same number of items. A shape fails if XLA is faster; if both sides run only XLA's kernels, it
-must be faster by more than noise. A shape also fails if the operation takes more than three times as long as for the
-same bytes in its best shape.
+Each operation runs on about the same number of items in rows of 8 to 8,192 items, of many types and distributions. A
+shape fails if XLA is faster (by more than noise if both sides run XLA's kernels), or if the operation takes more than
+three times as long as the same bytes take in its best shape.
 """
 
 from __future__ import annotations

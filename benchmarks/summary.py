@@ -130,9 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=pathlib.Path, help="folders that contain raw runs")
     parser.add_argument("--commit", default="", help="the commit that was measured (default: unknown)")
-    parser.add_argument(
-        "--results", type=pathlib.Path, default=RESULTS, help="folder of the saved times (default: benchmarks/results)"
-    )
+    parser.add_argument("--results", type=pathlib.Path, default=RESULTS, help="folder (default: benchmarks/results)")
     options = parser.parse_args(arguments)
     from benchmarks.runner import all_cases  # here, so that reading the summary needs no JAX  # noqa: PLC0415
 

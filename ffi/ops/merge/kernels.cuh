@@ -22,7 +22,7 @@ template <typename Payload>
 constexpr int kPayloadWidth = std::is_same_v<Payload, NoPayload> ? 0 : sizeof(Payload);
 
 template <typename Order, typename Payload, bool kLargeStages>
-__global__ void __launch_bounds__(kStreamThreads, kPipelineBlocks)
+__global__ void __launch_bounds__(kPipelineThreads, kPipelineBlocks)
     merge_tiles(const __grid_constant__ Problem<Order, Payload> problem) {
   using Word = typename Order::Word;
   constexpr bool kHasPayload = kPayloadWidth<Payload> > 0;

@@ -43,10 +43,10 @@ void launch_merge_pipeline(const Call& call, cudaStream_t stream, const Operands
   }
   check_launch(call);
   allow_shared(call, kernel, bytes);
-  const int blocks = resident_blocks(call, kernel, kStreamThreads, bytes, tiles.count());
+  const int blocks = resident_blocks(call, kernel, kPipelineThreads, bytes, tiles.count());
   launch(
       [&](const auto&... arguments) {
-        launch_overlapping(call, stream, kernel, blocks, kStreamThreads, bytes, arguments...);
+        launch_overlapping(call, stream, kernel, blocks, kPipelineThreads, bytes, arguments...);
       },
       tiles);
 }

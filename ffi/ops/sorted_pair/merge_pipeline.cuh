@@ -81,7 +81,7 @@ struct TileKeys {
   }
 };
 
-constexpr int kStreamThreads = kPipelineWorkers + kWarp;
+constexpr int kPipelineThreads = kPipelineWorkers + kWarp;
 
 // A tile, and the ends of the live items of A and of B in its row, or in its pair of runs.
 struct PipelineTile : MergeTile {
@@ -211,7 +211,7 @@ struct MergePipeline {
   using Word = typename Order::Word;
   static_assert(kItems % 2 == 1, "an even number would have lanes meet in the same bank");
   static constexpr int kWorkers = kPipelineWorkers;
-  static constexpr int kThreads = kStreamThreads;
+  static constexpr int kThreads = kPipelineThreads;
   static constexpr int kTile = kWorkers * kItems;
   static constexpr int kKeyBytes = pipeline_run_bytes(sizeof(Word), kItems);
   using Keys = TileKeys<Order, kTile>;

@@ -49,7 +49,7 @@ __device__ unsigned live_items(const MergeTile& tile, int diagonal) {
 }
 
 template <typename Order, bool kLargeStages>
-__global__ void __launch_bounds__(kStreamThreads, kPipelineBlocks)
+__global__ void __launch_bounds__(kPipelineThreads, kPipelineBlocks)
     search_tiles(const __grid_constant__ PipelineTiles<Order> stream, IndexResult positions, bool needles_are_b) {
   extern __shared__ __align__(kLineBytes) unsigned char stages[];
   constexpr PipelineShape kShape = search_shape(sizeof(typename Order::Word), false, kLargeStages);
@@ -143,7 +143,7 @@ __device__ void add_to_count(const IndexResult& counts, int64_t row, int number,
 }
 
 template <typename Order, bool kLargeStages>
-__global__ void __launch_bounds__(kStreamThreads, kPipelineBlocks)
+__global__ void __launch_bounds__(kPipelineThreads, kPipelineBlocks)
     match_tiles(const __grid_constant__ MatchProblem<Order> problem) {
   using Word = typename Order::Word;
   extern __shared__ __align__(kLineBytes) unsigned char stages[];
@@ -203,8 +203,7 @@ __global__ void __launch_bounds__(kStreamThreads, kPipelineBlocks)
     S::sync_workers();
 
     const Places to = places(tile, stage);
-    int a = cursor.a - keys.runs.a;
-    int b = cursor.b - keys.runs.b;
+    int a = cursor.a - keys.runs.a, b = cursor.b - keys.runs.b;
     const int32_t a_base = bulk ? static_cast<int32_t>(tile.a) : 0;
     const int32_t b_base = bulk ? static_cast<int32_t>(tile.b) : 0;
     const int a_index = bulk ? place_in_line(static_cast<int32_t*>(problem.a.index.data), first_a(tile)) : 0;
