@@ -67,6 +67,30 @@ def _ragged(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
     return random_keys(rng, n, "float32"), heads, row_ids(heads, n)
 
 
+def _softmax_of_rows(width: int, distribution: str, mean: int) -> Case:
+    """Makes the case of 2^26 floats as rows of `width`, in segments of this mean length, or in a single one."""
+
+    def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
+        n = max(size_at(scale) // width, 1)
+        heads = ragged_heads(rng, n, mean, distribution) if mean else np.zeros(1, np.int32)
+        return random_keys(rng, n * width, "float32").reshape(n, width), heads, row_ids(heads, n)
+
+    lengths = f"{distribution}, mean {mean:,}" if mean else "one segment"
+    max_ms, target_ms = (0.25, 0.19) if width == 2 else (0.20, 0.165)
+    has_limits = (distribution, mean) == ("uniform", 50)
+    return Case(
+        family="ranks",
+        name=f"softmax of rows of {width:,}, {lengths}",
+        inputs=inputs,
+        ours=lambda x, heads, ids: mgpu.segmented_softmax(x, heads),
+        peers={"XLA segment_max, segment_sum": _xla_softmax, "torch": TorchPeer(_torch_softmax)},
+        bytes=lambda x, heads, ids: 2 * array_bytes(x) + array_bytes(heads),
+        agree=agree_within(1e-5),
+        max_ms=max_ms if has_limits else None,
+        target_ms=target_ms if has_limits else None,
+    )
+
+
 def _xla_softmax(x: Any, heads: Any, ids: Any) -> Any:
     m = heads.shape[0]
     exponentials = jnp.exp(x - jax.ops.segment_max(x, ids, m, indices_are_sorted=True)[ids])
@@ -75,7 +99,9 @@ def _xla_softmax(x: Any, heads: Any, ids: Any) -> Any:
 
 def _torch_softmax(torch: Any, x: Any, heads: Any, ids: Any) -> Any:
     ids = ids.long()
-    largest = torch.full((heads.shape[0],), -torch.inf, device=x.device).scatter_reduce_(0, ids, x, "amax")
+    places = ids.reshape(-1, *[1] * (x.ndim - 1)).expand_as(x)
+    largest = torch.full((heads.shape[0], *x.shape[1:]), -torch.inf, device=x.device)
+    largest.scatter_reduce_(0, places, x, "amax")
     exponentials = torch.exp(x - largest[ids])
     return exponentials / torch.zeros_like(largest).index_add_(0, ids, exponentials)[ids]
 
@@ -96,6 +122,11 @@ CASES = [
         agree=agree_within(1e-5),
         max_ms=0.08,
         target_ms=0.045,
+    ),
+    *(
+        _softmax_of_rows(width, distribution, mean)
+        for width in (2, 8, 64, 1024)
+        for distribution, mean in (("uniform", 50), ("uniform", 1000), ("pareto", 50), ("uniform", 0))
     ),
     _top_k("top_k of 64 rows of 524,288, k = 2,048", 64, 524_288, 2048, 0.12, 0.05),
     _top_k("top_k of 4,096 rows of 50,000, k = 50", 4096, 50_000, 50, 0.50, 0.25),

@@ -80,8 +80,12 @@ SPECIAL = {
     "ops/scan/scan_rows.cuh": [f"scanning::scan_rows<{OPERATOR}, {whole}>" for whole in ("true", "false")],
     "ops/segmented_softmax/kernels.cuh": [
         "softmax::normalize_tiles<false, float>",
+        "softmax::normalize_tiles<true, mgpu::Half>",
+        "softmax::differentiate_tiles<false, mgpu::BFloat16>",
+        "softmax::differentiate_tiles<true, double>",
         "softmax::join_parts<float>",
-        "softmax::close_tiles<true, mgpu::Half>",
+        "softmax::close_tiles<false, mgpu::Half>",
+        "softmax::close_tiles<true, double>",
     ],
     "ops/segmented_sort/count_digits.cuh": [
         f"sorting::{kernel}<{problem}>"

@@ -72,20 +72,26 @@ def heads_of(rng, n, mean, size):
     return np.minimum(np.cumsum(rng.integers(0, 2 * mean + 1, size)), n + 3).astype(np.int32)
 
 
+# Rows of one, a few and many elements, whose lengths divide a sector of 32 bytes or do not.
+WIDTHS = (None, 2, 3, 8, 9, 40)
+
+
 @pytest.mark.parametrize("n", [tile + d for tile in TILES for d in (-1, 0, 1)])
 def test_tile_edges(rng, n):
-    x = (5 * rng.normal(size=n)).astype(np.float32)
+    width = WIDTHS[rng.integers(len(WIDTHS))]
+    x = (5 * rng.normal(size=(n, width) if width else n)).astype(np.float32)
     last = np.full(n, n + 3, np.int32)
     last[0] = n - 1
     for heads in (heads_of(rng, n, 1, n), heads_of(rng, n, 30, n), last):
         check(x, heads)
 
 
-def test_segments_over_many_tiles(rng):
+@pytest.mark.parametrize("width", WIDTHS)
+def test_segments_over_many_tiles(rng, width):
     """Segments end at a tile's edge, beside it, or after hundreds of tiles; some parts of them are all -inf."""
-    tile = max(TILES)
+    tile = max(TILES) // (width or 1)
     n = 600 * tile
-    x = rng.normal(size=n).astype(np.float32)
+    x = rng.normal(size=(n, width) if width else n).astype(np.float32)
     x[tile : 3 * tile] = -np.inf
     x[500 * tile : 500 * tile + 40] = -np.inf
     x[500 * tile + 7] = 1
@@ -94,11 +100,32 @@ def test_segments_over_many_tiles(rng):
         check(x, np.array(ends, np.int32), np.int32(live))
 
 
+def test_infinities_at_tile_edges(rng):
+    """A part of -inf alone, on either side of a tile's edge, has no effect on the other part."""
+    for tile in TILES:
+        for width in (1, 8, 9):
+            x = rng.normal(size=(2 * tile, width)).astype(np.float32)
+            for dark in (slice(tile - 32, tile), slice(tile, tile + 32), slice(tile - 3, tile + 3)):
+                masked = x.copy()
+                masked[dark] = -np.inf
+                check(masked, np.array([tile - 32, tile + 32], np.int32))
+
+
+def test_least_numbers_are_numbers():
+    """A segment of the least float of a mask is uniform, as with jax.nn.softmax; -inf alone gives NaN."""
+    least = np.finfo(np.float32).min
+    x = np.array([least, least, -np.inf, least, 0, -np.inf, -np.inf], np.float32)
+    got = mgpu.segmented_softmax(np.stack([x] * 9, 1), [0, 2, 4, 5])
+    np.testing.assert_array_equal(got[:, 0], [0.5, 0.5, 0, 1, 1, np.nan, np.nan])
+    np.testing.assert_array_equal(got, np.stack([got[:, 0]] * 9, 1))
+
+
 @pytest.mark.parametrize("dtype", data.FLOAT_DTYPES)
 def test_rows_of_a_batch(rng, dtype):
     """Rows that begin and end within tiles, with heads and counts of their own."""
     rows, n = 5, 3000
-    x = (3 * rng.normal(size=(rows, n))).astype(jnp.dtype(dtype))
+    trailing = [(), (2,), (7,), (16,)][rng.integers(4)]
+    x = (3 * rng.normal(size=(rows, n, *trailing))).astype(jnp.dtype(dtype))
     heads = np.stack([heads_of(rng, n, mean, 400) for mean in (7, 30, 400, 2000, 5000)])
     counts = np.array([n, 2999, 0, 1, 1700], np.int32)
     eps = float(jnp.finfo(x.dtype).eps)
@@ -119,3 +146,37 @@ def test_a_number_in_place_of_floats_is_an_error():
     message = r"segmented_softmax: x: expected float16, bfloat16, float32 or float64, got int64\[3\]"
     with pytest.raises(TypeError, match=message):
         mgpu.segmented_softmax(np.arange(3), [0])
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("log", [False, True])
+def test_gradients_of_rows(rng, width, log):
+    """Gradients by the kernels, over segments of one to thousands of rows, against the formula in float64."""
+    n = 9000
+    heads, count = heads_of(rng, n, 30, 200), np.int32(8500)
+    x, cotangent = (rng.normal(size=(n, width) if width else n) for _ in range(2))
+    y = softmax(x, heads, count, False)
+    ends = np.append(np.clip(heads, 0, count), count)
+    expected = np.zeros_like(x)
+    for b, e in itertools.pairwise([0, *ends]):
+        if b < e:
+            moved = cotangent[b:e] if log else y[b:e] * cotangent[b:e]
+            expected[b:e] = moved - y[b:e] * moved.sum(0)
+    for dtype, tolerance in ((np.float64, 1e-12), (np.float32, 1e-4)):
+        given, along = x.astype(dtype), cotangent.astype(dtype)
+        gradient = jax.jit(jax.grad(lambda x, along=along: (FUNCTIONS[log](x, heads, count=count) * along).sum()))
+        np.testing.assert_allclose(gradient(given), expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.skipif(not mgpu.has_cuda(), reason="a build without CUDA kernels")
+def test_rows_are_one_kernel(rng):
+    """Neither a row's length nor a derivative makes XLA gather, reduce or scatter."""
+    x, heads = np.zeros((500, 24), np.float32), np.arange(0, 500, 9, np.int32)
+    for function in FUNCTIONS.values():
+        for run, calls in (
+            (lambda x, f=function: f(x, heads), 1),
+            (lambda x, f=function: jax.grad(lambda x: (f(x, heads) ** 2).sum())(x), 2),
+        ):
+            text = jax.jit(run).trace(x).lower(lowering_platforms=("cuda",)).as_text()
+            assert text.count("jax_mgpu.segmented_softmax") == calls
+            assert text.count("custom_call") == calls and "gather" not in text and "scatter" not in text

@@ -30,6 +30,13 @@ __device__ __forceinline__ uint16_t float_to_half(float x) {
   return bits;
 }
 
+// 2 to the power of x, with an error of two units in the last place. Results below 2^-126 are 0.
+__device__ __forceinline__ float exp2_approximately(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
+
 // ---- Launches. If its launch allows it, a kernel may start before its predecessor in the stream is done: once all
 // blocks of the predecessor have called start_next_kernel() or ended. All of its blocks must call
 // wait_for_last_kernel(), after which they can read what the predecessor wrote. Compiled for less than sm_90, both

@@ -685,12 +685,14 @@ void top_k(Garbage& make) {
 
 void segmented_softmax(Garbage& make) {
   const DType dtype = make.one_of({DType::f16, DType::bf16, DType::f32, DType::f64});
-  const int64_t n = make.length();
-  make.attribute("log", 0, 1);
-  make.keys(dtype, n, false);
+  const int64_t width = make.draw(0, 9) == 0 ? 1030 : make.draw(0, 40);
+  make.limit(width > 40 ? 300 : 1 << 14);
+  const int64_t n = make.length(), rule = make.attribute("rule", 0, 4);
+  make.into(dtype, n, width);
+  rule >= 2 ? make.into(dtype, n, width) : make.absent();
   make.indices(make.length(), n);
   make.count(n);
-  make.result(dtype, {n});
+  make.result(dtype, {n, width});
 }
 
 // Items of one float, of a function that has captured nothing.

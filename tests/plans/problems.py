@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax_mgpu._src.arguments.values import Payload
 from jax_mgpu._src.core.operation import REGISTRY
 from jax_mgpu._src.ops.reduce import Kind
+from jax_mgpu._src.ops.segmented_softmax import Rule
 from jax_mgpu._src.ops.sort_primitives import Method
 
 Value = TypeVar("Value")
@@ -333,10 +334,16 @@ def segmented_shift(draw: Draw) -> dict[str, int]:
 
 
 def segmented_softmax(draw: Draw) -> dict[str, int]:
-    draw.array(draw.one_of(FLOATS), draw.length(), shared=False)
+    dtype, width, rule = draw.one_of(FLOATS), elements(draw), draw.one_of(list(Rule))
+    n = draw.length(MOST_ITEMS // width)
+    draw.array(dtype, n, width, shared=False)
+    if rule >= Rule.SOFTMAX_TANGENT:
+        draw.array(dtype, n, width, shared=False)
+    else:
+        draw.absent()
     draw.array(draw.index, draw.length())
     draw.count()
-    return {"log": draw.flip()}
+    return {"rule": int(rule)}
 
 
 def segmented_sort(draw: Draw) -> dict[str, int]:

@@ -8,50 +8,62 @@ namespace mgpu::cuda {
 
 namespace softmax {
 
-template <bool kLog, typename Element>
+template <typename Element>
 void launch(const Call& call, const SegmentedSoftmaxOperands& operands, CUstream_st* stream) {
-  using Shape = Shape<Element>;
-  using Part = Part<Accumulator<Element>>;
+  using Float = Accumulator<Element>;
   Workspace workspace = workspace_of(call);
   const auto scratch = operands.layout(workspace);
-  const int64_t tiles = operands.tiles();
+  const SoftmaxTiling tiling = operands.tiling();
+  const int64_t tiles = tiling.tiles();
   Segments restarts = operands.segments;
   restarts.counts = {};
   const Softmax<Element> task{static_cast<const Element*>(operands.x),
+                              static_cast<const Element*>(operands.t),
                               static_cast<Element*>(operands.result),
-                              is_aligned(operands.x) && is_aligned(operands.result),
+                              operands.rule,
+                              tiling,
+                              Divisor(tiling.is_staged ? tiling.group_items() : 1),
+                              is_aligned(operands.x) && is_aligned(operands.t) && is_aligned(operands.result),
                               operands.segments,
                               restarts,
                               tiles,
                               scratch.listed,
                               scratch.first_head,
                               scratch.last_head,
-                              reinterpret_cast<Part*>(scratch.opening),
-                              reinterpret_cast<Part*>(scratch.open)};
+                              reinterpret_cast<Part<Float>*>(scratch.opening),
+                              reinterpret_cast<Part<Float>*>(scratch.open)};
   const auto searches = static_cast<unsigned>(ceil_div<int64_t>((tiles + 1) * kWarp, scanning::kThreads));
   scanning::list_heads<>
-      <<<searches, scanning::kThreads, 0, stream>>>(restarts, tiles, Shape::kTile, false, scratch.listed);
+      <<<searches, scanning::kThreads, 0, stream>>>(restarts, tiles, tiling.tile_rows, false, scratch.listed);
   check_launch(call);
-  launch_overlapping(call, stream, normalize_tiles<kLog, Element>, tiles, Shape::kThreads, 0, task);
-  launch_overlapping(call, stream, join_parts<Element>, tiles, kJoinThreads, 0, task);
-  launch_overlapping(call, stream, close_tiles<kLog, Element>, tiles, kCloseThreads, 0, task);
+  const bool has_tangents = operands.rule >= SoftmaxRule::kSoftmaxTangent;
+  const auto kernel = tiling.is_staged
+                          ? (has_tangents ? differentiate_tiles<true, Element> : normalize_tiles<true, Element>)
+                          : (has_tangents ? differentiate_tiles<false, Element> : normalize_tiles<false, Element>);
+  launch_overlapping(call, stream, kernel, tiles * tiling.slabs, kThreads, tiling.shared_bytes(sizeof(Float)), task);
+  // The other kernels take a power of two of columns a block.
+  const auto column_bits = [&](int most_columns) { return minimum(ceil_log2(tiling.width), ceil_log2(most_columns)); };
+  const auto blocks = [&](int64_t tiles, int bits) {
+    return tiles * ceil_div<int64_t>(tiling.width, int64_t{1} << bits);
+  };
+  const int join_bits = column_bits(kJoinColumns), close_bits = column_bits(kCloseColumns);
+  launch_overlapping(call, stream, join_parts<Element>, blocks(ceil_div<int64_t>(tiles, kJoinWarps), join_bits),
+                     kJoinThreads, 0, task, join_bits);
+  // About a hundred rows of a tile are open if segments are short, and eight rows of a column take a thread.
+  launch_overlapping(call, stream, has_tangents ? close_tiles<true, Element> : close_tiles<false, Element>,
+                     blocks(tiles, close_bits), clamp(16 << close_bits, 64, kCloseThreads), 0, task, close_bits);
 }
 
 }  // namespace softmax
 
 void segmented_softmax(const Call& call, CUstream_st* stream) {
   const SegmentedSoftmaxOperands operands(call);
-  if (operands.segments.total() == 0) return;
-  const auto run = [&](auto element) {
-    using Element = decltype(element);
-    operands.log ? softmax::launch<true, Element>(call, operands, stream)
-                 : softmax::launch<false, Element>(call, operands, stream);
-  };
+  if (operands.segments.total() * operands.width == 0) return;
   switch (operands.dtype) {
-    case DType::f16: return run(Half{});
-    case DType::bf16: return run(BFloat16{});
-    case DType::f32: return run(float{});
-    case DType::f64: return run(double{});
+    case DType::f16: return softmax::launch<Half>(call, operands, stream);
+    case DType::bf16: return softmax::launch<BFloat16>(call, operands, stream);
+    case DType::f32: return softmax::launch<float>(call, operands, stream);
+    case DType::f64: return softmax::launch<double>(call, operands, stream);
     default: call.fail("x: expected a float type, got " + std::string(dtype_name(operands.dtype)));
   }
 }

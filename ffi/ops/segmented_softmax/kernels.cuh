@@ -1,6 +1,7 @@
 // The kernels of segmented_softmax. The first kernel finishes the segments that begin and end in a tile, and reads and
-// writes its items once. For the two segments that cross the tile's edges, it stores maximum and sum. A second kernel
-// joins these along each segment, and a third one writes the items of such segments, so that no tile waits for another.
+// writes their rows once. For the two segments that cross the tile's edges, it stores the maximum and the sum of each
+// column. A second kernel joins these along each segment, and a third one writes the rows of such segments, so that no
+// tile waits for another.
 #pragma once
 
 #include "algorithm/floats.h"
@@ -11,72 +12,58 @@
 
 namespace mgpu::cuda::softmax {
 
+constexpr int kThreads = kSoftmaxThreads;
+constexpr int kWarps = kThreads / kWarp;
+
 // float16 and bfloat16 are computed in float32.
 template <typename Element>
 using Accumulator = std::conditional_t<std::is_same_v<Element, double>, double, float>;
 
+// The rows of a thread, whose items and states are in registers.
 template <typename Element>
-struct Shape {
-  static constexpr int kThreads = softmax_shape(sizeof(Accumulator<Element>)).threads;
-  static constexpr int kWarps = kThreads / kWarp;
-  static constexpr int kItems = softmax_shape(sizeof(Accumulator<Element>)).items;
-  static constexpr int kTile = kThreads * kItems;
-  static constexpr int kVector = Vector<Element>::kItems;
-  static constexpr int kWords = kTile / 32;
-  // A thread's items in shared memory are 16 bytes apart from the next thread's, so that the banks differ.
-  static constexpr int kGap = 16 / sizeof(Accumulator<Element>);
-  static constexpr int kPlaces = kThreads * (kItems + kGap);
-  __device__ __forceinline__ static int place(int i) { return i + i / kItems * kGap; }
-  static_assert(kItems <= 16 && kItems % kVector == 0 && kTile <= kPlaces);
-};
+constexpr int kThreadRows = sizeof(Element) == 8 ? 16 : 32;
+constexpr int kBlocks = 3;  // on a multiprocessor
 
-// The state of a part of a segment: the maximum m, and the sum of exp(x - m) over its items x. Without items, -inf and
-// 0.
+// Sums of exponentials below this lose precision, if the maximum is not that of the segment.
+constexpr float kLeastSum = 0x1p-24f;
+
+// The state of a part of a segment: the maximum m, and the sum of exp(x - m) over its items x.
 template <typename Float>
 struct Part {
   Float max;
   Float sum;
 };
 
-// Divides by a sum of exponentials, which is never so large that the fast division is inexact.
-template <typename Float>
-__device__ __forceinline__ Float divide(Float x, Float sum) {
-  if constexpr (sizeof(Float) == 4) {
-    return __fdividef(x, sum);
-  } else {
-    return x / sum;
-  }
-}
+// The maximum of no items: finite, as -inf minus -inf is undefined.
 template <typename Float>
 __device__ __forceinline__ Float least() {
-  return static_cast<Float>(std::bit_cast<float>(0xff800000u));  // -inf
+  return sizeof(Float) == 4 ? Float(-0x1.fffffep127) : Float(-0x1.fffffffffffffp1023);
 }
 
-// The number to subtract from items before their exponentials. If all items of a part are -inf, it is 0, so that their
-// exponentials are 0, as another part may have numbers.
-template <typename Float>
-__device__ __forceinline__ Float shift_of(Float max) {
-  return max == least<Float>() ? Float{0} : max;
-}
+// The exponential of a difference from a maximum. Its error is that of a rounding of the difference.
+__device__ __forceinline__ float power(float x) { return exp2_approximately(x * 0x1.715476p0f); }
+__device__ __forceinline__ double power(double x) { return exp(x); }
 
-// Joins two parts. A part with a sum of 0 is left out, as -inf minus -inf is undefined.
+// Divides by a sum of exponentials, which is never so large that the fast division is inexact.
+__device__ __forceinline__ float reciprocal(float sum) { return __fdividef(1, sum); }
+__device__ __forceinline__ double reciprocal(double sum) { return 1 / sum; }
+
+// Joins two parts. A part of items of -inf has no sum.
 template <typename Float>
 __device__ __forceinline__ Part<Float> join(const Part<Float>& a, const Part<Float>& b) {
-  if (a.sum == 0) return b;
-  if (b.sum == 0) return a;
   const Float max = a.max < b.max ? b.max : a.max;
-  return {max, a.sum * exponential(a.max - max) + b.sum * exponential(b.max - max)};
+  return {max, a.sum * power(a.max - max) + b.sum * power(b.max - max)};
 }
 
 template <typename Float>
 struct Largest {
-  using State = Float;
   __device__ __forceinline__ Float identity() const { return least<Float>(); }
-  __device__ __forceinline__ Float combine(Float a, Float b) const { return a < b ? b : a; }
+  // A NaN is lost here, but makes the sum NaN.
+  __device__ __forceinline__ float combine(float a, float b) const { return fmaxf(a, b); }
+  __device__ __forceinline__ double combine(double a, double b) const { return a < b ? b : a; }
 };
 template <typename Float>
 struct Sum {
-  using State = Float;
   __device__ __forceinline__ Float identity() const { return 0; }
   __device__ __forceinline__ Float combine(Float a, Float b) const { return a + b; }
 };
@@ -85,323 +72,682 @@ template <typename Element>
 struct Softmax {
   using Float = Accumulator<Element>;
   const Element* x;
+  const Element* t;  // tangents, if the rule has them
   Element* result;
-  bool aligned;  // x and result
+  SoftmaxRule rule;
+  SoftmaxTiling tiling;
+  Divisor group_items;  // items of the rows of a thread, in all columns
+  bool is_aligned;      // all arrays, to 16 bytes
   Segments segments;
-  Segments restarts;  // without counts, as a dead item is in no sum, and needs no segment
+  Segments restarts;  // without counts, as a dead row is in no sum, and needs no segment
   int64_t tiles;
   const int64_t* listed;
   int* first_head;  // per tile; the tile's size if it has no head
   int* last_head;
-  Part<Float>* opening;
+  Part<Float>* opening;  // per tile and column
   Part<Float>* open;
 
-  // Whether a segment starts in a tile.
-  __device__ __forceinline__ bool has_head(int64_t tile) const {
-    return first_head[tile] < minimum<int64_t>(segments.total() - tile * Shape<Element>::kTile, Shape<Element>::kTile);
+  __device__ __forceinline__ int64_t begin(int64_t tile) const { return tile * tiling.tile_rows; }
+  __device__ __forceinline__ int size(int64_t tile) const {
+    return static_cast<int>(minimum<int64_t>(segments.total() - begin(tile), tiling.tile_rows));
   }
+  // Whether a segment starts in a tile.
+  __device__ __forceinline__ bool has_head(int64_t tile) const { return first_head[tile] < size(tile); }
   __device__ __forceinline__ bool is_live(int64_t position) const {
     const int64_t row = segments.row(position);
     return position - row * segments.length < segments.live(row);
   }
+  // The tile in which the segment starts that is open at a tile's start.
+  __device__ __forceinline__ int64_t owner(int64_t tile) const {
+    const int64_t head = restarts.flat_head(maximum<int64_t>(listed[tile] - 1, 0));
+    return clamp<int64_t>(head / tiling.tile_rows, 0, maximum<int64_t>(tile - 1, 0));
+  }
+
+  // What a segment's sum makes of its items: a factor of the exponential, or a term of the logarithm.
+  __device__ __forceinline__ Float scale_of(Float sum) const {
+    return rule == SoftmaxRule::kLogSoftmax ? logarithm(sum) : reciprocal(sum);
+  }
+  // `kept` is the shifted item for the logarithm, else its exponential.
+  __device__ __forceinline__ Float result_of(Float kept, Float scale) const {
+    return rule == SoftmaxRule::kLogSoftmax ? kept - scale : kept * scale;
+  }
+  // What a tangent adds to the total of its segment, and its result from this total. y is the softmax or its logarithm.
+  __device__ __forceinline__ Float term_of(Float y, Float tangent) const {
+    if (rule == SoftmaxRule::kLogCotangent) return tangent;
+    return (rule == SoftmaxRule::kLogTangent ? power(y) : y) * tangent;
+  }
+  __device__ __forceinline__ Float tangent_of(Float y, Float tangent, Float total) const {
+    if (rule == SoftmaxRule::kSoftmaxTangent) return y * (tangent - total);
+    return tangent - (rule == SoftmaxRule::kLogCotangent ? power(y) * total : total);
+  }
 };
 
-// The result of an item from the sum of its segment's exponentials. `kept` is the shifted item if kLog, else its
-// exponential.
-template <bool kLog, typename Float>
-__device__ __forceinline__ Float result_of(Float kept, Float sum) {
-  return kLog ? kept - logarithm(sum) : divide(kept, sum);
-}
+// What the threads of a block exchange.
+template <typename Float>
+struct Exchange {
+  unsigned heads[kWarps];  // of each warp: the lanes whose rows have a head
+  // The state since the last head of each warp's rows, by column.
+  Float open[kWarps][kWarp];
+  // The total of the segment that ends at each thread's first head; then those of the segments open at the tile's end.
+  Float totals[kThreads + kWarp];
+};
 
-// A thread's neighbouring items, and the heads among them.
+// A thread's place in shared memory for a number of each of its rows.
+template <typename Float>
+struct Slots {
+  Float* first;
+  int stride;
+  __device__ __forceinline__ Float& operator[](int i) const { return first[i * stride]; }
+};
+
+// A thread's place among the rows and heads of the tile.
 template <typename Element>
-struct ThreadItems {
-  static constexpr int kItems = Shape<Element>::kItems;
+struct Group {
   using Float = Accumulator<Element>;
-  unsigned heads;  // bit i: item i starts a segment
-  int before;      // heads of the tile before the thread
-  Float* own;      // the thread's places in shared memory
+  static constexpr int kRows = kThreadRows<Element>;
 
-  // Combines `states` from head to head. Then calls take(i, total) with the total of each item's segment, from the last
-  // item to the first. `totals` has room for one value per segment of the tile. Contains barriers.
-  template <typename Operator, typename Take>
-  __device__ __forceinline__ void total(const Operator& op, Float (&states)[kItems], Float* totals, int all_heads,
-                                        SinceRestart<Float>* warp_sums, Take take) const {
-    using Sums = Sums<Operator, true>;
-    constexpr int kWarps = Shape<Element>::kWarps;
-#pragma unroll
-    for (int i = 1; i < kItems; ++i) {
-      states[i] = heads >> i & 1 ? states[i] : op.combine(states[i - 1], states[i]);
-    }
-    // The position of the first head varies, so states are read there from shared memory, as registers cannot be
-    // indexed.
-    store_vector(own, 0, states);
-    const int first_head = __ffs(heads) - 1;
-    const Float last = first_head > 0 ? own[first_head - 1] : op.identity();
-    const Sums sums{op};
-    const auto in_warp = scan_warp<true>(op, states[kItems - 1], __ballot_sync(~0u, heads != 0));
-    __syncthreads();  // earlier totals have been read
-    const auto in_block = scan_warps<kWarps>(warp_sums, in_warp.all, sums.identity(), sums);
-    // Items before the thread's first head belong to an earlier segment, which ends there.
-    if (heads != 0) totals[before] = op.combine(sums(in_block.before, in_warp.before).state, last);
-    if (threadIdx.x == 0) totals[all_heads] = in_block.all.state;
+  int lanes;           // threads beside each other, which have the same rows
+  unsigned heads;      // bit i: the thread's row i starts a segment; 0 if the thread has no column
+  unsigned ballot;     // lanes of the warp with a head
+  int first_warp;      // the last warp before this one with a head, or 0
+  bool begins_before;  // whether a segment starts in the tile before the thread's rows
+  int next;            // the next thread of the same column that has a head, or kThreads + its lane
+
+  __device__ __forceinline__ Group(Exchange<Float>& exchange, int lanes, unsigned heads)
+      : lanes(lanes), heads(heads), ballot(__ballot_sync(~0u, heads != 0)) {
+    const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+    if (lane == 0) exchange.heads[warp] = ballot;
     __syncthreads();
-    Float running = totals[before + __popc(heads)];
-    if (first_head > 0) own[first_head - 1] = totals[before];
-    load_own(states);
+    const int across = lane & (lanes - 1);
+    const unsigned after = ballot & ~((2u << (lane | (lanes - 1))) - 1);
+    const unsigned warps = __ballot_sync(~0u, lane < kWarps && exchange.heads[lane % kWarps] != 0);
+    const unsigned warps_before = warps & ((1u << warp) - 1), warps_after = warps >> warp >> 1;
+    first_warp = warps_before ? 31 - __clz(warps_before) : 0;
+    begins_before = earlier() != 0 || warps_before != 0;
+    next = kThreads + across;
+    if (after) {
+      next = warp * kWarp + __ffs(after) - 1 + across;
+    } else if (warps_after) {
+      const int other = warp + __ffs(warps_after);
+      next = other * kWarp + __ffs(exchange.heads[other]) - 1 + across;
+    }
+  }
+
+  __device__ __forceinline__ int first_head() const { return __ffs(heads) - 1; }
+  __device__ __forceinline__ int last_head() const { return 31 - __clz(heads); }
+  __device__ __forceinline__ bool ends_after() const { return next < kThreads; }
+  // Whether a segment starts in the tile.
+  __device__ __forceinline__ bool is_cut() const { return ballot != 0 || begins_before || ends_after(); }
+  // Lanes of the warp with a head in earlier rows.
+  __device__ __forceinline__ unsigned earlier() const {
+    return ballot & ((1u << (static_cast<int>(threadIdx.x) % kWarp & ~(lanes - 1))) - 1);
+  }
+  // The thread's rows whose segments begin and end in the tile.
+  __device__ __forceinline__ unsigned finished() const {
+    unsigned rows = ~0u;
+    if (!begins_before) rows &= heads ? ~0u << first_head() : 0u;
+    if (!ends_after()) rows &= heads ? (1u << last_head()) - 1 : 0u;
+    return rows;
+  }
+
+  // The maximum of each column over the tile, from that of each thread. Contains a barrier.
+  __device__ __forceinline__ Float column_max(Exchange<Float>& exchange, Float max) const {
+    const Largest<Float> op;
+    const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+    for (int distance = lanes; distance < kWarp; distance *= 2) {
+      max = op.combine(max, shuffle_words(max, [=](unsigned word) { return __shfl_xor_sync(~0u, word, distance); }));
+    }
+    exchange.totals[warp * kWarp + lane] = max;
+    __syncthreads();
 #pragma unroll
-    for (int i = kItems - 1; i >= 0; --i) {
+    for (int w = 0; w < kWarps; ++w) max = op.combine(max, exchange.totals[w * kWarp + lane]);
+    return max;
+  }
+
+  // Combines the values value(i) of the thread's rows from head to head. Then calls put(opening, open) with the totals
+  // of the segments of the thread's first row, before its first head, and of its last row, and take(i, total) with the
+  // map of the total of each row's segment, from the last row to the first. `slots` keeps the totals of segments that
+  // end at the thread's heads, as registers cannot be indexed. Contains two barriers.
+  template <typename Operator, typename Value, typename Put, typename Map, typename Take>
+  __device__ __forceinline__ void total(const Operator& op, Exchange<Float>& exchange, const Slots<Float>& slots,
+                                        Value value, Put put, Map map, Take take) const {
+    Float running = op.combine(op.identity(), value(0));
+#pragma unroll
+    for (int i = 1; i < kRows; ++i) {
+      if (heads >> i & 1) {
+        slots[i] = running;
+        running = op.identity();
+      }
+      running = op.combine(running, value(i));
+    }
+    const int first = first_head();
+    Float opening = first > 0 ? slots[first] : op.identity();
+    running = exchange_states(op, exchange, running, opening);
+    if (first > 0) slots[first] = opening;
+    put(opening, running);
+    running = map(running);
+#pragma unroll
+    for (int i = kRows - 1; i >= 0; --i) {
       take(i, running);
-      if (i > 0) running = heads >> i & 1 ? states[i - 1] : running;
+      if (i > 0 && (heads >> i & 1)) running = map(slots[i]);
     }
   }
 
-  __device__ __forceinline__ void load_own(Float (&items)[kItems]) const {
-    constexpr int kWords = kItems * sizeof(Float) / sizeof(uint4);
-    uint4 words[kWords];
-#pragma unroll
-    for (int i = 0; i < kWords; ++i) words[i] = reinterpret_cast<const uint4*>(own)[i];
-    memcpy(items, words, sizeof(items));
+ private:
+  // From the state of a thread's rows after its last head, and of those before its first head (`opening`), gets the
+  // totals of these two segments over all threads. Returns that of the former.
+  template <typename Operator>
+  __device__ __forceinline__ Float exchange_states(const Operator& op, Exchange<Float>& exchange, Float since,
+                                                   Float& opening) const {
+    const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+    const int across = lane & (lanes - 1);
+    const unsigned here = ballot & ((2u << lane) - 1);
+    const int restart = here ? (31 - __clz(here)) & ~(lanes - 1) : 0;
+    for (int distance = lanes; distance < kWarp; distance *= 2) {
+      const Float below = shuffle_up(since, distance);
+      if (lane - distance >= restart) since = op.combine(below, since);
+    }
+    const bool is_last = lane >= kWarp - lanes;
+    if (is_last) exchange.open[warp][across] = since;
+    __syncthreads();
+    Float before = op.identity();  // the state since the last head before the thread's rows
+    if (earlier() == 0) {
+      for (int w = first_warp; w < warp; ++w) before = op.combine(before, exchange.open[w][across]);
+    }
+    if (is_last && warp == kWarps - 1) {
+      // `since` lacks the warps before this one if the warp has no head.
+      exchange.totals[kThreads + across] = here ? since : op.combine(before, since);
+    }
+    const Float below = shuffle_up(since, lanes & (kWarp - 1));
+    if (lane >= lanes) before = op.combine(before, below);
+    opening = op.combine(before, opening);
+    if (heads != 0) exchange.totals[threadIdx.x] = opening;
+    __syncthreads();
+    const Float total = exchange.totals[next];
+    if (heads == 0) opening = total;
+    return total;
   }
 };
 
-// A bitmap of a tile's heads, and the number of heads before each of its words.
+// The items of a tile's rows in shared memory.
 template <typename Element>
-struct HeadBits {
-  unsigned words[Shape<Element>::kWords];
-  int before[Shape<Element>::kWords + 1];
-};
-
-template <typename Element>
-__device__ __forceinline__ void mark_heads(HeadBits<Element>& bits, const Softmax<Element>& task, int64_t tile) {
-  using Shape = Shape<Element>;
-  const int64_t begin = tile * Shape::kTile;
-  for (int i = threadIdx.x; i < Shape::kWords; i += Shape::kThreads) bits.words[i] = 0;
-  __syncthreads();
-  task.restarts.mark_heads({begin, minimum(begin + Shape::kTile, task.segments.total())},
-                           {task.listed[tile], task.listed[tile + 1]}, threadIdx.x, Shape::kThreads,
-                           [&](int64_t position) {
-                             const int i = static_cast<int>(position - begin);
-                             atomicOr(&bits.words[i / 32], 1u << (i % 32));
-                           });
-  __syncthreads();
-  if (threadIdx.x >= kWarp) return;
-  constexpr int kShare = Shape::kWords / kWarp;
-  int counts[kShare], count = 0;
-#pragma unroll
-  for (int i = 0; i < kShare; ++i) {
-    counts[i] = count;
-    count += __popc(bits.words[threadIdx.x * kShare + i]);
-  }
-  const int up_to = sum_up_to(count);
-#pragma unroll
-  for (int i = 0; i < kShare; ++i) bits.before[threadIdx.x * kShare + i] = up_to - count + counts[i];
-  if (threadIdx.x == kWarp - 1) bits.before[Shape::kWords] = up_to;
-}
-
-template <bool kLog, typename Element>
-__global__ void __launch_bounds__(Shape<Element>::kThreads, kLog ? 3 : 4) normalize_tiles(Softmax<Element> task) {
-  using Shape = Shape<Element>;
+struct StagedTile {
   using Float = Accumulator<Element>;
-  using Items = Vector<Element>;
-  constexpr int kItems = Shape::kItems;
-  constexpr int kVector = Shape::kVector;
-  __shared__ HeadBits<Element> bits;
-  __shared__ alignas(16) Float places[Shape::kPlaces];  // items, then the totals of segments, then results
-  __shared__ SinceRestart<Float> warp_sums[Shape::kWarps];
-  __shared__ Float totals[Shape::kTile + 1];
+  static constexpr int kRows = kThreadRows<Element>;
+  static constexpr int kVector = Vector<Element>::kItems;
 
-  // Load: interleaved vectors for the block, then a thread's own items.
-  const int64_t tile = blockIdx.x;
-  const int64_t begin = tile * Shape::kTile;
-  const int size = static_cast<int>(minimum<int64_t>(task.segments.total() - begin, Shape::kTile));
-  const bool whole = task.aligned && size == Shape::kTile && !task.segments.counts.given();
-  const Element* const x = task.x + begin;
-  const auto vector_of = [](int row) { return (row * Shape::kThreads + static_cast<int>(threadIdx.x)) * kVector; };
-  if (whole) {
-    Items vectors[kItems / kVector];
-#pragma unroll
-    for (int row = 0; row < kItems / kVector; ++row) vectors[row] = Items::load(x, vector_of(row));
-#pragma unroll
-    for (int row = 0; row < kItems / kVector; ++row) {
-      alignas(16) Float items[kVector];
-#pragma unroll
-      for (int k = 0; k < kVector; ++k) items[k] = widen(vectors[row].items[k]);
-      store_vector(places + Shape::place(vector_of(row)), 0, items);
-    }
-  } else {
-    for (int i = threadIdx.x; i < size; i += Shape::kThreads) places[Shape::place(i)] = widen(x[i]);
+  const Softmax<Element>& task;
+  Float* places;
+  int items;  // of the tile
+
+  // The places of a vector are neighbours, as a thread's rows are whole vectors.
+  __device__ __forceinline__ Float* place(int i) const {
+    return places + i + static_cast<int>(task.group_items.quotient(i)) * task.tiling.gap(sizeof(Float));
   }
-  wait_for_last_kernel();  // the loads above read only items, which that kernel does not write
-  mark_heads(bits, task, tile);
-  __syncthreads();
 
-  const int first = threadIdx.x * kItems;
-  const ThreadItems<Element> items{
-      bits.words[first / 32] >> (first % 32) & ((1u << kItems) - 1),
-      bits.before[first / 32] + __popc(bits.words[first / 32] & ((1u << (first % 32)) - 1)),
-      places + Shape::place(first)};
-  const int all_heads = bits.before[Shape::kWords];
-  if (items.heads != 0) {
-    if (items.before == 0) task.first_head[tile] = first + __ffs(items.heads) - 1;
-    if (items.before + __popc(items.heads) == all_heads) task.last_head[tile] = first + 31 - __clz(items.heads);
-  }
-  if (all_heads == 0 && threadIdx.x == 0) task.first_head[tile] = task.last_head[tile] = size;
-
-  // Shift the items by their segment's maximum. Dead items, and places after the last item, are -inf, with exponential
-  // 0.
-  const Largest<Float> largest;
-  const Sum<Float> sum;
-  Float kept[kItems], states[kItems];
-  items.load_own(kept);
-  const bool all_live = size == Shape::kTile && !task.segments.counts.given();
-  if (!all_live) {
-#pragma unroll
-    for (int i = 0; i < kItems; ++i) {
-      if (first + i >= size || !task.is_live(begin + first + i)) kept[i] = largest.identity();
+  // Calls visit.operator()<kCount>(i) for all items, kCount at a time.
+  template <typename Visit>
+  __device__ __forceinline__ void for_each(Visit visit) const {
+    if (task.is_aligned && items == task.tiling.tile_rows * static_cast<int>(task.tiling.width)) {
+#pragma unroll 4
+      for (int i = threadIdx.x * kVector; i < items; i += kThreads * kVector) visit.template operator()<kVector>(i);
+    } else {
+#pragma unroll 4
+      for (int i = threadIdx.x; i < items; i += kThreads) visit.template operator()<1>(i);
     }
   }
-#pragma unroll
-  for (int i = 0; i < kItems; ++i) states[i] = kept[i];
-  items.total(largest, states, totals, all_heads, warp_sums, [&](int i, Float max) { kept[i] -= shift_of(max); });
-  Float first_max = 0, last_max = 0;
-  if (threadIdx.x == 0) {
-    first_max = totals[0];
-    last_max = totals[all_heads];
-  }
+};
 
-  // Divide their exponentials by the segment's sum.
+template <int kCount, typename Element, typename Float>
+__device__ __forceinline__ void load_items(const Element* from, Float (&to)[kCount]) {
+  Element items[kCount];
+  load_bytes<sizeof(items)>(items, from);
 #pragma unroll
-  for (int i = 0; i < kItems; ++i) {
-    states[i] = exponential(kept[i]);
-    if (!kLog) kept[i] = states[i];
-  }
-  items.total(sum, states, totals, all_heads, warp_sums,
-              [&](int i, Float total) { kept[i] = result_of<kLog>(kept[i], total); });
-  if (threadIdx.x == 0) {
-    task.opening[tile] = {first_max, bits.words[0] & 1 ? Float{0} : totals[0]};
-    task.open[tile] = {last_max, totals[all_heads]};
-  }
-  if (all_heads == 0) return;  // in one segment, which extends past the tile
-
-  // Store.
-  store_vector(items.own, 0, kept);
-  __syncthreads();
-  Element* const result = task.result + begin;
-  if (whole) {
+  for (int k = 0; k < kCount; ++k) to[k] = widen(items[k]);
+}
+template <int kCount, typename Element, typename Float>
+__device__ __forceinline__ void store_items(Element* to, const Float (&from)[kCount]) {
+  Element items[kCount];
 #pragma unroll
-    for (int row = 0; row < kItems / kVector; ++row) {
-      Element narrow[kVector];
-#pragma unroll
-      for (int k = 0; k < kVector; ++k) narrow[k] = narrow_to(places[Shape::place(vector_of(row)) + k], Element{});
-      store_vector(result, vector_of(row), narrow);
-    }
-  } else {
-    for (int i = threadIdx.x; i < size; i += Shape::kThreads) {
-      const bool is_live = all_live || task.is_live(begin + i);
-      result[i] = narrow_to(is_live ? places[Shape::place(i)] : Float{0}, Element{});
-    }
-  }
+  for (int k = 0; k < kCount; ++k) items[k] = narrow_to(from[k], Element{});
+  store_bytes<sizeof(items)>(to, items);
 }
 
-constexpr int kJoinThreads = 128;
-constexpr int kJoinTiles = 4;  // per thread at a time
-
-// Joins the parts of a segment that is in three or more tiles. The block of the tile in which it starts does this, and
-// all of these tiles get the total of the segment.
+// A thread's part of a tile.
 template <typename Element>
-__global__ void __launch_bounds__(kJoinThreads) join_parts(Softmax<Element> task) {
-  using Part = Part<Accumulator<Element>>;
-  constexpr int kWarps = kJoinThreads / kWarp;
-  constexpr int kSpan = kJoinThreads * kJoinTiles;
-  __shared__ Part warp_parts[kWarps];
-  __shared__ int warp_ends[kWarps];
-  const int64_t own = blockIdx.x;
-  wait_for_last_kernel();
-  if (!task.has_head(own) || own + 1 == task.tiles || task.has_head(own + 1)) return;
+struct Share {
+  using Float = Accumulator<Element>;
+  static constexpr int kRows = kThreadRows<Element>;
 
-  Part all = task.open[own];
-  int64_t end = own + 1;  // after the last tile with a part of the segment
-  for (int64_t begin = own + 1; begin < task.tiles; begin += kSpan) {
-    // The tiles up to the first one with a head have parts.
-    const int64_t first = begin + threadIdx.x * kJoinTiles;
-    const int limit = static_cast<int>(minimum<int64_t>(task.tiles - begin, kSpan));
-    int last = kSpan;
-#pragma unroll
-    for (int k = kJoinTiles - 1; k >= 0; --k) {
-      const int i = threadIdx.x * kJoinTiles + k;
-      if (i < limit && task.has_head(first + k)) last = i;
-    }
-    last = fold_warp(last, [](int a, int b) { return minimum(a, b); });
-    if (threadIdx.x % kWarp == 0) warp_ends[threadIdx.x / kWarp] = last;
-    __syncthreads();
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) last = minimum(last, warp_ends[w]);
-    Part part{0, 0};
-#pragma unroll
-    for (int k = 0; k < kJoinTiles; ++k) {
-      const int i = threadIdx.x * kJoinTiles + k;
-      if (i <= last && i < limit) part = join(part, task.opening[begin + i]);
-    }
-    part = fold_warp(part, [](const Part& a, const Part& b) { return join(a, b); });
-    if (threadIdx.x % kWarp == 0) warp_parts[threadIdx.x / kWarp] = part;
-    __syncthreads();
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) all = join(all, warp_parts[w]);
-    end = begin + minimum(last + 1, limit);
-    if (last < kSpan) break;
-    __syncthreads();  // the next turn writes the warps' parts
+  const Softmax<Element>& task;
+  int64_t tile;
+  int64_t slab;
+  int64_t column;
+  int first;  // row of the tile
+  int size;   // rows of the tile
+  bool has_column;
+  unsigned rows;  // bit i: the thread has an item in its row i
+
+  __device__ __forceinline__ explicit Share(const Softmax<Element>& task)
+      : task(task),
+        tile(blockIdx.x / static_cast<unsigned>(task.tiling.slabs)),
+        slab(blockIdx.x - tile * task.tiling.slabs),
+        first((static_cast<int>(threadIdx.x) >> task.tiling.lane_bits) * kRows),
+        size(task.size(tile)) {
+    const int lane = static_cast<int>(threadIdx.x) & (task.tiling.lanes() - 1);
+    column = slab * task.tiling.slab_columns + lane;
+    has_column = lane < task.tiling.slab_columns && column < task.tiling.width;
+    const int count = has_column ? clamp(size - first, 0, kRows) : 0;
+    rows = count == 0 ? 0u : ~0u >> (32 - count);
   }
-  __syncthreads();  // all parts have been read
-  if (threadIdx.x == 0) task.open[own] = all;
-  for (int64_t tile = own + 1 + threadIdx.x; tile < end; tile += kJoinThreads) task.opening[tile] = all;
-}
 
-constexpr int kCloseThreads = 64;  // usually there are few items to write
+  // Of the thread's first item in memory.
+  __device__ __forceinline__ int64_t offset() const { return (task.begin(tile) + first) * task.tiling.width + column; }
+  __device__ __forceinline__ StagedTile<Element> stage(void* shared) const {
+    return {task, static_cast<Float*>(shared), size * static_cast<int>(task.tiling.width)};
+  }
+  // The thread's items in shared memory, or if they are not there, a place for as many.
+  template <bool kStaged>
+  __device__ __forceinline__ Slots<Float> slots(const StagedTile<Element>& stage) const {
+    if constexpr (kStaged) {
+      const int width = static_cast<int>(task.tiling.width);
+      return {stage.place(first * width) + column, width};
+    } else {
+      return {stage.places + threadIdx.x, kThreads};
+    }
+  }
 
-// Writes the items of the segments that are open at a tile's start and at its end.
-template <bool kLog, typename Element>
-__global__ void __launch_bounds__(kCloseThreads) close_tiles(Softmax<Element> task) {
-  using Shape = Shape<Element>;
+  // The rows past the live ones, as a bitmap.
+  __device__ __forceinline__ unsigned dead() const {
+    unsigned dead = 0;
+    if (!task.segments.counts.given()) return dead;
+#pragma unroll 1
+    for (int i = 0; i < kRows; ++i) {
+      if (first + i < size && !task.is_live(task.begin(tile) + first + i)) dead |= 1u << i;
+    }
+    return dead;
+  }
+
+  // Calls visit(i, item) with the thread's item of row i of an array, for the rows of a bitmap. A pointer advances from
+  // row to row: offsets of 64 bits from the first row would take ten instructions each.
+  template <typename Array, typename Visit>
+  __device__ __forceinline__ void for_each_row(Array* array, unsigned bits, Visit visit) const {
+    array += offset();
+#pragma unroll
+    for (int i = 0; i < kRows; ++i, array += task.tiling.width) {
+      if (bits >> i & 1) visit(i, *array);
+    }
+  }
+
+  // Calls visit(i, y, tangent, result) for the rows of a bitmap. Loads several rows before it visits the first.
+  template <typename Visit>
+  __device__ __forceinline__ void for_each_tangent(unsigned bits, Visit visit) const {
+    constexpr int kInFlight = 8;
+    const int64_t width = task.tiling.width;
+    const Element *x = task.x + offset(), *t = task.t + offset();
+    Element* result = task.result + offset();
+#pragma unroll
+    for (int first = 0; first < kRows; first += kInFlight) {
+      Float items[kInFlight], tangents[kInFlight];
+#pragma unroll
+      for (int k = 0; k < kInFlight; ++k, x += width, t += width) {
+        items[k] = tangents[k] = 0;
+        if (!(bits >> (first + k) & 1)) continue;
+        items[k] = widen(*x);
+        tangents[k] = widen(*t);
+      }
+#pragma unroll
+      for (int k = 0; k < kInFlight; ++k, result += width) {
+        if (bits >> (first + k) & 1) visit(first + k, items[k], tangents[k], *result);
+      }
+    }
+  }
+
+  // Marks the tile's heads, and gets the thread's group of rows. Contains barriers.
+  __device__ __forceinline__ Group<Element> group(unsigned* words, Exchange<Float>& exchange) const {
+    const int64_t begin = task.begin(tile);
+    for (int i = threadIdx.x; i < kThreads * kRows / 32; i += kThreads) words[i] = 0;
+    __syncthreads();
+    task.restarts.mark_heads({begin, begin + size}, {task.listed[tile], task.listed[tile + 1]}, threadIdx.x, kThreads,
+                             [&](int64_t position) {
+                               const int i = static_cast<int>(position - begin);
+                               atomicOr(&words[i / 32], 1u << (i % 32));
+                             });
+    __syncthreads();
+    const int lanes = task.tiling.lanes();
+    const unsigned heads = words[first / 32] >> (first % 32) & (~0u >> (32 - kRows));
+    const Group<Element> group(exchange, lanes, has_column ? heads : 0);
+    if (slab == 0 && (static_cast<int>(threadIdx.x) & (lanes - 1)) == 0) {
+      if (group.heads && !group.begins_before) task.first_head[tile] = first + group.first_head();
+      if (group.heads && !group.ends_after()) task.last_head[tile] = first + group.last_head();
+      if (threadIdx.x == 0 && !group.is_cut()) task.first_head[tile] = task.last_head[tile] = size;
+    }
+    return group;
+  }
+
+  // Stores a member of the parts of the tile's first and last segments.
+  __device__ __forceinline__ void put_parts(Float Part<Float>::* member, Float opening, Float open) const {
+    if (!has_column) return;
+    const int64_t at = tile * task.tiling.width + column;
+    if (static_cast<int>(threadIdx.x) < task.tiling.lanes()) task.opening[at].*member = opening;
+    if (static_cast<int>(threadIdx.x) >= kThreads - task.tiling.lanes()) task.open[at].*member = open;
+  }
+};
+
+// Computes a tile. Items are shifted by the maximum of their segment if kExact, else by that of their column of the
+// tile, which takes half the instructions. Then it returns false, and nothing is stored, if the sum of a segment is so
+// small that it has lost precision, or is NaN.
+template <bool kExact, bool kStaged, typename Element>
+__device__ __forceinline__ bool normalize_tile(const Softmax<Element>& task) {
   using Float = Accumulator<Element>;
   using Part = Part<Float>;
-  constexpr int kInFlight = 4;
-  const int64_t tile = blockIdx.x;
-  const int64_t begin = tile * Shape::kTile;
-  const int size = static_cast<int>(minimum<int64_t>(task.segments.total() - begin, Shape::kTile));
+  constexpr int kRows = kThreadRows<Element>;
+  constexpr Float kNothing = -__builtin_huge_valf();  // with exponential 0
+  __shared__ unsigned words[kThreads * kRows / 32];
+  __shared__ Exchange<Float> exchange;
+  extern __shared__ uint4 shared[];
+  const Share<Element> share(task);
+  const auto stage = share.stage(shared);
+  const auto slots = share.template slots<kStaged>(stage);
+  const int64_t tile_offset = task.begin(share.tile) * task.tiling.width;
+
+  // Load. Dead rows, and places after the last row, are -inf.
+  Float kept[kRows];
+  if constexpr (kStaged) {
+    stage.for_each([&]<int kCount>(int i) {
+      Float items[kCount];
+      load_items(task.x + tile_offset + i, items);
+      store_bytes<sizeof(items)>(stage.place(i), items);
+    });
+  } else {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) kept[i] = kNothing;
+    share.for_each_row(task.x, share.rows, [&](int i, const Element& x) { kept[i] = widen(x); });
+  }
+  wait_for_last_kernel();  // the loads above read only rows, which that kernel does not write
+  const Group<Element> group = share.group(words, exchange);
+  const unsigned dead = share.dead();
+  if constexpr (kStaged) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) kept[i] = (share.rows & ~dead) >> i & 1 ? slots[i] : kNothing;
+  } else if (dead != 0) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) kept[i] = dead >> i & 1 ? kNothing : kept[i];
+  }
+
+  // Shift the items, and divide their exponentials by their segment's sum.
+  const bool log = kExact && task.rule == SoftmaxRule::kLogSoftmax;
+  if constexpr (kExact) {
+    group.total(
+        Largest<Float>{}, exchange, slots, [&](int i) { return kept[i]; },
+        [&](Float opening, Float open) { share.put_parts(&Part::max, opening, open); }, [](Float max) { return max; },
+        [&](int i, Float max) { kept[i] -= max; });
+  } else {
+    Float max = least<Float>();
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) max = Largest<Float>{}.combine(max, kept[i]);
+    max = group.column_max(exchange, max);
+    share.put_parts(&Part::max, max, max);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) kept[i] -= max;
+  }
+  if (!log) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) kept[i] = power(kept[i]);
+  }
+  bool is_small = false;
+  group.total(
+      Sum<Float>{}, exchange, slots, [&](int i) { return log ? power(kept[i]) : kept[i]; },
+      [&](Float opening, Float open) { share.put_parts(&Part::sum, opening, open); },
+      [&](Float sum) {
+        if (!kExact && !(sum >= kLeastSum)) is_small = true;
+        return log ? logarithm(sum) : reciprocal(sum);
+      },
+      [&](int i, Float scale) { kept[i] = log ? kept[i] - scale : kept[i] * scale; });
+  if constexpr (!kExact) {
+    if (__syncthreads_or(is_small && (share.rows & ~dead) != 0)) return false;
+  }
+  if (dead != 0) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) kept[i] = dead >> i & 1 ? Float{0} : kept[i];
+  }
+
+  // Store.
+  if (!group.is_cut()) return true;
+  if constexpr (kStaged) {
+    if (share.has_column) {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) slots[i] = kept[i];
+    }
+    __syncthreads();
+    // This also stores rows that the last kernel overwrites, which are few.
+    stage.for_each([&]<int kCount>(int i) {
+      Float items[kCount];
+      load_bytes<sizeof(items)>(items, stage.place(i));
+      store_items(task.result + tile_offset + i, items);
+    });
+  } else {
+    share.for_each_row(task.result, share.rows & group.finished(),
+                       [&](int i, Element& result) { result = narrow_to(kept[i], Element{}); });
+  }
+  return true;
+}
+
+// Not inlined, so that it takes no registers from the usual way.
+template <bool kStaged, typename Element>
+__device__ __noinline__ void normalize_exactly(const Softmax<Element>& task) {
+  normalize_tile<true, kStaged>(task);
+}
+
+template <bool kStaged, typename Element>
+__global__ void __launch_bounds__(kThreads, kBlocks) normalize_tiles(const __grid_constant__ Softmax<Element> task) {
+  start_next_kernel();
+  if (task.rule == SoftmaxRule::kSoftmax && normalize_tile<false, kStaged>(task)) return;
+  normalize_exactly<kStaged>(task);
+}
+
+// The same for the tangents of a softmax or of its logarithm, which need one total. They are read again, mostly from
+// the cache, as registers have no room for both operands.
+template <bool kStaged, typename Element>
+__global__ void __launch_bounds__(kThreads, kBlocks) differentiate_tiles(Softmax<Element> task) {
+  using Float = Accumulator<Element>;
+  using Part = Part<Float>;
+  constexpr int kRows = kThreadRows<Element>;
+  __shared__ unsigned words[kThreads * kRows / 32];
+  __shared__ Exchange<Float> exchange;
+  extern __shared__ uint4 shared[];
+  const Share<Element> share(task);
+  const auto stage = share.stage(shared);
+  const auto slots = share.template slots<kStaged>(stage);
   const bool knows_counts = task.segments.counts.given();
-  const int64_t before = maximum<int64_t>(tile - 1, 0), after = minimum(tile + 1, task.tiles - 1);
+  const int64_t begin = task.begin(share.tile), tile_offset = begin * task.tiling.width;
+
+  start_next_kernel();
+
+  // Load the terms of the totals.
+  Float terms[kRows] = {};
+  if constexpr (kStaged) {
+    stage.for_each([&]<int kCount>(int i) {
+      Float items[kCount], tangents[kCount];
+      load_items(task.x + tile_offset + i, items);
+      load_items(task.t + tile_offset + i, tangents);
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) items[k] = task.term_of(items[k], tangents[k]);
+      store_bytes<sizeof(items)>(stage.place(i), items);
+    });
+  } else {
+    share.for_each_tangent(share.rows,
+                           [&](int i, Float y, Float tangent, Element&) { terms[i] = task.term_of(y, tangent); });
+  }
+  wait_for_last_kernel();
+  const Group<Element> group = share.group(words, exchange);
+  const unsigned dead = share.dead();
+  if constexpr (kStaged) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) terms[i] = (share.rows & ~dead) >> i & 1 ? slots[i] : Float{0};
+  } else if (dead != 0) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) terms[i] = dead >> i & 1 ? Float{0} : terms[i];
+  }
+
+  group.total(
+      Sum<Float>{}, exchange, slots, [&](int i) { return terms[i]; },
+      [&](Float opening, Float open) {
+        share.put_parts(&Part::max, 0, 0);  // so parts are joined as sums
+        share.put_parts(&Part::sum, opening, open);
+      },
+      [](Float sum) { return sum; }, [&](int i, Float total) { terms[i] = total; });
+
+  // Store.
+  if (!group.is_cut()) return;
+  if constexpr (kStaged) {
+    if (share.has_column) {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) slots[i] = terms[i];
+    }
+    __syncthreads();
+    stage.for_each([&]<int kCount>(int i) {
+      Float items[kCount], tangents[kCount], totals[kCount];
+      load_items(task.x + tile_offset + i, items);
+      load_items(task.t + tile_offset + i, tangents);
+      load_bytes<sizeof(totals)>(totals, stage.place(i));
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) {
+        items[k] = task.tangent_of(items[k], tangents[k], totals[k]);
+        if (knows_counts && !task.is_live(begin + (i + k) / static_cast<int>(task.tiling.width))) items[k] = 0;
+      }
+      store_items(task.result + tile_offset + i, items);
+    });
+  } else {
+    share.for_each_tangent(share.rows & group.finished(), [&](int i, Float y, Float tangent, Element& result) {
+      const Float value = task.tangent_of(y, tangent, terms[i]);
+      result = narrow_to(dead >> i & 1 ? Float{0} : value, Element{});
+    });
+  }
+}
+
+constexpr int kJoinThreads = 1024;
+constexpr int kJoinWarps = kJoinThreads / kWarp;
+constexpr int kJoinColumns = 8;
+constexpr int kJoinSerial = 16;  // tiles that each part of a warp joins; if there are more, the whole block joins them
+
+// Joins the parts of each segment that extends past the tile in which it starts. `open` of that tile gets the total.
+// One warp does this for a tile and a few columns; if the segment is long, the block does.
+template <typename Element>
+__global__ void __launch_bounds__(kJoinThreads, 1) join_parts(Softmax<Element> task, int column_bits) {
+  using Part = Part<Accumulator<Element>>;
+  __shared__ Part warp_parts[kJoinWarps][kJoinColumns];
+  __shared__ int64_t long_ends[kJoinWarps];  // of the segment that starts in each warp's tile, or -1
+  const int64_t width = task.tiling.width;
+  const int across = 1 << column_bits;  // columns of the block
+  const auto slices = static_cast<unsigned>(ceil_div<int64_t>(width, across));
+  const int64_t first_tile = int64_t{blockIdx.x / slices} * kJoinWarps;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int64_t column = int64_t{blockIdx.x % slices} * across + (lane & (across - 1));
+  const bool is_active = column < width;
+  wait_for_last_kernel();
+  start_next_kernel();
+
+  const auto add_tiles = [&](int64_t begin, int64_t end, int step) {
+    Part part{least<Accumulator<Element>>(), 0};
+    if (!is_active) return part;
+#pragma unroll 8
+    for (int64_t tile = begin; tile < end; tile += step) part = join(part, task.opening[tile * width + column]);
+    return part;
+  };
+  // Joins the parts of lanes with the same column, in every lane.
+  const auto fold_lanes = [&](Part part) {
+    for (int distance = across; distance < kWarp; distance *= 2) part = join(part, shuffle_down(part, distance));
+    return shuffle(part, lane & (across - 1));
+  };
+  const auto add_to_open = [&](int64_t tile, const Part& part) {
+    if (!is_active || lane >= across) return;
+    Part& open = task.open[tile * width + column];
+    open = join(open, part);
+  };
+
+  const int64_t tile = first_tile + warp;
+  int64_t end = tile + 1;  // the tile after those that have parts of the segment
+  if (tile + 1 < task.tiles && task.has_head(tile)) {
+    const int64_t next = task.listed[tile + 1];
+    const int64_t head =
+        next < task.restarts.flat_heads_count() ? task.restarts.flat_head(next) : task.segments.total();
+    end = clamp<int64_t>(head / task.tiling.tile_rows + 1, tile + 1, task.tiles);
+  }
+  const int parts = kWarp / across;
+  const bool is_long = end - tile > kJoinSerial * parts;
+  if (lane == 0) long_ends[warp] = is_long ? end : -1;
+  if (!is_long && end > tile + 1) add_to_open(tile, fold_lanes(add_tiles(tile + 1 + lane / across, end, parts)));
+  if (!__syncthreads_or(is_long)) return;
+  for (int w = 0; w < kJoinWarps; ++w) {
+    if (long_ends[w] < 0) continue;
+    const int64_t begin = first_tile + w + 1 + static_cast<int>(threadIdx.x) / across;
+    const Part part = fold_lanes(add_tiles(begin, long_ends[w], kJoinThreads / across));
+    if (lane < across) warp_parts[warp][lane] = part;
+    __syncthreads();
+    if (warp == 0) {
+      Part all = warp_parts[0][lane & (across - 1)];
+      for (int other = 1; other < kJoinWarps; ++other) all = join(all, warp_parts[other][lane & (across - 1)]);
+      add_to_open(first_tile + w, all);
+    }
+    __syncthreads();
+  }
+}
+
+constexpr int kCloseThreads = 256;  // at most
+constexpr int kCloseColumns = 32;
+constexpr int kCloseRows = 8;  // of a thread at a time
+
+// Writes the rows of the segments that are open at a tile's start and at its end.
+template <bool kTangents, typename Element>
+__global__ void __launch_bounds__(kCloseThreads) close_tiles(Softmax<Element> task, int column_bits) {
+  using Float = Accumulator<Element>;
+  const int64_t width = task.tiling.width;
+  const auto slices = static_cast<unsigned>(ceil_div<int64_t>(width, int64_t{1} << column_bits));
+  const int64_t tile = blockIdx.x / slices;
+  const int lane = static_cast<int>(threadIdx.x) & ((1 << column_bits) - 1);
+  const int64_t column = (int64_t{blockIdx.x % slices} << column_bits) + lane;
+  const int64_t begin = task.begin(tile);
+  const int size = task.size(tile), rows = static_cast<int>(blockDim.x) >> column_bits;
+  const bool knows_counts = task.segments.counts.given();
   wait_for_last_kernel();
   const int first_head = task.first_head[tile];
   const int last_head = first_head < size ? task.last_head[tile] : size;
-  // If a segment is in two tiles, each holds its part; if it is in more, each holds the total.
-  Part opening = task.opening[tile], open = task.open[tile];
-  const Part open_before = task.open[before], opening_after = task.opening[after];
-  const bool joins_before = before < tile && task.has_head(before) && first_head < size;
-  const bool joins_after = tile < after && task.has_head(after);
-  if (joins_after) open = join(open, opening_after);
-  if (joins_before) opening = join(open_before, opening);
-
   const int all = first_head + size - last_head;
-  for (int first = threadIdx.x; first < all; first += kInFlight * kCloseThreads) {
-    const auto place = [&](int k) {
-      const int i = first + k * kCloseThreads;
+  if (all == 0 || column >= width) return;
+
+  const auto get = [&](int64_t of) {
+    const Part<Float> part = task.open[of * width + column];
+    return Part<Float>{part.max, kTangents ? part.sum : task.scale_of(part.sum)};
+  };
+  const Part<Float> opening = get(task.owner(tile)), open = get(tile);  // with scales in place of sums
+  const int64_t offset = begin * width + column;
+  for (int j = static_cast<int>(threadIdx.x) >> column_bits; j < all; j += kCloseRows * rows) {
+    const auto row_of = [&](int n) {
+      const int i = j + n * rows;
       return i < first_head ? i : i - first_head + last_head;
     };
-    Element items[kInFlight];
+    Float items[kCloseRows], tangents[kCloseRows];
 #pragma unroll
-    for (int k = 0; k < kInFlight; ++k) {
-      if (first + k * kCloseThreads < all) items[k] = task.x[begin + place(k)];
+    for (int n = 0; n < kCloseRows; ++n) {
+      if (j + n * rows >= all) continue;
+      items[n] = widen(task.x[offset + row_of(n) * width]);
+      if constexpr (kTangents) tangents[n] = widen(task.t[offset + row_of(n) * width]);
     }
 #pragma unroll
-    for (int k = 0; k < kInFlight; ++k) {
-      if (first + k * kCloseThreads >= all) break;
-      const int64_t position = begin + place(k);
-      const Part& part = place(k) < first_head ? opening : open;
-      const Float shifted = widen(items[k]) - shift_of(part.max);
-      const Float value = result_of<kLog>(kLog ? shifted : exponential(shifted), part.sum);
-      const bool dead = knows_counts && !task.is_live(position);
-      task.result[position] = narrow_to(dead ? Float{0} : value, Element{});
+    for (int n = 0; n < kCloseRows; ++n) {
+      if (j + n * rows >= all) break;
+      const int row = row_of(n);
+      const Float scale = row < first_head ? opening.sum : open.sum;
+      Float value;
+      if constexpr (kTangents) {
+        value = task.tangent_of(items[n], tangents[n], scale);
+      } else {
+        const Float shifted = items[n] - (row < first_head ? opening.max : open.max);
+        value = task.result_of(task.rule == SoftmaxRule::kLogSoftmax ? shifted : power(shifted), scale);
+      }
+      const bool is_dead = knows_counts && !task.is_live(begin + row);
+      task.result[offset + row * width] = narrow_to(is_dead ? Float{0} : value, Element{});
     }
   }
 }

@@ -8,21 +8,27 @@ namespace mgpu {
 
 struct Call;
 class Workspace;
+struct SoftmaxTiling;
 
-// Operands: x [.., n], of floats, heads [.., m], count [.., 1] or absent. Attribute: log. Result: [.., n].
+// What is computed of rows x. The last three are linear maps of tangents t, where x is the result of the softmax or of
+// its logarithm: the derivative of the softmax, which is its own transpose, that of the logarithm, and its transpose.
+enum class SoftmaxRule { kSoftmax, kLogSoftmax, kSoftmaxTangent, kLogTangent, kLogCotangent };
+
+// Operands: x [.., n, width], of floats, t, like x, for tangents, heads [.., m], count [.., 1] or absent. Attribute:
+// rule. Result: [.., n, width].
 struct SegmentedSoftmaxOperands {
   DType dtype;
-  Segments segments;
-  bool log;
+  Segments segments;  // of rows
+  int64_t width;
+  SoftmaxRule rule;
   const void* x;
+  const void* t;
   void* result;
 
   explicit SegmentedSoftmaxOperands(const Call& call);
 
-  int64_t accumulator_bytes() const { return dtype == DType::f64 ? 8 : 4; }
-
   // The plan on CUDA (plan.h).
-  int64_t tiles() const;
+  SoftmaxTiling tiling() const;
   struct Scratch;
   Scratch layout(Workspace& workspace) const;
 };

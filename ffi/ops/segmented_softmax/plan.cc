@@ -5,15 +5,15 @@
 
 namespace mgpu {
 
-int64_t SegmentedSoftmaxOperands::tiles() const {
-  return ceil_div<int64_t>(segments.total(), softmax_shape(accumulator_bytes()).tile());
+SoftmaxTiling SegmentedSoftmaxOperands::tiling() const {
+  return {segments.total(), width, static_cast<int>(byte_width(dtype))};
 }
 
 SegmentedSoftmaxOperands::Scratch SegmentedSoftmaxOperands::layout(Workspace& workspace) const {
-  const int64_t count = tiles();
-  const int64_t part = 2 * accumulator_bytes();
-  return {workspace.take<int64_t>(count + 1), workspace.take<int>(count), workspace.take<int>(count),
-          workspace.take<char>(count * part), workspace.take<char>(count * part)};
+  const int64_t tiles = tiling().tiles();
+  const int64_t parts = tiles * width * 2 * (dtype == DType::f64 ? 8 : 4);
+  return {workspace.take<int64_t>(tiles + 1), workspace.take<int>(tiles), workspace.take<int>(tiles),
+          workspace.take<char>(parts), workspace.take<char>(parts)};
 }
 
 int64_t workspace::segmented_softmax(const Call& call) { return layout_bytes(SegmentedSoftmaxOperands(call)); }

@@ -1,17 +1,64 @@
-// How CUDA computes the softmax of segments: tiles and scratch memory.
+// How CUDA computes the softmax of segments of rows: tiles and scratch memory.
 #pragma once
 
-#include "cuda/tile_shape.h"
+#include "algorithm/row_tiles.h"
 #include "ops/segmented_softmax/operands.h"
 
 namespace mgpu {
 
-// A thread's items and their exponentials stay in registers.
-constexpr TileShape softmax_shape(int64_t accumulator_bytes) { return {256, accumulator_bytes > 4 ? 8 : 16}; }
+constexpr int kSoftmaxThreads = 256;
+constexpr int kSoftmaxSector = 32;  // bytes of memory that are moved at once
+constexpr int kSoftmaxMostLanes = 32;
+
+// A thread owns one column of a few neighbouring rows. `lanes` threads lie side by side, and below each other as many
+// as a block has left. So a tile is tall and narrow, and few segments cross its edges. Tiles follow from shapes alone,
+// as the order of sums must.
+struct SoftmaxTiling {
+  int64_t rows;
+  int64_t width;
+  int thread_rows;
+  bool is_staged;  // short rows go through shared memory, so that memory is read in whole sectors
+  int lane_bits = 0;
+  int64_t slabs;  // that the columns are cut into
+  int slab_columns;
+  int tile_rows;
+
+  // A thread across has a sector, or two if rows do not begin where sectors do.
+  SoftmaxTiling(int64_t rows, int64_t width, int element_bytes, int sectors = 1)
+      : rows(rows),
+        width(width),
+        thread_rows(element_bytes == 8 ? 16 : 32),
+        is_staged(width * element_bytes < kSoftmaxSector) {
+    const bool is_aligned = width * element_bytes % kSoftmaxSector == 0;
+    const int wanted = kSoftmaxSector / element_bytes * sectors * (is_aligned ? 1 : 2);
+    while (lanes() < width && lanes() < wanted) ++lane_bits;
+    // A short array takes wider tiles instead of empty rows.
+    while (lanes() < width && lanes() < kSoftmaxMostLanes && kSoftmaxThreads / lanes() * thread_rows >= 2 * rows) {
+      ++lane_bits;
+    }
+    slabs = maximum<int64_t>(ceil_div<int64_t>(width, lanes()), 1);
+    slab_columns = static_cast<int>(ceil_div<int64_t>(width, slabs));
+    tile_rows = kSoftmaxThreads / lanes() * thread_rows;
+  }
+
+  MGPU_HOST_DEVICE int lanes() const { return 1 << lane_bits; }
+  int64_t tiles() const { return ceil_div<int64_t>(rows, tile_rows); }
+
+  // A thread's rows lie together in shared memory, and so far from the next thread's that the banks differ.
+  MGPU_HOST_DEVICE int group_items() const { return thread_rows * static_cast<int>(width); }
+  MGPU_HOST_DEVICE int gap(int accumulator_bytes) const {
+    return lane_bits == 0 ? 16 / accumulator_bytes : (maximum(lanes(), 4) - group_items()) & 31;
+  }
+  // Shared memory has a place for each item of a thread.
+  int64_t shared_bytes(int accumulator_bytes) const {
+    const int64_t group = is_staged ? group_items() + gap(accumulator_bytes) : thread_rows * lanes();
+    return kSoftmaxThreads / lanes() * group * accumulator_bytes;
+  }
+};
 
 // Scratch memory of the CUDA kernels. For each tile: the number of listed heads before it, its first and last heads,
-// and the maximum and sum of the segments that are open at its start and at its end. These are first of the tile's own
-// part, and then of the whole segment.
+// and the maximum and sum of each column for the segments that are open at its start and at its end. The latter are
+// first of the tile's own part, and then of the whole segment.
 struct SegmentedSoftmaxOperands::Scratch {
   int64_t* listed;
   int* first_head;

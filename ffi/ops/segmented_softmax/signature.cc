@@ -3,11 +3,21 @@
 
 namespace mgpu {
 
+constexpr Enumeration kRules{"softmax_rule",
+                             {"softmax", "log_softmax", "softmax_tangent", "log_tangent", "log_cotangent"}};
+
 const Signature signature::segmented_softmax{
-    .operands = {"x: any [..n]", "heads: index [m]", "count: index [1]?"},
-    .results = {"result: =x [n]"},
-    .attributes = {{"log"}},
-    .tiles = [](TileSizes& sizes) { sizes["segmented_softmax"] = {softmax_shape(4).tile(), softmax_shape(8).tile()}; },
+    .operands = {"x: any [..n, width]", "t: =x [..n, width]?", "heads: index [m]", "count: index [1]?"},
+    .results = {"result: =x [n, width]"},
+    .attributes = {{"rule", &kRules}},
+    .tiles =
+        [](TileSizes& sizes) {
+          for (int bytes : {2, 4, 8}) {
+            for (int width : {1, 2, 3, 4, 8, 16, 32}) {
+              sizes["segmented_softmax"].insert(SoftmaxTiling(INT32_MAX, width, bytes).tile_rows);
+            }
+          }
+        },
 };
 
 SegmentedSoftmaxOperands::SegmentedSoftmaxOperands(const Call& call) {
@@ -17,9 +27,13 @@ SegmentedSoftmaxOperands::SegmentedSoftmaxOperands(const Call& call) {
   dtype = elements.dtype;
   x = elements.data;
   result = in.result("result").data;
-  log = in.flag("log");
-  segments.length = Call::length(elements);
-  segments.rows = Call::batch(elements, 1);
+  rule = static_cast<SoftmaxRule>(in.attribute("rule"));
+  t = in["t"].data;
+  call.expect((rule >= SoftmaxRule::kSoftmaxTangent) == (Call::length(in["t"]) > 0 || Call::length(elements) == 0),
+              "t: expected tangents where the rule has them");
+  width = Call::length(elements);
+  segments.length = elements.dimensions[elements.rank() - 2];
+  segments.rows = Call::batch(elements, 2);
   segments.heads_count = Call::length(heads);
   segments.heads = call.index_vector(heads, "heads");
   segments.heads_stride = call.row_stride(heads, segments.heads_count, segments.rows, "heads");

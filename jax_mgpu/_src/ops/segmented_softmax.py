@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import enum
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src import mesh
-from jax_mgpu._src.arguments.annotations import ArrayLike, Aval, AxisName, Count, Pytree, SegmentsLike
+from jax_mgpu._src.arguments.annotations import (
+    ArrayLike,
+    Aval,
+    AxisName,
+    Count,
+    Operands,
+    Pytree,
+    SegmentsLike,
+    Tangents,
+)
 from jax_mgpu._src.arguments.check import (
     as_array,
     describe,
@@ -20,7 +30,7 @@ from jax_mgpu._src.arguments.check import (
 from jax_mgpu._src.arguments.counts import heads_from_zero, live_mask
 from jax_mgpu._src.arguments.segments import segment_operands
 from jax_mgpu._src.core.compat import whole_axes
-from jax_mgpu._src.core.operation import Operation, in_program, jit_eager
+from jax_mgpu._src.core.operation import Operation, jit_eager
 from jax_mgpu._src.functions.operators import Kind, accumulator_dtype, select
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ops.intervals import _expand
@@ -62,10 +72,10 @@ def segmented_softmax(
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
     Sums have a fixed order. There are derivatives of any order. Time is O(n + m) for any lengths of the segments. On a
-    GPU, if an item is one number, a tile reads and writes items of segments inside of it once, and items of segments
-    that cross its edges twice (the parts are joined as in Milakov and Gimelshein, "Online normalizer calculation for
-    softmax", 2018). Otherwise the results of two segmented reductions are repeated over the segments; over a mesh axis
-    there are four segmented scans.
+    GPU, a tile of rows reads and writes segments inside of it once, and rows of segments that cross its edges twice
+    (the parts are joined as in Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018); a gradient
+    is one such pass more. Elsewhere, the results of two segmented reductions are repeated over the segments; over a
+    mesh axis there are four segmented scans.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -136,8 +146,7 @@ def _normalize(
         form = mesh.segments.segmented_softmax
         results = over_axis(form, name, axis_name, wide, own, count, log=log).astype(x.dtype)
         return jnp.where(inside, results, 0) if has_gaps else results
-    # A compiled function may close over NumPy arrays, which jax.custom_jvp refuses; a copy is a JAX array.
-    rows = jnp.copy(whole_axes(x)).reshape(n, -1)
+    rows = whole_axes(x).reshape(n, -1)
     if not has_gaps:
         return softmax_rows(rows, heads, count, log=log).reshape(x.shape)
     inside, zeros = covered(n, heads), jnp.zeros_like(rows)
@@ -147,8 +156,9 @@ def _normalize(
 
 def softmax_rows(rows: jax.Array, heads: jax.Array, count: jax.Array, *, log: bool) -> jax.Array:
     """The softmax of each column of rows over each segment, and of the rows before the first head; 0 past them."""
-    function = _log_softmax if log else _softmax
-    return function(rows, heads_from_zero(heads), in_program(count))
+    rule = Rule.LOG_SOFTMAX if log else Rule.SOFTMAX
+    absent = jnp.zeros((0, 0), rows.dtype)  # of the rank of tangents, so that batches can repeat it
+    return _segmented_softmax(x=rows, t=absent, heads=heads_from_zero(heads), count=count, rule=rule)[0]
 
 
 def expect_floats(name: str, x: Pytree, argument: str = "x") -> jax.Array:
@@ -162,51 +172,26 @@ def expect_floats(name: str, x: Pytree, argument: str = "x") -> jax.Array:
     return x
 
 
-@jax.custom_jvp
-def _softmax(x: jax.Array, heads: jax.Array, count: jax.Array) -> jax.Array:
-    return _run(x, heads, count, log=False)
+class Rule(enum.IntEnum):
+    """What the kernels compute of rows x.
+
+    The last three are linear maps of tangents t, where x is the result of the softmax or of its logarithm: the
+    derivative of the softmax, which is its own transpose; the derivative of the logarithm; and its transpose.
+    """
+
+    SOFTMAX = 0
+    LOG_SOFTMAX = 1
+    SOFTMAX_TANGENT = 2
+    LOG_TANGENT = 3
+    LOG_COTANGENT = 4
 
 
-@_softmax.defjvp
-def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    x, heads, count = primals
-    y = _softmax(widened(x), heads, count)
-    weighted = y * widened(tangents[0])
-    means = _per_item(_per_segment(weighted, heads, count, Kind.ADD), x, heads, count)
-    return y.astype(x.dtype), (weighted - y * means).astype(x.dtype)
-
-
-@jax.custom_jvp
-def _log_softmax(x: jax.Array, heads: jax.Array, count: jax.Array) -> jax.Array:
-    return _run(x, heads, count, log=True)
-
-
-@_log_softmax.defjvp
-def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    x, heads, count = primals
-    y = _log_softmax(widened(x), heads, count)
-    tangent = widened(tangents[0])
-    means = _per_item(_per_segment(jnp.exp(y) * tangent, heads, count, Kind.ADD), x, heads, count)
-    return y.astype(x.dtype), _live_rows(tangent - means, count).astype(x.dtype)
-
-
-def _run(x: jax.Array, heads: jax.Array, count: jax.Array, *, log: bool) -> jax.Array:
-    """For rows `[n, d]`. Columns are strided in memory, so several are composed of reductions of rows."""
-    if x.shape[1] > 1:
-        return _compose(x, heads, count, log=log)
-    return _segmented_softmax(x=x[:, 0], heads=heads, count=count, log=log)[0][:, None]
-
-
-def _compose(x: jax.Array, heads: jax.Array, count: jax.Array, *, log: bool) -> jax.Array:
-    wide = widened(x)
-    shifted = wide - _per_item(_per_segment(wide, heads, count, Kind.MAX), x, heads, count)
-    powers = jnp.exp(shifted)
-    sums = _per_segment(powers, heads, count, Kind.ADD)
-    if log:
-        results = _live_rows(shifted - _per_item(jnp.log(sums), x, heads, count), count)
-    else:
-        results = _live_rows(powers / _per_item(sums, x, heads, count), count)
-    return results.astype(x.dtype)
+_TANGENT = {Rule.SOFTMAX: Rule.SOFTMAX_TANGENT, Rule.LOG_SOFTMAX: Rule.LOG_TANGENT}
+_TRANSPOSE = {
+    Rule.SOFTMAX_TANGENT: Rule.SOFTMAX_TANGENT,
+    Rule.LOG_TANGENT: Rule.LOG_COTANGENT,
+    Rule.LOG_COTANGENT: Rule.LOG_TANGENT,
+}
 
 
 def widened(x: jax.Array) -> jax.Array:
@@ -236,17 +221,71 @@ def _shapes(x: Aval, **attributes: int) -> Sequence[Any]:
     return [jax.ShapeDtypeStruct(x.shape, x.dtype)]
 
 
-def _fallback(x: jax.Array, heads: jax.Array, count: jax.Array, *, log: int) -> Sequence[jax.Array]:
-    return [_compose(x[:, None], heads, count, log=bool(log))[:, 0]]
+def _fallback(x: jax.Array, t: jax.Array, heads: jax.Array, count: jax.Array, *, rule: int) -> Sequence[jax.Array]:
+    """Composed of reductions of the segments, which are repeated over their rows."""
+
+    def total(rows: jax.Array, op: Kind = Kind.ADD, of: Callable[[jax.Array], jax.Array] = lambda y: y) -> jax.Array:
+        return _per_item(of(_per_segment(rows, heads, count, op)), x, heads, count)
+
+    wide = widened(x)
+    if rule in _TANGENT:
+        shifted = wide - total(wide, Kind.MAX)
+        powers = jnp.exp(shifted)
+        results = shifted - total(powers, of=jnp.log) if rule == Rule.LOG_SOFTMAX else powers / total(powers)
+    else:
+        tangent = widened(t)
+        if rule == Rule.SOFTMAX_TANGENT:
+            results = wide * (tangent - total(wide * tangent))
+        elif rule == Rule.LOG_TANGENT:
+            results = tangent - total(jnp.exp(wide) * tangent)
+        else:
+            results = tangent - jnp.exp(wide) * total(tangent)
+    return [_live_rows(results, count).astype(x.dtype)]
 
 
 _segmented_softmax = Operation(
     "segmented_softmax",
-    operands={"x": 1, "heads": 1, "count": 1},
+    operands={"x": 2, "t": 2, "heads": 1, "count": 1},
     results=("result",),
-    attributes={"log": bool},
+    attributes={"rule": Rule},
     shapes=_shapes,
     fallback=_fallback,
-    streamed=("x",),
+    streamed=("x", "t"),
     only="cuda",
 )
+
+
+def _jvp(primals: Operands, tangents: Tangents, *, rule: int) -> tuple[Any, Any]:
+    x, t, heads, count = primals
+    if rule in _TANGENT and tangents.x is not None:
+        wide = _segmented_softmax.run(primals._replace(x=widened(x), t=widened(t)), rule=rule)[0]
+        of_tangents = primals._replace(x=wide, t=widened(tangents.x))
+        tangent = _segmented_softmax.run(of_tangents, rule=_TANGENT[Rule(rule)])[0]
+        return [wide.astype(x.dtype)], [tangent.astype(x.dtype)]
+
+    def total(rows: jax.Array) -> jax.Array:
+        return _per_item(_per_segment(rows, heads, count, Kind.ADD), x, heads, count)
+
+    parts = []
+    if tangents.t is not None:
+        parts += _segmented_softmax.run(primals._replace(t=tangents.t), rule=rule)
+    if tangents.x is not None:
+        # Rows past the live ones may hold anything.
+        x, t, moved = _live_rows(x, count), _live_rows(t, count), _live_rows(tangents.x, count)
+        if rule == Rule.SOFTMAX_TANGENT:
+            part = moved * (t - total(x * t)) - x * total(moved * t)
+        elif rule == Rule.LOG_TANGENT:
+            part = -total(jnp.exp(x) * moved * t)
+        else:
+            part = -jnp.exp(x) * moved * total(t)
+        parts.append(part)
+    return _segmented_softmax.run(primals, rule=rule), [sum(parts[1:], parts[0]) if parts else None]
+
+
+def _transpose(cotangents: Sequence[Any], operands: Operands, *, rule: int) -> jax.Array:
+    transposed = operands._replace(t=cotangents[0])
+    return _segmented_softmax.run(transposed, rule=_TRANSPOSE[Rule(rule)])[0]
+
+
+_segmented_softmax.def_jvp(_jvp)
+_segmented_softmax.def_transpose("t", _transpose)
