@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 import jax
@@ -10,7 +11,10 @@ import numpy as np
 import pytest
 
 import jax_mgpu as mgpu
+from jax_mgpu._src.core.library import cpu_library
 from tests import oracle
+from tests.jaxprs import kernel_calls, scratch_bytes
+from tests.oracle import same_bits
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -270,3 +274,62 @@ def test_batches_over_one_array_and_over_windows():
     np.testing.assert_array_equal(of_one, expected[0])
     np.testing.assert_array_equal(jax.jit(jax.vmap(run))(x, low, high), expected[np.arange(3), np.arange(3)])
     np.testing.assert_array_equal(jax.jit(jax.vmap(run, (0, None, None)))(x, low[0], high[0]), expected[:, 0])
+
+
+# ---- Shapes of the kernels on CUDA -----------------------------------------------------------------------------------
+
+
+def test_one_kernel_with_little_scratch_memory():
+    """The totals of groups of 16 items take a fifteenth of the items' memory."""
+    n = 1 << 24
+    x, i = jax.ShapeDtypeStruct((n,), np.float32), jax.ShapeDtypeStruct((n,), np.int32)
+    for op in ("add", "max", "mean"):
+        call, *rest = kernel_calls(lambda *x, op=op: mgpu.interval_reduce(*x, op), x, i, i)
+        assert call.primitive.name == "mgpu_interval_reduce"
+        assert [other.primitive.name for other in rest] == ["mgpu_divide"] * (op == "mean")
+        assert scratch_bytes(call) <= 4 * n // 14
+    if mgpu.has_cuda():
+        text = jax.jit(mgpu.interval_reduce).trace(x, i, i).lower(lowering_platforms=("cuda",)).as_text()
+        assert text.count("@jax_mgpu.interval_reduce(") == 1
+
+
+@pytest.mark.parametrize("op", ["add", "max", "argmin", "mul"])
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "float64", "int64"])
+def test_around_the_edges_of_tiles(op, dtype):
+    """Intervals that together have as many items as a tile has room for, one more, and one less, at any alignment."""
+    group, groups, intervals, room = sorted(cpu_library.tile_sizes()["interval_reduce"])
+    rng = np.random.default_rng(7)
+    n = 3 * room
+    values = np.array([1, -1] if dtype.startswith("float") else [1, 3]) if op == "mul" else np.arange(1, 100)
+    x = rng.choice(values, n).astype(dtype)  # sums and products are exact
+    of_part = {"add": np.sum, "max": functools.partial(np.max, initial=0), "mul": np.prod, "argmin": np.argmin}[op]
+    call = jax.jit(lambda x, low, high: mgpu.interval_reduce(x, low, high, op, dtype=None if op == "argmin" else dtype))
+    most = 2 * intervals + 1
+    for begin in (0, group - 1, groups, groups + group + 1):
+        for span in (room // 4, room // 2, room, room - begin % groups, room - begin % groups + 1, group, groups + 1):
+            low = np.sort(rng.integers(begin, begin + span, most))
+            high = np.minimum(low + rng.integers(0, span, most), begin + span)
+            low[0], high[0] = begin, begin + span
+            got = np.asarray(call(x, low.astype(np.int32), high.astype(np.int32)))
+            for i in (0, 1, *rng.integers(0, most, 60)):
+                part = x[low[i] : high[i]]
+                if len(part):
+                    expected = of_part(part) + (low[i] if op == "argmin" else 0)
+                    np.testing.assert_array_equal(got[i], np.asarray(expected).astype(got.dtype))
+
+
+def test_a_sum_depends_on_its_interval_alone():
+    """On a GPU, close intervals and others are added up by different kernels, in the same order."""
+    rng = np.random.default_rng(8)
+    n = 20_000
+    x = rng.normal(size=n).astype(np.float32)
+    low = np.arange(n, dtype=np.int32)
+    order = rng.permutation(n)
+    call = jax.jit(mgpu.interval_reduce)
+    for width in (5, 16, 17, 40, 300, 1500, 5000):
+        high = low + width
+        in_order, others = np.asarray(call(x, low, high)), np.asarray(call(x, low[order], high[order]))
+        if jax.default_backend() == "gpu":
+            same_bits(in_order[order], others)
+        else:
+            np.testing.assert_allclose(in_order[order], others, atol=1e-3)

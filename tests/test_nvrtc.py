@@ -60,6 +60,10 @@ SPECIAL = {
         for kernel in ("find_lasts", "search_parts")
         for arguments in ("int32_t, false", "int64_t, true")
     ],
+    "ops/interval_reduce/kernels.cuh": [
+        *(f"interval_reducing::combine_groups<{from_items}, {OPERATOR}>" for from_items in ("false", "true")),
+        *(f"interval_reducing::reduce_intervals_of_rows<4, {listed}, {OPERATOR}>" for listed in ("false", "true")),
+    ],
     "ops/intervals/kernels.cuh": [
         f"move_words<uint32_t, {ROUTE}>",
         f"move_wide_rows<uint32_t, 4, {ROUTE}>",

@@ -16,6 +16,7 @@
   OPERATION(interval_expand)       \
   OPERATION(interval_gather)       \
   OPERATION(interval_move)         \
+  OPERATION(interval_reduce)       \
   OPERATION(join)                  \
   OPERATION(load_balance_search)   \
   OPERATION(merge)                 \
@@ -41,7 +42,6 @@
 // clang-format off
 #define MGPU_CPU_OPERATIONS(OPERATION) \
   OPERATION(gathered_rows)             \
-  OPERATION(interval_reduce)           \
   // one line each, in alphabetical order
 // clang-format on
 

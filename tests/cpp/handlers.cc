@@ -529,11 +529,13 @@ void gathered_rows(Garbage& make) {
 
 void interval_reduce(Garbage& make) {
   const OperatorTypes types = operator_types(make, 9);
+  const DType index = make.index_type();
   const int64_t n = make.length(), k = make.length(), width = make.draw(0, 9) == 0 ? 70 : make.draw(0, 4);
   make.limit(1 << 13);
   make.rows(types.element, n, width);
-  make.indices(k, n);
-  make.indices(k, n);
+  make.indices(index, k, n);
+  make.indices(index, k, n);
+  make.count(n);
   make.result(types.result, {k, width});
 }
 

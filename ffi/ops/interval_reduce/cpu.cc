@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "algorithm/interval_groups.h"
 #include "ops/common/dispatch_operator.h"
 #include "ops/interval_reduce/operands.h"
 #include "runtime/executor.h"
@@ -40,7 +41,6 @@ class ReduceIntervals {
  private:
   static constexpr int64_t kTask = 1 << 12;        // intervals
   static constexpr int64_t kMostShared = 1 << 12;  // the most elements of a window that shares its work
-  static constexpr int64_t kGroup = 16;            // rows of a group, or groups of a larger group
 
   const Element* rows_of(int64_t problem) const {
     return static_cast<const Element*>(operands_.x) + problem * operands_.x_stride * width_;
@@ -103,16 +103,9 @@ class ReduceIntervals {
     std::vector<State> states(width_);
     for (int64_t i = first; i < last; ++i) {
       std::fill(states.begin(), states.end(), op.identity());
-      auto [begin, end] = operands_.interval(problem, i);
-      size_t level = 0;
-      for (; end - begin > 2 * kGroup; ++level) {
-        const int64_t whole_begin = ceil_div(begin, kGroup), whole_end = end / kGroup;
-        add(problem, level, begin, whole_begin * kGroup, states.data());
-        add(problem, level, whole_end * kGroup, end, states.data());
-        begin = whole_begin;
-        end = whole_end;
-      }
-      add(problem, level, begin, end, states.data());
+      cut_into_groups(operands_.interval(problem, i), [&](int level, Range<int64_t> run, GroupRun) {
+        add(problem, level, run.begin, run.end, states.data());
+      });
       emit(problem, i, [&](int64_t c) { return states[c]; });
     }
   }
@@ -131,7 +124,7 @@ class ReduceIntervals {
 
   // Makes the totals of groups, level by level, as long as a level has a whole group.
   void make_totals(cpu::Executor& executor) {
-    for (int64_t count = operands_.length() / kGroup; count > 0; count /= kGroup) {
+    for (int64_t count = operands_.segments.length / kIntervalGroup; count > 0; count /= kIntervalGroup) {
       const size_t level = totals_.size();
       std::vector<State>& totals = totals_.emplace_back(tables_ * count * width_, op_.identity());
       constexpr int64_t kGroups = 1 << 10;
@@ -139,7 +132,7 @@ class ReduceIntervals {
       cpu::parallel_for(executor, tables_ * chunks, [&](int64_t task) {
         const int64_t table = task / chunks, first = (task - table * chunks) * kGroups;
         for (int64_t i = first; i < std::min(count, first + kGroups); ++i) {
-          add(table, level, i * kGroup, (i + 1) * kGroup, totals.data() + (table * count + i) * width_);
+          add(table, level, i * kIntervalGroup, (i + 1) * kIntervalGroup, totals.data() + (table * count + i) * width_);
         }
       });
     }

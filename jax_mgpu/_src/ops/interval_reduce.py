@@ -1,10 +1,11 @@
 """Reductions of intervals that may overlap and come in any order: moving extrema, sums over windows.
 
-Items are cut into blocks. Within a block, an interval is split at the middle of the smallest aligned part that contains
-it: it combines a suffix of the left half and a prefix of the right one (a disjoint sparse table). An interval over
-several blocks combines a suffix of the first, a prefix of the last, and an interval of the totals of blocks, which are
-reduced in the same way. So each item is read a fixed number of times for any widths; no item outside of an interval
-contributes to its result, and items keep their order.
+Kernels combine by name. By a function, and for some derivatives, items are cut into blocks in plain JAX. Within a
+block, an interval is split at the middle of the smallest aligned part that contains it: it combines a suffix of the
+left half and a prefix of the right one (a disjoint sparse table). An interval over several blocks combines a suffix of
+the first, a prefix of the last, and an interval of the totals of blocks, which are reduced in the same way. So each
+item is read a fixed number of times for any widths; no item outside of an interval contributes to its result, and items
+keep their order.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import jax.numpy as jnp
 from jax_mgpu._src.arguments.annotations import (
     ArrayLike,
     Aval,
-    Count,
     DTypeLike,
     ItemFunction,
     Operands,
@@ -100,31 +100,36 @@ def interval_reduce(
         operator, x, n, restore = custom(name, op, x, identity, lambda n: "empty intervals")
     else:
         leaves, restore, n = named_leaves(name, "x", x, op, identity, made=False, dtype=dtype)
-    low, widths = _intervals(name, starts, ends, count, n)
-    if not callable(op):
-        return restore([_reduce_leaf(leaf, low, widths) for leaf in leaves])
-    return restore(_of_intervals(operator, x, whole_axes(low), whole_axes(widths)))
-
-
-def _intervals(
-    name: str, starts: ArrayLike, ends: ArrayLike | None, count: Count, n: int
-) -> tuple[jax.Array, jax.Array]:
-    """Where intervals begin among the live items, and their widths, 0 for empty ones."""
-    starts = index_vector(name, "starts", starts, n)
-    ends = index_vector(name, "ends", ends, n)
+    starts, ends = index_vector(name, "starts", starts, n), index_vector(name, "ends", ends, n)
     if ends.shape != starts.shape:
         raise value_error(name, "ends", f"one for each of starts, {starts.shape[0]}", describe(ends))
-    live = live_items(n, count_operand(name, "count", count, n))
-    wide = common_dtype(starts, ends, live)
+    index = common_dtype(starts, ends)
+    where = (starts.astype(index), ends.astype(index), count_operand(name, "count", count, n))
+    if not callable(op):
+        return restore([_reduce_leaf(leaf, *where) for leaf in leaves])
+    low, high = _cut(n, *where)
+    return restore(_of_intervals(operator, x, whole_axes(low), whole_axes(high)))
+
+
+def _cut(n: int, starts: jax.Array, ends: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Where intervals begin and end among the live items; empty ones end where they begin."""
+    live = live_items(n, count)
+    wide = common_dtype(starts, live)
     low, high = (jnp.clip(x.astype(wide), 0, live.astype(wide)).astype(live.dtype) for x in (starts, ends))
-    return low, jnp.maximum(high - low, 0)
+    return low, jnp.maximum(low, high)
 
 
-def _reduce_leaf(leaf: Leaf, low: jax.Array, widths: jax.Array) -> jax.Array:
+def _reduce_leaf(leaf: Leaf, starts: jax.Array, ends: jax.Array, count: jax.Array) -> jax.Array:
     if leaf.is_empty:
-        return leaf.nothing(low.shape)
+        return leaf.nothing(starts.shape)
     leaf = leaf.converted
-    return leaf.results(_by_name(x=leaf.rows, low=low, widths=widths, op=leaf.kind)[0], low.shape, lambda: widths)
+    results = _by_name(x=leaf.rows, starts=starts, ends=ends, count=count, op=leaf.kind)[0]
+
+    def widths() -> jax.Array:
+        low, high = _cut(leaf.x.shape[0], starts, ends, count)
+        return high - low
+
+    return leaf.results(results, starts.shape, widths)
 
 
 @jax.custom_jvp
@@ -139,18 +144,20 @@ def _product_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
     return _product(a, b), weighted(b, da) + weighted(a, db)
 
 
-def _of_intervals(operator: Operator, states: Pytree, low: jax.Array, widths: jax.Array) -> Any:
+def _of_intervals(operator: Operator, states: Pytree, low: jax.Array, high: jax.Array) -> Any:
     """The combined states of each interval, and the identity for empty intervals."""
-    if jax.tree.leaves(states)[0].shape[0] == 0:
+    n = jax.tree.leaves(states)[0].shape[0]
+    if n == 0:
         found = jax.tree.map(lambda s: jnp.zeros((*low.shape, *s.shape[1:]), s.dtype), states)
         return identities(operator.identity, found)
-    is_full = widths > 0
-    found = _combined(operator.combine, states, jnp.where(is_full, low, 0), jnp.where(is_full, low + widths - 1, 0))
-    return select(is_full, found, identities(operator.identity, found))
+    inside = jnp.minimum(low, n - 1)
+    found = _combined(operator, states, inside, jnp.maximum(inside, high - 1))
+    return select(low < high, found, identities(operator.identity, found))
 
 
-def _combined(combine: Callable[[Any, Any], Any], states: Pytree, low: jax.Array, last: jax.Array) -> Any:
+def _combined(operator: Operator, states: Pytree, low: jax.Array, last: jax.Array) -> Any:
     """The combined states from `low` to `last`, which is not before it."""
+    combine = operator.combine
     n = known_size(jax.tree.leaves(states)[0].shape[0])
     levels = min(LEVELS, (n - 1).bit_length())
     blocks = -(-n // (1 << levels))
@@ -175,7 +182,7 @@ def _combined(combine: Callable[[Any, Any], Any], states: Pytree, low: jax.Array
 
         def with_middle() -> Any:
             ends = (jnp.where(is_wide, block, 0) for block in (first + 1, final - 1))
-            return joined(is_wide, found, _combined(combine, totals, *ends))
+            return joined(is_wide, found, _combined(operator, totals, *ends))
 
         found = cond(of_all(~jnp.any(is_wide)), lambda: found, with_middle)
     return joined(low < last, found, rows(jnp.where(is_within, split, levels + 1), last))
@@ -224,16 +231,21 @@ def _along(combine: Callable[[Any, Any], Any], a: Pytree, b: Pytree) -> Any:
 # ---- By name, each column of rows on its own -------------------------------------------------------------------------
 
 
-def _shapes(x: Aval, low: Aval, *, op: int) -> Sequence[Any]:
-    return [jax.ShapeDtypeStruct((*low.shape, x.shape[1]), result_dtype("interval_reduce", op, x))]
+def _shapes(x: Aval, starts: Aval, *, op: int) -> Sequence[Any]:
+    return [jax.ShapeDtypeStruct((*starts.shape, x.shape[1]), result_dtype("interval_reduce", op, x))]
 
 
-def _fallback(x: jax.Array, low: jax.Array, widths: jax.Array, *, op: int) -> Sequence[jax.Array]:
+def _fallback(x: jax.Array, starts: jax.Array, ends: jax.Array, count: jax.Array, *, op: int) -> Sequence[jax.Array]:
+    return [_in_jax(x, *_cut(x.shape[0], starts, ends, count), op)]
+
+
+def _in_jax(x: jax.Array, low: jax.Array, high: jax.Array, op: int) -> jax.Array:
     operator = builtin(op, x.dtype)
     if op == Kind.MUL:
         operator = dataclasses.replace(operator, combine=_product)
     positions = jnp.arange(x.shape[0], dtype=result_dtype("interval_reduce", Kind.ARGMIN, x))
-    return [operator.finish(_of_intervals(operator, operator.extract(x, positions), low, widths))]
+    result: jax.Array = operator.finish(_of_intervals(operator, operator.extract(x, positions), low, high))
+    return result
 
 
 def _jvp(primals: Operands, tangents: Tangents, *, op: int) -> tuple[Any, Any]:
@@ -257,12 +269,11 @@ def _transpose(cotangents: Sequence[Any], operands: Operands, *, op: int) -> jax
 
 _by_name = Operation(
     "interval_reduce",
-    operands={"x": 2, "low": 1, "widths": 1},
+    operands={"x": 2, "starts": 1, "ends": 1, "count": 1},
     results=("result",),
     attributes={"op": Kind},
     shapes=_shapes,
     fallback=_fallback,
-    only="cpu",
 )
 _by_name.def_jvp(_jvp)
 _by_name.def_transpose("x", _transpose)

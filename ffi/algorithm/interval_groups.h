@@ -1,0 +1,42 @@
+// Intervals of items as runs of items, of aligned groups of items, of groups of such groups, and so on.
+#pragma once
+
+#include "algorithm/segments.h"
+
+namespace mgpu {
+
+constexpr int kIntervalGroupBits = 4;
+constexpr int kIntervalGroup = 1 << kIntervalGroupBits;  // items of a group, or groups of a larger group
+
+// A run ends where a group ends, begins where a group begins, or has at most the length of a group.
+enum class GroupRun { kBefore, kAfter, kWithin };
+
+// Cuts an interval into O(log n) runs, and calls add(level, run, kind) for each. At each level, one run comes before
+// the interval's whole groups, one after them, and the groups between them make an interval of the next level. A short
+// interval is one run. So the cuts follow from the interval alone. If there are at most kLevels levels, the loop may be
+// unrolled.
+template <int kLevels = 0, typename Index, typename Add>
+MGPU_HOST_DEVICE void cut_into_groups(Range<Index> interval, Add add) {
+  [[maybe_unused]] constexpr int kUnroll = kLevels > 0 ? 4 : 1;
+#ifdef __CUDACC__
+#pragma unroll kUnroll
+#endif
+  for (int level = 0; kLevels == 0 || level < kLevels; ++level) {
+    const bool is_last = interval.size() <= kIntervalGroup;
+    const Range<Index> groups{(interval.begin + (kIntervalGroup - 1)) >> kIntervalGroupBits,
+                              interval.end >> kIntervalGroupBits};
+#ifdef __CUDACC__
+#pragma unroll kUnroll
+#endif
+    for (int side = 0; side < 2; ++side) {
+      if (side == 1 && is_last) return;
+      const Range<Index> before{interval.begin, is_last ? interval.end : groups.begin << kIntervalGroupBits};
+      const Range<Index> after{groups.end << kIntervalGroupBits, interval.end};
+      const GroupRun kind = side == 1 ? GroupRun::kAfter : is_last ? GroupRun::kWithin : GroupRun::kBefore;
+      add(level, side == 1 ? after : before, kind);
+    }
+    interval = groups;
+  }
+}
+
+}  // namespace mgpu

@@ -1,0 +1,53 @@
+// How CUDA reduces intervals: tiles of intervals, groups of rows, and scratch memory.
+#pragma once
+
+#include "algorithm/interval_groups.h"
+#include "ops/interval_reduce/operands.h"
+
+namespace mgpu {
+
+// A block takes a tile of consecutive intervals of single items. If they lie within `room` items, three states of each
+// item fit the 48 KB of shared memory that every device grants. Windows of 1,000 items fit unless states have 16 bytes.
+struct IntervalTile {
+  static constexpr int kThreads = 256;
+  int state_bytes;
+  constexpr int room() const {
+    return (state_bytes == 4 ? 14 : state_bytes == 8 ? 7 : 3) * kIntervalGroup * kIntervalGroup;
+  }
+  constexpr int intervals() const { return kThreads * (state_bytes == 4 ? 8 : state_bytes == 8 ? 2 : 1); }
+  constexpr int blocks() const { return state_bytes == 16 ? 2 : 4; }  // per multiprocessor
+};
+
+// Tiles of intervals of rows have about as many elements of results.
+constexpr int64_t kIntervalTileElements = 2048;
+
+// The totals of groups of rows: level l has a row of states for each whole group of kIntervalGroup^l rows.
+struct GroupLevels {
+  static constexpr int kMost = 12;
+  int64_t rows;
+  int levels = 0;             // above that of the rows
+  int64_t begin[kMost] = {};  // of a level's groups, among the groups of all levels
+  int64_t total = 0;          // groups of all levels, and gaps
+
+  explicit GroupLevels(int64_t rows) : rows(rows) {
+    for (int64_t count = rows; count > kIntervalGroup && levels + 1 < kMost;) {
+      count /= kIntervalGroup;
+      begin[++levels] = total;
+      total += ceil_div<int64_t>(count, kIntervalGroup) * kIntervalGroup;  // levels are aligned
+    }
+  }
+  // The groups of a level.
+  MGPU_HOST_DEVICE int64_t count(int level) const { return rows >> (kIntervalGroupBits * level); }
+};
+
+// The intervals of a tile, the tiles of a problem, and the scratch memory of the CUDA kernels: the tiles that take the
+// totals of groups, how many there are, and these totals.
+struct IntervalReduceOperands::Scratch {
+  int64_t tile;
+  int64_t tiles;
+  unsigned* far_count;
+  unsigned* far_tiles;
+  char* groups;
+};
+
+}  // namespace mgpu
