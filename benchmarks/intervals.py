@@ -1,4 +1,5 @@
-"""Interval expand, gather, scatter and move of short and long intervals, in random order, and a gather of wide rows."""
+"""Interval expand, gather, scatter and move of short and long intervals, in random order, and a gather of wide rows.
+Reductions of windows."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import numpy as np
 
 import jax_mgpu as mgpu
 from benchmarks import peers
-from benchmarks.case import Case, HostPeer, array_bytes
+from benchmarks.case import Case, HostPeer, agree_within, array_bytes
 from benchmarks.inputs import Intervals, ragged_intervals, random_keys, size_at
 
 __all__ = ["CASES"]
@@ -174,4 +175,38 @@ WIDE = Case(
     ),
 )
 
-CASES = [*_cases(5), *_cases(100), WIDE]
+
+@functools.cache
+def _window_inputs(width: int) -> Any:
+    def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
+        places = np.arange(size_at(scale / 4), dtype=np.int32)
+        return random_keys(rng, places.size, "float32"), places - (width - 1), places + 1
+
+    return make
+
+
+def _windows(width: int, op: str, max_ms: float) -> Case:
+    def ours(x: jax.Array, starts: jax.Array, ends: jax.Array) -> jax.Array:
+        return mgpu.interval_reduce(x, starts, ends, op)
+
+    def xla(x: jax.Array, starts: jax.Array, ends: jax.Array) -> jax.Array:
+        del starts, ends
+        first, combine = (0.0, jax.lax.add) if op == "add" else (-jnp.inf, jax.lax.max)
+        return jax.lax.reduce_window(x, first, combine, (width,), (1,), [(width - 1, 0)])
+
+    return Case(
+        family="intervals",
+        name=f"windows of {width}, {op}",
+        inputs=_window_inputs(width),
+        ours=ours,
+        peers={"XLA reduce_window": xla},
+        bytes=lambda x, starts, ends: array_bytes(x, x, starts, ends),
+        max_ms=max_ms,
+        agree=agree_within(1e-3) if op == "add" else None,
+    )
+
+
+# Within 2 and 3 times what a scan of as many items takes.
+WINDOWS = [_windows(width, op, most) for width, most in ((7, 0.08), (1000, 0.12)) for op in ("add", "max")]
+
+CASES = [*_cases(5), *_cases(100), WIDE, *WINDOWS]
