@@ -180,6 +180,30 @@ def test_derivatives(op):
     np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("d", [1, 3])
+def test_derivatives_of_windows(d):
+    """Windows that move on share a cotangent's rows; in a batch, others do not."""
+    rng = np.random.default_rng(4)
+    n, k, count = 700, 900, 650
+    x = rng.normal(size=(n, d))
+    low = np.sort(rng.integers(-5, n + 5, k))
+    moving = np.stack([low, np.maximum.accumulate(low + rng.integers(-2, 40, k))])
+    other = np.stack([rng.permutation(low), rng.permutation(moving[1])])
+    weights = rng.normal(size=(k, d))
+
+    @jax.jit
+    @functools.partial(jax.vmap, in_axes=(None, 0))
+    def slope(x, where):
+        return jax.grad(lambda x: (mgpu.interval_reduce(x, *where, count=count) * weights).sum())(x)
+
+    for batch in ([moving], [moving, moving], [moving, other]):
+        for got, where in zip(slope(x, np.stack(batch)), batch, strict=True):
+            expected = np.zeros((n, d))
+            for part, weight in zip(parts_of(*where, count), weights, strict=True):
+                expected[part] += weight
+            np.testing.assert_allclose(got, expected, atol=1e-12)
+
+
 def test_extrema_differentiate_to_the_first():
     x = jnp.array([1.0, 3.0, 2.0, 3.0, 3.0, 0.0])
     slope = jax.grad(

@@ -46,6 +46,7 @@ from jax_mgpu._src.functions.recurrence import weighted
 from jax_mgpu._src.functions.transform import mapped
 from jax_mgpu._src.ops.gather import gather
 from jax_mgpu._src.ops.reduce import take_columns
+from jax_mgpu._src.ops.sorted_search import _search
 
 __all__ = ["interval_reduce"]
 
@@ -168,6 +169,8 @@ def _combined(operator: Operator, states: Pytree, low: jax.Array, last: jax.Arra
     index_dtype("interval_reduce", "x", (levels + 2) * size)
 
     def joined(condition: jax.Array, a: Pytree, b: Pytree) -> Any:
+        if operator.kind == Kind.ADD:  # no derivative is infinite
+            return combine(a, select(condition, b, jax.tree.map(jnp.zeros_like, b)))
         return select(condition, combine(or_ones(condition, a), or_ones(condition, b)), a)
 
     def rows(table_row: jax.Array, places: jax.Array) -> Any:
@@ -261,10 +264,25 @@ def _jvp(primals: Operands, tangents: Tangents, *, op: int) -> tuple[Any, Any]:
 
 
 def _transpose(cotangents: Sequence[Any], operands: Operands, *, op: int) -> jax.Array:
-    """The tree of operations in reverse: nothing cancels here either."""
-    x, *where = operands
-    (cotangent,) = jax.linear_transpose(lambda x: _fallback(x, *where, op=op)[0], x)(cotangents[0])
-    return cotangent  # type: ignore[no-any-return]
+    """Sums of the cotangents of the intervals that contain each row: nothing cancels here either.
+
+    If begins and ends are in order, as those of windows are, these intervals follow each other. Otherwise it is the
+    tree of operations in reverse.
+    """
+    (x, *where), cotangent = operands, cotangents[0]
+    low, high = _cut(x.shape[0], *where)
+
+    def of_windows() -> jax.Array:
+        rows = jnp.arange(x.shape[0], dtype=low.dtype)
+        first, end = (_search(needles=rows, haystack=bounds, right=True)[0] for bounds in (high, low))
+        return _by_name(x=cotangent, starts=first, ends=end, op=op)[0]
+
+    def of_tree() -> jax.Array:
+        transposed: jax.Array = jax.linear_transpose(lambda x: _in_jax(x, low, high, op), x)(cotangent)[0]
+        return transposed
+
+    are_in_order = jnp.all((low[1:] >= low[:-1]) & (high[1:] >= high[:-1]))
+    return cond(of_all(are_in_order), of_windows, of_tree)
 
 
 _by_name = Operation(
