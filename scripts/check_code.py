@@ -21,7 +21,6 @@ LONG_KERNELS = {
     "group_search/kernels.cuh: search_parts": 125,
     "merge/kernels.cuh: merge_tiles": 106,
     "order_statistics/sampled_intervals.cuh: gather_between": 147,
-    "reduce_rows/kernels.cuh: reduce_tiles": 142,
     "scan/scan_segments.cuh: scan_segments": 125,
     "segmented_sort/cut_rows.cuh: cut_cells": 118,
     "segmented_sort/rank_rows.cuh: merge_rows_by_rank": 94,

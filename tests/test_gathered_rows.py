@@ -331,7 +331,24 @@ def test_nothing(op):
     assert mgpu.segmented_reduce(jnp.ones((4, 2)), empty, op, indices=[1]).shape == (0, 2)
 
 
-@pytest.mark.parametrize("weights", [None, *([] if mgpu.has_cuda() else [1.0])])  # CUDA multiplies gathered rows
+PLATFORMS = ["cpu", *(["cuda"] if mgpu.has_cuda() else [])]
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("op", ["add", "max", "logsumexp"])
+@pytest.mark.parametrize("groups", [None, (), (4,), (4, 16)])
+def test_gathered_rows_are_one_call(platform, op, groups):
+    if op != "add" and groups is not None:
+        pytest.skip("only sums have weights")
+    x, indices, heads = jnp.ones((100, 4, 16), jnp.float32), jnp.zeros(10_000, jnp.int32), jnp.arange(0, 10_000, 10)
+    weights = None if groups is None else jnp.ones((10_000, *groups), jnp.float32)
+    call = jax.jit(lambda x, i, w: mgpu.segmented_reduce(x, heads, op, indices=i, weights=w))
+    text = call.trace(x, indices, weights).lower(lowering_platforms=(platform,)).as_text()
+    assert text.count("stablehlo.custom_call") == text.count("custom_call @jax_mgpu.gathered_rows") == 1
+    assert "stablehlo.gather" not in text and ("tensor<10000x64x" in text) == (groups == (4, 16))  # weights of elements
+
+
+@pytest.mark.parametrize("weights", [None, 1.0])
 def test_gathered_rows_are_not_in_memory(weights):
     x, indices, heads = jnp.ones((100, 64)), jnp.zeros(10_000, jnp.int32), jnp.arange(0, 10_000, 10)
     weights = weights and jnp.full(indices.shape, weights)

@@ -79,7 +79,9 @@ SPECIAL = {
         f"reducing::reduce_by_blocks<{OPERATOR}, 4, 4>",
     ],
     "ops/reduce_rows/kernels.cuh": [
-        f"row_reducing::reduce_tiles<4, {gathers}, {OPERATOR}>" for gathers in ("false", "true")
+        f"row_reducing::{kernel}<mgpu::cuda::row_reducing::Weights::{weights}, {arguments}{OPERATOR}>"
+        for weights in ("kNone", "kOne", "kGroups")
+        for kernel, arguments in (("reduce_tiles", ""), ("reduce_short_rows", "4, "))
     ],
     "ops/scan/scan_rows.cuh": [f"scanning::scan_rows<{OPERATOR}, {whole}>" for whole in ("true", "false")],
     "ops/segmented_softmax/kernels.cuh": [

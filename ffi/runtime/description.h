@@ -24,7 +24,6 @@ class Description {
     table.ffi_api_minor = ffi_api_minor;
 #define MGPU_SIGNATURE(name) add_signature(#name, signature::name);
     MGPU_OPERATIONS(MGPU_SIGNATURE)
-    MGPU_CPU_OPERATIONS(MGPU_SIGNATURE)
     MGPU_CUDA_OPERATIONS(MGPU_SIGNATURE)
 #undef MGPU_SIGNATURE
     for (const auto& [name, values] : enumerations_by_name_) enumerations_.push_back({text(name), values});

@@ -29,7 +29,6 @@ struct XlaExecutor final : cpu::Executor {
   XLA_FFI_DEFINE_HANDLER(name##_ffi, name##_handler,                                                             \
                          ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().RemainingArgs().RemainingRets().Attrs());
 MGPU_OPERATIONS(MGPU_HANDLER)
-MGPU_CPU_OPERATIONS(MGPU_HANDLER)
 #undef MGPU_HANDLER
 
 ffi::Error check_handler(ffi::RemainingArgs operands, ffi::RemainingRets results, ffi::Dictionary attributes) {
@@ -112,8 +111,7 @@ struct CpuDescription : Description {
 #undef MGPU_NAME
     table.facts = {facts, std::size(facts)};
 #define MGPU_ENTRY(name) {#name, "execute", reinterpret_cast<void*>(name##_ffi)},
-    static const HandlerEntry handlers[] = {MGPU_ENTRY(check) MGPU_OPERATIONS(MGPU_ENTRY)
-                                                MGPU_CPU_OPERATIONS(MGPU_ENTRY)};
+    static const HandlerEntry handlers[] = {MGPU_ENTRY(check) MGPU_OPERATIONS(MGPU_ENTRY)};
 #undef MGPU_ENTRY
     table.handlers = {handlers, std::size(handlers)};
     TileSizes all;

@@ -12,6 +12,7 @@
   OPERATION(bulk_insert)           \
   OPERATION(bulk_remove)           \
   OPERATION(count_bins)            \
+  OPERATION(gathered_rows)         \
   OPERATION(group_search)          \
   OPERATION(interval_expand)       \
   OPERATION(interval_gather)       \
@@ -35,13 +36,6 @@
   OPERATION(sorted_match)          \
   OPERATION(sorted_search)         \
   OPERATION(top_k)                 \
-  // one line each, in alphabetical order
-// clang-format on
-
-// Operations with a kernel only on the CPU. On CUDA they are composed of other operations.
-// clang-format off
-#define MGPU_CPU_OPERATIONS(OPERATION) \
-  OPERATION(gathered_rows)             \
   // one line each, in alphabetical order
 // clang-format on
 
@@ -86,15 +80,8 @@ MGPU_CUDA_OPERATIONS(MGPU_DECLARE)
 namespace cpu {
 #define MGPU_DECLARE(name) void name(const Call& call, Executor& executor);
 MGPU_OPERATIONS(MGPU_DECLARE)
-MGPU_CPU_OPERATIONS(MGPU_DECLARE)
 #undef MGPU_DECLARE
 }  // namespace cpu
-
-namespace signature {
-#define MGPU_DECLARE(name) extern const Signature name;
-MGPU_CPU_OPERATIONS(MGPU_DECLARE)
-#undef MGPU_DECLARE
-}  // namespace signature
 
 // prepare_##name prepares the kernels of a function on all devices, from the attributes only.
 #define MGPU_DECLARE(name)                                                         \

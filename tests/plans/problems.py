@@ -159,6 +159,28 @@ def count_bins(draw: Draw) -> dict[str, int]:
     return {"bins": bins}
 
 
+def gathered_rows(draw: Draw) -> dict[str, int]:
+    is_weighted = draw.flip()
+    dtype, attributes = operator(draw, list(Kind), wide=True)
+    if is_weighted:
+        dtype, attributes = draw.one_of([*INTEGERS[2:4], *INTEGERS[6:], *FLOATS]), {"op": int(Kind.ADD), "wide": 0}
+    width = draw.size(1 << 12)
+    entries = n = draw.length(MOST_ITEMS // max(width, 1))
+    draw.array(dtype, n, width, shared=False)
+    draw.array(draw.index, draw.length())
+    if draw.flip():
+        entries = max(draw.length(), 1)
+        draw.array(draw.index, entries, shared=False)
+    else:
+        draw.absent()
+    if is_weighted:
+        draw.array(dtype, entries, draw.one_of([1, width]), shared=False)
+    else:
+        draw.absent()
+    draw.count()
+    return attributes
+
+
 def group_search(draw: Draw) -> dict[str, int]:
     n, m = draw.length(), draw.length()
     draw.array("int64" if m >= MOST_NARROW else "int32", n)
@@ -488,6 +510,7 @@ DRAWS: dict[str, Callable[[Draw], dict[str, int]]] = {
         bulk_insert,
         bulk_remove,
         count_bins,
+        gathered_rows,
         group_search,
         interval_expand,
         interval_gather,

@@ -103,6 +103,30 @@ void dispatch_wide(const Call& call, DType dtype, DType result, bool multiply, V
   }
 }
 
+// Calls visit(operator) with a sum of products with weights: of floats, and of integers of 32 and 64 bits. Callers
+// widen narrower ones.
+template <ArithmeticKind kKind, typename Visit>
+void dispatch_weighted(const Call& call, DType dtype, DType result, Visit visit) {
+  call.expect(dtype == result || result == DType::f32, "result: wrong type");
+  switch (dtype) {
+    case DType::u32:
+    case DType::s32: return visit(Arithmetic<uint32_t, uint32_t, kKind>{false});
+    case DType::u64:
+    case DType::s64: return visit(Arithmetic<uint64_t, uint64_t, kKind>{false});
+    case DType::f16:
+      return dtype == result ? visit(Arithmetic<Half, float, kKind>{false})
+                             : visit(Arithmetic<Half, float, kKind, float>{false});
+    case DType::bf16:
+      return dtype == result ? visit(Arithmetic<BFloat16, float, kKind>{false})
+                             : visit(Arithmetic<BFloat16, float, kKind, float>{false});
+    case DType::f32: return visit(Arithmetic<float, float, kKind>{false});
+    case DType::f64: return visit(Arithmetic<double, double, kKind>{false});
+    default:
+      call.fail("weights: expected a float type or an integer type of 32 or 64 bits, got " +
+                std::string(dtype_name(dtype)));
+  }
+}
+
 // Calls visit(operator) with the operator of this kind. With kMerged, sum and product are one type of operator.
 template <bool kMerged, typename Visit>
 void dispatch_operator(const Call& call, OperatorKind kind, DType dtype, int64_t positions, Visit visit) {

@@ -308,11 +308,7 @@ void cpu::gathered_rows(const Call& call, Executor& executor) {
   const auto run = [&]<typename Operator>(const Operator& op) {
     ReduceRows<Operator, true>(operands, op).run(executor);
   };
-  if (operands.sum_dtype == operands.dtype) {
-    dispatch_arithmetic<ArithmeticKind::kSum>(call, operands.dtype, false, run);
-  } else {
-    dispatch_wide<ArithmeticKind::kSum>(call, operands.dtype, operands.sum_dtype, false, run);
-  }
+  dispatch_weighted<ArithmeticKind::kSum>(call, operands.dtype, operands.sum_dtype, run);
 }
 
 }  // namespace mgpu

@@ -1,4 +1,4 @@
-// reduce_rows on CUDA.
+// reduce_rows and gathered_rows on CUDA.
 #include "cuda/launch/overlapping.h"
 #include "ops/common/dispatch_operator.h"
 #include "ops/reduce_rows/kernels.cuh"
@@ -9,67 +9,88 @@ namespace mgpu::cuda {
 
 namespace row_reducing {
 
-template <int kVector, typename Operator>
-void launch(const Call& call, const ReduceRowsOperands& operands, const Operator& op, cudaStream_t stream) {
+template <Weights kWeights, typename Operator>
+void launch(const Call& call, const GatheredRowsOperands& operands, const Operator& op, cudaStream_t stream) {
+  using Element = typename Operator::Element;
   using State = typename Operator::State;
   Workspace workspace = workspace_of(call);
-  const auto scratch = operands.layout(workspace, sizeof(State));
-  const RowTiling tiling = operands.tiling(kVector);
+  constexpr RowOperator kRow = row_operator<Operator>();
+  const auto scratch = operands.layout(workspace, kRow);
+  const RowTiling tiling = operands.tiling(kRow);
+  const RowSources& sources = operands.sources;
   const UnitTiles tiles(operands.ends(), tiling.tiles(), tiling.tile_units(), scratch.items_before);
-  const bool gathers = operands.sources.indices.data != nullptr;
   // If blocks run in at most two waves, a search by each block costs less than a kernel for all tiles: 0.144 ms instead
-  // of 0.149 for float32 [2^20, 128]; in five waves, 0.160 instead of 0.156. Gathered rows were not timed, as their
-  // kernel had no registers to spare.
-  const bool finds_tiles = !gathers && tiling.tiles() * tiling.slices() <= 2 * kReduceRowsWave;
-  const RowReduction<Operator> reduction{static_cast<const typename Operator::Element*>(operands.x),
-                                         operands.sources,
-                                         tiles,
-                                         finds_tiles,
-                                         tiling.slices(),
-                                         tiling.vectors(),
-                                         tiling.lanes(),
-                                         tiling.workers(),
-                                         tiling.worker_units(),
-                                         scratch.first_end,
-                                         reinterpret_cast<State*>(scratch.opening),
-                                         reinterpret_cast<State*>(scratch.open),
-                                         {operands.result, operands.wide_result}};
-  const auto kernel = gathers ? reduce_tiles<kVector, true, Operator> : reduce_tiles<kVector, false, Operator>;
-  const int64_t blocks = tiles.tiles * tiling.slices();
-  const int64_t shared = reduction.shared_bytes(kVector);
-  if (finds_tiles) {
-    kernel<<<static_cast<unsigned>(blocks), kThreads, static_cast<size_t>(shared), stream>>>(reduction, op);
-    check_launch(call);
-  } else {
+  // of 0.149 for float32 [2^20, 128]; in five waves, 0.160 instead of 0.156.
+  const bool finds_tiles = tiling.tiles() * tiling.slices() <= 2 * kReduceRowsWave;
+  const bool as_vectors = tiling.width % kRow.vector == 0 && is_aligned(operands.x) && is_aligned(operands.result);
+  const bool long_rows = sources.indices.data && sources.problems * sources.count > kNoRow;
+  const RowReduction<Operator> reduction{.x = static_cast<const Element*>(operands.x),
+                                         .weights = static_cast<const Element*>(operands.weights),
+                                         .groups = static_cast<int>(maximum<int64_t>(operands.groups, 1)),
+                                         .sources = sources,
+                                         .tiles = tiles,
+                                         .finds_tiles = finds_tiles,
+                                         .as_vectors = as_vectors,
+                                         .as_halves = 2 * tiling.width % kRow.vector == 0 && is_aligned(operands.x),
+                                         .long_rows = long_rows,
+                                         .is_plain = as_vectors && !long_rows && tiling.row_bytes <= UINT32_MAX,
+                                         .lanes = tiling.lanes(),
+                                         .worker_units = tiling.worker_units(),
+                                         .first_end = scratch.first_end,
+                                         .opening = reinterpret_cast<State*>(scratch.opening),
+                                         .open = reinterpret_cast<State*>(scratch.open),
+                                         .result = {operands.result, operands.wide_result}};
+  const auto run = [&](auto kernel, int64_t shared) {
+    const int64_t blocks = tiles.tiles * tiling.slices();
+    if (finds_tiles) {
+      kernel<<<static_cast<unsigned>(blocks), kThreads, static_cast<size_t>(shared), stream>>>(reduction, op);
+      return check_launch(call);
+    }
     partition_units<<<tiles.partition_blocks(), kPartitionThreads, 0, stream>>>(tiles);
     check_launch(call);
     launch_overlapping(call, stream, kernel, blocks, kThreads, shared, reduction, op);
-  }
+  };
+  const auto run_tiles = [&] {
+    constexpr RowOperator kRow = row_operator<Operator>();
+    if constexpr (kRow.stages && kWeights != Weights::kGroups) {  // a row of one column has one group
+      if (tiling.width == 1) return run(reduce_short_rows<kWeights, 1, Operator>, tiles.units * int64_t{sizeof(State)});
+    }
+    if constexpr (kRow.stages && kRow.vector > 1) {
+      if (tiling.is_staged()) {
+        return run(reduce_short_rows<kWeights, kRow.vector, Operator>,
+                   tiles.units * int64_t{kRow.vector * sizeof(State)});
+      }
+    }
+    run(reduce_tiles<kWeights, Operator>, reduction.shared_bytes(kWeights == Weights::kOne));
+  };
+  run_tiles();
   if (tiles.tiles == 1) return;  // the first end of the first tile closes no segment that has a result
-  const int64_t join_blocks = ceil_div<int64_t>(tiles.tiles, kJoinTiles) * ceil_div<int64_t>(tiling.width, kWarp);
-  launch_overlapping(call, stream, join_tiles<Operator>, join_blocks, kJoinTiles * kWarp, 0, reduction, op);
+  const int lanes = 1 << ceil_log2(clamp<int64_t>(tiling.width, kJoinLeastLanes, kWarp));
+  const int64_t join_blocks =
+      ceil_div<int64_t>(tiles.tiles, kJoinThreads / lanes) * ceil_div<int64_t>(tiling.width, lanes);
+  launch_overlapping(call, stream, join_tiles<Operator>, join_blocks, kJoinThreads, 0, reduction, op, lanes);
+}
+
+void run_unweighted(const Call& call, const GatheredRowsOperands& operands, cudaStream_t stream) {
+  if (operands.is_empty()) return;
+  operands.dispatch_reduction<true>(call, [&](auto op) { launch<Weights::kNone>(call, operands, op, stream); });
 }
 
 }  // namespace row_reducing
 
 void reduce_rows(const Call& call, cudaStream_t stream) {
+  row_reducing::run_unweighted(call, GatheredRowsOperands(ReduceRowsOperands(call)), stream);
+}
+
+void gathered_rows(const Call& call, cudaStream_t stream) {
   using namespace row_reducing;
-  const ReduceRowsOperands operands(call);
-  const int64_t width = operands.sources.width;
-  if (operands.segments.rows * operands.segments.heads_count * width == 0) return;
-  operands.dispatch_reduction<true>(call, [&](auto op) {
-    using Operator = decltype(op);
-    constexpr int kMost = kMostVector<Operator>;
-    constexpr int kWord = maximum<int>(1, 4 / sizeof(typename Operator::Element));
-    const auto fits = [&](int vector) {
-      return width % vector == 0 && is_aligned(operands.x) && is_aligned(operands.result);
-    };
-    if (fits(kMost)) return launch<kMost>(call, operands, op, stream);
-    if constexpr (kWord < kMost) {
-      if (fits(kWord)) return launch<kWord>(call, operands, op, stream);
-    }
-    if constexpr (kMost > 1) launch<1>(call, operands, op, stream);
-  });
+  const GatheredRowsOperands operands(call);
+  if (!operands.weights || operands.is_empty()) return run_unweighted(call, operands, stream);
+  const auto run = [&](auto op) {
+    return operands.groups == 1 ? launch<Weights::kOne>(call, operands, op, stream)
+                                : launch<Weights::kGroups>(call, operands, op, stream);
+  };
+  dispatch_weighted<ArithmeticKind::kEither>(call, operands.dtype, operands.sum_dtype, run);
 }
 
 }  // namespace mgpu::cuda

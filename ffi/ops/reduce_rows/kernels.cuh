@@ -1,8 +1,10 @@
-// The kernels of reduce_rows. Rows and segment ends are consumed in one order, in equal tiles (unit_tiles.cuh). A
-// worker, a few neighbouring lanes, takes one row after the other; each lane has a vector of columns. The block joins
-// the states of its workers' first and last segments, and a second kernel joins those of the tiles.
+// The kernels of reduce_rows and gathered_rows. The items of segments are rows of x, as they lie or by index, and times
+// their weights. Items and segment ends are consumed in one order, in equal tiles (unit_tiles.cuh). A worker, a few
+// neighbouring lanes, takes one row after the other; each lane has a vector of columns. The block joins the states of
+// its workers' first and last segments, and a second kernel joins those of the tiles.
 #pragma once
 
+#include "cuda/block/shuffle.cuh"
 #include "cuda/block/vectors.cuh"
 #include "cuda/ptx.cuh"
 #include "ops/reduce/unit_tiles.cuh"
@@ -11,45 +13,55 @@
 namespace mgpu::cuda::row_reducing {
 
 constexpr int kThreads = kReduceRowsThreads;
-constexpr int kRowsInFlight = 8;
-constexpr int kJoinTiles = 32;         // per block, one warp each
-constexpr int kJoinSerial = 16;        // tiles of a segment that a warp joins; if there are more, the whole block does
-constexpr uint16_t kNoEntry = 0xffff;  // of an end that closes no result
-static_assert(kReduceRowsTileUnits < kNoEntry);
+constexpr int kWarps = kThreads / kWarp;
+constexpr int kJoinThreads = 1024;
+constexpr int kJoinLeastLanes = 8;     // of a tile
+constexpr int kJoinSerial = 16;        // tiles of a segment that a lane joins; if there are more, the whole block does
+constexpr uint32_t kNoEntry = 0xffff;  // of an end that closes no result
+constexpr uint32_t kNoRow = ~0u;       // the number, in 32 bits or in both halves of 64, of the row of a dropped item
+static_assert(kReduceRowsStagedBytes / 4 < kNoEntry);
 
-// The elements that a lane reads at once: 16 bytes of them, and at most 32 bytes of states.
 template <typename Operator>
-constexpr int kMostVector =
-    static_cast<int>(minimum<size_t>(16 / sizeof(typename Operator::Element), 32 / sizeof(typename Operator::State)));
+constexpr int kVectorOf = row_operator<Operator>().vector;
+
+// The weights of an item: none, one, or one for each group of its columns.
+enum class Weights { kNone, kOne, kGroups };
+
+// The rows that a lane reads at a time: 32 bytes of registers. With more, fewer blocks fit a multiprocessor.
+template <typename Operator>
+constexpr int kRowsInFlight =
+    static_cast<int>(clamp<int64_t>(32 / (kVectorOf<Operator> * sizeof(typename Operator::Element)), 2, 4));
 
 template <typename Operator>
 struct RowReduction {
+  using Element = typename Operator::Element;
   using State = typename Operator::State;
-  const typename Operator::Element* x;
+  const Element* x;
+  const Element* weights;  // [items, groups], or null
+  int groups;
   RowSources sources;
   UnitTiles tiles;
-  bool finds_tiles;  // whether each block searches for its own tile, if rows are contiguous
-  int64_t slices;
-  int64_t vectors;
+  bool finds_tiles;  // whether each block searches for its own tile
+  bool as_vectors;   // whether rows of x and of the result are whole vectors, and aligned
+  bool as_halves;    // whether rows of x are whole halves of vectors, and aligned
+  bool long_rows;    // whether the number of a row may have more than 32 bits
+  bool is_plain;     // whether rows are whole vectors, and their numbers and bytes have 32 bits
   int lanes;
-  int workers;
   int worker_units;
   int64_t* first_end;  // of each tile, or -1
   State* opening;      // of the rows in each tile before its first end
   State* open;         // of the rows in each tile after its last end
   ResultVector<Operator> result;
 
-  // Shared memory of a block of reduce_tiles: two states per thread, six bytes per unit, where each worker's ends
-  // begin, and whether it has one.
-  MGPU_HOST_DEVICE int64_t shared_bytes(int vector) const {
-    return 2 * kThreads * vector * static_cast<int64_t>(sizeof(State)) + unit_slots() * int64_t{6} +
-           (kThreads + 1) * 4 + kThreads;
+  // The slots of a tile's ends and rows. A worker of reduce_tiles also reads those after its last row.
+  MGPU_HOST_DEVICE int unit_slots() const { return tiles.units + 4; }
+  // Shared memory of a block of reduce_tiles: slots, those of the high words of rows, and a weight for each item.
+  MGPU_HOST_DEVICE int64_t shared_bytes(bool has_weights) const {
+    return unit_slots() * ((long_rows ? 8 : 4) + (has_weights ? static_cast<int64_t>(sizeof(State)) : 0));
   }
-  // Somewhat more than the units of a tile, as a worker also reads the sources of rows after its last one.
-  MGPU_HOST_DEVICE int unit_slots() const { return tiles.units + kRowsInFlight; }
 };
 
-// A few neighbouring elements or results, moved as one word.
+// A few neighbouring columns, in as few words as possible.
 template <typename Item, int kCount>
 struct Neighbours {
   static constexpr int kBytes = sizeof(Item) * kCount;
@@ -59,262 +71,651 @@ struct Neighbours {
                                             std::conditional_t<kBytes == 4, uint32_t,
                                                                std::conditional_t<kBytes == 2, uint16_t, uint8_t>>>>;
   static constexpr int kWords = kBytes / sizeof(Word);
-  Item items[kCount];
+  Word words[kWords];
 
-  __device__ __forceinline__ static Neighbours load(const Item* from) {
-    Word words[kWords];
-#pragma unroll
-    for (int i = 0; i < kWords; ++i) words[i] = reinterpret_cast<const Word*>(from)[i];
+  __device__ __forceinline__ static Neighbours pack(const Item (&items)[kCount]) {
     Neighbours neighbours;
-    memcpy(&neighbours, words, kBytes);
+    memcpy(neighbours.words, items, kBytes);
     return neighbours;
   }
+  __device__ __forceinline__ void unpack(Item (&items)[kCount]) const { memcpy(items, words, kBytes); }
+
+  __device__ __forceinline__ static Neighbours load(const Item* from) {
+    Neighbours neighbours;
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) neighbours.words[i] = reinterpret_cast<const Word*>(from)[i];
+    return neighbours;
+  }
+  // Loads the first `columns` columns, by halves or one by one.
+  __device__ __forceinline__ static Neighbours load(const Item* from, int columns, bool as_halves) {
+    Neighbours neighbours{};
+    if constexpr (kCount > 2) {
+      if (as_halves) {
+        using Part = Neighbours<Item, kCount / 2>;
+        Part parts[2] = {Part::load(from), {}};
+        if (columns > kCount / 2) parts[1] = Part::load(from + kCount / 2);
+        memcpy(&neighbours, parts, sizeof(parts));
+        return neighbours;
+      }
+    }
+    Item items[kCount] = {};
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      if (k < columns) items[k] = from[k];
+    }
+    return pack(items);
+  }
   __device__ __forceinline__ void store(Item* to) const {
-    Word words[kWords];
-    memcpy(words, items, kBytes);
 #pragma unroll
     for (int i = 0; i < kWords; ++i) reinterpret_cast<Word*>(to)[i] = words[i];
   }
 };
 
-// Stores an entry of the results, from `column` on.
+// The columns of a lane: a vector of them, or fewer at the end of a row that is not cut into whole vectors.
+struct LaneColumns {
+  int64_t first;
+  int count;
+  bool as_vector;
+};
+
+template <int kVector, typename Item>
+__device__ __forceinline__ void store_columns(Item* to, const Item (&items)[kVector], const LaneColumns& columns) {
+  if (columns.as_vector) {
+    Neighbours<Item, kVector>::pack(items).store(to);
+  } else {
+#pragma unroll
+    for (int k = 0; k < kVector; ++k) {
+      if (k < columns.count) to[k] = items[k];
+    }
+  }
+}
+
+// Stores a lane's columns of an entry of the results, which begin at element `at`.
 template <int kVector, typename Operator>
-__device__ __forceinline__ void store_row(const RowReduction<Operator>& reduction, const Operator& op, int64_t entry,
-                                          int64_t column, const typename Operator::State (&states)[kVector]) {
+__device__ __forceinline__ void store_result(const RowReduction<Operator>& reduction, const Operator& op, int64_t at,
+                                             const LaneColumns& columns,
+                                             const typename Operator::State (&states)[kVector]) {
   using Result = typename Operator::Result;
-  const int64_t at = entry * reduction.sources.width + column;
   int64_t row_begin = 0;
   if constexpr (Operator::kGivesIndex) {
     const Segments& segments = reduction.tiles.ends.segments;
-    if (segments.rows > 1) row_begin = entry / segments.heads_count * reduction.sources.count;
+    const int64_t row_results = segments.heads_count * reduction.sources.width;
+    if (segments.rows > 1) row_begin = at / row_results * reduction.sources.count;
   }
-  Neighbours<Result, kVector> results;
+  Result results[kVector];
 #pragma unroll
-  for (int k = 0; k < kVector; ++k) results.items[k] = op.finish(states[k], row_begin);
+  for (int k = 0; k < kVector; ++k) results[k] = op.finish(states[k], row_begin);
   if constexpr (Operator::kGivesIndex) {
 #pragma unroll
-    for (int k = 0; k < kVector; ++k) reduction.result.store(at + k, results.items[k]);
+    for (int k = 0; k < kVector; ++k) {
+      if (k < columns.count) reduction.result.store(at + k, results[k]);
+    }
   } else {
-    results.store(static_cast<Result*>(reduction.result.data) + at);
+    store_columns(static_cast<Result*>(reduction.result.data) + at, results, columns);
   }
 }
 
-// Reduces tiles of rows. kGathers says that the items are the rows at given indices.
-template <int kVector, bool kGathers, typename Operator>
-__global__ void __launch_bounds__(kThreads, 3) reduce_tiles(RowReduction<Operator> reduction, Operator op) {
-  using State = typename Operator::State;
-  using Items = Neighbours<typename Operator::Element, kVector>;
-  extern __shared__ uint4 shared[];
-  State* const exchanged = reinterpret_cast<State*>(shared);  // by vector place, then by thread
-  State* const openings = exchanged + kThreads * kVector;
-  // `bounds` and `entries` have, for each end, the number of items before it and its entry of the results, relative to
-  // the first; then, for each gathered row, the low and the high bits of its source.
-  int* const bounds = reinterpret_cast<int*>(openings + kThreads * kVector);
-  int* const worker_ends = bounds + reduction.unit_slots();
-  uint16_t* const entries = reinterpret_cast<uint16_t*>(worker_ends + kThreads + 1);
-  uint8_t* const has_ended = reinterpret_cast<uint8_t*>(entries + reduction.unit_slots());
+// The weights of a lane's columns, which may be in different groups.
+template <int kVector, typename Operator>
+struct LaneWeights {
+  using Element = typename Operator::Element;
+  using Loaded = Neighbours<Element, kVector>;
+  int groups[kVector];
 
-  const int64_t tile_index = blockIdx.x / static_cast<unsigned>(reduction.slices);
-  const int64_t slice = blockIdx.x - tile_index * reduction.slices;
-  wait_for_last_kernel();
-  start_next_kernel();
-  TileUnits tile;
-  if (!kGathers && reduction.finds_tiles) {
-    tile = reduction.tiles.template find<kThreads>(tile_index);
-  } else {
-    tile = reduction.tiles[tile_index];
-  }
-  // An end's entry is computed once here, instead of in the nine places where a lane may close a segment. This makes
-  // 14% less code, and rows by shuffled ids take 0.226 ms instead of 0.268.
-  const int64_t first_entry = tile.first_end - 2 * reduction.tiles.ends.row(tile.first_end) - 1;
-#pragma unroll 4
-  for (int i = threadIdx.x; i < tile.ends; i += kThreads) {
-    const int64_t end = tile.first_end + i;
-    bounds[i] = static_cast<int>(clamp<int64_t>(reduction.tiles.ends[end] - tile.first_item, 0, tile.items));
-    const int64_t entry = reduction.tiles.ends.entry(end);
-    entries[i] = entry < 0 ? kNoEntry : static_cast<uint16_t>(entry - first_entry);
-  }
-  if constexpr (kGathers) {
-    // Sources are computed once here, not by all lanes of a worker: branches on the width of indices and divisions by
-    // the length of a problem would serialize loads.
-#pragma unroll 4
-    for (int i = threadIdx.x; i < tile.items; i += kThreads) {
-      const int64_t source = reduction.sources(tile.first_item + i);
-      bounds[tile.ends + i] = static_cast<int>(source);
-      entries[tile.ends + i] = static_cast<uint16_t>(source >> 32);
+  __device__ __forceinline__ LaneWeights(const RowReduction<Operator>& reduction, const LaneColumns& columns) {
+    const int64_t group_columns = reduction.sources.width / reduction.groups;
+    int group = static_cast<int>(columns.first / group_columns);
+    int64_t left = (group + 1) * group_columns - columns.first;
+#pragma unroll
+    for (int k = 0; k < kVector; ++k) {
+      groups[k] = minimum(group, reduction.groups - 1);
+      if (--left == 0) {
+        ++group;
+        left = group_columns;
+      }
     }
   }
-  __syncthreads();
-  for (int i = threadIdx.x; i <= reduction.workers; i += kThreads) {
-    const int diagonal = minimum(i * reduction.worker_units, tile.size);
-    worker_ends[i] = partition_point(maximum(0, diagonal - tile.items), minimum(diagonal, tile.ends),
-                                     [&](int j) { return bounds[j] + j < diagonal; });
-  }
-  __syncthreads();
-
-  const int worker = static_cast<int>(threadIdx.x) / reduction.lanes;
-  const int lane = static_cast<int>(threadIdx.x) - worker * reduction.lanes;
-  const int64_t vector = slice * reduction.lanes + lane;
-  const int64_t column = vector * kVector;
-  const bool active = worker < reduction.workers && vector < reduction.vectors;
-
-  const auto store = [&](int end, const State(&closed_states)[kVector]) {
-    if (entries[end] == kNoEntry) return;
-    store_row<kVector>(reduction, op, first_entry + entries[end], column, closed_states);
-  };
-  State states[kVector];
+  __device__ __forceinline__ Loaded load(const Element* of_item) const {
+    Element weights[kVector];
 #pragma unroll
-  for (int k = 0; k < kVector; ++k) states[k] = op.identity();
-  bool closed = false;
-  int first_closed = 0;
-  if (active) {
-    int end = worker_ends[worker];
-    const int last_end = worker_ends[worker + 1];
-    const int first_row = minimum(worker * reduction.worker_units, tile.size) - end;
-    const int last_row = minimum((worker + 1) * reduction.worker_units, tile.size) - last_end;
-    const int64_t width = reduction.sources.width;
-    const auto* const x = reduction.x + column;
-    const auto bound = [&] { return end < last_end ? bounds[end] : 0x7fffffff; };
-    const auto close = [&] {
-      if (!closed) {
-        closed = true;
-        first_closed = end;
-#pragma unroll
-        for (int k = 0; k < kVector; ++k) openings[k * kThreads + threadIdx.x] = states[k];
+    for (int k = 0; k < kVector; ++k) {
+      if (k > 0 && groups[k] == groups[k - 1]) {
+        weights[k] = weights[k - 1];
       } else {
-        store(end, states);
-      }
-#pragma unroll
-      for (int k = 0; k < kVector; ++k) states[k] = op.identity();
-      ++end;
-    };
-    int next = bound();
-#pragma unroll 1
-    for (int row = first_row; row < last_row; row += kRowsInFlight) {
-      int64_t sources[kRowsInFlight];
-      unsigned missing = 0;  // a bit for each gathered row whose index is out of range
-#pragma unroll
-      for (int i = 0; i < kRowsInFlight; ++i) {
-        if constexpr (kGathers) {
-          const int at = tile.ends + row + i;
-          sources[i] = int64_t{static_cast<int16_t>(entries[at])} << 32 | static_cast<uint32_t>(bounds[at]);
-          if (sources[i] < 0) missing |= 1u << i;
-        } else {
-          sources[i] = tile.first_item + row + i;
-        }
-      }
-      const auto exists = [&](int i) { return row + i < last_row && !(kGathers && missing >> i & 1); };
-      Items items[kRowsInFlight];
-#pragma unroll
-      for (int i = 0; i < kRowsInFlight; ++i) {
-        if (exists(i)) items[i] = Items::load(x + sources[i] * width);
-      }
-#pragma unroll
-      for (int i = 0; i < kRowsInFlight; ++i) {
-        if (row + i >= last_row) break;
-        while (next <= row + i) {
-          close();
-          next = bound();
-        }
-        if (!exists(i)) continue;
-#pragma unroll
-        for (int k = 0; k < kVector; ++k) {
-          states[k] = op.combine(states[k], op.extract(items[i].items[k], sources[i]));
-        }
+        weights[k] = of_item[groups[k]];
       }
     }
+    return Loaded::pack(weights);
+  }
+};
+
+// A lane's way through its worker's share of a tile: the states of the current segment.
+template <int kVector, typename Operator>
+struct Walk {
+  using State = typename Operator::State;
+  const RowReduction<Operator>& reduction;
+  const Operator& op;
+  const LaneColumns columns;
+  const uint32_t* ends;  // of the tile: the number of items before each, and its entry above
+  State* opening;        // in shared memory, a place for each thread: the states of the first segment that is closed
+  int64_t first_result;  // the lane's first element of the entry to which entries are relative
+  int first_end;
+  int last_end;
+  int end;
+  int next;  // the row before which the next end lies
+  State states[kVector];
+
+  __device__ __forceinline__ Walk(const RowReduction<Operator>& reduction, const Operator& op,
+                                  const LaneColumns& columns, const uint32_t* ends, State* opening, int64_t first_entry,
+                                  int first_end, int last_end)
+      : reduction(reduction),
+        op(op),
+        columns(columns),
+        ends(ends),
+        opening(opening + threadIdx.x),
+        first_result(first_entry * reduction.sources.width + columns.first),
+        first_end(first_end),
+        last_end(last_end),
+        end(first_end) {
+    reset();
+    find_next();
+  }
+
+  __device__ __forceinline__ bool has_closed() const { return first_end < last_end; }
+  __device__ __forceinline__ void reset() {
+#pragma unroll
+    for (int k = 0; k < kVector; ++k) states[k] = op.identity();
+  }
+  __device__ __forceinline__ void find_next() {
+    next = end < last_end ? static_cast<int>(ends[end] & 0xffff) : 1 << 30;
+  }
+  __device__ __forceinline__ void store(int of_end, const State (&closed_states)[kVector]) {
+    const uint32_t entry = ends[of_end] >> 16;
+    if (entry == kNoEntry) return;
+    store_result<kVector>(reduction, op, first_result + entry * reduction.sources.width, columns, closed_states);
+  }
+  __device__ __forceinline__ void close() {
+    if (end == first_end) {
+#pragma unroll
+      for (int k = 0; k < kVector; ++k) opening[k * kThreads] = states[k];
+    } else {
+      store(end, states);
+    }
+    reset();
+    ++end;
+    find_next();
+  }
+  __device__ __forceinline__ void close_before(int row) {
+    while (next <= row) close();
+  }
+  __device__ __forceinline__ void close_all() {
     while (end < last_end) close();
   }
+};
 
-  // Scans, over the workers, the states that each leaves open; the scan restarts at workers with an end.
-  bool ended = closed;
-  const auto exchange = [&] {
-#pragma unroll
-    for (int k = 0; k < kVector; ++k) exchanged[k * kThreads + threadIdx.x] = states[k];
-    has_ended[threadIdx.x] = ended;
-    __syncthreads();
-  };
-  exchange();
-  for (int distance = 1; distance < reduction.workers; distance *= 2) {
-    const int from = static_cast<int>(threadIdx.x) - distance * reduction.lanes;
-    const bool takes = from >= 0 && !ended;
-    if (takes) {
-#pragma unroll
-      for (int k = 0; k < kVector; ++k) states[k] = op.combine(exchanged[k * kThreads + from], states[k]);
-      ended = has_ended[from];
+template <typename Operator>
+__device__ __forceinline__ TileUnits find_tile(const RowReduction<Operator>& reduction, int64_t tile) {
+  return reduction.finds_tiles ? reduction.tiles.template find<kThreads>(tile) : reduction.tiles[tile];
+}
+
+// The problems of a batch to which consecutive units of a tile belong.
+struct TileProblems {
+  int64_t first;    // of the first unit
+  int to_next;      // units of the tile before the next problem
+  unsigned length;  // of a problem, or more than a tile has units
+
+  __device__ __forceinline__ TileProblems(int64_t unit, int64_t problems, int64_t problem_length)
+      : first(problems == 1 ? 0 : unit / problem_length),
+        to_next(static_cast<int>(minimum<int64_t>((first + 1) * problem_length - unit, kMostUnits))),
+        length(static_cast<unsigned>(minimum<int64_t>(problem_length, kMostUnits))) {}
+  // The number of the problem of unit i of the tile, after the first one's.
+  __device__ __forceinline__ int after_first(int i) const {
+    return i < to_next ? 0 : 1 + static_cast<int>(static_cast<unsigned>(i - to_next) / length);
+  }
+
+ private:
+  static constexpr int kMostUnits = 1 << 16;
+};
+
+// Brings a tile's ends to shared memory. The result is the entry to which theirs are relative.
+template <typename Operator>
+__device__ __forceinline__ int64_t list_ends(const RowReduction<Operator>& reduction, const TileUnits& tile,
+                                             uint32_t* ends) {
+  const Segments& segments = reduction.tiles.ends.segments;
+  const TileProblems problems(tile.first_end, segments.rows, reduction.tiles.ends.per_row());
+  const int64_t first_live = problems.first < segments.rows ? segments.live(problems.first) : 0;
+#pragma unroll 2
+  for (int i = threadIdx.x; i < tile.ends; i += kThreads) {
+    const int after = problems.after_first(i);
+    const int64_t row = problems.first + after, place = tile.first_end + i - row * reduction.tiles.ends.per_row();
+    const int64_t live = after == 0 ? first_live : segments.live(row);
+    int64_t position = segments.length;
+    if (place <= segments.heads_count) {
+      position = place < segments.heads_count ? minimum(segments.row_head(row, place), live) : live;
     }
-    __syncthreads();
-    exchange();
+    const int64_t items = clamp<int64_t>(row * segments.length + position - tile.first_item, 0, tile.items);
+    const bool has_entry = place > 0 && place <= segments.heads_count;
+    ends[i] = static_cast<uint32_t>(items) | (has_entry ? static_cast<uint32_t>(i - 2 * after) : kNoEntry) << 16;
   }
-  if (slice == 0 && threadIdx.x == 0) reduction.first_end[tile_index] = tile.ends > 0 ? tile.first_end : -1;
-  if (!active) return;
-  const int64_t place = tile_index * reduction.sources.width + column;
-  if (worker == reduction.workers - 1) {
-#pragma unroll
-    for (int k = 0; k < kVector; ++k) reduction.open[place + k] = states[k];
+  return tile.first_end - 2 * problems.first - 1;
+}
+
+// Finds the first end of each worker's share of a tile, whose ends are in shared memory.
+__device__ __forceinline__ void share_ends(const TileUnits& tile, const uint32_t* ends, int workers, int worker_units,
+                                           int* worker_ends) {
+  for (int i = threadIdx.x; i <= workers; i += kThreads) {
+    const int diagonal = minimum(i * worker_units, tile.size);
+    worker_ends[i] = partition_point(maximum(0, diagonal - tile.items), minimum(diagonal, tile.ends),
+                                     [&](int j) { return static_cast<int>(ends[j] & 0xffff) + j < diagonal; });
   }
-  if (!closed) return;
-  const int before = static_cast<int>(threadIdx.x) - reduction.lanes;
-  State opening[kVector];
+  __syncthreads();
+}
+
+// Joins the states that workers leave open: over the lanes of each warp, then over the warps. Then stores the first
+// result of each worker, and what the tile leaves for its neighbours.
+template <int kMostLanes, int kVector, typename Operator>
+__device__ __forceinline__ void join_workers(Walk<kVector, Operator>& walk, int lanes, int64_t tile) {
+  using State = typename Operator::State;
+  __shared__ State warp_states[kWarps][kMostLanes * kVector];
+  __shared__ bool warp_ended[kWarps];
+  const Operator& op = walk.op;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  bool ended = walk.has_closed();
+  for (int distance = lanes; distance < kWarp; distance *= 2) {
+    const bool before_ended = __shfl_up_sync(~0u, ended, distance);
 #pragma unroll
-  for (int k = 0; k < kVector; ++k) {
-    opening[k] = openings[k * kThreads + threadIdx.x];
-    if (before >= 0) opening[k] = op.combine(exchanged[k * kThreads + before], opening[k]);
+    for (int k = 0; k < kVector; ++k) {
+      const State before = shuffle_up(walk.states[k], distance);
+      if (lane >= distance && !ended) walk.states[k] = op.combine(before, walk.states[k]);
+    }
+    if (lane >= distance) ended = ended || before_ended;
   }
-  if (before >= 0 && has_ended[before]) {
-    store(first_closed, opening);
-  } else {
+  State before[kVector];
+  bool before_ended = __shfl_up_sync(~0u, ended, lanes);
 #pragma unroll
-    for (int k = 0; k < kVector; ++k) reduction.opening[place + k] = opening[k];
+  for (int k = 0; k < kVector; ++k) before[k] = shuffle_up(walk.states[k], lanes);
+  if (lane < lanes) {
+    before_ended = false;
+#pragma unroll
+    for (int k = 0; k < kVector; ++k) before[k] = op.identity();
+  }
+  const int last_lane = lane - (kWarp - lanes);  // of the warp's last worker
+  State* const mine = &warp_states[0][(lane & (lanes - 1)) * kVector];
+  if (last_lane >= 0) {
+#pragma unroll
+    for (int k = 0; k < kVector; ++k) mine[warp * kMostLanes * kVector + k] = walk.states[k];
+    if (last_lane == 0) warp_ended[warp] = ended;
+  }
+  __syncthreads();
+  if (walk.columns.count <= 0) return;
+  const auto add_warps = [&](State(&states)[kVector], bool& has_ended) {
+    for (int w = warp - 1; w >= 0 && !has_ended; --w) {
+#pragma unroll
+      for (int k = 0; k < kVector; ++k) states[k] = op.combine(mine[w * kMostLanes * kVector + k], states[k]);
+      has_ended = warp_ended[w];
+    }
+  };
+  const RowReduction<Operator>& reduction = walk.reduction;
+  const int64_t place = tile * reduction.sources.width + walk.columns.first;
+  if (walk.has_closed()) {
+    add_warps(before, before_ended);
+#pragma unroll
+    for (int k = 0; k < kVector; ++k) before[k] = op.combine(before[k], walk.opening[k * kThreads]);
+    if (before_ended) {
+      walk.store(walk.first_end, before);
+    } else {
+      store_columns(reduction.opening + place, before, walk.columns);
+    }
+  }
+  if (warp == kWarps - 1 && last_lane >= 0) {
+    add_warps(walk.states, ended);
+    store_columns(reduction.open + place, walk.states, walk.columns);
   }
 }
 
-// One warp per tile combines the states that the preceding tiles left open, from the last tile with an end on, with the
-// segment of its tile's first end.
-template <typename Operator>
-__global__ void __launch_bounds__(kJoinTiles* kWarp) join_tiles(RowReduction<Operator> reduction, Operator op) {
+// Loads what is read once, and leaves the cache to rows.
+template <typename Item>
+__device__ __forceinline__ Item load_once(const Item* from) {
+  using Word = typename Neighbours<Item, 1>::Word;
+  return std::bit_cast<Item>(__ldcs(reinterpret_cast<const Word*>(from)));
+}
+
+// The rows of x that are the items of a tile: `find` loads what `row` computes a row from, or -1 if the item is
+// dropped.
+struct NeighbourRows {
+  int64_t first;
+  __device__ __forceinline__ int find(int i) const { return i; }
+  __device__ __forceinline__ int64_t row(int i, int) const { return first + i; }
+};
+
+template <typename Index>
+struct ListedRows {
+  const Index* indices;
+  int64_t count;  // rows of a problem
+  TileProblems problems;
+
+  __device__ __forceinline__ ListedRows(const RowSources& sources, int64_t first_item)
+      : indices(static_cast<const Index*>(sources.indices.data) + first_item),
+        count(sources.count),
+        problems(first_item, sources.problems, sources.length) {}
+  __device__ __forceinline__ Index find(int i) const {
+    const Index index = load_once(indices + i);
+    return index >= 0 && index < count ? index : Index{-1};
+  }
+  __device__ __forceinline__ int64_t row(int i, Index index) const {
+    return (problems.first + problems.after_first(i)) * count + index;
+  }
+};
+
+template <typename Visit>
+__device__ __forceinline__ void with_rows(const RowSources& sources, int64_t first_item, Visit visit) {
+  if (!sources.indices.data) return visit(NeighbourRows{first_item});
+  if (sources.indices.wide) return visit(ListedRows<int64_t>(sources, first_item));
+  visit(ListedRows<int32_t>(sources, first_item));
+}
+
+// What a block of reduce_tiles lists of its tile: the numbers of rows, from the first item on if rows are not gathered,
+// with their high words if they have any; and the weights, if each item has one.
+template <typename State>
+struct TileLists {
+  uint32_t* rows;
+  uint32_t* high;
+  State* weights;
+};
+
+// Combines the rows [row, last_row) of a tile in a lane's columns.
+template <Weights kWeights, int kVector, typename Operator>
+__device__ __forceinline__ void walk_rows(Walk<kVector, Operator>& walk, int64_t first_item,
+                                          const TileLists<typename Operator::State>& lists, int row, int last_row) {
+  using Element = typename Operator::Element;
   using State = typename Operator::State;
-  __shared__ State parts[kJoinTiles][kWarp];
-  __shared__ int64_t long_begin[kJoinTiles];  // the first tile of a part that the whole block joins, or -1
+  using Row = Neighbours<Element, kVector>;
+  constexpr int kRows = kRowsInFlight<Operator>;
+  const RowReduction<Operator>& reduction = walk.reduction;
+  const Operator& op = walk.op;
+  const int64_t width = reduction.sources.width, base = reduction.sources.indices.data ? 0 : first_item;
+  const Element* x = reduction.x + base * width + walk.columns.first;
+  keep(x);
+  const LaneWeights<kVector, Operator> lane_weights(reduction, walk.columns);
+#pragma unroll 1
+  for (; row < last_row; row += kRows) {
+    uint32_t rows[kRows];
+    bool exists[kRows];
+    Row items[kRows], weights[kRows];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      rows[i] = lists.rows[row + i];
+      exists[i] = row + i < last_row && (rows[i] != kNoRow || (reduction.long_rows && lists.high[row + i] != kNoRow));
+    }
+    const auto full_row = [&](int i) {
+      return reduction.long_rows ? int64_t{lists.high[row + i]} << 32 | rows[i] : int64_t{rows[i]};
+    };
+    if (reduction.is_plain) {
+      const auto row_bytes = static_cast<uint32_t>(width * static_cast<int64_t>(sizeof(Element)));
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        const char* const from = reinterpret_cast<const char*>(x) + uint64_t{rows[i]} * row_bytes;
+        if (exists[i]) items[i] = Row::load(reinterpret_cast<const Element*>(from));
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        if (exists[i]) items[i] = Row::load(x + full_row(i) * width, walk.columns.count, reduction.as_halves);
+      }
+    }
+    if constexpr (kWeights == Weights::kGroups) {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        if (exists[i]) weights[i] = lane_weights.load(reduction.weights + (first_item + row + i) * reduction.groups);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      walk.close_before(row + i);  // after the last row, there are only ends
+      if (!exists[i]) continue;
+      Element elements[kVector], factors[kVector];
+      items[i].unpack(elements);
+      State factor{};
+      if constexpr (kWeights == Weights::kGroups) weights[i].unpack(factors);
+      if constexpr (kWeights == Weights::kOne) factor = lists.weights[row + i];
+      const int64_t position = Operator::kGivesIndex ? base + full_row(i) : 0;
+#pragma unroll
+      for (int k = 0; k < kVector; ++k) {
+        if constexpr (kWeights == Weights::kNone) {
+          walk.states[k] = op.combine(walk.states[k], op.extract(elements[k], position));
+        } else {
+          if constexpr (kWeights == Weights::kGroups) factor = op.extract(factors[k], 0);
+          walk.states[k] += op.extract(elements[k], 0) * factor;
+        }
+      }
+    }
+  }
+}
+
+template <Weights kWeights, typename Operator>
+__device__ __forceinline__ void list_rows(const RowReduction<Operator>& reduction, const Operator& op,
+                                          const TileUnits& tile, const TileLists<typename Operator::State>& lists) {
+  if (!reduction.sources.indices.data) {
+    for (int i = threadIdx.x; i < tile.items; i += kThreads) lists.rows[i] = static_cast<uint32_t>(i);
+  } else {
+    with_rows(reduction.sources, tile.first_item, [&](const auto& rows) {
+#pragma unroll 4
+      for (int i = threadIdx.x; i < tile.items; i += kThreads) {
+        const auto found = rows.find(i);
+        const int64_t row = found < 0 ? RowSources::kNone : rows.row(i, found);
+        lists.rows[i] = static_cast<uint32_t>(row);
+        if (reduction.long_rows) lists.high[i] = static_cast<uint32_t>(row >> 32);
+      }
+    });
+  }
+  if constexpr (kWeights == Weights::kOne) {
+#pragma unroll 4
+    for (int i = threadIdx.x; i < tile.items; i += kThreads) {
+      lists.weights[i] = op.extract(load_once(reduction.weights + tile.first_item + i), 0);
+    }
+  }
+}
+
+// Reduces tiles of rows. All tiles of a slice come before those of the next one, so that a slice of a table that is
+// read by index stays in the L2 cache.
+template <Weights kWeights, typename Operator>
+__global__ void __launch_bounds__(kThreads, kWeights == Weights::kGroups || Operator::kGivesIndex ? 4 : 5)
+    reduce_tiles(RowReduction<Operator> reduction, Operator op) {
+  using State = typename Operator::State;
+  constexpr int kVector = kVectorOf<Operator>;
+  extern __shared__ uint4 shared[];
+  __shared__ int worker_ends[kThreads + 1];
+  __shared__ State opening[kVector * kThreads];
+  const auto slice = static_cast<int64_t>(blockIdx.x / static_cast<unsigned>(reduction.tiles.tiles));
+  const int64_t tile_index = blockIdx.x % static_cast<unsigned>(reduction.tiles.tiles);
+  wait_for_last_kernel();
+  start_next_kernel();
+  const TileUnits tile = find_tile(reduction, tile_index);
+  // Ends lie at the beginning of the slots, and rows at their end.
+  State* const weights = reinterpret_cast<State*>(shared);
+  uint32_t* const ends =
+      reinterpret_cast<uint32_t*>(weights + (kWeights == Weights::kOne ? reduction.unit_slots() : 0));
+  uint32_t* const rows = ends + reduction.tiles.units - tile.items;
+  const TileLists<State> lists{rows, rows + reduction.unit_slots(), weights};
+  const int64_t first_entry = list_ends(reduction, tile, ends);
+  list_rows<kWeights>(reduction, op, tile, lists);
+  __syncthreads();
+  share_ends(tile, ends, kThreads / reduction.lanes, reduction.worker_units, worker_ends);
+
+  const int worker = static_cast<int>(threadIdx.x) / reduction.lanes;
+  const int lane = static_cast<int>(threadIdx.x) % reduction.lanes;
+  const int64_t column = (slice * reduction.lanes + lane) * kVector;
+  const int columns = static_cast<int>(clamp<int64_t>(reduction.sources.width - column, 0, kVector));
+  const int end = worker_ends[worker], last_end = worker_ends[worker + 1];
+  Walk<kVector, Operator> walk(reduction, op, {column, columns, reduction.as_vectors}, ends, opening, first_entry, end,
+                               last_end);
+  if (columns > 0) {
+    walk_rows<kWeights>(walk, tile.first_item, lists, minimum(worker * reduction.worker_units, tile.size) - end,
+                        minimum((worker + 1) * reduction.worker_units, tile.size) - last_end);
+    walk.close_all();
+  }
+  if (slice == 0 && threadIdx.x == 0) reduction.first_end[tile_index] = tile.ends > 0 ? tile.first_end : -1;
+  join_workers<kReduceRowsMostLanes>(walk, reduction.lanes, tile_index);
+}
+
+// Brings a tile's rows of up to kStates columns to shared memory, as states; items that are dropped as the identity.
+template <Weights kWeights, int kStates, typename Operator, typename Rows>
+__device__ __forceinline__ void stage_rows(const RowReduction<Operator>& reduction, const Operator& op,
+                                           const TileUnits& tile, const LaneColumns& columns, const Rows& rows,
+                                           typename Operator::State* staged) {
+  using Element = typename Operator::Element;
+  using State = typename Operator::State;
+  using Row = Neighbours<Element, kStates>;
+  constexpr bool kGroups = kWeights == Weights::kGroups;
+  using Found = decltype(rows.find(0));
+  constexpr int kRows = kGroups || sizeof(Row) == 16 ? 2 : 4;
+  const int64_t width = kStates == 1 ? 1 : reduction.sources.width;
+  const LaneWeights<kStates, Operator> lane_weights(reduction, columns);
+  const Element* const weights_of = reduction.weights + tile.first_item * reduction.groups;
+#pragma unroll 1
+  for (int first = threadIdx.x; first < tile.items; first += kRows * kThreads) {
+    Row items[kRows], group_weights[kRows];
+    Element weights[kRows];
+    Found found[kRows];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int item = first + i * kThreads;
+      found[i] = -1;
+      if (item >= tile.items) continue;
+      found[i] = rows.find(item);
+      if constexpr (kGroups) {
+        group_weights[i] = lane_weights.load(weights_of + item * int64_t{reduction.groups});
+      } else if constexpr (kWeights == Weights::kOne) {
+        weights[i] = load_once(weights_of + item);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (found[i] < 0) continue;
+      const Element* const from = reduction.x + rows.row(first + i * kThreads, found[i]) * width;
+      items[i] = columns.as_vector ? Row::load(from) : Row::load(from, columns.count, false);
+    }
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int item = first + i * kThreads;
+      if (item >= tile.items) break;
+      State states[kStates];
+#pragma unroll
+      for (State& state : states) state = op.identity();
+      if (found[i] >= 0) {
+        const int64_t position = Operator::kGivesIndex ? rows.row(item, found[i]) : 0;
+        Element elements[kStates], factors[kStates];
+        items[i].unpack(elements);
+        if constexpr (kGroups) group_weights[i].unpack(factors);
+#pragma unroll
+        for (int k = 0; k < kStates; ++k) {
+          states[k] = op.extract(elements[k], position);
+          if constexpr (kWeights != Weights::kNone) states[k] *= op.extract(kGroups ? factors[k] : weights[i], 0);
+        }
+      }
+      Neighbours<State, kStates>::pack(states).store(staged + item * kStates);
+    }
+  }
+}
+
+// Reduces tiles of rows of up to kStates columns. All threads bring rows to shared memory in turn; then each thread
+// takes one row after the other.
+template <Weights kWeights, int kStates, typename Operator>
+__global__ void __launch_bounds__(kThreads, 5) reduce_short_rows(RowReduction<Operator> reduction, Operator op) {
+  using State = typename Operator::State;
+  extern __shared__ uint4 shared[];
+  __shared__ int worker_ends[kThreads + 1];
+  __shared__ State opening[kStates * kThreads];
+  const LaneColumns columns{0, static_cast<int>(reduction.sources.width), reduction.as_vectors || kStates == 1};
+  wait_for_last_kernel();
+  start_next_kernel();
+  const TileUnits tile = find_tile(reduction, blockIdx.x);
+  // Ends lie at the beginning of the slots of units, and rows at their end.
+  uint32_t* const ends = reinterpret_cast<uint32_t*>(shared);
+  State* const staged = reinterpret_cast<State*>(shared) + (reduction.tiles.units - tile.items) * kStates;
+  const int64_t first_entry = list_ends(reduction, tile, ends);
+  with_rows(reduction.sources, tile.first_item,
+            [&](const auto& rows) { stage_rows<kWeights, kStates>(reduction, op, tile, columns, rows, staged); });
+  __syncthreads();
+  share_ends(tile, ends, kThreads, reduction.worker_units, worker_ends);
+
+  const int worker = static_cast<int>(threadIdx.x);
+  const int end = worker_ends[worker], last_end = worker_ends[worker + 1];
+  const int last_row = minimum((worker + 1) * reduction.worker_units, tile.size) - last_end;
+  Walk<kStates, Operator> walk(reduction, op, columns, ends, opening, first_entry, end, last_end);
+#pragma unroll 1
+  for (int row = minimum(worker * reduction.worker_units, tile.size) - end; row < last_row; ++row) {
+    walk.close_before(row);
+    State states[kStates];
+    Neighbours<State, kStates>::load(staged + row * kStates).unpack(states);
+#pragma unroll
+    for (int k = 0; k < kStates; ++k) walk.states[k] = op.combine(walk.states[k], states[k]);
+  }
+  walk.close_all();
+  if (threadIdx.x == 0) reduction.first_end[blockIdx.x] = tile.ends > 0 ? tile.first_end : -1;
+  join_workers<1>(walk, 1, blockIdx.x);
+}
+
+// Combines the states that the preceding tiles left open, from the last tile with an end on, with the segment of each
+// tile's first end. A tile has a power of two of lanes, one for each column of a slice.
+template <typename Operator>
+__global__ void __launch_bounds__(kJoinThreads) join_tiles(RowReduction<Operator> reduction, Operator op, int lanes) {
+  using State = typename Operator::State;
+  __shared__ State parts[kJoinThreads];
+  // The tiles of segments that the whole block joins.
+  __shared__ int long_tiles[kJoinThreads / kJoinLeastLanes];
+  __shared__ int64_t long_begins[kJoinThreads / kJoinLeastLanes];
+  __shared__ int long_count;
   const int64_t width = reduction.sources.width;
-  const auto slices = static_cast<unsigned>(ceil_div<int64_t>(width, kWarp));
-  const int64_t first_tile = int64_t{blockIdx.x / slices} * kJoinTiles;
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int64_t column = int64_t{blockIdx.x % slices} * kWarp + lane;
-  const bool active = column < width;
+  const auto slices = static_cast<unsigned>(ceil_div<int64_t>(width, lanes));
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % lanes;
+  const int64_t first_tile = int64_t{blockIdx.x / slices} * (kJoinThreads / lanes);
+  const int64_t first_column = int64_t{blockIdx.x % slices} * lanes;
   const SegmentEnds& ends = reduction.tiles.ends;
+  if (thread == 0) long_count = 0;
+  __syncthreads();
   wait_for_last_kernel();
 
-  const auto first_end_of = [&](int64_t tile) { return tile < reduction.tiles.tiles ? reduction.first_end[tile] : -1; };
-  const auto store = [&](int64_t tile, State before) {
+  const auto store = [&](int64_t tile, int64_t column, State before) {
     const State state[1] = {op.combine(before, reduction.opening[tile * width + column])};
-    store_row<1>(reduction, op, ends.entry(reduction.first_end[tile]), column, state);
+    const int64_t entry = ends.entry(reduction.first_end[tile]);
+    store_result<1>(reduction, op, entry * width + column, {column, 1, true}, state);
   };
-  const auto add_tiles = [&](int64_t begin, int64_t end, int step) {
+  const auto add_tiles = [&](int64_t begin, int64_t end, int step, int64_t column) {
     State state = op.identity();
 #pragma unroll 8
     for (int64_t i = begin; i < end; i += step) state = op.combine(state, reduction.open[i * width + column]);
     return state;
   };
 
-  const int64_t tile = first_tile + warp;
-  const int64_t end = first_end_of(tile);
-  int64_t begin = tile;
-  bool joins = end > 0 && ends.entry(end) >= 0;
-  if (joins) begin = clamp<int64_t>((ends[end - 1] + end - 1) / reduction.tiles.units, 0, tile);
-  const bool is_long = joins && tile - begin > kJoinSerial;
-  if (lane == 0) long_begin[warp] = is_long ? begin : -1;
-  if (joins && !is_long && active) store(tile, add_tiles(begin, tile, 1));
-  if (!__syncthreads_or(is_long)) return;
-  for (int i = 0; i < kJoinTiles; ++i) {
-    if (long_begin[i] < 0) continue;
-    if (active) parts[warp][lane] = add_tiles(long_begin[i] + warp, first_tile + i, kJoinTiles);
-    __syncthreads();
-    if (warp == 0 && active) {
-      State state = op.identity();
-      for (int part = 0; part < kJoinTiles; ++part) state = op.combine(state, parts[part][lane]);
-      store(first_tile + i, state);
+  const int64_t tile = first_tile + thread / lanes, column = first_column + lane;
+  const int64_t end = tile < reduction.tiles.tiles ? reduction.first_end[tile] : -1;
+  if (end > 0 && ends.entry(end) >= 0) {
+    const int64_t begin = clamp<int64_t>((ends[end - 1] + end - 1) / reduction.tiles.units, 0, tile);
+    if (tile - begin <= kJoinSerial) {
+      if (column < width) store(tile, column, add_tiles(begin, tile, 1, column));
+    } else if (lane == 0) {
+      const int at = atomicAdd(&long_count, 1);
+      long_tiles[at] = thread / lanes;
+      long_begins[at] = begin;
     }
+  }
+  __syncthreads();
+  // The threads of the block in columns and rows, if a row is short.
+  const int columns = static_cast<int>(minimum<int64_t>(width - first_column, lanes));
+  const int rows = kJoinThreads / columns, row = thread / columns;
+  for (int i = 0; i < long_count; ++i) {
+    const int64_t long_tile = first_tile + long_tiles[i], long_column = first_column + thread % columns;
+    if (row < rows) parts[thread] = add_tiles(long_begins[i] + row, long_tile, rows, long_column);
+    __syncthreads();
+    int left = rows;
+    while (left > 1) {
+      const int half = (left + 1) / 2;
+      if (row + half < left) parts[thread] = op.combine(parts[thread], parts[thread + half * columns]);
+      left = half;
+      __syncthreads();
+    }
+    if (row == 0) store(long_tile, long_column, parts[thread]);
     __syncthreads();
   }
 }

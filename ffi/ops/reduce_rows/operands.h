@@ -5,6 +5,7 @@
 
 namespace mgpu {
 
+struct RowOperator;
 struct RowTiling;
 
 // The rows of x that are the items of the reduced sequence: item i is row i, or the row at index i of `indices`.
@@ -41,10 +42,10 @@ struct ReduceRowsOperands : OperatorOperands {
   SegmentEnds ends() const { return {segments}; }
   bool is_empty() const { return segments.rows * segments.heads_count * sources.width == 0; }
 
-  // The plan on CUDA (plan.h). Elements are read `vector` at a time.
-  RowTiling tiling(int vector) const;
+  // The plan on CUDA (plan.h).
+  RowTiling tiling(const RowOperator& op) const;
   struct Scratch;
-  Scratch layout(Workspace& workspace, int64_t state_bytes) const;
+  Scratch layout(Workspace& workspace, const RowOperator& op) const;
 };
 
 // The call of gathered_rows. It adds weights [.., items, groups], of x's type, or absent: one for each group of

@@ -6,33 +6,71 @@
 
 namespace mgpu {
 
-// A worker is a few neighbouring lanes, which take one row after the other; each lane has a vector of columns. A
-// block's workers consume a tile of rows and segment ends. A worker has at most 32 lanes, which read 512 bytes of a
-// row. So a tile has many rows even if they are wide, and the states that it leaves for the next tile matter little. A
-// tile is as large as possible while the tiles fill a large device in whole waves, as a last wave of few tiles would
-// cost as much as a whole one.
+// A worker is a few neighbouring lanes, which take one row after the other; each lane has a vector of columns: 16 bytes
+// of states. A block's workers consume equal shares of a tile of rows and segment ends. A worker has at most 32 lanes;
+// wider rows are cut into slices. Rows of one vector (short rows) are first brought to shared memory as states, by all
+// threads in turn, as a thread that walked down its rows in device memory would read them one sector at a time.
 constexpr int kReduceRowsThreads = 256;
 constexpr int kReduceRowsMostLanes = 32;
-constexpr int kReduceRowsTileUnits = 4096;                          // rows and ends, at most
+constexpr int kReduceRowsTileBytes = 24 << 10;                      // of shared memory, for a tile's units
+constexpr int kReduceRowsStagedBytes = 28 << 10;                    // the same for short rows
+constexpr int kReduceRowsStagedUnits = 9;                           // per worker, at most
 constexpr int kReduceRowsLeastUnits = 4;                            // per worker
-constexpr int64_t kReduceRowsWave = 3 * kReferenceMultiprocessors;  // three blocks on each
+constexpr int64_t kReduceRowsWave = 5 * kReferenceMultiprocessors;  // five blocks on each
+// A table whose rows are read several times by index is cut into slices that stay in the L2 cache, of whole cache lines
+// of its rows.
+constexpr int64_t kReduceRowsSliceBytes = int64_t{36} << 20;
+constexpr int64_t kReduceRowsLeastReads = 4;  // of a row, on average
+
+// What a plan asks of an operator: the elements that a lane takes, at most 16 bytes of them and of their states; the
+// bytes of a state; and whether short rows are staged, which narrow integers are not worth.
+struct RowOperator {
+  int vector;
+  int state_bytes;
+  bool stages;
+};
+
+template <typename Operator>
+constexpr RowOperator row_operator() {
+  using Element = typename Operator::Element;
+  constexpr int kState = sizeof(typename Operator::State);
+  return {maximum(16 / maximum(static_cast<int>(sizeof(Element)), kState), 1), kState,
+          sizeof(Element) >= 4 || std::is_same_v<Element, Half> || std::is_same_v<Element, BFloat16>};
+}
 
 struct RowTiling {
   int64_t units;  // all rows and ends
   int64_t width;  // columns
-  int vector;     // columns per lane
+  RowOperator op;
+  int64_t row_bytes;
+  int64_t table_bytes;  // of rows that are read several times, or 0
 
-  constexpr int64_t vectors() const { return ceil_div<int64_t>(width, vector); }
-  // The slices that the columns are cut into, and the lanes that each slice takes.
-  constexpr int64_t slices() const { return ceil_div<int64_t>(vectors(), kReduceRowsMostLanes); }
-  constexpr int lanes() const { return width > 0 ? static_cast<int>(ceil_div(vectors(), slices())) : 1; }
+  constexpr bool is_staged() const { return op.stages && width <= op.vector; }
+  constexpr int64_t vectors() const { return ceil_div<int64_t>(width, op.vector); }
+  // The slices that the columns are cut into, and the lanes that each slice takes, a power of two.
+  constexpr int64_t slices() const {
+    const int64_t in_cache = maximum<int64_t>(ceil_div(table_bytes, kReduceRowsSliceBytes), 1);
+    const bool fits = in_cache <= row_bytes / kLineBytes && vectors() % in_cache == 0;
+    return maximum(ceil_div<int64_t>(vectors(), kReduceRowsMostLanes), fits ? in_cache : 1);
+  }
+  constexpr int lanes() const { return width > 0 ? 1 << ceil_log2(ceil_div(vectors(), slices())) : 1; }
   constexpr int workers() const { return kReduceRowsThreads / lanes(); }
+  // The states of a short row in shared memory.
+  constexpr int staged_states() const { return width == 1 ? 1 : op.vector; }
+  constexpr int most_units() const {
+    if (!is_staged()) return kReduceRowsTileBytes / (4 + op.state_bytes) / workers();
+    // An odd number of units, so that threads whose rows lie this far apart access different banks.
+    const int fit = kReduceRowsStagedBytes / (staged_states() * op.state_bytes * kReduceRowsThreads);
+    return minimum(fit - 1, kReduceRowsStagedUnits) | 1;
+  }
+  // The units of a worker. Tiles fill a large device in whole waves, as a last wave of few tiles would cost as much as
+  // a whole one.
   constexpr int worker_units() const {
-    const int64_t least_tiles =
-        maximum<int64_t>(ceil_div<int64_t>(units, kReduceRowsTileUnits / workers() * workers()), 1);
+    const int64_t least_tiles = maximum<int64_t>(ceil_div<int64_t>(units, int64_t{most_units()} * workers()), 1);
     const int64_t waves = ceil_div(least_tiles * slices(), kReduceRowsWave);
     const int64_t wanted_tiles = maximum(least_tiles, waves * kReduceRowsWave / slices());
-    return maximum(static_cast<int>(ceil_div(units, wanted_tiles * workers())), kReduceRowsLeastUnits);
+    return maximum(static_cast<int>(ceil_div(units, wanted_tiles * workers())),
+                   minimum(kReduceRowsLeastUnits, most_units()));
   }
   constexpr int tile_units() const { return workers() * worker_units(); }
   constexpr int64_t tiles() const { return ceil_div<int64_t>(units, tile_units()); }

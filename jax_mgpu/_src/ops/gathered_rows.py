@@ -1,13 +1,13 @@
 """Segments of rows that are gathered, weighted, or both: pooled embeddings, sparse times dense, messages.
 
-Sums, and other operators that need no position, are one operation over the table. Its derivatives are sums too: by row
-for the table, and dots of rows for the weights. On a CPU, a kernel reads, weights and adds a row at once. Elsewhere the
-operation is composed of a gather and `reduce_rows`. All other operators combine rows that are gathered first, without
-the dropped ones.
+Sums, and other operators that need no position, are one operation over the table: kernels read, weight and combine a
+row at once. Its derivatives are sums too: by row for the table, and dots of rows for the weights. All other operators
+combine rows that are gathered first, without the dropped ones.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -50,7 +50,7 @@ from jax_mgpu._src.arguments.values import plain_leaves, take_or_fill
 from jax_mgpu._src.core.compat import flatten, is_sharded
 from jax_mgpu._src.core.operation import ABSENT, REGISTRY, Operation
 from jax_mgpu._src.functions.named_operators import Leaf, named_leaves
-from jax_mgpu._src.functions.operators import Kind, result_dtype, wide_dtype
+from jax_mgpu._src.functions.operators import Kind, result_dtype, sum_dtype, wide_dtype
 from jax_mgpu._src.functions.recurrence import weighted
 from jax_mgpu._src.functions.transform import mapped, takes_position
 from jax_mgpu._src.ops.gather import add_rows, gather
@@ -155,6 +155,8 @@ def _reduce_leaf(
             )
     if leaf.is_empty:
         return leaf.nothing(heads.shape)
+    if weights is not None and jnp.issubdtype(leaf.x.dtype, jnp.integer):  # kernels weight no narrower integers
+        leaf = dataclasses.replace(leaf, x=leaf.x.astype(sum_dtype(leaf.x.dtype)), wide=False)
     x, given = leaf.rows, {"heads": heads, "count": count}
     if entries == 0:  # empty indices would count as absent
         x, indices = x[:0], None
@@ -400,7 +402,6 @@ _gathered_rows = _GatheredRows(
     shapes=_shapes,
     fallback=_fallback,
     streamed=("x", "indices", "weights"),
-    only="cpu",
 )
 _gathered_rows.def_jvp(_jvp)
 _gathered_rows.def_transpose("x", _transpose_x)
