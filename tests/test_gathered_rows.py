@@ -348,6 +348,43 @@ def test_gathered_rows_are_one_call(platform, op, groups):
     assert "stablehlo.gather" not in text and ("tensor<10000x64x" in text) == (groups == (4, 16))  # weights of elements
 
 
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_derivatives_in_the_table_have_no_row_per_entry(is_weighted):
+    if not mgpu.has_cuda():
+        pytest.skip("the CPU adds rows by id")
+    x, indices, heads = jnp.ones((100, 64), jnp.float32), jnp.zeros(10_000, jnp.int32), jnp.arange(0, 10_000, 10)
+    weights = jnp.ones(10_000, jnp.float32) if is_weighted else None
+    slope = jax.grad(lambda x, i, w: jnp.sum(mgpu.segmented_reduce(x, heads, indices=i, weights=w) ** 2))
+    text = jax.jit(slope).trace(x, indices, weights).lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("custom_call @jax_mgpu.gathered_rows") == 2 and "tensor<10000x64x" not in text
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("groups", [0, 1, 4, 48])
+def test_derivatives_of_wide_rows(dtype, groups):
+    """Rows of at least LEAST_SORTED_WIDTH columns, which CUDA adds by sorting the entries."""
+    rng = np.random.default_rng(5)
+    indices, heads, count = entries_of(rng)
+    x, slope = drawn(rng, dtype, N, max(groups, 1), 48 // max(groups, 1)), drawn(rng, dtype, M, 48)
+    weights = drawn(rng, dtype, ENTRIES, groups) if groups else None
+    slope = slope.reshape(M, *x.shape[1:])
+
+    def summed(x, weights):
+        return mgpu.segmented_reduce(x, heads, indices=indices, weights=weights, count=count)
+
+    got = jax.jit(lambda *operands: jax.vjp(summed, *operands)[1](slope))(x, weights)
+    of_x = np.zeros(x.shape)
+    of_weights = np.zeros((ENTRIES, max(groups, 1)))
+    for part, one in zip(segments(indices, N, heads, count), slope.astype(np.float64), strict=True):
+        for i in part:
+            factor = weights[i][:, None].astype(np.float64) if groups else 1
+            of_x[indices[i]] += factor * one
+            of_weights[i] = (one * x[indices[i]].astype(np.float64)).sum(axis=-1)
+    np.testing.assert_array_equal(got[0].astype(np.float64), of_x.astype(dtype).astype(np.float64))
+    if groups:
+        np.testing.assert_array_equal(got[1].astype(np.float64), of_weights.astype(dtype).astype(np.float64))
+
+
 @pytest.mark.parametrize("weights", [None, 1.0])
 def test_gathered_rows_are_not_in_memory(weights):
     x, indices, heads = jnp.ones((100, 64)), jnp.zeros(10_000, jnp.int32), jnp.arange(0, 10_000, 10)

@@ -21,7 +21,7 @@ from jax_mgpu._src.core.compat import partition_spec, rows_sharding, vary_as
 from jax_mgpu._src.core.operation import Operation
 from jax_mgpu._src.keys.bits import keeping_bits
 
-__all__ = ["add_rows", "gather", "scatter", "set_sums"]
+__all__ = ["add_rows", "add_taken_rows", "gather", "scatter", "set_sums"]
 
 
 def gather(x: jax.Array, indices: jax.Array, *, unique: bool = False, inside: bool = False, fill: int = 0) -> jax.Array:
@@ -141,7 +141,7 @@ def _scatter(row_rank: int, index_rank: int) -> Operation:
     return operation
 
 
-_SUMS: list[Callable[[jax.Array, jax.Array, Any], jax.Array]] = []
+_SUMS: list[Callable[..., jax.Array]] = []
 
 
 def add_rows(rows: jax.Array, indices: jax.Array, like: Aval) -> jax.Array:
@@ -149,9 +149,17 @@ def add_rows(rows: jax.Array, indices: jax.Array, like: Aval) -> jax.Array:
     return _SUMS[0](rows, indices, like)
 
 
-def set_sums(add: Callable[[jax.Array, jax.Array, Any], jax.Array]) -> None:
-    """Sets the function `add(rows, indices, like)` that `add_rows` calls."""
-    _SUMS[:] = [add]
+def add_taken_rows(rows: jax.Array, taken: jax.Array, weights: jax.Array, indices: jax.Array, like: Aval) -> jax.Array:
+    """`add_rows` of `rows[taken]` times their weights, `[entries, groups]`, which may be absent, by a sort of indices.
+
+    The taken rows are not in memory.
+    """
+    return _SUMS[1](rows, taken, weights, indices, like)
+
+
+def set_sums(add: Callable[..., jax.Array], add_taken: Callable[..., jax.Array]) -> None:
+    """Sets the functions that `add_rows` and `add_taken_rows` call."""
+    _SUMS[:] = [add, add_taken]
 
 
 @functools.cache

@@ -47,14 +47,14 @@ from jax_mgpu._src.arguments.counts import live_items, segment_bounds, wide_enou
 from jax_mgpu._src.arguments.preconditions import by_construction
 from jax_mgpu._src.arguments.segments import segment_operands
 from jax_mgpu._src.arguments.values import plain_leaves, take_or_fill
-from jax_mgpu._src.core.compat import flatten, is_sharded
+from jax_mgpu._src.core.compat import flatten, is_sharded, platform_dependent
 from jax_mgpu._src.core.operation import ABSENT, REGISTRY, Operation
 from jax_mgpu._src.functions.named_operators import Leaf, named_leaves
 from jax_mgpu._src.functions.operators import Kind, result_dtype, sum_dtype, wide_dtype
 from jax_mgpu._src.functions.recurrence import weighted
 from jax_mgpu._src.functions.transform import mapped, takes_position
-from jax_mgpu._src.ops.gather import add_rows, gather
-from jax_mgpu._src.ops.scan import before_map, pieces, scan_columns
+from jax_mgpu._src.ops.gather import add_rows, add_taken_rows, gather
+from jax_mgpu._src.ops.scan import before_map, item_segments, pieces, scan_columns
 
 __all__ = ["reduce_gathered", "weighted_rows"]
 
@@ -62,6 +62,8 @@ NAME = "segmented_reduce"
 SUMS = ("add", "sum", "mean")  # the operators that accept weights
 DIRECT = (*SUMS, "mul", "prod", "min", "max", "any", "all", "and", "or", "xor", "logsumexp")
 POSITIONS = ("argmin", "argmax")
+# From this width on, a derivative in x on CUDA sorts the entries by row. Narrower rows take less time in memory.
+LEAST_SORTED_WIDTH = 16
 NO_WEIGHTS = cast(jax.Array, np.zeros((0, 0), np.int32))  # of as many axes as weights
 
 
@@ -342,13 +344,26 @@ def _transpose_x(cotangents: Sequence[Any], operands: Operands, *, op: int, wide
     del op, wide
     x, indices = operands.x, operands.indices
     exact = wide_dtype(x.dtype)
-    rows = _of_entries(cotangents[0], operands, exact)
-    if operands.weights.size:
-        factors = _masked(operands.weights, indices, x.shape[0]).astype(exact)
-        rows = weighted(_of_columns(factors, x.shape[1]), rows)
-    if indices.size:
-        rows = add_rows(rows, indices, jax.ShapeDtypeStruct(x.shape, exact))
-    return rows.astype(x.dtype)
+    given = cotangents[0], operands.weights
+
+    def in_memory(cotangent: jax.Array, weights: jax.Array) -> jax.Array:
+        rows = _of_entries(cotangent, operands, exact)
+        if weights.size:
+            factors = _masked(weights, indices, x.shape[0]).astype(exact)
+            rows = weighted(_of_columns(factors, x.shape[1]), rows)
+        if indices.size:
+            rows = add_rows(rows, indices, jax.ShapeDtypeStruct(x.shape, exact))
+        return rows.astype(x.dtype)
+
+    def by_sorting(cotangent: jax.Array, weights: jax.Array) -> jax.Array:
+        segments = item_segments(NAME, indices.shape[0], operands.heads, operands.count)
+        if weights.size:
+            weights = weights.astype(cotangent.dtype)
+        return add_taken_rows(cotangent, segments, weights, indices, x).astype(x.dtype)
+
+    if not indices.size or x.shape[1] < LEAST_SORTED_WIDTH:
+        return in_memory(*given)
+    return platform_dependent(*given, cuda=by_sorting, default=in_memory)
 
 
 def _transpose_weights(cotangents: Sequence[Any], operands: Operands, *, op: int, wide: int) -> jax.Array:

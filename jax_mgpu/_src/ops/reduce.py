@@ -40,7 +40,6 @@ from jax_mgpu._src.arguments.check import (
 )
 from jax_mgpu._src.arguments.counts import (
     count_of,
-    heads_inside,
     live_items,
     live_mask,
     segment_bounds,
@@ -78,7 +77,15 @@ from jax_mgpu._src.keys.columns import Columns, key_starts, whole_keys
 from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.ops.gathered_rows import reduce_gathered
 from jax_mgpu._src.ops.order_statistics import quantiles
-from jax_mgpu._src.ops.scan import before_map, inside_segments, leaf_inside_segments, own_pieces, pieces, scan_columns
+from jax_mgpu._src.ops.scan import (
+    before_map,
+    inside_segments,
+    item_segments,
+    leaf_inside_segments,
+    own_pieces,
+    pieces,
+    scan_columns,
+)
 from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sort_primitives import Method
 
@@ -719,13 +726,6 @@ def _of_items(
         segments = jnp.full((n,), -1, segments.dtype).at[places].set(segments, mode="drop", unique_indices=True)
     taken = take_or_fill(values, segments)
     return where((segments >= 0).reshape(-1, *trailing), taken, 0)
-
-
-def item_segments(name: str, n: int, heads: jax.Array, count: jax.Array) -> jax.Array:
-    """Returns the segment of each item, -1 before the first head and past the live ones."""
-    index_dtype(f"derivative of {name}", "x", n)
-    marks = jnp.zeros((n,), heads.dtype).at[heads_inside(heads, n)].add(1, mode="drop")
-    return where(live_mask(n, count), scan_columns(marks, Kind.ADD) - 1, -1)
 
 
 def _products(x: jax.Array, heads: jax.Array, indices: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -37,12 +37,12 @@ from jax_mgpu._src.arguments.preconditions import by_construction
 from jax_mgpu._src.arguments.segments import Groups, group_operands
 from jax_mgpu._src.arguments.values import take_or_fill, take_rows
 from jax_mgpu._src.core.compat import whole_axes
-from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
+from jax_mgpu._src.core.operation import ABSENT, REGISTRY, Operation, jit_eager
 from jax_mgpu._src.functions.named_operators import Grouping, named_leaves
 from jax_mgpu._src.functions.operators import Kind, accumulator_dtype, result_dtype, wide_dtype
 from jax_mgpu._src.functions.recurrence import weighted
 from jax_mgpu._src.mesh import devices_of, over_axis
-from jax_mgpu._src.ops.gather import scatter, set_sums
+from jax_mgpu._src.ops.gather import gather, scatter, set_sums
 from jax_mgpu._src.ops.reduce import (
     SegmentedItems,
     _segmented_reduce,
@@ -317,6 +317,16 @@ def _add_rows(rows: jax.Array, indices: jax.Array, like: Aval) -> jax.Array:
     return as_floats(add, rows.reshape(ids.size, math.prod(like.shape[1:]))).reshape(like.shape)
 
 
+@by_construction()
+def _add_taken_rows(rows: jax.Array, taken: jax.Array, weights: jax.Array, indices: jax.Array, like: Aval) -> jax.Array:
+    order, bounds = _order_of_ids(indices, ABSENT, like.shape[0])
+    given = {"indices": gather(taken, order, inside=True), "heads": bounds[:-1], "count": bounds[-1:]}
+    if weights.size:
+        weights = gather(weights, order, unique=True, inside=True)
+    sums: jax.Array = REGISTRY["gathered_rows"](x=rows, weights=weights, op=Kind.ADD, wide=False, **given)[0]
+    return sums
+
+
 def _is_narrow_float(x: Aval) -> bool:
     """Whether sums are computed in integers (`ffi/ops/reduce_by_id/sum_by_id.cuh`)."""
     return jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize <= 4
@@ -366,4 +376,4 @@ _reduce_by_id = _ReduceById(
 )
 _reduce_by_id.def_jvp(_jvp)
 _reduce_by_id.def_transpose("x", _transpose)
-set_sums(_add_rows)
+set_sums(_add_rows, _add_taken_rows)

@@ -54,7 +54,7 @@ from jax_mgpu._src.functions.operators import (
 )
 from jax_mgpu._src.functions.recurrence import neighbours, recurrence, weighted
 from jax_mgpu._src.functions.transform import Load, emitted, mapped, one_leaf
-from jax_mgpu._src.keys.bits import shifted
+from jax_mgpu._src.keys.bits import shifted, where
 from jax_mgpu._src.mesh import devices_of, over_axis
 
 __all__ = ["scan", "segmented_scan"]
@@ -579,6 +579,13 @@ def scan_columns(
 ) -> jax.Array:
     """A scan of an array, or of each column of its rows."""
     return _scan_rows(x, heads, count, op=op, exclusive=exclusive, reverse=reverse, total=False)[0]
+
+
+def item_segments(name: str, n: int, heads: jax.Array, count: jax.Array) -> jax.Array:
+    """Returns the segment of each item, -1 before the first head and past the live ones."""
+    index_dtype(f"derivative of {name}", "x", n)
+    marks = jnp.zeros((n,), heads.dtype).at[heads_inside(heads, n)].add(1, mode="drop")
+    return where(live_mask(n, count), scan_columns(marks, Kind.ADD) - 1, -1)
 
 
 def next_marked(marked: jax.Array, live: jax.Array) -> jax.Array:
