@@ -699,3 +699,16 @@ def test_plain_jax_of_rows_agrees_with_the_kernels(rng, op):
 def test_misuse(call, error, message):
     with pytest.raises(error, match=message):
         call(jnp.ones((5, 2)))
+
+
+@pytest.mark.parametrize("width", [2, 3, 8, 65, 66])
+@pytest.mark.parametrize("dtype", ["int8", "uint32", "bfloat16", "float32", "float64"])
+def test_short_rows_are_read_as_wider_ones(rng, dtype, width):
+    """Enough items for `reduce` to fold rows; a number of rows that is odd is not folded."""
+    n = 1 << 15 if width < 10 else 1 << 11
+    x = rng.integers(0, 3, (n, width)).astype(jnp.dtype(dtype))
+    x[rng.random(x.shape) < 0.999] = 1  # so that products are exact
+    for op in ("add", "mean", "any", "mul", "xor"):
+        for some in (x, x[: n - 1]):
+            if takes(op, dtype):
+                agree(jax.jit(lambda x, op=op: mgpu.reduce(x, op))(some), oracle.combined(some, op), op)

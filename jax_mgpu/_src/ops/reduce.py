@@ -50,7 +50,7 @@ from jax_mgpu._src.arguments.counts import (
 from jax_mgpu._src.arguments.preconditions import by_construction, room
 from jax_mgpu._src.arguments.segments import segment_operands, split_segments
 from jax_mgpu._src.arguments.values import flatten_values, plain_leaves, take_or_fill
-from jax_mgpu._src.core.compat import has_64_bits, partition_spec
+from jax_mgpu._src.core.compat import has_64_bits, is_sharded, partition_spec
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.functions.custom_operator import (
     reduce_by_function,
@@ -232,6 +232,25 @@ def reduce(
     return restore([reduce_leaf(leaf) for leaf in leaves])
 
 
+# The least items of an array whose rows are folded, and the least columns of a folded row.
+LEAST_FOLDED, FOLDED_COLUMNS = 1 << 16, 64
+
+
+def _fold(kind: Kind, x: jax.Array) -> int:
+    """How many consecutive rows become one, of whole vectors: 2 or more if rows are short, or no whole vectors.
+
+    Not for extrema, whose derivatives belong to the first one.
+    """
+    n, width = x.shape
+    of_any_order = kind in (Kind.ADD, Kind.MUL, Kind.AND, Kind.OR, Kind.XOR)
+    if x.size < LEAST_FOLDED or not of_any_order or is_sharded(x):
+        return 1
+    fold = 1
+    while fold * width < FOLDED_COLUMNS or fold * width * x.dtype.itemsize % 16:
+        fold *= 2
+    return 1 if n % fold else fold
+
+
 class SegmentedItems(Grouping):
     """The items of segments; without heads, all items as one segment."""
 
@@ -251,7 +270,17 @@ class SegmentedItems(Grouping):
             return _reduce(**given)[0]
         if x.ndim == 1:
             return _segmented_reduce(heads=self.heads, **given)[0]
+        if self.whole and not self.count.size and (fold := _fold(kind, x)) > 1:
+            return self._shaped(self._folded(kind, x, wide, fold))
         return self._shaped(reduce_rows(heads=self.heads, **given)[0])
+
+    def _folded(self, kind: Kind, x: jax.Array, wide: bool, fold: int) -> jax.Array:
+        """The combination of all rows, of which each `fold` consecutive ones are read as one wider row."""
+        whole: dict[str, Any] = {"heads": self.heads, "count": ABSENT, "op": kind}
+        exact = wide or accumulator_dtype(x.dtype) != x.dtype
+        folded = reduce_rows(x=x.reshape(-1, fold * x.shape[1]), wide=exact, **whole)[0]
+        rows = reduce_rows(x=folded.reshape(fold, x.shape[1]), wide=False, **whole)[0]
+        return rows.astype(result_dtype(self.name, kind, x, wide))
 
     def counts(self, dtype: DTypeLike) -> jax.Array:
         return self._shaped(segment_lengths(self.heads, self.n, self.count, dtype))
