@@ -157,6 +157,7 @@ def _normalize(
 def softmax_rows(rows: jax.Array, heads: jax.Array, count: jax.Array, *, log: bool) -> jax.Array:
     """The softmax of each column of rows over each segment, and of the rows before the first head; 0 past them."""
     rule = Rule.LOG_SOFTMAX if log else Rule.SOFTMAX
+    int(rows.shape[0])  # an unknown number of rows is an error here, which names the function called
     absent = jnp.zeros((0, 0), rows.dtype)  # of the rank of tangents, so that batches can repeat it
     return _segmented_softmax(x=rows, t=absent, heads=heads_from_zero(heads), count=count, rule=rule)[0]
 
