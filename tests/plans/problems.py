@@ -229,6 +229,16 @@ def interval_move(draw: Draw) -> dict[str, int]:
     return {"gathers": gathers}
 
 
+def interval_reduce(draw: Draw) -> dict[str, int]:
+    dtype, attributes = operator(draw, list(Kind), wide=False)
+    width, intervals = draw.size(1 << 12), draw.length()
+    draw.array(dtype, draw.length(MOST_ITEMS // max(width, 1)), width, shared=False)
+    draw.array(draw.index, intervals)
+    draw.array(draw.index, intervals)
+    draw.count()
+    return attributes
+
+
 def join(draw: Draw) -> dict[str, int]:
     dtype = draw.one_of(KEYS)
     draw.array(dtype, draw.length())
@@ -515,6 +525,7 @@ DRAWS: dict[str, Callable[[Draw], dict[str, int]]] = {
         interval_expand,
         interval_gather,
         interval_move,
+        interval_reduce,
         join,
         load_balance_search,
         merge,
