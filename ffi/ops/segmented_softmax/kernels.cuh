@@ -442,7 +442,7 @@ __device__ __forceinline__ bool normalize_tile(const Softmax<Element>& task) {
   using Float = Accumulator<Element>;
   using Part = Part<Float>;
   constexpr int kRows = kThreadRows<Element>;
-  constexpr Float kNothing = -__builtin_huge_valf();  // with exponential 0
+  const Float nothing = static_cast<Float>(std::bit_cast<float>(0xff800000u));  // -inf, with exponential 0
   __shared__ unsigned words[kThreads * kRows / 32];
   __shared__ Exchange<Float> exchange;
   extern __shared__ uint4 shared[];
@@ -461,7 +461,7 @@ __device__ __forceinline__ bool normalize_tile(const Softmax<Element>& task) {
     });
   } else {
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) kept[i] = kNothing;
+    for (int i = 0; i < kRows; ++i) kept[i] = nothing;
     share.for_each_row(task.x, share.rows, [&](int i, const Element& x) { kept[i] = widen(x); });
   }
   wait_for_last_kernel();  // the loads above read only rows, which that kernel does not write
@@ -469,10 +469,10 @@ __device__ __forceinline__ bool normalize_tile(const Softmax<Element>& task) {
   const unsigned dead = share.dead();
   if constexpr (kStaged) {
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) kept[i] = (share.rows & ~dead) >> i & 1 ? slots[i] : kNothing;
+    for (int i = 0; i < kRows; ++i) kept[i] = (share.rows & ~dead) >> i & 1 ? slots[i] : nothing;
   } else if (dead != 0) {
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) kept[i] = dead >> i & 1 ? kNothing : kept[i];
+    for (int i = 0; i < kRows; ++i) kept[i] = dead >> i & 1 ? nothing : kept[i];
   }
 
   // Shift the items, and divide their exponentials by their segment's sum.
