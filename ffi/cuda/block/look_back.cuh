@@ -13,6 +13,7 @@
 #pragma once
 
 #include "algorithm/look_back.h"
+#include "algorithm/operators.h"
 #include "cuda/block/shuffle.cuh"
 #include "cuda/ptx.cuh"
 
@@ -47,12 +48,12 @@ struct Slot {
     }
   };
 
-  __device__ __forceinline__ static void publish(uint64_t* words, const Value& value) {
+  __device__ __forceinline__ static void publish(uint64_t* words, const Value& value, unsigned mark = 1) {
     unsigned parts[kWords];
     memcpy(parts, &value, sizeof(Value));
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
-      const uint64_t word = (uint64_t{1} << 32) | parts[i];
+      const uint64_t word = uint64_t{mark} << 32 | parts[i];
       store_relaxed(words + i, word);
     }
   }
@@ -68,12 +69,33 @@ struct Slot {
   // loaded at once.
   __device__ __forceinline__ static Value await(const uint64_t* words, Words loaded) {
     while (!loaded.ready()) loaded = load(words);
+    return value_of(loaded);
+  }
+
+  __device__ __forceinline__ static Value value_of(const Words& loaded) {
     unsigned parts[kWords];
 #pragma unroll
     for (int i = 0; i < kWords; ++i) parts[i] = static_cast<unsigned>(loaded.word[i]);
     Value value;
     memcpy(&value, parts, sizeof(Value));
     return value;
+  }
+};
+
+// The sum of a segmented sequence in as many words as its state alone: the mark of each word also tells of a restart.
+template <typename State>
+struct Slot<SinceRestart<State>> {
+  using Value = SinceRestart<State>;
+  using Words = typename Slot<State>::Words;
+  static constexpr int kWords = Slot<State>::kWords;
+
+  __device__ __forceinline__ static void publish(uint64_t* words, const Value& value) {
+    Slot<State>::publish(words, value.state, value.restarted ? 3 : 1);
+  }
+  __device__ __forceinline__ static Words load(const uint64_t* words) { return Slot<State>::load(words); }
+  __device__ __forceinline__ static Value await(const uint64_t* words, Words loaded) {
+    while (!loaded.ready()) loaded = load(words);
+    return {Slot<State>::value_of(loaded), static_cast<typename Value::Flag>(loaded.word[0] >> 33)};
   }
 };
 

@@ -63,7 +63,7 @@ struct ScanFunctionOperands : FunctionOperands {
     return ceil_div(restarts ? segments.total() : segments.length, tile_items(restarts));
   }
   int64_t look_back_words(bool restarts) const {
-    return 1 + (restarts ? LookBackLayout{tiles(true)}.words(since_restart_bytes(state_bytes))
+    return 1 + (restarts ? LookBackLayout{tiles(true)}.words(state_bytes)
                          : segments.rows * LookBackLayout{tiles(false)}.words(state_bytes));
   }
 

@@ -24,8 +24,7 @@ ScanOperands::Tiles ScanOperands::tiles(Path path, int64_t state_bytes) const {
     case Path::kWarpByRow: return {0, 0, state_bytes};
     case Path::kSegments: break;
   }
-  return {ceil_div<int64_t>(segments.total(), scan_segments_shape(state_bytes, width).tile()), 1,
-          since_restart_bytes(state_bytes)};
+  return {ceil_div<int64_t>(segments.total(), scan_segments_shape(state_bytes, width).tile()), 1, state_bytes};
 }
 
 ScanOperands::Scratch ScanOperands::layout(Workspace& workspace, int64_t state_bytes) const {

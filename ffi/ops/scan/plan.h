@@ -20,9 +20,9 @@ constexpr TileShape scan_segments_shape(int64_t state_bytes, int64_t element_byt
 struct ScanOperands::Tiles {
   int64_t per_row;  // of one look-back
   int64_t rows;
-  int64_t value_bytes;  // published by the tiles: states or, with restarts, states since the last one
+  int64_t state_bytes;
   int64_t count() const { return per_row * rows; }
-  int64_t look_back_words() const { return 1 + rows * LookBackLayout{per_row}.words(value_bytes); }
+  int64_t look_back_words() const { return 1 + rows * LookBackLayout{per_row}.words(state_bytes); }
 };
 
 // Scratch memory of the CUDA kernels: a ticket counter with the tiles' look-back words, and the number of listed heads
