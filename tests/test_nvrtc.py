@@ -84,6 +84,7 @@ SPECIAL = {
         for kernel, arguments in (("reduce_tiles", ""), ("reduce_short_rows", "4, "))
     ],
     "ops/scan/scan_rows.cuh": [f"scanning::scan_rows<{OPERATOR}, {whole}>" for whole in ("true", "false")],
+    "ops/scan_rows/kernels.cuh": [f"row_scanning::scan_tiles<{OPERATOR}, {heads}>" for heads in ("true", "false")],
     "ops/segmented_softmax/kernels.cuh": [
         "softmax::normalize_tiles<false, float>",
         "softmax::normalize_tiles<true, mgpu::Half>",

@@ -6,10 +6,11 @@
 
 namespace mgpu {
 
-// Slots of tiles, of groups of 32 tiles, and of groups of 32 groups: a warp reads each level in one load per lane. A
-// chain of prefixes follows, one for every 32768 tiles.
-struct LookBackLayout {
-  static constexpr int kFan = 32;
+// Slots of tiles, of groups of kFan tiles, and of groups of kFan groups. A chain of prefixes follows, one for every
+// kFan^3 tiles.
+template <int kFan_>
+struct LookBackTree {
+  static constexpr int kFan = kFan_;
   static constexpr int kLevels = 3;
   static constexpr int64_t kSpan = int64_t{kFan} * kFan * kFan;  // tiles of a link of the chain
   int64_t tiles;
@@ -29,5 +30,8 @@ struct LookBackLayout {
   // every launch.
   MGPU_HOST_DEVICE int64_t words(int64_t bytes) const { return slots() * ceil_div<int64_t>(bytes, 4); }
 };
+
+// A warp reads each level in one load per lane.
+using LookBackLayout = LookBackTree<32>;
 
 }  // namespace mgpu

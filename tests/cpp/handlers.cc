@@ -564,6 +564,18 @@ void scan(Garbage& make) {
   if (make.attribute("total", 0, 1)) make.result(types.result, {});
 }
 
+void scan_rows(Garbage& make) {
+  const OperatorTypes types = operator_types(make, 8);
+  const int64_t n = make.length(), width = make.draw(0, 70);
+  make.attribute("exclusive", 0, 1);
+  make.attribute("reverse", 0, 1);
+  make.into(types.element, n, width);
+  make.flip() ? make.indices(make.length(), n) : make.absent();
+  make.count(n);
+  make.result(types.result, {n, width});
+  if (make.attribute("total", 0, 1)) make.result(types.result, {width});
+}
+
 void select(Garbage& make) {
   const bool indices = make.attribute("indices", 0, 1), partition = make.attribute("partition", 0, 1);
   const DType dtype = row_type(make);

@@ -365,6 +365,19 @@ def segmented_shift(draw: Draw) -> dict[str, int]:
     return {}
 
 
+def scan_rows(draw: Draw) -> dict[str, int]:
+    kinds = [kind for kind in Kind if kind != Kind.LOGSUMEXP]
+    dtype, attributes = operator(draw, kinds, wide=False)
+    width = draw.size(1 << 12)
+    draw.array(dtype, draw.length(MOST_ITEMS // max(width, 1)), width, shared=False)
+    if draw.flip():
+        draw.array(draw.index, draw.length())
+    else:
+        draw.absent()
+    draw.count()
+    return {**attributes, "exclusive": draw.flip(), "reverse": draw.flip(), "total": draw.flip()}
+
+
 def segmented_softmax(draw: Draw) -> dict[str, int]:
     dtype, width, rule = draw.one_of(FLOATS), elements(draw), draw.one_of(list(Rule))
     n = draw.length(MOST_ITEMS // width)
@@ -535,6 +548,7 @@ DRAWS: dict[str, Callable[[Draw], dict[str, int]]] = {
         reduce_rows,
         run_heads,
         scan,
+        scan_rows,
         segmented_reduce,
         segmented_search,
         segmented_shift,

@@ -37,7 +37,7 @@ from jax_mgpu._src.arguments.counts import heads_inside, live_items, live_mask, 
 from jax_mgpu._src.arguments.preconditions import by_construction
 from jax_mgpu._src.arguments.segments import GivenSegments, segment_operands, split_segments
 from jax_mgpu._src.arguments.values import take_or_fill
-from jax_mgpu._src.core.compat import stack
+from jax_mgpu._src.core.compat import partition_spec, stack
 from jax_mgpu._src.core.operation import ABSENT, REGISTRY, Operation, jit_eager
 from jax_mgpu._src.functions.custom_operator import scan_by_function, scan_mapped
 from jax_mgpu._src.functions.named_operators import Leaf, named_leaves, over_devices
@@ -54,10 +54,13 @@ from jax_mgpu._src.functions.operators import (
 )
 from jax_mgpu._src.functions.recurrence import neighbours, recurrence, weighted
 from jax_mgpu._src.functions.transform import Load, emitted, mapped, one_leaf
-from jax_mgpu._src.keys.bits import shifted, where
+from jax_mgpu._src.keys.bits import keeping_bits, shifted, where
 from jax_mgpu._src.mesh import devices_of, over_axis
 
 __all__ = ["scan", "segmented_scan"]
+
+# A problem of a batch has at least this many items if a kernel scans its columns.
+LEAST_ROW_ITEMS = 1024
 
 
 @overload
@@ -537,7 +540,7 @@ def _scan_leaf(
     if leaf.is_empty:
         return [leaf.nothing(shape) for shape in shapes]
     x = leaf.x.astype(accumulator_dtype(leaf.x.dtype)) if leaf.mean else leaf.x
-    combined = _scan_rows(x, heads, count, op=leaf.kind, **flags)
+    combined = _scan_items(x, heads, count, op=leaf.kind, **flags)
     counts: list[jax.Array] = []
     if leaf.mean:  # the number of items in each sum
         ones = jnp.ones((n,), index_dtype(name, "x", n))
@@ -556,16 +559,13 @@ def _without_dead(leaf: Leaf, results: jax.Array, n: int, count: jax.Array) -> j
     return jnp.where(live_mask(n, count).reshape(n, *[1] * len(leaf.trailing)), results, 0)
 
 
-def _scan_rows(x: jax.Array, heads: jax.Array, count: jax.Array, **attributes: int) -> list[jax.Array]:
-    """A scan of each column."""
-    if x.ndim == 1:
-        return _scan(x=x, heads=heads, count=count, **attributes)
+def _scan_items(x: jax.Array, heads: jax.Array, count: jax.Array, **attributes: int) -> list[jax.Array]:
+    """A scan of an array, or of each column of its rows."""
 
     def scan_column(column: jax.Array) -> list[jax.Array]:
         return _scan(x=column, heads=heads, count=count, **attributes)
 
-    out_axes = [1, 0] if attributes["total"] else [1]
-    return jax.vmap(scan_column, in_axes=1, out_axes=out_axes)(x)
+    return scan_column(x) if x.ndim == 1 else jax.vmap(scan_column, 1, [1, 0][: 1 + attributes["total"]])(x)
 
 
 def scan_columns(
@@ -578,7 +578,7 @@ def scan_columns(
     reverse: bool = False,
 ) -> jax.Array:
     """A scan of an array, or of each column of its rows."""
-    return _scan_rows(x, heads, count, op=op, exclusive=exclusive, reverse=reverse, total=False)[0]
+    return _scan_items(x, heads, count, op=op, exclusive=exclusive, reverse=reverse, total=False)[0]
 
 
 def item_segments(name: str, n: int, heads: jax.Array, count: jax.Array) -> jax.Array:
@@ -598,7 +598,7 @@ def next_marked(marked: jax.Array, live: jax.Array) -> jax.Array:
 def _shapes(x: Aval, *, op: int, total: int) -> Sequence[Any]:
     dtype = result_dtype("scan", op, x)
     scanned = jax.ShapeDtypeStruct(x.shape, dtype)
-    return [scanned, jax.ShapeDtypeStruct((), dtype)] if total else [scanned]
+    return [scanned, jax.ShapeDtypeStruct(x.shape[1:], dtype)] if total else [scanned]
 
 
 def _fallback(x: jax.Array, heads: jax.Array, count: jax.Array, *, op: int, **flags: int) -> Sequence[jax.Array]:
@@ -723,12 +723,60 @@ def _transpose(
     return result
 
 
+def _rows_fallback(x: jax.Array, heads: jax.Array, count: jax.Array, **attributes: int) -> Sequence[jax.Array]:
+    """The scan of each column, as a row of the transpose."""
+    columns = keeping_bits(lambda x: x.T, x, repeats=True)
+    result, *totals = _scan(x=columns, heads=heads, count=count, **attributes)
+    return [keeping_bits(lambda x: x.T, result, repeats=True), *totals]
+
+
+def _rows_jvp(primals: Operands, tangents: Any, **attributes: int) -> tuple[Any, Any]:
+    """The derivative of the scan of each column."""
+
+    def of_column(x: jax.Array, dx: jax.Array | None) -> tuple[Any, Any]:
+        return _jvp(primals._replace(x=x), tangents._replace(x=dx), **attributes)
+
+    axes = [1, 0][: 1 + attributes["total"]]
+    columns: Callable[..., tuple[Any, Any]] = jax.vmap(of_column, in_axes=1, out_axes=(axes, axes))
+    return columns(primals.x, tangents.x)
+
+
+def _rows_transpose(cotangents: Sequence[Any], operands: Operands, **attributes: int) -> jax.Array:
+    column: Any = jax.ShapeDtypeStruct(operands.x.shape[:1], operands.x.dtype)
+
+    def of_column(*cotangents: jax.Array | None) -> jax.Array:
+        return _transpose(cotangents, operands._replace(x=column), **attributes)
+
+    axes = tuple([1, 0][: len(cotangents)])
+    result: jax.Array = jax.vmap(of_column, in_axes=axes, out_axes=1)(*cotangents)
+    return result
+
+
 class _Scan(Operation):
     """A scan. No kernel has pairs as states, which logsumexp needs."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
         del operands, platform, devices
         return attributes["op"] == Kind.LOGSUMEXP
+
+    def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Any) -> tuple[Any, Any]:
+        """A batch of adjacent columns is a scan of rows, read in place."""
+        x, heads, count = operands
+        if tuple(axes) == (1, None, None) and x.ndim == 2 and partition_spec(x)[1] is None and x.shape[1] > 1:
+            return _scan_rows(x=x, heads=heads, count=count, **attributes), [1, 0][: 1 + attributes["total"]]
+        return super()._batch(operands, axes, **attributes)
+
+
+class _ScanRows(_Scan):
+    """A scan of each column of rows."""
+
+    def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
+        """A block takes rows of one problem only, so small problems of a batch are scanned as rows of the transpose."""
+        *batch, n, width = operands[0].shape
+        is_small = bool(batch) and n * width < LEAST_ROW_ITEMS
+        return is_small or super().prefers_xla(operands, attributes, platform, devices)
+
+    _batch = Operation._batch
 
 
 _scan = _Scan(
@@ -742,3 +790,17 @@ _scan = _Scan(
 )
 _scan.def_jvp(_jvp)
 _scan.def_transpose("x", _transpose)
+
+# Each column is scanned by itself.
+_scan_rows = _ScanRows(
+    "scan_rows",
+    operands={"x": 2, "heads": 1, "count": 1},
+    results=("result", "totals"),
+    attributes={"op": Kind, "exclusive": bool, "reverse": bool, "total": bool},
+    shapes=_shapes,
+    fallback=_rows_fallback,
+    streamed=("x",),
+    only="cuda",
+)
+_scan_rows.def_jvp(_rows_jvp)
+_scan_rows.def_transpose("x", _rows_transpose)

@@ -1,0 +1,410 @@
+// The kernel of scan_rows. A block takes a tile of rows and columns, in shared memory. Its threads are groups with one
+// thread for each column. Groups take neighbouring rows: a thread walks down its rows twice, first for their sum, then,
+// once it knows the sum of all rows before them, for the results. The blocks of a multiprocessor hide each other's
+// waits.
+#pragma once
+
+#include "algorithm/quotient.h"
+#include "cuda/block/look_back.cuh"
+#include "cuda/block/scan.cuh"
+#include "cuda/block/vectors.cuh"
+#include "cuda/ptx.cuh"
+#include "ops/scan_rows/plan.h"
+
+namespace mgpu::cuda::row_scanning {
+
+constexpr int kThreads = kScanRowsThreads;
+constexpr int kWarps = kThreads / kWarp;
+
+template <typename Operator>
+struct RowScan {
+  const typename Operator::Element* x;
+  Segments segments;  // of the rows of each problem
+  int64_t width;
+  unsigned tiles;  // of a problem
+  unsigned slices;
+  int columns;          // of a slice
+  int groups;           // of the rows of a tile
+  bool contiguous;      // whether the rows of a tile are
+  bool aligned;         // whether vectors of 16 bytes are
+  Quotient row_copies;  // divides by the copies, of a vector or an element, of a tile's row
+  int element_space;    // bytes of shared memory before a tile's marks
+  bool exclusive;
+  bool reverse;
+  uint64_t* look_back;  // a ticket counter, then the slots of each slice
+  int64_t slice_words;
+  int64_t level_slots[RowLookBack::kLevels + 1];  // the first slot of each level
+  const uint32_t* marks;
+  int64_t mark_words;  // of a problem; 0 if all problems share them
+  ResultVector<Operator> result;
+  ResultVector<Operator> totals;  // null if not requested
+};
+
+// Marks the heads of each problem, or of one if all problems share them.
+template <int kBlock = kThreads>
+__global__ void __launch_bounds__(kBlock)
+    mark_heads(Segments segments, int64_t problems, int64_t mark_words, uint32_t* marks) {
+  const int64_t i = int64_t{blockIdx.x} * kBlock + threadIdx.x;
+  if (i >= problems * segments.heads_count) return;
+  const int64_t problem = i / segments.heads_count;
+  const int64_t j = i - problem * segments.heads_count;
+  const int64_t head = segments.row_head(problem, j);
+  if (head == segments.length || (j > 0 && segments.row_head(problem, j - 1) == head)) return;
+  atomicOr(marks + problem * mark_words + head / 32, 1u << (head % 32));
+}
+
+template <typename Operator, bool kSegmented>
+struct TileScan {
+  using Element = typename Operator::Element;
+  using State = typename Operator::State;
+  using Result = typename Operator::Result;
+  using Sums = Sums<Operator, kSegmented>;
+  using Sum = typename Sums::Value;
+  using Slots = Slot<Sum>;
+  using Tree = RowLookBack;
+  static constexpr int kVector = 16 / sizeof(Element);
+  static constexpr int kRows = RowScanTiling::thread_rows(sizeof(Element));
+  static constexpr int kStep = 8;  // rows that are loaded at once
+  static constexpr bool kReplaces = !Operator::kGivesIndex && sizeof(Result) == sizeof(Element);
+  static_assert(kRows % kStep == 1);
+
+  struct Tile {
+    int64_t problem;
+    int64_t first_row;  // of the problem
+    int64_t first_column;
+    int64_t origin;   // the tile's first element in memory
+    uint64_t* words;  // of the slice
+    unsigned index;   // among the tiles of a slice, in the order of the scan
+    int size;         // rows
+    int live;
+    int columns;
+    int lead;  // elements between a multiple of 16 bytes and the origin
+  };
+  struct Shared {
+    Tile tile;
+    Sum parts[kThreads];  // of groups
+  };
+
+  const RowScan<Operator>& task;
+  const Operator& op;
+  Shared& shared;
+  char* buffer;
+  int group;  // the thread's rows
+  int column;
+
+  __device__ TileScan(const RowScan<Operator>& task, const Operator& op, Shared& shared, void* buffer)
+      : task(task), op(op), shared(shared), buffer(static_cast<char*>(buffer)) {
+    group = static_cast<int>(threadIdx.x) / task.columns;
+    column = static_cast<int>(threadIdx.x) - group * task.columns;
+  }
+
+  __device__ __forceinline__ int tile_rows() const { return task.groups * kRows; }
+  __device__ __forceinline__ Element* items() const { return reinterpret_cast<Element*>(buffer) + shared.tile.lead; }
+  // A bit for each row. Bits of rows before the tile come first, so that words are those in memory.
+  __device__ __forceinline__ uint32_t* marks() const {
+    return reinterpret_cast<uint32_t*>(buffer + task.element_space);
+  }
+  __device__ __forceinline__ bool takes_rows() const { return group < task.groups && column < shared.tile.columns; }
+
+  __device__ __forceinline__ Tile find(unsigned ticket) const {
+    Tile tile;
+    const unsigned row_of_tiles = ticket / task.slices;
+    const unsigned slice = ticket - row_of_tiles * task.slices;
+    const unsigned problem = row_of_tiles / task.tiles;
+    tile.problem = problem;
+    tile.index = row_of_tiles - problem * task.tiles;
+    tile.first_row = int64_t{task.reverse ? task.tiles - 1 - tile.index : tile.index} * tile_rows();
+    tile.first_column = int64_t{slice} * task.columns;
+    tile.origin = (tile.problem * task.segments.length + tile.first_row) * task.width + tile.first_column;
+    tile.words = task.look_back + 1 + (tile.problem * task.slices + slice) * task.slice_words;
+    tile.size = static_cast<int>(minimum<int64_t>(task.segments.length - tile.first_row, tile_rows()));
+    const int64_t live = task.segments.live(tile.problem) - tile.first_row;
+    tile.live = static_cast<int>(clamp<int64_t>(live, 0, tile.size));
+    tile.columns = static_cast<int>(minimum<int64_t>(task.width - tile.first_column, task.columns));
+    tile.lead = task.aligned ? reinterpret_cast<uintptr_t>(task.x + tile.origin) % 16 / sizeof(Element) : 0;
+    return tile;
+  }
+
+  // Calls visit.operator()<count>(place, offset) for the tile's elements in the first `rows` rows, which are `count`
+  // neighbours from `place` on in shared memory, and from `offset` on from the origin.
+  template <typename Visit>
+  __device__ __forceinline__ void for_each_copy(int rows, Visit visit) const {
+    task.aligned ? for_each_vector<kVector>(rows, visit) : for_each_vector<1>(rows, visit);
+  }
+  template <int kCount, typename Visit>
+  __device__ __forceinline__ void for_each_vector(int rows, Visit visit) const {
+    const int thread = threadIdx.x;
+    const int elements = rows * task.columns;
+    if (task.contiguous) {
+      const int first = minimum((kCount - shared.tile.lead) % kCount, elements);
+      const int last = first + (elements - first) / kCount * kCount;
+#pragma unroll 4
+      for (int i = first + thread * kCount; i < last; i += kThreads * kCount) visit.template operator()<kCount>(i, i);
+      if constexpr (kCount > 1) {
+        if (thread < first) visit.template operator()<1>(thread, thread);
+        if (thread < elements - last) visit.template operator()<1>(last + thread, last + thread);
+      }
+    } else {
+      const int row_copies = task.columns / kCount;
+      const int columns = shared.tile.columns;
+#pragma unroll 4
+      for (int i = thread; i < elements / kCount; i += kThreads) {
+        const int row = static_cast<int>(task.row_copies(i));
+        const int along = (i - row * row_copies) * kCount;
+        if (along < columns) visit.template operator()<kCount>(i * kCount, row * task.width + along);
+      }
+    }
+  }
+  template <int kCount>
+  using Word = std::conditional_t<kCount == 1, Element, uint4>;
+
+  __device__ __forceinline__ void load() const {
+    Element* const to = items();
+    const Element* const from = task.x + shared.tile.origin;
+    for_each_copy(shared.tile.live, [&]<int kCount>(int place, int64_t offset) {
+      using Word = Word<kCount>;
+      copy_async(reinterpret_cast<Word*>(to + place), reinterpret_cast<const Word*>(from + offset));
+    });
+    if constexpr (kSegmented) {
+      const Tile& tile = shared.tile;
+      const int64_t word = tile.first_row / 32;
+      const int words = static_cast<int>((tile.first_row + tile.size) / 32 - word) + 1;
+      const uint32_t* const from_marks = task.marks + tile.problem * task.mark_words + word;
+      for (int i = threadIdx.x; i < words; i += kThreads) copy_async(marks() + i, from_marks + i);
+    }
+    copy_commit();
+    copy_wait<0>();
+    __syncthreads();
+  }
+
+  // Calls visit(row, element, restarts) for the thread's live rows, in the order of the scan. A forward scan restarts
+  // at a head, a reverse one before it.
+  template <typename Visit>
+  __device__ __forceinline__ void walk(Visit visit) const {
+    if (!takes_rows()) return;
+    const Element* const items = this->items() + column;
+    const int live = shared.tile.live;
+    const int first_bit = static_cast<int>(shared.tile.first_row % 32);
+    const int step = task.reverse ? -1 : 1;
+    const int begin = task.reverse ? tile_rows() - 1 - group * kRows : group * kRows;
+    const auto row_of = [&](int i) { return begin + i * step; };
+    // The marks of `count` rows, in the order of the scan.
+    const auto load_marks = [&](int i, int count) {
+      if constexpr (kSegmented) {
+        const int bit = first_bit + (task.reverse ? row_of(i) - count + 2 : row_of(i));
+        const unsigned bits = __funnelshift_r(marks()[bit / 32], marks()[bit / 32 + 1], bit % 32);
+        return task.reverse ? __brev(bits) >> (32 - count) : bits;
+      } else {
+        return 0u;
+      }
+    };
+    const auto visit_rows = [&]<int kCount>(int i) {
+      const unsigned bits = load_marks(i, kCount);
+      Element loaded[kCount];
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) loaded[j] = items[row_of(i + j) * task.columns];
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) visit(row_of(i + j), loaded[j], kSegmented && (bits >> j & 1));
+    };
+    if (live == tile_rows()) {
+      visit_rows.template operator()<1>(0);
+#pragma unroll 1
+      for (int i = 1; i < kRows; i += kStep) visit_rows.template operator()<kStep>(i);
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < kRows; ++i) {
+        if (row_of(i) < live) visit_rows.template operator()<1>(i);
+      }
+    }
+  }
+
+  __device__ __forceinline__ Sum sum_rows() const {
+    State state = op.identity();
+    bool restarted = false;
+    const int64_t first_row = shared.tile.first_row;
+    walk([&](int row, Element element, bool restarts) {
+      const State next = op.extract(element, first_row + row);
+      state = choose(restarts, next, op.combine(state, next));
+      restarted = restarted || restarts;
+    });
+    return Sums::make(state, restarted);
+  }
+
+  // Scans the groups' sums, for each column. If columns are fewer than a warp's lanes, each warp's groups are joined
+  // first. Contains barriers.
+  __device__ Prefix<Sum> scan_groups(Sum sum) const {
+    const Sums sums{op};
+    Sum* const parts = shared.parts;
+    const int lane = threadIdx.x % kWarp;
+    const bool joins = task.columns < kWarp;
+    const int part = joins ? static_cast<int>(threadIdx.x) / kWarp : group;
+    const int count = joins ? kWarps : task.groups;
+    Sum before_lane = sums.identity();
+    if (joins) {
+#pragma unroll 1
+      for (int distance = task.columns; distance < kWarp; distance *= 2) {
+        const Sum below = shuffle_up(sum, distance);
+        if (lane >= distance) sum = sums(below, sum);
+      }
+      const Sum below = shuffle_up(sum, task.columns);
+      if (lane >= task.columns) before_lane = below;
+    }
+    __syncthreads();  // all threads have read the parts of an earlier scan
+    if (joins ? lane >= kWarp - task.columns : group < count) parts[part * task.columns + column] = sum;
+    __syncthreads();
+    Prefix<Sum> prefix{sums.identity(), sums.identity()};
+#pragma unroll 4
+    for (int i = 0; i < count; ++i) {
+      if (i == part) prefix.before = prefix.all;
+      prefix.all = sums(prefix.all, parts[i * task.columns + column]);
+    }
+    prefix.before = sums(prefix.before, before_lane);
+    return prefix;
+  }
+
+  // The words of a slot of the thread's column.
+  __device__ __forceinline__ uint64_t* slot(int64_t i) const {
+    return shared.tile.words + (i * task.columns + column) * Slots::kWords;
+  }
+  __device__ __forceinline__ void publish(int64_t i, const Sum& sum) const {
+    if (group == 0) Slots::publish(slot(i), sum);
+  }
+  // Adds up `count` slots. Each group takes neighbouring ones, and loads a few before it waits for the first. Contains
+  // barriers.
+  template <typename SlotOf>
+  __device__ Sum add_slots(int count, SlotOf slot_of) const {
+    constexpr int kBatch = sizeof(State) > 8 ? 2 : sizeof(State) > 4 ? 4 : 6;
+    const Sums sums{op};
+    const int share = ceil_div(count, task.groups);
+    const int end = minimum(group * share + share, count);
+    Sum sum = sums.identity();
+#pragma unroll 1
+    for (int i = group * share; i < end; i += kBatch) {
+      typename Slots::Words loaded[kBatch];
+#pragma unroll
+      for (int j = 0; j < kBatch; ++j) {
+        if (i + j < end) loaded[j] = Slots::load(slot(slot_of(i + j)));
+      }
+#pragma unroll
+      for (int j = 0; j < kBatch; ++j) {
+        if (i + j < end) sum = sums(sum, Slots::await(slot(slot_of(i + j)), loaded[j]));
+      }
+    }
+    return scan_groups(sum).all;
+  }
+
+  // The sum of all tiles before this one, in the tree of look_back.cuh: the prefix of the spans before its own, then
+  // the sums of the nodes before its own at each level. All are read at once. The last tile of a node publishes the
+  // node's sum first. Contains barriers.
+  __device__ Sum look_back(const Sum& own) const {
+    constexpr int kFan = Tree::kFan;
+    constexpr int kLists = Tree::kLevels + 1;
+    const Sums sums{op};
+    const unsigned tile = shared.tile.index;
+    publish(tile, own);
+    Sum node = own;
+    unsigned index = tile;
+#pragma unroll 1
+    for (int level = 1; level < Tree::kLevels && index % kFan == kFan - 1; ++level) {
+      const int64_t first = task.level_slots[level - 1] + index - (kFan - 1);
+      node = sums(add_slots(kFan - 1, [&](int i) { return first + i; }), node);
+      index /= kFan;
+      publish(task.level_slots[level] + index, node);
+    }
+    const unsigned link = tile / Tree::kSpan;
+    int64_t firsts[kLists] = {task.level_slots[Tree::kLevels] + link};
+    int ends[kLists] = {link > 0};
+    index = tile;
+#pragma unroll
+    for (int level = 0; level < Tree::kLevels; ++level) {
+      ends[Tree::kLevels - level] = static_cast<int>(index % kFan);
+      firsts[Tree::kLevels - level] = task.level_slots[level] + index / kFan * kFan;
+      index /= kFan;
+    }
+#pragma unroll
+    for (int list = 1; list < kLists; ++list) {
+      firsts[list] -= ends[list - 1];
+      ends[list] += ends[list - 1];
+    }
+    const Sum before = add_slots(ends[kLists - 1], [&](int i) {
+      int64_t first = firsts[0];
+#pragma unroll
+      for (int list = 1; list < kLists; ++list) first = i >= ends[list - 1] ? firsts[list] : first;
+      return first + i;
+    });
+    if ((tile + 1) % Tree::kSpan == 0) publish(task.level_slots[Tree::kLevels] + link + 1, sums(before, own));
+    return before;
+  }
+
+  // Scans the thread's rows from the state before them. Results replace the elements in shared memory if they are as
+  // wide.
+  __device__ __forceinline__ void scan_rows(State state) const {
+    Result* const replaced = reinterpret_cast<Result*>(items()) + column;
+    const int64_t to = shared.tile.origin + column;
+    const int64_t first_row = shared.tile.first_row;
+    const auto put = [&](int row, Result result) {
+      if constexpr (kReplaces) {
+        replaced[row * task.columns] = result;
+      } else {
+        task.result.store(to + row * task.width, result);
+      }
+    };
+    walk([&](int row, Element element, bool restarts) {
+      const State next = op.extract(element, first_row + row);
+      const State before = choose(restarts, op.identity(), state);
+      state = choose(restarts, next, op.combine(state, next));
+      put(row, op.finish(choose(task.exclusive, before, state), 0));
+    });
+    if (!takes_rows()) return;
+    for (int row = shared.tile.live + group; row < shared.tile.size; row += task.groups) put(row, op.dead());
+  }
+
+  __device__ __forceinline__ void store_results() const {
+    if constexpr (kReplaces) {
+      __syncthreads();
+      const Element* const from = items();
+      Result* const to = static_cast<Result*>(task.result.data) + shared.tile.origin;
+      for_each_copy(shared.tile.size, [&]<int kCount>(int place, int64_t offset) {
+        using Word = Word<kCount>;
+        *reinterpret_cast<Word*>(to + offset) = *reinterpret_cast<const Word*>(from + place);
+      });
+    }
+  }
+
+  __device__ __forceinline__ void run() const {
+    const Sums sums{op};
+    load();
+    const Prefix<Sum> in_tile = scan_groups(sum_rows());
+    const Sum before = task.tiles > 1 ? look_back(in_tile.all) : sums.identity();
+    scan_rows(Sums::state(sums(before, in_tile.before)));
+    const Tile& tile = shared.tile;
+    if (task.totals.given() && tile.index == task.tiles - 1 && group == 0 && column < tile.columns) {
+      task.totals.store(tile.problem * task.width + tile.first_column + column,
+                        op.finish(Sums::state(sums(before, in_tile.all)), 0));
+    }
+    store_results();
+  }
+};
+
+// The kernel's blocks on a multiprocessor: as many as the registers allow without a spill.
+template <typename Operator, bool kSegmented>
+constexpr int kBlocks = sizeof(typename Operator::State) > 8   ? 2
+                        : sizeof(typename Operator::State) > 4 ? 4 - kSegmented
+                                                               : 6 - kSegmented;
+
+template <typename Operator, bool kSegmented>
+__global__ void __launch_bounds__(kThreads, (kBlocks<Operator, kSegmented>))
+    scan_tiles(RowScan<Operator> task, Operator op) {
+  using Scan = TileScan<Operator, kSegmented>;
+  extern __shared__ uint4 buffer[];
+  __shared__ typename Scan::Shared shared;
+  const Scan scan(task, op, shared, buffer);
+  // Tiles that wait for each other start in the order of tickets.
+  if (threadIdx.x == 0) {
+    shared.tile = scan.find(task.tiles == 1 ? blockIdx.x : static_cast<unsigned>(draw_ticket(task.look_back)));
+  }
+  __syncthreads();
+  scan.run();
+}
+
+}  // namespace mgpu::cuda::row_scanning

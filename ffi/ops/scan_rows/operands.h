@@ -1,0 +1,30 @@
+// The call of scan_rows as its kernel sees it: rows, whose columns are scanned separately.
+#pragma once
+
+#include "ops/common/operators.h"
+
+namespace mgpu {
+
+class Arguments;
+struct RowScanTiling;
+
+// Operands: x [.., n, width], heads [.., m] or absent, count [.., 1] or absent. Attributes: op, exclusive, reverse,
+// total. Results: [.., n, width], and with `total` [.., width].
+struct ScanRowsOperands : OperatorOperands {
+  int64_t width;
+  bool exclusive;
+  bool reverse;
+  void* result;
+  void* totals = nullptr;
+  bool wide_result;
+
+  explicit ScanRowsOperands(const Call& call);
+  ScanRowsOperands(const Call& call, const Arguments& in);
+
+  // The plan on CUDA (plan.h).
+  RowScanTiling tiling() const;
+  struct Scratch;
+  Scratch layout(Workspace& workspace, int64_t state_bytes) const;
+};
+
+}  // namespace mgpu
