@@ -338,6 +338,40 @@ def test_derivatives(rng) -> None:
             np.testing.assert_allclose(g, w, rtol=tolerance, atol=tolerance / 10)
 
 
+def largest(a, b):
+    takes_b = jnp.max(b[1]) >= jnp.max(a[1])
+    return jnp.where(takes_b, b[0], a[0]), jnp.where(takes_b, b[1], a[1])
+
+
+@pytest.mark.parametrize("function", [affine, largest])
+def test_columns_of_large_items(rng, function) -> None:
+    """A function that combines each column by itself runs on each column, with the results of one on whole items."""
+    n, width = 300, 24
+    x = (rng.random((n, width)).astype(np.float32), rng.normal(size=(n, 4, 6)).astype(np.float32))
+    x = (x[0].reshape(n, 4, 6), x[1])
+    heads = np.array([0, 40, 40, 190], np.int32)
+    forms = [{}, {"reverse": True}]
+
+    def run(x):
+        return [(mgpu.scan(x, function, **form), mgpu.segmented_scan(x, heads, function, **form)) for form in forms]
+
+    def expected(turn, starts):
+        state, results = None, [None] * n
+        for i in turn:
+            item = tuple(leaf[i].astype(np.float64) for leaf in x)
+            state = item if state is None or i in starts else tuple(map(np.asarray, function(state, item)))
+            results[i] = state
+        return [np.stack(leaf) for leaf in zip(*results, strict=True)]
+
+    for form, pair in zip(forms, jax.jit(run)(x), strict=True):
+        turn = range(n)[::-1] if form else range(n)
+        for got, starts in zip(pair, ((), (39, 189) if form else (40, 190)), strict=True):
+            for leaf, wanted in zip(got, expected(turn, starts), strict=True):
+                np.testing.assert_allclose(leaf, wanted, rtol=2e-4, atol=1e-5)
+    names = str(jax.make_jaxpr(run)(x))
+    assert ("f32[24,300]" in names) == (function is affine)
+
+
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="lowers for a GPU from a machine without one")
 def test_calls_for_cuda(monkeypatch) -> None:
     """The function is an attribute of the call, and the arrays that the function captured are its operands."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +33,7 @@ from jax_mgpu._src.core import library
 from jax_mgpu._src.core.compat import (
     ClosedJaxpr,
     Jaxpr,
+    JaxprEqn,
     PyTreeDef,
     evaluate,
     flatten,
@@ -41,7 +43,8 @@ from jax_mgpu._src.core.compat import (
     without_values,
 )
 from jax_mgpu._src.core.operation import ABSENT, REGISTRY, Keyed, Operation
-from jax_mgpu._src.functions.emit import Layout, Stage, Unsupported, emit_operator
+from jax_mgpu._src.functions.emit import Layout, Stage, Unsupported, elementwise, emit_operator
+from jax_mgpu._src.functions.emit.scalars import MAX_ITEM_SCALARS
 from jax_mgpu._src.functions.operators import (
     Kind,
     Operator,
@@ -66,6 +69,9 @@ __all__ = [
 
 RULES = "custom_jvp", "custom_vjp"  # prefixes of names of primitives with the caller's derivative rules
 
+# A function of larger items runs on each column, if it can. Kernels are compiled for at most this many scalars.
+MOST_JOINT_SCALARS = 16
+ELEMENTWISE = {*elementwise.RULES} - {"iota", "bitcast_convert_type"}
 # A row of at least this many bytes is scanned by tiles of its own; shorter ones share tiles.
 LONG_ROW_BYTES = 1 << 17
 # Larger states of segments do not fit a block's shared memory: their segments are scanned.
@@ -195,10 +201,60 @@ def scan_by_function(
 ) -> Sequence[Any]:
     """Returns the result of `scan`, pytrees like x."""
     needs_nothing = operator.identity is not None and (flags["exclusive"] or flags["total"])
+    of_column = None if n == 0 or load is not None or needs_nothing else _column_operator(operator, x)
+    if of_column is not None:
+        columns = jax.tree.map(lambda leaf: leaf.reshape(n, -1), x)
+
+        def scan_column(column: Pytree) -> Sequence[Any]:
+            return list(scan_by_function(operation, of_column, column, n, heads, count, None, **flags))
+
+        results = jax.vmap(scan_column, 1, [1, 0][: 1 + flags["total"]])(columns)
+        scanned = jax.tree.map(lambda result, leaf: result.reshape(leaf.shape), results[0], x)
+        totals = [jax.tree.map(lambda result, leaf: result.reshape(leaf.shape[1:]), one, x) for one in results[1:]]
+        return [scanned, *totals]
     prepared = _prepare(operation, operator, x, n, load, needs_nothing=needs_nothing, **_directions(flags))
     if prepared is None:
         return scan_results(operator, x, n, heads, count, **flags)
     return prepared.run("scan_by_function", heads, count, **flags)
+
+
+def _column_operator(operator: Operator, x: Pytree) -> Operator | None:
+    """The operator of one column, if the caller's function combines each column of large items by itself."""
+    leaves, structure = flatten(x)
+    shape = leaves[0].shape[1:]
+    scalars = len(leaves) * math.prod(shape)
+    if operator.function is None or not MOST_JOINT_SCALARS < scalars <= MAX_ITEM_SCALARS or not has_kernels():
+        return None
+    if any(leaf.shape[1:] != shape for leaf in leaves):
+        return None
+    with free_of_explicit_axes():
+        closed, _ = _traced_function(operator, structure, [jax.ShapeDtypeStruct(shape, leaf.dtype) for leaf in leaves])
+    if not _is_elementwise(closed.jaxpr, shape):
+        return None
+
+    def combine(a: Pytree, b: Pytree) -> Any:
+        given = *jax.tree.leaves(a), *jax.tree.leaves(b)
+        rules = {"broadcast_in_dim": lambda parameters, value: [value]}
+        return structure.unflatten(evaluate(closed.jaxpr, closed.consts, *given, rules=rules))
+
+    return dataclasses.replace(operator, function=combine, combine=jax.vmap(combine), identity=None)
+
+
+def _is_elementwise(jaxpr: Jaxpr, shape: tuple[int, ...]) -> bool:
+    """Whether a function of arrays of this shape, and of scalars, combines each of their elements by itself."""
+
+    def shapes(variables: Sequence[Any]) -> set[tuple[int, ...]]:
+        return {var.aval.shape for var in variables}
+
+    def serves(equation: JaxprEqn) -> bool:
+        if not shapes([*equation.invars, *equation.outvars]) <= {(), shape}:
+            return False
+        if equation.primitive.name in ("pjit", "jit"):
+            return all(_is_elementwise(inner, shape) for inner in inner_jaxprs(equation))
+        repeats = equation.primitive.name == "broadcast_in_dim" and shapes(equation.invars) == {()}
+        return repeats or equation.primitive.name in ELEMENTWISE
+
+    return shapes(jaxpr.constvars) <= {()} and all(map(serves, jaxpr.eqns))
 
 
 def segmented_reduce_by_function(
