@@ -29,7 +29,8 @@ SegmentedSoftmaxOperands::SegmentedSoftmaxOperands(const Call& call) {
   result = in.result("result").data;
   rule = static_cast<SoftmaxRule>(in.attribute("rule"));
   t = in["t"].data;
-  call.expect((rule >= SoftmaxRule::kSoftmaxTangent) == (Call::length(in["t"]) > 0 || Call::length(elements) == 0),
+  const bool has_tangents = Call::length(in["t"]) > 0;
+  call.expect(Call::length(elements) == 0 || has_tangents == (rule >= SoftmaxRule::kSoftmaxTangent),
               "t: expected tangents where the rule has them");
   width = Call::length(elements);
   segments.length = elements.dimensions[elements.rank() - 2];
