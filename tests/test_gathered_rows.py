@@ -437,3 +437,26 @@ def test_strict_promotion_takes_weights_of_the_rows_type():
         assert mgpu.segmented_reduce(x, [0], weights=weights.astype(np.int32)) == 11
         with pytest.raises(jax.dtypes.TypePromotionError):
             mgpu.segmented_reduce(x, [0], weights=weights)
+
+
+def test_gradients_of_each_device_are_its_own(rng, devices):
+    """Segments that all devices share do not make the gradients of their own rows and weights a sum over devices."""
+    mesh = jax.make_mesh((len(devices),), ("d",), devices=devices, axis_types=(jax.sharding.AxisType.Auto,))
+    heads = np.array([0, 3, 3], np.int32)
+    x, weights = drawn(rng, "float32", len(devices), 7, 2), drawn(rng, "float32", len(devices), 5)
+    cotangents = drawn(rng, "float32", len(devices), 3, 2)
+    indices = rng.integers(-1, 8, (len(devices), 5)).astype(np.int32)
+
+    def gradients(x, weights, indices, cotangent):
+        def sums(x, weights):
+            return mgpu.segmented_reduce(x, heads, indices=indices, weights=weights)
+
+        return jax.vjp(sums, x, weights)[1](cotangent)
+
+    def of_device(*operands):
+        return jax.tree.map(lambda x: x[None], gradients(*(x[0] for x in operands)))
+
+    of_each = jax.shard_map(of_device, mesh=mesh, in_specs=jax.P("d"), out_specs=jax.P("d"))
+    operands = x, weights, indices, cotangents
+    for got, expected in zip(jax.jit(of_each)(*operands), jax.vmap(gradients)(*operands), strict=True):
+        np.testing.assert_array_equal(got, expected)

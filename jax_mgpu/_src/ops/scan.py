@@ -37,7 +37,7 @@ from jax_mgpu._src.arguments.counts import heads_inside, live_items, live_mask, 
 from jax_mgpu._src.arguments.preconditions import by_construction
 from jax_mgpu._src.arguments.segments import GivenSegments, segment_operands, split_segments
 from jax_mgpu._src.arguments.values import take_or_fill
-from jax_mgpu._src.core.compat import partition_spec, stack
+from jax_mgpu._src.core.compat import partition_spec, stack, vary_as
 from jax_mgpu._src.core.operation import ABSENT, REGISTRY, Operation, jit_eager
 from jax_mgpu._src.functions.custom_operator import scan_by_function, scan_mapped
 from jax_mgpu._src.functions.named_operators import Leaf, named_leaves, over_devices
@@ -488,7 +488,10 @@ def inside_segments(x: Pytree, heads: jax.Array, *, gaps: bool) -> Any:
     Without `gaps`, these items are those before the first head. With `gaps`, heads of segments and of gaps alternate,
     and items in gaps are in no segment either.
     """
-    return jax.tree.map(lambda x: _inside(x, heads, gaps) if jnp.issubdtype(x.dtype, jnp.inexact) else x, x)
+    # Within shard_map the results vary like the heads, as their tangents do.
+    return jax.tree.map(
+        lambda x: _inside(vary_as(x, heads), heads, gaps) if jnp.issubdtype(x.dtype, jnp.inexact) else x, x
+    )
 
 
 def leaf_inside_segments(leaf: Leaf, heads: jax.Array, *, gaps: bool) -> Leaf:
