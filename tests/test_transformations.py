@@ -43,6 +43,7 @@ def test_every_operation_has_an_example(rng):
     covered = set().union(*(primitives(example.call, *example.make(rng, np.float32)) for example in EXAMPLES.values()))
     long = jax.ShapeDtypeStruct((LONG_PERMUTATION,), np.int32)  # rows, which join takes by buckets
     covered |= primitives(lambda a, b: mgpu.join(a, b, size=8, assume_sorted=False), long, long)
+    covered |= primitives(mgpu.scan, jax.ShapeDtypeStruct((1 << 20, 2), np.float32))  # fewer rows are transposed
     unregistered = {"combine", "divide", "put", "spread", "take"}
     assert covered - BY_FUNCTION - unregistered == set(operation.REGISTRY)
     functions = {name for name in mgpu.__all__ if callable(getattr(mgpu, name)) and name[0].islower()} - INFORMATION
