@@ -65,7 +65,7 @@ class NoLibrary:
     def __init__(self) -> None:
         self.path = PACKAGE
         build = "installed without kernels, by MGPU_KERNELS=OFF or on a system for which none are built"
-        self.description = {"build": build, "is_wheel": False, "signatures": {}}
+        self.description = {"build": build, "is_wheel": False, "signatures": {}, "by_function": ""}
 
     def tile_sizes(self) -> Mapping[str, Sequence[int]]:
         """Stand-ins for tiles that no kernel has: the smallest sizes that are valid."""
