@@ -48,49 +48,52 @@ def min_ms(runs: Mapping[str, Callable[..., Any]], repeats: int) -> dict[str, fl
     return {name: min(times) for name, times in samples.items()}
 
 
-def tpch(options: argparse.Namespace, names: set[str]) -> None:
-    """Prints a line for each query of TPC-H."""
+def tpch(options: argparse.Namespace) -> None:
+    """Prints a line for each chosen query of TPC-H."""
     from benchmarks.queries import tpch  # noqa: PLC0415
     from benchmarks.queries.tpch import tables  # noqa: PLC0415
 
-    chosen = {name: query for name, query in tpch.QUERIES.items() if not names or name in names}
-    if not chosen:
-        return
-    folder = options.folder or ROOT / "build" / f"tpch-{options.scale:g}"
-    tables.generate(options.scale, folder)
-    connection = tables.connect(folder)
-    frames, words = tables.load(connection, options.scale)
+    chosen = matching(tpch.QUERIES, options)
+    if chosen:
+        folder = options.folder or ROOT / "build" / f"tpch-{options.scale:g}"
+        tables.generate(options.scale, folder)
+        connection = tables.connect(folder)
+        compare(options, chosen, *tables.load(connection, options.scale), connection)
+
+
+def flights(options: argparse.Namespace) -> None:
+    """Prints a line for each chosen query of the flights."""
+    from benchmarks.queries import flights  # noqa: PLC0415
+
+    chosen = matching(flights.QUERIES, options)
+    if chosen:
+        compare(options, chosen, *flights.load())
+
+
+def matching(queries: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """Returns the queries that the command line names, or all."""
+    names = options.match.split(",")
+    return {name: query for name, query in queries.items() if not options.match or name in names}
+
+
+def compare(
+    options: argparse.Namespace, queries: dict[str, Any], frames: Any, words: Any, database: Any = None
+) -> None:
+    """Checks the rows of each query and prints its times; DuckDB takes part on its database."""
     columns = run.arrays(frames)
-    for name, query in chosen.items():
-        program, sql = run.compiled(query.query, words), query.SQL.replace("{scale}", str(options.scale))
-        needed = run.named(frames, query.in_pandas)
+    for name, query in queries.items():
+        program = run.compiled(query.query, words)
+        needed = run.named(frames, query.in_pandas) if database else frames
         runs: dict[str, Callable[..., Any]] = {
             "jax": lambda program=program: jax.block_until_ready(program(columns)),
-            "DuckDB": lambda sql=sql: connection.execute(sql).fetchall(),
             "pandas": functools.partial(query.in_pandas, needed, words),
         }
         found = run.rows(runs["jax"]())
-        run.expect_same(found, connection.execute(sql).df(), words.words)
         run.expect_same(found, runs["pandas"](), words.words)
-        report(name, query.__doc__, min_ms(runs, options.repeat))
-
-
-def flights(options: argparse.Namespace, names: set[str]) -> None:
-    """Prints a line for each query of the flights."""
-    from benchmarks.queries import flights  # noqa: PLC0415
-
-    chosen = {name: query for name, query in flights.QUERIES.items() if not names or name in names}
-    if not chosen:
-        return
-    frames, words = flights.load()
-    columns = run.arrays(frames)
-    for name, query in chosen.items():
-        program = run.compiled(query.query, words)
-        runs: dict[str, Callable[..., Any]] = {
-            "jax": lambda program=program: jax.block_until_ready(program(columns)),
-            "pandas": lambda query=query: query.in_pandas(frames, words),
-        }
-        run.expect_same(run.rows(runs["jax"]()), runs["pandas"](), words.words)
+        if database:
+            sql = query.SQL.replace("{scale}", str(options.scale))
+            runs["DuckDB"] = lambda sql=sql: database.execute(sql).fetchall()
+            run.expect_same(found, database.execute(sql).df(), words.words)
         report(name, query.__doc__, min_ms(runs, options.repeat))
 
 
@@ -104,13 +107,12 @@ def main(arguments: list[str]) -> int:
     """Runs the queries that the command line selects."""
     options = parse(arguments)
     jax.config.update("jax_enable_x64", True)
-    names = {name for name in options.match.split(",") if name}
     print(
         f"Milliseconds, the minimum of {options.repeat}, scale {options.scale:g}; jax on {jax.devices()[0].device_kind}"
     )
     print("| query | jax_mgpu | DuckDB | pandas |\n|---|---|---|---|", flush=True)
-    tpch(options, names)
-    flights(options, names)
+    tpch(options)
+    flights(options)
     return 0
 
 
