@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import jax_mgpu as mgpu
+from jax_mgpu._src import mesh
 from scripts import signatures, ways
 from tests import typed_program
 
@@ -74,6 +75,13 @@ assert importlib.util.find_spec("jax_mgpu.merge") is None
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_distributed_forms_are_found_without_earlier_imports():
+    """A module's attribute is also there once another import has loaded it, which hides that the package lacks it."""
+    sources = pathlib.Path(mgpu.__file__).parent.rglob("*.py")
+    named = {name for path in sources for name in re.findall(r"over_axis\(\s*mesh\.(\w+)\.", path.read_text("utf-8"))}
+    assert named and named <= {*mesh.__all__}
 
 
 def test_private_jax_is_used_in_one_file():
