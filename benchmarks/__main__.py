@@ -26,7 +26,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--families", default="", help="comma-separated names of families (default: all)")
     parser.add_argument("--match", action="append", default=[], metavar="TEXT", help="cases whose name contains TEXT")
-    parser.add_argument("--grid", action="store_true", help="run the full grid of a family that has one: sort")
+    parser.add_argument("--grid", action="store_true", help="run the grids of families that have one: names, sort")
     parser.add_argument("--sample", type=int, metavar="N", help="run N of the cases, drawn at random")
     parser.add_argument("--seed", type=int, default=0, help="seed by which --sample draws the cases (default 0)")
     parser.add_argument("--skip", type=pathlib.Path, metavar="FILE", help="skip the cases whose times FILE contains")
@@ -57,7 +57,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--turns", type=pathlib.Path, help=argparse.SUPPRESS)  # the lock file of --processes
     options = parser.parse_args(arguments)
     options.families = [name for name in options.families.split(",") if name]
-    known = {case.family for case in all_cases()}
+    known = {case.family for case in (grid_cases() if options.grid else all_cases())}
     unknown = sorted(set(options.families) - known)
     if unknown:
         parser.error(f"--families: expected names among {', '.join(sorted(known))}, got {', '.join(unknown)}")

@@ -50,6 +50,8 @@ class Case:
       target_ms: a more ambitious time, in milliseconds.
       agree: whether a peer's result equals ours. By default, the arrays must be equal.
       x64: whether the case runs with 64-bit types.
+      replaces: the peer whose name our function has. It may not be faster than ours by more than 5%, and neither is
+        timed if our name calls that function.
     """
 
     family: str
@@ -62,6 +64,7 @@ class Case:
     target_ms: float | None = None
     agree: Callable[[Any, Any], bool] | None = None
     x64: bool = False
+    replaces: str | None = None
 
     @property
     def full_name(self) -> str:

@@ -1,15 +1,13 @@
-"""Compares functions of `jax_mgpu.numpy` and `jax_mgpu.ops` with JAX's: `python -m benchmarks.names [TEXT ...]`.
+"""Functions of `jax_mgpu.numpy` and `jax_mgpu.ops` beside JAX's: `python -m benchmarks --grid --families names`.
 
-A row is a jitted function on arrays of one shape. Both sides take turns, and the shortest time of each counts. If our
-name calls JAX's own function, the row says so instead of timing one program twice. A row fails if JAX is faster by more
-than 5%.
+A case is a function on arrays of one shape. It fails if JAX is faster by more than 5%. If our name calls JAX's own
+function, the case says so instead of timing one program twice.
 """
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -18,14 +16,16 @@ import numpy as np
 
 import jax_mgpu.numpy
 import jax_mgpu.ops
+from benchmarks.case import Case, agree_within, array_bytes
 
-__all__ = ["main"]
+__all__ = ["GRID"]
 
-SECONDS = 0.15  # per side of a row
-SLOWER = 1.05
-SHAPES: list[tuple[int, ...]] = [(256,), (1024,), (2**14,), (2**20,), (1024, 8), (4096, 64), (64, 2**14)]
+Shape = tuple[int, ...]
+Draw = Callable[[np.random.Generator, Shape], np.ndarray]
+Row = tuple[str, Callable[[Any], Callable[..., Any]], Callable[..., tuple[Any, ...]]]
 
-Row = tuple[str, Callable[[Any], Callable[..., Any]], Sequence[Any]]
+SHAPES: list[Shape] = [(256,), (1024,), (2**14,), (2**20,), (1024, 8), (4096, 64), (64, 2**14)]
+ROUNDED = ("cum", "median", "quantile", "segment_sum")  # beginnings of names whose results agree within rounding
 
 
 class _Jax:
@@ -45,97 +45,93 @@ def _call(name: str, *arguments: Any, **options: Any) -> Callable[[Any], Callabl
     return lambda names: lambda *arrays: getattr(names, name)(*arrays, *arguments, **options)
 
 
-def _of_rows(shape: tuple[int, ...], rng: np.random.Generator) -> Iterator[Row]:
+def _reals(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def _sorted(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    return np.sort(_reals(rng, shape))
+
+
+def _keep(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    return rng.random(shape) < 0.5
+
+
+def _edges(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    return np.linspace(-3, 3, shape[0], dtype=np.float32)
+
+
+@functools.cache
+def _below(limit: int, dtype: str = "int32") -> Draw:
+    return lambda rng, shape: rng.integers(0, limit, shape, dtype)
+
+
+@functools.cache
+def _arrays(*drawn: tuple[Draw, Shape]) -> Callable[..., tuple[Any, ...]]:
+    """Returns the `inputs` of a case: arrays drawn in these ways, of these shapes."""
+    return lambda rng, scale: tuple(draw(rng, shape) for draw, shape in drawn)
+
+
+def _of_rows(shape: Shape) -> Iterator[Row]:
     """Yields functions along the last axis and along the first axis."""
-    reals = rng.standard_normal(shape).astype(np.float32)
-    words = rng.integers(0, 2**30, shape, dtype=np.int32)
+    reals, words = _arrays((_reals, shape)), _arrays((_below(2**30), shape))
     for axis in (-1, 0) if len(shape) > 1 else (-1,):
         where = f"{list(shape)}" + (", axis 0" if axis == 0 else "")
         for name in ("sort", "argsort", "cumsum", "cumprod", "median"):
-            yield f"{name} float32 {where}", _call(name, axis=axis), [reals]
-        yield f"sort int32 {where}", _call("sort", axis=axis), [words]
+            yield f"{name} float32 {where}", _call(name, axis=axis), reals
+        yield f"sort int32 {where}", _call("sort", axis=axis), words
         nine = np.linspace(0.1, 0.9, 9, dtype=np.float32)
-        yield f"quantile float32, 9 of {where}", _call("quantile", nine, axis=axis), [reals]
-    yield f"top_k float32, 8 of {list(shape)}", _call("top_k", 8), [reals]
-    yield f"top_k float32, half of {list(shape)}", _call("top_k", shape[-1] // 2), [reals]
+        yield f"quantile float32, 9 of {where}", _call("quantile", nine, axis=axis), reals
+    yield f"top_k float32, 8 of {list(shape)}", _call("top_k", 8), reals
+    yield f"top_k float32, half of {list(shape)}", _call("top_k", shape[-1] // 2), reals
 
 
-def _of_vectors(n: int, rng: np.random.Generator) -> Iterator[Row]:
+def _of_vectors(n: int) -> Iterator[Row]:
     """Yields functions of one or two vectors, whose results have a static size."""
-    reals, bytes_ = rng.standard_normal(n).astype(np.float32), rng.integers(0, 255, n, dtype=np.uint8)
-    words, other = (rng.integers(0, n, n, dtype=np.int32) for _ in range(2))
-    ids, lengths = rng.integers(0, n // 8, n, dtype=np.int32), rng.integers(0, 4, n, dtype=np.int32)
-    keep, edges = rng.random(n) < 0.5, np.linspace(-3, 3, 101, dtype=np.float32)
-    rows, few = reals.reshape(-1, 8), keep[: n // 8]
-    yield f"sort uint8 [{n}]", _call("sort"), [bytes_]
-    yield f"lexsort, 2 of [{n}]", lambda names: lambda a, b: names.lexsort((a, b)), [reals, ids]
-    yield f"unique [{n}]", _call("unique", size=n), [words]
-    yield f"unique, inverse and counts [{n}]", _call("unique", False, True, True, size=n), [words]
+    reals, word, keep = (_reals, (n,)), (_below(n), (n,)), (_keep, (n,))
+    rows, ids = (_reals, (n // 8, 8)), _below(n // 8)
+    yield f"sort uint8 [{n}]", _call("sort"), _arrays((_below(255, "uint8"), (n,)))
+    yield f"lexsort, 2 of [{n}]", lambda names: lambda a, b: names.lexsort((a, b)), _arrays(reals, (ids, (n,)))
+    yield f"unique [{n}]", _call("unique", size=n), _arrays(word)
+    yield f"unique, inverse and counts [{n}]", _call("unique", False, True, True, size=n), _arrays(word)
     for name in ("union1d", "intersect1d", "setxor1d"):
-        yield f"{name} [{n}]", _call(name, size=n), [words, other]
+        yield f"{name} [{n}]", _call(name, size=n), _arrays(word, word)
     if n <= 2**14:  # JAX compares all pairs
-        yield f"setdiff1d [{n}]", _call("setdiff1d", size=n), [words, other]
-        yield f"isin [{n}] in [{n}]", _call("isin"), [words, other]
-    for tests in (64, 256):
-        yield f"isin [{n}] in [{tests}]", _call("isin"), [words, other[:tests]]
-    yield f"nonzero [{n}]", _call("nonzero", size=n), [keep]
-    yield f"flatnonzero [{n}]", _call("flatnonzero", size=n, fill_value=n), [reals]
-    yield f"argwhere [{n // 8}, 8]", _call("argwhere", size=n), [keep.reshape(-1, 8)]
-    yield f"compress [{n}]", _call("compress", size=n), [keep, reals]
-    yield f"compress [{n // 8}, 8]", _call("compress", axis=0, size=n // 8), [few, rows]
-    yield f"repeat [{n}]", _call("repeat", total_repeat_length=2 * n), [reals, lengths]
-    yield f"take [{n}]", _call("take"), [reals, words]
-    yield f"searchsorted [{n}] in [{n}]", _call("searchsorted"), [np.sort(reals), reals]
-    yield f"bincount [{n}]", _call("bincount", length=n // 8), [ids]
-    yield f"histogram [{n}]", _call("histogram"), [reals, edges]
-    yield f"segment_sum [{n}]", _call("segment_sum", n // 8), [reals, ids]
-    yield f"segment_max [{n // 8}, 8]", _call("segment_max", n // 64), [rows, ids[: n // 8]]
+        yield f"setdiff1d [{n}]", _call("setdiff1d", size=n), _arrays(word, word)
+    for tests in sorted({64, 256, min(n, 2**14)}):
+        yield f"isin [{n}] in [{tests}]", _call("isin"), _arrays(word, (_below(n), (tests,)))
+    yield f"nonzero [{n}]", _call("nonzero", size=n), _arrays(keep)
+    yield f"flatnonzero [{n}]", _call("flatnonzero", size=n, fill_value=n), _arrays(reals)
+    yield f"argwhere [{n // 8}, 8]", _call("argwhere", size=n), _arrays((_keep, (n // 8, 8)))
+    yield f"compress [{n}]", _call("compress", size=n), _arrays(keep, reals)
+    yield f"compress [{n // 8}, 8]", _call("compress", axis=0, size=n // 8), _arrays((_keep, (n // 8,)), rows)
+    yield f"repeat [{n}]", _call("repeat", total_repeat_length=2 * n), _arrays(reals, (_below(4), (n,)))
+    yield f"take [{n}]", _call("take"), _arrays(reals, word)
+    yield f"searchsorted [{n}] in [{n}]", _call("searchsorted"), _arrays((_sorted, (n,)), reals)
+    yield f"bincount [{n}]", _call("bincount", length=n // 8), _arrays((ids, (n,)))
+    yield f"histogram [{n}]", _call("histogram"), _arrays(reals, (_edges, (101,)))
+    yield f"segment_sum [{n}]", _call("segment_sum", n // 8), _arrays(reals, (ids, (n,)))
+    yield f"segment_max [{n // 8}, 8]", _call("segment_max", n // 64), _arrays(rows, (_below(n // 64), (n // 8,)))
 
 
 def _rows() -> Iterator[Row]:
-    rng = np.random.default_rng(0)
     for shape in SHAPES:
-        yield from _of_rows(shape, rng)
+        yield from _of_rows(shape)
     for (n,) in (shape for shape in SHAPES if len(shape) == 1):
-        yield from _of_vectors(n, rng)
+        yield from _of_vectors(n)
 
 
-def _min_ms(functions: Sequence[Callable[..., Any]], arguments: Sequence[Any]) -> list[float]:
-    """Calls the functions in turns, and returns the milliseconds of the fastest call of each."""
-    for function in functions:
-        jax.block_until_ready(function(*arguments))
-    fastest, spent, calls = [float("inf")] * len(functions), 0.0, 0
-    while calls < 3 or (spent < SECONDS * len(functions) and calls < 300):
-        for i, function in enumerate(functions):
-            begin = time.perf_counter()
-            jax.block_until_ready(function(*arguments))
-            took = time.perf_counter() - begin
-            fastest[i], spent = min(fastest[i], 1e3 * took), spent + took
-        calls += 1
-    return fastest
+def _case(name: str, bound: Callable[[Any], Callable[..., Any]], inputs: Callable[..., tuple[Any, ...]]) -> Case:
+    return Case(
+        family="names",
+        name=name,
+        inputs=inputs,
+        ours=bound(_Ours()),
+        peers={"JAX": bound(_Jax())},
+        bytes=array_bytes,
+        agree=agree_within(1e-4) if name.startswith(ROUNDED) else None,
+        replaces="JAX",
+    )
 
 
-def main(texts: Sequence[str]) -> int:
-    """Prints a row for each function and shape whose name contains one of the texts; returns 1 if JAX is faster."""
-    slower = 0
-    print("| function | ms | JAX's | times as fast |\n|---|--:|--:|--:|")
-    for name, bound, operands in _rows():
-        if texts and not any(text in name for text in texts):
-            continue
-        arguments = [jnp.asarray(x) for x in operands]
-        ours, theirs = jax.jit(bound(_Ours())), jax.jit(bound(_Jax()))
-        if "jax_mgpu" not in ours.lower(*arguments).as_text():
-            print(f"| {name} | | | JAX's own |", flush=True)
-            continue
-        own, peer = _min_ms([ours, theirs], arguments)
-        slower += own > SLOWER * peer
-        print(
-            f"| {name} | {own:.4f} | {peer:.4f} | {peer / own:.2f} |{' slower' if own > SLOWER * peer else ''}",
-            flush=True,
-        )
-    print(f"\n{slower} rows are slower than JAX by more than 5%.")
-    return int(slower > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+GRID = [_case(*row) for row in _rows()]

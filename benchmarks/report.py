@@ -20,6 +20,7 @@ from benchmarks.runner import Outcome, Result, Runner
 __all__ = ["describe_run", "merge_files", "save", "saved_names", "table"]
 
 CLOSE = 1.02  # up to this multiple of a peer's time, our time counts as equally fast
+SLOWER = 1.05  # up to this multiple of the time of a function, one with its name may take
 
 
 def describe_run(runner: Runner, copy_rate: float) -> dict[str, Any]:
@@ -97,6 +98,7 @@ def row_record(result: Result, copy_rate: float, judged: bool) -> dict[str, Any]
         "max_ms": case.max_ms,
         "target_ms": case.target_ms,
         "met": met,
+        "replaces": case.replaces,
         "seconds": result.seconds,
     }
 
@@ -157,6 +159,8 @@ def row_failures(row: dict[str, Any]) -> list[str]:
             failures.append(f"{row_of(row)}: {name}: {outcome['error']}")
         if outcome.get("agrees") is False:
             failures.append(f"{row_of(row)}: {name}: its result differs from ours")
+        if row.get("replaces") == name and outcome.get("ratio") and outcome["ratio"] < 1 / SLOWER:
+            failures.append(f"{row_of(row)}: {name} is faster by more than {SLOWER - 1:.0%}")
     return failures
 
 

@@ -5,9 +5,9 @@ For cases of short calls, most of the time goes into compiling their programs.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import fcntl
-import itertools
 import os
 import pathlib
 import subprocess
@@ -44,9 +44,11 @@ class Turns:
 
 
 def part_of(cases: Sequence[Case], part: int, parts: int) -> list[Case]:
-    """Returns one part of the cases; neighbours that share their inputs stay together."""
-    groups = [list(group) for _, group in itertools.groupby(cases, key=lambda case: case.inputs)]
-    return [case for group in groups[part::parts] for case in group]
+    """Returns one part of the cases; those that share their inputs stay together."""
+    groups = collections.defaultdict(list)
+    for case in cases:
+        groups[case.inputs].append(case)
+    return [case for group in list(groups.values())[part::parts] for case in group]
 
 
 def visible_gpus() -> list[str]:

@@ -156,6 +156,13 @@ def test_parts_of_rows_are_all_of_them():
     assert all(len(of_inputs) == 1 for of_inputs in owners.values())
 
 
+@pytest.mark.parametrize("ratio, fails", [(0.9, True), (0.97, False), (3.0, False)])
+def test_a_function_may_not_be_faster_than_the_one_with_its_name(ratio, fails):
+    row = {"family": "names", "name": "sort", "ours": {"ms": 1.0}, "peers": {"JAX": {"ms": ratio, "ratio": ratio}}}
+    assert bool(report.row_failures({**row, "replaces": "JAX"})) == fails
+    assert not report.row_failures({**row, "replaces": None})
+
+
 @pytest.mark.parametrize("near_ms, again", [(30.0, ""), (10.5, "ours near")])
 def test_quick_cases_are_timed_again_if_a_peer_is_close(monkeypatch, near_ms, again):
     """Only ours and the nearest peer are timed again, with the samples and time of all other rows."""
