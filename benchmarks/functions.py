@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +32,17 @@ def _steps(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
     """Makes the factors and terms of an affine recurrence whose values stay bounded."""
     n = size_at(scale)
     return random_keys(rng, n, "float32") * 0.5 + 0.25, random_keys(rng, n, "float32")
+
+
+@functools.cache
+def _rows_of_steps(*shape: int) -> Callable[..., tuple[Any, ...]]:
+    """Returns the same of 2^26 numbers, in arrays whose trailing dimensions are `shape`."""
+
+    def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
+        rows = max(size_at(scale) // math.prod(shape), 1)
+        return tuple(x[: rows * math.prod(shape)].reshape(rows, *shape) for x in _steps(rng, scale))
+
+    return make
 
 
 @functools.cache
@@ -73,6 +85,34 @@ def _xla_affine(factors: Any, terms: Any) -> Any:
     return jax.lax.associative_scan(_affine, (factors, terms))
 
 
+def _xla_terms(factors: Any, terms: Any) -> Any:
+    return _xla_affine(factors, terms)[1]
+
+
+def _terms(factors: Any, terms: Any) -> Any:
+    return mgpu.scan((factors, terms), _affine, emit=lambda state: state[1])
+
+
+def _gradient(scan: Callable[..., Any]) -> Callable[..., Any]:
+    return jax.grad(lambda factors, terms: jnp.sum(jnp.square(scan(factors, terms))), (0, 1))
+
+
+def _recurrence(
+    name: str, shape: tuple[int, ...], ours: Callable[..., Any], xla: Callable[..., Any], moved: float, max_ms: float
+) -> Case:
+    """Returns a case of affine recurrences in each column; `moved` arrays are read or written for each two read."""
+    return Case(
+        family="functions",
+        name=f"affine recurrences of rows, [{', '.join(map(str, ('n', *shape)))}]{name}",
+        inputs=_rows_of_steps(*shape),
+        ours=ours,
+        peers={"XLA": xla},
+        bytes=lambda *x: int(moved * array_bytes(*x)),
+        agree=agree_within(1e-3),
+        max_ms=max_ms,
+    )
+
+
 def _segmented(op: Any, item: Callable[[Any], Any] | None) -> Callable[..., Any]:
     identity = 0.0 if callable(op) else None
     return lambda x, heads: mgpu.segmented_reduce(x, heads, op, identity=identity, map=item)
@@ -98,6 +138,15 @@ CASES = [
         agree=agree_within(1e-4),
         max_ms=0.45,
         target_ms=0.30,
+    ),
+    *(
+        _recurrence("", (width,), lambda *steps: mgpu.scan(steps, _affine), _xla_affine, 2, 0.36)
+        for width in (2, 8, 64, 1024)
+    ),
+    *(_recurrence(", terms alone", (width,), _terms, _xla_terms, 1.5, 0.28) for width in (2, 64)),
+    *(
+        _recurrence(f", by vmap{name}", (1024, 1024), change(jax.vmap(_terms)), change(jax.vmap(_xla_terms)), moved, ms)
+        for name, change, moved, ms in (("", lambda scan: scan, 1.5, 0.23), (", gradient", _gradient, 3.5, 0.75))
     ),
     Case(
         family="functions",
