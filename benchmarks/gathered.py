@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import sparse
 
 import jax_mgpu as mgpu
 from benchmarks.case import Case, TorchPeer, agree_within, array_bytes
@@ -57,6 +58,12 @@ def _xla_sums(x: Any, heads: Any, indices: Any, weights: Any, ids: Any) -> Any:
     return sums.astype(x.dtype)
 
 
+def _bcsr_sums(x: Any, heads: Any, indices: Any, weights: Any, ids: Any) -> Any:
+    """The sparse matrices of JAX."""
+    offsets = jnp.append(heads, indices.shape[0])
+    return sparse.BCSR((weights, indices, offsets), shape=(heads.shape[0], x.shape[0])) @ x
+
+
 def _torch_sums(torch: Any, x: Any, heads: Any, indices: Any, weights: Any, ids: Any) -> Any:
     """cuSPARSE, as PyTorch calls it."""
     ends = torch.tensor([indices.shape[0]], dtype=heads.dtype, device=heads.device)
@@ -77,7 +84,7 @@ def _product(log: int, columns: int, dtype: str, figures: tuple[float | None, fl
         ours=lambda x, heads, indices, weights, ids: mgpu.segmented_reduce(x, heads, indices=indices, weights=weights),
         peers={
             "XLA": _xla_sums,
-            **({"cuSPARSE by torch": TorchPeer(_torch_sums)} if dtype == "float32" else {}),
+            **({"BCSR": _bcsr_sums, "cuSPARSE by torch": TorchPeer(_torch_sums)} if dtype == "float32" else {}),
         },
         bytes=_moved,
         max_ms=figures[0],
