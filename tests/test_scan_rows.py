@@ -70,10 +70,9 @@ WIDTHS = [2, 3, 5, 8, 12, 16, 31, 32, 33, 40, 63, 64, 65, 127, 128, 129, 255, 25
 @pytest.mark.parametrize("dtype", ["float32", "uint8", "float64", "bfloat16"])
 def test_widths_and_edges_of_tiles(rng, dtype, width):
     largest = 200_000 // width
-    for n in (1, 2, *(n + by for n in TILES if n < largest for by in (-1, 0, 1))):
-        x = items(rng, dtype, "add", n, width)
-        heads = random_heads(rng, n, 1 + n // 5)
-        segmented, scanned = forms_of_edges(x, heads)
+    sizes = [1, 2, *(n + by for n in TILES if n < largest for by in (-1, 0, 1))]
+    cases = [(items(rng, dtype, "add", n, width), random_heads(rng, n, 1 + n // 5)) for n in sizes]
+    for (x, heads), (segmented, scanned) in zip(cases, jax.device_get(forms_of_edges(cases)), strict=True):
         for i in some(width)[:4]:
             column = np.ascontiguousarray(x[:, i])
             same(scanned[:, i], oracle.scan(column, "add", exclusive=True))
@@ -81,8 +80,9 @@ def test_widths_and_edges_of_tiles(rng, dtype, width):
 
 
 @jax.jit
-def forms_of_edges(x, heads):
-    return mgpu.segmented_scan(x, heads, reverse=True), mgpu.scan(x, exclusive=True)
+def forms_of_edges(cases):
+    """One program of all sizes, as compiling one of each takes twice as long."""
+    return [(mgpu.segmented_scan(x, heads, reverse=True), mgpu.scan(x, exclusive=True)) for x, heads in cases]
 
 
 @pytest.mark.parametrize("width, n", [(2, 1_200_000), (64, 80_000), (100, 40_000)])
