@@ -32,8 +32,7 @@ def expect_short_text(text, max_bytes):
 
 
 # The maximum number of equations of a program under any transformation, and KB of text, if these exceed the usual. The
-# statistics are three operators. The transpose of `interval_reduce` has one level per doubling. Flipping the sign of a
-# signed column of a key takes five equations, so that compilers do not take its bits for a float.
+# statistics are three operators. The transpose of `interval_reduce` has one level per doubling.
 MAX_EQUATIONS = 170
 LONG_PROGRAMS = {
     "interval_reduce": (2800, 244),
@@ -44,7 +43,6 @@ LONG_PROGRAMS = {
     "reduce_by_id, ordered": (250, 64),
     "reduce_by_id, statistics": (390, 64),
     "segmented_quantile": (195, 64),
-    "set_union, columns": (185, 64),
 }
 
 

@@ -207,16 +207,13 @@ def take_from_pair(
     three are tangents, and JAX can transpose the function.
     """
 
-    def rows(x: jax.Array | None, inside: jax.Array, position: jax.Array) -> jax.Array | None:
-        if x is None or x.shape[0] == 0:
-            return None
-        return gather(x, where(inside, position, -1), unique=True)
+    def rows(x: jax.Array | None, indices: jax.Array) -> jax.Array | None:
+        return None if x is None or x.shape[0] == 0 else gather(x, indices, unique=True)
 
     def take(arrays: Any, indices: jax.Array) -> jax.Array:
         a, b, fill = arrays
         from_b = indices >= a_length
-        a_rows = rows(a, (indices >= 0) & ~from_b, indices)
-        b_rows = rows(b, from_b, indices - a_length)
+        a_rows, b_rows = rows(a, indices), rows(b, indices - a_length)  # 0 where the row is of the other array
         if a_rows is None or b_rows is None:
             like = next(x for x in (a, b, fill) if x is not None)
             taken = next((x for x in (a_rows, b_rows) if x is not None), None)
