@@ -5,7 +5,8 @@ combined with the prefix before it. The loop has one small body for any number o
 `jax.lax.associative_scan` unrolls one level for each doubling, which takes seconds to compile.
 
 A CPU scans one block after the other: its compiler makes machine code of the whole loop. On other platforms each step
-of a loop is a launch, so a step takes one item of every block. docs/notes/plain_scans.md has figures.
+of a loop is a launch, so a step takes one item of every block, and totals that are few are scanned by doubling, in a
+step for each power of two. docs/notes/plain_scans.md has figures.
 
 An operator combines arrays of states by their leading axis, the earlier states first.
 """
@@ -33,8 +34,11 @@ Combine = Callable[[Any, Any], Any]
 # Blocks on a CPU: long, as each block costs its share of the scan of totals, but short enough that sums of many floats
 # round like sums by a tree.
 LONG_BLOCK, MAX_IN_ONE_BLOCK = 1 << 14, 1 << 20
-# The number of blocks in lockstep: each step is a launch, so there are few steps.
+# The items of a block in lockstep, and the steps of one short loop: each step may be a launch.
 SHORT_BLOCK, MAX_STEPS = 64, 256
+# This many totals of such blocks are scanned by doubling, whose derivative keeps all of them once per step: those of up
+# to 20/64 of the items.
+MAX_TOTALS = 1 << 20
 # The bytes of items that a CPU takes in one step of its loop. XLA compiles a loop whose body reads and writes less than
 # 1 KB as one function. In any other body each operation is a call, and then a step of many items takes far longer.
 STEP_BYTES, MAX_UNROLLED, MIN_UNROLLED = 64, 4, 1 << 13
@@ -120,17 +124,19 @@ def _scanned_in_turn(combine: Combine, states: Pytree, cut: jax.Array | None, *,
     return _with_prefixes(combine, _scanned_in_turn, begun, local, length, reverse)
 
 
-def _scanned_in_step(combine: Combine, states: Pytree, cut: jax.Array | None, *, reverse: bool) -> Any:
+def _scanned_in_step(
+    combine: Combine, states: Pytree, cut: jax.Array | None, *, reverse: bool, doubled: int = MAX_STEPS
+) -> Any:
     """Scans all blocks in lockstep, one item of each per step."""
     n, length = _length(states), SHORT_BLOCK
-    if n <= MAX_STEPS:
-        return _scanned_in_turn(combine, states, cut, reverse=reverse)
+    if reverse:
+        return _flipped(_scanned_in_step(combine, *_flipped((states, cut)), reverse=False))
+    if n <= doubled:
+        return _doubled(combine, states, cut)
     blocks = -(-n // length)
     missing = blocks * length - n
     if missing and cut is None:
         cut = jnp.zeros((n,), bool)
-    if reverse:
-        cut, states = _flipped((cut, states))
 
     def columns(x: jax.Array) -> jax.Array:
         # Padding stands alone: neither it nor its derivatives reach an item.
@@ -144,9 +150,34 @@ def _scanned_in_step(combine: Combine, states: Pytree, cut: jax.Array | None, *,
         combine, *jax.tree.map(columns, (cut, states)), length=length, reverse=False, unroll=1, tells_cuts=True
     )
     begun, local = jax.tree.map(items, steps)
-    results = _with_prefixes(combine, _scanned_in_step, begun, local, length, reverse=False)
-    results = jax.tree.map(lambda x: x[:n], results)
-    return _flipped(results) if reverse else results
+    way = functools.partial(_scanned_in_step, doubled=MAX_TOTALS)
+    results = _with_prefixes(combine, way, begun, local, length, reverse=False)
+    return jax.tree.map(lambda x: x[:n], results)
+
+
+def _doubled(combine: Combine, states: Pytree, cut: jax.Array | None) -> Any:
+    """Scans by combining each item with the one 1, 2, 4, ... places before it, in one loop (Hillis and Steele 1986)."""
+    n = _length(states)
+    places = jnp.arange(n)
+
+    @jax.jit
+    def rolled(distance: jax.Array, x: jax.Array) -> jax.Array:
+        return jax.lax.dynamic_slice_in_dim(jnp.concatenate([x, x]), n - distance, n)
+
+    @functools.partial(jax.checkpoint, prevent_cse=False)
+    @jax.jit
+    def step(carry: Any, distance: jax.Array) -> Any:
+        begun, own = carry
+        earlier, before = jax.tree.map(functools.partial(rolled, distance), carry)
+        joins = places >= distance
+        if begun is not None:
+            joins, begun = joins & ~begun, begun | (joins & earlier)
+        pair = [or_ones(joins, state) for state in (before, own)]
+        return (begun, select(joins, combine(*pair), own)), None
+
+    distances = jnp.left_shift(1, jnp.arange((n - 1).bit_length(), dtype=places.dtype))
+    result: tuple[jax.Array | None, Any] = jax.lax.scan(step, (cut, states), distances)[0]
+    return result[1]
 
 
 def _steps(
