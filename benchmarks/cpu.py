@@ -105,6 +105,10 @@ def _scanned_by_jax(*maps: jax.Array) -> Any:
     return jax.lax.associative_scan(jax.vmap(_affine), maps)
 
 
+def _gradient(scan: Callable[..., Any]) -> Callable[..., Any]:
+    return jax.grad(lambda *maps: scan(*maps)[1].sum(), argnums=(0, 1))
+
+
 def _by_function(name: str, factor: float, ours: Callable[..., Any], peer: Callable[..., Any], **given: Any) -> Goal:
     return Goal(f"{name} of 2^20 by a function", factor, given.pop("inputs", _maps), ours, peer, agree_within(1e-4))
 
@@ -197,6 +201,9 @@ GOALS = [
     _by_less("a comparison of keys", 5, lambda a, b: jnp.abs(a) < jnp.abs(b)),
     _by_less("a function of both items", 0.5, lambda a, b: jnp.abs(a) - jnp.abs(b) < 0),
     _by_function("scan, affine maps,", 1.5, lambda *x: mgpu.scan(x, _affine), _scanned_by_jax),
+    _by_function(
+        "gradient of a scan, affine maps,", 1.5, _gradient(lambda *x: mgpu.scan(x, _affine)), _gradient(_scanned_by_jax)
+    ),
     _by_function(
         "reduce, affine maps,", 3, lambda *x: mgpu.reduce(x, _affine), lambda *x: [y[-1] for y in _scanned_by_jax(*x)]
     ),

@@ -54,49 +54,21 @@ def _one_read(x: Any, *_: Any) -> int:
     return array_bytes(x)
 
 
+def _case(name: str, dtype: str, ours: Callable[..., Any], peers: dict[str, Any], **given: Any) -> Case:
+    return Case("reduce", f"{name}, 2^27", numbers(dtype), ours, peers, _one_read, **given)
+
+
 def _add_case(dtype: str, max_ms: float | None, target_ms: float | None) -> Case:
-    return Case(
-        family="reduce",
-        name=f"add {dtype}, 2^27",
-        inputs=numbers(dtype),
-        ours=mgpu.reduce,
-        peers={"XLA": jnp.sum, "CUB": peers.cub("sum")},
-        bytes=_one_read,
-        max_ms=max_ms,
-        target_ms=target_ms,
-        agree=tolerance(dtype),
-    )
-
-
-def _squares_case() -> Case:
-    return Case(
-        family="reduce",
-        name="add of squares float32, 2^27",
-        inputs=numbers("float32"),
-        ours=lambda x: mgpu.reduce(x, "add", map=lambda x: x * x),
-        peers={"XLA": lambda x: jnp.sum(x * x)},
-        bytes=_one_read,
-        max_ms=None,
-        target_ms=None,
-        agree=tolerance("float32"),
-    )
+    by = {"XLA": jnp.sum, "CUB": peers.cub("sum")}
+    figures = {"max_ms": max_ms, "target_ms": target_ms, "agree": tolerance(dtype)}
+    return _case(f"add {dtype}", dtype, mgpu.reduce, by, **figures)
 
 
 def _argmax_case(dtype: str, max_ms: float | None, target_ms: float | None) -> Case:
-    return Case(
-        family="reduce",
-        name=f"argmax {dtype}, 2^27",
-        inputs=numbers(dtype),
-        ours=lambda x: mgpu.reduce(x, "argmax"),
-        peers={
-            "XLA": jnp.argmax,
-            **({} if dtype == "bfloat16" else {"CUB": peers.cub("argmax")}),
-            "NumPy": HostPeer(lambda x: np.argmax(x).astype(np.int32)),
-        },
-        bytes=_one_read,
-        max_ms=max_ms,
-        target_ms=target_ms,
-    )
+    by = {"XLA": jnp.argmax, "NumPy": HostPeer(lambda x: np.argmax(x).astype(np.int32))}
+    if dtype != "bfloat16":
+        by["CUB"] = peers.cub("argmax")
+    return _case(f"argmax {dtype}", dtype, lambda x: mgpu.reduce(x, "argmax"), by, max_ms=max_ms, target_ms=target_ms)
 
 
 def _batch_case(rows: int, length: int, op: Any) -> Case:
@@ -205,11 +177,18 @@ def _torch_sums(torch: Any, x: Any, ids: Any, segments: int) -> Any:
     return x.new_zeros(segments, *x.shape[1:]).index_add_(0, ids, x)
 
 
-def _rows_case(dtype: str, max_ms: float, target_ms: float) -> Case:
+def _rows_case(
+    dtype: str,
+    what: str,
+    shape: tuple[int, int, int],
+    rtol: float,
+    max_ms: float | None = None,
+    target_ms: float | None = None,
+) -> Case:
     return Case(
         family="reduce",
-        name=f"segmented add of rows, {dtype} [2^20, 128] into 2^16",
-        inputs=_rows(dtype, 2**20, 128, 2**16),
+        name=f"segmented add of rows, {dtype} {what}",
+        inputs=_rows(dtype, *shape),
         ours=lambda x, heads, *_: mgpu.segmented_reduce(x, heads),
         peers={
             "XLA": lambda x, heads, ids, _: jax.ops.segment_sum(x, ids, heads.size, indices_are_sorted=True),
@@ -218,7 +197,7 @@ def _rows_case(dtype: str, max_ms: float, target_ms: float) -> Case:
         bytes=_row_bytes,
         max_ms=max_ms,
         target_ms=target_ms,
-        agree=agree_within(3e-2 if dtype == "bfloat16" else 1e-4),
+        agree=agree_within(rtol),
     )
 
 
@@ -310,32 +289,16 @@ SUMS_BY_ID: tuple[tuple[int, int, int, str, float, float], ...] = (
 )
 
 
-def _row_shape_case(width: int, log_segments: int) -> Case:
-    rows = FULL_SCAN // width
-    return Case(
-        family="reduce",
-        name=f"segmented add of rows, float32 [2^27 / {width}, {width}] into 2^{log_segments}",
-        inputs=_rows("float32", rows, width, 2**log_segments),
-        ours=lambda x, heads, *_: mgpu.segmented_reduce(x, heads),
-        peers={
-            "XLA": lambda x, heads, ids, _: jax.ops.segment_sum(x, ids, heads.size, indices_are_sorted=True),
-            "torch": TorchPeer(lambda torch, x, heads, ids, _: _torch_sums(torch, x, ids, heads.shape[0])),
-        },
-        bytes=_row_bytes,
-        agree=agree_within(1e-2),
-    )
-
-
 CASES = [
-    *(
-        _add_case(dtype, *figures)
-        for dtype, figures in zip(DTYPES, ((0.131, 0.125),) * 2 + ((None, None),), strict=True)
+    *map(_add_case, DTYPES, (0.131, 0.131, None), (0.125, 0.125, None)),
+    _case(
+        "add of squares float32",
+        "float32",
+        lambda x: mgpu.reduce(x, "add", map=lambda x: x * x),
+        {"XLA": lambda x: jnp.sum(x * x)},
+        agree=tolerance("float32"),
     ),
-    _squares_case(),
-    *(
-        _argmax_case(dtype, *figures)
-        for dtype, figures in zip(DTYPES, ((0.135, 0.125),) * 2 + ((None, None),), strict=True)
-    ),
+    *map(_argmax_case, DTYPES, (0.135, 0.135, None), (0.125, 0.125, None)),
     *(_batch_case(rows, length, op) for rows, length in ((1000, 2**17), (2**17, 1000)) for op in ("add", "argmax")),
     *(
         _segmented_case(mean, distribution, "float32", max_ms, target_ms)
@@ -349,7 +312,12 @@ CASES = [
     ),
     _empty_segments_case(),
     *(_by_key_case(shortening) for shortening in (1, 20)),
-    *(_rows_case(dtype, *figures[0]) for dtype, figures in ROW_FIGURES.items()),
+    *(
+        _rows_case(
+            dtype, "[2^20, 128] into 2^16", (2**20, 128, 2**16), 3e-2 if dtype == "bfloat16" else 1e-4, *figures[0]
+        )
+        for dtype, figures in ROW_FIGURES.items()
+    ),
     *(_by_id_case(dtype, *figures[1]) for dtype, figures in ROW_FIGURES.items()),
     _few_ids_case(),
     *(_by_id_of_items_case("max", "float32", *figures) for figures in MAXIMA_BY_ID),
@@ -359,5 +327,8 @@ CASES = [
         for size in (5_000, 1_000_000)
         for ids in ("uniform", "skewed", "one id")
     ),
-    *(_row_shape_case(*shape) for shape in ROW_SHAPES),
+    *(
+        _rows_case("float32", f"[2^27 / {width}, {width}] into 2^{log}", (FULL_SCAN // width, width, 2**log), 1e-2)
+        for width, log in ROW_SHAPES
+    ),
 ]

@@ -22,38 +22,19 @@ def _both_ways(x: Any, *_: Any) -> int:
     return 2 * array_bytes(x)
 
 
+def _case(name: str, dtype: str, ours: Callable[..., Any], by: dict[str, Any], **given: Any) -> Case:
+    return Case("scan", f"{name} {dtype}, 2^27", numbers(dtype), ours, by, _both_ways, **given)
+
+
 def _add_case(dtype: str, max_ms: float | None, target_ms: float | None) -> Case:
-    return Case(
-        family="scan",
-        name=f"exclusive add {dtype}, 2^27",
-        inputs=numbers(dtype),
-        ours=lambda x: mgpu.scan(x, exclusive=True),
-        peers={
-            "XLA": lambda x: jnp.cumsum(x) - x,
-            "CUB": peers.cub("exclusive_sum"),
-        },
-        bytes=_both_ways,
-        max_ms=max_ms,
-        target_ms=target_ms,
-        agree=tolerance(dtype),
-    )
+    by = {"XLA": lambda x: jnp.cumsum(x) - x, "CUB": peers.cub("exclusive_sum")}
+    given = {"max_ms": max_ms, "target_ms": target_ms, "agree": tolerance(dtype)}
+    return _case("exclusive add", dtype, lambda x: mgpu.scan(x, exclusive=True), by, **given)
 
 
 def _max_case(dtype: str, max_ms: float | None, target_ms: float | None) -> Case:
-    return Case(
-        family="scan",
-        name=f"max {dtype}, 2^27",
-        inputs=numbers(dtype),
-        ours=lambda x: mgpu.scan(x, "max"),
-        peers={
-            "XLA": jax.lax.cummax,
-            "CUB": peers.cub("inclusive_max"),
-            "NumPy": HostPeer(np.maximum.accumulate),
-        },
-        bytes=_both_ways,
-        max_ms=max_ms,
-        target_ms=target_ms,
-    )
+    by = {"XLA": jax.lax.cummax, "CUB": peers.cub("inclusive_max"), "NumPy": HostPeer(np.maximum.accumulate)}
+    return _case("max", dtype, lambda x: mgpu.scan(x, "max"), by, max_ms=max_ms, target_ms=target_ms)
 
 
 def _batch_case(rows: int, length: int, op: Any) -> Case:
@@ -122,14 +103,8 @@ def _rows_case(width: int, op: Any, max_ms: float) -> Case:
 
 
 CASES = [
-    *(
-        _add_case(dtype, max_ms, target_ms)
-        for dtype, max_ms, target_ms in zip(DTYPES, (0.355, 0.355, None), (0.29, 0.29, None), strict=True)
-    ),
-    *(
-        _max_case(dtype, max_ms, target_ms)
-        for dtype, max_ms, target_ms in zip(DTYPES, (0.36, 0.36, None), (0.29, 0.29, None), strict=True)
-    ),
+    *map(_add_case, DTYPES, (0.355, 0.355, None), (0.29, 0.29, None)),
+    *map(_max_case, DTYPES, (0.36, 0.36, None), (0.29, 0.29, None)),
     *(_batch_case(rows, length, op) for rows, length in ((1000, 2**17), (2**17, 1000)) for op in ("add", "max")),
     *(_segmented_case(mean, distribution) for mean in (4, 300, 10_000) for distribution in ("uniform", "pareto")),
     *(

@@ -17,7 +17,7 @@ import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS_BYTES = 1_000_000  # benchmarks/results
-CODE_LINES = 8_210  # the rest of benchmarks/, without its page
+CODE_LINES = 8_000  # the rest of benchmarks/, without its page
 SOURCE_BYTES = 1_500_000  # the source distribution
 WORDS = {"docs/performance.md": 1_500, "docs/reliability.md": 2_000, "docs/architecture.md": 3_000}
 

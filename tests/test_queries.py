@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks.queries import flights, run
+from benchmarks.queries import flights, run, tables
 from benchmarks.queries.columns import factorize
-from benchmarks.queries.tpch import QUERIES, tables
+from benchmarks.queries.tpch import QUERIES
 
 SCALE = 0.01  # 60,000 lines
 QUICK = ["Q1", "Q3", "Q6", "Q12", "Q18"]

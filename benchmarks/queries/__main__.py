@@ -50,8 +50,7 @@ def min_ms(runs: Mapping[str, Callable[..., Any]], repeats: int) -> dict[str, fl
 
 def tpch(options: argparse.Namespace) -> None:
     """Prints a line for each chosen query of TPC-H."""
-    from benchmarks.queries import tpch  # noqa: PLC0415
-    from benchmarks.queries.tpch import tables  # noqa: PLC0415
+    from benchmarks.queries import tables, tpch  # noqa: PLC0415
 
     chosen = matching(tpch.QUERIES, options)
     if chosen:

@@ -265,4 +265,4 @@ class F10:
         return Answer({"before": found_before, **found}, groups)
 
 
-QUERIES = {question.__name__: question for question in (F1, F2, F3, F4, F5, F6, F7, F8, F9, F10)}
+QUERIES: dict[str, Any] = {f"F{i}": globals()[f"F{i}"] for i in range(1, 11)}
