@@ -18,15 +18,17 @@ TILES = data.tile_sizes("segmented_softmax")
 FUNCTIONS = {False: mgpu.segmented_softmax, True: mgpu.segmented_log_softmax}
 
 
-def softmax(x, heads, count, log):
-    out = np.zeros(x.shape, np.float64)
-    live = oracle.live_count(count, len(x))
+def softmaxes(x, heads, count):
+    """Returns the softmax of each segment, and its logarithm."""
+    x, live = x.astype(np.float64), oracle.live_count(count, len(x))
+    results = np.zeros(x.shape), np.zeros(x.shape)
     for b, e in itertools.pairwise([0, *np.clip(heads, 0, live), live]):
         if b < e:
-            shifted = x[b:e].astype(np.float64) - x[b:e].astype(np.float64).max(0)
-            sums = np.exp(shifted).sum(0)
-            out[b:e] = shifted - np.log(sums) if log else np.exp(shifted) / sums
-    return out
+            shifted = x[b:e] - x[b:e].max(0)
+            powers = np.exp(shifted)
+            sums = powers.sum(0)
+            results[False][b:e], results[True][b:e] = powers / sums, shifted - np.log(sums)
+    return results
 
 
 @pytest.mark.parametrize("dtype", data.FLOAT_DTYPES)
@@ -34,11 +36,10 @@ def test_softmax(rng, dtype):
     heads = HEADS
     for trailing, count in (((), None), ((), 33), ((3,), None), ((2, 2), 33), ((0,), None)):
         x = (50 * rng.normal(size=(70, *trailing))).astype(jnp.dtype(dtype))
-        for log, function in ((False, mgpu.segmented_softmax), (True, mgpu.segmented_log_softmax)):
+        for function, expected in zip(FUNCTIONS.values(), softmaxes(x, heads, count), strict=True):
             got = function(x, heads, count=count)
             assert (got.dtype, got.shape) == (x.dtype, x.shape)
             eps = float(jnp.finfo(x.dtype).eps)
-            expected = softmax(x, heads, count, log)
             np.testing.assert_allclose(got.astype(np.float64), expected, rtol=40 * eps, atol=10 * eps)
     assert mgpu.segmented_softmax(np.zeros(0, np.float32), heads).shape == (0,)
 
@@ -61,10 +62,10 @@ def test_gradient_of_softmax(rng):
 
 
 def check(x, heads, count=None):
-    eps = float(jnp.finfo(x.dtype).eps)
+    eps, expected = float(jnp.finfo(x.dtype).eps), softmaxes(x, heads, count)
     for log, function in FUNCTIONS.items():
         got = jax.jit(function)(x, heads, count=count).astype(np.float64)
-        np.testing.assert_allclose(got, softmax(x, heads, count, log), rtol=40 * eps, atol=(20 if log else 1) * eps)
+        np.testing.assert_allclose(got, expected[log], rtol=40 * eps, atol=(20 if log else 1) * eps)
 
 
 def heads_of(rng, n, mean, size):
@@ -138,7 +139,7 @@ def test_rows_of_a_batch(rng, dtype):
                 operand[row] if axis == 0 else operand[3]
                 for operand, axis in zip((x, heads, counts), axes, strict=True)
             ]
-            expected = softmax(*own, False)
+            expected = softmaxes(*own)[False]
             np.testing.assert_allclose(batched[row].astype(np.float64), expected, rtol=40 * eps, atol=eps)
 
 
@@ -155,7 +156,7 @@ def test_gradients_of_rows(rng, width, log):
     n = 9000
     heads, count = heads_of(rng, n, 30, 200), np.int32(8500)
     x, cotangent = (rng.normal(size=(n, width) if width else n) for _ in range(2))
-    y = softmax(x, heads, count, False)
+    y = softmaxes(x, heads, count)[False]
     ends = np.append(np.clip(heads, 0, count), count)
     expected = np.zeros_like(x)
     for b, e in itertools.pairwise([0, *ends]):
