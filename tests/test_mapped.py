@@ -420,3 +420,24 @@ def test_calls_for_cuda(monkeypatch) -> None:
     assert "packed = 1 : i64" in call
     assert "result_bytes = 4 : i64" in call
     custom_operator._operation.cache_clear()
+
+
+@pytest.mark.skipif(jax.default_backend() == "gpu", reason="lowers for a GPU from a machine without one")
+def test_calls_for_cuda_in_batches_over_an_explicit_mesh(monkeypatch) -> None:
+    """The devices share the rows of a call with two batch axes, one of which is sharded."""
+    monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
+    if library.cuda_library is None:
+        monkeypatch.setattr(library, "platforms", lambda: ("cpu", "cuda"))
+    monkeypatch.setattr(library, "compiler_problem", lambda: "")
+    custom_operator._operation.cache_clear()
+    devices = jax.devices()[:2]
+    mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
+    with jax.set_mesh(mesh):
+        sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
+        x = jax.device_put(np.ones((4, 3, 300), np.int8), sharding)
+        run = jax.vmap(jax.vmap(lambda x: mgpu.scan((x, x), "argmin", map=lambda x: x[0])))
+        text = jax.jit(run).trace(x).lower(lowering_platforms=("cuda",)).as_text()
+    call = next(line for line in text.splitlines() if "jax_mgpu.scan_by_function" in line)
+    assert "batch_rank = 2 : i64" in call
+    assert 'num_batch_dims = "2"' in call
+    custom_operator._operation.cache_clear()

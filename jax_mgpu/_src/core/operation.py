@@ -499,8 +499,9 @@ def _workspace_shape(
         return (library.workspace_bytes(operation.name, avals_in, avals_out, attributes),)
 
     def bytes_of(rows: int) -> int:
+        batch = (rows, *[1] * (batch_rank - 1))  # a call may have the number of batch axes as an attribute
         operands, results = (
-            [jax.ShapeDtypeStruct((rows, *aval.shape[batch_rank:]), aval.dtype) for aval in avals]
+            [jax.ShapeDtypeStruct((*batch, *aval.shape[batch_rank:]), aval.dtype) for aval in avals]
             for avals in (avals_in, avals_out)
         )
         return library.workspace_bytes(operation.name, operands, results, attributes)
