@@ -1,0 +1,125 @@
+"""Prints the kernels, copies and collectives of operations over a mesh axis of all GPUs, in the order of their runs.
+
+    python scripts/profile_mesh.py --scale 0.5 --match scan partition
+
+The operations are the rows of `python -m benchmarks --mesh`. A row's time is that of its last event minus that of its
+first one; `busy` is the time in which some stream of the GPU worked. Command buffers are off, as the profiler shows the
+kernels of a graph as one; so short programs have longer gaps than in the benchmark.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import pathlib
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_gpu_enable_command_buffer="
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from benchmarks.inputs import size_at
+from benchmarks.mesh import AXIS, CASES_OVER_DEVICES, FULL_SIZE, _own_heads
+
+RUNS = 3
+Event = tuple[float, float, str]  # begin and end in microseconds, name
+
+
+def main() -> int:
+    """Prints a table for each row."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scale", type=float, default=1.0, help="as in the benchmark (default 1)")
+    parser.add_argument("--match", nargs="*", default=[], help="rows whose names match an expression (default: all)")
+    parser.add_argument("--least", type=float, default=3.0, help="leave out lines of fewer microseconds (default 3)")
+    options = parser.parse_args()
+    devices = jax.devices()
+    mesh = jax.make_mesh((len(devices),), (AXIS,), axis_types=(AxisType.Auto,))
+    n = size_at(options.scale, FULL_SIZE) // (64 * len(devices)) * 64 * len(devices)
+    made: Any = None
+    arrays: tuple[np.ndarray, ...] = ()
+    for name, case in CASES_OVER_DEVICES.items():
+        if options.match and not any(re.search(word, name) for word in options.match):
+            continue
+        begin = time.monotonic()
+        if case.make is not made:
+            made, arrays = case.make, case.make(np.random.default_rng(7), n)
+        own = (*arrays[:-1], _own_heads(arrays[-1], n, len(devices))) if case.heads else arrays
+        operands = tuple(jax.device_put(x, NamedSharding(mesh, P(AXIS))) for x in own)
+        over_axis = functools.partial(jax.shard_map, mesh=mesh, in_specs=P(AXIS))
+        if case.prepare is not None:
+            operands = jax.jit(over_axis(functools.partial(case.prepare, axis_name=AXIS), out_specs=P(AXIS)))(*operands)
+        call = functools.partial(case.call, axis_name=AXIS)
+        program = jax.jit(over_axis(call, out_specs=P() if case.shared else P(AXIS)))
+        compiled = program.lower(*operands).compile()
+        show(name, events_of(lambda compiled=compiled, operands=operands: compiled(*operands)), options.least)
+        print(f"  ({time.monotonic() - begin:.1f} s)", flush=True)
+    return 0
+
+
+def events_of(call: Callable[[], Any]) -> list[list[Event]]:
+    """Returns the events of each GPU in the last of a few runs."""
+    for _ in range(RUNS):
+        jax.block_until_ready(call())
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder):
+            jax.block_until_ready(call())
+        (file,) = pathlib.Path(folder).rglob("*.xplane.pb")
+        profile = jax.profiler.ProfileData.from_file(str(file))
+    return list(device_events(profile))
+
+
+def device_events(profile: Any) -> Iterator[list[Event]]:
+    """Yields the events of each GPU's streams, in the order of their beginnings."""
+    found = False
+    for plane in profile.planes:
+        if re.fullmatch(r"/device:GPU:\d+", plane.name):
+            found = True
+            streams = [line for line in plane.lines if line.name.startswith("Stream")]
+            events = [(e.start_ns / 1e3, e.end_ns / 1e3, e.name) for line in streams for e in line.events]
+            yield sorted(events)
+    if not found:
+        print("no GPU in the profile:", *(f"{p.name} {[x.name for x in p.lines]}" for p in profile.planes))
+
+
+def show(row: str, per_device: Sequence[Sequence[Event]], least: float) -> None:
+    """Prints the sums of each kernel's times on each GPU."""
+    for events in per_device:
+        if events:
+            span = max(end for _, end, _ in events) - events[0][0]
+            print(f"{row}: {span:.0f} us, busy {busy(events):.0f}, {len(events)} events")
+    first = per_device[0] if per_device else []
+    names = list(dict.fromkeys(name for _, _, name in first))
+    for name in names:
+        sums = [sum(end - begin for begin, end, other in events if other == name) for events in per_device]
+        if max(sums) >= least:
+            begin, count = next(b for b, _, x in first if x == name) - first[0][0], sum(x == name for *_, x in first)
+            print(f"  at {begin:.0f}: {count} x {short(name)}: " + ", ".join(f"{us:.0f}" for us in sums))
+
+
+def busy(events: Sequence[Event]) -> float:
+    """Returns the time in which at least one event was running."""
+    total, reached = 0.0, 0.0
+    for begin, end, _ in events:
+        total += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return total
+
+
+def short(name: str) -> str:
+    """Returns a kernel's name without namespaces and most of its template arguments."""
+    name = re.sub(r"\b(void|mgpu|jax_mgpu|\(anonymous namespace\))(::| )|\(anonymous namespace\)::", "", name)
+    return name.split("(")[0][:70]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
