@@ -36,7 +36,7 @@ def _steps(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
 
 @functools.cache
 def _rows_of_steps(*shape: int) -> Callable[..., tuple[Any, ...]]:
-    """Returns the same of 2^26 numbers, in arrays whose trailing dimensions are `shape`."""
+    """Returns the `inputs` of a case: steps of 2^26 numbers, in arrays whose trailing dimensions are `shape`."""
 
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         rows = max(size_at(scale) // math.prod(shape), 1)

@@ -19,7 +19,7 @@ __all__ = ["CASES"]
 
 MEAN = 16  # entries of a segment, and of a row of the table
 
-# By the logarithm of the entries, and columns: max_ms and target_ms for float32 and bfloat16.
+# The logarithm of the number of entries, the columns, and (max_ms, target_ms) for float32 and for bfloat16.
 PRODUCTS: tuple[tuple[int, int, tuple[float, float], tuple[float, float]], ...] = (
     (25, 1, (0.30, 0.26), (0.30, 0.26)),
     (24, 1, (0.140, 0.130), (0.140, 0.130)),
@@ -33,7 +33,7 @@ PRODUCTS: tuple[tuple[int, int, tuple[float, float], tuple[float, float]], ...] 
 
 
 def _zipf(rng: np.random.Generator, n: int, count: int) -> np.ndarray:
-    """Numbers below n, the lower ones more often."""
+    """Draws numbers below n, lower ones more often."""
     return np.minimum(n ** rng.random(count) - 1, n - 1).astype(np.int32)
 
 
@@ -59,13 +59,13 @@ def _xla_sums(x: Any, heads: Any, indices: Any, weights: Any, ids: Any) -> Any:
 
 
 def _bcsr_sums(x: Any, heads: Any, indices: Any, weights: Any, ids: Any) -> Any:
-    """The sparse matrices of JAX."""
+    """Returns the sums by JAX's sparse matrices."""
     offsets = jnp.append(heads, indices.shape[0])
     return sparse.BCSR((weights, indices, offsets), shape=(heads.shape[0], x.shape[0])) @ x
 
 
 def _torch_sums(torch: Any, x: Any, heads: Any, indices: Any, weights: Any, ids: Any) -> Any:
-    """cuSPARSE, as PyTorch calls it."""
+    """Returns the sums by cuSPARSE, which PyTorch calls."""
     ends = torch.tensor([indices.shape[0]], dtype=heads.dtype, device=heads.device)
     matrix = torch.sparse_csr_tensor(torch.cat([heads, ends]), indices, weights, (heads.shape[0], x.shape[0]))
     return matrix @ x

@@ -105,7 +105,7 @@ def run_once(program: Program) -> float:
 
 
 def run_queued(program: Program, programs: int, *, waiting: bool = False) -> float:
-    """Runs a program several times, returns the milliseconds; the host waits for each run (`waiting`) or the last."""
+    """Runs a program several times and returns the milliseconds; waits for each run if `waiting`, else for the last."""
     begin = time.perf_counter()
     for _ in range(programs):
         results = None  # frees this memory for the results of the next run

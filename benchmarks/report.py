@@ -20,7 +20,7 @@ from benchmarks.runner import Outcome, Result, Runner
 __all__ = ["describe_run", "merge_files", "save", "saved_names", "table"]
 
 CLOSE = 1.02  # up to this multiple of a peer's time, our time counts as equally fast
-SLOWER = 1.05  # up to this multiple of the time of a function, one with its name may take
+SLOWER = 1.05  # our function may take up to this multiple of the time of the one whose name it has
 
 
 def describe_run(runner: Runner, copy_rate: float) -> dict[str, Any]:

@@ -139,7 +139,7 @@ def run_without_device_memory() -> None:
     from tests.families import GARBAGE
 
     def fill(log_bytes: int, least: int = 8) -> list[jax.Array]:
-        """Takes memory in pieces of this and lower powers of two, until none is left."""
+        """Takes all free pieces of 2^log_bytes bytes, then those of each lower power of two down to 2^least bytes."""
         held = []
         for log in range(log_bytes, least - 1, -1):
             try:
@@ -386,7 +386,7 @@ class Cache:
     def row(self, fault: str, expected: str, **settings: str) -> None:
         """Runs a process and adds its report: the outcome, whether kernels were compiled or read, and warnings.
 
-        The report must be `expected`; if `expected` has a colon, the report must contain it.
+        The report must equal `expected`, or contain it if `expected` has a colon.
         """
         lines, errors = finish(self.start(**settings))
         compiled, read = lines[-1].get("counts", (0, 0))
@@ -472,7 +472,7 @@ def fill_disk(cache: Cache) -> None:
 
 
 def use_at_once(cache: Cache) -> None:
-    """Runs processes that compile the same functions at once, some of which are killed meanwhile."""
+    """Runs processes that compile the same functions at once, then processes that are killed while they compile."""
     together = [cache.start() for _ in range(4)]
     outcomes = {finish(process)[0][-1].get("outcome") for process in together}
     cache.table.add("4 processes at once", ", ".join(map(str, outcomes)), outcomes == {"a right result"})

@@ -25,7 +25,7 @@ N = 2**20 + 4321 if jax.default_backend() == "gpu" else 2**17 + 4321
 
 @functools.cache
 def jitted(**attributes):
-    """Returns keys, keys with values of 4 and of 8 bytes, and indices."""
+    """Returns a function that sorts keys alone and with values of 4 and of 8 bytes, and gives their indices too."""
 
     def sorts(keys, four, eight, count):
         sort = functools.partial(mgpu.sort, count=count, **attributes)
@@ -174,7 +174,7 @@ def test_rows_in_blocks(rng, n, dtype, bits):
         keys = data.random_keys(rng, dtype, batch, n)
     keys[1] = keys[1, 0]
     keys[2] = rng.choice(keys[0, :5], n)
-    if jnp.issubdtype(dtype, jnp.floating):  # equal ones of other bits, many of them
+    if jnp.issubdtype(dtype, jnp.floating):  # many keys that are equal but have other bits
         keys[3] = rng.choice(np.array([0.0, -0.0, np.nan, -np.nan, 1.0], dtype), n)
     counts = rng.integers(0, n + 3, batch).astype(np.int32)
     counts[:4] = n

@@ -8,12 +8,13 @@ namespace mgpu {
 constexpr int kIntervalGroupBits = 4;
 constexpr int kIntervalGroup = 1 << kIntervalGroupBits;  // items of a group, or groups of a larger group
 
-// A run ends where a group ends, begins where a group begins, or has at most the length of a group.
+// A run ends where a group begins (kBefore), begins where one ends (kAfter), or has any place and at most a group's
+// length (kWithin).
 enum class GroupRun { kBefore, kAfter, kWithin };
 
 // Cuts an interval into O(log n) runs, and calls add(level, run, kind) for each. At each level, one run comes before
 // the interval's whole groups, one after them, and the groups between them make an interval of the next level. A short
-// interval is one run. So the cuts follow from the interval alone. If there are at most kLevels levels, the loop may be
+// interval is one run. The cuts depend on the interval alone. If there are at most kLevels levels, the loop may be
 // unrolled.
 template <int kLevels = 0, typename Index, typename Add>
 MGPU_HOST_DEVICE void cut_into_groups(Range<Index> interval, Add add) {

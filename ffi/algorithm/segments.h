@@ -77,8 +77,8 @@ struct Segments {
   }
 
   // Calls mark(position) for every position of `tile` that starts a segment; `lanes` lanes share the work. `listed` are
-  // the indices of the tile's heads, from listed_from. If there are more heads than positions (repeats, padding, or
-  // broken input), they are searched instead of walked, so a tile's work is bounded by its width.
+  // the indices of the tile's heads, from listed_from. If there are more than twice as many heads as positions
+  // (repeats, padding, or broken input), they are searched instead of walked, so the tile's width bounds its work.
   template <typename Mark>
   MGPU_HOST_DEVICE void mark_heads(Range<int64_t> tile, Range<int64_t> listed, int lane, int lanes, Mark mark) const {
     if (has_flags() || counts.given()) {
@@ -102,7 +102,7 @@ struct Segments {
   }
 
  private:
-  // Whether this starts a segment because it is a row's start, a dead item or a flagged position.
+  // Whether the item at `offset` starts a segment because it is the row's first, dead or flagged.
   MGPU_HOST_DEVICE bool is_flagged(int64_t row, int64_t offset) const {
     if (offset == 0 || offset >= live(row)) return true;
     if (flag_bytes) return flag_bytes[row * flags_stride + offset] != 0;

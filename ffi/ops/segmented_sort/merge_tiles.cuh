@@ -53,7 +53,7 @@ struct PieceSource {
   }
 };
 
-// Copies the codes of the chunks across the edges of a piece's segment, one per thread.
+// Copies the segment's codes in the chunks that cross the segment's edges, one code per thread.
 template <typename Word>
 __device__ void load_edges(const MergePiece& piece, const Word* keys, Word* codes) {
   constexpr int kItems = kChunkBytes / sizeof(Word);
@@ -120,7 +120,7 @@ __device__ void store_tile(const Problem<Order, Payload>& problem, const MergePl
 struct TileMerges {
   const MergePiece (&pieces)[2];
   bool second_level;
-  int begins[4];  // where the outputs of each begin; a second-level merge is the first of its piece
+  int begins[4];  // where each merge's outputs begin; on the second level, a piece's only merge is its first
 
   __device__ TileMerges(const MergePiece (&pieces)[2], bool second_level) : pieces(pieces), second_level(second_level) {
     constexpr int kNever = 1 << 24;
@@ -176,7 +176,7 @@ __device__ inline bool is_one_merge(const MergePiece& piece) {
   return piece.count[0] + piece.count[1] == 0 || piece.count[2] + piece.count[3] == 0;
 }
 
-// Merges a tile in shared memory. With payload, stores in `shared_from` the place there that each item came from.
+// Merges a tile in shared memory. With a payload, stores in `shared_from` where in shared memory each item came from.
 template <typename Order, typename Payload>
 __device__ void merge_tile(const Problem<Order, Payload>& problem, const MergePiece (&pieces)[2],
                            typename Order::Word* codes, uint16_t* shared_from) {

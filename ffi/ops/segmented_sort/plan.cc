@@ -182,9 +182,9 @@ constexpr Row kTable[] = {
     // 2^22 float64 with payload in rows of 4,096: 257 us to 130 (2026-11-26).
     {SortVariant::kRowRanks, "rows by digits of ranks", "rows that fit a block, with payload, enough of them",
      are_row_ranks, row_ranks_bytes},
-    // 2^10 keys in 2.7 us for 4.6, 2^12 in 5.3 for 7.8.
+    // 2^10 keys: 4.6 us to 2.7; 2^12 keys: 7.8 us to 5.3.
     {SortVariant::kRanks, "ranks", "2^22 comparisons at most", has_fewest_comparisons},
-    // 2^18 float32 in rows of 128: 23.7 us to 3.5; 2^22 in rows of 200 82.5 to 39.4 (2026-11-25).
+    // 2^18 float32 in rows of 128: 23.7 us to 3.5; 2^22 in rows of 200: 82.5 us to 39.4 (2026-11-25).
     {SortVariant::kPackedRows, "packed rows", "rows of 64 to 512 items that fill a cell together", are_packed},
     {SortVariant::kRanks, "ranks", "2^24 comparisons at most", has_few_comparisons},
     // 2^26 uint32: 2.3 ms to 1.118 (2026-11-20).

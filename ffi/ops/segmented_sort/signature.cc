@@ -4,7 +4,7 @@
 
 namespace mgpu {
 
-// Of ops/segmented_sort/plan.cc.
+// Defined in ops/segmented_sort/plan.cc.
 void sort_tile_sizes(TileSizes& sizes);
 PlanReport report_sort(const Call& call, const Traits& traits);
 

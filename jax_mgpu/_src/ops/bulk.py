@@ -136,10 +136,11 @@ def bulk_insert(
 
 
 def _starts(x: jax.Array, indices: jax.Array, count: jax.Array, drift: int, size: int) -> tuple[Any, Any, Any, Any]:
-    """Live items of x, which indices are in range, where in the result each object starts, and the live results.
+    """Returns how many items of x are live, which indices are in range, objects' starts, and how many results are live.
 
-    Object `j` starts at the inserted value `j`, or after the removed item `j`. An object out of range starts at -1 or
-    past all results.
+    Object `j` of the load-balancing search is inserted value `j` and the items up to the next one, or the items between
+    removed item `j` and the next one. Starts are positions in the result; an object whose index is out of range starts
+    at -1 or past all results.
     """
     operation = "derivative of bulk_insert" if drift > 0 else "derivative of bulk_remove"
     dtype = index_dtype(operation, "x", size + 1, x.shape[0] + indices.shape[0] + 1)
@@ -175,7 +176,7 @@ def _insert_fallback(
 
 
 def _kept_runs(operands: Operands, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns the runs between removed items: where in x and in the result they start, and the live results."""
+    """Returns where in x and in the result the runs between removed items start, and the number of live results."""
     x, indices, count, _ = operands
     _, in_range, starts, total = _starts(x, indices, count, -1, size)
     zero = jnp.zeros((1,), starts.dtype)
@@ -200,7 +201,7 @@ def _remove_transpose(cotangents: Sequence[Any], operands: Operands, *, size: in
 
 
 def _pushed_runs(operands: Operands, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns the runs between inserted values: where in the result and in x they start, and the live items of x."""
+    """Returns where in the result and in x the runs between inserted values start, and the number of live items."""
     x, indices, _, count, _ = operands
     live, in_range, starts, _ = _starts(x, indices, count, 1, size)
     zero = jnp.zeros((1,), starts.dtype)
@@ -218,7 +219,7 @@ def _insert_jvp(primals: Operands, tangents: Tangents, *, size: int) -> tuple[An
         tangent = scatter_rows(tangents.x, *_pushed_runs(primals, size), jnp.zeros((size, x.shape[1]), x.dtype))
     if tangents.values is not None:
         values = scatter(tangents.values, jnp.where(in_range, starts, -1), size)
-        tangent = values if tangent is None else tangent + values  # no other value goes there
+        tangent = values if tangent is None else tangent + values  # `tangent` is 0 in the slots of values
     if tangents.fill_value is not None:
         rows = jnp.zeros((size, x.shape[1]), x.dtype) if tangent is None else tangent
         tangent = fill_rows(rows, tangents.fill_value, jnp.arange(size, dtype=total.dtype) < total)

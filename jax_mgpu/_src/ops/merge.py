@@ -130,7 +130,7 @@ def merge(
         may have up to 64 bits in all.
       even: over a mesh axis, the devices' numbers of items differ by at most one; if False, devices are filled from the
         first one on.
-      aligned: over a mesh axis, whether a and b are results of `align`. Then no item moves to another device.
+      aligned: over a mesh axis, whether a and b are results of `align`. If they are, no item moves to another device.
 
     Returns:
       The merged keys, `[n_a + n_b]`, bit for bit a permutation of the live items; with values, `(keys, values)`. Slots
@@ -139,9 +139,9 @@ def merge(
 
     Raises:
       TypeError: an argument's dtype is not one of the above.
-      ValueError: an argument's shape or structure is not one of the above; results of 2^31 items or more with values
-        other than one vector of 4- or 8-byte items, or with columns that are floats or wider than 64 bits, without
-        `jax_enable_x64`.
+      ValueError: an argument's shape or structure is not one of the above. Without `jax_enable_x64`, also if the
+        result has 2^31 items or more, and values other than one vector of 4- or 8-byte items, or columns that are
+        floats or wider than 64 bits.
 
     Time is O(n_a + n_b), each key read and written once; no scratch memory. Equal parts of the output are found by
     merge path (Odeh, Green, Mwassi, Shmueli, Birk, 2012), and each is merged sequentially. Columns of up to 64 bits in
@@ -209,9 +209,9 @@ def merged_runs(
 ) -> tuple[jax.Array, list[jax.Array]]:
     """Merges consecutive sorted runs of keys, with their leaves, stably.
 
-    The first run begins at 0, and `ends` says where each ends. All runs lie within the first `size` slots, which the
-    result has too; the rest of it is 0. Neighbouring runs are merged, then neighbours among the merged runs, so memory
-    is that of two arrays for any lengths of the runs.
+    The first run begins at 0, and `ends` says where each ends. All runs lie within the first `size` slots. The
+    result has `size` slots; those past the last run are 0. Neighbouring runs are merged, then neighbours among the
+    merged runs, so two arrays are enough for any lengths of the runs.
     """
     carried = carried_leaf(leaves)
     payload = Payload.NONE if not leaves else Payload.INDICES if carried is None else Payload.GIVEN
