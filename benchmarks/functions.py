@@ -118,6 +118,8 @@ def _segmented(op: Any, item: Callable[[Any], Any] | None) -> Callable[..., Any]
     return lambda x, heads: mgpu.segmented_reduce(x, heads, op, identity=identity, map=item)
 
 
+_BATCH, _XLA_BATCH = jax.vmap(_terms), jax.vmap(_xla_terms)
+
 CASES = [
     Case(
         family="functions",
@@ -144,10 +146,8 @@ CASES = [
         for width in (2, 8, 64, 1024)
     ),
     *(_recurrence(", terms alone", (width,), _terms, _xla_terms, 1.5, 0.28) for width in (2, 64)),
-    *(
-        _recurrence(f", by vmap{name}", (1024, 1024), change(jax.vmap(_terms)), change(jax.vmap(_xla_terms)), moved, ms)
-        for name, change, moved, ms in (("", lambda scan: scan, 1.5, 0.23), (", gradient", _gradient, 3.5, 0.75))
-    ),
+    _recurrence(", by vmap", (1024, 1024), _BATCH, _XLA_BATCH, 1.5, 0.23),
+    _recurrence(", by vmap, gradient", (1024, 1024), _gradient(_BATCH), _gradient(_XLA_BATCH), 3.5, 0.75),
     Case(
         family="functions",
         name="reduce by a + b, float32, 2^27",

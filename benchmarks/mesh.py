@@ -22,7 +22,7 @@ import jax_mgpu as mgpu
 from benchmarks.inputs import ragged_heads, size_at
 from benchmarks.measure import Program, compile_program, time_program
 
-__all__ = ["main"]
+__all__ = ["AXIS", "CASES_OVER_DEVICES", "global_size", "main", "over_devices"]
 
 AXIS = "devices"
 FULL_SIZE = 2**28
@@ -230,13 +230,30 @@ CASES_OVER_DEVICES = {
 }
 
 
+def global_size(scale: float, devices: int) -> int:
+    """Returns the number of items of all devices, each of which has a multiple of 64."""
+    return size_at(scale, FULL_SIZE) // (64 * devices) * 64 * devices
+
+
+def over_devices(
+    case: MeshCase, arrays: tuple[np.ndarray, ...], n: int, mesh: jax.sharding.Mesh
+) -> tuple[Callable[..., Any], tuple[jax.Array, ...]]:
+    """Returns a case's call over the devices of a mesh, and its operands, distributed and prepared."""
+    over_axis = functools.partial(jax.shard_map, mesh=mesh, in_specs=P(AXIS))
+    own = (*arrays[:-1], _own_heads(arrays[-1], n, mesh.size)) if case.heads else arrays
+    operands = tuple(jax.device_put(x, NamedSharding(mesh, P(AXIS))) for x in own)
+    if case.prepare is not None:
+        operands = jax.jit(over_axis(functools.partial(case.prepare, axis_name=AXIS), out_specs=P(AXIS)))(*operands)
+    call = functools.partial(case.call, axis_name=AXIS)
+    return over_axis(call, out_specs=P() if case.shared else P(AXIS)), operands
+
+
 def main(scale: float, repeats: int, match: list[str]) -> int:
     """Prints milliseconds on one device and on all; returns 1 if results disagree, or if no case was selected."""
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), (AXIS,), axis_types=(AxisType.Auto,))
-    n = size_at(scale, FULL_SIZE) // (64 * len(devices)) * 64 * len(devices)
+    n = global_size(scale, len(devices))
     print(f"{len(devices)} x {devices[0].device_kind}, {n} items in all: milliseconds", flush=True)
-    over_axis = functools.partial(jax.shard_map, mesh=mesh, in_specs=P(AXIS))
     chosen = [name for name in CASES_OVER_DEVICES if not match or any(text in name for text in match)]
     made: Any = None
     arrays: tuple[np.ndarray, ...] = ()
@@ -245,12 +262,8 @@ def main(scale: float, repeats: int, match: list[str]) -> int:
         case, begin = CASES_OVER_DEVICES[name], time.monotonic()
         if case.make is not made:
             made, arrays = case.make, case.make(np.random.default_rng(7), n)
-        own_arrays = (*arrays[:-1], _own_heads(arrays[-1], n, len(devices))) if case.heads else arrays
         on_one = tuple(jax.device_put(x, devices[0]) for x in arrays)
-        on_all = tuple(jax.device_put(x, NamedSharding(mesh, P(AXIS))) for x in own_arrays)
-        if case.prepare is not None:
-            on_all = jax.jit(over_axis(functools.partial(case.prepare, axis_name=AXIS), out_specs=P(AXIS)))(*on_all)
-        call = over_axis(functools.partial(case.call, axis_name=AXIS), out_specs=P() if case.shared else P(AXIS))
+        call, on_all = over_devices(case, arrays, n, mesh)
         one, several = compile_program(case.call, [on_one]), compile_program(call, [on_all])
         results = [list(map(np.asarray, jax.tree.leaves(program()))) for program in (one, several)]
         agree = all(map(case.agree, *results))

@@ -10,7 +10,6 @@ kernels of a graph as one; so short programs have longer gaps than in the benchm
 from __future__ import annotations
 
 import argparse
-import functools
 import os
 import pathlib
 import re
@@ -25,11 +24,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import AxisType
 
-from benchmarks.inputs import size_at
-from benchmarks.mesh import AXIS, CASES_OVER_DEVICES, FULL_SIZE, _own_heads
+from benchmarks.mesh import AXIS, CASES_OVER_DEVICES, global_size, over_devices
 
 RUNS = 3
 Event = tuple[float, float, str]  # begin and end in microseconds, name
@@ -44,7 +41,7 @@ def main() -> int:
     options = parser.parse_args()
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), (AXIS,), axis_types=(AxisType.Auto,))
-    n = size_at(options.scale, FULL_SIZE) // (64 * len(devices)) * 64 * len(devices)
+    n = global_size(options.scale, len(devices))
     made: Any = None
     arrays: tuple[np.ndarray, ...] = ()
     for name, case in CASES_OVER_DEVICES.items():
@@ -53,14 +50,8 @@ def main() -> int:
         begin = time.monotonic()
         if case.make is not made:
             made, arrays = case.make, case.make(np.random.default_rng(7), n)
-        own = (*arrays[:-1], _own_heads(arrays[-1], n, len(devices))) if case.heads else arrays
-        operands = tuple(jax.device_put(x, NamedSharding(mesh, P(AXIS))) for x in own)
-        over_axis = functools.partial(jax.shard_map, mesh=mesh, in_specs=P(AXIS))
-        if case.prepare is not None:
-            operands = jax.jit(over_axis(functools.partial(case.prepare, axis_name=AXIS), out_specs=P(AXIS)))(*operands)
-        call = functools.partial(case.call, axis_name=AXIS)
-        program = jax.jit(over_axis(call, out_specs=P() if case.shared else P(AXIS)))
-        compiled = program.lower(*operands).compile()
+        call, operands = over_devices(case, arrays, n, mesh)
+        compiled = jax.jit(call).lower(*operands).compile()
         show(name, events_of(lambda compiled=compiled, operands=operands: compiled(*operands)), options.least)
         print(f"  ({time.monotonic() - begin:.1f} s)", flush=True)
     return 0

@@ -89,6 +89,21 @@ def pytest_terminal_summary(terminalreporter) -> None:
 
 
 @pytest.fixture
+def lowers_for_cuda(monkeypatch):
+    """Functions lower to calls of CUDA's kernels on a machine without a GPU, also in a build without these."""
+    from jax_mgpu._src.core import library
+    from jax_mgpu._src.functions import custom_operator
+
+    monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
+    if library.cuda_library is None:
+        monkeypatch.setattr(library, "platforms", lambda: ("cpu", "cuda"))
+    monkeypatch.setattr(library, "compiler_problem", lambda: "")
+    custom_operator._operation.cache_clear()
+    yield
+    custom_operator._operation.cache_clear()
+
+
+@pytest.fixture
 def devices():
     """Devices of a mesh for batches."""
     from tests.transformed import DEVICES, mesh_devices

@@ -372,13 +372,10 @@ def test_columns_of_large_items(rng, function) -> None:
     assert ("f32[24,300]" in names) == (function is affine)
 
 
+@pytest.mark.usefixtures("lowers_for_cuda")
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="lowers for a GPU from a machine without one")
-def test_calls_for_cuda(monkeypatch) -> None:
+def test_calls_for_cuda() -> None:
     """The function is an attribute of the call, and the arrays that the function captured are its operands."""
-    if library.cuda_library is None:
-        monkeypatch.setattr(library, "platforms", lambda: ("cpu", "cuda"))
-    monkeypatch.setattr(library, "compiler_problem", lambda: "")
-    custom_operator._operation.cache_clear()
     x, table = jnp.arange(10.0), jnp.arange(1000.0)
 
     def run(x, table):
@@ -389,7 +386,6 @@ def test_calls_for_cuda(monkeypatch) -> None:
     assert "function combine" in call
     assert "f32 load 0 7" in call
     assert "captures = 1 : i64" in call
-    custom_operator._operation.cache_clear()
 
 
 def choose_later(a, b):
@@ -429,18 +425,15 @@ def test_random_keys_in_kernels(impl) -> None:
         assert not runs_in_a_kernel(lambda a, b: jnp.where(True, keys[0], b), keys)
 
 
+@pytest.mark.usefixtures("lowers_for_cuda")
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="lowers for a GPU from a machine without one")
 def test_without_a_compiler(monkeypatch) -> None:
     """Plain JAX is in the program, with one warning that says what is missing."""
-    if library.cuda_library is None:
-        monkeypatch.setattr(library, "platforms", lambda: ("cpu", "cuda"))
     monkeypatch.setattr(library, "compiler_problem", lambda: "NVRTC is missing: pip install it")
     monkeypatch.setattr(custom_operator, "_WARNED", set())
-    custom_operator._operation.cache_clear()
     traced = jax.jit(lambda x: mgpu.scan(x, lambda a, b: a * b + 1)).trace(jnp.arange(10.0))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         text = traced.lower(lowering_platforms=("cuda",)).as_text()
     assert "custom_call" not in text
     assert [str(w.message) for w in caught if "pip install it" in str(w.message)]
-    custom_operator._operation.cache_clear()

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import jax_mgpu as mgpu
-from jax_mgpu._src.core import library
 from jax_mgpu._src.functions import custom_operator
 from tests.host_functions import compile_library, cpp
 from tests.jaxprs import kernel_calls
@@ -404,14 +403,10 @@ def test_cpp(rng, monkeypatch) -> None:
             np.testing.assert_allclose(got.astype(np.float64), np.asarray(wanted, np.float64), rtol=1e-2)
 
 
+@pytest.mark.usefixtures("lowers_for_cuda")
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="lowers for a GPU from a machine without one")
-def test_calls_for_cuda(monkeypatch) -> None:
+def test_calls_for_cuda() -> None:
     """A reduction is one call on the items as they are in memory, without a map before it."""
-    monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
-    if library.cuda_library is None:
-        monkeypatch.setattr(library, "platforms", lambda: ("cpu", "cuda"))
-    monkeypatch.setattr(library, "compiler_problem", lambda: "")
-    custom_operator._operation.cache_clear()
     x = jnp.arange(1000, dtype=jnp.uint8)
     text = jax.jit(lambda x: mgpu.scan(x, map=lambda x: jnp.exp(x.astype(jnp.float32))))
     text = text.trace(x).lower(lowering_platforms=("cuda",)).as_text()
@@ -419,17 +414,12 @@ def test_calls_for_cuda(monkeypatch) -> None:
     assert "item_bytes = 4 : i64" in call
     assert "packed = 1 : i64" in call
     assert "result_bytes = 4 : i64" in call
-    custom_operator._operation.cache_clear()
 
 
+@pytest.mark.usefixtures("lowers_for_cuda")
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="lowers for a GPU from a machine without one")
-def test_calls_for_cuda_in_batches_over_an_explicit_mesh(monkeypatch) -> None:
+def test_calls_for_cuda_in_batches_over_an_explicit_mesh() -> None:
     """The devices share the rows of a call with two batch axes, one of which is sharded."""
-    monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
-    if library.cuda_library is None:
-        monkeypatch.setattr(library, "platforms", lambda: ("cpu", "cuda"))
-    monkeypatch.setattr(library, "compiler_problem", lambda: "")
-    custom_operator._operation.cache_clear()
     devices = jax.devices()[:2]
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
     with jax.set_mesh(mesh):
@@ -440,4 +430,3 @@ def test_calls_for_cuda_in_batches_over_an_explicit_mesh(monkeypatch) -> None:
     call = next(line for line in text.splitlines() if "jax_mgpu.scan_by_function" in line)
     assert "batch_rank = 2 : i64" in call
     assert 'num_batch_dims = "2"' in call
-    custom_operator._operation.cache_clear()

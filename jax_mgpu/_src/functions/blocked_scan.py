@@ -130,7 +130,7 @@ def _scanned_in_step(
     """Scans all blocks in lockstep, one item of each per step."""
     n, length = _length(states), SHORT_BLOCK
     if reverse:
-        return _flipped(_scanned_in_step(combine, *_flipped((states, cut)), reverse=False))
+        return _flipped(_scanned_in_step(combine, *_flipped((states, cut)), reverse=False, doubled=doubled))
     if n <= doubled:
         return _doubled(combine, states, cut)
     blocks = -(-n // length)
@@ -150,8 +150,8 @@ def _scanned_in_step(
         combine, *jax.tree.map(columns, (cut, states)), length=length, reverse=False, unroll=1, tells_cuts=True
     )
     begun, local = jax.tree.map(items, steps)
-    way = functools.partial(_scanned_in_step, doubled=MAX_TOTALS)
-    results = _with_prefixes(combine, way, begun, local, length, reverse=False)
+    scan_totals = functools.partial(_scanned_in_step, doubled=MAX_TOTALS)
+    results = _with_prefixes(combine, scan_totals, begun, local, length, reverse=False)
     return jax.tree.map(lambda x: x[:n], results)
 
 
