@@ -68,9 +68,9 @@ def on_github() -> str:
     begin = """<!-- Written by docs/reference_pages.py -->
 # All functions
 
-A line on each. Its name leads to the file of its docstring, which says shapes, types, errors and running time, and has
-an example; `help(jax_mgpu.sort)` shows it too. [Rules](index.md) that hold for all functions are a page of their own.
-`sphinx-build docs docs/_build` makes the site, where the docstrings of each family are a page.
+This page has one line for each function. The name links to the file with its docstring, which says shapes, types,
+errors and running time, and has an example; `help(jax_mgpu.sort)` shows it too. Another page has the [rules](index.md)
+for all functions. `sphinx-build docs docs/_build` makes the site, where each family has a page of its docstrings.
 """
     return f"{begin}\n{table_of_operations(source_link)}"
 

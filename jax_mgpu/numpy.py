@@ -271,7 +271,7 @@ def _nonzero(call: Call) -> list[jax.Array]:
 
 
 def _counted(function: str) -> tuple[str, Callable[[Call], Any]]:
-    """Outside of `jit`, the results of `nonzero` and its like are counted first."""
+    """Outside of `jit`, the results of `nonzero` and similar functions are counted first."""
     return "size", lambda call: globals()[function](
         call.a, size=int(_jnp.count_nonzero(call.a)), fill_value=call.fill_value
     )

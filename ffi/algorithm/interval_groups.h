@@ -8,8 +8,8 @@ namespace mgpu {
 constexpr int kIntervalGroupBits = 4;
 constexpr int kIntervalGroup = 1 << kIntervalGroupBits;  // items of a group, or groups of a larger group
 
-// A run ends where a group begins (kBefore), begins where one ends (kAfter), or has any place and at most a group's
-// length (kWithin).
+// A run ends where a group begins (kBefore), begins where one ends (kAfter), or lies anywhere and is at most as long as
+// a group (kWithin).
 enum class GroupRun { kBefore, kAfter, kWithin };
 
 // Cuts an interval into O(log n) runs, and calls add(level, run, kind) for each. At each level, one run comes before

@@ -16,7 +16,7 @@ constexpr bool gives_index(OperatorKind kind) { return kind == OperatorKind::kAr
 constexpr bool gives_largest(OperatorKind kind) { return kind == OperatorKind::kMax || kind == OperatorKind::kArgmax; }
 
 // Sum and product. Integers wrap, so signed ones are computed as unsigned, and narrow ones in 32 bits; 16-bit floats
-// accumulate in float32. kEither decides at run time, if one compiled kernel for both is worth more than two
+// accumulate in float32. kEither chooses at run time: one compiled kernel then serves both, at the cost of two
 // instructions.
 enum class ArithmeticKind { kSum, kProduct, kEither };
 
@@ -115,7 +115,7 @@ struct LogSumExp {
   static constexpr Real infinity() { return static_cast<Real>(__builtin_huge_valf()); }
 };
 
-// Unsigned codes of keys, of which the minimum or maximum has the smallest. So one kernel per width serves all key
+// Unsigned codes of keys. The minimum, or the maximum, has the smallest code. So one kernel per width serves all key
 // types. A float's bits are made monotone, and all bits are flipped for a maximum. The code of a NaN is 0, so it wins,
 // as in jnp.min and jnp.max.
 template <typename Word>

@@ -54,7 +54,7 @@ struct RowTiles {
 // different banks, or 0 if all rows share one.
 constexpr int shared_pitch(int64_t length, bool is_shared) { return is_shared ? 0 : static_cast<int>(length | 1); }
 constexpr int shared_room(int64_t length, int pitch, int rows) {
-  constexpr int kAlign = 16;  // what follows is aligned
+  constexpr int kAlign = 16;  // of the memory after the rows
   return ceil_div(pitch == 0 ? static_cast<int>(length) : pitch * rows, kAlign) * kAlign;
 }
 

@@ -16,8 +16,8 @@ namespace mgpu {
 // The language in which jax_mgpu/_src/functions/emit writes functions. The words of a line are one space apart:
 //
 //   item TYPE COUNT ...                    the leaves of items: the type of each, and how many scalars it has
-//   element TYPE COUNT ...                 the leaves of what lies in memory, if `load` makes items from it
-//   result TYPE COUNT ...                  the leaves of results, if `finish` makes them from items
+//   element TYPE COUNT ...                 the leaves of elements in memory, if `load` makes items from them
+//   result TYPE COUNT ...                  the leaves of results, if `finish` makes results from items
 //   position TYPE                          the type of the positions that `load` takes
 //   flags [commutes] [reverse] [exclusive]
 //   function NAME [called] [branches]      begins combine, dead, neutral or nothing, load, finish; or less, of an order

@@ -1,4 +1,5 @@
-// Makes the table of a library. Names in signatures are parts of longer texts, so they are copied.
+// Makes the table of a library. Names in signatures are parts of longer texts and have no terminating null, so they are
+// copied.
 #pragma once
 
 #include <deque>

@@ -16,10 +16,10 @@ struct alignas(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16) Pack {
 struct NoSlot {};
 
 // One tile of outputs. Each object that starts in the tile marks its first output, and a running maximum over the marks
-// gives every output its object, in the same few instructions per output for any lengths. A Slot holds what the outputs
-// of an object need to know about it, and is read once for all of them. slot_of(h, offset) gives the slot of object
-// `before` + h, which has this offset. With kNarrowOffsets, offsets never have 64 bits. This leaves out a second copy
-// of the loop over outputs, with which gathers of 4-byte rows took 4% longer.
+// gives every output its object, in the same few instructions per output for any lengths. A Slot holds the data of an
+// object that its outputs need, and is read once for all of them. slot_of(h, offset) gives the slot of object `before`
+// + h, which has this offset. With kNarrowOffsets, offsets never have 64 bits. This leaves out a second copy of the
+// loop over outputs, with which gathers of 4-byte rows took 4% longer.
 template <int kThreads, int kItems, typename Slot = NoSlot, bool kNarrowOffsets = false>
 struct TileWork {
   static constexpr int kTile = kThreads * kItems;
@@ -43,7 +43,7 @@ struct TileWork {
   };
 
   const Shared& shared;
-  WorkRow row;  // its `first`, and what row.start needs
+  WorkRow row;  // only `first` and the members that row.start reads are set
   int64_t problem;
   int64_t begin;   // the first output
   int size;        // outputs

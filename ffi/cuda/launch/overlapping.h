@@ -21,7 +21,7 @@ void launch_overlapping(const Call& call, cudaStream_t stream, void (*kernel)(Pa
   configuration.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
   configuration.stream = stream;
   configuration.attrs = &overlap;
-  configuration.numAttrs = attributes.ptxVersion >= 90 ? 1 : 0;  // as the kernel was compiled
+  configuration.numAttrs = attributes.ptxVersion >= 90 ? 1 : 0;  // the version for which the kernel was compiled
   check(call, cudaLaunchKernelEx(&configuration, kernel, arguments...));
 }
 

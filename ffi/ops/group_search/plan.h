@@ -12,7 +12,7 @@ namespace mgpu {
 // through device memory, so there are no more parts than blocks that run concurrently. Scratch memory has the size for
 // the reference device.
 constexpr TileShape kGroupSearchShape{256, 4};
-constexpr int kGroupSearchBlocks = 3;          // that a multiprocessor should hold
+constexpr int kGroupSearchBlocks = 3;          // blocks that a multiprocessor should hold
 constexpr int64_t kGroupSearchPart = 1 << 13;  // rows of both sides, or more
 constexpr int kGroupLastsThreads = 512;
 

@@ -1,10 +1,10 @@
 // The kernels of interval_reduce. A block first takes a tile of consecutive intervals of single items. If they lie
-// close together, as windows do that move on, their items fit shared memory. There, each group of items has its
-// prefixes and suffixes (van Herk, 1992; Gil and Werman, 1993), and so have the totals of groups, so an interval
-// combines at most two states of each level. Tiles of other intervals are listed. For these, further kernels combine
-// the totals of groups in device memory, and read what fills no group item by item. Both ways combine the same states
-// in the same order, so the bits of a float sum follow from the interval alone. Of rows, tiles of intervals longer than
-// a group are listed.
+// close together, as sliding windows do, their items fit shared memory. There, each group of items has its prefixes and
+// suffixes (van Herk, 1992; Gil and Werman, 1993), and so has each group of totals, so an interval combines at most two
+// states of each level. Tiles of other intervals are listed. For these, further kernels combine the totals of groups in
+// device memory, and read items that fill no group one by one. Both methods combine the same states in the same order,
+// so the bits of a float sum follow from the interval alone. If items are rows of several columns, tiles with an
+// interval longer than a group are listed.
 #pragma once
 
 #include "cuda/block/shuffle.cuh"
@@ -75,7 +75,7 @@ template <typename Position, int kCount>
 struct ThreadIntervals {
   Range<Position> rows[kCount];
 
-  // Reads intervals from that of this thread on; those past the tile are empty.
+  // Reads the thread's intervals; those past the tile are empty.
   __device__ void read(const IntervalReduceOperands& operands, const Tile& tile) {
     operands.starts.wide ? read_as<int64_t>(operands, tile) : read_as<int32_t>(operands, tile);
   }
@@ -108,8 +108,8 @@ struct ThreadIntervals {
 // ---- Tiles of close intervals
 
 // A tile's items in shared memory: the states of level 0, the totals of groups (level 1), and those of groups of groups
-// (level 2). There is a gap after each group, so that threads which each walk through a group use different banks.
-// States of 4 bytes are loaded by vectors and need none, which keeps the states of a run together.
+// (level 2). There is a gap after each group, so that threads that each walk through a group use different banks.
+// States of 4 bytes need no gaps, as they are loaded by vectors; so the states of a run stay together.
 template <typename State>
 struct TileStates {
   static constexpr int kItems = IntervalTile{sizeof(State)}.room();
@@ -151,7 +151,7 @@ struct TileStates {
     for (int k = kGroup - 2; k >= 0; --k) suffixes[k] = state = op.combine(states[k], state);
   }
 
-  // Loads items, x[0] being at place 0 of level 0, and combines groups if an interval has some.
+  // Loads items, with x[0] at place 0 of level 0, and combines groups if an interval contains whole ones.
   template <typename Operator>
   __device__ __forceinline__ void load(const Operator& op, const typename Operator::Element* x, int items,
                                        int64_t position, bool has_groups) {
@@ -165,13 +165,13 @@ struct TileStates {
     }
 #pragma unroll
     for (int k = 0; k < kLoads; ++k) {
-      if (k * kThreads >= items) break;  // no interval takes what lies past the items
+      if (k * kThreads >= items) break;  // no interval reads past the items
       const int i = k * kThreads + thread;
       own[place(0, i)] = op.extract(loaded[k], position + i);
     }
     __syncthreads();
     if (!has_groups) return;
-    // The last group of a level may have states that no interval takes.
+    // The last group of a level may have states that no interval reads.
     const int groups = minimum(items / kGroup + 1, kGroups);
     if (thread < groups) combine_group(op, 0, thread);
     __syncthreads();
@@ -221,8 +221,8 @@ __device__ __forceinline__ Range<int> join_warp(Range<int> range) {
 #endif
 }
 
-// The smallest range that contains the first `count` intervals of all threads which are not empty, {0, 0} if all are.
-// Tells also whether one of them is longer than a group.
+// The smallest range that contains the nonempty intervals among the first `count` of each thread; {0, 0} if all are
+// empty. Also tells whether one of them is longer than a group.
 template <int kCount>
 __device__ Range<int> join_ranges(const Range<int> (&intervals)[kCount], int count, bool& has_groups) {
   __shared__ Range<int> warps[kThreads / kWarp];
@@ -245,7 +245,7 @@ __device__ Range<int> join_ranges(const Range<int> (&intervals)[kCount], int cou
   return {minimum(range.begin, range.end), range.end};
 }
 
-// Takes all intervals of a tile at once; if their items are too many, kThreads intervals after kThreads.
+// Takes all intervals of a tile at once or, if they have too many items, kThreads intervals at a time.
 template <typename Operator>
 __global__ void __launch_bounds__(kThreads, IntervalTile{sizeof(typename Operator::State)}.blocks())
     reduce_close_intervals(const __grid_constant__ Task<Operator> task, Operator op) {
@@ -368,7 +368,7 @@ __global__ void __launch_bounds__(kThreads)
 // ---- Listed tiles
 
 // Combines a run of at most a group's length, from its end on if it ends with a group. Neighbouring threads read
-// anywhere, so a thread reads up to four items at a time where the array of `length` items has them.
+// unrelated places, so a thread reads up to four items at a time if the array, of `length` items, has as many.
 template <typename Operator, typename T, typename Extract>
 __device__ __forceinline__ typename Operator::State combine_run(const Operator& op, const T* items, int64_t length,
                                                                 bool is_aligned, Range<int64_t> run, bool backwards,
@@ -441,12 +441,12 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---- Intervals of rows
 
-// The columns that a thread combines: of up to 16 bytes, with states of up to 32.
+// The columns that a thread combines: up to 16 bytes of elements and 32 bytes of states.
 template <typename Operator>
 constexpr int kThreadColumns =
     static_cast<int>(minimum(16 / sizeof(typename Operator::Element), 32 / sizeof(typename Operator::State)));
 
-// Combines a run of rows in kColumns columns, from its end on if it ends with a group. `items` are those of row 0.
+// Combines a run of rows in kColumns columns, from its end on if it ends with a group. `items` points to row 0.
 template <int kColumns, typename Operator, typename T, typename Extract>
 __device__ __forceinline__ void combine_rows(const Operator& op, const T* items, int64_t width, Range<int64_t> run,
                                              bool backwards, Extract extract,

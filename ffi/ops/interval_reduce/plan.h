@@ -18,7 +18,7 @@ struct IntervalTile {
   constexpr int blocks() const { return state_bytes == 16 ? 2 : 4; }  // per multiprocessor
 };
 
-// Tiles of intervals of rows have about as many elements of results.
+// Tiles of intervals of rows have about this many elements of results.
 constexpr int64_t kIntervalTileElements = 2048;
 
 // The totals of groups of rows: level l has a row of states for each whole group of kIntervalGroup^l rows.

@@ -36,8 +36,8 @@ struct OrderStatisticsOperands {
     return clamp<int64_t>(ranks[row * ranks_stride + i], 0, live(row) - 1);
   }
 
-  // The plan on CUDA (plan.h): whether a sample first narrows the ranks down to intervals, and how many items of a row
-  // in such intervals there is room for.
+  // The plan on CUDA (plan.h): whether a sample first narrows the ranks down to intervals, and for how many of a row's
+  // items in such intervals there is room.
   MGPU_HOST_DEVICE bool takes_sample() const;
   MGPU_HOST_DEVICE int64_t between_room() const;
   struct Scratch;

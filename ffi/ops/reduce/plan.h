@@ -12,10 +12,10 @@ namespace mgpu {
 // takes time.
 constexpr int64_t kReduceChunkBytes = 1 << 16;
 constexpr int64_t kReduceMaxChunks = 2048;
-// Between kReduceMinBlockRows and kReduceMaxBlockRows rows, of up to kReduceBlockRowBytes, get one block each: they
-// fill the reference device once, with 3 to 8 blocks per multiprocessor, and need no second kernel. 2^25 floats in 500
-// rows take 0.034 ms instead of 0.036. With fewer or longer rows, or a second wave of blocks, most multiprocessors
-// would wait for the last row.
+// If there are kReduceMinBlockRows to kReduceMaxBlockRows rows, of up to kReduceBlockRowBytes each, one block reduces a
+// row. These blocks fill the reference device once, with 3 to 8 blocks per multiprocessor, and need no second kernel.
+// 2^25 floats in 500 rows take 0.034 ms instead of 0.036. With fewer or longer rows, or a second wave of blocks, most
+// multiprocessors would wait for the last row.
 constexpr int64_t kReduceMinBlockRows = 3 * kReferenceMultiprocessors;
 constexpr int64_t kReduceMaxBlockRows = 8 * kReferenceMultiprocessors;
 constexpr int64_t kReduceBlockRowBytes = 1 << 19;

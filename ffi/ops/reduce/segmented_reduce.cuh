@@ -165,8 +165,8 @@ __device__ __forceinline__ void extract_run(const Operator& op, const TilePlaces
   }
 }
 
-// The states that a warp leaves in a tile with few ends: that of the segment of its first end, and that of the items
-// after its last end.
+// The states that a warp leaves in a tile with few ends: the state of the segment of its first end, and the state of
+// the items after its last end.
 template <typename State>
 struct WarpParts {
   State opening;

@@ -1,7 +1,8 @@
-// The kernels of reduce_rows and gathered_rows. The items of segments are rows of x, as they lie or by index, and times
-// their weights. Items and segment ends are consumed in one order, in equal tiles (unit_tiles.cuh). A worker, a few
-// neighbouring lanes, takes one row after the other; each lane has a vector of columns. The block joins the states of
-// its workers' first and last segments, and a second kernel joins those of the tiles.
+// The kernels of reduce_rows and gathered_rows. The items of segments are rows of x, in the order of memory or by
+// index, multiplied by weights if there are any. Items and segment ends are consumed in one order, in equal tiles
+// (unit_tiles.cuh). A worker, a few neighbouring lanes, takes one row after the other; each lane has a vector of
+// columns. The block joins the states of its workers' first and last segments, and a second kernel joins those of the
+// tiles.
 #pragma once
 
 #include "cuda/block/shuffle.cuh"
@@ -277,7 +278,7 @@ struct TileProblems {
   static constexpr int kMostUnits = 1 << 16;
 };
 
-// Brings a tile's ends to shared memory. The result is the entry to which theirs are relative.
+// Copies a tile's ends to shared memory. Returns the entry to which the ends' entries are relative.
 template <typename Operator>
 __device__ __forceinline__ int64_t list_ends(const RowReduction<Operator>& reduction, const TileUnits& tile,
                                              uint32_t* ends) {
@@ -373,7 +374,7 @@ __device__ __forceinline__ void join_workers(Walk<kVector, Operator>& walk, int 
   }
 }
 
-// Loads what is read once, and leaves the cache to rows.
+// Loads data that are read only once, so that the cache is left to rows.
 template <typename Item>
 __device__ __forceinline__ Item load_once(const Item* from) {
   using Word = typename Neighbours<Item, 1>::Word;
@@ -414,8 +415,8 @@ __device__ __forceinline__ void with_rows(const RowSources& sources, int64_t fir
   visit(ListedRows<int32_t>(sources, first_item));
 }
 
-// What a block of reduce_tiles lists of its tile: the numbers of rows, from the first item on if rows are not gathered,
-// with their high words if they have any; and the weights, if each item has one.
+// The lists that a block of reduce_tiles makes of its tile: the numbers of rows (counted from the first item if rows
+// are not gathered), with their high words if they have any; and the weights, if each item has one.
 template <typename State>
 struct TileLists {
   uint32_t* rows;

@@ -22,8 +22,8 @@ constexpr int64_t kReduceRowsWave = 5 * kReferenceMultiprocessors;  // five bloc
 constexpr int64_t kReduceRowsSliceBytes = int64_t{36} << 20;
 constexpr int64_t kReduceRowsLeastReads = 4;  // of a row, on average
 
-// What a plan asks of an operator: the elements that a lane takes, at most 16 bytes of them and of their states; the
-// bytes of a state; and whether short rows are staged, which narrow integers are not worth.
+// The properties of an operator that a plan needs: the elements that a lane takes, with at most 16 bytes of elements
+// and of states; the bytes of a state; and whether short rows are staged, which does not pay for narrow integers.
 struct RowOperator {
   int vector;
   int state_bytes;

@@ -103,7 +103,7 @@ struct Softmax {
     return clamp<int64_t>(head / tiling.tile_rows, 0, maximum<int64_t>(tile - 1, 0));
   }
 
-  // What a segment's sum makes of its items: a factor of the exponential, or a term of the logarithm.
+  // The scale that a segment's sum gives its items: a factor of the exponential, or a term of the logarithm.
   __device__ __forceinline__ Float scale_of(Float sum) const {
     return rule == SoftmaxRule::kLogSoftmax ? logarithm(sum) : reciprocal(sum);
   }
@@ -111,7 +111,8 @@ struct Softmax {
   __device__ __forceinline__ Float result_of(Float kept, Float scale) const {
     return rule == SoftmaxRule::kLogSoftmax ? kept - scale : kept * scale;
   }
-  // What a tangent adds to the total of its segment, and its result from this total. y is the softmax or its logarithm.
+  // The term that a tangent adds to the total of its segment, and the tangent's result from this total. y is the
+  // softmax or its logarithm.
   __device__ __forceinline__ Float term_of(Float y, Float tangent) const {
     if (rule == SoftmaxRule::kLogCotangent) return tangent;
     return (rule == SoftmaxRule::kLogTangent ? power(y) : y) * tangent;
@@ -122,7 +123,7 @@ struct Softmax {
   }
 };
 
-// What the threads of a block exchange.
+// The data that the threads of a block exchange.
 template <typename Float>
 struct Exchange {
   unsigned heads[kWarps];  // of each warp: the lanes whose rows have a head
@@ -234,8 +235,8 @@ struct Group {
   }
 
  private:
-  // From the state of a thread's rows after its last head, and of those before its first head (`opening`), gets the
-  // totals of these two segments over all threads. Returns that of the former.
+  // Computes the totals, over all threads, of the segment of the thread's rows after its last head and of the segment
+  // of the rows before its first head, whose state is `opening`. Returns the total of the former.
   template <typename Operator>
   __device__ __forceinline__ Float exchange_states(const Operator& op, Exchange<Float>& exchange, Float since,
                                                    Float& opening) const {
@@ -346,7 +347,7 @@ struct Share {
   __device__ __forceinline__ StagedTile<Element> stage(void* shared) const {
     return {task, static_cast<Float*>(shared), size * static_cast<int>(task.tiling.width)};
   }
-  // The thread's items in shared memory, or if they are not there, a place for as many.
+  // The thread's items in shared memory or, if they are not there, a place for as many numbers.
   template <bool kStaged>
   __device__ __forceinline__ Slots<Float> slots(const StagedTile<Element>& stage) const {
     if constexpr (kStaged) {
@@ -533,7 +534,7 @@ __device__ __forceinline__ bool normalize_tile(const Softmax<Element>& task) {
   return true;
 }
 
-// Not inlined, so that it takes no registers from the usual way.
+// Not inlined, so that the usual case keeps its registers.
 template <bool kStaged, typename Element>
 __device__ __noinline__ void normalize_exactly(const Softmax<Element>& task) {
   normalize_tile<true, kStaged>(task);
@@ -546,8 +547,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks) normalize_tiles(const __gri
   normalize_exactly<kStaged>(task);
 }
 
-// The same for the tangents of a softmax or of its logarithm, which need one total. They are read again, mostly from
-// the cache, as registers have no room for both operands.
+// Computes a tile of the tangents of a softmax or of its logarithm, which need one total. The operands are read again,
+// mostly from the cache, as registers have no room for both.
 template <bool kStaged, typename Element>
 __global__ void __launch_bounds__(kThreads, kBlocks) differentiate_tiles(Softmax<Element> task) {
   using Float = Accumulator<Element>;

@@ -10,8 +10,9 @@ struct Call;
 class Workspace;
 struct SoftmaxTiling;
 
-// What is computed of rows x. The last three are linear maps of tangents t, where x is the result of the softmax or of
-// its logarithm: the derivative of the softmax, which is its own transpose, that of the logarithm, and its transpose.
+// The function of rows x. The last three are linear maps of tangents t, where x is the result of the softmax or of its
+// logarithm: the derivative of the softmax, which is its own transpose; the derivative of the logarithm; and the
+// transpose of the latter.
 enum class SoftmaxRule { kSoftmax, kLogSoftmax, kSoftmaxTangent, kLogTangent, kLogCotangent };
 
 // Operands: x [.., n, width], of floats, t, like x, for tangents, heads [.., m], count [.., 1] or absent. Attribute:

@@ -1,6 +1,6 @@
-// segmented_sort on the CPU: the algorithm of the CUDA kernels, with a task of a thread in place of a block. Tiles on a
-// fixed grid are sorted segment by segment, then runs of tiles are merged within each segment, one output tile per
-// task. Segments of many tiles are first distributed to buckets, which become segments of few tiles.
+// segmented_sort on the CPU: the algorithm of the CUDA kernels, with one task in place of a block. Tiles on a fixed
+// grid are sorted segment by segment, then runs of tiles are merged within each segment, one output tile per task.
+// Segments of many tiles are first distributed to buckets, which become segments of few tiles.
 #include <algorithm>
 #include <vector>
 

@@ -34,7 +34,7 @@ struct ListedSegments {
   uint32_t* taken;  // the passes that any segment takes
 };
 // Whole rows do without these members: with 32 more bytes of parameters, and the same instructions, passes over 2^22
-// uint32 keys took 26.4 us instead of 23.5 (H200). docs/notes/segmented_sort.md has what else was tried.
+// uint32 keys took 26.4 us instead of 23.5 (H200). docs/notes/segmented_sort.md lists the other trials.
 struct WholeRows {};
 
 // The shape of the tiles; kFew says that there are few items.

@@ -1,4 +1,4 @@
-// Sorts keys of one digit, without payload, of which equal ones have the same bits. The number of keys with each digit
+// Sorts keys of one digit without payload, if equal keys have the same bits. The number of keys with each digit
 // determines the result, so nothing is ranked or moved.
 #pragma once
 

@@ -56,8 +56,8 @@ bool may_have_blocks(const Problem& problem) {
          problem.method != SortMethod::kPartitioning;
 }
 
-// A pass costs a row a fixed time, that of about 500 items. Merging distributes few long rows over more blocks. A block
-// takes longer for codes of floats; floats of more than 16 bits have no such kernel.
+// A pass costs a row a fixed time, about as long as 500 items take. Merging distributes few long rows over more blocks.
+// A block takes longer for codes of floats; floats of more than 16 bits have no such kernel.
 bool are_row_digits(const Problem& problem) {
   if (!may_have_blocks(problem) || places(problem) > 2 || (is_float(problem) && width(problem) > 2)) return false;
   const bool is_long = length(problem) > kLongestByDigits / 2;

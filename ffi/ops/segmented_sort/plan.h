@@ -104,7 +104,7 @@ constexpr int64_t digit_shared_bytes(int key_width, int payload_width) {
 
 // ---- Data that the kernels pass on.
 
-// In the sort of nearly sorted rows: the rounds of a phase, and the cells of a group.
+// For the sort of nearly sorted rows: the rounds of a phase, and the cells of a group.
 constexpr int kPhaseRounds = 2;
 constexpr int kGroupCells = 1 << (2 * kPhaseRounds);
 

@@ -57,8 +57,8 @@ def checks(on: bool = True) -> AbstractContextManager[None]:
     The error, a `jax.errors.JaxRuntimeError`, names the operation, the argument, the first offending position and the
     value there. The running program raises it, so under asynchronous dispatch it appears where you wait for the result.
     If a program has run before and a CPU runs it at once, JAX raises a `ValueError` instead, as for callbacks. A `size`
-    smaller than the number of results is an error too, unless it is 0. So are ids of items that are given as heads, if
-    an id above the number of items repeats and a larger one follows. An argument is not checked if the
+    smaller than the number of results is an error too, unless it is 0. Ids of items that are passed as heads are an
+    error too, if an id above the number of items repeats and a larger one follows. An argument is not checked if the
     compiler sees that no result depends on it. Checked calls cost more time, and on a GPU they wait for the device.
     JAX_MGPU_CHECKS=1 in the environment turns checks on everywhere. Platforms without kernels check nothing.
 
@@ -102,8 +102,8 @@ IDS = "Segments.from_ids takes the segment of each item"
 def segment_heads(operation: str, heads: jax.Array, length: int) -> jax.Array:
     """Returns heads; with checks on, raises unless they are segments' starts. Heads of `length` or more are padding.
 
-    Ids of items, if they are given by mistake, are in order too. They are told from heads if they exceed `length`:
-    padding has no reason to repeat one number and go on to another.
+    Ids of items that are passed by mistake are in order too. They are recognized if they exceed `length`, as padding
+    would not repeat one number and then continue with another.
     """
 
     def holds(heads: jax.Array) -> jax.Array:
@@ -265,7 +265,7 @@ def row_lengths(operation: str, lengths: jax.Array, capacity: int) -> jax.Array:
 
 
 def room(operation: str, count: jax.Array, size: int) -> jax.Array:
-    """Returns count; with checks on, raises if more than `size` results exist, unless `size` is 0: it only counts."""
+    """Returns count; with checks on, raises if there are more than `size` results, except for `size=0`, which only counts."""
     if size == 0:
         return count
     return _require(operation, "size", f"at most {size} results", count, lambda count: count <= size)
@@ -321,7 +321,7 @@ def sorted_columns(
 ) -> list[jax.Array]:
     """Returns columns; with checks on, raises unless live keys are in order: each column where all previous are equal.
 
-    `within` is that of `sorted_keys`.
+    For `within`, see `sorted_keys`.
     """
     if not _ON.value or BY_CONSTRUCTION.get():
         return list(columns)

@@ -203,8 +203,8 @@ def take_from_pair(
 ) -> Any:
     """Rows of A and B by indices into their concatenation, each used at most once; the fill element, `[1]`, at -1.
 
-    Both are read in place, without writing a concatenation. A tangent may be None, which is zero. With `tangents`, all
-    three are tangents, and JAX can transpose the function.
+    Both are read in place, without writing a concatenation. A tangent may be None, which is zero. With `tangents`, A, B
+    and the fill element are tangents, and JAX can transpose the function.
     """
 
     def rows(x: jax.Array | None, indices: jax.Array) -> jax.Array | None:

@@ -138,7 +138,7 @@ def vary_as(x: jax.Array, *like: object) -> jax.Array:
 
 
 class PyTreeDef(Protocol):
-    """The structure of a pytree: jaxlib has it without types."""
+    """The structure of a pytree, whose class in jaxlib has no annotations."""
 
     num_leaves: int
 
@@ -170,7 +170,7 @@ def surely(comparison: Callable[..., bool], *sizes: int) -> bool:
 
 
 def smaller(size: int, limit: int) -> int:
-    """Returns the smaller one of a size and a number that unknown sizes do not reach."""
+    """Returns the smaller of a size and a limit; the size itself if `jax.export` does not know it."""
     return limit if surely(lambda: size > limit) else size
 
 
@@ -243,7 +243,7 @@ def sort_by_region(
 ) -> Any:
     """For a lowering rule: moves the last operand as XLA's stable sort of all operands along their last axis does.
 
-    `precedes` gives a list of one bool from the scalars of one item and of another, whose avals are given.
+    `precedes` takes the scalars of one item and of another, which have the given avals, and returns a list of one bool.
     """
     axis = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), ir.RankedTensorType(operands[0].type).rank - 1)
     sort = hlo.SortOp([x.type for x in operands], operands, dimension=axis, is_stable=ir.BoolAttr.get(True))
@@ -294,7 +294,7 @@ def is_local(*arrays: jax.Array) -> bool:
 
 
 def is_of_one_device() -> bool:
-    """Whether JAX shards no axis of the current mesh, if there is one, so that code here computes for one device."""
+    """Whether code here computes for one device: there is no mesh, or JAX shards no axis of it."""
     mesh = jax.sharding.get_abstract_mesh()
     return len(mesh.manual_axes) == len(mesh.axis_names)
 
@@ -385,8 +385,8 @@ def rows_sharding(x: jax.Array, rank: int = 1) -> PartitionSpec | None:
 def invariant_gather(x: jax.Array, axis_name: AxisName, index: jax.Array) -> jax.Array:
     """`[devices, ...]` from one value per device. If shard_map tracks what varies, the result does not vary.
 
-    `index` is the device's own and varies if that is tracked. If it is not, cotangents of the result differ from device
-    to device, and the transpose must add them up.
+    `index` is the device's own index; it varies if shard_map tracks what varies. Otherwise cotangents of the result
+    differ from device to device, and the transpose must add them up.
     """
     aval = jax.typeof(index)
     tracked = bool(aval.mat.varying if hasattr(aval, "mat") else getattr(aval, "vma", ()))

@@ -373,7 +373,7 @@ def _parts(function: Callable[..., Any]) -> tuple[Any, ...]:
 
 
 def _key(value: Any) -> Any:
-    """Returns a key that distinguishes a setting from all others, to the bit: 1 is not True, nor 0.0 -0.0."""
+    """Returns a key that distinguishes a setting from all others, to the bit: 1 from True, and 0.0 from -0.0."""
     kind = type(value)
     if value is None or kind in (str, bool, int) or isinstance(value, np.dtype):
         return kind, value

@@ -36,8 +36,8 @@ Combine = Callable[[Any, Any], Any]
 LONG_BLOCK, MAX_IN_ONE_BLOCK = 1 << 14, 1 << 20
 # The items of a block in lockstep, and the steps of one short loop: each step may be a launch.
 SHORT_BLOCK, MAX_STEPS = 64, 256
-# This many totals of such blocks are scanned by doubling, whose derivative keeps all of them once per step: those of up
-# to 20/64 of the items.
+# Up to this many totals of such blocks are scanned by doubling. Its derivative keeps all totals once per step: up to
+# 20/64 as many states as there are items.
 MAX_TOTALS = 1 << 20
 # The bytes of items that a CPU takes in one step of its loop. XLA compiles a loop whose body reads and writes less than
 # 1 KB as one function. In any other body each operation is a call, and then a step of many items takes far longer.

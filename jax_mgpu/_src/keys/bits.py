@@ -128,11 +128,11 @@ def of_words(high: jax.Array, low: jax.Array) -> jax.Array:
 
 
 def opaque(words: jax.Array) -> jax.Array:
-    """The same unsigned integers, of which compilers do not know that they are, or become, the bits of floats.
+    """The same unsigned integers, opaque to compilers, which cannot know that they are, or become, the bits of floats.
 
-    LLVM turns a flip of a float's sign bit into a negation of the float, which on a GPU changes every NaN to one and
-    the same. And XLA's CPU code loads and stores the bits of bfloat16 as bfloat16. The added term is 0, as a product of
-    neighbours is even, which compilers do not know.
+    LLVM turns a flip of a float's sign bit into a negation of the float, which on a GPU changes every NaN to the same
+    NaN. XLA's CPU code loads and stores the bits of bfloat16 as bfloat16. The added term is 0, as a product of
+    neighbours is even; compilers do not know this.
     """
     return words ^ (words * (words + 1) & 1)
 

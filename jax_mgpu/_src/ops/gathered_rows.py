@@ -62,7 +62,7 @@ NAME = "segmented_reduce"
 SUMS = ("add", "sum", "mean")  # the operators that accept weights
 DIRECT = (*SUMS, "mul", "prod", "min", "max", "any", "all", "and", "or", "xor", "logsumexp")
 POSITIONS = ("argmin", "argmax")
-# From this width on, a derivative in x on CUDA sorts the entries by row. Narrower rows take less time in memory.
+# From this width on, the derivative by x on CUDA sorts the entries by row. Narrower rows take less time in memory.
 LEAST_SORTED_WIDTH = 16
 NO_WEIGHTS = cast(jax.Array, np.zeros((0, 0), np.int32))  # of as many axes as weights
 

@@ -272,7 +272,7 @@ def rows_by_key(
     counts: tuple[Any, Any],
     size: int,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The rows of a join of codes in any order, as pairs of the numbers of its rows of a and b, and how many there are.
+    """The numbers of the rows of a and b in each row of a join of unsorted codes, and how many rows there are.
 
     They may come in any order, but the rows of one row of a are in order of b. If there are more than `size` rows, any
     of them may be missing.

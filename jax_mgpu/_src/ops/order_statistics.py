@@ -174,7 +174,7 @@ def _taken(
         "higher": weight > 0,
         "nearest": where(
             jnp.abs(weight - 0.5) <= error, lower & 1 == 1, weight > 0.5
-        ),  # the even rank if both are as near
+        ),  # the even rank if both are equally near
     }[method]
     rank = where(is_upper, upper, lower)
     return rank, rank, jnp.zeros_like(weight)

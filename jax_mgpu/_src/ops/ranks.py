@@ -259,7 +259,7 @@ def quantile(
       x: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits.
       q: numbers from 0 to 1, an array of any shape or a scalar.
       method: the value of a quantile between two items: `"linear"` interpolates; `"lower"`, `"higher"` and `"nearest"`
-        take one of them (the nearest one of even rank, if both are as near), `"midpoint"` takes the mean of both.
+        take one of them (the one of even rank, if both are equally near), `"midpoint"` takes the mean of both.
       count: the number of live items, an integer scalar (default `n`).
       axis_name: take the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. `q` is the
         same on all of them, and so is the result.

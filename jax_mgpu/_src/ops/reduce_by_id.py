@@ -83,7 +83,7 @@ def reduce_by_id(
 ) -> Any:
     """Combines the items of each id, in any order.
 
-    It does the work of `jax.ops.segment_sum` and its like, with the same bits in every run.
+    It does the work of `jax.ops.segment_sum` and similar functions, with the same bits in every run.
 
     Args:
       x: see `reduce`.

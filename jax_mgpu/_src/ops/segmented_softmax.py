@@ -174,7 +174,7 @@ def expect_floats(name: str, x: Pytree, argument: str = "x") -> jax.Array:
 
 
 class Rule(enum.IntEnum):
-    """What the kernels compute of rows x.
+    """The function of rows x that the kernels compute.
 
     The last three are linear maps of tangents t, where x is the result of the softmax or of its logarithm: the
     derivative of the softmax, which is its own transpose; the derivative of the logarithm; and its transpose.

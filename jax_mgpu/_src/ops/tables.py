@@ -224,7 +224,7 @@ def asof_join(
         of b that have the same keys.
       by_b: the same for b, of the same dtypes.
       direction: `"backward"` for the last row of b whose time is at most a's, `"forward"` for the first whose time is
-        at least a's, `"nearest"` for the nearer one of these two, or the earlier one if both are as near.
+        at least a's, `"nearest"` for the nearer one of these two, or the earlier one if both are equally near.
       tolerance: the largest allowed difference of the times, a scalar of at least 0.
       allow_exact_matches: whether a row of b with the same time is a match. False accepts only other times.
       assume_sorted: whether a and b are sorted; False takes times in any order.
