@@ -96,7 +96,7 @@ def _measured(calls: int) -> Any:
     """Measures all calls in this process; `calls` is the length of the chains of small calls, 0 for none."""
     x = jnp.asarray(np.random.default_rng(0).random(ITEMS, np.float32))
     heads = jnp.arange(0, ITEMS, 32)
-    jax.block_until_ready(jax.jit(lambda x: mgpu.sort(x) + mgpu.scan(x))(x))  # initializes what is slow the first time
+    jax.block_until_ready(jax.jit(lambda x: mgpu.sort(x) + mgpu.scan(x))(x))  # initializes parts of JAX
     rows = {}
     for name, call in CALLS.items():
         begin = time.perf_counter()

@@ -1,5 +1,4 @@
-"""Interval expand, gather, scatter and move of short and long intervals, in random order, and a gather of wide rows.
-Reductions of windows."""
+"""Expands, gathers, scatters and moves of short and long intervals, a gather of wide rows, and sums over windows."""
 
 from __future__ import annotations
 

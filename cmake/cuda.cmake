@@ -16,7 +16,8 @@ if(DEFINED ENV{MGPU_CUDA_ARCHITECTURES} AND NOT DEFINED CMAKE_CUDA_ARCHITECTURES
   set(CMAKE_CUDA_ARCHITECTURES $ENV{MGPU_CUDA_ARCHITECTURES})
 endif()
 
-# nvcc from CUDACXX, CUDA_HOME, the path, the usual folder, or the package nvidia-cuda-nvcc of the Python in sight.
+# Looks for nvcc in CUDACXX, CUDA_HOME, the path, the usual folder, and the package nvidia-cuda-nvcc of the found
+# Python.
 function(mgpu_find_nvcc)
   if(EXISTS "$ENV{CUDACXX}")
     set(MGPU_NVCC $ENV{CUDACXX} CACHE FILEPATH "The CUDA compiler")
@@ -30,7 +31,7 @@ function(mgpu_find_nvcc)
       list(APPEND site_packages ${folder}/nvidia/cu13/bin)
     endforeach()
   endforeach()
-  if(MGPU_KERNEL_PACKAGE)  # which names the nvcc that it wants
+  if(MGPU_KERNEL_PACKAGE)  # the package names the nvcc that it needs
     find_program(MGPU_NVCC nvcc PATHS $ENV{CUDA_HOME}/bin ${site_packages} NO_DEFAULT_PATH)
   endif()
   find_program(MGPU_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin PATHS /usr/local/cuda/bin ${site_packages})
@@ -44,7 +45,7 @@ function(mgpu_try_nvcc)
   execute_process(COMMAND ${MGPU_NVCC} --dryrun ${folder}/try.cu OUTPUT_VARIABLE log ERROR_VARIABLE log)
   if(log MATCHES "TOP=([^\n]+)")
     get_filename_component(root "${CMAKE_MATCH_1}" REALPATH)
-  else()  # a distribution's own, such as Debian's, has no root but the system's
+  else()  # the nvcc of a distribution, such as Debian's, has the system's root
     set(root /usr)
   endif()
   # The packages from PyPI ship `lib` where nvcc looks for `lib64`.
@@ -97,10 +98,10 @@ endif()
 
 if(MGPU_BUILD_CUDA)
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-    # Real code for the common ones, PTX of the last for what comes after. GPUs of 8.6 and 8.9 run the code for 8.0:
-    # code runs on later devices of its major version. Code for 8.6, or 8.9, would be an eighth of a package. Where the
-    # build sees such a GPU, it compiles for it.
-    if(MGPU_KERNEL_PACKAGE)  # those that nvcc knows
+    # Real code for the common architectures, and PTX for the last one, which serves later GPUs. Code runs on later
+    # devices of its major version, so GPUs of 8.6 and 8.9 run the code for 8.0. Code for 8.6, or for 8.9, would add an
+    # eighth to a package. If the build finds such a GPU, it compiles for it.
+    if(MGPU_KERNEL_PACKAGE)  # all architectures that nvcc knows
       execute_process(COMMAND ${MGPU_NVCC} --list-gpu-arch OUTPUT_VARIABLE known COMMAND_ERROR_IS_FATAL ANY)
       foreach(architecture 75 80 90 100 120)
         if(known MATCHES "compute_${architecture}\n")
@@ -115,7 +116,7 @@ if(MGPU_BUILD_CUDA)
     endif()
   endif()
   set(CMAKE_CUDA_COMPILER ${MGPU_NVCC})
-  if(NOT DEFINED CACHE{CMAKE_CUDA_FLAGS})  # else the next line would hide the environment's from CMake
+  if(NOT DEFINED CACHE{CMAKE_CUDA_FLAGS})  # otherwise, the next line would hide CUDAFLAGS of the environment from CMake
     set(CMAKE_CUDA_FLAGS "$ENV{CUDAFLAGS}")
   endif()
   string(APPEND CMAKE_CUDA_FLAGS " -L${MGPU_NVCC_ROOT}/lib")

@@ -1,7 +1,7 @@
-# Each `pip install .` builds in an empty folder, for every Python, environment and extra again, and the libraries know
-# nothing of Python. So a clone keeps what its last build made, in build/kept, by a hash of all that went into it; the
-# next one installs that where nothing has changed (docs/notes/building.md has the times).
-# `rm -r build/kept` forgets it. Wheels for other machines are always compiled.
+# Each `pip install .` builds in an empty folder, once for every Python, environment and extra, although the libraries
+# do not depend on Python. So a clone keeps the libraries of its last build in build/kept, under a hash of everything
+# that they depend on. The next build installs them if nothing has changed (docs/notes/building.md has the times). `rm
+# -r build/kept` removes them. Wheels for other machines are always compiled.
 
 set(MGPU_KEPT "")
 function(mgpu_hash_of_build result)
@@ -9,7 +9,7 @@ function(mgpu_hash_of_build result)
   string(APPEND inputs " ${CMAKE_CUDA_ARCHITECTURES} ${CMAKE_CUDA_ARCHITECTURES_NATIVE} ${CMAKE_CUDA_FLAGS}")
   get_cmake_property(names CACHE_VARIABLES)
   list(FILTER names INCLUDE REGEX "FLAGS|COMPILER|BUILD_TYPE|^MGPU_")
-  list(REMOVE_ITEM names MGPU_JAXLIB_INCLUDE)  # another folder each time: its content counts
+  list(REMOVE_ITEM names MGPU_JAXLIB_INCLUDE)  # it is a different folder each time; its content is hashed instead
   foreach(name ${names})
     string(APPEND inputs "\n${name}=${${name}}")
   endforeach()
@@ -47,7 +47,7 @@ if(SKBUILD AND NOT MGPU_IS_WHEEL)
   endif()
 endif()
 
-# Keeps what a target makes, whole or not at all; a folder that cannot be written keeps nothing.
+# Keeps the file that a target makes, completely or not at all. If the folder cannot be written, nothing is kept.
 function(mgpu_keep target)
   if(MGPU_KEPT)
     set(kept ${MGPU_KEPT}/$<TARGET_FILE_NAME:${target}>)

@@ -1,12 +1,13 @@
-"""Makes libraries to link with that have the symbols of an older glibc, in the place of this machine's own.
+"""Makes stub libraries with the symbols of an older glibc, to link with instead of this machine's own.
 
     python cmake/link_to_old_glibc.py FOLDER 2.28 [aarch64]
 
-What is linked with this machine's glibc asks for its newest versions of symbols, and so for a system as new. The newest
-glibc still has the older versions of each symbol. So FOLDER gets a libc.so.6, libm.so.6 and others without code, whose
-symbols are those of this machine up to that version. A linker that finds them there asks for these; a symbol that came
-later is an error of the link, but for those of `LATER`, which libjax_mgpu_glibc.a has. For aarch64 they are
-made by the cross compiler, aarch64-linux-gnu-gcc, of its own glibc.
+A library that is linked with this machine's glibc requires the newest versions of its symbols, and so a system that is
+as new. But the newest glibc still has the older versions of each symbol. So FOLDER gets a libc.so.6, a libm.so.6 and
+others without code, which have this machine's symbols up to the given version. A library that is linked with these
+requires only such versions. A symbol that came later is an error of the linker, except for those of `LATER`, which
+libjax_mgpu_glibc.a defines. For aarch64, the cross compiler aarch64-linux-gnu-gcc makes the libraries from its own
+glibc.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import sys
 
 LIBRARIES = {"libc.so.6": "libc.so", "libm.so.6": "libm.so"}
 LOADERS = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}  # libloader.so
-# Up to 2.33 these had what libc.so.6 has now: a library that uses threads must ask for them by name.
+# Up to 2.33 these libraries had functions that libc.so.6 has now: a library that uses threads must name them.
 SEPARATE = {"libpthread.so.0": "libpthread.so", "libdl.so.2": "libdl.so", "librt.so.1": "librt.so"}
 SYMBOL = re.compile(r"\s(\S+)\s+(?:GLOBAL|WEAK)\s+DEFAULT\s+(\S+)\s+([^\s@]+)@@?GLIBC_([\d.]+)$")
 LATER = """
@@ -72,12 +73,12 @@ def run(*command: str | pathlib.Path) -> str:
 
 
 def number(version: str) -> tuple[int, ...]:
-    """Returns a version, to be compared."""
+    """Returns a version as numbers, which can be compared."""
     return tuple(map(int, version.split(".")))
 
 
 def symbols(library: str, newest: str) -> dict[str, tuple[str, str]]:
-    """By name: the type of a symbol, and the newest version of it up to that one."""
+    """Returns the type of each symbol, by its name, and its newest version up to the given one."""
     found: dict[str, tuple[str, str]] = {}
     for line in run("readelf", "-W", "--dyn-syms", library).splitlines():
         if (match := SYMBOL.search(line)) is None or match[2] in ("UND", "ABS"):
@@ -91,7 +92,7 @@ def symbols(library: str, newest: str) -> dict[str, tuple[str, str]]:
 def write_library(
     compiler: str, folder: pathlib.Path, soname: str, file: str, table: dict[str, tuple[str, str]]
 ) -> None:
-    """A library without code."""
+    """Writes a library without code."""
     lines, types = [], {"OBJECT": "object", "TLS": "tls_object"}
     for name, (kind, version) in table.items():
         section = {"OBJECT": ".data", "TLS": '.section .tdata,"awT",@progbits'}.get(kind, ".text")
@@ -109,7 +110,7 @@ def write_library(
 
 
 def main() -> None:
-    """Writes all of them."""
+    """Writes all libraries."""
     folder, newest, machine = pathlib.Path(sys.argv[1]), sys.argv[2], (sys.argv[3:] or ["x86_64"])[0]
     tools = "" if machine == "x86_64" else f"{machine}-linux-gnu-"
     compiler = f"{tools}gcc"

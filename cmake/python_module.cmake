@@ -1,5 +1,5 @@
-# The module that opens the libraries of kernels for Python, by nanobind: of Python's stable ABI from 3.12 on. It is not
-# kept between builds as the libraries are, as each Python has its own; it compiles in seconds.
+# Builds the module that opens the libraries of kernels for Python, with nanobind. It uses Python's stable ABI from 3.12
+# on. Unlike the libraries, it is not kept between builds, as each Python has its own module; it compiles in seconds.
 
 if(MGPU_KERNEL_PACKAGE)
   return()

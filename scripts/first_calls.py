@@ -61,7 +61,7 @@ def costs(options: argparse.Namespace) -> Iterator[tuple[Any, ...]]:
     is_warm = False
     for name, how, n, trace in rows:
         if not options.words or any(word in name for word in options.words):
-            if not is_warm:  # initializes what is slow the first time
+            if not is_warm:  # initializes parts of JAX
                 jax.jit(lambda x: x + 1).lower(1).compile()
                 is_warm = True
             yield name, how, n, *cost(trace, compiles=not options.no_compile)

@@ -2,8 +2,8 @@
 
     PYTHONPATH=. python scripts/plot_results.py
 
-The rows are chosen by their task, not by who is faster; if a row has several of XLA's methods, the fastest counts. The
-benchmarks page of the documentation has all rows.
+The rows are chosen by their task, not by which side is faster; if a row has several of XLA's methods, the fastest
+counts. The benchmarks page of the documentation has all rows.
 """
 
 from __future__ import annotations

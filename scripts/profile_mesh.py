@@ -2,9 +2,9 @@
 
     python scripts/profile_mesh.py --scale 0.5 --match scan partition
 
-The operations are the rows of `python -m benchmarks --mesh`. A row's time is that of its last event minus that of its
-first one; `busy` is the time in which some stream of the GPU worked. Command buffers are off, as the profiler shows the
-kernels of a graph as one; so short programs have longer gaps than in the benchmark.
+The operations are the rows of `python -m benchmarks --mesh`. A row's time is from the beginning of its first event to
+the end of its last one; `busy` is the time in which some stream of the GPU worked. Command buffers are off, as the
+profiler shows the kernels of a graph as one; so short programs have longer gaps than in the benchmark.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def x64():
 
 @pytest.fixture(autouse=True, scope="module")
 def compiled_programs():
-    """Drops the programs that a file compiled: those of all files take 4 GB per process."""
+    """Drops the programs that a test file compiled, as those of all files would take 4 GB per process."""
     yield
     import jax
 

@@ -76,7 +76,7 @@ SHORT_ROWS = {
 
 
 def batch_of(row_slots: int, most_rows: int = 256) -> int:
-    """Returns rows for two tiles of short ones, of at most `most_rows` each, and part of a third."""
+    """Returns how many short rows fill two tiles, of at most `most_rows` each, and a part of a third."""
     return 2 * min(max(2048 // max(row_slots, 1), 1), most_rows) + 1
 
 

@@ -1,4 +1,4 @@
-"""Randomly drawn calls of functions by JAX's names, compared with JAX.
+"""Random calls of the functions with JAX's names, compared with JAX.
 
 `python -m tests.dropin --cases 1000` draws that many calls of each function, or with `--match unique` of some. Kernels
 run in every call that they support, even for few items. The first call of a function that differs is printed.
@@ -414,7 +414,7 @@ MODES = "eager", "eager", "numpy", "jit", "vmap", "x64", "strict"
 
 
 def check(name: str, draw: Draw) -> None:
-    """One call of a function, which must be like JAX's."""
+    """Checks one call of a function against JAX's."""
     mode = pick(draw, *MODES)
     ours, theirs = pair(name)
     with contextlib.ExitStack() as stack:

@@ -20,12 +20,12 @@ class Example:
 
     Attributes:
       call: the operation over positional array arguments.
-      make: valid arguments, always of the same shapes: (generator, float dtype of what is differentiable).
+      make: makes valid arguments, always of the same shapes, from a generator and the dtype of the differentiable ones.
       differentiable: positions of the arguments that have derivatives.
       counts: positions of the live counts.
       exact: whether a batch has the same bits as the single calls (float sums may be in another order).
       composed: whether the operation is made of others that have their own examples. It takes part only in the tests
-        that can find errors of a composition; the others are about the rules of kernels.
+      that can find errors of a composition; the other tests are about the rules of kernels.
     """
 
     call: Callable[..., Any]
@@ -165,6 +165,6 @@ def broken_columns(call: Callable[..., Any], width: int) -> dict[str, Broken]:
 
 
 def broken_ends(call: Callable[..., Any], *before: Any, items: Any = KEYS, **named: Any) -> dict[str, Broken]:
-    """Returns a segment that ends within the next one; `before` are the arguments between heads and others."""
+    """Returns a call with a segment that ends within the next one; `before` are the arguments after the heads."""
     run = functools.partial(call, items, [0, 2, 2, 5], *before, ends=[2, 2, 6, 9], **named)
     return {f"{call.__name__}: ends": (run, "segments that do not overlap", 2)}

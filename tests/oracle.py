@@ -262,7 +262,7 @@ BIT_OPERATORS = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_x
 def partial_derivatives(x: np.ndarray, op: str) -> np.ndarray:
     """Returns the derivatives of a reduction `x[n]`, in float64: 1 for the first extremum; for logsumexp the softmax.
 
-    An infinite item has NaN, beside which all others have 0; with a NaN all have NaN; -inf has 0.
+    For logsumexp, an item of +inf has NaN and all others 0; if an item is NaN, all have NaN; -inf has 0.
     """
     weights = np.zeros(len(x))
     if not len(x):
@@ -312,7 +312,7 @@ def statistic(x: np.ndarray, op: str, ddof: float = 0) -> np.ndarray:
 
 
 def combined(x: np.ndarray, op: str, widens: bool = True) -> np.ndarray:
-    """The rows `x[n, ...]` combined by a named operator, each trailing position on its own; in their own type, or not.
+    """The rows `x[n, ...]` combined by a named operator, each trailing position on its own; with `widens`, in the types of `jnp.sum`.
 
     Floats are combined in more bits than they have. A mean of integers or bools is a float64.
     """

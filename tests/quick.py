@@ -7,7 +7,7 @@ import os
 import threading
 from typing import Any
 
-MODULES_A_CONTEXT = 64  # more would fill the memory with what a context remembers
+MODULES_A_CONTEXT = 64  # with more, the data that a context keeps would fill the memory
 
 
 def lower_quickly() -> None:

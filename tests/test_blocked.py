@@ -72,7 +72,7 @@ def test_scans(way, reverse, rng, monkeypatch) -> None:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("reverse", [False, True])
 def test_derivatives(way, reverse, rng, monkeypatch) -> None:
-    """Against those of one loop over items, by jax.lax.scan; a factor of 0 ends no derivative of others."""
+    """Derivatives equal those of one loop over items, by jax.lax.scan; a factor of 0 stops no other derivative."""
     monkeypatch.setattr(blocked_scan, "MAX_TOTALS", 8)
     n = 600
     x, weights = (tuple(rng.normal(size=n) for _ in range(2)) for _ in range(2))
@@ -117,7 +117,7 @@ def test_programs_of_many_items_are_small(platform, max_kb) -> None:
     x = (jax.ShapeDtypeStruct((2**26,), np.float32),) * 2
     gradient = jax.grad(lambda x: mgpu.scan(x, compose)[1].sum())
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of platforms without kernels
+        warnings.simplefilter("ignore")  # about platforms without kernels
         text = jax.jit(gradient).trace(x).lower(lowering_platforms=(platform,)).as_text()
     assert len(text) < max_kb * 1024
 

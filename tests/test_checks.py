@@ -69,8 +69,8 @@ def test_every_precondition_is_here(monkeypatch):
         return x
 
     monkeypatch.setattr(preconditions, "_require", require)
-    jax.clear_caches()  # programs that other tests compiled ask nothing
-    with mgpu.checks():  # without them, columns skip what only their checks need
+    jax.clear_caches()  # programs that other tests compiled have no checks
+    with mgpu.checks():  # without checks, columns skip the steps that only checks need
         for example in EXAMPLES.values():
             jax.eval_shape(example.call, *example.make(np.random.default_rng(3), np.float32))
         for call, _, _ in BROKEN.values():

@@ -213,7 +213,7 @@ def words(rng, n, dtypes=("int32", "uint32"), few=False):
 
 
 def check_words(columns, flags, count=None):
-    """Keys, with values of 4 and of 8 bytes, with what is packed, and indices."""
+    """Checks keys alone, with values of 4 and of 8 bytes, with packed values, and with indices."""
     n = len(columns[0])
     live = n if count is None else min(count, n)
     order = np.arange(n)

@@ -15,7 +15,7 @@ from jax_mgpu._src.core import eager
 from tests.families import EXAMPLES
 from tests.transformed import loss_of_sums, stack
 
-CALLS = 10  # with arrays of JAX, of NumPy, and what a notebook has: 30 of each
+CALLS = 10  # with arrays of JAX, with arrays of NumPy, and with values of a notebook: 30 calls of each function
 
 
 @contextlib.contextmanager

@@ -89,7 +89,7 @@ def test_arrays_of_any_length(name, rng):
 
 @pytest.mark.usefixtures("on_cpu")
 def test_constraints_tell_of_sizes(rng):
-    """A program is chosen by them, as by sizes that are known."""
+    """Constraints on sizes choose a program, as known sizes do."""
     (n,) = jax.export.symbolic_shape("n", constraints=["n >= 101"])
     keys, some = np.sort(rng.integers(0, 99, 150).astype(np.int32)), np.arange(100, dtype=np.int32)
     program = exported(lambda keys: mgpu.set_intersection(keys, some), jax.ShapeDtypeStruct((n,), np.int32))

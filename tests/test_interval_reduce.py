@@ -182,7 +182,7 @@ def test_derivatives(op):
 
 @pytest.mark.parametrize("d", [1, 3])
 def test_derivatives_of_windows(d):
-    """Windows that move on share a cotangent's rows; in a batch, others do not."""
+    """Sliding windows share a cotangent's rows; in a batch, other windows do not."""
     rng = np.random.default_rng(4)
     n, k, count = 700, 900, 650
     x = rng.normal(size=(n, d))
@@ -261,7 +261,7 @@ def test_errors(message):
 @pytest.mark.parametrize("op", ["add", "max", "argmin"])
 @pytest.mark.parametrize("trailing", [(), (3,)], ids=str)
 def test_many_intervals(op, trailing):
-    """On a CPU, moving windows share their work, within limits; other intervals combine totals of groups."""
+    """On a CPU, sliding windows share their work, within limits; other intervals combine totals of groups."""
     rng = np.random.default_rng(5)
     n, k = 9000, 9500
     x = rng.integers(-50, 50, (n, *trailing)).astype(np.int32)

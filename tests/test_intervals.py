@@ -199,7 +199,7 @@ def test_one_row_each(rng, least, case, dtype):
     places, sources = rng.permutation(size).astype(np.int32), rng.integers(-3, size + 3, size).astype(np.int32)
     places[rng.integers(0, size, 9)] = [-1, -size, size, size + 1, 2**31 - 1, -(2**31), -7, size + 77, 2**30]
     second = places[objects[ranks > 0]] + np.int32(1)
-    places[np.isin(places, second)] = -5  # not over each other
+    places[np.isin(places, second)] = -5  # so that places do not overlap
     to, source = (at[objects].astype(np.int64) + ranks for at in (places, sources))
     assert np.bincount(to[(to >= 0) & (to < size)]).max() == 1
     items = np.arange(len(objects))
@@ -215,7 +215,7 @@ def test_one_row_each(rng, least, case, dtype):
 
 
 def test_rows_of_one_place_are_as_many_as_come(rng):
-    """If places overlap, one of their rows remains, and no row elsewhere is lost."""
+    """If places overlap, one of their rows remains, and no row at another place is lost."""
     size = LARGE + 77
     x = rng.integers(1, 2**32, size, np.uint32)
     places = np.where(np.arange(size) % 3 > 0, np.arange(size), 5).astype(np.int32)
@@ -238,7 +238,7 @@ def test_pairs_of_rows(rng, least, odd):
         taken = np.where((source >= 0) & (source < size), x[source % size], 7).astype(np.uint32)
         got = mgpu.interval_gather(x, sources, offsets, size, total=total, fill_value=7)
         same_bits(got, oracle.padded(taken, size, 7))
-        places = (rng.permutation(size // 2) * 4 - 1).astype(np.int32)  # not over each other
+        places = (rng.permutation(size // 2) * 4 - 1).astype(np.int32)  # places do not overlap
         items, to, into = np.arange(len(objects)), places[objects] + ranks, np.zeros(2 * size - 5, np.uint32)
         got = mgpu.interval_scatter(x, places, offsets, into, total=total)
         same_bits(got, oracle.moved(x, items, to, into))

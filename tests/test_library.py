@@ -1,6 +1,6 @@
 """Which library of kernels is loaded, and the errors of incompatible installations.
 
-The CPU library replaces that of the CUDA kernels, so that no nvcc is needed: the tests end before any call.
+The CPU library stands in for the library of CUDA kernels, so that no nvcc is needed: no test makes a call.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def by_heads(rng, counts):
     """Draws segments without gaps of the live items, and each device's heads."""
     total = int(counts.sum())
     heads = np.sort(rng.integers(0, total + 1, ROWS - 2)) if total else np.zeros(0, int)
-    heads = np.append(np.zeros(min(total, 1), int), heads[heads < total])  # items before the first have their own scan
+    heads = np.append(np.zeros(min(total, 1), int), heads[heads < total])  # the first head is at the first item
     sharded, _ = mesh.shard_heads(heads, counts, SLOTS, ROWS)
     device = np.searchsorted(np.cumsum(counts), heads, "right")
     place = np.arange(len(heads)) - np.searchsorted(device, device)

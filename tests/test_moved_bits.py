@@ -2,7 +2,7 @@
 
 XLA's CPU code takes floats of less than 32 bits through float32 where it repeats them or selects among them, and a
 signalling NaN comes back quiet. Its optimizations decide where, so these tests compile with them. Its emitters decide
-too: by the newer ones, which users get, these tests run with `--optimized`, as .ci/run does.
+too. With `--optimized`, as .ci/run passes it, these tests run with the newer emitters, which users have.
 """
 
 from __future__ import annotations

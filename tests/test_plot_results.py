@@ -1,4 +1,4 @@
-"""README's picture shows the right ones of the saved rows."""
+"""README's picture shows the saved rows that it should."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ def short_rows(rng, dtype, rows, n):
 @pytest.mark.long
 def test_top_k_of_short_rows(rng, dtype):
     for i, n in enumerate(SHORT_ROWS):
-        rows = 67 if n <= 33 else 9  # on CUDA more than a warp has of them
+        rows = 67 if n <= 33 else 9  # more rows than a warp takes on CUDA
         x = short_rows(rng, dtype, rows, n)
         for k, largest in ((8, i % 2 == 0), ((1, n, 13, 64, 2)[i % 5], i % 2 == 1)):
             counts = np.where(rng.random(rows) < 0.5, n, data.row_counts(rng, n, rows)).astype(np.int32)

@@ -86,7 +86,7 @@ TIMES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "float16", "floa
 
 
 def times_of(rng, dtype, n, steps=300):
-    """Times over the whole range of a type, many of them near its ends, a power of two of a unit apart."""
+    """Draws times: integers over the whole range of a type, many of them near its ends, or floats that are quarters."""
     if dtype.startswith("float"):
         return (rng.integers(-steps, steps, n) / 4).astype(dtype), 2.5, float
     limits = np.iinfo(dtype)

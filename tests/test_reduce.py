@@ -121,12 +121,12 @@ def test_few_segments_of_many_tiles(rng, op, dtype, rows, m):
     tile = {"int32": 4096, "int8": 2048}[dtype]
     for places in (
         anywhere,
-        np.where(anywhere < n // 2, 7, anywhere),  # many empty ones, and then a long one
+        np.where(anywhere < n // 2, 7, anywhere),  # many empty segments, and then a long one
         np.where(anywhere < n // 2, 0, n),
         n - 50 + anywhere % 99,
         n // 2 + np.arange(m) // 4 * 3,
         tile * 5 + np.arange(m) - m // 2,
-        np.arange(m) // 31 * tile + tile // 2,  # no more in a tile than it may have
+        np.arange(m) // 31 * tile + tile // 2,  # as many ends as a tile may have
         np.arange(m) * tile,
         np.arange(m) * tile + 1,
         np.arange(m) * 4064,

@@ -117,7 +117,7 @@ def test_the_performance_page_has_the_saved_figures():
 
 
 def test_the_pages_say_how_many_cases_are_won(monkeypatch):
-    """README, in the words of the benchmarks page; the landing page, by the picture's row."""
+    """README has the sentence of the benchmarks page, and the landing page has the figures of the picture's row."""
     root = pathlib.Path(summary.__file__).parent.parent
     monkeypatch.syspath_prepend(root / "docs")
     import benchmark_page

@@ -46,7 +46,7 @@ def is_null(keys):
 
 
 def join_rows(kind, a, b, a_null, b_null):
-    """Returns a nested loop."""
+    """Returns the rows of a join, by a nested loop."""
     partners = [[j for j in range(len(b)) if a[i] == b[j] and not a_null[i]] for i in range(len(a))]
     if kind in ("semi", "anti"):
         return [(i, -1) for i in range(len(a)) if bool(partners[i]) == (kind == "semi")]

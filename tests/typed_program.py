@@ -64,7 +64,7 @@ def tables(keys: jax.Array, values: jax.Array) -> None:
 
 
 def main() -> None:
-    """Runs it all."""
+    """Runs the program."""
     rows = mgpu.Ragged.from_rows([[1.0, 2.0], [3.0]])
     with mgpu.checks():
         arithmetic(centred(rows))

@@ -1,7 +1,7 @@
 """Ten questions about the flights out of New York in 2013, each answered in pandas and in JAX, and their tables.
 
-Strings are codes, keys are narrow integers, missing values are NaN or -1. Names of the weather's columns begin with
-w_, those of the planes' columns with p_.
+Strings are codes, keys are narrow integers, missing values are NaN or -1. Names of the weather's columns begin with w_,
+and names of the planes' columns with p_.
 """
 
 from __future__ import annotations

@@ -459,7 +459,7 @@ OperatorTypes operator_types(Garbage& make, int64_t last) {
   }
 }
 
-// The same for a reduction, whose sums may be wider.
+// The types of a reduction, whose sums may be wider.
 OperatorTypes reduction_types(Garbage& make) {
   if (make.attribute("wide", 0, 1) == 0) return operator_types(make, 9);
   make.attribute("op", 0, 0);

@@ -3,11 +3,13 @@
 A family's module has tables, whose keys are the names of its functions. The generic tests run all entries, and fail for
 a function that has none:
 
-- `EXAMPLES`: valid calls, for the tests of all transformations. A comma and more words may follow a name. - `GARBAGE`:
-a call with arbitrary values over many items. - `BROKEN`: calls that break each precondition, by "operation: argument".
-`WITHOUT_PRECONDITIONS` has the functions without any. - `LARGE`: a call over more items than a 32-bit number counts;
-`LARGE_WITH_INDICES` has those that need 64-bit types. - `DRAWN`: drawn calls with their oracles, by the name that the
-randomised tester gives them. - `ARGUMENTS`: the kind of misuse of an argument, if its name does not imply it.
+- `EXAMPLES`: valid calls, for the tests of all transformations. A comma and more words may follow a name.
+- `GARBAGE`: a call with arbitrary values over many items.
+- `BROKEN`: calls that break each precondition, by "operation: argument". `WITHOUT_PRECONDITIONS` has the functions that
+  have none.
+- `LARGE`: a call over more items than a 32-bit number counts; `LARGE_WITH_INDICES` has those that need 64-bit types.
+- `DRAWN`: random calls with their oracles, by the name that the randomised tester gives them.
+- `ARGUMENTS`: the kind of misuse of an argument, if its name does not imply it.
 """
 
 from __future__ import annotations

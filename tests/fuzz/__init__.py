@@ -1,7 +1,7 @@
 """The randomised tester: `python -m tests.fuzz --seconds 60 --seed 1 --family merge`.
 
-A program is a call of a public function with everything static drawn (types, sizes, attributes), under drawn
-transformations. It is compiled once and runs over many draws of values; each run is a case, compared with an oracle in
+A program is a call of a public function under random transformations; its static parts (types, sizes, attributes) are
+drawn at random. It is compiled once and runs over many draws of values. Each run is a case, compared with an oracle in
 NumPy. The calls and their oracles are `DRAWN` of tests/families/; they share `draw.py`, `operators.py` and `shared.py`.
 The calls of `rows.py`, `functions.py` and `any_order.py` belong to several families. `modes.py` has the
 transformations, `derivatives.py` turns a call into one that returns derivatives, `programs.py` chains operations,

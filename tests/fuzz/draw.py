@@ -27,16 +27,18 @@ TRAILING = ((), (), (), (1,), (2,), (3,), (2, 2), (5, 1), (36,), (0,), (2, 0))
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """A call of an operation with everything static drawn; its operands have names and are arrays or pytrees.
+    """A call of an operation whose static parts are drawn; its operands have names and are arrays or pytrees.
 
     Attributes:
       text: the call in words, for the report of a failure.
       function: the call over operands by name.
       draw: draws valid operands, always of the same shapes and types. If its second argument, `mixable`, is True, any
         mixture of the operands of several draws is valid too, as a batch mixes them.
-      oracle: the expected leaves in NumPy, as in `compare.py`. x64: whether 64-bit types are enabled. differentiable:
-      the operands that have derivatives, drawn so that small steps keep their order. linear: those differentiable
-      operands in which the call is jointly linear. finite: whether there is no NaN in operands and results.
+      oracle: the expected leaves in NumPy, as in `compare.py`.
+      x64: whether 64-bit types are enabled.
+      differentiable: the operands that have derivatives, drawn so that small steps keep their order.
+      linear: those differentiable operands in which the call is jointly linear.
+      finite: whether there is no NaN in operands and results.
     """
 
     text: str

@@ -263,7 +263,7 @@ def twice(call: Call, sample: Any) -> Start:
 
 
 def fits_checks(words: list[str]) -> bool:
-    """Whether checks find no error, except more results than places, whose number the oracle knows."""
+    """Whether checks can find no error other than too many results, whose number the oracle knows."""
     if {"shared", "short"} & set(words):
         return False
     return "derivative" not in words or not any(word.startswith("size=") for word in words)

@@ -42,7 +42,7 @@ def live(pool: Pool, v: Vector) -> np.ndarray:
 
 
 def counted(rows: np.ndarray, size: int, dtype: str, true: int | None = None) -> list[Any]:
-    """Returns rows as a result has them: padded with zeros, and their number, as far as they fit."""
+    """Returns rows in the form of a result: as many as fit, padded with zeros, and their number."""
     count = len(rows) if true is None else true
     return [oracle.padded(rows.astype(jnp.dtype(dtype)), size, 0), np.int32(min(count, size))]
 

@@ -1,7 +1,8 @@
-"""Twelve models in two forms: `ours` by jax_mgpu, and `plain` in plain JAX as usually written for ragged data.
+"""Twelve models in two forms: `ours` with jax_mgpu, and `plain` in plain JAX as usually written for ragged data.
 
-A module is a model. Beside the two forms it has `inputs(rng, n)` for some n items. Where it has `GRADIENT`, a model is
-trained: the derivative by that argument is compared and timed too. Where it has `compare`, that compares the results.
+Each module is a model. Beside the two forms it has `inputs(rng, n)`, which makes inputs of about n items. A model with
+`GRADIENT` is trained: the derivative by that argument is compared and timed too. `compare`, if a model has it, compares
+the results.
 
     python -m tests.models          # lines and times of both forms, on this device
 """
@@ -32,7 +33,7 @@ def model(name: str) -> ModuleType:
 
 
 def lines_of(function) -> int:
-    """Returns the number of lines of a function with code; the formatter breaks those of both forms alike."""
+    """Returns the number of a function's lines with code; the formatter breaks the lines of both forms alike."""
     code = inspect.getsource(function)
     lines = set()
     for token in tokenize.generate_tokens(io.StringIO(code).readline):

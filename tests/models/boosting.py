@@ -67,4 +67,4 @@ def plain(x, gradients, node):
 def compare(ours, plain):
     np.testing.assert_allclose(ours[2], plain[2], rtol=1e-3, atol=1e-3)
     for x, y in zip(ours[:2], plain[:2], strict=True):
-        assert np.mean(np.asarray(x) == np.asarray(y)) > 0.9  # of two splits that gain the same, sums choose
+        assert np.mean(np.asarray(x) == np.asarray(y)) > 0.9  # rounding decides between two splits of equal gain

@@ -53,4 +53,4 @@ def plain(points, across):
 
 
 def compare(ours, plain):
-    assert np.mean(np.asarray(ours) == np.asarray(plain)) > 0.999  # but for equal distances
+    assert np.mean(np.asarray(ours) == np.asarray(plain)) > 0.999  # all except at equal distances

@@ -40,4 +40,4 @@ def plain(key, particles, log_weights, lengths):
 
 
 def compare(ours, plain):
-    assert np.mean(np.asarray(ours == plain)) > 0.98  # running sums round, those over all filters more
+    assert np.mean(np.asarray(ours == plain)) > 0.98  # running sums are rounded, more so over all filters

@@ -1,4 +1,4 @@
-"""The next token of each sequence: temperature, the k most probable ones, of these the p most probable ones, min-p."""
+"""The next token of each sequence, by temperature, top-k, top-p among these, and min-p."""
 
 import jax
 import jax.numpy as jnp
@@ -29,4 +29,4 @@ def plain(key, logits):
 
 
 def compare(ours, plain):
-    assert np.mean(np.asarray(ours) == np.asarray(plain)) >= 0.9  # sums round
+    assert np.mean(np.asarray(ours) == np.asarray(plain)) >= 0.9  # sums are rounded

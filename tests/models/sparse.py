@@ -1,4 +1,4 @@
-"""Power iteration by a sparse matrix and its transpose, and what the result says at the matrix's own entries."""
+"""Power iteration by a sparse matrix and its transpose, and the result's products at the matrix's entries."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""A data frame: orders are joined with their customers, and counted, averaged and their maximum found by region.
+"""A data frame: orders are joined with their customers; their number, mean and maximum are computed by region.
 
 Keys are in any order, some customers are not known, and regions are any numbers.
 """
@@ -9,7 +9,7 @@ import numpy as np
 
 import jax_mgpu as mgpu
 
-REGIONS = 64  # room for so many
+REGIONS = 64  # room for this many regions
 
 
 def inputs(rng, n):

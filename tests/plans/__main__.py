@@ -1,8 +1,8 @@
-"""Prints what runs for the drawn problems, or writes it down for the test that compares.
+"""Prints what runs for the random problems, or writes it to the file that a test compares with.
 
-python -m tests.plans                     a line a problem, 100,000 of all operations: to compare two trees with diff
-python -m tests.plans --operations scan   of these operations alone
-python -m tests.plans --write             writes tests/plans/choices.txt, from which tests/test_plans.py knows
+python -m tests.plans                     one line per problem, 100,000 for all operations: to compare two trees by diff
+python -m tests.plans --operations scan   only for these operations
+python -m tests.plans --write             writes tests/plans/choices.txt, with which tests/test_plans.py compares
 """
 
 from __future__ import annotations

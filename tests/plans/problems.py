@@ -69,7 +69,7 @@ class Draw:
         return min(max(size, 0), most)
 
     def length(self, most: int = MOST_ITEMS) -> int:
-        """The number of items of a row, limited so that the batch has not too many."""
+        """The number of items of a row, limited so that the batch does not have too many."""
         return 0 if self.flip(0.02) else self.size(min(most, MOST_ITEMS // max(self.rows, 1)))
 
     def array(self, dtype: str, *own: int, shared: bool = True) -> None:
@@ -87,7 +87,7 @@ class Draw:
             self.absent()
 
     def payload(self, *lengths: int, shared: bool = True) -> int:
-        """The mode, and the operands."""
+        """Draws the operands of a payload; returns its mode."""
         mode = self.one_of(list(Payload))
         dtype = self.one_of(["uint32", "float32", "int64", "float64"])
         for length in lengths:
@@ -99,7 +99,7 @@ class Draw:
 
 
 def operator(draw: Draw, kinds: Sequence[Kind], *, wide: bool) -> tuple[str, dict[str, int]]:
-    """The type of elements, and the attributes."""
+    """Draws the type of elements, and the attributes of an operator."""
     op = draw.one_of(kinds)
     attributes = {"op": int(op), **({"wide": 0} if wide else {})}
     if op in (Kind.AND, Kind.OR, Kind.XOR):

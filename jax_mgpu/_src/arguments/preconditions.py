@@ -265,7 +265,7 @@ def row_lengths(operation: str, lengths: jax.Array, capacity: int) -> jax.Array:
 
 
 def room(operation: str, count: jax.Array, size: int) -> jax.Array:
-    """Returns count; with checks on, raises if there are more than `size` results, except for `size=0`, which only counts."""
+    """Returns count; with checks on, raises if it exceeds `size`, except for a `size` of 0, which only counts."""
     if size == 0:
         return count
     return _require(operation, "size", f"at most {size} results", count, lambda count: count <= size)
