@@ -312,9 +312,10 @@ def statistic(x: np.ndarray, op: str, ddof: float = 0) -> np.ndarray:
 
 
 def combined(x: np.ndarray, op: str, widens: bool = True) -> np.ndarray:
-    """The rows `x[n, ...]` combined by a named operator, each trailing position on its own; with `widens`, in the types of `jnp.sum`.
+    """The rows `x[n, ...]` combined by a named operator, each trailing position on its own.
 
-    Floats are combined in more bits than they have. A mean of integers or bools is a float64.
+    With `widens`, sums and products have the types of `jnp.sum`. Floats are combined in more bits than they have. A
+    mean of integers or bools is a float64.
     """
     x = np.asarray(x)
     if op in NAN_FORMS or op in STATISTICS:
