@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.arguments.annotations import DTypeLike, Keys, OperatorTree, Pytree
 from jax_mgpu._src.arguments.preconditions import by_construction
 from jax_mgpu._src.arguments.values import plain_leaves
+from jax_mgpu._src.functions.combination import Combination
 from jax_mgpu._src.keys.columns import Columns
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.remote_gather import fetch
@@ -29,13 +29,6 @@ class _Rows:
         self.axis, self.lives = axis, axis.gather(self.live)
         self.places = axis.begin(self.lives) + jnp.arange(keys.shape[0], dtype=self.live.dtype)
 
-    def combined(
-        self, keys: Keys, values: Pytree, ops: OperatorTree, size: int, dtype: DTypeLike, ddof: float
-    ) -> tuple[Any, Any, jax.Array]:
-        """Returns the first key of each group, the result of its values, and the number of groups."""
-        options: dict[str, Any] = {"dtype": dtype, "ddof": ddof, "axis_name": self.axis.name}
-        return run_reduce_by_key(self.axis.operation, keys, values, ops, size=size, count=self.live, **options)
-
     def at(self, x: jax.Array, places: jax.Array, fill: int = 0) -> jax.Array:
         """Returns rows of x, which is sorted, from any device."""
         rows = fetch(self.axis, [x], self.lives, places.reshape(-1), [jnp.full((1,), fill, x.dtype)])[0]
@@ -52,24 +45,23 @@ def sorted_rows(
 
 def group_by(
     axis: Axis,
+    asked: Combination,
     keys: jax.Array | Columns,
     leaves: Sequence[jax.Array],
-    names: Sequence[Any],
     dtypes: Sequence[Any],
     size: int,
     count: jax.Array,
-    dtype: DTypeLike,
-    ddof: float,
 ) -> tuple[Any, list[jax.Array], jax.Array]:
     """Each value is combined where its rows are. Indices of extrema are fetched by their positions."""
     n = keys.shape[0]
+    names: Any = asked.op
     given = axis.live("keys", n, count)
     plain = [plain_leaves([x]) for x in leaves]
     positions = axis.begin(axis.gather(given)) + jnp.arange(n, dtype=given.dtype)
     rows = _Rows(axis, keys, [*(x[0] for x, _ in plain), positions], given)
     *moved, order = rows.leaves
     values = [x.astype(own) if name == "mean" else x for x, name, own in zip(moved, names, dtypes, strict=True)]
-    found, combined, runs = rows.combined(rows.keys, values, list(names), size, dtype, ddof)
+    found, combined, runs = run_reduce_by_key(asked, rows.keys, values, size, rows.live)
 
     results = []
     for got, name, own, (_, restore) in zip(combined, names, dtypes, plain, strict=True):

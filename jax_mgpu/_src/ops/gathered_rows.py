@@ -20,13 +20,9 @@ from jax_mgpu._src.arguments.annotations import (
     ArrayLike,
     Attribute,
     Aval,
-    AxisName,
     Count,
     DTypeLike,
-    ItemFunction,
     Operands,
-    OperatorTree,
-    PairFunction,
     Pytree,
     SegmentsLike,
     Tangents,
@@ -49,10 +45,11 @@ from jax_mgpu._src.arguments.segments import segment_operands
 from jax_mgpu._src.arguments.values import plain_leaves, take_or_fill
 from jax_mgpu._src.core.compat import flatten, is_sharded, platform_dependent, vary_as
 from jax_mgpu._src.core.operation import ABSENT, REGISTRY, Operation
-from jax_mgpu._src.functions.named_operators import Leaf, named_leaves
+from jax_mgpu._src.functions.combination import Combination
+from jax_mgpu._src.functions.named_operators import Leaf
 from jax_mgpu._src.functions.operators import Kind, result_dtype, sum_dtype, wide_dtype
 from jax_mgpu._src.functions.recurrence import weighted
-from jax_mgpu._src.functions.transform import mapped, takes_position
+from jax_mgpu._src.functions.transform import takes_position
 from jax_mgpu._src.ops.gather import add_rows, add_taken_rows, gather
 from jax_mgpu._src.ops.scan import before_map, item_segments, pieces, scan_columns
 
@@ -69,37 +66,31 @@ NO_WEIGHTS = cast(jax.Array, np.zeros((0, 0), np.int32))  # of as many axes as w
 
 def reduce_gathered(
     reduce: Callable[..., Any],
+    asked: Combination,
     x: Pytree,
     heads: SegmentsLike,
-    op: OperatorTree | PairFunction,
-    *,
     indices: ArrayLike | None,
     weights: ArrayLike | None,
     ends: ArrayLike | None,
     count: Count,
-    item_map: ItemFunction | None,
-    dtype: DTypeLike | None,
-    ddof: float,
-    axis_name: AxisName | None,
-    **others: Any,
 ) -> Any:
     """`segmented_reduce` with indices or weights; `reduce` is that function."""
-    expect_no_axis(NAME, "weights" if indices is None else "indices", axis_name)
-    names = jax.tree.leaves(op)
+    expect_no_axis(NAME, "weights" if indices is None else "indices", asked.axis_name)
+    names = jax.tree.leaves(asked.op)
     if weights is not None:
         other = [name for name in names if callable(name) or name not in SUMS]
         if other:
             raise value_error(NAME, "op", f"{', '.join(SUMS)} where weights are given", repr(other[0]))
-    if indices is None and item_map is not None:
-        x, _ = mapped(NAME, item_map, x, count, inside=before_map(NAME, heads, ends))
-        item_map = None
-    if item_map is not None or any(callable(name) or name not in DIRECT for name in names):
-        given = {"item_map": item_map, "dtype": dtype, "ddof": ddof, **others}
-        return _reduce_kept(reduce, x, heads, op, indices=indices, weights=weights, ends=ends, count=count, **given)
+    if indices is None and asked.map is not None:
+        x, _ = asked.mapped(x, count, inside=before_map(NAME, heads, ends))
+        asked = dataclasses.replace(asked, map=None)
+    if asked.map is not None or any(callable(name) or name not in DIRECT for name in names):
+        return _reduce_kept(reduce, asked, x, heads, indices, weights, ends, count)
     if weights is not None:
         weights = _weights(weights)
         x = jax.tree.map(lambda leaf: _as_weighted(leaf, weights), _table(x))
-    leaves, restore, n = named_leaves(NAME, "x", x, op, others["identity"], dtype=dtype, ddof=ddof)
+    of_names: Any = asked.parts(x)
+    leaves, _, n, restore = of_names
     entries = n
     if indices is not None:
         indices = index_vector(NAME, "indices", indices, n)
@@ -211,18 +202,16 @@ def _quotient_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...
 
 def _reduce_kept(
     reduce: Callable[..., Any],
+    asked: Combination,
     x: Pytree,
     heads: SegmentsLike,
-    op: OperatorTree | PairFunction,
-    *,
     indices: ArrayLike | None,
     weights: ArrayLike | None,
     ends: ArrayLike | None,
     count: Count,
-    item_map: ItemFunction | None,
-    **others: Any,
 ) -> Any:
     """`reduce_gathered` for rows that are gathered first, without the dropped ones."""
+    op, item_map = asked.op, asked.map
     x = _table(x) if item_map is None and not callable(op) else x
     leaves, structure = flatten(x)
     first = as_array(NAME, "x", leaves[0]) if leaves else None
@@ -250,7 +239,10 @@ def _reduce_kept(
             ends=None if segments.ends is None else before(segments.ends),
             count=total,
             map=item_map,
-            **others,
+            identity=asked.identity,
+            dtype=asked.dtype,
+            ddof=asked.ddof,
+            commutative=asked.commutative,
         )
 
     def of_entries(name: Any, part: Any) -> Any:

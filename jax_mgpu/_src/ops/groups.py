@@ -6,6 +6,7 @@ number is always its position in the caller's arrays.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,7 +35,6 @@ from jax_mgpu._src.arguments.check import (
     count_operand,
     describe,
     expect_choice,
-    expect_dtype,
     expect_leading_axis,
     index_dtype,
     static_flag,
@@ -56,6 +56,7 @@ from jax_mgpu._src.arguments.segments import segment_operands
 from jax_mgpu._src.arguments.values import flatten_values, plain_leaves, take_or_fill
 from jax_mgpu._src.core.compat import PyTreeDef, smaller
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
+from jax_mgpu._src.functions.combination import Combination
 from jax_mgpu._src.functions.named_operators import (
     GIVE_FLOATS,
     NAMES,
@@ -141,7 +142,7 @@ def group_by(
     index_dtype(name, "keys", n)
     size = static_size(name, "size", size)
     dropna = static_flag(name, "dropna", dropna)
-    expect_dtype(name, dtype, op)
+    asked = Combination(name=name, op=op, dtype=dtype, ddof=ddof, axis_name=axis_name)
     if axis_name is not None:
         expect_one_code(name, checked)
     live = count_operand(name, "count", count, n)
@@ -149,15 +150,13 @@ def group_by(
     if kept is not None:
         keys, checked, live = kept.keys, expect_keys(name, "keys", kept.keys)[0], kept.count
     if callable(op):
-        expect_ddof(name, ddof, ())
         leaves, unflatten = flatten_values(name, "values", values, n, "keys")
         leaves = leaves if kept is None else kept.rows(leaves)
         if axis_name is not None:
             ordered_keys, leaves, own = over_axis(mesh.groups.sorted_rows, name, axis_name, checked, leaves, live)
-            values = unflatten(leaves)
-            return run_reduce_by_key(name, ordered_keys, values, op, size=size, count=own, axis_name=axis_name)
+            return run_reduce_by_key(asked, ordered_keys, unflatten(leaves), size, own)
         rows, leaves = rows_in_order(name, "keys", keys, leaves, count_of(live), ordered=False)
-        return run_reduce_by_key(name, rows.keys, unflatten(leaves), op, size=size, count=count_of(rows.count))
+        return run_reduce_by_key(asked, rows.keys, unflatten(leaves), size, count_of(rows.count))
     structure: PyTreeDef = jax.tree.structure(values)
     leaves = expect_leading_axis(name, "values", jax.tree.leaves(values), n, "keys")
     leaves = leaves if kept is None else kept.rows(leaves)
@@ -168,28 +167,22 @@ def group_by(
     for operator in names:
         expect_name(name, operator, NAMES)
     expect_ddof(name, ddof, names)
-    forms = [leaf_of_group(name, x, operator, dtype, ddof) for x, operator in zip(leaves, names, strict=True)]
+    forms = [leaf_of_group(asked, x, operator) for x, operator in zip(leaves, names, strict=True)]
     if axis_name is not None:
-        operands = (checked, leaves, names, [form[1] for form in forms], size, live, dtype, ddof)
+        operands = (dataclasses.replace(asked, op=names), checked, leaves, [form[1] for form in forms], size, live)
         keys, results, runs = over_axis(mesh.groups.group_by, name, axis_name, *operands)
     else:
-        keys, results, runs = _local_groups(name, keys, leaves, names, size, live, dtype, ddof)
+        keys, results, runs = _local_groups(asked, keys, leaves, names, size, live)
     if kept is not None:
         results = [kept.places(x) if form[0].kind.gives_index else x for x, form in zip(results, forms, strict=True)]
     return Grouped(keys, structure.unflatten(results), runs)
 
 
 def _local_groups(
-    name: str,
-    keys: Keys,
-    leaves: list[jax.Array],
-    names: list[str],
-    size: int,
-    live: jax.Array,
-    dtype: DTypeLike | None,
-    ddof: float,
+    asked: Combination, keys: Keys, leaves: list[jax.Array], names: list[str], size: int, live: jax.Array
 ) -> tuple[Any, list[jax.Array], jax.Array]:
     """Returns the groups of one device: their keys, the results of each value, and their number."""
+    name = asked.name
     (n,) = expect_keys(name, "keys", keys)[0].shape
     moving = [x for x, operator in zip(leaves, names, strict=True) if operator not in OF_ANY_DTYPE]
     ordered = any(operator in GIVE_POSITIONS for operator in names)
@@ -203,7 +196,7 @@ def _local_groups(
     keys = given.structure(firsts) if isinstance(given, Columns) else firsts[0]
     in_order = iter(moved)
     results = [
-        groups.combined(x if operator in OF_ANY_DTYPE else next(in_order), operator, dtype, ddof)
+        groups.combined(asked, x if operator in OF_ANY_DTYPE else next(in_order), operator)
         for x, operator in zip(leaves, names, strict=True)
     ]
     return keys, results, room(name, runs, size)
@@ -257,9 +250,9 @@ class Groups(SegmentedItems):
         """Returns the position of an item in the caller's arrays; -1 for -1."""
         return take_or_fill(self.order, places, -1)
 
-    def combined(self, x: jax.Array, operator: str, dtype: DTypeLike | None, ddof: float) -> jax.Array:
+    def combined(self, asked: Combination, x: jax.Array, operator: str) -> jax.Array:
         """Combines the values x of each group; x is in sorted order, or in the caller's order for values that stay."""
-        leaf, dtype = leaf_of_group(self.name, x, operator, dtype, ddof)
+        leaf, dtype = leaf_of_group(asked, x, operator)
         reduced = leaf.reduced(self)
         if leaf.kind.gives_index:
             reduced = self._given(reduced)
@@ -269,13 +262,13 @@ class Groups(SegmentedItems):
         return restore([kept])[0].astype(dtype)
 
 
-def leaf_of_group(name: str, x: jax.Array, operator: str, dtype: DTypeLike | None, ddof: float) -> tuple[Leaf, Any]:
+def leaf_of_group(asked: Combination, x: jax.Array, operator: str) -> tuple[Leaf, Any]:
     """Returns a value as its operator combines it, and the dtype of the results."""
-    floats = operator in GIVE_FLOATS and dtype is None and not is_random_key(x.dtype)
+    floats = operator in GIVE_FLOATS and asked.dtype is None and not is_random_key(x.dtype)
     if floats and operator == "mean":
         x = x.astype(float_dtype(x.dtype))
-    ddof = ddof if operator in ("var", "std") else 0
-    (leaf,), _, _ = named_leaves(name, "values", x, operator, dtype=dtype, ddof=ddof)
+    ddof = asked.ddof if operator in ("var", "std") else 0
+    (leaf,), _, _ = named_leaves(asked.name, "values", x, operator, dtype=asked.dtype, ddof=ddof)
     return leaf, float_dtype(x.dtype) if floats else leaf.dtype
 
 

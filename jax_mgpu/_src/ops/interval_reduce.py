@@ -31,7 +31,6 @@ from jax_mgpu._src.arguments.annotations import (
 from jax_mgpu._src.arguments.check import (
     count_operand,
     describe,
-    expect_dtype,
     index_dtype,
     index_vector,
     value_error,
@@ -40,10 +39,10 @@ from jax_mgpu._src.arguments.counts import common_dtype, live_items, of_all
 from jax_mgpu._src.core.compat import cond, known_size, whole_axes
 from jax_mgpu._src.core.operation import Operation, jit_eager
 from jax_mgpu._src.functions.blocked_scan import or_ones, select
-from jax_mgpu._src.functions.named_operators import Leaf, named_leaves
-from jax_mgpu._src.functions.operators import Kind, Operator, builtin, custom, identities, result_dtype
+from jax_mgpu._src.functions.combination import Combination
+from jax_mgpu._src.functions.named_operators import Leaf
+from jax_mgpu._src.functions.operators import Kind, Operator, builtin, identities, result_dtype
 from jax_mgpu._src.functions.recurrence import weighted
-from jax_mgpu._src.functions.transform import mapped
 from jax_mgpu._src.ops.gather import gather
 from jax_mgpu._src.ops.reduce import take_columns
 from jax_mgpu._src.ops.sorted_search import _search
@@ -95,21 +94,18 @@ def interval_reduce(
       Array([3, 4, 4, 5, 5], dtype=int32)
     """
     name = "interval_reduce"
-    expect_dtype(name, dtype, op)
-    x, _ = mapped(name, map, x, count)
-    if callable(op):
-        operator, x, n, restore = custom(name, op, x, identity, lambda n: "empty intervals")
-    else:
-        leaves, restore, n = named_leaves(name, "x", x, op, identity, made=False, dtype=dtype)
+    asked = Combination(name=name, op=op, identity=identity, map=map, dtype=dtype)
+    x, _ = asked.mapped(x, count)
+    of, x, n, restore = asked.parts(x, lambda n: "empty intervals", made=False)
     starts, ends = index_vector(name, "starts", starts, n), index_vector(name, "ends", ends, n)
     if ends.shape != starts.shape:
         raise value_error(name, "ends", f"one for each of starts, {starts.shape[0]}", describe(ends))
     index = common_dtype(starts, ends)
     where = (starts.astype(index), ends.astype(index), count_operand(name, "count", count, n))
-    if not callable(op):
-        return restore([_reduce_leaf(leaf, *where) for leaf in leaves])
+    if not isinstance(of, Operator):
+        return restore([_reduce_leaf(leaf, *where) for leaf in of])
     low, high = _cut(n, *where)
-    return restore(_of_intervals(operator, x, whole_axes(low), whole_axes(high)))
+    return restore(_of_intervals(of, x, whole_axes(low), whole_axes(high)))
 
 
 def _cut(n: int, starts: jax.Array, ends: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -32,9 +32,7 @@ from jax_mgpu._src.arguments.annotations import (
 from jax_mgpu._src.arguments.check import (
     count_operand,
     describe,
-    expect_dtype,
     index_dtype,
-    static_flag,
     static_size,
     value_error,
 )
@@ -52,18 +50,19 @@ from jax_mgpu._src.arguments.segments import segment_operands, split_segments
 from jax_mgpu._src.arguments.values import flatten_values, plain_leaves, take_or_fill
 from jax_mgpu._src.core.compat import has_64_bits, is_sharded, partition_spec
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
+from jax_mgpu._src.functions.combination import Combination
 from jax_mgpu._src.functions.custom_operator import (
     reduce_by_function,
     reduce_mapped,
     segmented_reduce_by_function,
     segmented_reduce_mapped,
 )
-from jax_mgpu._src.functions.named_operators import Grouping, Leaf, expect_ddof, named_leaves
+from jax_mgpu._src.functions.named_operators import Grouping, Leaf
 from jax_mgpu._src.functions.operators import (
     Kind,
+    Operator,
     accumulator_dtype,
     builtin,
-    custom,
     identities,
     reduce_results,
     result_dtype,
@@ -71,10 +70,10 @@ from jax_mgpu._src.functions.operators import (
     select,
 )
 from jax_mgpu._src.functions.recurrence import weighted
-from jax_mgpu._src.functions.transform import Load, mapped, one_leaf
+from jax_mgpu._src.functions.transform import Load, one_leaf
 from jax_mgpu._src.keys.bits import keeping_bits, ordered_together, shifted, where
 from jax_mgpu._src.keys.columns import Columns, key_starts, whole_keys
-from jax_mgpu._src.mesh import devices_of, over_axis
+from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ops.gathered_rows import reduce_gathered
 from jax_mgpu._src.ops.order_statistics import quantiles
 from jax_mgpu._src.ops.scan import (
@@ -205,31 +204,27 @@ def reduce(
       Array([12, 11], dtype=int32)
     """
     name = "reduce"
-    commutative = static_flag(name, "commutative", commutative)
-    expect_dtype(name, dtype, op)
-    expect_ddof(name, ddof, () if callable(op) else None)
-    x, load = mapped(name, map, x, count, axis_name=axis_name)
-    if callable(op):
-        needs = "a reduction that may be over nothing"
-        has_count = count is not None
-        operator, x, n, restore = custom(
-            name, op, x, identity, lambda n: needs if has_count or n == 0 else None, commutative=commutative
-        )
-        count = count_operand(name, "count", count, n)
-        if axis_name is not None:
-            return restore(over_axis(mesh.reductions.reduce, name, axis_name, operator, x, n, count))
-        return restore(reduce_by_function(name, operator, x, n, count, load))
-    leaves, restore, n = named_leaves(name, "x", x, op, identity, devices_of(name, axis_name), dtype=dtype, ddof=ddof)
+    asked = Combination(
+        name=name, op=op, identity=identity, map=map, dtype=dtype, ddof=ddof, commutative=commutative,
+        axis_name=axis_name,
+    )  # fmt: skip
+    x, load = asked.mapped(x, count)
+    needs, has_count = "a reduction that may be over nothing", count is not None
+    of, x, n, restore = asked.parts(x, lambda n: needs if has_count or n == 0 else None)
     count = count_operand(name, "count", count, n)
+    if isinstance(of, Operator):
+        if axis_name is not None:
+            return restore(over_axis(mesh.reductions.reduce, name, axis_name, of, x, n, count))
+        return restore(reduce_by_function(name, of, x, n, count, load))
     if axis_name is not None:
-        return restore([over_axis(mesh.groupings.all_reduced, name, axis_name, leaf, count) for leaf in leaves])
-    load, leaves = one_leaf(load, leaves)
+        return restore([over_axis(mesh.groupings.all_reduced, name, axis_name, leaf, count) for leaf in of])
+    load, of = one_leaf(load, of)
 
     def reduce_leaf(leaf: Leaf) -> jax.Array:
         combined = reduce_mapped(name, leaf.kind, leaf.x, count, load)
         return leaf.reduced(SegmentedItems(name, n, ABSENT, count)) if combined is None else combined
 
-    return restore([reduce_leaf(leaf) for leaf in leaves])
+    return restore([reduce_leaf(leaf) for leaf in of])
 
 
 # The least items of an array whose rows are folded, and the least columns of a folded row.
@@ -416,52 +411,43 @@ def segmented_reduce(
              [3., 4.]], dtype=float32)
     """
     name = "segmented_reduce"
-    commutative = static_flag(name, "commutative", commutative)
-    expect_dtype(name, dtype, op)
-    expect_ddof(name, ddof, () if callable(op) else None)
+    asked = Combination(
+        name=name, op=op, identity=identity, map=map, dtype=dtype, ddof=ddof, commutative=commutative,
+        axis_name=axis_name,
+    )  # fmt: skip
     if indices is not None or weights is not None:
-        entries: dict[str, Any] = {"indices": indices, "weights": weights, "ends": ends, "count": count}
-        options: dict[str, Any] = {"item_map": map, "dtype": dtype, "ddof": ddof, "axis_name": axis_name}
-        others: dict[str, Any] = {"identity": identity, "commutative": commutative}
-        return reduce_gathered(segmented_reduce, x, heads, op, **entries, **options, **others)
+        return reduce_gathered(segmented_reduce, asked, x, heads, indices, weights, ends, count)
     has_ends = split_segments(name, heads, ends)[1] is not None
     # Over an axis, what lies before the first head may belong to a segment that begins elsewhere.
     inside = before_map(name, heads, ends, count, axis_name) if axis_name is None or has_ends else None
-    x, load = mapped(name, map, x, count, axis_name=axis_name, inside=inside)
-    if callable(op):
-        operator, x, n, restore = custom(name, op, x, identity, lambda n: "empty segments", commutative=commutative)
-    else:
-        leaves, restore, n = named_leaves(
-            name, "x", x, op, identity, devices_of(name, axis_name), dtype=dtype, ddof=ddof
-        )
+    x, load = asked.mapped(x, count, inside=inside)
+    of, x, n, restore = asked.parts(x, lambda n: "empty segments")
     segments = segment_operands(name, heads, ends, count, n, axis_name=axis_name)
     heads, gaps, count = pieces(segments, name, axis_name), segments.ends is not None, segments.count
+    if gaps if axis_name is not None else load is None:
+        if isinstance(of, Operator):
+            x = inside_segments(x, heads, gaps=gaps)
+        else:
+            of = [leaf_inside_segments(leaf, heads, gaps=gaps) for leaf in of]
     if axis_name is not None:
         own = own_pieces(segments, heads)
-        if callable(op):
+        if isinstance(of, Operator):
             over_segments = mesh.reductions.segmented_reduce
-            x = inside_segments(x, heads, gaps=True) if gaps else x
-            results = restore(over_axis(over_segments, name, axis_name, operator, x, n, own, count))
+            results = restore(over_axis(over_segments, name, axis_name, of, x, n, own, count))
         else:
             of_segments = mesh.groupings.segments_reduced
-            leaves = [leaf_inside_segments(leaf, heads, gaps=True) for leaf in leaves] if gaps else leaves
-            results = restore([over_axis(of_segments, name, axis_name, leaf, own, count) for leaf in leaves])
-        return jax.tree.map(lambda x: x[1::2], results) if gaps else results
-    if callable(op):
-        if load is None:
-            x = inside_segments(x, heads, gaps=gaps)
-        results = restore(segmented_reduce_by_function(name, operator, x, n, heads, count, load))
+            results = restore([over_axis(of_segments, name, axis_name, leaf, own, count) for leaf in of])
+    elif isinstance(of, Operator):
+        results = restore(segmented_reduce_by_function(name, of, x, n, heads, count, load))
     else:
-        if load is None:
-            leaves = [leaf_inside_segments(leaf, heads, gaps=gaps) for leaf in leaves]
-        load, leaves = one_leaf(load, leaves)
+        load, of = one_leaf(load, of)
 
         def reduce_leaf(leaf: Leaf) -> jax.Array:
             combined = segmented_reduce_mapped(name, leaf.kind, leaf.x, heads, count, load)
             return leaf.reduced(SegmentedItems(name, n, heads, count)) if combined is None else combined
 
-        results = restore([reduce_leaf(leaf) for leaf in leaves])
-    return jax.tree.map(lambda x: x[::2], results) if gaps else results
+        results = restore([reduce_leaf(leaf) for leaf in of])
+    return jax.tree.map(lambda x: x[axis_name is not None :: 2], results) if gaps else results
 
 
 @jit_eager("op", "size", "commutative", "map", "dtype", "ddof")
@@ -512,33 +498,19 @@ def reduce_by_key(
       >>> keys, sums, count
       (Array([7, 2, 7, 0], dtype=int32), Array([3, 3, 4, 0], dtype=int32), Array(3, dtype=int32))
     """
-    given: dict[str, Any] = {
-        "item_map": map, "dtype": dtype, "ddof": ddof, "commutative": commutative, "axis_name": axis_name
-    }  # fmt: skip
-    return run_reduce_by_key("reduce_by_key", keys, values, op, size=size, count=count, **given)
+    asked = Combination(
+        name="reduce_by_key", op=op, map=map, dtype=dtype, ddof=ddof, commutative=commutative, axis_name=axis_name
+    )
+    return run_reduce_by_key(asked, keys, values, size, count)
 
 
-def run_reduce_by_key(
-    name: str,
-    keys: Keys,
-    values: Pytree,
-    op: OperatorTree | PairFunction,
-    *,
-    size: int,
-    count: Count,
-    item_map: ItemFunction | None = None,
-    dtype: DTypeLike | None = None,
-    ddof: float = 0,
-    commutative: bool = False,
-    axis_name: AxisName | None = None,
-) -> Grouped:
-    """`reduce_by_key` by the operation of this name."""
+def run_reduce_by_key(asked: Combination, keys: Keys, values: Pytree, size: int, count: Count) -> Grouped:
+    """`reduce_by_key` by the operation that asks for it."""
+    name, axis_name = asked.name, asked.axis_name
     given, columns = keys_of_runs(name, keys, axis_name)
     n = given.shape[0]
-    size, commutative = static_size(name, "size", size), static_flag(name, "commutative", commutative)
-    expect_dtype(name, dtype, op)
-    expect_ddof(name, ddof, () if callable(op) else None)
-    values, named, restore, load = _items_of_runs(name, values, op, n, count, item_map, dtype, ddof, axis_name)
+    size = static_size(name, "size", size)
+    of, values, restore, load = _items_of_runs(asked, values, n, count)
     index_dtype(name, "keys", n)
     live = count_operand(name, "count", count, n)
 
@@ -564,19 +536,18 @@ def run_reduce_by_key(
         identity_fills = leaf.made is None and ((leaf.kind == Kind.ADD and not leaf.mean) or leaf.kind.gives_index)
         return reduced if identity_fills else keep(reduced, 0)
 
-    if callable(op):
-        operator, values, _, restore = custom(name, op, values, None, argument="values", commutative=commutative)
+    if not isinstance(of, Operator):
+        reduced = restore([reduce_leaf(leaf) for leaf in of])
+    else:
         if on_mesh:
             over_segments = mesh.reductions.segmented_reduce
-            reduced = over_axis(over_segments, name, axis_name, operator, values, n, heads, live)
+            reduced = over_axis(over_segments, name, axis_name, of, values, n, heads, live)
             reduced = jax.tree.map(lambda x: x[:size], reduced)
         elif n:
-            reduced = segmented_reduce_by_function(name, operator, values, n, heads, covered, load)
+            reduced = segmented_reduce_by_function(name, of, values, n, heads, covered, load)
         else:
             reduced = jax.tree.map(_none_of(size), values)
         reduced = restore(jax.tree.map(lambda x: keep(x, 0), reduced))
-    else:
-        reduced = restore([reduce_leaf(leaf) for leaf in named])
     return Grouped(firsts, reduced, room(name, runs, size))
 
 
@@ -592,30 +563,20 @@ def first_keys(columns: Columns | None, firsts: jax.Array, starts: jax.Array) ->
 
 
 def _items_of_runs(
-    name: str,
-    values: Pytree,
-    op: OperatorTree | PairFunction,
-    n: int,
-    count: Count,
-    item_map: ItemFunction | None,
-    dtype: DTypeLike | None,
-    ddof: float,
-    axis_name: AxisName | None,
-) -> tuple[Any, list[Leaf], Callable[[Sequence[Any]], Any], Load | None]:
-    """The values for a function, or the leaves for named operators; what restores the structure; the load of a map."""
+    asked: Combination, values: Pytree, n: int, count: Count
+) -> tuple[Operator | list[Leaf], Any, Callable[[Any], Any], Load | None]:
+    """The operator and its values, or the leaves by name; what restores the structure; the load of a map."""
     load = None
-    if callable(op) or item_map is not None:
-        leaves, unflatten = flatten_values(name, "values", values, n, "keys")
-        values, load = mapped(name, item_map, unflatten(leaves), count, "values", axis_name)
-    if callable(op) or not jax.tree.leaves(values):
-        return values, [], lambda results: values, load
-    named, restore, length = named_leaves(
-        name, "values", values, op, devices=devices_of(name, axis_name), dtype=dtype, ddof=ddof
-    )
-    if length != n:
-        got = ", ".join(describe(leaf.x) for leaf in named)
-        raise value_error(name, "values", f"arrays with the leading axis of keys, {n}", got)
-    return values, named, restore, load
+    if callable(asked.op) or asked.map is not None:
+        leaves, unflatten = flatten_values(asked.name, "values", values, n, "keys")
+        values, load = asked.mapped(unflatten(leaves), count, "values")
+    if not callable(asked.op) and not jax.tree.leaves(values):
+        return [], values, lambda results: values, load
+    of, values, length, restore = asked.parts(values, argument="values")
+    if length != n and not isinstance(of, Operator):
+        got = ", ".join(describe(leaf.x) for leaf in of)
+        raise value_error(asked.name, "values", f"arrays with the leading axis of keys, {n}", got)
+    return of, values, restore, load
 
 
 def _none_of(size: int) -> Callable[[jax.Array], jax.Array]:

@@ -27,7 +27,6 @@ from jax_mgpu._src.arguments.annotations import (
     Tangents,
 )
 from jax_mgpu._src.arguments.check import (
-    expect_dtype,
     index_dtype,
     static_flag,
     type_error,
@@ -39,21 +38,21 @@ from jax_mgpu._src.arguments.segments import GivenSegments, segment_operands, sp
 from jax_mgpu._src.arguments.values import take_or_fill
 from jax_mgpu._src.core.compat import partition_spec, stack, vary_as
 from jax_mgpu._src.core.operation import ABSENT, REGISTRY, Operation, jit_eager
+from jax_mgpu._src.functions.combination import Combination
 from jax_mgpu._src.functions.custom_operator import scan_by_function, scan_mapped
-from jax_mgpu._src.functions.named_operators import Leaf, named_leaves, over_devices
+from jax_mgpu._src.functions.named_operators import Leaf, over_devices
 from jax_mgpu._src.functions.operators import (
     Kind,
     Operator,
     accumulator_dtype,
     builtin,
-    custom,
     of_item,
     result_dtype,
     scan_results,
     select,
 )
 from jax_mgpu._src.functions.recurrence import neighbours, recurrence, weighted
-from jax_mgpu._src.functions.transform import Load, emitted, mapped, one_leaf
+from jax_mgpu._src.functions.transform import Load, emitted, one_leaf
 from jax_mgpu._src.keys.bits import keeping_bits, shifted, where
 from jax_mgpu._src.mesh import devices_of, over_axis
 
@@ -268,28 +267,20 @@ def segmented_scan(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Scan:
-    """The settings of a scan of all items, of segments or of runs, by the names of its arguments."""
+class Scan(Combination):
+    """A scan of all items, of segments or of runs, by the names of its arguments."""
 
-    name: str
-    op: OperatorTree | PairFunction
     exclusive: bool
     reverse: bool
     return_total: bool = False
-    identity: Pytree
     initial: Pytree
-    map: ItemFunction | None
     emit: ItemFunction | None
-    dtype: DTypeLike | None
-    commutative: bool
-    axis_name: AxisName | None
 
-    def checked(self) -> Scan:
-        """The same settings, with the dtype checked, and the flags checked and made bools."""
-        flags = ("exclusive", "reverse", "return_total", "commutative")
-        checked: dict[str, Any] = {flag: static_flag(self.name, flag, getattr(self, flag)) for flag in flags}
-        expect_dtype(self.name, self.dtype, self.op)
-        return dataclasses.replace(self, **checked)
+    def __post_init__(self) -> None:
+        """Checks what does not depend on the items, and makes the flags bools."""
+        for flag in ("exclusive", "reverse", "return_total"):
+            object.__setattr__(self, flag, static_flag(self.name, flag, getattr(self, flag)))
+        super().__post_init__()
 
     @property
     def moves_on(self) -> bool:
@@ -305,30 +296,24 @@ class Scan:
         """The attributes of the operations."""
         return {"exclusive": self.exclusive and not self.moves_on, "reverse": self.reverse, "total": self.return_total}
 
-    def parts(self, x: Pytree, count: Count) -> tuple[Operator | list[Leaf], Any, int, Callable[[Any], Any]]:
-        """The operator and what it scans, or the leaves of x; the number of items, and what restores the structure."""
+    def scanned(self, x: Pytree, count: Count) -> tuple[Operator | list[Leaf], Any, int, Callable[[Any], Any]]:
+        """The `parts` of a scan."""
 
         def needs_identity(n: int) -> str | None:
             if self.return_total and (count is not None or n == 0):
                 return "a total that may be over nothing"
             return "an exclusive scan" if self.exclusive and not self.moves_on else None
 
-        if callable(self.op):
-            options: dict[str, Any] = {"commutative": self.commutative, "initial": self.initial}
-            return custom(self.name, self.op, x, self.identity, needs_identity, **options)
-        devices = devices_of(self.name, self.axis_name)
-        named = named_leaves(self.name, "x", x, self.op, self.identity, devices, scanned=True, dtype=self.dtype)
-        return named[0], x, named[2], named[1]
+        return self.parts(x, needs_identity, initial=self.initial, scanned=True)
 
 
 def run_scan(asked: Scan, x: Pytree, heads: SegmentsLike, ends: ArrayLike | None, count: Count) -> Any:
     """A scan of all items, or of segments."""
-    asked = asked.checked()
     name, axis_name = asked.name, asked.axis_name
     has_ends = split_segments(name, heads, ends)[1] is not None
     inside = before_map(name, heads, ends, count, axis_name) if has_ends else None
-    x, load = mapped(name, asked.map, x, count, axis_name=axis_name, inside=inside)
-    of, x, n, restore = asked.parts(x, count)
+    x, load = asked.mapped(x, count, inside=inside)
+    of, x, n, restore = asked.scanned(x, count)
     segments = segment_operands(name, heads, ends, count, n, axis_name=axis_name)
     heads, live_count = pieces(segments, name, axis_name), segments.count
     if isinstance(of, Operator):
