@@ -49,7 +49,7 @@ struct FunctionData {
   };
   using Layout = std::vector<Leaf>;
 
-  // What the function reads of a captured array.
+  // The part of a captured array that the function reads.
   struct Capture {
     bool is_read = false;
     DType dtype = DType::u8;

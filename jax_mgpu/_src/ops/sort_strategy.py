@@ -134,7 +134,7 @@ def sort_rows(
         return by_indices()
     if not ordered and carried_leaf(leaves) is not None:
         return _sort_carrying(keys, leaves, given, bits)
-    # What JAX keeps of these functions must hold no arrays.
+    # JAX keeps these functions, so they must hold no arrays.
     form, arrays = (keys.replaced([]), keys.arrays) if isinstance(keys, Columns) else (None, [keys])
 
     def keys_of(arrays: list[jax.Array]) -> Any:
