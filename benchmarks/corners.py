@@ -114,7 +114,7 @@ def _interval_cases(length: int, items: int = ITEMS) -> list[Case]:
 
 
 def _into_zeros(name: str, ours: Callable[[Intervals, jax.Array], jax.Array]) -> Case:
-    """A case that moves 2^26 items into an array of zeros. The program makes that array, so no copy of it is needed."""
+    """Returns a case that moves 2^26 items into zeros. The program makes the zeros, so it needs no copy of them."""
 
     def call(*inputs: Any) -> Any:
         runs = Intervals(*inputs)

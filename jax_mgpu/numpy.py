@@ -98,7 +98,7 @@ def lexsort(call: Call) -> Any:
 
 
 def _row(call: Call) -> int:
-    """How many items a row has."""
+    """Returns how many items a row has."""
     shape = getattr(call.operand, "shape", ())
     return shape[call.axis] if _is_size(call.axis) and -len(shape) <= call.axis < len(shape) else 0
 
@@ -181,7 +181,7 @@ SELECTED_ROW, SELECTED = 1024, 3
 
 
 def _selection(call: Call, q: Any, method: str, names: Sequence[str], whole: int = 1) -> Callable[[], Any] | None:
-    """A program that computes each quantile from the items of two ranks, as JAX does, or None if a sort is better."""
+    """Returns a program that computes quantiles from the items of two ranks, as JAX does; None if a sort is better."""
     a, axis, keepdims = call.a, call.axis, call.keepdims
     axes = range(a.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     if not all(_is_axis(one, a) for one in axes) or not call.gives_only(*names):
@@ -257,7 +257,7 @@ def cumprod(call: Call) -> Any:
 
 
 def _nonzero(call: Call) -> list[jax.Array]:
-    """The positions of nonzero items, one array per axis."""
+    """Returns the positions of nonzero items, one array per axis."""
     a, size, fill = call.a, call.size, call.fill_value
     mask = (a if a.dtype == bool else a != 0).reshape(-1)
     flat, number = _mgpu.select_indices(mask, size=size, fill_value=0)

@@ -31,7 +31,7 @@ DROPPING = None, "fill", "drop", jax.lax.GatherScatterMode.FILL_OR_DROP
 
 
 def _reduced(call: Call, op: Any) -> Callable[[], Any] | None:
-    """The rows of each segment combined. On a CPU, XLA's scatter is faster; it also serves all other calls."""
+    """Returns the rows of each segment combined. On a CPU, XLA's scatter is faster; it also serves all other calls."""
     data, ids, number = call.data, call.segment_ids, call.num_segments
     if call.bucket_size is not None or call.mode not in DROPPING or getattr(call, "out_sharding", None) is not None:
         return None
@@ -232,7 +232,7 @@ def _of_items(x: jax.Array, segment_ids: jax.Array) -> jax.Array:
 
 
 def _items(data: jax.Array, segment_ids: jax.Array, *given: Any) -> jax.Array:
-    """The number of items of each segment, at least one, in the type of the data."""
+    """Returns the number of items of each segment, at least one, in the type of the data."""
     ones = _jnp.ones(_np.shape(segment_ids), _jnp.result_type(data))
     counts = _jnp.maximum(segment_sum(ones, segment_ids, *given), _jnp.ones((), ones.dtype))
     return counts.reshape(counts.shape + (1,) * (_np.ndim(data) - 1))

@@ -70,7 +70,7 @@ def unique_positions(rng: np.random.Generator, m: int = 20, n: int = N) -> np.nd
 
 
 def segments_apart(rng: np.random.Generator, m: int = 6, n: int = N) -> tuple[np.ndarray, np.ndarray]:
-    """Starts and ends of segments, with a gap before some of them."""
+    """Returns starts and ends of segments, with a gap before some of them."""
     heads = unique_positions(rng, m, n)
     ends = np.append(heads[1:], n) - rng.integers(0, 3, m)
     return heads, np.maximum(heads, ends).astype(np.int32)
@@ -82,7 +82,7 @@ def live(rng: np.random.Generator, n: int = N) -> np.int32:
 
 
 def interval_operands(rng: np.random.Generator, m: int = 9) -> tuple[np.ndarray, np.ndarray, np.int32]:
-    """Starts and offsets of m intervals, and the sum of their lengths, at most 5 m.
+    """Returns starts and offsets of m intervals, and the sum of their lengths, at most 5 m.
 
     The starts are 7 apart, so that no intervals overlap, even if a batch pairs the starts of one problem with the
     lengths of the next. The last interval has the last start: it grows with another problem's total. If scattered
@@ -152,7 +152,7 @@ Broken = tuple[Callable[[], Any], str, int]
 
 
 def broken_columns(call: Callable[..., Any], width: int) -> dict[str, Broken]:
-    """Calls with an unsorted column on either side."""
+    """Returns calls with an unsorted column on either side."""
     return {
         f"{call.__name__}: {side}[{i}]": (
             functools.partial(call, **{x: columns_with(KEYS, i if x == side else None, width) for x in ("a", "b")}),

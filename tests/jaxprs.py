@@ -26,7 +26,7 @@ def kernel_calls(function: Callable[..., Any], *arguments: Any) -> Iterator[Any]
 
 
 def scratch_bytes(call: Any) -> int:
-    """The scratch memory that a kernel call has on CUDA, by the formula that the lowering uses; 0 for plain JAX."""
+    """Returns the scratch memory of a kernel call on CUDA, by the formula that the lowering uses; 0 for plain JAX."""
     operation = REGISTRY[call.primitive.name.removeprefix("mgpu_")]
     operands, results = ([stored_aval(variable.aval) for variable in some] for some in (call.invars, call.outvars))
     has_kernels = bool(library.platforms()) and operation.only in (None, "cuda")

@@ -35,7 +35,7 @@ def start(process: int, processes: int, port: str) -> None:
 
 
 def over_processes(function, devices):
-    """The function on all devices of all processes, `[devices, ...]` in and out; each process gets all results."""
+    """Runs the function on all devices of all processes, `[devices, ...]` in and out; each process gets all results."""
     from tests import mesh
 
     spread, whole = (NamedSharding(mesh.mesh_of(devices), spec) for spec in (P(mesh.AXIS), P()))

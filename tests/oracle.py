@@ -312,7 +312,7 @@ def statistic(x: np.ndarray, op: str, ddof: float = 0) -> np.ndarray:
 
 
 def combined(x: np.ndarray, op: str, widens: bool = True) -> np.ndarray:
-    """The rows `x[n, ...]` combined by a named operator, each trailing position on its own.
+    """Returns the rows `x[n, ...]` combined by a named operator, each trailing position on its own.
 
     With `widens`, sums and products have the types of `jnp.sum`. Floats are combined in more bits than they have. A
     mean of integers or bools is a float64.

@@ -18,7 +18,7 @@ EXPERTS = np.array([[2, 0], [0, 5], [-1, 2], [2, 2], [9, -3]], np.int32)
 
 
 def routed(x, experts, number):
-    """The expected rows, sorted by expert, token and slot; the experts' numbers of rows; the row of each slot."""
+    """Returns the expected rows by expert, token and slot, the experts' numbers of rows, and the row of each slot."""
     experts = experts.reshape(len(experts), -1).astype(int)
     back, rows, lengths = np.full(experts.shape, -1), [], []
     for expert in range(number):

@@ -38,7 +38,7 @@ def garbage_like(x: np.ndarray) -> st.SearchStrategy:
 
 @functools.cache
 def program_of(name: str, wide: bool):
-    """A call of an example on the first row and on all rows of a batch, compiled; its operands; its results' shapes."""
+    """Returns a compiled call of an example on the first and on all rows of a batch, operands, and result shapes."""
     example = EXAMPLES[name]
     rng = np.random.default_rng(5)
     problems = [tuple(map(np.asarray, example.make(rng, np.float32))) for _ in range(ROWS)]

@@ -35,7 +35,7 @@ def entries_of(rng, n=N, entries=ENTRIES, m=M):
 
 
 def segments(indices, n, heads, count=None, ends=None):
-    """The entries of each segment that are not dropped."""
+    """Returns the entries of each segment that are not dropped."""
     live = len(indices) if count is None else int(count)
     begins = np.clip(heads, 0, live)
     stops = np.append(begins[1:], live) if ends is None else np.clip(ends, 0, live)
@@ -101,7 +101,7 @@ def test_nan_and_infinite_extrema_are_those_of_entries_that_are_not_dropped():
 
 
 def weighted_sums(x, weights, indices, parts, mean=False):
-    """The weighted sum, or mean, of each part, in float64."""
+    """Returns the weighted sum, or mean, of each part, in float64."""
     x, weights = np.asarray(x, np.float64), np.asarray(weights, np.float64)
     weights = weights.reshape(*weights.shape, *[1] * (x.ndim - weights.ndim))
     sums = np.stack([(weights[part] * x[indices[part]]).sum(0) for part in parts])
@@ -202,7 +202,7 @@ def test_what_is_dropped_is_not_read():
 
 
 def dense(x, indices, weights, heads, count, op="add"):
-    """The expected results, by a dense matrix of entries by segments."""
+    """Returns the expected results, by a dense matrix of entries by segments."""
     entries = indices.shape[0]
     places = jnp.arange(entries)
     ends = jnp.append(jnp.minimum(heads, count)[1:], count)

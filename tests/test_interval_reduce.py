@@ -29,7 +29,7 @@ def drawn(rng, dtype, *shape):
 
 
 def intervals(rng, n, k, most=None):
-    """Starts and ends, some outside, some reversed."""
+    """Returns starts and ends, some of them outside of the array, some reversed."""
     starts = rng.integers(-3, n + 4, k)
     lengths = rng.integers(-2, (most or n) + 3, k)
     return starts.astype(np.int32), (starts + lengths).astype(np.int32)

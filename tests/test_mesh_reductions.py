@@ -169,7 +169,7 @@ def composed(a, b):
 
 
 def prefixes_of(x, firsts, reverse):
-    """Every composition of affine maps, from `firsts[i]` to item i."""
+    """Returns every composition of affine maps, from `firsts[i]` to item i."""
     turn = slice(None, None, -1 if reverse else 1)
     states = [x["scale"][turn], x["shift"][turn]]
     return oracle.prefixes(states, firsts, lambda a, b: [a[0] * b[0], a[1] * b[0][:, None] + b[1]])

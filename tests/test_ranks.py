@@ -125,7 +125,7 @@ def keys_of_kind(rng, dtype, kind, *shape):
 
 
 def top_k_sample(n, itemsize):
-    """The positions that CUDA's kernels of top_k sample in a row of n items: two vectors of 16 bytes per stretch."""
+    """Returns the positions that CUDA's top_k samples in a row of n items: two vectors of 16 bytes per stretch."""
     pair = 32 // itemsize
     places = []
     for sample in (512, 1024, 2048, 4096):  # by the threads of a block, and whether blocks share the row
@@ -197,7 +197,7 @@ SHORT_ROWS = [0, 1, 2, *(edge + d for edge in (8, 32, 64, 256, 512, 1024, 2048) 
 
 
 def short_rows(rng, dtype, rows, n):
-    """Rows of random keys, corner values, few values, one value, sorted keys, and with best items a warp apart."""
+    """Returns rows of random keys, corner values, few values, one value, sorted keys, and best items a warp apart."""
     place = np.arange(n)
     kinds = [
         data.random_keys(rng, dtype, n),

@@ -461,7 +461,7 @@ def test_sizes_by_id(rng, n, size, width):
 
 
 def combined_by_id(x, ids, size, op):
-    """The combination of each id's items, by NumPy's unordered updates; for "argmin" the first minimum, by a sort."""
+    """Combines each id's items, by NumPy's unordered updates; for "argmin" finds the first minimum, by a sort."""
     inside = (ids >= 0) & (ids < size)
     if op == "argmin":
         result = np.full(size, -1, np.int32)

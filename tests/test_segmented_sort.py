@@ -113,7 +113,7 @@ def test_values_without_a_leaf(rng):
 
 
 def random_segments(rng, n, m):
-    """Starts and ends of m segments that do not overlap, some of them empty, some within others, and padding."""
+    """Returns starts and ends of m segments without overlaps, some of them empty, some within others, and padding."""
     edges = np.sort(rng.integers(0, n + 1, 2 * m))
     heads, ends = edges[::2].copy(), edges[1::2].copy()
     empty = rng.random(m) < 0.2

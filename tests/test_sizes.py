@@ -92,7 +92,7 @@ def add(a, b):
 
 
 def trace_calls(n, index):
-    """Calls on n items and four positions of the type `index`: (function, shapes of its arguments)."""
+    """Returns calls on n items and four positions of the type `index`: (function, shapes of its arguments)."""
     shape = jax.ShapeDtypeStruct
     x, few, rows = shape((n,), np.float32), shape((50,), np.float32), shape((n, 3), np.float16)
     some, at, count = shape((50, 3), np.float16), shape((4,), index), shape((), np.int32)

@@ -261,7 +261,7 @@ def test_plain_jax_gives_the_same(example, rng, monkeypatch):
 
 
 def explicit_results(example, rng, mapped):
-    """The results of a batch over one Explicit device, traced: JAX 0.11 cannot join the parts of such a batch."""
+    """Returns a batch's results over one Explicit device, traced, because JAX 0.11 cannot join a batch's parts."""
     mesh = jax.make_mesh((1,), ("x",), axis_types=(AxisType.Explicit,), devices=jax.devices()[:1])
     with jax.set_mesh(mesh):
         arguments = drop(batch_of(example, rng, 1), mapped)

@@ -47,6 +47,6 @@ def pytest_collection_modifyitems(config, items) -> None:
 
 
 def _some_of(variants: list[Any]) -> list[Any]:
-    """One in `ONE_IN` of a test's variants, at least one: the same in every run, but different between tests."""
+    """Selects one in `ONE_IN` of a test's variants, at least one: the same in every run, different between tests."""
     alike = sorted(variants, key=lambda item: zlib.crc32(item.nodeid.encode()))
     return alike[: -(-len(alike) // ONE_IN)]

@@ -42,7 +42,7 @@ class Signed:
         self.defaults = {name: parameter.default for name, parameter in self.signature.parameters.items()}
 
     def split(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Arguments that are operands of a program, and static ones."""
+        """Returns arguments that are operands of a program, and static ones."""
         operands = {name: arguments[name] for name in self.operands if self._is_operand(arguments[name])}
         return operands, {name: value for name, value in arguments.items() if name not in operands}
 

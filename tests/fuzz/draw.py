@@ -223,7 +223,7 @@ def drawn(count: Count | None, rng: np.random.Generator) -> np.ndarray | None:
 
 
 def keys(shape: Shape, rng: np.random.Generator, dtype: Any, n: int, *, few: bool = False) -> Any:
-    """Keys of many kinds: random bits and corner values, few values, or a narrow range; for derivatives, all distinct.
+    """Draws keys: random bits and corner values, few values, or a narrow range; for derivatives, all distinct.
 
     Of several columns, all but one have few values, so that most tuples share values with others.
     """
@@ -295,7 +295,7 @@ def ranked(descending: Any, *operands: Any) -> tuple[Any, ...]:
 
 
 def positions(rng: np.random.Generator, m: int, n: int, dtype: str, *, padding: bool = True) -> np.ndarray:
-    """Positions in non-decreasing order from 0 to n, some of them repeated, and padding past n as the type allows."""
+    """Draws non-decreasing positions from 0 to n, some of them repeated, and padding past n as the type allows."""
     last = min(n, int(np.iinfo(dtype).max))
     at = rng.random()
     if at < 0.15 and n:

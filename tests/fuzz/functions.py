@@ -71,7 +71,7 @@ def _ranks(order: str, *items: Any) -> list[np.ndarray]:
 
 
 def _items(shape: Shape, rng: np.random.Generator, dtype: str, n: int, offset: int = 0) -> dict[str, np.ndarray]:
-    """Items with many equal parts. For derivatives, all numbers are distinct, also between two inputs."""
+    """Returns items with many equal parts. For derivatives, all numbers are distinct, also between two inputs."""
     if shape.derivative:
         k = 2 * rng.choice(100, n, replace=False) - 100 + offset
     else:

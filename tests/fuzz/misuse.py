@@ -197,7 +197,7 @@ FUNCTIONS = {
 
 
 def cases_of(name: str) -> list[tuple[str, Any]]:
-    """Every argument of a function with every invalid value."""
+    """Returns every argument of a function with every invalid value."""
     valid = FUNCTIONS[name].valid
     cases = []
     for argument, kind in FUNCTIONS[name].kinds.items():

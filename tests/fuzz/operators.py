@@ -196,8 +196,11 @@ def cast(x: Any, dtype: Any) -> Any:
 
 
 def converted(shape: Shape, operator: Named | Function) -> dict[str, Any]:
-    """The dtype that items are converted to first, or none. Integers are converted to any type, floats to one in which
-    none of their values is subnormal, as XLA's threads may convert subnormals to zeros."""
+    """Draws the dtype that items are converted to first, or none.
+
+    Integers are converted to any type. Floats are converted to a type in which none of their values is subnormal,
+    because XLA's threads may convert subnormals to zeros.
+    """
     if isinstance(operator, Function):
         commutes = operator.name in ("plus", "maximum") and shape.flag(0.3)
         return {"commutative": True} if commutes else {}

@@ -33,7 +33,7 @@ def overlap(a, b):
 
 
 def least_of_all(least, boxes):
-    """The first box connected with each: the minimum over neighbours, then that box's own, until none changes."""
+    """Returns the first box connected with each: the minimum over neighbours, then its own minimum, until stable."""
 
     def step(pair):
         nearest = least(pair[1])

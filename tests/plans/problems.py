@@ -60,7 +60,7 @@ class Draw:
         return self.random.choice(values)
 
     def size(self, most: int) -> int:
-        """A number up to `most`, evenly distributed over magnitudes, sometimes beside a power of two."""
+        """Returns a number up to `most`, evenly distributed over magnitudes, sometimes beside a power of two."""
         if most <= 1:
             return most
         size = int(2 ** self.random.uniform(0, (most + 1).bit_length()))
@@ -69,11 +69,11 @@ class Draw:
         return min(max(size, 0), most)
 
     def length(self, most: int = MOST_ITEMS) -> int:
-        """The number of items of a row, limited so that the batch does not have too many."""
+        """Returns the number of items of a row, limited so that the batch does not have too many."""
         return 0 if self.flip(0.02) else self.size(min(most, MOST_ITEMS // max(self.rows, 1)))
 
     def array(self, dtype: str, *own: int, shared: bool = True) -> None:
-        """An operand, with the axes of the batch or, if it may be shared, without."""
+        """Returns an operand, with the axes of the batch or, if it may be shared, without."""
         batch = () if shared and self.flip(0.3) else self.batch
         self.operands.append(jax.ShapeDtypeStruct((*batch, *own), jnp.dtype(dtype)))
 
@@ -456,7 +456,7 @@ def top_k(draw: Draw) -> dict[str, int]:
 
 
 def function_operand(draw: Draw) -> tuple[int, dict[str, int]]:
-    """The length of items of one leaf, and the attributes of an operation by a function."""
+    """Returns the length of items of one leaf, and the attributes of an operation by a function."""
     dtype = draw.one_of(["uint8", "float32", "float64"])
     elements = draw.random.randint(1, 16)
     n = draw.length(MOST_ITEMS // elements)
@@ -575,7 +575,7 @@ OPERATIONS = sorted({*DRAWS, *FUNCTION_DRAWS})
 
 
 def drawn(operation: str, number: int) -> Problem:
-    """The problem of this number."""
+    """Returns the problem of this number."""
     draw = Draw(operation, number)
     if operation in FUNCTION_DRAWS:
         own_results, attributes = FUNCTION_DRAWS[operation](draw)

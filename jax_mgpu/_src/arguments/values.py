@@ -86,7 +86,7 @@ def plain_leaves(
 def flatten_pair(
     operation: str, a_values: Pytree, b_values: Pytree, a_length: int, b_length: int
 ) -> tuple[list[jax.Array], list[jax.Array], Callable[[Sequence[jax.Array]], Any]]:
-    """The leaves of the values of A and of B, which must have equal forms, and the function that rebuilds them."""
+    """Returns the leaves of the values of A and B, which must have equal forms, and the function that rebuilds them."""
     if (a_values is None) != (b_values is None):
         raise value_error(operation, "a_values and b_values", "both or neither", "one of them")
     structures: Any = (jax.tree.structure(a_values), jax.tree.structure(b_values))
@@ -201,10 +201,10 @@ def take_from_pair(
     *,
     tangents: bool = False,
 ) -> Any:
-    """Rows of A and B by indices into their concatenation, each used at most once; the fill element, `[1]`, at -1.
+    """Gathers rows of A and B by indices into their concatenation, each used at most once; at -1 the fill element.
 
-    Both are read in place, without writing a concatenation. A tangent may be None, which is zero. With `tangents`, A, B
-    and the fill element are tangents, and JAX can transpose the function.
+    The fill element has shape `[1]`. A and B are read in place, without a concatenation in memory. A tangent may be
+    None, which is zero. With `tangents`, A, B and the fill element are tangents, and JAX can transpose the function.
     """
 
     def rows(x: jax.Array | None, indices: jax.Array) -> jax.Array | None:

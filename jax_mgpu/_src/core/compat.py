@@ -225,9 +225,9 @@ in_place = {"cacheable": False} if "cacheable" in inspect.signature(mlir.registe
 
 
 def filling_element(value: Any) -> Any:
-    """The one element, `[1]`, that fills an operand of a lowering rule, if the program so far shows one, or None.
+    """Returns the element, `[1]`, that fills an operand of a lowering rule, or None if the program does not show one.
 
-    It shows one for `jnp.zeros` and `jnp.full` in the function that is lowered, not for values from outside of it.
+    The program shows one for `jnp.zeros` and `jnp.full` in the lowered function, but not for values from outside.
     """
     element = value.type.element_type
     while ir.RankedTensorType(value.type).rank > 0:
@@ -314,7 +314,7 @@ def result_aval(
 
 
 def automatic(function: Callable[..., T], out_specs: Any = WHOLE) -> Callable[..., T]:
-    """The function with the Explicit axes of the current mesh made Auto: jax.numpy inside needs no output shardings.
+    """Makes Explicit axes of the current mesh Auto in a function, so that its jax.numpy needs no output shardings.
 
     By default the results are unsharded along the axes of one problem; the axes of a surrounding vmap keep their
     sharding.

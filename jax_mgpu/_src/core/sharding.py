@@ -28,7 +28,7 @@ def declare_batch(
 
 
 def sharding_rule(shapes_in: Sequence[Any], shapes_out: Sequence[Any], batch_rank: int) -> str:
-    """The rule in Shardy's notation: a factor for each batch axis, and one for each other axis, never to be sharded."""
+    """Returns the rule in Shardy's notation: a factor per batch axis, and a factor, never sharded, per other axis."""
     names = itertools.chain("ijklmnopqrstuvwxyz", (f"z_{i}" for i in itertools.count(1)))
     batch = list(itertools.islice(names, batch_rank))
     sizes = dict(zip(batch, shapes_out[0][:batch_rank], strict=True))

@@ -48,7 +48,7 @@ class Combination:
     def mapped(
         self, x: Pytree, count: Count, argument: str = "x", inside: Callable[[jax.Array], jax.Array] | None = None
     ) -> tuple[Any, Load | None]:
-        """The items that are combined, and how they are loaded; see `transform.mapped`."""
+        """Returns the items that are combined, and how they are loaded; see `transform.mapped`."""
         return mapped(self.name, self.map, x, count, argument, self.axis_name, inside)
 
     def parts(
@@ -61,7 +61,7 @@ class Combination:
         scanned: bool = False,
         made: bool = True,
     ) -> tuple[Operator | list[Leaf], Any, int, Callable[[Any], Any]]:
-        """The operator and what it combines, or the leaves of x; the number of items, and what restores the structure.
+        """Returns the operator or the leaves of x, the items, their number, and what restores the structure.
 
         The options are those of `custom` and `named_leaves`.
         """

@@ -336,7 +336,7 @@ class _Comparison:
         return [dataclasses.replace(x, origin=origin) for x in self._numbers[key]]
 
     def columns_of(self, leaves: Sequence[jax.Array]) -> list[jax.Array]:
-        """The columns of all items. Bools become bytes, as a bool that is returned unchanged crashes XLA's CPU sort."""
+        """Returns the columns of all items. Bools become bytes: XLA's CPU sort crashes if it only moves a bool."""
 
         def passed(item: Sequence[Any], captured: Sequence[Any]) -> list[Any]:
             values = {x.number: leaf for x, leaf in zip(self.leaves, item, strict=True)}

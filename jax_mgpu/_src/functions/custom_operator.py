@@ -93,7 +93,7 @@ class _Traced:
     consts: tuple[Any, ...]  # values, or references to the captured operands
 
     def __call__(self, captures: Sequence[Any]) -> Callable[..., Any]:
-        """The function over lists of leaves."""
+        """Returns the function over lists of leaves."""
         return functools.partial(evaluate, self.jaxpr, _filled(self.consts, captures))
 
 
@@ -219,7 +219,7 @@ def scan_by_function(
 
 
 def _column_operator(operator: Operator, x: Pytree) -> Operator | None:
-    """The operator of one column, if the caller's function combines each column of large items by itself."""
+    """Returns the operator of one column, if the caller's function combines each column of large items by itself."""
     leaves, structure = flatten(x)
     shape = leaves[0].shape[1:]
     scalars = len(leaves) * math.prod(shape)

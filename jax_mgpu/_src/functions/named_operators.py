@@ -83,7 +83,7 @@ class Grouping(abc.ABC):
 
     @abc.abstractmethod
     def combine(self, kind: Kind, x: jax.Array, wide: bool = False) -> jax.Array:
-        """The items `[n]`, or each column of the rows `[n, width]`, combined by the kernels."""
+        """Returns the items `[n]`, or each column of the rows `[n, width]`, combined by the kernels."""
 
     def positions(self) -> jax.Array:
         """Returns the position of each item."""
@@ -99,20 +99,20 @@ class Grouping(abc.ABC):
         return jnp.maximum(found, -1) if last else jnp.where(found == jnp.iinfo(found.dtype).max, -1, found)
 
     def take(self, x: jax.Array, places: jax.Array) -> jax.Array:
-        """The rows of x at distinct positions; 0 at -1."""
+        """Returns the rows of x at distinct positions; 0 at -1."""
         return take_or_fill(x, places, unique=True)
 
     @abc.abstractmethod
     def spread(self, results: jax.Array) -> jax.Array:
-        """The result that each item belongs to; 0 for items that belong to none."""
+        """Returns the result that each item belongs to; 0 for items that belong to none."""
 
     @abc.abstractmethod
     def median(self, x: jax.Array) -> jax.Array:
-        """The median of the items `[n]`."""
+        """Returns the median of the items `[n]`."""
 
     @abc.abstractmethod
     def distinct(self, x: jax.Array) -> jax.Array:
-        """The number of distinct items of `[n]` in each result."""
+        """Returns the number of distinct items of `[n]` in each result."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,14 +183,14 @@ class Leaf:
 
 
 def _result(leaf: Leaf, grouping: Grouping, values: jax.Array) -> jax.Array:
-    """Results of the leaf's shape and type."""
+    """Returns results of the leaf's shape and type."""
     return values.reshape(*grouping.leading, *leaf.trailing).astype(leaf.dtype)
 
 
 def _variance(leaf: Leaf, grouping: Grouping) -> jax.Array:
-    """The mean of squared differences from the mean, in two passes over each result's items minus their smallest.
+    """Returns the mean of squared differences from the mean, in two passes over the items minus their smallest.
 
-    Without the subtraction, the rounding of the mean can exceed the differences of nearly equal items. Differences of
+    Without this subtraction, the rounding of the mean can exceed the differences of nearly equal items. Differences of
     integers are exact.
     """
     if leaf.is_empty:

@@ -207,10 +207,10 @@ def custom(
     commutative: bool = False,
     initial: Pytree = None,
 ) -> tuple[Operator, Any, int, Callable[[Any], Any]]:
-    """A caller's function as an operator, the items, their number, and the function that makes the caller's results.
+    """Returns a caller's function as an operator, the items, their number, and the function that restores the results.
 
-    Random keys are rows of words everywhere but in the function itself. `needs_identity` says for which number of items
-    an identity is needed, and why. `commutative` is the caller's promise.
+    Random keys are rows of words everywhere but in the function itself. `needs_identity` says, for a number of items,
+    why an identity is needed, or None. `commutative` is the caller's promise.
     """
     expect_no_array_function(operation, op)
     leaves, structure = flatten(x)
@@ -363,7 +363,7 @@ def _rows_at(x: jax.Array, indices: jax.Array) -> jax.Array:
 
 
 def mask_dead(results: Pytree, n: int, count: jax.Array, dead: int) -> Any:
-    """Results with a fixed value past the live items."""
+    """Returns results with a fixed value past the live items."""
     if not count.size:
         return results
     return select(live_mask(n, count), results, jax.tree.map(lambda r: jnp.full_like(r, dead), results))

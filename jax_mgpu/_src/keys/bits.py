@@ -112,23 +112,23 @@ def is_words(keys: jax.Array) -> bool:
 
 
 def words_of(keys: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The high and the low words of keys of two words."""
+    """Returns the high and the low words of keys of two words."""
     high, low = (jax.lax.bitcast_convert_type(part(keys), jnp.uint32) for part in (jax.lax.imag, jax.lax.real))
     return high, low
 
 
 def as_columns(keys: jax.Array) -> Any:
-    """Keys in the form that public functions take: those of two words as two columns."""
+    """Returns keys in the form that public functions take: keys of two words become two columns."""
     return words_of(keys) if is_words(keys) else keys
 
 
 def of_words(high: jax.Array, low: jax.Array) -> jax.Array:
-    """Keys of two words from their words."""
+    """Returns keys of two words from their words."""
     return jax.lax.complex(*(jax.lax.bitcast_convert_type(x, jnp.float32) for x in (low, high)))
 
 
 def opaque(words: jax.Array) -> jax.Array:
-    """The same unsigned integers, opaque to compilers, which cannot know that they are, or become, the bits of floats.
+    """Returns the same unsigned integers, but hides from compilers that they are, or become, the bits of floats.
 
     LLVM turns a flip of a float's sign bit into a negation of the float, which on a GPU changes every NaN to the same
     NaN. XLA's CPU code loads and stores the bits of bfloat16 as bfloat16. The added term is 0, as a product of

@@ -185,7 +185,7 @@ class Columns:
         return []
 
     def _cuts_behind(self, first: int, most_bits: int) -> list[tuple[int, int]]:
-        """A part of the first columns, then parts of single columns or of integers of up to `most_bits` together."""
+        """Cuts the columns into the first ones, then single columns or integers of up to `most_bits` bits."""
         n, edges = len(self.arrays), [0, first]
         for end in range(first + 1, n):
             joined = self.part(edges[-1], end + 1)
@@ -226,7 +226,7 @@ class Columns:
         return columns
 
     def restored(self, codes: Sequence[jax.Array], take: Callable[[jax.Array], jax.Array] | None = None) -> Any:
-        """Keys from their highest codes, in the structure of the input; columns that codes do not hold are gathered."""
+        """Restores keys from their codes, in the structure of the input; gathers columns that codes do not hold."""
         columns = self.unpacked(codes)
         if take is not None:
             columns = [take(x) if y is None else y for x, y in zip(self.arrays, columns, strict=True)]

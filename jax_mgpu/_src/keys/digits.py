@@ -58,7 +58,7 @@ def code_dtype(bits: int) -> np.dtype:
 
 
 def code_of(digits: Sequence[Digit], at: int, bits: int) -> jax.Array:
-    """A part of a long number as one item for kernels: `bits` bits, at most 64, from `at` bits below its top on."""
+    """Returns a part of a long number as one item for kernels: `bits` bits, at most 64, from `at` below its top on."""
     if bits <= WORD:
         return part(digits, at, bits).astype(code_dtype(bits))
     return of_words(part(digits, at, bits - WORD), part(digits, at + bits - WORD, WORD))

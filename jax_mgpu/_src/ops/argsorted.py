@@ -58,7 +58,7 @@ def sorted_back(order: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def count_name(argument: str) -> str:
-    """The name of the live count of keys: `count` of `keys`, `table_count` of `table_keys`, `a_count` of `a`."""
+    """Returns the name of the live count: `count` of `keys`, `table_count` of `table_keys`, `a_count` of `a`."""
     return f"{argument.removesuffix('keys')}count" if argument.endswith("keys") else f"{argument}_count"
 
 

@@ -104,7 +104,7 @@ def reduce_gathered(
 def weighted_rows(
     x: jax.Array, heads: jax.Array, indices: jax.Array, weights: jax.Array, count: jax.Array
 ) -> jax.Array:
-    """The sums of rows of x, `[n, width]`, each times its weight, by segments; x and weights have one type."""
+    """Returns the sums of rows of x, `[n, width]`, each times its weight, by segments; x and weights have one type."""
     if not indices.size:
         return jnp.zeros((heads.shape[0], x.shape[1]), x.dtype)
     given = {"x": x, "heads": heads, "indices": indices, "weights": weights[:, None], "count": count}
@@ -128,7 +128,7 @@ def _weights(weights: ArrayLike) -> jax.Array:
 
 
 def _as_weighted(x: ArrayLike, weights: jax.Array) -> jax.Array:
-    """An array of x in the type of its products with weights. Other types stay, and a later check reports them."""
+    """Converts an array to the type of its products with weights. Other types stay; a later check reports them."""
     x = as_array(NAME, "x", x)
     is_number = x.dtype.name in KEY_DTYPES or x.dtype == jnp.bool_
     result: jax.Array = x.astype(jnp.result_type(x, weights)) if is_number else x
@@ -138,7 +138,7 @@ def _as_weighted(x: ArrayLike, weights: jax.Array) -> jax.Array:
 def _reduce_leaf(
     leaf: Leaf, heads: jax.Array, indices: jax.Array | None, weights: jax.Array | None, entries: int, count: jax.Array
 ) -> jax.Array:
-    """The results of one array of x."""
+    """Returns the results of one array of x."""
     if weights is not None:
         k = weights.ndim - 1
         if weights.shape[0] != entries or weights.shape[1:] != leaf.trailing[:k]:
@@ -171,7 +171,7 @@ def _reduce_leaf(
 
 
 def _number_inside(n: int, heads: jax.Array, indices: jax.Array | None, entries: int, count: jax.Array) -> jax.Array:
-    """The number of entries of each segment that are rows of n."""
+    """Returns the number of entries of each segment that are rows of n."""
     dtype = index_dtype(NAME, "indices", entries)
     marks = jnp.ones((entries,), dtype) if indices is None else _inside(indices, n).astype(dtype)
     return REGISTRY["segmented_reduce"](x=marks, heads=heads, count=count, op=Kind.ADD, wide=False)[0]
@@ -253,7 +253,7 @@ def _reduce_kept(
 
 
 def _kept(keep: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array, Callable[[jax.Array], jax.Array]]:
-    """The kept positions, their number, and the number of kept ones before each."""
+    """Returns the kept positions, their number, and the number of kept ones before each."""
     n = keep.shape[0]
     dtype = index_dtype(NAME, "indices", n)
     none = {"x": np.zeros((0, 1), np.int32), "fill_value": np.zeros((1,), np.int32)}
@@ -295,7 +295,7 @@ def _fallback(
 
 
 def _of_columns(weights: jax.Array, width: int) -> jax.Array:
-    """The weight of each column: that of its group of neighbouring columns."""
+    """Returns the weight of each column: the weight of its group of neighbouring columns."""
     entries, groups = weights.shape
     return jnp.broadcast_to(weights[:, :, None], (entries, groups, width // groups)).reshape(entries, width)
 
@@ -310,7 +310,7 @@ def _jvp(primals: Operands, tangents: Tangents, *, op: int, wide: int) -> tuple[
         return results, [None]
 
     def gathered(x: jax.Array) -> jax.Array:
-        """The results from rows that are gathered first: none of them repeats."""
+        """Returns the results from rows that are gathered first: none of them repeats."""
         kept, total, before = _kept(_inside(primals.indices, x.shape[0]), primals.count)
         rows = gather(x, take_or_fill(primals.indices, kept, jnp.full((1,), -1, primals.indices.dtype)))
         live = total.reshape(1)
@@ -383,7 +383,7 @@ class _GatheredRows(Operation):
             return super()._batch(operands, axes, **attributes)
 
         def bounds(i: jax.Array, heads: jax.Array, count: jax.Array) -> jax.Array:
-            """Where segments of one problem begin, and where the last one ends, among the entries of all."""
+            """Returns where segments of one problem begin, and where the last one ends, among the entries of all."""
             live = live_items(entries, count)[None]
             begins = segment_bounds(heads, entries, count)[0].astype(live.dtype)
             result: jax.Array = i * entries + jnp.concatenate([begins, live])

@@ -243,7 +243,7 @@ class Groups(SegmentedItems):
         return take_or_fill(x, self.places(last=False), unique=True)
 
     def take(self, x: jax.Array, places: jax.Array) -> jax.Array:
-        """Rows of values that stay in the caller's order."""
+        """Returns rows of values that stay in the caller's order."""
         return take_or_fill(x, self._given(places), unique=True)
 
     def _given(self, places: jax.Array) -> jax.Array:

@@ -109,7 +109,7 @@ def interval_reduce(
 
 
 def _cut(n: int, starts: jax.Array, ends: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Where intervals begin and end among the live items; empty ones end where they begin."""
+    """Returns where intervals begin and end among the live items; empty ones end where they begin."""
     live = live_items(n, count)
     wide = common_dtype(starts, live)
     low, high = (jnp.clip(x.astype(wide), 0, live.astype(wide)).astype(live.dtype) for x in (starts, ends))
@@ -142,7 +142,7 @@ def _product_jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
 
 
 def _of_intervals(operator: Operator, states: Pytree, low: jax.Array, high: jax.Array) -> Any:
-    """The combined states of each interval, and the identity for empty intervals."""
+    """Returns the combined states of each interval, and the identity for empty intervals."""
     n = jax.tree.leaves(states)[0].shape[0]
     if n == 0:
         found = jax.tree.map(lambda s: jnp.zeros((*low.shape, *s.shape[1:]), s.dtype), states)
@@ -153,7 +153,7 @@ def _of_intervals(operator: Operator, states: Pytree, low: jax.Array, high: jax.
 
 
 def _combined(operator: Operator, states: Pytree, low: jax.Array, last: jax.Array) -> Any:
-    """The combined states from `low` to `last`, which is not before it."""
+    """Returns the combined states from `low` to `last`, which is not before it."""
     combine = operator.combine
     n = known_size(jax.tree.leaves(states)[0].shape[0])
     levels = min(LEVELS, (n - 1).bit_length())
@@ -205,19 +205,19 @@ def _table(combine: Callable[[Any, Any], Any], states: Pytree, levels: int) -> t
 
 
 def _halves(states: Pytree, level: int) -> tuple[Any, Any]:
-    """The left and the right halves of parts of `2 << level` states, `[parts, 1 << level, ...]`."""
+    """Returns the left and the right halves of parts of `2 << level` states, `[parts, 1 << level, ...]`."""
     parts = jax.tree.map(lambda x: x.reshape(-1, 2, 1 << level, *x.shape[1:]), states)
     left, right = (jax.tree.map(lambda x, side=side: x[:, side], parts) for side in range(2))
     return left, right
 
 
 def _whole(left: Pytree, right: Pytree) -> Any:
-    """The states from their halves."""
+    """Returns the states from their halves."""
     return jax.tree.map(lambda x, y: jnp.concatenate([x, y], 1).reshape(-1, *x.shape[2:]), left, right)
 
 
 def _repeated(begins: Pytree) -> Any:
-    """The total of each half, repeated for each of its states."""
+    """Returns the total of each half, repeated for each of its states."""
     return jax.tree.map(lambda x: jnp.broadcast_to(x[:, -1:], x.shape), begins)
 
 

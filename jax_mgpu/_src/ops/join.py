@@ -272,7 +272,7 @@ def rows_by_key(
     counts: tuple[Any, Any],
     size: int,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The numbers of the rows of a and b in each row of a join of unsorted codes, and how many rows there are.
+    """Returns the numbers of the rows of a and b in each row of a join of unsorted codes, and how many rows there are.
 
     They may come in any order, but the rows of one row of a are in order of b. If there are more than `size` rows, any
     of them may be missing.
@@ -361,7 +361,7 @@ def _expanded(found: Matches, keep_a: bool, keep_b: bool, size: int) -> JoinResu
 def expanded_rows(
     made: jax.Array, first: jax.Array, number: jax.Array, size: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The rows that the rows of a make: the row of a of each, the position of its partner or -1, and their number.
+    """Returns the row of a and its partner's position, or -1, for each row of the result, and the number of rows.
 
     `made` is the number of rows that each row of a makes, `first` where its partners begin, and `number` their number.
     """

@@ -181,7 +181,7 @@ def _taken(
 
 
 def _neighbours(q: jax.Array, lengths: jax.Array, rounding: float) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """The ranks below and above each quantile, the weight of the upper one, from 0 to less than 1, and its error.
+    """Returns the ranks below and above each quantile, the weight of the upper one, in [0, 1), and its error.
 
     A rank of a long segment has more digits than a float32. So the rank is computed in parts: with q = k / 4096 + r and
     the last rank 4096 h + l, it is k h + k l / 4096 + r (4096 h + l), of which only the last part is rounded. Rounding
@@ -221,7 +221,7 @@ def _neighbours(q: jax.Array, lengths: jax.Array, rounding: float) -> tuple[jax.
 def middle(
     dtype: DTypeLike, ordered: Any, begin: jax.Array, end: jax.Array, take: Callable[[Any, jax.Array], jax.Array]
 ) -> jax.Array:
-    """The medians of the items from `begin` to `end` in order, by `take`; NaN if there are none, or if one is."""
+    """Returns the medians of the items from `begin` to `end` in order, by `take`; NaN if there are none, or a NaN."""
     is_float, number = jnp.issubdtype(dtype, jnp.floating), end - begin
     dtype = dtype if is_float else jnp.dtype(jax.dtypes.canonicalize_dtype(jnp.float64))
 

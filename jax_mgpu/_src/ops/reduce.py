@@ -232,7 +232,7 @@ LEAST_FOLDED, FOLDED_COLUMNS = 1 << 16, 64
 
 
 def _fold(kind: Kind, x: jax.Array) -> int:
-    """How many consecutive rows become one, of whole vectors: 2 or more if rows are short, or no whole vectors.
+    """Returns how many rows become one wider row of whole vectors: 2 or more if rows are short or not whole vectors.
 
     Not for extrema, whose derivatives belong to the first one.
     """
@@ -270,7 +270,7 @@ class SegmentedItems(Grouping):
         return self._shaped(reduce_rows(heads=self.heads, **given)[0])
 
     def _folded(self, kind: Kind, x: jax.Array, wide: bool, fold: int) -> jax.Array:
-        """The combination of all rows, of which each `fold` consecutive ones are read as one wider row."""
+        """Returns the combination of all rows. Each `fold` consecutive rows are read as one wider row."""
         whole: dict[str, Any] = {"heads": self.heads, "count": ABSENT, "op": kind}
         exact = wide or accumulator_dtype(x.dtype) != x.dtype
         folded = reduce_rows(x=x.reshape(-1, fold * x.shape[1]), wide=exact, **whole)[0]
@@ -552,7 +552,7 @@ def run_reduce_by_key(asked: Combination, keys: Keys, values: Pytree, size: int,
 
 
 def keys_of_runs(name: str, keys: Keys, axis_name: AxisName | None) -> tuple[jax.Array, Columns | None]:
-    """An array whose neighbours are equal exactly if neighbouring keys are, and the columns if there are any."""
+    """Returns an array whose neighbours are equal exactly if neighbouring keys are, and the columns, if any."""
     given = whole_keys(name, "keys", keys, axis_name)
     return (given.run_keys(), given) if isinstance(given, Columns) else (given, None)
 
@@ -565,7 +565,7 @@ def first_keys(columns: Columns | None, firsts: jax.Array, starts: jax.Array) ->
 def _items_of_runs(
     asked: Combination, values: Pytree, n: int, count: Count
 ) -> tuple[Operator | list[Leaf], Any, Callable[[Any], Any], Load | None]:
-    """The operator and its values, or the leaves by name; what restores the structure; the load of a map."""
+    """Returns the operator and its values, or the leaves by name; what restores the structure; the load of a map."""
     load = None
     if callable(asked.op) or asked.map is not None:
         leaves, unflatten = flatten_values(asked.name, "values", values, n, "keys")

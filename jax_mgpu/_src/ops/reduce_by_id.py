@@ -247,7 +247,7 @@ def _by_sorting(x: jax.Array, ids: jax.Array, count: jax.Array, *, op: int, wide
 
 
 def _sorted_by(ids: jax.Array, count: jax.Array, size: int) -> tuple[jax.Array, jax.Array, int]:
-    """Keys to sort items by, `size` for items without an id; the list of all possible keys; their number of bits."""
+    """Returns the sort keys of items, `size` for those without an id, the list of all keys, and their bits."""
     dtype = np.min_scalar_type(size)
     keys = jnp.where(_has_id(ids, count, size), ids, size).astype(dtype)
     return keys, jnp.arange(size + 1, dtype=dtype), max(1, size.bit_length())

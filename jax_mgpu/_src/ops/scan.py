@@ -297,7 +297,7 @@ class Scan(Combination):
         return {"exclusive": self.exclusive and not self.moves_on, "reverse": self.reverse, "total": self.return_total}
 
     def scanned(self, x: Pytree, count: Count) -> tuple[Operator | list[Leaf], Any, int, Callable[[Any], Any]]:
-        """The `parts` of a scan."""
+        """Returns the `parts` of a scan."""
 
         def needs_identity(n: int) -> str | None:
             if self.return_total and (count is not None or n == 0):
@@ -308,7 +308,7 @@ class Scan(Combination):
 
 
 def run_scan(asked: Scan, x: Pytree, heads: SegmentsLike, ends: ArrayLike | None, count: Count) -> Any:
-    """A scan of all items, or of segments."""
+    """Scans all items, or each segment."""
     name, axis_name = asked.name, asked.axis_name
     has_ends = split_segments(name, heads, ends)[1] is not None
     inside = before_map(name, heads, ends, count, axis_name) if has_ends else None
@@ -338,7 +338,7 @@ def run_scan(asked: Scan, x: Pytree, heads: SegmentsLike, ends: ArrayLike | None
 def _scanned(
     asked: Scan, of: Any, x: Pytree, n: int, heads: jax.Array, count: jax.Array, load: Load | None
 ) -> tuple[list[Any], Any]:
-    """The results of a scan and its total, if there is one, and the results of items in no segment."""
+    """Returns the results of a scan and its total, if there is one, and the results of items in no segment."""
     if isinstance(of, Operator):
         results = list(scan_by_function(asked.name, of, x, n, heads, count, load, **asked.flags))
         return results, jax.tree.map(lambda _: 0, results[0])
@@ -378,7 +378,7 @@ def _begun(
     live: jax.Array | None,
     place: tuple[int, Any, Any, bool] | None,
 ) -> list[Any]:
-    """The results of a scan and its total, if there is one, combined with the initial value."""
+    """Returns the results of a scan and its total, if there is one, combined with the initial value."""
     if initial is None:
         return results
     if isinstance(op, Operator):
@@ -393,7 +393,7 @@ def _begun(
 
 
 def _combined_with(operator: Operator, results: Pytree, is_total: bool = False) -> Any:
-    """Results by a function, combined with the initial value."""
+    """Combines the results of a function with the initial value."""
     rows = jax.tree.map(lambda x: x[None], results) if is_total else results
     begins = jax.tree.map(lambda i, x: jnp.broadcast_to(i, x.shape), operator.initial, rows)
     combined = operator.combine(begins, rows)
@@ -401,7 +401,7 @@ def _combined_with(operator: Operator, results: Pytree, is_total: bool = False) 
 
 
 def _begun_leaf(leaf: Leaf, initial: jax.Array, results: jax.Array) -> jax.Array:
-    """The results of one array that a named operator scans, combined with the initial value."""
+    """Returns the results of one array that a named operator scans, combined with the initial value."""
     wide = accumulator_dtype(leaf.dtype)
     combine = builtin(leaf.kind, leaf.dtype).combine
     result: jax.Array = combine(jnp.broadcast_to(initial, results.shape).astype(wide), results.astype(wide)).astype(
@@ -411,7 +411,7 @@ def _begun_leaf(leaf: Leaf, initial: jax.Array, results: jax.Array) -> jax.Array
 
 
 def _initial_leaves(name: str, initial: Pytree, leaves: list[Leaf], restore: Callable[[Any], Any]) -> list[jax.Array]:
-    """The initial value of the scan of each array."""
+    """Returns the initial value of the scan of each array."""
     for leaf in leaves:
         if leaf.mean or leaf.kind.gives_index:
             raise value_error(name, "initial", "None for 'mean', 'argmin' and 'argmax'", "one")
@@ -424,7 +424,7 @@ def _initial_leaves(name: str, initial: Pytree, leaves: list[Leaf], restore: Cal
 
 
 def _moved_on(operator: Operator, results: Pytree, n: int, heads: jax.Array, count: jax.Array, reverse: bool) -> Any:
-    """An exclusive scan from an inclusive one: each result belongs to the next item of its segment."""
+    """Turns an inclusive scan into an exclusive one: each result moves to the next item of its segment."""
     starts = segment_starts(n, heads)
     if reverse:
         places = jnp.arange(n, dtype=index_dtype("scan", "x", n))
@@ -434,9 +434,9 @@ def _moved_on(operator: Operator, results: Pytree, n: int, heads: jax.Array, cou
 
 
 def pieces(segments: GivenSegments, operation: str = "", axis_name: AxisName | None = None) -> jax.Array:
-    """The heads that kernels get. If segments have ends, the head of each is followed by the head of the gap after it.
+    """Returns the heads for kernels. If segments have ends, each head is followed by the head of the gap after it.
 
-    An empty segment may lie within another one; it then moves to the end of that one. If segments of a mesh axis have
+    An empty segment that lies within another one moves to the end of the other one. If segments of a mesh axis have
     ends, the first two heads are those of a segment that continues from an earlier device and of the gap after it.
     """
     heads, ends = segments.heads, segments.ends
@@ -448,19 +448,19 @@ def pieces(segments: GivenSegments, operation: str = "", axis_name: AxisName | N
 
 
 def own_pieces(segments: GivenSegments, heads: jax.Array) -> jax.Array:
-    """The result of `pieces` over a mesh axis, without the head that it adds for an earlier device's segment."""
+    """Returns `pieces` over a mesh axis, without the head that it adds for an earlier device's segment."""
     return heads if segments.ends is None else heads[1:]
 
 
 def covered(n: int, heads: jax.Array) -> jax.Array:
-    """Which of n positions lie in a segment, given alternating heads of segments and gaps."""
+    """Returns which of n positions lie in a segment, given alternating heads of segments and gaps."""
     turns = (jnp.arange(heads.shape[0]) % 2 == 0)[:, None]
     none = jnp.zeros((1,), bool)
     return REGISTRY["interval_expand"](values=turns, offsets=heads, total=ABSENT, fill_value=none, size=n)[0][:, 0]
 
 
 def _from_first(n: int, heads: jax.Array) -> jax.Array:
-    """Which of n positions do not lie before the first segment."""
+    """Returns which of n positions do not lie before the first segment."""
     if not heads.size:
         return jnp.zeros((n,), bool)
     first = heads_inside(heads[0], n)
@@ -468,7 +468,7 @@ def _from_first(n: int, heads: jax.Array) -> jax.Array:
 
 
 def inside_segments(x: Pytree, heads: jax.Array, *, gaps: bool) -> Any:
-    """The arrays of x, where items in no segment have the derivative 0: an infinite partial derivative would give NaN.
+    """Gives items in no segment the derivative 0. Otherwise an infinite partial derivative would become NaN.
 
     Without `gaps`, these items are those before the first head. With `gaps`, heads of segments and of gaps alternate,
     and items in gaps are in no segment either.
@@ -489,7 +489,7 @@ def leaf_inside_segments(leaf: Leaf, heads: jax.Array, *, gaps: bool) -> Leaf:
 def before_map(
     name: str, heads: SegmentsLike, ends: ArrayLike | None, count: Count = None, axis_name: AxisName | None = None
 ) -> Callable[[jax.Array], jax.Array]:
-    """A function that applies `inside_segments` to an array before `map`, whatever its number of items."""
+    """Returns a function that applies `inside_segments` to an array before `map`, whatever its number of items."""
     given = None if axis_name is None else count  # on one device, items past the live ones need no care
 
     def inside(x: jax.Array) -> jax.Array:
@@ -541,14 +541,14 @@ def _scan_leaf(
 
 
 def _without_dead(leaf: Leaf, results: jax.Array, n: int, count: jax.Array) -> jax.Array:
-    """The results, where means past the live items become 0. Other results there need no change."""
+    """Sets means past the live items to 0. Other results there need no change."""
     if not (leaf.mean and count.size):
         return results
     return jnp.where(live_mask(n, count).reshape(n, *[1] * len(leaf.trailing)), results, 0)
 
 
 def _scan_items(x: jax.Array, heads: jax.Array, count: jax.Array, **attributes: int) -> list[jax.Array]:
-    """A scan of an array, or of each column of its rows."""
+    """Returns a scan of an array, or of each column of its rows."""
 
     def scan_column(column: jax.Array) -> list[jax.Array]:
         return _scan(x=column, heads=heads, count=count, **attributes)
@@ -565,7 +565,7 @@ def scan_columns(
     exclusive: bool = False,
     reverse: bool = False,
 ) -> jax.Array:
-    """A scan of an array, or of each column of its rows."""
+    """Returns a scan of an array, or of each column of its rows."""
     return _scan_items(x, heads, count, op=op, exclusive=exclusive, reverse=reverse, total=False)[0]
 
 
@@ -712,7 +712,7 @@ def _transpose(
 
 
 def _rows_fallback(x: jax.Array, heads: jax.Array, count: jax.Array, **attributes: int) -> Sequence[jax.Array]:
-    """The scan of each column, as a row of the transpose."""
+    """Returns the scan of each column, as a row of the transpose."""
     columns = keeping_bits(lambda x: x.T, x, repeats=True)
     result, *totals = _scan(x=columns, heads=heads, count=count, **attributes)
     return [keeping_bits(lambda x: x.T, result, repeats=True), *totals]

@@ -155,7 +155,7 @@ def _normalize(
 
 
 def softmax_rows(rows: jax.Array, heads: jax.Array, count: jax.Array, *, log: bool) -> jax.Array:
-    """The softmax of each column of rows over each segment, and of the rows before the first head; 0 past them."""
+    """Returns the softmax of each column over each segment, and over the rows before the first head; 0 past them."""
     rule = Rule.LOG_SOFTMAX if log else Rule.SOFTMAX
     int(rows.shape[0])  # an unknown number of rows is an error here, which names the function called
     absent = jnp.zeros((0, 0), rows.dtype)  # of the rank of tangents, so that batches can repeat it
@@ -196,19 +196,19 @@ _TRANSPOSE = {
 
 
 def widened(x: jax.Array) -> jax.Array:
-    """Items in the type in which they are added up."""
+    """Returns items in the type in which they are added up."""
     return x.astype(accumulator_dtype(x.dtype))
 
 
 def _per_segment(rows: jax.Array, heads: jax.Array, count: jax.Array, op: Kind) -> jax.Array:
-    """The combination of each segment's rows, `[m, elements]`."""
+    """Returns the combination of each segment's rows, `[m, elements]`."""
     if rows.shape[1] == 1:
         return _segmented_reduce(x=rows[:, 0], heads=heads, count=count, op=op, wide=False)[0][:, None]
     return reduce_rows(x=rows, heads=heads, count=count, op=op, wide=False)[0]
 
 
 def _per_item(rows: jax.Array, x: jax.Array, heads: jax.Array, count: jax.Array) -> jax.Array:
-    """The row of each item's segment; 0 past the live items."""
+    """Returns the row of each item's segment; 0 past the live items."""
     n = x.shape[0]
     fill = jnp.zeros((1,), rows.dtype)
     return _expand(values=rows, offsets=heads, total=count, fill_value=fill, size=n)[0]

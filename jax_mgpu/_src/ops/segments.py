@@ -302,7 +302,7 @@ def _count(name: str, count: ArrayLike) -> Positions:
 
 
 def _ranges(name: str, starts: Integers, ends: Integers, argument: str = "starts") -> tuple[Positions, Positions]:
-    """Starts and ends of segments, checked. An empty one ends where it starts."""
+    """Returns starts and ends of segments, checked. An empty one ends where it starts."""
     begin, end = _positions(name, argument, starts), _positions(name, "ends", ends)
     if begin.shape != end.shape:
         raise value_error(name, "ends", f"one for each of {argument}, {begin.shape[0]}", describe(end))
@@ -320,7 +320,7 @@ def _ranges(name: str, starts: Integers, ends: Integers, argument: str = "starts
 
 
 def _ranges_of_known_ids(name: str, ids: np.ndarray, m: int) -> tuple[np.ndarray, np.ndarray]:
-    """Starts and ends of segments by the ids of their items, which the host knows."""
+    """Returns starts and ends of segments by the ids of their items, which the host knows."""
     known = (ids >= 0) & (ids < m)
     latest = np.maximum.accumulate(np.where(known, ids, -1))
     _expect(name, "ids", IDS_IN_ORDER, ids, ids_hold(np, ids, known, latest))
@@ -331,7 +331,7 @@ def _ranges_of_known_ids(name: str, ids: np.ndarray, m: int) -> tuple[np.ndarray
 
 
 def _narrow(starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Starts and ends as int32, or as int64 if they do not fit."""
+    """Returns starts and ends as int32, or as int64 if they do not fit."""
     dtype = np.int32 if max(ends.max(initial=0), starts.max(initial=0)) <= np.iinfo(np.int32).max else np.int64
     return starts.astype(dtype), ends.astype(dtype)
 

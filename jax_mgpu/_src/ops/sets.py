@@ -353,7 +353,7 @@ def _operate(asked: SetCall, a: Keys, b: Keys, a_values: Pytree, b_values: Pytre
 def set_leaves(
     name: str, kind: Kind, a_values: Pytree, b_values: Pytree, n_a: int, n_b: int
 ) -> tuple[list[jax.Array], list[jax.Array], Callable[[Sequence[jax.Array]], Any]]:
-    """The leaves of both sides' values, and what restores the tree. b has none if the operation takes none of b's."""
+    """Returns the leaves of both sides' values, and the function that restores the tree. b may have no leaves."""
     if kind in TAKES_B:
         return flatten_pair(name, a_values, b_values, n_a, n_b)
     a_leaves, unflatten = flatten_values(name, "a_values", a_values, n_a, "a")

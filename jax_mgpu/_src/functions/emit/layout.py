@@ -72,7 +72,7 @@ class Layout:
 
 
 def expect_layout(layout: Layout) -> Layout:
-    """A layout that the kernels have room for, or an error."""
+    """Returns a layout that the kernels have room for, or an error."""
     leaves = len(layout.leaves)
     if not 0 < leaves <= MAX_LEAVES:
         raise Unsupported(f"items of {leaves} arrays, more than {MAX_LEAVES}")

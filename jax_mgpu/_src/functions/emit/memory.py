@@ -62,7 +62,7 @@ class Captures:
         self.arrays: list[Any] = []
 
     def __call__(self, const: Any) -> Memory:
-        """The reference to an array."""
+        """Returns the reference to an array."""
         known = [i for i, other in enumerate(self.arrays) if other is const]
         if not known:
             known = [len(self.arrays)]

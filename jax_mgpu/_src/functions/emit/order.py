@@ -30,7 +30,7 @@ class OrderData:
 
 
 def emit_order(closed: ClosedJaxpr, avals: Sequence[Any]) -> OrderData:
-    """The order of a closed jaxpr, which takes the leaves of two items and says whether the first comes first."""
+    """Returns the order of a closed jaxpr that takes the leaves of two items and says whether the first comes first."""
     item, capture = expect_layout(Layout.of(avals)), Captures()
     writer = Writer(capture)
     (result,) = writer.closed(closed, item.names("a") + item.names("b"))
