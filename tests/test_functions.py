@@ -272,7 +272,7 @@ def test_many_items(rng) -> None:
     x = (np.where(rng.random(n) < 0.001, 3, 1).astype(U32), integers(rng, n, U32))
     with np.errstate(over="ignore"):
         factor = np.multiply.accumulate(x[0], dtype=U32)
-        inverse = np.multiply.accumulate(np.where(x[0] == 3, U32(0xAAAAAAAB), U32(1)), dtype=U32)  # of 3, modulo 2^32
+        inverse = np.multiply.accumulate(np.where(x[0] == 3, U32(0xAAAAAAAB), U32(1)), dtype=U32)  # 1 / 3 modulo 2^32
         wanted = factor, factor * np.add.accumulate(x[1] * inverse, dtype=U32)
         heads = np.array([0, 17, 2_000_003, 2_000_004], I32)
         before = np.repeat(heads, np.diff(np.append(heads, n))) - 1

@@ -31,7 +31,7 @@ MGPU_HOST_DEVICE Split<Index> balanced_from_merged(Index b_count, Index a_merged
   const Index a_first =
       partition_point_near_end(Index{0}, a_merged - 1, [&](Index i) { return less(a(i), key); }, find);
   const Index b_first = partition_point_near_end(Index{0}, b_merged, [&](Index i) { return less(b(i), key); }, find);
-  const Index copies = diagonal - a_first - b_first;  // of the key before the diagonal
+  const Index copies = diagonal - a_first - b_first;  // the copies of the key before the diagonal
   // B's share is half of the copies. It is less if B has fewer copies, and more if A has fewer.
   const Index b_wanted = maximum(copies / 2, b_merged - b_first);
   const Index b_end =

@@ -5,10 +5,10 @@
 
 namespace mgpu {
 
-// Like partition_point for several searches in lockstep, so that as many reads are in flight at once. A finished search
-// reads position 0 until the others are done, as a branch would separate the reads. `read(k, i)` gives the item of
-// search k at a position, and `before(k, item)` says whether the search continues after it. `hold(items)` keeps a
-// compiler from postponing each read until its item is needed.
+// Like partition_point for several searches in lockstep, so that one read of each search is in flight at the same time.
+// A finished search reads position 0 until the others are done, because a branch would separate the reads. `read(k, i)`
+// gives the item of search k at a position, and `before(k, item)` says whether the search continues after it.
+// `hold(items)` keeps a compiler from postponing each read until its item is needed.
 template <int kCount, typename Index, typename Read, typename Before, typename Hold>
 MGPU_HOST_DEVICE void partition_points(Range<Index> (&searches)[kCount], Read read, Before before, Hold hold) {
   Index longest = 0;
@@ -34,8 +34,8 @@ MGPU_HOST_DEVICE void partition_points(Range<Index> (&searches)[kCount], Read re
   }
 }
 
-// Like partition_point with kProbes probes per step. This takes fewer steps, for searches that are bound by the latency
-// of one read after the other. `read(i)` gives an item, and `before(item)` is true, then false.
+// Like partition_point with kProbes probes per step. This takes fewer steps, for searches whose time is the latency of
+// one read after the other. `read(i)` gives an item, and `before(item)` is true, then false.
 template <int kProbes, typename Index, typename Read, typename Before>
 MGPU_HOST_DEVICE Index wide_partition_point(Index begin, Index end, Read read, Before before) {
   while (begin < end) {

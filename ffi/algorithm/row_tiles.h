@@ -31,8 +31,8 @@ struct RowTiles {
   // Every device grants 48 KB without a request; the fixed part of kernels comes on top.
   static constexpr int kMostSharedBytes = 45 << 10;
 
-  int64_t rows = 0;   // of the batch
-  int tile_rows = 1;  // of a tile
+  int64_t rows = 0;   // all rows of the batch
+  int tile_rows = 1;  // the rows of a tile
   Divisor lanes;      // threads of a row
 
   RowTiles() = default;
@@ -54,7 +54,7 @@ struct RowTiles {
 // different banks, or 0 if all rows share one.
 constexpr int shared_pitch(int64_t length, bool is_shared) { return is_shared ? 0 : static_cast<int>(length | 1); }
 constexpr int shared_room(int64_t length, int pitch, int rows) {
-  constexpr int kAlign = 16;  // of the memory after the rows
+  constexpr int kAlign = 16;  // the alignment of the memory after the rows
   return ceil_div(pitch == 0 ? static_cast<int>(length) : pitch * rows, kAlign) * kAlign;
 }
 

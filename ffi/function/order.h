@@ -40,7 +40,7 @@ template <typename Item>
 struct ItemPositions {
   ItemArrays<Item> items;
   Captures captures;
-  uint32_t length;  // of a row
+  uint32_t length;  // the length of a row
   uint32_t last;    // the last position
 };
 

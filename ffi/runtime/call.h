@@ -73,7 +73,7 @@ struct Call {
   std::vector<Array> results;  // without the scratch memory
   const Attributes& attributes;
   const FunctionData* function = nullptr;  // if the operation has one; null if only sizes are asked for
-  Array workspace = {};                    // of a CUDA call (take_workspace)
+  Array workspace = {};                    // the workspace of a CUDA call (take_workspace)
 
   // The number of problems in the batch: the product of the leading dimensions of an array whose own rank is `rank`.
   static int64_t batch(const Array& array, int rank) { return array.extent(0, array.rank() - rank); }

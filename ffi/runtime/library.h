@@ -123,7 +123,7 @@ struct LibraryTable {
   List<KernelShapesEntry> kernel_shapes;
   const char* (*compiler_problem)();                             // why NVRTC cannot be used; empty if it can
   void (*set_compiler_folders)(List<const char*> list);          // where NVRTC is looked for
-  int64_t (*driver_version)();                                   // of CUDA, such as 12040
+  int64_t (*driver_version)();                                   // the CUDA version of the driver, such as 12040
   void (*compiled_functions)(int64_t& compiled, int64_t& read);  // functions compiled, and read from disk
 };
 

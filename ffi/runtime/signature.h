@@ -50,7 +50,7 @@ struct Argument {
   bool has_batch = false;
   bool may_be_absent = false;
   std::string_view condition;
-  int64_t value = -1;  // of the condition; -1: any but 0
+  int64_t value = -1;  // the value that the condition asks for; -1: any but 0
 
   constexpr Argument() = default;
   consteval Argument(const char* text) {

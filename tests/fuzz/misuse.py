@@ -208,7 +208,7 @@ def cases_of(name: str) -> list[tuple[str, Any]]:
         cases += [(argument, x) for x in bad if not (x is None and argument == "values" and "_by" in name)]
         if kind == "values" and (name == "merge" or "union" in name or "symmetric" in name):
             cases.append((argument, None))  # values of one side
-            cases.append((argument, {"v": valid[argument]}))  # of another structure
+            cases.append((argument, {"v": valid[argument]}))  # another structure
             cases.append((argument, valid[argument].astype(np.int32)))
             cases.append((argument, np.stack([valid[argument]] * 2, 1)))
         if argument == "fill_value" and name.startswith("set"):

@@ -68,7 +68,7 @@ def nulls(keys: Any) -> np.ndarray:
 
 
 def segments_with_gaps(rng: np.random.Generator, m: int, n: int, dtype: Any, mixable: bool) -> dict[str, np.ndarray]:
-    """Heads and ends, some past the items; if mixable, the heads of any draw fit the ends of any other."""
+    """Draws heads and ends, some past the items; if mixable, the heads of one draw fit the ends of any other."""
     last = min(n, np.iinfo(dtype).max)  # items at positions that the dtype cannot hold are in no segment
     if mixable:
         half = last // max(2 * m, 1)

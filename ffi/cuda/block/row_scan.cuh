@@ -16,7 +16,7 @@ __device__ void scan_states(const Operator& op, const RowLane& lane, int end, ty
   constexpr int kWarps = kRowThreads / kWarp;
   __shared__ Sum warp_sums[kWarps];
   State sum = op.identity();
-  int first_head = end;  // of the thread's items
+  int first_head = end;  // the first head among the thread's items
   for (int i = lane.begin; i < end; ++i) {
     const bool restarts = is_head(i);
     sum = restarts || i == lane.begin ? states[i] : op.combine(sum, states[i]);

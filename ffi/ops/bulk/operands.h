@@ -12,7 +12,7 @@ namespace mgpu {
 struct BulkOperands {
   WorkList work;
   Rows x;
-  Rows values{};  // of insertions
+  Rows values{};  // the inserted rows
   Fill fill;
   Rows out;
 

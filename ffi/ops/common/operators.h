@@ -17,7 +17,7 @@ class Workspace;
 struct OperatorOperands {
   OperatorKind kind;
   DType dtype;
-  DType sum_dtype;  // of results of sums and products, which may be wider than the elements
+  DType sum_dtype;  // the type of sums and products, which may be wider than the elements
   Segments segments;
   const void* x;
   int64_t positions;  // the positions that an operator gets are below this

@@ -17,9 +17,9 @@ constexpr int kNoBin = -1;
 
 struct CountTask {
   CountBinsOperands operands;
-  int64_t parts;  // of a row
+  int64_t parts;  // the parts of a row
   int64_t part;   // items of a part
-  int copies;     // of each counter, a power of two
+  int copies;     // the copies of each counter, a power of two
 };
 
 // Items are the numbers of their bins.
@@ -128,7 +128,7 @@ struct BinsBetweenEdges {
   using Value = typename Comparable<Order>::Value;
   struct Slot {
     Value edge;
-    int bin;  // of items not below the edge; lower items are in the previous bin. If negative: the edges to search
+    int bin;  // the bin of items not below the edge (lower items: the previous bin); if negative, the edges to search
   };
   static constexpr int kThreadSlots = kEdgeSlots / kThreads;
   static constexpr int kWarps = kThreads / kWarp;

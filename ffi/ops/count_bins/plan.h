@@ -11,7 +11,7 @@ namespace mgpu {
 constexpr int kCountBinsThreads = 512;
 constexpr int kMaxCountedBins = 12288;
 constexpr int kMaxCountedEdges = 2048;
-constexpr int kEdgeSlots = 1024;         // of the table; a block would take longer to fill more
+constexpr int kEdgeSlots = 1024;         // the slots of the table; a block would take longer to fill more
 constexpr int64_t kCountPart = 1 << 13;  // items of a block, or more
 
 }  // namespace mgpu

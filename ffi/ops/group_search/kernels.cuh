@@ -21,7 +21,7 @@ constexpr int kItems = kGroupSearchShape.items;
 constexpr int kTile = kGroupSearchShape.tile();
 constexpr int kTableBytes = kGroupTable * sizeof(int32_t);
 constexpr int kSearchBytes = kTableBytes + kTile * (sizeof(int32_t) + sizeof(unsigned));
-constexpr int kSpreadGroups = kWarp;  // of a block of bring_lasts_on
+constexpr int kSpreadGroups = kWarp;  // the groups of a block of bring_lasts_on
 constexpr int kSpreadWarps = 32;
 static_assert(kTile % kWarp == 0 && kThreads % kWarp == 0);
 

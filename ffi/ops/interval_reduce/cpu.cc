@@ -149,7 +149,7 @@ class ReduceIntervals {
   const int64_t width_;
   const int64_t tables_;
   const ResultVector<Operator> result_;
-  std::vector<std::vector<State>> totals_;  // of each level: [tables, groups, width]
+  std::vector<std::vector<State>> totals_;  // the totals of each level: [tables, groups, width]
 };
 
 }  // namespace

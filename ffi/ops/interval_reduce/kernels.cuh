@@ -38,8 +38,8 @@ struct Task {
 struct Tile {
   int64_t problem;
   int64_t first;      // its first interval in the problem
-  int count;          // of its intervals
-  int64_t first_row;  // of the problem, among the rows of all problems
+  int count;          // the number of its intervals
+  int64_t first_row;  // the problem's first row among the rows of all problems
   int64_t first_result;
 
   template <typename Operator>
@@ -303,7 +303,7 @@ __global__ void __launch_bounds__(kThreads, IntervalTile{sizeof(typename Operato
 
 // ---- Groups of rows in device memory
 
-constexpr int kMostColumns = 8;               // that a block combines: 32 bytes of a row
+constexpr int kMostColumns = 8;               // the most columns that a block combines: 32 bytes of a row
 constexpr int kLevelsAtOnce = 3;              // per launch
 constexpr int kTileGroups = kGroup * kGroup;  // of the first of these levels
 

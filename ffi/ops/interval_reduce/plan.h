@@ -26,7 +26,7 @@ struct GroupLevels {
   static constexpr int kMost = 12;
   int64_t rows;
   int levels = 0;             // above that of the rows
-  int64_t begin[kMost] = {};  // of a level's groups, among the groups of all levels
+  int64_t begin[kMost] = {};  // the first group of each level, among the groups of all levels
   int64_t total = 0;          // groups of all levels, and gaps
 
   explicit GroupLevels(int64_t rows) : rows(rows) {

@@ -20,7 +20,7 @@ struct JoinEdge {
 // A tile with more output rows than one block should write, divided into units.
 struct JoinHeavyTile {
   int64_t first_unit;
-  int64_t slot;  // of the first row
+  int64_t slot;  // the slot of the first row
   int64_t rows;  // to be written
   int64_t tile;
 };
@@ -33,7 +33,7 @@ struct JoinOperands::Scratch {
   IndexResult unmatched_items;  // the items of B without a partner, with room for b.length per row
   uint64_t* zeroed;             // from here on, all is zeroed before every launch
   uint64_t* heavy_state;        // 2^40 times the number of heavy tiles, plus the number of their units
-  uint64_t* row_words;          // of the look-backs
+  uint64_t* row_words;          // the words of the look-backs
   uint64_t* unmatched_words;
   int64_t zeroed_words;
 };

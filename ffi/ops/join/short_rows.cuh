@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kRowThreads) join(const __grid_constant__ Join
   const int b_length = static_cast<int>(problem.rows.b_length.divisor);
   int* const before_row = reinterpret_cast<int*>(keys + problem.rows.room);
   int* const unmatched_before_row = before_row + tile_rows + 1;
-  int* const first_rows = unmatched_before_row + tile_rows + 1;  // of each item of A
+  int* const first_rows = unmatched_before_row + tile_rows + 1;  // the first row of each item of A
   uint16_t* const partners = reinterpret_cast<uint16_t*>(first_rows + tile_rows * a_length);
   uint16_t* const unmatched = partners + tile_rows * a_length;  // items of B
   constexpr uint16_t kNone = 0xffff;

@@ -37,8 +37,8 @@ struct Shared {
   };
   uint64_t warp_sums[P::kThreads / kWarp];
   Plan plan;
-  int64_t slot;            // of the tile's first row
-  int64_t unmatched_slot;  // of its first item of B without a partner
+  int64_t slot;            // the slot of the tile's first row
+  int64_t unmatched_slot;  // the slot of its first item of B without a partner
   int64_t skipped;         // rows of the first entry to be written that come before the first row
   int first_entry;
 };
@@ -233,11 +233,11 @@ class Tile {
   Shared<Order>& shared_;
   int first_a_;  // the thread's first items, in the tile
   int first_b_;
-  int partners_[kItems];  // of the item of A that a step took
+  int partners_[kItems];  // the partners of the item of A that a step took
   unsigned is_a_ = 0;     // a bit per step
   unsigned makes_rows_ = 0;
   unsigned is_unmatched_ = 0;
-  Sums before_;  // of earlier threads
+  Sums before_;  // the sums of earlier threads
   int64_t rows_before_;
 
  public:

@@ -44,7 +44,7 @@ struct OrderStatisticsOperands::Scratch {
   uint64_t* counts;          // [rows, rank_count, kRankDigits]: the numbers of items with each next digit
   unsigned* counted;         // [rows]: blocks that are done
   RankIntervals* intervals;  // [rows], if it takes a sample
-  int64_t bytes;             // of the zeroed memory, which begins with the prefixes
+  int64_t bytes;             // the size of the zeroed memory, which begins with the prefixes
   void* between;             // [rows, between_room()]: the collected items
 };
 

@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(kRankThreads, 2) gather_between(const __grid_c
   const int lead = static_cast<int>(reinterpret_cast<uintptr_t>(items) % sizeof(Vector) / sizeof(Word));
   const int64_t room = operands.between_room();
   Word* const gathered = static_cast<Word*>(task.scratch.between) + row * room;
-  int fill = 0;  // of the warp's room
+  int fill = 0;  // the used part of the warp's memory
   const auto flush = [&] {
     __syncwarp();
     unsigned long long to = 0;

@@ -21,7 +21,7 @@ struct RanksTask {
   int shift;  // the lowest bit of a pass's digit
   int digit_bits;
   bool is_first;
-  int64_t parts;  // of a row
+  int64_t parts;  // the parts of a row
   int64_t part;   // items per block
 };
 

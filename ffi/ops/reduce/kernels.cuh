@@ -31,7 +31,7 @@ struct Reduction {
   bool aligned;
   Segments segments;
   int64_t chunk_items;
-  int64_t chunks;  // of a row
+  int64_t chunks;  // the chunks of a row
   typename Operator::State* states;
   ResultVector<Operator> result;
 };
@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(kThreads) reduce_short_rows(Reduction<Operator
 }
 
 constexpr int kPacks = 2;               // per warp
-constexpr int kMinBlockVectors = 512;   // of a row that a block reduces in equal shares
+constexpr int kMinBlockVectors = 512;   // the fewest vectors of a row that a block reduces in equal shares
 constexpr int kMaxShareThreads = 1024;  // per row
 
 // Rows of whole vectors, all of whose items are live. Such short kernels spend most of their time on loading parameters
@@ -304,7 +304,7 @@ __global__ void __launch_bounds__(kThreads) reduce_packs(const __grid_constant__
                                                          const __grid_constant__ PackedRows packed, Operator op) {
   using Vector = Vector<typename Operator::Element>;
   const int lane = threadIdx.x % kWarp;
-  const int first_item = lane * Vector::kItems;  // of a pack
+  const int first_item = lane * Vector::kItems;  // the place of the lane's first item in a pack
   const int row_in_pack = static_cast<int>(packed.length.quotient(first_item));
   const int place = first_item - row_in_pack * rows.length;
   const int64_t first_row = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / kWarp * (kPacks * packed.rows);

@@ -31,7 +31,7 @@ constexpr TileShape segmented_reduce_shape(int64_t state_bytes) {
 struct SegmentTiling {
   SegmentEnds ends;
   int64_t state_bytes;
-  int64_t largest_bytes;  // of a state, or of an item if that is larger
+  int64_t largest_bytes;  // the bytes of a state, or of an item if that is larger
 
   // The items and ends that a block consumes: fewer than it has room for, as its items begin and end between multiples
   // of 16 bytes.

@@ -39,7 +39,7 @@ struct Shape {
   static constexpr int kPlaces = kThreads * kItems;
   static constexpr int kRun = kVector < 8 ? maximum(2 * kVector, 4) : kVector;
   static constexpr int kRowPlaces = kRun * kWarp;
-  static constexpr int kRows = kItems / kRun;  // of a warp
+  static constexpr int kRows = kItems / kRun;  // the rows of a warp
 };
 
 template <typename Operator>
@@ -48,8 +48,8 @@ struct SegmentedReduction {
   SourceOf<typename Operator::Element> x;
   bool aligned;
   UnitTiles tiles;
-  State* opening;             // of the items in each tile before its first end
-  SinceRestart<State>* open;  // of the items in each tile after its last end
+  State* opening;             // the states of the items in each tile before its first end
+  SinceRestart<State>* open;  // the states of the items in each tile after its last end
   ResultVector<Operator> result;
 };
 
@@ -71,8 +71,8 @@ struct alignas(kRun) Marks {
 template <typename Operator>
 struct TileMemory {
   using State = typename Operator::State;
-  State* sums;        // of the items of a run since its last end, up to each place
-  State* before_run;  // of the items of the row since its last end, before each run
+  State* sums;        // the sums of the items of a run since its last end, up to each place
+  State* before_run;  // the sums of the items of the row since its last end, before each run
   State* row_sums;
   uint8_t* closes;  // whether an end follows the place
   int* bounds;      // the places of ends, stored backwards from the end of the sums' memory
@@ -80,7 +80,7 @@ struct TileMemory {
 
 // A tile's items as places: the first item has place `lead`, and `limit` follows the last one.
 struct TilePlaces {
-  int64_t origin;  // of place 0 in the array
+  int64_t origin;  // the position of place 0 in the array
   int lead;
   int limit;
 };
@@ -479,7 +479,7 @@ __global__ void __launch_bounds__(kThreads, sizeof(typename Operator::State) > 8
   using State = typename Operator::State;
   using Shape = Shape<Operator>;
   constexpr int kPlaces = Shape::kPlaces;
-  constexpr int kSumBytes = kPlaces * maximum<int>(sizeof(State), sizeof(int));  // of a state or of an end per place
+  constexpr int kSumBytes = kPlaces * maximum<int>(sizeof(State), sizeof(int));  // one state or one end per place
   __shared__ alignas(16) char sums[kSumBytes];
   __shared__ State before_run[kPlaces / Shape::kRun];
   __shared__ State row_sums[kPlaces / Shape::kRowPlaces];

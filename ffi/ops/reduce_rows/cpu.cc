@@ -286,7 +286,7 @@ class ReduceRows {
   const Element* const weights_;  // [items, groups]
   const int64_t groups_;
   const ResultVector<Operator> result_;
-  const int64_t columns_;  // of a slice
+  const int64_t columns_;  // the columns of a slice
   const int64_t slices_;
 };
 

@@ -16,9 +16,9 @@ namespace mgpu::cuda::row_reducing {
 constexpr int kThreads = kReduceRowsThreads;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kJoinThreads = 1024;
-constexpr int kJoinLeastLanes = 8;     // of a tile
+constexpr int kJoinLeastLanes = 8;     // the fewest lanes of a tile
 constexpr int kJoinSerial = 16;        // tiles of a segment that a lane joins; if there are more, the whole block does
-constexpr uint32_t kNoEntry = 0xffff;  // of an end that closes no result
+constexpr uint32_t kNoEntry = 0xffff;  // the entry of an end that closes no result
 constexpr uint32_t kNoRow = ~0u;       // the number, in 32 bits or in both halves of 64, of the row of a dropped item
 static_assert(kReduceRowsStagedBytes / 4 < kNoEntry);
 
@@ -49,9 +49,9 @@ struct RowReduction {
   bool is_plain;     // whether rows are whole vectors, and their numbers and bytes have 32 bits
   int lanes;
   int worker_units;
-  int64_t* first_end;  // of each tile, or -1
-  State* opening;      // of the rows in each tile before its first end
-  State* open;         // of the rows in each tile after its last end
+  int64_t* first_end;  // the first end of each tile, or -1
+  State* opening;      // the states of the rows in each tile before its first end
+  State* open;         // the states of the rows in each tile after its last end
   ResultVector<Operator> result;
 
   // The slots of a tile's ends and rows. A worker of reduce_tiles also reads those after its last row.
@@ -197,7 +197,7 @@ struct Walk {
   const RowReduction<Operator>& reduction;
   const Operator& op;
   const LaneColumns columns;
-  const uint32_t* ends;  // of the tile: the number of items before each, and its entry above
+  const uint32_t* ends;  // the tile's ends: the number of items before each, with its entry in the upper bits
   State* opening;        // in shared memory, a place for each thread: the states of the first segment that is closed
   int64_t first_result;  // the lane's first element of the entry to which entries are relative
   int first_end;
@@ -261,9 +261,9 @@ __device__ __forceinline__ TileUnits find_tile(const RowReduction<Operator>& red
 
 // The problems of a batch to which consecutive units of a tile belong.
 struct TileProblems {
-  int64_t first;    // of the first unit
+  int64_t first;    // the position of the first unit
   int to_next;      // units of the tile before the next problem
-  unsigned length;  // of a problem, or more than a tile has units
+  unsigned length;  // the length of a problem, or a number above the units of a tile
 
   __device__ __forceinline__ TileProblems(int64_t unit, int64_t problems, int64_t problem_length)
       : first(problems == 1 ? 0 : unit / problem_length),

@@ -12,7 +12,7 @@ namespace mgpu {
 // threads in turn, as a thread that walked down its rows in device memory would read them one sector at a time.
 constexpr int kReduceRowsThreads = 256;
 constexpr int kReduceRowsMostLanes = 32;
-constexpr int kReduceRowsTileBytes = 24 << 10;                      // of shared memory, for a tile's units
+constexpr int kReduceRowsTileBytes = 24 << 10;                      // the shared memory for a tile's units
 constexpr int kReduceRowsStagedBytes = 28 << 10;                    // the same for short rows
 constexpr int kReduceRowsStagedUnits = 9;                           // per worker, at most
 constexpr int kReduceRowsLeastUnits = 4;                            // per worker
@@ -20,7 +20,7 @@ constexpr int64_t kReduceRowsWave = 5 * kReferenceMultiprocessors;  // five bloc
 // A table whose rows are read several times by index is cut into slices that stay in the L2 cache, of whole cache lines
 // of its rows.
 constexpr int64_t kReduceRowsSliceBytes = int64_t{36} << 20;
-constexpr int64_t kReduceRowsLeastReads = 4;  // of a row, on average
+constexpr int64_t kReduceRowsLeastReads = 4;  // the fewest reads of a row, on average
 
 // The properties of an operator that a plan needs: the elements that a lane takes, with at most 16 bytes of elements
 // and of states; the bytes of a state; and whether short rows are staged, which does not pay for narrow integers.
@@ -43,7 +43,7 @@ struct RowTiling {
   int64_t width;  // columns
   RowOperator op;
   int64_t row_bytes;
-  int64_t table_bytes;  // of rows that are read several times, or 0
+  int64_t table_bytes;  // the bytes of rows that are read several times, or 0
 
   constexpr bool is_staged() const { return op.stages && width <= op.vector; }
   constexpr int64_t vectors() const { return ceil_div<int64_t>(width, op.vector); }

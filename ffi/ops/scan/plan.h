@@ -18,7 +18,7 @@ constexpr TileShape scan_segments_shape(int64_t state_bytes, int64_t element_byt
 }
 
 struct ScanOperands::Tiles {
-  int64_t per_row;  // of one look-back
+  int64_t per_row;  // the words of one look-back
   int64_t rows;
   int64_t state_bytes;
   int64_t count() const { return per_row * rows; }

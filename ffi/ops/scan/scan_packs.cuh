@@ -10,8 +10,8 @@ namespace mgpu::cuda::scanning {
 // The position of a lane's items in a pack. Rows and places in them are counted in the order of the scan.
 template <int kVector>
 struct PackedVector {
-  int at;           // of the first item in memory, from the begin of the pack
-  int row;          // of the first item in the order of the scan
+  int at;           // the distance of the first item in memory from the start of the pack
+  int row;          // the row of the first item in the order of the scan
   int place;        // in that row
   unsigned starts;  // a bitmap: whether each item, and the next lane's first one, begins a row
   int back;         // how many lanes back the row of this lane's last item begins

@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<Operator>) scan_segments(Sca
     const int64_t row = segments.row(begin + place);
     return begin + place - row * segments.length < segments.live(row);
   };
-  const auto place_of = [&](int row) {  // of the thread's vector: its first place in memory
+  const auto place_of = [&](int row) {  // the first place of the thread's vector in memory
     const int offset = Shape::offset(row);
     return task.is_reverse() ? Shape::kTile - kVector - offset : offset;
   };
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<Operator>) scan_segments(Sca
   for (int row = 0; row < kRows; ++row) {
     heads |= restart_bits<kVector>(restarts + Shape::offset(row)) << (row * kVector);
   }
-  const auto heads_up_to = [&](int row, int k) {  // of a vector's items 0 .. k
+  const auto heads_up_to = [&](int row, int k) {  // the heads among a vector's items 0 .. k
     return heads >> (row * kVector) & ((2u << k) - 1);
   };
 

@@ -126,7 +126,7 @@ struct Softmax {
 // The data that the threads of a block exchange.
 template <typename Float>
 struct Exchange {
-  unsigned heads[kWarps];  // of each warp: the lanes whose rows have a head
+  unsigned heads[kWarps];  // for each warp, the lanes whose rows have a head
   // The state since the last head of each warp's rows, by column.
   Float open[kWarps][kWarp];
   // The total of the segment that ends at each thread's first head; then those of the segments open at the tile's end.
@@ -279,7 +279,7 @@ struct StagedTile {
 
   const Softmax<Element>& task;
   Float* places;
-  int items;  // of the tile
+  int items;  // the items of the tile
 
   // The places of a vector are neighbours, as a thread's rows are whole vectors.
   __device__ __forceinline__ Float* place(int i) const {
@@ -638,7 +638,7 @@ template <typename Element>
 __global__ void __launch_bounds__(kJoinThreads, 1) join_parts(Softmax<Element> task, int column_bits) {
   using Part = Part<Accumulator<Element>>;
   __shared__ Part warp_parts[kJoinWarps][kJoinColumns];
-  __shared__ int64_t long_ends[kJoinWarps];  // of the segment that starts in each warp's tile, or -1
+  __shared__ int64_t long_ends[kJoinWarps];  // the end of the segment that starts in each warp's tile, or -1
   const int64_t width = task.tiling.width;
   const int across = 1 << column_bits;  // columns of the block
   const auto slices = static_cast<unsigned>(ceil_div<int64_t>(width, across));
@@ -697,7 +697,7 @@ __global__ void __launch_bounds__(kJoinThreads, 1) join_parts(Softmax<Element> t
 
 constexpr int kCloseThreads = 256;  // at most
 constexpr int kCloseColumns = 32;
-constexpr int kCloseRows = 8;  // of a thread at a time
+constexpr int kCloseRows = 8;  // the rows of a thread at a time
 
 // Writes the rows of the segments that are open at a tile's start and at its end.
 template <bool kTangents, typename Element>

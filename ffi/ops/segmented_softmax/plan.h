@@ -10,20 +10,20 @@ constexpr int kSoftmaxThreads = 256;
 constexpr int kSoftmaxSector = 32;  // bytes of memory that are moved at once
 constexpr int kSoftmaxMostLanes = 32;
 
-// A thread owns one column of a few neighbouring rows. `lanes` threads lie side by side, and below each other as many
-// as a block has left. So a tile is tall and narrow, and few segments cross its edges. Tiles follow from shapes alone,
-// as the order of sums must.
+// A thread owns one column of a few neighbouring rows. A row of threads has `lanes` threads, and a block has as many
+// rows of threads as fit. So a tile is tall and narrow, and few segments cross its edges. Tiles depend only on shapes,
+// so the order of sums does too.
 struct SoftmaxTiling {
   int64_t rows;
   int64_t width;
   int thread_rows;
   bool is_staged;  // short rows go through shared memory, so that memory is read in whole sectors
   int lane_bits = 0;
-  int64_t slabs;  // that the columns are cut into
+  int64_t slabs;  // the slabs that the columns are cut into
   int slab_columns;
   int tile_rows;
 
-  // A thread across has a sector, or two if rows do not begin where sectors do.
+  // A tile is `sectors` sectors wide, or twice as wide if rows do not begin where sectors do.
   SoftmaxTiling(int64_t rows, int64_t width, int element_bytes, int sectors = 1)
       : rows(rows),
         width(width),
@@ -44,7 +44,7 @@ struct SoftmaxTiling {
   MGPU_HOST_DEVICE int lanes() const { return 1 << lane_bits; }
   int64_t tiles() const { return ceil_div<int64_t>(rows, tile_rows); }
 
-  // A thread's rows lie together in shared memory, and so far from the next thread's that the banks differ.
+  // A thread's rows lie together in shared memory. Their distance from the next thread's rows makes the banks differ.
   MGPU_HOST_DEVICE int group_items() const { return thread_rows * static_cast<int>(width); }
   MGPU_HOST_DEVICE int gap(int accumulator_bytes) const {
     return lane_bits == 0 ? 16 / accumulator_bytes : (maximum(lanes(), 4) - group_items()) & 31;

@@ -146,7 +146,7 @@ template <typename P>
 struct CountedPart {
   int64_t at;
   int64_t limit;
-  int number;  // of the segment that has `at`
+  int number;  // the number of the segment that has `at`
   DigitSegment segment;
 
   // The first place of the segment's tiles, the number of these places, and which of them are in the part.

@@ -244,7 +244,7 @@ class SegmentedSort {
   const Segments& segments_;
   EntryLess<Order> less_;
   int64_t total_;
-  int64_t width_;  // of a tile
+  int64_t width_;  // the width of a tile
   int64_t tiles_;
   Buffer input_;
   Buffer output_;

@@ -85,7 +85,7 @@ struct DigitShape {
 // A tile's size is an odd multiple of 128 or of 512, half or twice the number of digits. Otherwise, if all digits are
 // equally frequent, lanes that write to shared memory would conflict on a bank.
 constexpr DigitShape digit_shape(int key_width, int payload_width, bool few_items = false) {
-  const int registers = maximum(key_width, 4) / 4 + payload_width / 4;  // of an item
+  const int registers = maximum(key_width, 4) / 4 + payload_width / 4;  // the registers of an item
   if (registers == 1) return {{384, key_width == 4 ? 23 : key_width == 2 ? 27 : 21}, 3};
   if (registers == 2) return {{512, key_width == 4 ? 19 : 15}, 2};
   if (registers == 4) return {{512, 9}, 2};
@@ -177,11 +177,11 @@ struct DigitSegment {
 
 // A tile of a segment, which one block scatters in a pass.
 struct alignas(16) DigitTile {
-  int64_t begin;     // of the segment
-  int64_t position;  // of the segment in its row
+  int64_t begin;     // the start of the segment
+  int64_t position;  // the position of the segment in its row
   int segment;
   int index;        // in the segment
-  int size;         // of its live items
+  int size;         // the number of its live items
   uint32_t passes;  // the passes that the segment takes, as a bitmap
 };
 
@@ -198,13 +198,13 @@ struct DigitCounts {
   uint32_t* taken;
   DigitTotals* totals;
   void* starts;            // as in DigitProblem; 4 bytes each, or 8 for rows of 2^30 items and more
-  int64_t zeroed_bytes;    // of the five arrays above, before the first kernel
-  int64_t starts_bytes;    // of `starts`
+  int64_t zeroed_bytes;    // the bytes of the five arrays above, which are zeroed before the first kernel
+  int64_t starts_bytes;    // the bytes of `starts`
   void* sums;              // as wide as starts; zeroed by the kernel that counts
-  uint32_t* passes;        // of whole rows
+  uint32_t* passes;        // the passes of whole rows
   DigitSegment* segments;  // this and `tiles` are null for whole rows
   DigitTile* tiles;
-  int64_t max_tiles;  // of all segments
+  int64_t max_tiles;  // the most tiles of all segments
 
   // For whole rows.
   static DigitCounts take(Workspace& workspace, int64_t rows, int64_t length, int places, int tile,
@@ -224,7 +224,7 @@ struct SortScratch {
   int64_t zeroed_bytes;  // from the rounds on, before the kernels for segments
   MergePlan* plans;
   int64_t* splits;  // kRuns per tile
-  CellCut* cuts;    // of nearly sorted rows
+  CellCut* cuts;    // the cuts of nearly sorted rows
   RunGroup* groups;
   GroupTile* group_tiles[kPhaseRounds];
   DigitCounts digits;

@@ -12,7 +12,7 @@ template <typename Order, typename Payload>
 struct TileGroup {
   using P = Problem<Order, Payload>;
   bool active;
-  int source;  // buffer
+  int source;  // the buffer to read
   bool last_round;
   MergeGroup<int64_t> group;
 

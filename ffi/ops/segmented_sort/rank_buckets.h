@@ -20,8 +20,8 @@ class RankBuckets {
   using Buffer = EntryBuffer<Order, Payload>;
   using Word = typename Order::Word;
   static constexpr int kBins = 1 << 12;         // 32 KB of counters: sign, exponent and three more bits of a float
-  static constexpr int64_t kMinKeys = 1 << 14;  // of most buckets; smaller ones are sorted no faster
-  static constexpr int kBuckets = 256;          // roughly; at most twice as many are written to at the same time
+  static constexpr int64_t kMinKeys = 1 << 14;  // the fewest keys of most buckets; smaller buckets are sorted no faster
+  static constexpr int kBuckets = 256;          // roughly; keys go to at most twice as many at the same time
   static constexpr int kSamples = 1 << 10;
 
  public:

@@ -60,7 +60,7 @@ __device__ __forceinline__ void split_words(uint64_t entry, uint32_t& code, uint
 struct PassTile {
   int segment;
   int index;   // in the segment
-  int size;    // of its live items; 0 if the segment does not take the pass
+  int size;    // the number of its live items; 0 if the segment does not take the pass
   int before;  // passes that the segment has taken
   int after;   // passes that it takes after this one
   __device__ bool is_first_pass() const { return before == 0; }
@@ -101,7 +101,7 @@ struct ListedTile {
 template <typename P>
 struct ScatterShared : std::conditional_t<P::kListed, ListedTile, WholeRows> {
   static constexpr int kWarps = P::kShape.tiles.threads / kWarp;
-  unsigned counts[kWarps][kDigits];   // of a warp's items; then the place of the warp's next item in the tile
+  unsigned counts[kWarps][kDigits];   // of a warp's items; later the place of the warp's next item in the tile
   typename P::Offset bases[kDigits];  // from places in the tile to places in the segment
   unsigned sums[kDigits / kWarp];
   int64_t ticket;

@@ -20,10 +20,10 @@ struct RowOfDigits {
   };
 
   Order order;
-  int64_t length;  // of a row
+  int64_t length;  // the length of a row
   LiveCounts counts;
-  int places;  // of digits
-  int groups;  // of 32 neighbouring items that a warp has, one per lane
+  int places;  // the number of digits
+  int groups;  // the groups of 32 neighbouring items, one per lane, that a warp has
   Columns<const Word, const Payload> input;
   Columns<Word, Payload> output;
 

@@ -100,7 +100,7 @@ struct Shared {
   Buffer<P> buffers[P::kBuffers];
   int warp_sums[P::kThreads / kWarp];
   Plan plans[4];
-  int64_t slot;  // of the first kept item of a tile
+  int64_t slot;  // the slot of a tile's first kept item
 };
 
 }  // namespace mgpu::cuda::set_operations

@@ -217,7 +217,7 @@ struct MergePipeline {
   using Keys = TileKeys<Order, kTile>;
 
   struct Plan {
-    MergeTile tile;    // of a negative size after the last one
+    MergeTile tile;    // its size is negative after the last tile
     MergeCursor runs;  // in the stage's shared memory
     int a_after;       // live items of A after the tile that are loaded too; `b_after`: of B
     int b_after;

@@ -21,7 +21,7 @@ struct ShortPair {
   Divisor b_length;
   int a_pitch;
   int b_pitch;
-  int b_place;  // of B's first row in shared memory
+  int b_place;  // the place of B's first row in shared memory
   int room;     // items of shared memory
   int share;    // items of both operands per thread
   int stride;   // the first stride of a merge path search

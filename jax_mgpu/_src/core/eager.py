@@ -180,7 +180,7 @@ def on_host(convert: Callable[..., Any], x: object, *static: object) -> jax.Arra
         result: jax.Array = leaves[0].operands.of(_Conversion.of(convert, static, leaves, structure))
         return result
     arrays = [on_host(convert, leaf, *static) if isinstance(leaf, HostValue) else leaf for leaf in leaves]
-    return jnp.asarray(structure.unflatten(arrays))  # of a list of numbers and arrays
+    return jnp.asarray(structure.unflatten(arrays))  # a list of numbers and arrays
 
 
 def check_on_host(check: Callable[..., None], x: object, *static: object) -> None:

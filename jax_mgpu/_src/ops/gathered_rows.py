@@ -61,7 +61,7 @@ DIRECT = (*SUMS, "mul", "prod", "min", "max", "any", "all", "and", "or", "xor", 
 POSITIONS = ("argmin", "argmax")
 # From this width on, the derivative by x on CUDA sorts the entries by row. Narrower rows take less time in memory.
 LEAST_SORTED_WIDTH = 16
-NO_WEIGHTS = cast(jax.Array, np.zeros((0, 0), np.int32))  # of as many axes as weights
+NO_WEIGHTS = cast(jax.Array, np.zeros((0, 0), np.int32))  # has as many axes as weights
 
 
 def reduce_gathered(
@@ -182,7 +182,7 @@ def _inside(indices: jax.Array, n: int) -> jax.Array:
 
 
 def _masked(weights: jax.Array, indices: jax.Array | None, n: int) -> jax.Array:
-    """Weights, `[entries, groups]`, with 0 for dropped entries: an infinite weight times 0 would be NaN."""
+    """Sets the weights of dropped entries, `[entries, groups]`, to 0: an infinite weight times 0 would be NaN."""
     if indices is None or not indices.size:
         return weights
     return jnp.where(_inside(indices, n)[:, None], weights, 0)
@@ -190,7 +190,7 @@ def _masked(weights: jax.Array, indices: jax.Array | None, n: int) -> jax.Array:
 
 @jax.custom_jvp
 def _quotient(sums: jax.Array, masses: jax.Array) -> jax.Array:
-    """Weighted means. Their derivatives are 0 for a cotangent of 0, even if the weights add up to 0."""
+    """Returns weighted means. Their derivatives are 0 for a cotangent of 0, even if the weights add up to 0."""
     return sums / masses
 
 
@@ -320,7 +320,7 @@ def _jvp(primals: Operands, tangents: Tangents, *, op: int, wide: int) -> tuple[
 
 
 def _of_entries(cotangent: jax.Array, operands: Operands, dtype: DTypeLike) -> jax.Array:
-    """For each entry, the row of cotangents of its segment."""
+    """Returns, for each entry, the row of cotangents of its segment."""
     entries = operands.indices.shape[0] or operands.x.shape[0]
 
     def summed(rows: jax.Array) -> jax.Array:
