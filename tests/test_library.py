@@ -29,7 +29,7 @@ without_cuda = pytest.mark.skipif(mgpu.has_cuda(), reason="a build with CUDA ker
 
 
 def add_package(folder, name, content=None):
-    """A package of kernels, with a library of this content."""
+    """Adds a package of kernels, with a library of this content."""
     (folder / name).mkdir()
     (folder / name / "__init__.py").touch()
     if content is not None:
@@ -38,7 +38,7 @@ def add_package(folder, name, content=None):
 
 @pytest.fixture
 def packages(tmp_path, monkeypatch):
-    """A folder for packages, the only one on the path; jax_mgpu itself has no CUDA kernels."""
+    """Makes a folder for packages, the only one on the path; jax_mgpu itself has no CUDA kernels."""
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     monkeypatch.setattr(library, "_own_folders", list)
     return tmp_path
@@ -258,7 +258,7 @@ assert type(got) is second.Selection and got.count == 2
 
 
 def test_the_package_is_imported_again() -> None:
-    """Importing the package again, as notebooks and test runners do that drop its modules."""
+    """A notebook or a test runner that drops the package's modules imports it again."""
     subprocess.run([sys.executable, "-c", AGAIN], check=True, env={**os.environ, "JAX_PLATFORMS": "cpu"}, cwd=ROOT)
 
 

@@ -46,7 +46,7 @@ class Zeros:
 
 @dataclasses.dataclass(frozen=True)
 class Where:
-    """Expected rows where `live`; the others are not compared."""
+    """Expected rows where `live` is set; other rows are not compared."""
 
     expected: np.ndarray
     live: np.ndarray

@@ -52,8 +52,8 @@ def bulk_remove(
       TypeError: indices or count are not integers, or `size` is not static.
       ValueError: an argument's shape is not one of the above.
 
-    Linear in `x`; the transpose puts zeros where items were removed. Time is O(n + m): a load-balancing search over
-    `indices[j] - j` finds how many removed items precede kept item `i` (Baxter, moderngpu, 2013).
+    The result is linear in `x`; the transpose puts zeros where items were removed. Time is O(n + m): a load-balancing
+    search over `indices[j] - j` finds how many removed items precede kept item `i` (Baxter, moderngpu, 2013).
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -109,8 +109,9 @@ def bulk_insert(
       TypeError: indices or count are not integers, `size` is not static, or the dtypes of `x` and `values` differ.
       ValueError: an argument's shape is not one of the above.
 
-    Linear in `x` and `values`. Time is O(n + m): value `i` is item `indices[i] + i` of the result, and a load-balancing
-    search over these finds for each other item how many inserted items precede it (Baxter, moderngpu, 2013).
+    The result is linear in `x` and `values`. Time is O(n + m): value `i` is item `indices[i] + i` of the result, and a
+    load-balancing search over these finds for each other item how many inserted items precede it (Baxter, moderngpu,
+    2013).
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

@@ -76,8 +76,8 @@ def dispatch(x: ArrayLike, experts: ArrayLike, number: int) -> Dispatched:
       TypeError: experts are not integers, or `number` is not static.
       ValueError: an argument's shape is not one of the above; 2^31 slots or more without `jax_enable_x64`.
 
-    Linear in `x`. The transpose adds the slots of a token in their order, in float32 or wider, without a sort. Time is
-    that of a sort of small numbers, and of a gather.
+    The result is linear in `x`. The transpose adds the slots of a token in their order, in float32 or wider, without a
+    sort. Time is that of a sort of small numbers, and of a gather.
 
     Example:
       >>> import jax, jax.numpy as jnp, jax_mgpu as mgpu
@@ -127,8 +127,8 @@ def combine(rows: ArrayLike, back: ArrayLike, weights: ArrayLike) -> jax.Array:
       TypeError: rows or weights are not floats of 16 to 64 bits, or back are not integers.
       ValueError: an argument's shape is not one of the above; 2^31 rows or more without `jax_enable_x64`.
 
-    Linear in rows and in weights. The transpose is a gather for rows, and a dot of rows for weights; nothing is
-    scattered or sorted. Time is that of a gather.
+    The result is linear in rows and in weights. The transpose is a gather for rows, and a dot of rows for weights;
+    nothing is scattered or sorted. Time is that of a gather.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

@@ -401,8 +401,8 @@ def segmented_shift(
       TypeError: an argument's dtype is not one of the above.
       ValueError: an argument's shape is not one of the above.
 
-    Linear in `x`; the transpose shifts rows back. Time is O(n + m): one pass, with a load-balancing search for the
-    segment of each row (Baxter, moderngpu, 2013).
+    The result is linear in `x`; the transpose shifts rows back. Time is O(n + m): one pass, with a load-balancing
+    search for the segment of each row (Baxter, moderngpu, 2013).
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

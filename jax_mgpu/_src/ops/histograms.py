@@ -56,7 +56,8 @@ def bincount(
       TypeError: ids are not integers, weights are not numbers, or `size` is not static.
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    Sums of floats have the same bits in every run, and take the time of `reduce_by_id`. Linear in `weights`.
+    Sums of floats have the same bits in every run, and take the time of `reduce_by_id`. Results are linear in
+    `weights`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -113,7 +114,7 @@ def histogram(
       bins: the edges, `[m]`, sorted, of the same dtype, at least two; or a static number of bins of equal width. A bin
         includes its lower edge but not its upper one; the last bin includes both.
       range: the lowest and the highest edge of a number of bins. By default these are the smallest and the largest
-        item, or half below and above if they are equal; 0 and 1 without items.
+        item. If these are equal, the edges are 0.5 below and 0.5 above; without items, they are 0 and 1.
       weights: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits: what each item counts (default 1).
       axis_name: count the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. All
         devices have the same edges, and get the same numbers.
@@ -124,11 +125,11 @@ def histogram(
 
     Raises:
       TypeError: an argument's dtype is not one of the above.
-      ValueError: an argument's shape is not one of the above, or a range that is not finite or falls; 2^31 items or
+      ValueError: an argument's shape is not one of the above, or the range is not finite or descends; 2^31 items or
         more without `jax_enable_x64`.
 
     Time is O(n log m), in one pass over memory; on CUDA with 2,048 bins or more, that of a sort. The range of the items
-    takes one more pass, and weights the time of `bincount`. Linear in `weights`.
+    takes one more pass, and weights take the time of `bincount`. Results are linear in `weights`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

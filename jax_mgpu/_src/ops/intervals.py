@@ -62,8 +62,8 @@ def interval_expand(
       TypeError: offsets or total are not integers, or `size` is not static.
       ValueError: an argument's shape is not one of the above.
 
-    Linear in `values`; the transpose adds up each interval. Time is O(size + m), by a load-balancing search (Baxter,
-    moderngpu, 2013).
+    The result is linear in `values`; the transpose adds up each interval. Time is O(size + m), by a load-balancing
+    search (Baxter, moderngpu, 2013).
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -113,8 +113,8 @@ def interval_gather(
       TypeError: starts, offsets or total are not integers, or `size` is not static.
       ValueError: an argument's shape is not one of the above; 2^31 rows or more without `jax_enable_x64`.
 
-    Linear in `x`; the transpose is `interval_scatter`, which adds where intervals overlap. Time is O(size + m), by a
-    load-balancing search (Baxter, moderngpu, 2013).
+    The result is linear in `x`; the transpose is `interval_scatter`, which adds where intervals overlap. Time is
+    O(size + m), by a load-balancing search (Baxter, moderngpu, 2013).
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -170,8 +170,8 @@ def interval_scatter(
       TypeError: starts, offsets or total are not integers, or the dtypes of `x` and `into` differ.
       ValueError: an argument's shape is not one of the above; 2^31 rows or more without `jax_enable_x64`.
 
-    Linear in `x` and `into`; the transpose for `x` is `interval_gather`. Time is O(n + m), by a load-balancing search
-    (Baxter, moderngpu, 2013), and a copy of `into` unless it is donated.
+    The result is linear in `x` and `into`; the transpose for `x` is `interval_gather`. Time is O(n + m), by a
+    load-balancing search (Baxter, moderngpu, 2013), and a copy of `into` unless it is donated.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -231,8 +231,8 @@ def interval_move(
       TypeError: starts, offsets or total are not integers, or the dtypes of `x` and `into` differ.
       ValueError: an argument's shape is not one of the above; 2^31 rows or more without `jax_enable_x64`.
 
-    Linear in `x` and `into`. Time is O(n + k + m), by a load-balancing search (Baxter, moderngpu, 2013), and a copy of
-    `into` unless it is donated.
+    The result is linear in `x` and `into`. Time is O(n + k + m), by a load-balancing search (Baxter, moderngpu, 2013),
+    and a copy of `into` unless it is donated.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

@@ -149,8 +149,8 @@ def take(x: Pytree, indices: ArrayLike | Groups, *, fill_value: ArrayLike | None
       TypeError: indices are not integers, or `fill_value` is no number.
       ValueError: an argument's shape is not one of the above; 2^31 rows or more without `jax_enable_x64`.
 
-    Linear in `x` without a `fill_value`; the transpose is `reduce_by_id`, and the transpose of that is `take`. An index
-    outside has no gradient. Time is that of a gather; a gradient takes that of `reduce_by_id`.
+    The result is linear in `x` without a `fill_value`; the transpose is `reduce_by_id`, and the transpose of that is
+    `take`. An index outside has no gradient. Time is that of a gather; a gradient takes that of `reduce_by_id`.
 
     Example:
       >>> import jax, jax.numpy as jnp, jax_mgpu as mgpu
@@ -257,8 +257,8 @@ def select(
       TypeError: `keep` is not bool, count is not an integer, or `size` is not static.
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    Linear in `x`; the transpose puts zeros where items were dropped. Time is O(n + size): a pass over the mask counts
-    the kept items of each tile, and a second pass moves them.
+    The result is linear in `x`; the transpose puts zeros where items were dropped. Time is O(n + size): a pass over the
+    mask counts the kept items of each tile, and a second pass moves them.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
