@@ -128,7 +128,7 @@ def check_rows(got, x, keys, segments):
 
 
 def check_runs(got, keys, live, segments):
-    """The starts of runs of equal keys within segments, by their device, and their number before each segment."""
+    """Checks the starts of runs of equal keys in segments, by device, and the number of runs before each segment."""
     edges = np.cumsum(live)
     starts = [
         at for begin, end, _, _ in segments for at in range(begin, end) if at == begin or keys[at] != keys[at - 1]

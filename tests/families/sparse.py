@@ -123,7 +123,7 @@ PRODUCTS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 
 
 def held(x: np.ndarray, dtype: Any) -> np.ndarray:
-    """Whole numbers in a type; integers wrap."""
+    """Converts whole numbers to a type; integers wrap."""
     return x.astype(dtype) if np.dtype(dtype).kind not in "iu" else x.astype(np.int64).astype(dtype)
 
 

@@ -206,7 +206,7 @@ def _neighbours(q: jax.Array, lengths: jax.Array, rounding: float) -> tuple[jax.
     weight = rest - whole
     next_digits = digits + low
     next_weight = (next_digits & 4095).astype(q.dtype) * (1 / 4096)
-    # Steps are compared and not ranks: a rank behind the last one may not fit their type.
+    # Steps are compared, not ranks, because a rank past the last one may not fit their type.
     step, next_step = whole.astype(last.dtype), high + (next_digits >> 12)
     is_past = (step > next_step) | ((step == next_step) & (weight > next_weight))
     lower, exact = lower + where(is_past, next_step, step), where(is_past, next_weight, weight)
