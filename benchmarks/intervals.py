@@ -205,7 +205,7 @@ def _windows(width: int, op: str, max_ms: float) -> Case:
     )
 
 
-# Within 2 and 3 times what a scan of as many items takes.
+# Within 2 and 3 times the time of a scan of the same number of items.
 WINDOWS = [_windows(width, op, most) for width, most in ((7, 0.08), (1000, 0.12)) for op in ("add", "max")]
 
 CASES = [*_cases(5), *_cases(100), WIDE, *WINDOWS]

@@ -24,7 +24,7 @@ FLIGHTS = [*HOUR, "dep_time", "dep_delay", "arr_delay", "carrier", "tailnum", "d
 
 
 class Words:
-    """The strings behind the codes."""
+    """The strings of the codes."""
 
     def __init__(self, words: dict[str, Any]):
         self.words = words

@@ -55,7 +55,7 @@ IN_ORDER = ["o_orderkey", "l_orderkey", "p_partkey", "ps_partkey"]  # the querie
 
 
 class Words:
-    """The scale of the tables, and the strings behind their codes."""
+    """The scale of the tables, and the strings of their codes."""
 
     def __init__(self, scale: float, words: dict[str, np.ndarray]):
         self.scale, self.words = scale, words

@@ -24,8 +24,8 @@ MGPU_HOST_DEVICE Index merge_path(Index a_count, Index b_count, Index diagonal, 
 // The number of items of A among the first `diagonal` items, for keys that are unsigned codes, by the secant method:
 // `guess` is the first probe, and `rise` estimates how much a(i) - b(diagonal - 1 - i) grows with i. Each probe
 // overshoots the expected answer a little, so that the next one comes from the other side. For 2^26 random keys it
-// reads some 7 keys of A and of B, of which 4 are in separate cache lines; a binary search reads 26 keys, 23 of them in
-// separate lines. `find` finishes the search. For other distributions of keys, this takes up to kGuesses more probes
+// reads about 7 keys of A and of B, of which 4 are in separate cache lines; a binary search reads 26 keys, 23 of them
+// in separate lines. `find` finishes the search. For other distributions of keys, this takes up to kGuesses more probes
 // than `find` alone.
 template <typename Index, typename KeysA, typename KeysB, typename Less, typename Find>
 MGPU_HOST_DEVICE Index merge_path_by_secants(Index begin, Index end, Index diagonal, Index guess, float rise, KeysA a,

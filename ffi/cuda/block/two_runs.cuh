@@ -10,7 +10,7 @@ namespace mgpu::cuda {
 struct TwoRuns {
   int a_count;
   int b_count;
-  int a_place;  // of A's first item, in shared memory and in its chunk alike
+  int a_place;  // the place of A's first item in shared memory and in its chunk
   int b_place;
   int b_chunk;      // where B's chunks begin
   bool whole;       // whether all chunks lie within the arrays

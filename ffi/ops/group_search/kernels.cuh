@@ -4,9 +4,9 @@
 // block walks its part in tiles.
 //
 // Within a tile, all rows of b enter the table, one window of 32 rows at a time, before any row of a reads it. So a row
-// of a may find a row of b after its cut, and has to step back. Each row of b therefore keeps a mask of the rows of its
-// group in its window, and the last row of its group before the window. One step for each window of the tile that has
-// the group is then enough, for any order of groups.
+// of a may find a row of b after its cut, and has to step back. So each row of b keeps a mask of the rows of its group
+// in its window, and the last row of its group before the window. One step for each window of the tile that has the
+// group is then enough, for any order of groups.
 #pragma once
 
 #include "algorithm/segments.h"

@@ -76,7 +76,7 @@ class RankSearch {
   }
 
  private:
-  // Selects the sought items in the order of their ranks. Each selection leaves greater items behind its own.
+  // Selects the sought items in the order of their ranks. Each selection leaves greater items after its own item.
   template <typename RankOf, typename Put>
   void select(int64_t rank_count, RankOf rank, Put put) const {
     ThreadScratch<std::pair<int64_t, int64_t>, Word> scratch(rank_count, size_);

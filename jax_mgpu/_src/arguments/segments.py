@@ -1,4 +1,4 @@
-"""Segments as arguments: reads every form once, and gives operations what they need of it.
+"""Segments as arguments: reads every form once, and gives operations the parts that they need.
 
 All public functions that take `heads`, with `ends` and `count`, read them by `segment_operands`, which also accepts a
 `Segments`. All forms give operations the same operands.

@@ -131,7 +131,7 @@ def bucket_tables(
         return None
     if not fit_for_buckets(n_a, n_b, size):
         return None
-    if not is_local(*sides[0].arrays, *sides[1].arrays):  # the branches to choose from would have to be sharded alike
+    if not is_local(*sides[0].arrays, *sides[1].arrays):  # both branches would need the same sharding
         return None
     a_codes, b_codes = (mixed(side.codes()[0].astype(jnp.uint32)) for side in sides)
     return BucketTables((a_codes, b_codes), (counts[0], counts[1]))

@@ -1,4 +1,4 @@
-"""The primitive behind every sort, which sorts keys within segments."""
+"""The primitive of every sort, which sorts keys within segments."""
 
 from __future__ import annotations
 

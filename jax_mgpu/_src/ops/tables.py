@@ -117,7 +117,7 @@ def lookup(
         return moved(by_search())
     if isinstance(table.keys, tuple) or table.keys.dtype != checked.dtype or not surely(lambda: 0 < m <= 2 * n):
         return moved(by_search())  # this also raises the error of keys of two types
-    if not is_local(checked, table.keys, *leaves):  # the branches below would have to be sharded alike
+    if not is_local(checked, table.keys, *leaves):  # the branches below would need the same sharding
         return moved(by_search())
     # On a GPU, only if the table of positions takes no more memory than the keys.
     gains = {"cpu": surely(lambda: n >= CPU_MIN_PLACED), "cuda": surely(lambda: 4 * m <= n)}
@@ -279,7 +279,7 @@ def asof_join(
     one_integer = len(groups[0]) == 1 and jnp.issubdtype(groups[0][0].dtype, jnp.integer)
     if not (assume_sorted and one_integer and times[0].size and times[1].size):
         return problem.by_sort()
-    if not is_local(*times, groups[0][0], groups[1][0]):  # the branches below would have to be sharded alike
+    if not is_local(*times, groups[0][0], groups[1][0]):  # the branches below would need the same sharding
         return problem.by_sort()
     table = GroupTable(groups[1][0], ABSENT if counts[1] is None else counts[1][None])
     if table.always_fits:

@@ -8,8 +8,8 @@ checks the lines, and writes C++ from them. ffi/function/primitives.h defines ea
 The modules, each of which uses those before it:
 
 - scalars.py, layout.py, memory.py: scalars, the leaves of an item, captured arrays.
-- lines.py: the lines of a function, and names for what they compute.
-- elementwise.py, along_axes.py, indexing.py, moves.py: a rule for each primitive, by what it does to an array.
+- lines.py: the lines of a function, and names for their results.
+- elementwise.py, along_axes.py, indexing.py, moves.py: a rule for each primitive, by its effect on an array.
 - jaxpr.py: reads the equations, with calls and control flow, and applies the rules.
 - operator.py, order.py: operators and orders as data.
 """
