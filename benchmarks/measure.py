@@ -2,7 +2,7 @@
 
 Two effects would distort it. First, a call shorter than its dispatch would measure the host. So a program makes several
 short calls, which XLA records into one CUDA graph if they allow it, and repeats them for several rounds in a loop.
-Without the loop, a program of 32 calls of 5 us waits for the host, which spends some 200 us on its inputs and results.
+Without the loop, a program of 32 calls of 5 us waits for the host, which spends about 200 us on its inputs and results.
 Second, inputs smaller than the L2 cache would be read from it, so each call of a round has its own inputs. An
 optimization barrier between calls, and between rounds, keeps XLA from sharing, fusing or reordering their work; the
 graph runs its commands in order.
@@ -36,7 +36,7 @@ class Timing:
     shortest: float
     longest: float
     repeats: int
-    calls: int  # in one repeat
+    calls: int  # the calls in one repeat
 
     @property
     def spread(self) -> float:

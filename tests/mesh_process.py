@@ -1,6 +1,6 @@
 """One of several processes that share a mesh of CPU devices: `python -m tests.mesh_process PROCESS PROCESSES PORT`.
 
-Each makes the same global arrays, holds the parts of its own devices, and checks the whole results.
+Each process makes the same global arrays, holds the parts of its own devices, and checks the whole results.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-EACH = 2  # devices of a process
+EACH = 2  # devices per process
 SECONDS = 30  # for all processes to find each other
 
 
@@ -56,7 +56,7 @@ def main(process: str, processes: str, port: str) -> None:
     devices = EACH * int(processes)
     assert (jax.process_count(), len(jax.devices()), len(jax.local_devices())) == (int(processes), devices, EACH)
 
-    # A call takes some 50 ms, in which processes wait for each other: uneven counts, and some devices without items.
+    # A call takes about 50 ms, in which processes wait for each other: uneven counts, and some devices without items.
     every_count = mesh.counts_of
     mesh.counts_of = lambda *arguments: every_count(*arguments)[1:3]
 
@@ -98,4 +98,4 @@ if __name__ == "__main__":
     except Exception:
         traceback.print_exc()
         sys.stderr.flush()
-        os._exit(1)  # JAX's own end would wait for the other processes, which wait for this one
+        os._exit(1)  # JAX's exit would wait for the other processes, which wait for this one

@@ -271,7 +271,7 @@ def test_unsorted_input_stays_inside(rng):
 
 
 def ends_of_runs(rng, runs, n):
-    """Ends of runs in an array of n: random, even, all items in the first or the last run, no items."""
+    """Draws ends of runs in an array of n: random, even, all items in the first or the last run, no items."""
     yield np.sort(rng.integers(0, n + 1, runs)).astype(np.int32)
     yield (n * (np.arange(runs) + 1) // runs).astype(np.int32)
     yield np.full(runs, n, np.int32)

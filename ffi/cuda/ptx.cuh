@@ -242,7 +242,7 @@ __device__ __forceinline__ void put_or_count(unsigned stores, uint32_t& to, int3
 }
 
 // Stores an item of A, of B, of both or of neither. For an item of A, it stores the number of B's items before it and
-// the byte `match`, and increments A's count. B's items are treated likewise.
+// the byte `match`, and increments A's count. B's items are treated in the same way.
 __device__ __forceinline__ void put_match(unsigned is_a, uint32_t& a_to, uint32_t& a_match_to, int32_t& a_before,
                                           unsigned is_b, uint32_t& b_to, uint32_t& b_match_to, int32_t& b_before,
                                           unsigned match) {

@@ -3,7 +3,7 @@
 // suffixes (van Herk, 1992; Gil and Werman, 1993), and so has each group of totals, so an interval combines at most two
 // states of each level. Tiles of other intervals are listed. For these, further kernels combine the totals of groups in
 // device memory, and read items that fill no group one by one. Both methods combine the same states in the same order,
-// so the bits of a float sum follow from the interval alone. If items are rows of several columns, tiles with an
+// so the bits of a float sum depend only on the interval. If items are rows of several columns, tiles with an
 // interval longer than a group are listed.
 #pragma once
 
@@ -23,7 +23,7 @@ struct Task {
   IntervalReduceOperands operands;
   IntervalReduceOperands::Scratch scratch;
   GroupLevels groups;
-  bool is_aligned;  // whether x is, to 16 bytes
+  bool is_aligned;  // whether x is aligned to 16 bytes
 
   __device__ const Element* x() const { return static_cast<const Element*>(operands.x); }
   __device__ State* level(int level) const {
@@ -304,8 +304,8 @@ __global__ void __launch_bounds__(kThreads, IntervalTile{sizeof(typename Operato
 // ---- Groups of rows in device memory
 
 constexpr int kMostColumns = 8;               // the most columns that a block combines: 32 bytes of a row
-constexpr int kLevelsAtOnce = 3;              // per launch
-constexpr int kTileGroups = kGroup * kGroup;  // of the first of these levels
+constexpr int kLevelsAtOnce = 3;              // the levels per launch
+constexpr int kTileGroups = kGroup * kGroup;  // the groups of the first of these levels
 
 MGPU_HOST_DEVICE int64_t slices(int64_t width) { return ceil_div<int64_t>(width, kMostColumns); }
 

@@ -25,9 +25,9 @@ constexpr int64_t kIntervalTileElements = 2048;
 struct GroupLevels {
   static constexpr int kMost = 12;
   int64_t rows;
-  int levels = 0;             // above that of the rows
+  int levels = 0;             // the levels above the rows
   int64_t begin[kMost] = {};  // the first group of each level, among the groups of all levels
-  int64_t total = 0;          // groups of all levels, and gaps
+  int64_t total = 0;          // the groups of all levels, and gaps
 
   explicit GroupLevels(int64_t rows) : rows(rows) {
     for (int64_t count = rows; count > kIntervalGroup && levels + 1 < kMost;) {

@@ -18,14 +18,14 @@ __global__ void __launch_bounds__(kThreads, kRowBlocks<Operator>) scan_rows(Scan
   using Items = Vector<typename Operator::Element>;
   constexpr int kVector = Items::kItems;
   constexpr int kRows = kScanVectors;
-  constexpr int kSpan = kWarp * kVector;  // of a row of vectors
+  constexpr int kSpan = kWarp * kVector;  // the items of a row of vectors
   const Segments& segments = task.segments;
   const int lane = threadIdx.x % kWarp;
   const int length = static_cast<int>(segments.length);
   const int64_t warps = int64_t{gridDim.x} * kWarps;
   struct At {
     int64_t row;
-    int offset;  // in the order of the scan
+    int offset;  // its offset in the order of the scan
   };
   // How many items of a row's first vector, in the order of the scan, belong to another row.
   const auto lead_of = [&](int64_t row) {

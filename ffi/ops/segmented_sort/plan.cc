@@ -90,9 +90,9 @@ int64_t row_ranks_bytes(const Problem& problem) {
   return row_digit_bytes(length(problem), 2 + width(problem), true) + kRowDigitStaticBytes;
 }
 
-// ---- Whole rows of few comparisons, which are all made at once. Each row takes at least one block, at 0.6 ns a block.
-// So for many rows, the kernels for segments are faster, as their tiles hold several: 2^20 rows of 4 keys of 4 bytes
-// take 36 us instead of 650.
+// ---- Whole rows of few comparisons, which are all made at once. Each row takes at least one block, at 0.6 ns per
+// block. So for many rows, the kernels for segments are faster, as their tiles hold several: 2^20 rows of 4 keys of 4
+// bytes take 36 us instead of 650.
 int64_t comparisons(const Problem& problem) { return total(problem) * length(problem); }
 bool has_few_comparisons(const Problem& problem) {
   return length(problem) <= kOneCellShape.cell() && rows(problem) <= int64_t{1} << 15 &&
@@ -167,7 +167,7 @@ bool are_nearly_sorted_or_digits(const Problem& problem) {
 }
 int64_t either_bytes(const Problem& problem) { return maximum(long_rows_bytes(problem), digit_bytes(problem)); }
 
-// Beside each row, its gain over the variant used before, on H200s.
+// A comment at each row has its gain over the variant used before, on H200s.
 constexpr Row kTable[] = {
     // Keys of 4 bytes in segments of 10^6: 2.06 ms to 1.19, with payload 3.32 to 1.81 (2^26 items, 2026-11-21).
     {SortVariant::kSegmentsByDigits, "segments by digits", "heads list few segments for all items", are_long,

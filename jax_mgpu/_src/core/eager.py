@@ -276,7 +276,7 @@ class _Noted:
 
 @dataclasses.dataclass(frozen=True)
 class _Known:
-    """The operands by the conversions that made them."""
+    """The operands, by the conversions that made them."""
 
     operands: Mapping[_Conversion, Any]
 

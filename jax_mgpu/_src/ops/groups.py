@@ -364,7 +364,7 @@ def rank_of_run(form: str, begin: jax.Array, end: jax.Array, segment: jax.Array)
 
 
 def _last_marked(places: jax.Array, marked: jax.Array) -> jax.Array:
-    """For each position, the last marked one up to it; 0 before the first."""
+    """Returns, for each position, the last marked one up to it; 0 before the first."""
     marks = where(marked, places, 0)
     return _scan(x=marks, op=Kind.MAX, exclusive=False, reverse=False, total=False)[0]
 

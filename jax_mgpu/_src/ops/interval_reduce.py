@@ -1,11 +1,11 @@
 """Reductions of intervals that may overlap and come in any order: moving extrema, sums over windows.
 
-Kernels combine by name. By a function, and for some derivatives, items are cut into blocks in plain JAX. Within a
-block, an interval is split at the middle of the smallest aligned part that contains it: it combines a suffix of the
-left half and a prefix of the right one (a disjoint sparse table). An interval over several blocks combines a suffix of
-the first, a prefix of the last, and an interval of the totals of blocks, which are reduced in the same way. So each
-item is read a fixed number of times for any widths; no item outside of an interval contributes to its result, and items
-keep their order.
+Kernels combine items by named operators. For functions as operators, and for some derivatives, plain JAX cuts the items
+into blocks. Within a block, an interval is split at the middle of the smallest aligned part that contains it: it
+combines a suffix of the left half and a prefix of the right one (a disjoint sparse table). An interval over several
+blocks combines a suffix of the first, a prefix of the last, and an interval of the totals of blocks, which are reduced
+in the same way. So each item is read a fixed number of times for any widths; no item outside of an interval contributes
+to its result, and items keep their order.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _reduce_leaf(leaf: Leaf, starts: jax.Array, ends: jax.Array, count: jax.Arra
 
 @jax.custom_jvp
 def _product(a: jax.Array, b: jax.Array) -> jax.Array:
-    """A product whose derivatives are 0 if the cotangent is 0: states that no interval uses may be infinite."""
+    """Returns a product with derivatives of 0 for a cotangent of 0: states that no interval uses may be infinite."""
     return a * b
 
 
@@ -188,7 +188,7 @@ def _combined(operator: Operator, states: Pytree, low: jax.Array, last: jax.Arra
 
 
 def _table(combine: Callable[[Any, Any], Any], states: Pytree, levels: int) -> tuple[Any, Any]:
-    """The tables that intervals combine, one after the other, and the totals of blocks of `1 << levels` states.
+    """Returns the tables that intervals combine, one after the other, and the totals of blocks of `1 << levels` states.
 
     For each level, a state's entry combines the states from it to the middle of its part. In the last two tables, it
     combines the states from it to the end of its block, and those from the start of its block to it.
@@ -260,7 +260,7 @@ def _jvp(primals: Operands, tangents: Tangents, *, op: int) -> tuple[Any, Any]:
 
 
 def _transpose(cotangents: Sequence[Any], operands: Operands, *, op: int) -> jax.Array:
-    """Sums of the cotangents of the intervals that contain each row: nothing cancels here either.
+    """Returns, for each row, the sum of the cotangents of the intervals that contain it: nothing cancels here either.
 
     If begins and ends are in order, as those of windows are, these intervals follow each other. Otherwise it is the
     tree of operations in reverse.

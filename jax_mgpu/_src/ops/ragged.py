@@ -307,7 +307,7 @@ def take_segments(
 def rows_of_segments(
     operation: str, x: jax.Array, begin: jax.Array, lengths: jax.Array, width: int, fill_value: ArrayLike
 ) -> jax.Array:
-    """`[m, width, …]`: the `lengths[i]` items of x from `begin[i]` on; no two rows share an item."""
+    """Returns `[m, width, …]`: the `lengths[i]` items of x from `begin[i]` on; no two rows share an item."""
     m, n = begin.shape[0], x.shape[0]
     dtype = index_dtype(operation, "width", m * width, n)
     form = RowForm(operation, "x", x)

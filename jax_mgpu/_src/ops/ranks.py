@@ -222,7 +222,7 @@ def _first_jvp(primals: Operands, tangents: Tangents, **attributes: int) -> tupl
 # A selection beats a sort if it leaves out most items: on the CPU, for 64 rows of 65,536, the first 50 take a twentieth
 # of the time.
 SELECTED_PART = 4
-CUDA_MAX_K = 2048  # kTopKMaxK of ffi/ops/top_k/plan.h: what a block has room for
+CUDA_MAX_K = 2048  # kTopKMaxK of ffi/ops/top_k/plan.h: a block has no room for more
 CUDA_MIN_ROW = 2048  # a block selects from one row, or a part of it; the sort puts several shorter rows in a block
 CUDA_SHORT_ROW, CUDA_SHORT_FIRST = 2048, 64  # a warp selects from such a row, for any number of rows
 

@@ -74,8 +74,8 @@ def segmented_softmax(
     Sums have a fixed order. There are derivatives of any order. Time is O(n + m) for any lengths of the segments. On a
     GPU, a tile of rows reads and writes segments inside of it once, and rows of segments that cross its edges twice
     (the parts are joined as in Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018); a gradient
-    is one such pass more. Elsewhere, the results of two segmented reductions are repeated over the segments; over a
-    mesh axis there are four segmented scans.
+    takes one more pass of this kind. Elsewhere, the results of two segmented reductions are repeated over the segments;
+    over a mesh axis there are four segmented scans.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -163,7 +163,7 @@ def softmax_rows(rows: jax.Array, heads: jax.Array, count: jax.Array, *, log: bo
 
 
 def expect_floats(name: str, x: Pytree, argument: str = "x") -> jax.Array:
-    """Rows of floats."""
+    """Returns rows of floats; raises for other types."""
     x = as_array(name, argument, x)
     if x.ndim == 0:
         raise value_error(name, argument, "an array with a leading axis", describe(x))
@@ -223,7 +223,7 @@ def _shapes(x: Aval, **attributes: int) -> Sequence[Any]:
 
 
 def _fallback(x: jax.Array, t: jax.Array, heads: jax.Array, count: jax.Array, *, rule: int) -> Sequence[jax.Array]:
-    """Composed of reductions of the segments, which are repeated over their rows."""
+    """Reduces the segments, and repeats the results over their rows."""
 
     def total(rows: jax.Array, op: Kind = Kind.ADD, of: Callable[[jax.Array], jax.Array] = lambda y: y) -> jax.Array:
         return _per_item(of(_per_segment(rows, heads, count, op)), x, heads, count)

@@ -496,7 +496,7 @@ def _jvp(primals: Operands, tangents: Tangents, *, payload: int, **attributes: i
 
 
 def _given(b_values: jax.Array, kind: int) -> jax.Array | None:
-    """B's values, if the operation takes any."""
+    """Returns b's values, if the operation takes any."""
     return b_values if kind in TAKES_B else None
 
 
