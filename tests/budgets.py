@@ -23,7 +23,7 @@ Program = tuple[Callable[..., Any], list[Any]]
 
 @contextlib.contextmanager
 def of_items(n: int) -> Iterator[None]:
-    """Returns the examples over a given number of items; their own lengths are those of N."""
+    """Gives all examples a number of items within the context, instead of N."""
     before = [(module, name, getattr(module, name, None)) for module in families.MODULES for name in ("N", "MANY")]
     changed = [(module, name, value) for module, name, value in before if value is not None]
     for module, name, _ in changed:

@@ -13,7 +13,7 @@ from jax_mgpu._src.core.operation import REGISTRY, stored_aval
 
 
 def kernel_calls(function: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
-    """Returns the equations of a program that call kernels, including inner programs."""
+    """Yields the equations of a program that call kernels, including inner programs."""
 
     def walk(jaxpr: Any) -> Iterator[Any]:
         for equation in jaxpr.eqns:

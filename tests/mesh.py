@@ -41,7 +41,7 @@ def mesh_of(devices):
 
 
 def counts_of(rng, devices, slots):
-    """Live counts per device: all full, any, some devices empty, one item in all, no items, all on one device."""
+    """Draws live counts per device: all full, any, some devices empty, one item in all, none, all on one device."""
     empty = np.where(np.arange(devices) % 2, 0, rng.integers(0, slots + 1, devices))
     last, first = np.zeros((2, devices), int)
     last[-1], first[0] = 1, slots
@@ -65,7 +65,7 @@ def gather(x, counts):
 
 
 def even(total, devices):
-    """Counts that differ by at most one, the larger ones first."""
+    """Returns counts that differ by at most one, the larger ones first."""
     return np.array([total // devices + (device < total % devices) for device in range(devices)], np.int32)
 
 

@@ -44,7 +44,7 @@ def expected_of(members, x, operator):
 
 
 def on_devices(ranks, devices):
-    """For each group its members, the device that has it, and its place there, or None past `SIZE`."""
+    """Returns, for each group, its members, the device that has it, and its place there, or None past `SIZE`."""
     order = np.argsort(ranks, kind="stable")
     edges = np.cumsum(mesh.even(len(ranks), devices))
     _, starts = np.unique(ranks[order], return_index=True)

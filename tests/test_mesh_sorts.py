@@ -33,7 +33,7 @@ def arrays(rng, dtype, total):
 
 
 def filled(total, devices, slots):
-    """Counts that fill devices from the first one on."""
+    """Returns counts that fill devices from the first one on."""
     return np.clip(total - slots * np.arange(devices), 0, slots).astype(np.int32)
 
 

@@ -277,7 +277,7 @@ def side_by_side(rng: np.random.Generator, m: int, end: int, places: int) -> tup
 
 
 def spaced(rng: np.random.Generator, m: int, end: int, places: int) -> tuple[np.ndarray, np.ndarray]:
-    """Lengths, and places that fit the lengths of every draw. The last interval, which may grow, has the last place."""
+    """Draws lengths, and places that fit the lengths of every draw. The last interval may grow; it lies last."""
     width = places // max(m, 1)
     lengths = rng.integers(0, width + 1, m)
     lengths[np.cumsum(lengths) > end] = 0

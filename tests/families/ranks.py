@@ -255,7 +255,7 @@ def ranks(shape: Shape) -> Call:
 
 
 def _quantiles(x: np.ndarray, q: np.ndarray, method: str) -> np.ndarray:
-    """NumPy's quantiles of hundredths in float32, with ranks rounded to the nearest whole or half."""
+    """Returns NumPy's quantiles of hundredths in float32, with ranks rounded to the nearest whole or half."""
     if method == "linear" or np.isnan(x).any():
         return np.asarray(np.quantile(x, q.astype(np.float64)))
     ranks = np.round(q.astype(np.float64), 4) * (len(x) - 1)

@@ -57,7 +57,7 @@ def any_positions(rng: np.random.Generator, x: np.ndarray, n: int) -> np.ndarray
 
 
 def garbage(rng: np.random.Generator) -> Other:
-    """Operands with arbitrary values: results have the right shapes; operands and memory beside them are unchanged."""
+    """Draws operands of any values: results have the right shapes; operands and memory beside them are unchanged."""
     call, text = _call(rng, OF_GARBAGE, 300 if rng.random() < 0.6 else 40_000)
     batched = rng.random() < 0.3
     function = (lambda operands: call.function(**operands)) if not batched else jax.vmap(lambda o: call.function(**o))
@@ -137,14 +137,14 @@ def decreasing(rng: np.random.Generator, x: np.ndarray) -> Broken | None:
 
 
 def ids_as_heads(x: np.ndarray) -> Broken | None:
-    """Segment numbers, in order, for an argument of heads: an error, as they exceed the number of items."""
+    """Draws segment numbers, in order, for an argument of heads: an error, as they exceed the number of items."""
     if len(x) < 3 or x.dtype.name not in ("int32", "int64"):  # unsigned heads past the items are not compared
         return None
     return (100_000 + np.arange(len(x)) // 2).astype(x.dtype), 1
 
 
 def unknown(rng: np.random.Generator, x: np.ndarray, m: int) -> Broken | None:
-    """Segment numbers, one of which is invalid."""
+    """Draws segment numbers, one of which is invalid."""
     limits = np.iinfo(x.dtype)
     options = [i for i in (-7, -2, m + 1, m + 90) if limits.min <= i <= limits.max]
     if len(x) == 0 or not options:

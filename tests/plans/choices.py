@@ -20,7 +20,7 @@ FILE = pathlib.Path(__file__).parent / "choices.txt"
 
 
 def choice(problem: Problem) -> str:
-    """On which platforms plain JAX runs; on CUDA, the plan of the kernels for an H200, and their scratch memory."""
+    """Says on which platforms plain JAX runs, and the CUDA kernels' plan for an H200 and their scratch memory."""
     operation, operands, results, attributes = problem
     registered, plain = REGISTRY.get(operation), []
     if registered is not None:
@@ -53,7 +53,7 @@ def write() -> None:
 
 
 def remembered() -> dict[str, tuple[list[str], list[str]]]:
-    """By operation: the lines of the first block, and the hashes of the others."""
+    """Returns, by operation, the lines of the first block, and the hashes of the other blocks."""
     lines = FILE.read_text().splitlines()
     table = {}
     for begin in range(0, len(lines), BLOCK + 1):

@@ -73,7 +73,7 @@ class Draw:
         return 0 if self.flip(0.02) else self.size(min(most, MOST_ITEMS // max(self.rows, 1)))
 
     def array(self, dtype: str, *own: int, shared: bool = True) -> None:
-        """Returns an operand, with the axes of the batch or, if it may be shared, without."""
+        """Adds an operand, with the axes of the batch or, if it may be shared, sometimes without them."""
         batch = () if shared and self.flip(0.3) else self.batch
         self.operands.append(jax.ShapeDtypeStruct((*batch, *own), jnp.dtype(dtype)))
 
