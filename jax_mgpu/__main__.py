@@ -198,7 +198,7 @@ def library_lines() -> Iterable[str]:
     """Yields up to MAX_LINES lines of the standard library, in the order of its files' names."""
     remaining = MAX_LINES
     for path in sorted(pathlib.Path(sysconfig.get_path("stdlib")).rglob("*.py")):
-        if "site-packages" in path.parts or remaining <= 0:
+        if "site-packages" in path.parts or remaining <= 0 or not path.is_file():  # it may be a link to nothing
             continue
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()[:remaining]
         remaining -= len(lines)

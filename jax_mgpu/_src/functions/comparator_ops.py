@@ -46,7 +46,7 @@ from jax_mgpu._src.functions import custom_operator
 from jax_mgpu._src.functions.comparator import compare_all, compares_keys, plain_sort_indices
 from jax_mgpu._src.functions.emit import Unsupported, emit_order
 
-__all__ = ["Items", "expect_items", "key_count", "ranked_pair", "sort_by_less", "sort_indices_by_less"]
+__all__ = ["Items", "SortByLess", "expect_items", "key_count", "ranked_pair"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,61 +119,57 @@ def expect_items(
     return items
 
 
-def sort_by_less(
-    operation: str,
-    keys: Keys,
-    less: LessFunction,
-    values: Pytree,
-    heads: jax.Array,
-    flags: jax.Array,
-    count: Count,
-    descending: Directions,
-) -> Any:
-    """Returns the result of a sort by a comparator: the sorted keys, with any values."""
-    items = expect_items(operation, "keys", keys, less, descending)
-    leaves, unflatten = flatten_values(operation, "values", values, items.n, "keys")
-    live = count_operand(operation, "count", count, items.n)
-    if values is None:
-        return _sorted(operation, items, heads, flags, live)[0]
-    sorted_keys, indices = _sorted(operation, items, heads, flags, live, with_indices=True)
-    return sorted_keys, unflatten([take_rows(leaf, indices) for leaf in leaves])
+Places = tuple[jax.Array, jax.Array, jax.Array]  # the operands heads, flags and count of a sort
+NO_PLACES: Places = (ABSENT, ABSENT, ABSENT)
 
 
-def sort_indices_by_less(
-    operation: str,
-    keys: Keys,
-    less: LessFunction,
-    heads: jax.Array,
-    flags: jax.Array,
-    count: Count,
-    descending: Directions,
-) -> tuple[Any, jax.Array]:
-    """Returns the sorted keys, and the position that each came from."""
-    items = expect_items(operation, "keys", keys, less, descending)
-    live = count_operand(operation, "count", count, items.n)
-    return _sorted(operation, items, heads, flags, live, with_indices=True)
+@dataclasses.dataclass(frozen=True)
+class SortByLess:
+    """A sort by a comparator, its arguments checked once for all layers below."""
 
+    operation: str
+    items: Items
+    places: Places = NO_PLACES
 
-def _sorted(
-    operation: str,
-    items: Items,
-    heads: jax.Array,
-    flags: jax.Array,
-    count: jax.Array,
-    *,
-    with_indices: bool = False,
-) -> tuple[Any, Any]:
-    """Returns sorted keys, with their indices on request or if they come at no cost."""
-    order = _order(operation, items)
-    if order is None:
-        indices = plain_sort_indices(items.less, items.leaves, heads, flags, count)
-    elif not _fits_a_word(items.item):
-        indices = _sort_positions(order[0], items.leaves, heads, flags, count, order[1])
-    elif with_indices:
-        indices = _sort_words(order[0], items.leaves, heads, flags, count, order[1], Payload.INDICES)[1]
-    else:
-        return items.restore(_sort_keys(order[0], list(items.leaves), heads, flags, count, list(order[1]))), None
-    return items.taken(indices), indices
+    @classmethod
+    def of(
+        cls,
+        operation: str,
+        keys: Keys,
+        less: LessFunction,
+        descending: Directions,
+        count: Count,
+        heads: jax.Array = ABSENT,
+        flags: jax.Array = ABSENT,
+    ) -> SortByLess:
+        """Returns a sort from the arguments of a public function; heads or flags say where segments start."""
+        items = expect_items(operation, "keys", keys, less, descending)
+        return cls(operation, items, (heads, flags, count_operand(operation, "count", count, items.n)))
+
+    def run(self, values: Pytree) -> Any:
+        """Returns the sorted keys, with any values."""
+        leaves, unflatten = flatten_values(self.operation, "values", values, self.items.n, "keys")
+        if values is None:
+            return self._sorted(with_indices=False)[0]
+        sorted_keys, indices = self.indices()
+        return sorted_keys, unflatten([take_rows(leaf, indices) for leaf in leaves])
+
+    def indices(self) -> tuple[Any, jax.Array]:
+        """Returns the sorted keys, and the position that each came from."""
+        return self._sorted(with_indices=True)
+
+    def _sorted(self, *, with_indices: bool) -> tuple[Any, Any]:
+        """Returns sorted keys, with their indices on request or if they come at no cost."""
+        items, order = self.items, _order(self.operation, self.items)
+        if order is None:
+            indices = plain_sort_indices(items.less, items.leaves, *self.places)
+        elif not _fits_a_word(items.item):
+            indices = _sort_positions(order[0], items.leaves, self.places, order[1])
+        elif with_indices:
+            indices = _sort_words(order[0], items.leaves, self.places, order[1], Payload.INDICES)[1]
+        else:
+            return items.restore(_sort_keys(order[0], list(items.leaves), self.places, list(order[1]))), None
+        return items.taken(indices), indices
 
 
 # ---- The kernels
@@ -218,53 +214,32 @@ def _order(operation: str, items: Items) -> tuple[Keyed, Sequence[Any]] | None:
 
 
 def _sort_words(
-    order: Keyed,
-    leaves: Sequence[jax.Array],
-    heads: jax.Array,
-    flags: jax.Array,
-    count: jax.Array,
-    captures: Sequence[Any],
-    payload: Payload,
+    order: Keyed, leaves: Sequence[jax.Array], places: Places, captures: Sequence[Any], payload: Payload
 ) -> Sequence[jax.Array]:
     """Returns sorted words, with indices on request, by the kernels."""
     words = _to_words(leaves, _word_bytes(order.value.item))
     primitive = _operation(words.ndim, tuple(np.ndim(c) for c in captures))
-    return primitive.run([words, heads, flags, count, *map(jnp.asarray, captures)], order=order, payload=payload)
+    return primitive.run([words, *places, *map(jnp.asarray, captures)], order=order, payload=payload)
 
 
-def _sort_positions(
-    order: Keyed,
-    leaves: Sequence[jax.Array],
-    heads: jax.Array,
-    flags: jax.Array,
-    count: jax.Array,
-    captures: Sequence[Any],
-) -> jax.Array:
+def _sort_positions(order: Keyed, leaves: Sequence[jax.Array], places: Places, captures: Sequence[Any]) -> jax.Array:
     """Returns sorted indices of items that do not fit a word, by the kernels."""
     plain = [jax.lax.stop_gradient(leaf) for leaf in leaves]
     ranks = tuple(leaf.ndim for leaf in leaves), tuple(np.ndim(c) for c in captures)
-    return _position_operation(*ranks).run([*plain, heads, flags, count, *map(jnp.asarray, captures)], order=order)[0]
+    return _position_operation(*ranks).run([*plain, *places, *map(jnp.asarray, captures)], order=order)[0]
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _sort_keys(
-    order: Keyed,
-    leaves: Sequence[jax.Array],
-    heads: jax.Array,
-    flags: jax.Array,
-    count: jax.Array,
-    captures: Sequence[Any],
-) -> list[jax.Array]:
+def _sort_keys(order: Keyed, leaves: Sequence[jax.Array], places: Places, captures: Sequence[Any]) -> list[jax.Array]:
     """Returns sorted keys. Without their derivatives, the indices are not needed."""
-    words = _sort_words(order, leaves, heads, flags, count, captures, Payload.NONE)[0]
-    return _of_words(words, order.value.item)
+    return _of_words(_sort_words(order, leaves, places, captures, Payload.NONE)[0], order.value.item)
 
 
 @_sort_keys.defjvp
 def _sort_keys_jvp(order: Keyed, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
-    given, heads, flags, count, captures = primals
+    given, places, captures = primals
     leaves = [jnp.asarray(leaf) for leaf in given]
-    indices = _sort_words(order, leaves, heads, flags, count, captures, Payload.INDICES)[1]
+    indices = _sort_words(order, leaves, places, captures, Payload.INDICES)[1]
     moved = [t if t.dtype == jax.dtypes.float0 else take_rows(jnp.asarray(t), indices) for t in tangents[0]]
     return [take_rows(leaf, indices) for leaf in leaves], moved
 
@@ -377,13 +352,12 @@ class _OrderOperation(Operation):
     def _plain_indices(self, order: Keyed, leaves: Sequence[Any], operands: Sequence[Any]) -> jax.Array:
         """Returns the sorted indices of items in plain JAX, by their leaves."""
         compiled = order.value
-        heads, flags, count = operands[self.given - 3 : self.given]
         consts = custom_operator._filled(compiled.consts, operands[self.given :])
 
         def less(*both: jax.Array) -> Any:
             return evaluate(compiled.jaxpr, consts, *both)[0]
 
-        return plain_sort_indices(less, leaves, heads, flags, count)
+        return plain_sort_indices(less, leaves, *operands[self.given - 3 : self.given])
 
     def _no_tangents(self, primals: Operands, tangents: Tangents, **attributes: Attribute) -> tuple[Any, Any]:
         del tangents  # derivatives are taken through the indices
@@ -535,7 +509,7 @@ def ranked_pair(
         at = jnp.argmax(live)
         both = [jnp.where(live.reshape(n, *[1] * (leaf.ndim - 1)), leaf, take_or_fill(leaf, at)) for leaf in both]
     items = Items(tuple(jnp.asarray(jax.lax.stop_gradient(leaf)) for leaf in both), first.restore, first.less)
-    _, indices = _sorted(operation, items, ABSENT, ABSENT, ABSENT, with_indices=True)
+    _, indices = SortByLess(operation, items).indices()
     in_order = [take_rows(leaf, indices) for leaf in items.leaves]
     is_new = compare_all(items.less, [leaf[:-1] for leaf in in_order], [leaf[1:] for leaf in in_order])
     sorted_ranks = jnp.cumsum(jnp.concatenate([jnp.zeros((1,), bool), is_new]), dtype=dtype)

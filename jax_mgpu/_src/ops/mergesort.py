@@ -8,8 +8,8 @@ import jax
 
 from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Directions, Keys, LessFunction, Pytree
 from jax_mgpu._src.arguments.check import expect_no_axis
-from jax_mgpu._src.core.operation import ABSENT, jit_eager
-from jax_mgpu._src.functions.comparator_ops import sort_by_less, sort_indices_by_less
+from jax_mgpu._src.core.operation import jit_eager
+from jax_mgpu._src.functions.comparator_ops import SortByLess
 from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sort_primitives import Method
 
@@ -94,7 +94,7 @@ def mergesort(
     """
     if less is not None:
         expect_no_axis("mergesort", "less", axis_name)
-        return sort_by_less("mergesort", keys, less, values, ABSENT, ABSENT, count, descending)
+        return SortByLess.of("mergesort", keys, less, descending, count).run(values)
     asked = Sort.of("mergesort", keys, descending, count, Method.MERGING)
     return asked.run(values, axis_name=axis_name, even=even)
 
@@ -155,7 +155,7 @@ def mergesort_indices(
     """
     if less is not None:
         expect_no_axis("mergesort_indices", "less", axis_name)
-        return sort_indices_by_less("mergesort_indices", keys, less, ABSENT, ABSENT, count, descending)
+        return SortByLess.of("mergesort_indices", keys, less, descending, count).indices()
     asked = Sort.of("mergesort_indices", keys, descending, count, Method.MERGING)
     return asked.indices(axis_name=axis_name, even=even)
 

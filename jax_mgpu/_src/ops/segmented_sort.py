@@ -30,7 +30,7 @@ from jax_mgpu._src.arguments.counts import common_dtype, heads_inside
 from jax_mgpu._src.arguments.segments import segment_operands
 from jax_mgpu._src.core.compat import automatic
 from jax_mgpu._src.core.operation import ABSENT, jit_eager
-from jax_mgpu._src.functions.comparator_ops import key_count, sort_by_less, sort_indices_by_less
+from jax_mgpu._src.functions.comparator_ops import SortByLess, key_count
 from jax_mgpu._src.keys.columns import expect_keys
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ops.intervals import scatter_rows
@@ -162,7 +162,7 @@ def segmented_sort(
     if less is not None:
         expect_no_axis(name, "less", axis_name)
         segments = _segments(name, key_count(name, keys), heads, ends, flags, count)
-        return sort_by_less(name, keys, less, values, *segments, count, descending)
+        return SortByLess.of(name, keys, less, descending, count, *segments).run(values)
     checked, down = expect_keys(name, "keys", keys, descending)
     segments = _segments(name, checked.shape[0], heads, ends, flags, count, axis_name)
     if axis_name is not None:
@@ -247,7 +247,7 @@ def segmented_sort_indices(
     if less is not None:
         expect_no_axis(name, "less", axis_name)
         segments = _segments(name, key_count(name, keys), heads, ends, flags, count)
-        return sort_indices_by_less(name, keys, less, *segments, count, descending)
+        return SortByLess.of(name, keys, less, descending, count, *segments).indices()
     checked, down = expect_keys(name, "keys", keys, descending)
     segments = _segments(name, checked.shape[0], heads, ends, flags, count, axis_name)
     if axis_name is not None:
