@@ -159,6 +159,75 @@ struct TileColumn {
   }
 };
 
+// The number of the warp's rows of a that are among the first slots of a walk, of which the first row of b is `b_row`.
+template <typename Walk, typename Index>
+__device__ __forceinline__ int warp_rows_before(const Walk& walk, const TileColumn<Index>& cuts, int a_count,
+                                                int64_t b_row, int slots) {
+  int rows = 0;
+#pragma unroll
+  for (int k = 0; k < kItems; ++k) {
+    const int i = k * kThreads + static_cast<int>(threadIdx.x);
+    const bool is_in = i < a_count && walk.along(cuts.items[k], b_row) < slots - i;
+    rows += __popc(__ballot_sync(~0u, is_in));
+  }
+  return rows;
+}
+
+// Compares the groups of a tile's rows of b, a window of a warp at a time.
+template <typename Walk>
+__device__ __forceinline__ void compare_groups(const Walk& walk, const TileColumn<uint32_t>& words, int b_count,
+                                               int32_t* entries, unsigned* alike) {
+  const auto thread = static_cast<int>(threadIdx.x);
+#pragma unroll
+  for (int k = 0; k < kItems; ++k) {
+    const int place = k * kThreads + thread;
+    if (place - thread % kWarp >= b_count) continue;
+    const uint32_t group = place < b_count ? walk.group(words.items[k]) : kNoGroup;
+    entries[place] = static_cast<int32_t>(group);
+    alike[place] = __match_any_sync(~0u, group);
+  }
+}
+
+// A warp enters a tile's rows of b into the table, one window after the other. Their first one is row `b` of the part.
+template <typename Walk>
+__device__ __forceinline__ void enter_rows(const Walk& walk, int32_t* table, int32_t* entries, const unsigned* alike,
+                                           int lane, int b, int b_count) {
+  auto group = static_cast<uint32_t>(entries[lane]);
+  unsigned mates = alike[lane];
+  for (int window = 0; window < b_count; window += kWarp) {
+    const int place = window + lane;
+    uint32_t next_group = kNoGroup;
+    unsigned next_mates = 0;
+    if (window + kWarp < b_count) {
+      next_group = static_cast<uint32_t>(entries[place + kWarp]);
+      next_mates = alike[place + kWarp];
+    }
+    const bool is_row = group < walk.groups;
+    const int32_t last = is_row ? table[group] : kNone;
+    __syncwarp();
+    if (is_row && mates >> lane == 1) table[group] = b + place;
+    entries[place] = last;
+    __syncwarp();
+    group = next_group;
+    mates = next_mates;
+  }
+}
+
+// Steps from the last row of a group back to its last row before a cut of the tile, whose first row of b is row `b`.
+__device__ __forceinline__ void step_back(int32_t& last, int b, int cut, const int32_t* entries,
+                                          const unsigned* alike) {
+  while (last >= b + cut) {
+    const int place = last - b;
+    const int window = place / kWarp * kWarp;
+    const unsigned before = cut > window ? alike[place] & ((1u << (cut - window)) - 1) : 0;
+    if (before != 0) {
+      last = b + window + kWarp - 1 - __clz(static_cast<int>(before));
+      break;
+    }
+    last = entries[place];
+  }
+}
+
 // One block per part. The reads of the next tile are in flight while a tile is processed.
 template <typename Index, bool kForward>
 __global__ void __launch_bounds__(kThreads, kGroupSearchBlocks)
@@ -214,13 +283,7 @@ __global__ void __launch_bounds__(kThreads, kGroupSearchBlocks)
     const int a_left = minimum(a_size - next_a, kTile);
     const int b_left = minimum(b_size - next_b, kTile);
     const int slots = minimum(a_left + b_left, kTile);
-    int warp_taken = 0;
-#pragma unroll
-    for (int k = 0; k < kItems; ++k) {
-      const int i = k * kThreads + thread;
-      const bool is_in = i < a_left && walk.along(next_cuts.items[k], part.b.begin + next_b) < slots - i;
-      warp_taken += __popc(__ballot_sync(~0u, is_in));
-    }
+    const int warp_taken = warp_rows_before(walk, next_cuts, a_left, part.b.begin + next_b, slots);
     if (lane == 0) atomicAdd(&taken, warp_taken);
     __syncthreads();
     const int next_a_count = clamp(taken, slots - minimum(b_left, slots), minimum(a_left, slots));
@@ -230,28 +293,8 @@ __global__ void __launch_bounds__(kThreads, kGroupSearchBlocks)
     next_a_words.template load<kStep>(part_a_words + kStep * next_a, next_a_count, 0);
     next_b_words.template load<kStep>(part_b_words + kStep * next_b, next_b_count, 0);
 
-    // The tile's rows of b enter the table, one window after the other.
-    if (thread < kWarp && b_count > 0) {
-      auto group = static_cast<uint32_t>(entries[lane]);
-      unsigned mates = alike[lane];
-      for (int window = 0; window < b_count; window += kWarp) {
-        const int place = window + lane;
-        uint32_t next_group = kNoGroup;
-        unsigned next_mates = 0;
-        if (window + kWarp < b_count) {
-          next_group = static_cast<uint32_t>(entries[place + kWarp]);
-          next_mates = alike[place + kWarp];
-        }
-        const bool is_row = group < walk.groups;
-        const int32_t last = is_row ? table[group] : kNone;
-        __syncwarp();
-        if (is_row && mates >> lane == 1) table[group] = b + place;
-        entries[place] = last;
-        __syncwarp();
-        group = next_group;
-        mates = next_mates;
-      }
-    }
+    // The tile's rows of b enter the table.
+    if (thread < kWarp && b_count > 0) enter_rows(walk, table, entries, alike, lane, b, b_count);
     __syncthreads();
 
     // The tile's rows of a read the table.
@@ -263,16 +306,7 @@ __global__ void __launch_bounds__(kThreads, kGroupSearchBlocks)
       const uint32_t group = walk.group(a_words.items[k]);
       int32_t last = group < walk.groups ? table[group] : kNone;
       const auto cut = static_cast<int>(clamp<Index>(walk.along(cuts.items[k], part.b.begin + b), 0, b_count));
-      while (last >= b + cut) {
-        const int place = last - b;
-        const int window = place / kWarp * kWarp;
-        const unsigned before = cut > window ? alike[place] & ((1u << (cut - window)) - 1) : 0;
-        if (before != 0) {
-          last = b + window + kWarp - 1 - __clz(static_cast<int>(before));
-          break;
-        }
-        last = entries[place];
-      }
+      step_back(last, b, cut, entries, alike);
       Index found = last == kNone ? Index{-1} : first_row + kStep * static_cast<Index>(last);
       if (sizeof(Index) == 8 && last == kFar) {
         found = static_cast<Index>(walk.b_row(task.lasts<Index>(blockIdx.x)[group]));
@@ -290,14 +324,7 @@ __global__ void __launch_bounds__(kThreads, kGroupSearchBlocks)
     cuts = next_cuts;
     next_cuts = later_cuts;
     a_words = next_a_words;
-#pragma unroll
-    for (int k = 0; k < kItems; ++k) {
-      const int place = k * kThreads + thread;
-      if (place - lane >= b_count) continue;
-      const uint32_t group = place < b_count ? walk.group(next_b_words.items[k]) : kNoGroup;
-      entries[place] = static_cast<int32_t>(group);
-      alike[place] = __match_any_sync(~0u, group);
-    }
+    compare_groups(walk, next_b_words, b_count, entries, alike);
   }
 }
 
