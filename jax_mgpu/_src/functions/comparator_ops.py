@@ -245,8 +245,7 @@ def _sort_keys_jvp(order: Keyed, primals: tuple[Any, ...], tangents: tuple[Any, 
 
 
 def _item_bytes(aval: Aval) -> int:
-    result: int = int(np.prod(aval.shape)) * jnp.dtype(aval.dtype).itemsize
-    return result
+    return int(np.prod(aval.shape)) * jnp.dtype(aval.dtype).itemsize
 
 
 def _fits_a_word(item: Sequence[Any]) -> bool:

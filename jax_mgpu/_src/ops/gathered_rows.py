@@ -131,8 +131,7 @@ def _as_weighted(x: ArrayLike, weights: jax.Array) -> jax.Array:
     """Converts an array to the type of its products with weights. Other types stay; a later check reports them."""
     x = as_array(NAME, "x", x)
     is_number = x.dtype.name in KEY_DTYPES or x.dtype == jnp.bool_
-    result: jax.Array = x.astype(jnp.result_type(x, weights)) if is_number else x
-    return result
+    return x.astype(jnp.result_type(x, weights)) if is_number else x
 
 
 def _reduce_leaf(

@@ -97,8 +97,7 @@ def _normalize(
     rows = jnp.copy(whole_axes(x)).reshape(n, -1)
     has_id = jnp.broadcast_to(_has_id(ids, ABSENT, size)[:, None], rows.shape)
     results = function(select(has_id, rows, jnp.zeros_like(rows)), jnp.copy(ids), size)
-    result: jax.Array = select(has_id, results, jnp.zeros_like(rows)).reshape(x.shape)
-    return result
+    return select(has_id, results, jnp.zeros_like(rows)).reshape(x.shape)
 
 
 def _of_groups(x: jax.Array, groups: tuple[jax.Array, jax.Array, jax.Array], *, log: bool) -> jax.Array:

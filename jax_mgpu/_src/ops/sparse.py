@@ -306,10 +306,7 @@ class Csr:
             raise value_error(name, "x", f"a vector [{n}] or a matrix [{n}, k]", describe(x))
         if self._transposed is None:
             count = jnp.minimum(self.count, self.capacity)
-            result: jax.Array = segmented_reduce(
-                x, self.offsets[:-1], indices=self.indices, weights=self.values, count=count
-            )
-            return result
+            return segmented_reduce(x, self.offsets[:-1], indices=self.indices, weights=self.values, count=count)
         dtype = _product_dtype(self.values, x)
         x, values = x.astype(dtype), self.values.astype(dtype)
         order, rows, columns = self._transposed
