@@ -21,6 +21,42 @@ struct Problem {
 template <typename Payload>
 constexpr int kPayloadWidth = std::is_same_v<Payload, NoPayload> ? 0 : sizeof(Payload);
 
+// The indices of merged items; `a` and `b` count from a_shift and b_shift.
+template <int kItems, typename Payload>
+__device__ __forceinline__ void take_indices(Payload (&values)[kItems], unsigned from_b, int64_t a_shift,
+                                             int64_t b_shift, int a, int b) {
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) {
+    const bool is_b = (from_b >> i) & 1;
+    values[i] = static_cast<Payload>(is_b ? b_shift + b : a_shift + a);
+    (is_b ? b : a) += 1;
+  }
+}
+
+// The payload of merged items, from a stage.
+template <int kItems, typename Payload>
+__device__ __forceinline__ void take_values(Payload (&values)[kItems], unsigned from_b, const Payload* payload, int a,
+                                            int b) {
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) {
+    const bool is_b = (from_b >> i) & 1;
+    values[i] = payload[is_b ? b : a];
+    a += !is_b;
+    b += is_b;
+  }
+}
+
+// Fills the slots of a tile that hold no item.
+template <typename Word, typename Payload>
+__device__ __forceinline__ void fill_dead(Word* out, Payload* out_payload, int live, int size, bool gives_indices) {
+  for (int position = live + threadIdx.x; position < size; position += kPipelineWorkers) {
+    out[position] = 0;
+    if constexpr (kPayloadWidth<Payload> > 0) {
+      out_payload[position] = gives_indices ? static_cast<Payload>(-1) : Payload{0};
+    }
+  }
+}
+
 template <typename Order, typename Payload, bool kLargeStages>
 __global__ void __launch_bounds__(kPipelineThreads, kPipelineBlocks)
     merge_tiles(const __grid_constant__ Problem<Order, Payload> problem) {
@@ -42,19 +78,17 @@ __global__ void __launch_bounds__(kPipelineThreads, kPipelineBlocks)
   const auto b_line = [&](const auto& plan) {
     return round_up_to_line<Payload>(a_place(plan.tile) + static_cast<int>(plan.tile.a_count) + plan.a_after);
   };
-  const auto payload_of = [&](unsigned char* stage) {
-    return reinterpret_cast<Payload*>(stage + pipeline_run_bytes(sizeof(Word), kItems));
-  };
+  constexpr int kKeyBytes = pipeline_run_bytes(sizeof(Word), kItems);
+  const auto payload_of = [&](unsigned char* stage) { return reinterpret_cast<Payload*>(stage + kKeyBytes); };
 
   const auto first_slot = [&](const MergeTile& tile) { return tile.row * pair.row_slots() + tile.begin; };
 
   const auto load = [&](const typename Stream::Plan& plan, unsigned char* stage) {
     if constexpr (kHasPayload) {
-      const MergeTile& tile = plan.tile;
-      const int a_count = gives_indices ? 0 : static_cast<int>(tile.a_count) + plan.a_after;
-      const int b_count = gives_indices ? 0 : static_cast<int>(tile.b_count) + plan.b_after;
-      const BulkLoad<Payload> a(a_values, problem.a_payload.stored, a_first(tile), a_count, payload_of(stage));
-      const BulkLoad<Payload> b(b_values, problem.b_payload.stored, b_first(tile), b_count,
+      const int a_count = gives_indices ? 0 : static_cast<int>(plan.tile.a_count) + plan.a_after;
+      const int b_count = gives_indices ? 0 : static_cast<int>(plan.tile.b_count) + plan.b_after;
+      const BulkLoad<Payload> a(a_values, problem.a_payload.stored, a_first(plan.tile), a_count, payload_of(stage));
+      const BulkLoad<Payload> b(b_values, problem.b_payload.stored, b_first(plan.tile), b_count,
                                 payload_of(stage) + b_line(plan));
       return [=](CopyBarrier& barrier) { return a.start(barrier) + b.start(barrier); };
     } else {
@@ -76,23 +110,11 @@ __global__ void __launch_bounds__(kPipelineThreads, kPipelineBlocks)
       int a = cursor.a - keys.runs.a;
       int b = cursor.b - keys.runs.b;
       if (gives_indices) {
-        const int64_t a_shift = tile.a, b_shift = problem.b_index + tile.b;
-#pragma unroll
-        for (int i = 0; i < kItems; ++i) {
-          const bool is_b = (from_b >> i) & 1;
-          values[i] = static_cast<Payload>(is_b ? b_shift + b : a_shift + a);
-          (is_b ? b : a) += 1;
-        }
+        take_indices(values, from_b, tile.a, problem.b_index + tile.b, a, b);
       } else {
         a += a_place(tile);
         b += b_line(plan) + place_in_line(b_values, b_first(tile));
-#pragma unroll
-        for (int i = 0; i < kItems; ++i) {
-          const bool is_b = (from_b >> i) & 1;
-          values[i] = payload[is_b ? b : a];
-          a += !is_b;
-          b += is_b;
-        }
+        take_values(values, from_b, payload, a, b);
       }
     }
     Stream::sync_workers();
@@ -108,13 +130,9 @@ __global__ void __launch_bounds__(kPipelineThreads, kPipelineBlocks)
       for (int i = 0; i < kItems; ++i) out_payload[diagonal + i] = values[i];
     }
     const int size = static_cast<int>(tile.size);
-    const int live = static_cast<int>(tile.live());
-    if (live < size) {
+    if (const int live = static_cast<int>(tile.live()); live < size) {
       Stream::sync_workers();
-      for (int position = live + threadIdx.x; position < size; position += kPipelineWorkers) {
-        out[position] = 0;
-        if constexpr (kHasPayload) out_payload[position] = gives_indices ? static_cast<Payload>(-1) : Payload{0};
-      }
+      fill_dead(out, out_payload, live, size, gives_indices);
     }
     if constexpr (!kHasBulkCopies) {
       Stream::sync_workers();
