@@ -1,4 +1,4 @@
-"""Corner cases: types, lengths and layouts on which an operation once took longer than its bytes explain."""
+"""Corner cases: types, lengths and layouts for which an operation once took longer than its bytes explain."""
 
 from __future__ import annotations
 

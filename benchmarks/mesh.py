@@ -1,6 +1,6 @@
 """Compares operations over all devices of the default platform with one device, on the same global arrays.
 
-The one device has the whole arrays, each of several devices an equal part. The results of both are compared before the
+One device has the whole arrays; each of several devices has an equal part. The results of both are compared before the
 programs are timed. Memory is the amount that XLA plans for a device, as a multiple of the device's operands.
 """
 

@@ -117,7 +117,7 @@ def padded(rows: np.ndarray, size: int, fill_value) -> np.ndarray:
 
 
 def moved(x: np.ndarray, sources: np.ndarray, places: np.ndarray, into: np.ndarray) -> np.ndarray:
-    """`into` with rows of x at places; pairs that are out of range on either side are dropped."""
+    """Returns `into` with rows of x at places; pairs that are out of range on either side are dropped."""
     keep = (sources >= 0) & (sources < len(x)) & (places >= 0) & (places < len(into))
     out = into.copy()
     out[places[keep]] = x[sources[keep]]
@@ -145,7 +145,7 @@ def sorted_search(
     needles_count: int | None = None,
     haystack_count: int | None = None,
 ) -> np.ndarray:
-    """Insertion points in the order of lax.sort; -1 for dead needles."""
+    """Returns insertion points in the order of lax.sort; -1 for dead needles."""
     n, m = live_count(needles_count, len(needles)), live_count(haystack_count, len(haystack))
     ranks = rank(np.concatenate([needles[:n], haystack[:m]]))
     found = np.searchsorted(ranks[n:], ranks[:n], side)
@@ -352,7 +352,7 @@ def _combined(x: np.ndarray, op: str, widens: bool) -> np.ndarray:
 
 
 def set_sources(operation: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Returns a set operation as indices into A followed by B: the walk of C++'s std::set_union and the like."""
+    """Returns a set operation as indices into A followed by B: the walk of std::set_union and similar functions."""
     ranks = rank(np.concatenate([a, b])).tolist()
     n_a, n = len(a), len(ranks)
     pairs = operation in ("set_intersection", "set_union")

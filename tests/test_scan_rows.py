@@ -81,7 +81,7 @@ def test_widths_and_edges_of_tiles(rng, dtype, width):
 
 @jax.jit
 def forms_of_edges(cases):
-    """One program of all sizes, as compiling one of each takes twice as long."""
+    """Returns one program of all sizes, because one program per size takes twice as long to compile."""
     return [(mgpu.segmented_scan(x, heads, reverse=True), mgpu.scan(x, exclusive=True)) for x, heads in cases]
 
 

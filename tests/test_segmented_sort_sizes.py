@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 
 def edge_lengths(total):
-    """Segment lengths at the limits of cells, warps and tiles, at small multiples of these, and one off."""
+    """Returns segment lengths at the limits of cells, warps and tiles, at small multiples of these, and one off."""
     edges = [k * cell + d for cell in CELLS for k in (1, 2, 32) for d in (-1, 0, 1)]
     edges += [k * 32 + d for k in (1, 2, 4, 8) for d in (-1, 0, 1)] + [0, 1, 2, 3]
     edges += [tile + d for tile in TILES for d in (-1, 0, 1)] + [k * TILES[-1] for k in (2, 3, 5)]
@@ -156,7 +156,7 @@ def long_length(dtype):
 
 
 def long_heads(lengths, n):
-    """Padded heads of segments, given their lengths as numbers or as shares of n."""
+    """Returns padded heads of segments, given their lengths as numbers or as shares of n."""
     lengths = [int(x * n) if isinstance(x, float) else x for x in lengths]
     heads = data.heads_of(np.asarray(lengths))
     return np.concatenate([heads, np.full(LONG_HEADS - len(heads), n + 3)]).astype(np.int32)

@@ -72,7 +72,7 @@ def _merge(a: Any, b: Any, a_values: Any = None, b_values: Any = None) -> Any:
 
 def _set_operation(name: str) -> Callable[..., Any]:
     def set_operation(a: Any, b: Any, a_values: Any = None, b_values: Any = None) -> Any:
-        """(keys, count) or (keys, values, count), in arrays of the largest possible size.
+        """Returns (keys, count) or (keys, values, count), in arrays of the largest possible size.
 
         The intersection takes only a_values; the others take both.
         """

@@ -1,5 +1,5 @@
 // Batches of short rows: a tile is several whole rows, one after the other, and each row has a few threads. A tile's
-// contents follow only from the shapes.
+// contents depend only on the shapes.
 #pragma once
 
 #include "algorithm/common.h"

@@ -6,7 +6,8 @@
 
 namespace mgpu::cuda {
 
-// Where the two runs of a tile lie. One thread computes this for the whole block, as it takes some 60 instructions.
+// Where the two runs of a tile lie. One thread computes this for the whole block, because it takes about 60
+// instructions.
 struct TwoRuns {
   int a_count;
   int b_count;

@@ -23,7 +23,7 @@ struct ScanTask {
   bool reverse;
   Segments segments;
   Segments restarts;      // without counts, as dead items change nothing, and need no segment of their own
-  int64_t tiles;          // over which a look-back goes
+  int64_t tiles;          // the tiles over which a look-back goes
   uint64_t* look_back;    // a ticket counter, then the slots of each row
   const int64_t* listed;  // per tile: the number of listed heads before the first place where it may restart
   ResultVector<Operator> result;

@@ -59,7 +59,7 @@ def heads_from_zero(heads: jax.Array) -> jax.Array:
 
 
 def partition_points(low: jax.Array, high: jax.Array, n: int, before: Callable[[jax.Array], jax.Array]) -> jax.Array:
-    """For each of a few searches, the first place from `low` to `high` for which `before(places)` is false.
+    """Returns, for each of a few searches, the first place from `low` to `high` for which `before(places)` is false.
 
     The places lie among n items. All searches run in lockstep, in one program without a loop.
     """

@@ -69,7 +69,7 @@ def mapped(
 ) -> tuple[Any, Load | None]:
     """Returns the items that the operation works on, and how they are loaded; without a function, the given items.
 
-    `count` is the caller's. Over a mesh axis, positions are those in the global array. `inside` excludes items that
+    `count` is the caller's. Over a mesh axis, positions count in the global array. `inside` excludes items that
     belong to no segment from the derivatives of an array.
     """
     if function is None:

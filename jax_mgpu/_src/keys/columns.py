@@ -233,7 +233,7 @@ class Columns:
         return self.structure(columns)
 
     def code_and_rest(self, operation: str) -> tuple[jax.Array, list[jax.Array]]:
-        """Over a mesh axis: the code of the columns, and the columns that cannot be computed from it."""
+        """Returns the code of the columns over a mesh axis, and the columns that cannot be computed from it."""
         expect_one_code(operation, self)
         return self.codes()[0], [] if self.are_integers else [x for x in self.arrays if not _is_integer(x)]
 
@@ -308,7 +308,7 @@ def _expect_told_apart(keys: Sequence[Any], operation: str, names: Sequence[str]
 
 
 def _wide_floats(x: object) -> np.ndarray | None:
-    """64-bit floats from the host, Python's own among them; None for anything else."""
+    """Returns 64-bit floats from the host, Python's own among them; None for anything else."""
     leaves = x if isinstance(x, (list, tuple)) else [x]
     if any(isinstance(leaf, jax.Array) or hasattr(leaf, "__jax_array__") for leaf in leaves):
         return None
@@ -549,7 +549,7 @@ def _pair_codes(a: Columns, b: Columns, a_count: jax.Array, b_count: jax.Array) 
 
 
 def _merge_places(codes: jax.Array, others: jax.Array, count: jax.Array, others_count: jax.Array) -> list[Digit]:
-    """For each code, the place of the first equal code in the merge with others, as digits."""
+    """Returns, for each code, the place of the first equal code in the merge with other codes, as digits."""
     n = codes.shape[0] + others.shape[0]
     dtype = index_dtype("keys", "a and b", n)
     positions = jnp.arange(codes.shape[0], dtype=dtype)

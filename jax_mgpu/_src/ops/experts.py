@@ -77,7 +77,7 @@ def dispatch(x: ArrayLike, experts: ArrayLike, number: int) -> Dispatched:
       ValueError: an argument's shape is not one of the above; 2^31 slots or more without `jax_enable_x64`.
 
     The result is linear in `x`. The transpose adds the slots of a token in their order, in float32 or wider, without a
-    sort. Time is that of a sort of small numbers, and of a gather.
+    sort. A call takes the time of a sort of small numbers, and of a gather.
 
     Example:
       >>> import jax, jax.numpy as jnp, jax_mgpu as mgpu
@@ -128,7 +128,7 @@ def combine(rows: ArrayLike, back: ArrayLike, weights: ArrayLike) -> jax.Array:
       ValueError: an argument's shape is not one of the above; 2^31 rows or more without `jax_enable_x64`.
 
     The result is linear in rows and in weights. The transpose is a gather for rows, and a dot of rows for weights;
-    nothing is scattered or sorted. Time is that of a gather.
+    nothing is scattered or sorted. A call takes the time of a gather.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

@@ -125,8 +125,9 @@ def group_by(
         `jax_enable_x64`.
 
     Without `dtype`, a mean, variance or median of integers is a float of 32 bits, or of 64 for 64-bit integers. Rows of
-    a key are combined in input order. Time is that of a sort of the keys and, for each value, of a segmented reduction
-    and a gather; values of up to 8 bytes per row travel with the keys. `"nunique"` and `"median"` sort once more.
+    a key are combined in input order. A call takes the time of a sort of the keys and, for each value, of a segmented
+    reduction and a gather; values of up to 8 bytes per row travel with the keys. `"nunique"` and `"median"` sort once
+    more.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -304,7 +305,7 @@ def rank(
       ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
       count: the number of live items, an integer scalar (default `n`).
       axis_name: rank the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. A device's
-        heads are those of the segments that start among its own items, counted from its first item; a segment
+        heads are the starts of the segments that start among its own items, counted from its first item; a segment
         continues on the next devices, up to the next head. Columns may have up to 64 bits in all.
 
     Returns: `[n]` ranks, 0 past `count` and outside of all segments; int32, or int64 from 2^31 items on. Averages have
@@ -314,7 +315,7 @@ def rank(
       TypeError: an argument's dtype is not one of the above.
       ValueError: an argument's shape or method is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    Time is that of a sort with indices, two scans and a scatter.
+    A call takes the time of a sort with indices, two scans and a scatter.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

@@ -407,8 +407,8 @@ def join_columns(
       TypeError: the indices are not integers.
       ValueError: an argument's shape is not one of the above.
 
-    Gradients flow to the columns. Time is that of the gathers. If the columns are sorted, the gathers read a's side in
-    order, and b's side in order for each row of a.
+    Gradients flow to the columns. A call takes the time of the gathers. If the columns are sorted, the gathers read a's
+    side in order, and b's side in order for each row of a.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

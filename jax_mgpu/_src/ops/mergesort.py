@@ -140,13 +140,13 @@ def mergesort_indices(
 
     Returns:
       `(sorted keys, indices)` with `sorted_keys == keys[indices]`; indices are int32, or int64 from 2^31 items on. Over
-      a mesh axis they are those in the global array; if `count` is given, the number of items of this device follows.
+      a mesh axis they count in the global array; if `count` is given, the number of items of this device follows.
 
     Raises:
       TypeError: as `mergesort`.
       ValueError: as `mergesort`; also 2^31 items or more without `jax_enable_x64`.
 
-    The complexity and the source are those of `mergesort`.
+    For complexity and source, see `mergesort`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -218,8 +218,8 @@ def locality_sort(
 
     On a GPU, cells of some thousand keys are sorted, then merged where neighbouring cells, or runs of them, overlap:
     keys that are at most k places away from their sorted position take O(n log k). If samples show that many keys are
-    far from their place, they are sorted by digits. It takes the time of `sort` on a CPU, for 2^18 keys or fewer, for
-    keys of less than 32 bits, and with values or indices unless they and the keys have 4 bytes. Memory is that of
+    far from their place, they are sorted by digits. A call takes the time of `sort` on a CPU, for 2^18 keys or fewer,
+    for keys of less than 32 bits, and with values or indices unless they and the keys have 4 bytes. Memory is that of
     `mergesort`.
 
     Example:
@@ -273,7 +273,7 @@ def locality_sort_indices(
       TypeError: as `mergesort_indices`.
       ValueError: as `mergesort_indices`.
 
-    The complexity and the source are those of `locality_sort`.
+    For complexity and source, see `locality_sort`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

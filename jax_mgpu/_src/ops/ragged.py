@@ -75,7 +75,7 @@ def segment_ids(
       ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
       count: the number of live items, an integer scalar (default `size`).
       axis_name: number the segments of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. A
-        device's heads are those of the segments that start among its own items, counted from its first item. The
+        device's heads are the starts of the segments that start among its own items, counted from its first item. The
         segments of earlier devices come first; items before a device's first head belong to the last of these.
 
     Returns: `[size]` indices into `heads`; -1 past `count`, and for items of no segment, such as those before the first
@@ -130,7 +130,7 @@ def to_dense(
       ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
       count: the number of live items, an integer scalar (default `n`).
       axis_name: lay out the segments of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. A
-        device's heads are those of the segments that start among its own items, counted from its first item; a
+        device's heads are the starts of the segments that start among its own items, counted from its first item; a
         segment continues on the devices that follow, up to the next head. Its row is on the device of its head.
 
     Returns:
@@ -253,7 +253,7 @@ def take_segments(
       ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
       count: the number of live items, an integer scalar (default `n`).
       axis_name: take segments of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. A device's
-        heads are those of the segments that start among its own items, counted from its first item; a segment
+        heads are the starts of the segments that start among its own items, counted from its first item; a segment
         continues on the devices that follow, up to the next head. The order of a device lists segments by the numbers
         that `segment_ids` gives there, and the device gets them; the size, the heads and the number are its own.
 

@@ -83,7 +83,7 @@ def top_k(
         first ones are taken.
       count: the number of live items, an integer scalar (default `n`).
       axis_name: take the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. All
-        devices get the same result, whose indices are those in the global array.
+        devices get the same result, whose indices count in the global array.
 
     Returns: `TopK`: the items, the position of each in `x`, and their number.
 
@@ -93,7 +93,7 @@ def top_k(
 
     Derivatives go to the selected items. If `k` is at most a quarter of `n`, and on CUDA at most 2,048, time is O(n + k
     log k) on random input, in one pass over memory. CUDA also needs one pass for any `k` up to 64 in rows of up to
-    2,048 items, in a batch that `vmap` makes. Otherwise time is that of a sort.
+    2,048 items, in a batch that `vmap` makes. Otherwise a call takes the time of a sort.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -135,9 +135,9 @@ def segmented_top_k(
       ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
       count: see `top_k`.
       axis_name: take the items of the segments of all devices of a mesh axis, or of a tuple of axes, within
-        `jax.shard_map`. A device's heads are those of the segments that start among its own items, counted from its
-        first item; a segment continues on the devices that follow, up to the next head. Its row is on the device of
-        its head, and indices are those in the global array.
+        `jax.shard_map`. A device's heads are the starts of the segments that start among its own items, counted from
+        its first item; a segment continues on the devices that follow, up to the next head. Its row is on the device of
+        its head, and indices count in the global array.
 
     Returns:
       `TopK` with a row for each head; indices count from the start of `x`.
@@ -146,7 +146,7 @@ def segmented_top_k(
       TypeError: as `top_k`.
       ValueError: as `top_k`.
 
-    Derivatives are those of `top_k`. Time is that of a sort, for any lengths of the segments.
+    Derivatives are those of `top_k`. A call takes the time of a sort, for any lengths of the segments.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -305,8 +305,8 @@ def segmented_quantile(
       ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
       count: see `quantile`.
       axis_name: take the items of the segments of all devices of a mesh axis, or of a tuple of axes, within
-        `jax.shard_map`. A device's heads are those of the segments that start among its own items, counted from its
-        first item; a segment continues on the devices that follow, up to the next head. Its results are on the
+        `jax.shard_map`. A device's heads are the starts of the segments that start among its own items, counted from
+        its first item; a segment continues on the devices that follow, up to the next head. Its results are on the
         device of its head.
 
     Returns:
@@ -317,7 +317,7 @@ def segmented_quantile(
       TypeError: as `quantile`.
       ValueError: as `quantile`.
 
-    Derivatives are those of `quantile`. Time is that of a sort, for any lengths of the segments.
+    Derivatives are those of `quantile`. A call takes the time of a sort, for any lengths of the segments.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

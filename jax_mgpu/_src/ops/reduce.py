@@ -172,7 +172,7 @@ def reduce(
       identity: the identity of a function `op`, a pytree like one item: needed with `count`, and for `n = 0`.
       map: a function of an item, or of an item and its position. `op` combines its results, which may have another
         structure and dtype; x is then any pytree of arrays with leading axis `n`. The CUDA kernels evaluate it as they
-        load an item. Over a mesh axis, positions are those in the global array.
+        load an item. Over a mesh axis, positions count in the global array.
       dtype: convert the items of all arrays to this dtype, after `map`, before a named `op` combines them. Results have
         it too, including sums and products of integers, except for indices and the bools of `"any"` and `"all"`. Means,
         variances and medians need a float dtype. A function `op` accepts no `dtype`.
@@ -380,8 +380,8 @@ def segmented_reduce(
       dtype: see `reduce`.
       ddof: see `reduce`.
       commutative: see `reduce`.
-      axis_name: see `reduce`. A device's heads are those of the segments that start among its own items, counted from
-        its first item; a segment continues on the devices that follow, up to the next head.
+      axis_name: see `reduce`. A device's heads are the starts of the segments that start among its own items, counted
+        from its first item; a segment continues on the devices that follow, up to the next head.
 
     Returns:
       For each array `[m, ...]`; indices count from the start of x, or of the global array, or of the entries. Over a

@@ -100,8 +100,8 @@ def reduce_by_id(
         // size`.
 
     Returns:
-      For each array `[size, ...]`; an id that no item has gets the operator's identity. Over a mesh axis, indices are
-      those in the global array.
+      For each array `[size, ...]`; an id that no item has gets the operator's identity. Over a mesh axis, indices count
+      in the global array.
 
     Raises:
       TypeError: as `reduce`.
@@ -210,7 +210,7 @@ def group_ids(ids: ArrayLike, size: int) -> Groups:
       TypeError: ids are not integers, or `size` is not static.
       ValueError: ids are not 1-D; a size that is negative; 2^31 items or more without `jax_enable_x64`.
 
-    Time is that of a sort of numbers up to `size`.
+    A call takes the time of a sort of numbers up to `size`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

@@ -131,7 +131,7 @@ def scan(
         include it. `"mean"`, `"argmin"` and `"argmax"` accept none.
       map: a function of an item, or of an item and its position. `op` combines its results, which may have another
         structure and dtype; x is then any pytree of arrays with leading axis `n`. The CUDA kernels evaluate it as they
-        load an item. Over a mesh axis, positions are those in the global array.
+        load an item. Over a mesh axis, positions count in the global array.
       emit: a function of a state, which is the scan's value at a position, or of a state and its position: the mirror
         image of `map`. The results are what it returns, any pytree, and 0 past the count; totals are states.
       dtype: convert the items to this dtype before a named `op` combines them: see `reduce`.
@@ -140,7 +140,7 @@ def scan(
 
     Returns:
       For each array of x, an array `[n, ...]` of the same type or of the type that `reduce` states for `op`. With
-      `return_total`, a pair `(arrays, totals)`. Over a mesh axis, indices are those in the global array, and the total
+      `return_total`, a pair `(arrays, totals)`. Over a mesh axis, indices count in the global array, and the total
       is the same on all devices.
 
     Raises:
@@ -242,8 +242,8 @@ def segmented_scan(
       emit: see `scan`.
       dtype: see `scan`.
       commutative: see `scan`.
-      axis_name: see `scan`. A device's heads are those of the segments that start among its own items, counted from its
-        first item; a segment continues on the devices that follow, up to the next head.
+      axis_name: see `scan`. A device's heads are the starts of the segments that start among its own items, counted
+        from its first item; a segment continues on the devices that follow, up to the next head.
 
     Returns:
       For each array of x, an array `[n, ...]`. Indices count from the start of x, or of the global array.
@@ -252,7 +252,7 @@ def segmented_scan(
       TypeError: as `scan`.
       ValueError: as `scan`.
 
-    Time is O(n + m), whatever the lengths of the segments. The method is that of `scan`.
+    Time is O(n + m), whatever the lengths of the segments. For the method, see `scan`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

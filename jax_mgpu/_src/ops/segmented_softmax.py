@@ -60,7 +60,7 @@ def segmented_softmax(
         the result 0. See `segmented_reduce`.
       count: the number of live items, an integer scalar (default `n`). Results past it are 0.
       axis_name: take the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. A device's
-        heads are those of the segments that start among its own items, counted from its first item; a segment
+        heads are the starts of the segments that start among its own items, counted from its first item; a segment
         continues on the next devices, up to the next head.
 
     Returns:
@@ -110,7 +110,7 @@ def segmented_log_softmax(
       TypeError: as `segmented_softmax`.
       ValueError: as `segmented_softmax`.
 
-    Derivatives and time are those of `segmented_softmax`.
+    For derivatives and time, see `segmented_softmax`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

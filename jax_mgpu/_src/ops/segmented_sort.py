@@ -132,7 +132,7 @@ def segmented_sort(
       less: a comparator that replaces the order of numbers; see `mergesort`. Cannot be combined with `descending` or
         `axis_name`.
       axis_name: sort the segments of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`; columns
-        may have up to 64 bits in all. Heads and flags are those of the segments that start among a device's own items;
+        may have up to 64 bits in all. Heads and flags mark the segments that start among a device's own items;
         a segment continues on the next devices, up to the next head. A device keeps its number of items, and slots past
         it hold 0.
 
@@ -236,7 +236,7 @@ def segmented_sort_indices(
       TypeError: as `segmented_sort`.
       ValueError: as `segmented_sort`; also 2^31 items or more without `jax_enable_x64`.
 
-    The complexity and the source are those of `segmented_sort`.
+    For complexity and source, see `segmented_sort`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

@@ -150,7 +150,7 @@ def take(x: Pytree, indices: ArrayLike | Groups, *, fill_value: ArrayLike | None
       ValueError: an argument's shape is not one of the above; 2^31 rows or more without `jax_enable_x64`.
 
     The result is linear in `x` without a `fill_value`; the transpose is `reduce_by_id`, and the transpose of that is
-    `take`. An index outside has no gradient. Time is that of a gather; a gradient takes that of `reduce_by_id`.
+    `take`. An index outside has no gradient. A call takes the time of a gather, and a gradient that of `reduce_by_id`.
 
     Example:
       >>> import jax, jax.numpy as jnp, jax_mgpu as mgpu
@@ -202,7 +202,8 @@ def inverse_permutation(order: ArrayLike, *, count: ArrayLike | None = None) -> 
       TypeError: `order` or count are not integers.
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    Time is that of one scatter; on a GPU, for more than 2^23 items, that of a sort, which is faster.
+    A call takes the time of one scatter. On a GPU, for more than 2^23 items, it takes the time of a sort, which is
+    faster.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -297,7 +298,7 @@ def select_indices(
       fill_value: the value of results past the last position, an integer scalar (default `n`: it is padding if the
         positions serve as heads, and out of range if they serve as indices).
       count: the number of live items, an integer scalar (default `n`).
-      axis_name: see `select`. Positions are those in the global array; the default of `fill_value` is n times the
+      axis_name: see `select`. Positions count in the global array; the default of `fill_value` is n times the
         number of devices.
 
     Returns:
@@ -308,7 +309,7 @@ def select_indices(
       TypeError: `keep` is not bool, count is not an integer, or `size` is not static.
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    The complexity is that of `select`.
+    For complexity, see `select`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -351,7 +352,7 @@ def partition(
       TypeError: `keep` is not bool, or count is not an integer.
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    Derivatives go through the permutation. The complexity is that of `select`.
+    Derivatives go through the permutation. For complexity, see `select`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -495,7 +496,7 @@ def unique(
       TypeError: an argument's dtype is not one of the above, or `size` or a flag is not static.
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    Time is that of a sort, and a pass that finds the runs of equal keys.
+    A call takes the time of a sort, and a pass that finds the runs of equal keys.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

@@ -189,7 +189,7 @@ def set_union(
       TypeError: as `set_intersection`.
       ValueError: as `set_intersection`; also values of only one side, or of two structures.
 
-    The complexity and the source are those of `set_intersection`.
+    For complexity and source, see `set_intersection`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -241,7 +241,7 @@ def set_difference(
       TypeError: as `set_intersection`.
       ValueError: as `set_intersection`.
 
-    The complexity and the source are those of `set_intersection`.
+    For complexity and source, see `set_intersection`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -295,7 +295,7 @@ def set_symmetric_difference(
       TypeError: as `set_union`.
       ValueError: as `set_union`.
 
-    The complexity and the source are those of `set_intersection`.
+    For complexity and source, see `set_intersection`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

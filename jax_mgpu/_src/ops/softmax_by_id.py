@@ -45,7 +45,7 @@ def softmax_by_id(x: ArrayLike, ids: ArrayLike | Groups, size: int) -> jax.Array
         `jax_enable_x64`.
 
     Sums are those of `reduce_by_id`, the same in every run. There are derivatives of any order; items without an id
-    have none. Time is that of two calls of `reduce_by_id`, for a maximum and a sum, and of two gathers.
+    have none. A call takes the time of two calls of `reduce_by_id`, for a maximum and a sum, and of two gathers.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -71,7 +71,7 @@ def log_softmax_by_id(x: ArrayLike, ids: ArrayLike | Groups, size: int) -> jax.A
       TypeError: as `softmax_by_id`.
       ValueError: as `softmax_by_id`.
 
-    Derivatives and time are those of `softmax_by_id`.
+    For derivatives and time, see `softmax_by_id`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

@@ -158,14 +158,14 @@ def argsort(
       even: see `sort`.
 
     Returns:
-      `[n]` indices; int32, or int64 from 2^31 items on. Over a mesh axis they are those in the global array; if `count`
+      `[n]` indices; int32, or int64 from 2^31 items on. Over a mesh axis they count in the global array; if `count`
       is given, the number of items of this device follows.
 
     Raises:
       TypeError: as `sort`.
       ValueError: as `sort`; also 2^31 items or more without `jax_enable_x64`.
 
-    The complexity and the source are those of `sort`.
+    For complexity and source, see `sort`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

@@ -113,7 +113,7 @@ def sorted_search(
         serve as heads.
       less: a comparator that replaces the order of numbers; see `mergesort`. Cannot be combined with `axis_name`.
       axis_name: look up the needles of all devices of a mesh axis, or of a tuple of axes, in the haystack of all of
-        them, within `jax.shard_map`; columns may have up to 64 bits in all. Positions are those in the global haystack;
+        them, within `jax.shard_map`; columns may have up to 64 bits in all. Positions count in the global haystack;
         each is on the device of its needle.
       aligned: over a mesh axis, whether needles and haystack are results of `align`. Then no item moves to another
         device.
@@ -187,7 +187,7 @@ def sorted_match(
       TypeError: an argument's dtype is not one of the above.
       ValueError: an argument's shape or side is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    Time is O(n_a + n_b), each item read once. The source is that of `sorted_search`.
+    Time is O(n_a + n_b), each item read once. For the source, see `sorted_search`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -240,7 +240,7 @@ def sorted_equal_count(
       TypeError: an argument's dtype is not one of the above.
       ValueError: an argument's shape is not one of the above; 2^31 items of b or more without `jax_enable_x64`.
 
-    Time is O(n_a + n_b), that of two searches, whose difference is the result. The source is that of `sorted_search`.
+    Time is O(n_a + n_b), that of two searches, whose difference is the result. For the source, see `sorted_search`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -281,8 +281,8 @@ def search(
         first whose item is greater (upper bound).
       count: the number of live items of the haystack, an integer scalar (default `m`). Items past it are never read.
       axis_name: look up the needles of all devices of a mesh axis, or of a tuple of axes, in the haystack of all of
-        them, within `jax.shard_map`; columns may have up to 64 bits in all. Positions are those in the global haystack,
-        and each is on its needle's device.
+        them, within `jax.shard_map`; columns may have up to 64 bits in all. Positions count in the global haystack, and
+        each is on its needle's device.
 
     Returns:
       Positions `[n]` from 0 to `count`; int32, or int64 from 2^31 haystack items on.
@@ -371,8 +371,8 @@ def segmented_search(
         scalar.
       axis_name: look up the needles of all devices of a mesh axis, or of a tuple of axes, in the segments of all of
         them, within `jax.shard_map`. Ids are the numbers of segments that `segment_ids` gives there, and with keys they
-        may have up to 64 bits in all; heads are those of the segments that start among a device's own items. Positions
-        are those in the global haystack.
+        may have up to 64 bits in all; heads are the starts of the segments that start among a device's own items.
+        Positions count in the global haystack.
 
     Returns:
       Positions `[n]`, which count from the start of the haystack, not of the segment; an empty segment gives its start.

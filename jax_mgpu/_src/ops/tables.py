@@ -75,8 +75,8 @@ def lookup(
       TypeError: an argument's dtype is not one of the above.
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    Gradients flow to the values. Time is that of a sort of both keys, a search and a gather. Integer keys are not
-    sorted if the table's keys fill at least a quarter of the range from their smallest to their largest; on a GPU,
+    Gradients flow to the values. A call takes the time of a sort of both keys, a search and a gather. Integer keys are
+    not sorted if the table's keys fill at least a quarter of the range from their smallest to their largest; on a GPU,
     there must also be four times as many keys as rows of the table.
 
     Example:
@@ -231,7 +231,7 @@ def asof_join(
       a_count: the number of live rows of a, an integer scalar (default `n_a`).
       b_count: the number of live items of b (default `n_b`).
       axis_name: match the rows of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`; times and
-        keys may have up to 64 bits in all. Positions are those in the global b.
+        keys may have up to 64 bits in all. Positions count in the global b.
 
     Returns: `[n_a]` positions in b, -1 if there is no such row and past `a_count`. Of several rows of b with the same
       time and key, the last one is taken looking backward and the first one looking forward. A time that is NaN has no
@@ -243,7 +243,7 @@ def asof_join(
         items or more without `jax_enable_x64`.
 
     Time is O(n_a + n_b) for sorted times, without keys or with one column of integer keys that span at most 12,288
-    values in b. Otherwise it is that of a sort of both sides, and a search.
+    values in b. Otherwise a call takes the time of a sort of both sides, and a search.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
