@@ -27,7 +27,7 @@ INTO_ZEROS = 0.29  # ms for 2^26 items, at most
 
 @functools.cache
 def _items(dtype: str, length: int = 0) -> Callable[..., Any]:
-    """Makes items close to 1, whose products stay finite; `length` is that of a row, or 0 for one vector."""
+    """Makes items close to 1, whose products stay finite; `length` is the length of a row, or 0 for one vector."""
 
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         rows = max(MIN_ROWS, size_at(scale, ITEMS) // length) if length else 0

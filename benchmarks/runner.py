@@ -56,7 +56,8 @@ class Pace:
     def rounds(self, call_ms: float) -> int:
         """Returns the rounds of a program of short calls: one, or at least four.
 
-        With two rounds, the loop has one iteration, which XLA inlines: times were then half of those with 16 rounds.
+        With two rounds, the loop has one iteration, which XLA inlines: times were then half of the times with 16
+        rounds.
         """
         if self.program_ms is None:
             return ROUNDS

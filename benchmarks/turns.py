@@ -61,7 +61,7 @@ def command_of(
 ) -> tuple[list[str], dict[str, str]]:
     """Returns the command of one process and its environment. With several GPUs, the process sees only one of them.
 
-    All processes share a cache of compiled programs: those that make and compare arrays are the same for many cases.
+    All processes share a cache of compiled programs: many cases have the same programs that make and compare arrays.
     """
     environment = {
         **os.environ,

@@ -43,7 +43,7 @@ def rows(answer: Answer) -> dict[str, np.ndarray]:
 
 
 def expect_same(found: dict[str, np.ndarray], expected: Any, words: dict[str, np.ndarray]) -> None:
-    """Compares rows, in order, with those of a frame or a number; codes stand for words in the frame."""
+    """Compares rows, in order, with the rows of a frame or a number; codes stand for words in the frame."""
     if not hasattr(expected, "columns"):
         (column,) = found.values()
         np.testing.assert_allclose(column, [float(expected)], rtol=1e-9)

@@ -18,7 +18,7 @@ from benchmarks.queries.columns import factorize
 
 __all__ = ["Words", "connect", "generate", "load"]
 
-# For each table, the columns that are read unchanged, those of strings, and those of dates.
+# For each table, the columns that are read unchanged, the columns of strings, and the columns of dates.
 NUMBERS = {
     "region": "r_regionkey",
     "nation": "n_nationkey n_regionkey",

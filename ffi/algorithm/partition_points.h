@@ -6,8 +6,8 @@
 namespace mgpu {
 
 // Like partition_point for several searches in lockstep, so that one read of each search is in flight at the same time.
-// A finished search reads position 0 until the others are done, because a branch would separate the reads. `read(k, i)`
-// gives the item of search k at a position, and `before(k, item)` says whether the search continues after it.
+// A finished search reads position 0 until all searches are done, because a branch would separate the reads. `read(k,
+// i)` gives the item of search k at a position, and `before(k, item)` says whether the search continues after it.
 // `hold(items)` keeps a compiler from postponing each read until its item is needed.
 template <int kCount, typename Index, typename Read, typename Before, typename Hold>
 MGPU_HOST_DEVICE void partition_points(Range<Index> (&searches)[kCount], Read read, Before before, Hold hold) {

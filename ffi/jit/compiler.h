@@ -12,7 +12,7 @@ struct CUstream_st;
 
 namespace mgpu::cuda {
 
-// Folders in which to look for NVRTC before those of the loader.
+// Folders in which to look for NVRTC before the loader's folders.
 void set_compiler_folders(const std::vector<std::string>& folders);
 std::string compiler_problem();
 

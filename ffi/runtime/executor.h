@@ -13,7 +13,7 @@ struct Executor {
   virtual void schedule(std::function<void()> task) = 0;
 };
 
-// Calls run(body, i) for every i in [0, count). If calls throw, those that have not begun are left out, and the first
+// Calls run(body, i) for every i in [0, count). If calls throw, calls that have not begun are left out, and the first
 // exception is thrown on the calling thread once no helper is in the body any more.
 void run_tasks(Executor& executor, int64_t count, void (*run)(const void* body, int64_t i), const void* body);
 

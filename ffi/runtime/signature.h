@@ -25,8 +25,9 @@ struct Enumeration {
 // An attribute that may be any integer.
 inline const Enumeration kNumber{"number", {}};
 
-// The sizes of kernels' tiles, by dimension, for tests at the edges of tiles. They include those of both platforms, all
-// widths, and devices of any size. `sort_items` and `sort_cells` are the items that a thread or a block sorts first.
+// The sizes of kernels' tiles, by dimension, for tests at the edges of tiles. They include the sizes of both platforms,
+// all widths, and devices of any size. `sort_items` and `sort_cells` are the items that a thread or a block sorts
+// first.
 using TileSizes = std::map<std::string, std::set<int64_t>>;
 inline constexpr int kKeyWidths[] = {1, 2, 4, 8};  // bytes of a key, or of an element
 inline constexpr int kStateWidths[] = {4, 8, 16};  // bytes of an operator's state

@@ -194,7 +194,7 @@ struct TileWork {
   }
 
   // Marks the first outputs of the objects that start in the tile. `offsets`[0] is the offset of the object before
-  // them. Positions fit 32 bits, and those of invalid offsets are truncated. A thread handles several objects at once,
+  // them. Positions fit 32 bits; positions of invalid offsets are truncated. A thread handles several objects at once,
   // so that their loads overlap.
   template <typename Offset, typename SlotOf>
   __device__ void mark_heads(Shared& shared, const Offset* offsets, int heads, SlotOf slot_of) const {

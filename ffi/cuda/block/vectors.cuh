@@ -278,7 +278,7 @@ __device__ typename Operator::State fold_strided(const Operator& op, const Sourc
   const int last = first + (size - first) / kItems * kItems;
 #pragma unroll 1
   for (int i = thread; i < first; i += threads) take_one(i);
-  // All threads take the same number of rounds. Otherwise a warp would wait for some lanes' loads after those of
+  // All threads take the same number of rounds. Otherwise a warp would wait for some lanes' loads after the loads of
   // others.
   const int stride = threads * kItems;
   int offset = first + thread * kItems;

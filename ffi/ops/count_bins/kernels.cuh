@@ -214,7 +214,8 @@ struct BinsBetweenEdges {
     if (!(value >= lowest && value <= highest)) return kNoBin;
     const Slot slot = table.slots[slots(value)];
     if (slot.bin >= 0) return slot.bin - (value < slot.edge);
-    // The bin is the number of inner edges that are not above the value: all before this slot, and some of those in it.
+    // The bin is the number of inner edges that are not above the value: all edges before this slot, and some of the
+    // edges in it.
     int begin = slot.bin >> kCountBits & ((1 << kCountBits) - 1);
     int end = begin + (slot.bin & ((1 << kCountBits) - 1));
     while (begin < end) {

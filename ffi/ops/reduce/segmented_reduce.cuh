@@ -21,7 +21,7 @@ inline UnitTiles unit_tiles(const SegmentTiling& tiling, int64_t* items_before) 
 }
 inline unsigned join_blocks(int64_t tiles) { return static_cast<unsigned>(ceil_div<int64_t>(tiles, kJoinThreads)); }
 
-// The bytes that a thread needs per item: those of a state, or of an item if that is larger.
+// The bytes that a thread needs per item: the size of a state, or of an item if that is larger.
 template <typename Operator>
 constexpr int64_t state_bytes() {
   using Element = typename Operator::Element;

@@ -1,8 +1,8 @@
 // The kernels of reduce_rows and gathered_rows. The items of segments are rows of x, in the order of memory or by
 // index, multiplied by weights if there are any. Items and segment ends are consumed in one order, in equal tiles
 // (unit_tiles.cuh). A worker, a few neighbouring lanes, takes one row after the other; each lane has a vector of
-// columns. The block joins the states of its workers' first and last segments, and a second kernel joins those of the
-// tiles.
+// columns. The block joins the states of its workers' first and last segments, and a second kernel joins the states of
+// the tiles' first and last segments.
 #pragma once
 
 #include "cuda/block/shuffle.cuh"
@@ -56,7 +56,7 @@ struct RowReduction {
 
   // The slots of a tile's ends and rows. A worker of reduce_tiles also reads those after its last row.
   MGPU_HOST_DEVICE int unit_slots() const { return tiles.units + 4; }
-  // Shared memory of a block of reduce_tiles: slots, those of the high words of rows, and a weight for each item.
+  // Shared memory of a block of reduce_tiles: slots, slots for the high words of rows, and a weight for each item.
   MGPU_HOST_DEVICE int64_t shared_bytes(bool has_weights) const {
     return unit_slots() * ((long_rows ? 8 : 4) + (has_weights ? static_cast<int64_t>(sizeof(State)) : 0));
   }
@@ -517,8 +517,8 @@ __device__ __forceinline__ void list_rows(const RowReduction<Operator>& reductio
   }
 }
 
-// Reduces tiles of rows. All tiles of a slice come before those of the next one, so that a slice of a table that is
-// read by index stays in the L2 cache.
+// Reduces tiles of rows. All tiles of a slice come before the tiles of the next slice, so that a slice of a table that
+// is read by index stays in the L2 cache.
 template <Weights kWeights, typename Operator>
 __global__ void __launch_bounds__(kThreads, kWeights == Weights::kGroups || Operator::kGivesIndex ? 4 : 5)
     reduce_tiles(RowReduction<Operator> reduction, Operator op) {

@@ -21,7 +21,7 @@ struct RowSources {
   // The first row of the problem of item i.
   MGPU_HOST_DEVICE int64_t problem_begin(int64_t i) const { return problems == 1 ? 0 : i / length * count; }
 
-  // The row of item i among those of all problems, or kNone.
+  // The row of item i among the rows of all problems, or kNone.
   MGPU_HOST_DEVICE int64_t operator()(int64_t i) const {
     if (!indices.data) return i;
     const int64_t row = indices[i];

@@ -133,7 +133,7 @@ class Scan {
   }
 
   // The prefix within the tile is kept apart from the prefix before the tile, and each block is scanned from the
-  // identity. So rounding errors of floats are those of short sums, and a block's chain of additions does not wait for
+  // identity. So floats have the rounding errors of short sums, and a block's chain of additions does not wait for
   // the chain of the previous block.
   void scan_piece(Range<int64_t> piece, State before_tile, Running& in_tile) const {
     const int64_t row = segments_.row(piece.begin);

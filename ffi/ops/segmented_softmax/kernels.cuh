@@ -24,7 +24,7 @@ template <typename Element>
 constexpr int kThreadRows = sizeof(Element) == 8 ? 16 : 32;
 constexpr int kBlocks = 3;  // on a multiprocessor
 
-// Sums of exponentials below this lose precision, if the maximum is not that of the segment.
+// Sums of exponentials below this lose precision, if the maximum is not the segment's own.
 constexpr float kLeastSum = 0x1p-24f;
 
 // The state of a part of a segment: the maximum m, and the sum of exp(x - m) over its items x.
@@ -40,7 +40,7 @@ __device__ __forceinline__ Float least() {
   return sizeof(Float) == 4 ? Float(-0x1.fffffep127) : Float(-0x1.fffffffffffffp1023);
 }
 
-// The exponential of a difference from a maximum. Its error is that of a rounding of the difference.
+// The exponential of a difference from a maximum. Its error comes from the rounding of the difference.
 __device__ __forceinline__ float power(float x) { return exp2_approximately(x * 0x1.715476p0f); }
 __device__ __forceinline__ double power(double x) { return exp(x); }
 
@@ -129,7 +129,8 @@ struct Exchange {
   unsigned heads[kWarps];  // for each warp, the lanes whose rows have a head
   // The state since the last head of each warp's rows, by column.
   Float open[kWarps][kWarp];
-  // The total of the segment that ends at each thread's first head; then those of the segments open at the tile's end.
+  // The total of the segment that ends at each thread's first head; then the totals of the segments open at the tile's
+  // end.
   Float totals[kThreads + kWarp];
 };
 
@@ -191,7 +192,7 @@ struct Group {
     return rows;
   }
 
-  // The maximum of each column over the tile, from that of each thread. Contains a barrier.
+  // The maximum of each column over the tile, from the maxima of the threads. Contains a barrier.
   __device__ __forceinline__ Float column_max(Exchange<Float>& exchange, Float max) const {
     const Largest<Float> op;
     const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
@@ -435,9 +436,9 @@ struct Share {
   }
 };
 
-// Computes a tile. Items are shifted by the maximum of their segment if kExact, else by that of their column of the
-// tile, which takes half the instructions. Then it returns false, and nothing is stored, if the sum of a segment is so
-// small that it has lost precision, or is NaN.
+// Computes a tile. Items are shifted by the maximum of their segment if kExact, else by the maximum of their column of
+// the tile, which takes half the instructions. Then it returns false, and nothing is stored, if the sum of a segment is
+// so small that it has lost precision, or is NaN.
 template <bool kExact, bool kStaged, typename Element>
 __device__ __forceinline__ bool normalize_tile(const Softmax<Element>& task) {
   using Float = Accumulator<Element>;

@@ -58,7 +58,7 @@ struct SoftmaxTiling {
 
 // Scratch memory of the CUDA kernels. For each tile: the number of listed heads before it, its first and last heads,
 // and the maximum and sum of each column for the segments that are open at its start and at its end. Maximum and sum
-// are first those of the tile's own part, and later those of the whole segment.
+// first belong to the tile's own part, and later to the whole segment.
 struct SegmentedSoftmaxOperands::Scratch {
   int64_t* listed;
   int* first_head;

@@ -133,7 +133,7 @@ struct TileMerges {
   }
   __device__ static int middle(const MergePiece& piece) { return piece.begin + piece.count[0] + piece.count[1]; }
 
-  // The merge that computes output i. On the second level, merges 1 and 2 are both that of the right piece.
+  // The merge that computes output i. On the second level, merges 1 and 2 are both the merge of the right piece.
   __device__ int at(int i) const { return (begins[1] <= i) + (begins[2] <= i) + (begins[3] <= i); }
   __device__ int begin(int merge) const {
     return merge == 0 ? begins[0] : merge == 1 ? begins[1] : merge == 2 ? begins[2] : begins[3];

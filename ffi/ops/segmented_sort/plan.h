@@ -276,7 +276,7 @@ class SortPlan {
 
  private:
   DigitCounts take_digit_counts(Workspace& workspace) const;
-  // As in DigitProblem::kSavesMemory. If digits are counted, the zeroed memory is right before that of the keys.
+  // As in DigitProblem::kSavesMemory. If digits are counted, the zeroed memory is right before the memory of the keys.
   void take_keys_behind_counts(Workspace& workspace, SortScratch& scratch) const;
   void take_digits(Workspace& workspace, SortScratch& scratch) const;
 

@@ -7,8 +7,8 @@
 
 namespace mgpu::cuda::set_operations {
 
-// Turns the split of the merge path into that of the balanced path, if few copies of a key are between the two; returns
-// false if there may be many. `open` says whether the split separates a pair.
+// Turns the split of the merge path into the split of the balanced path, if few copies of a key are between the two;
+// returns false if there may be many. `open` says whether the split separates a pair.
 template <typename Word, typename Less>
 __device__ bool balance_near(const Word* a, const Word* b, int b_count, Split<int>& split, bool& open, Less less) {
   constexpr int kMaxCopies = 4;

@@ -1,4 +1,5 @@
-// The kernels of a sort by a compiled function: those of the sort of segments, which only compare pairs of keys.
+// The kernels of a sort by a compiled function. They are the kernels of the sort of segments, which only compare pairs
+// of keys.
 #pragma once
 
 #include "function/order.h"

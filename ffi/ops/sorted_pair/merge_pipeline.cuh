@@ -263,7 +263,7 @@ struct MergePipeline {
   static constexpr int kDoneBarrier = 2;
   static constexpr int kLoadedBarrier = 4;
 
-  // Four plans are in use: that of the tile that is copied back, those of the two tiles in stages, and that of the next
+  // Four plans are in use: for the tile that is copied back, for the two tiles in stages, and for the next
   // tile.
   __device__ static Plan& plan_of(Shared& shared, int count) { return shared.plans[count % 4]; }
 

@@ -134,7 +134,7 @@ def cuda_extra() -> str:
 
 
 def _load_cuda(version: str) -> Library | None:
-    """Loads the CUDA kernels built with this package, or else those of a kernel package of the same version."""
+    """Loads the CUDA kernels built with this package, or else the kernels of a package of the same version."""
     if isinstance(cpu_library, NoLibrary):  # the CPU library also plans the calls on CUDA
         return None
     if (path := _in_folders("libjax_mgpu_cuda.so", _own_folders())) is not None:

@@ -80,7 +80,7 @@ class Kind(enum.IntEnum):
 
 
 def result_dtype(operation: str, kind: int, x: Aval | jax.Array, wide: int = 0) -> Any:
-    """Returns the dtype of results: that of x, that of indices into it, or that of sums."""
+    """Returns the dtype of results: the dtype of x, of indices into it, or of sums."""
     if Kind(kind).gives_index:
         return index_dtype(operation, "x", x.shape[0])
     return wide_dtype(x.dtype) if wide else x.dtype

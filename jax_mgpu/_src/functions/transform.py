@@ -165,7 +165,7 @@ def emitted(
 def _global_positions(
     operation: str, argument: str, n: int, count: jax.Array, axis_name: AxisName
 ) -> tuple[Any, jax.Array]:
-    """Returns the type of positions in the global array, and that of this device's first item."""
+    """Returns the type of positions in the global array, and the position of this device's first item."""
     axis = Axis(operation, axis_name)
     return axis.index_dtype(argument, n), axis.begin(axis.gather(axis.live(argument, n, count)))
 

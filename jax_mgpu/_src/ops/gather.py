@@ -77,7 +77,7 @@ class _Gather(Operation):
         return rows, [x.ndim - 1 - self.row_rank]
 
     def _abstract(self, *avals: jax.core.ShapedArray, **attributes: Attribute) -> list[Any]:
-        """Under an Explicit mesh, results are sharded like the indices, and rows like those of x."""
+        """Under an Explicit mesh, results are sharded like the indices, and rows like the rows of x."""
         (rows,) = super()._abstract(*avals, **attributes)
         if rows.sharding.mesh.empty:
             return [rows]

@@ -169,7 +169,7 @@ class Segments(Ranges):
             return cls.of(*_ranges_of_known_ids(name, given, m))
         ids = ids_in_order(name, given, m)
         known = (ids >= 0) & (ids < m)
-        # Ids outside of [0, m) become that of the item before, or of the one after: both arrays are then sorted.
+        # Ids outside of [0, m) become the id of the item before, or of the item after: both arrays are then sorted.
         latest = scan(jnp.where(known, ids, -1), "max")
         earliest = scan(jnp.where(known, ids, m), "min", reverse=True)
         numbers = jnp.arange(m, dtype=ids.dtype)

@@ -175,7 +175,7 @@ def _with_derivatives_by_indices(
     leaves: list[jax.Array],
     given: dict[str, Any],
 ) -> tuple[Any, list[jax.Array]]:
-    """`sort(keys, leaves, given)`, whose derivatives are those of `indices(keys, given)` and gathers."""
+    """Runs `sort(keys, leaves, given)`, with the derivatives of `indices(keys, given)` and gathers."""
     operands = {name: x for name, x in given.items() if isinstance(x, jax.Array)}
     attributes = {name: x for name, x in given.items() if name not in operands}
 
