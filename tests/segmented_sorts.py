@@ -19,7 +19,7 @@ SEVERAL_TILES = 3 * TILES[-1] + 77
 
 
 def random_heads(rng, n, m):
-    """Heads of m segments with empty ones among them and padding at the end."""
+    """Draws heads of m segments with empty ones among them and padding at the end."""
     padding = m // 8
     return np.concatenate([np.sort(rng.integers(0, max(n, 1), m - padding)), np.full(padding, n + 3)]).astype(np.int32)
 

@@ -37,7 +37,7 @@ def filled(sources, size, *arrays, fill=0):
 
 
 def check(operation, a, b, *, counts=None, duplicates=True, values=True, size=None, fill=0):
-    """One call against the oracle; values are positions, so they tell the source of each key."""
+    """Checks one call against the oracle; values are positions, so they tell the source of each key."""
     options = {"duplicates": duplicates, "fill_value": fill, **({} if size is None else {"size": size})}
     a_live, b_live = counts or (len(a), len(b))
     sources = oracle.set_sources(operation, a[:a_live], b[:b_live])

@@ -57,7 +57,7 @@ COUNTS = {
 
 
 def check(a, b, a_count, b_count):
-    """All operations on one pair, compiled once per shape."""
+    """Checks all operations on one pair, compiled once per shape."""
     counts = np.int32(a_count), np.int32(b_count)
     found = {side: oracle.sorted_search(a, b, side, *counts) for side in SIDES}
     for side in SIDES:

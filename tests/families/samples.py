@@ -27,7 +27,7 @@ def key_of(rng: np.random.Generator) -> np.ndarray:
 
 
 def experts_of(rng: np.random.Generator, n: int = N) -> np.ndarray:
-    """Experts of each token: SLOTS of five, or out of range."""
+    """Draws experts of each token: SLOTS of five, or out of range."""
     return rng.integers(-1, 6, (n, SLOTS)).astype(np.int32)
 
 

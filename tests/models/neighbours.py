@@ -1,7 +1,7 @@
 """The nearest points of each point within a radius, by cells as wide as the radius; -1 if there are fewer.
 
 All points near a point lie in 3 x 3 cells, and the cells of one column have neighbouring numbers. There is room for
-twice the number of pairs of a point and one in a nearby cell.
+twice the number of pairs of a point and a point in a nearby cell.
 """
 
 import jax

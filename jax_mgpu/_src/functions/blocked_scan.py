@@ -254,7 +254,7 @@ def _with_prefixes(
 
 
 def or_ones(condition: jax.Array, states: Pytree) -> Any:
-    """States where a condition holds, else ones: unused derivatives may be infinite, and zero times that is NaN."""
+    """Returns states where a condition holds, else ones: zero times an infinite unused derivative would be NaN."""
     return select(condition, states, jax.tree.map(jnp.ones_like, states))
 
 
@@ -268,7 +268,7 @@ def _length(tree: Pytree) -> int:
 
 
 def _cut(items: Pytree, length: int) -> tuple[Any, Any]:
-    """Whole blocks, `[blocks, length, ...]`, and the items after the last."""
+    """Returns whole blocks, `[blocks, length, ...]`, and the items after the last block."""
     blocks = _length(items) // length
     whole = jax.tree.map(lambda x: x[: blocks * length].reshape(blocks, length, *x.shape[1:]), items)
     return whole, jax.tree.map(lambda x: x[blocks * length :], items)

@@ -68,7 +68,7 @@ def clip(x: jax.Array, low: Any, high: Any) -> jax.Array:
 
 
 def ordered_integers(keys: jax.Array) -> jax.Array:
-    """Integers in the order of the keys, equal for equal keys: one for all NaNs, and one for both zeros.
+    """Returns integers in the order of the keys, equal for equal keys: one for all NaNs, and one for both zeros.
 
     They are computed from the bits only, as XLA's CPU code treats subnormal floats as zeros in comparisons.
     """
@@ -131,8 +131,8 @@ def opaque(words: jax.Array) -> jax.Array:
     """Returns the same unsigned integers, but hides from compilers that they are, or become, the bits of floats.
 
     LLVM turns a flip of a float's sign bit into a negation of the float, which on a GPU changes every NaN to the same
-    NaN. XLA's CPU code loads and stores the bits of bfloat16 as bfloat16. The added term is 0, as a product of
-    neighbours is even; compilers do not know this.
+    NaN. XLA's CPU code loads and stores the bits of bfloat16 as bfloat16. The added term is 0, because a product of
+    neighbouring integers is even; compilers do not know this.
     """
     return words ^ (words * (words + 1) & 1)
 

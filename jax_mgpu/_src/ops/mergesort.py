@@ -216,11 +216,11 @@ def locality_sort(
       TypeError: as `mergesort`.
       ValueError: as `mergesort`.
 
-    On a GPU, cells of some thousand keys are sorted, then merged where neighbouring cells, or runs of them, overlap:
+    On a GPU, cells of a few thousand keys are sorted, then merged where neighbouring cells, or runs of them, overlap:
     keys that are at most k places away from their sorted position take O(n log k). If samples show that many keys are
     far from their place, they are sorted by digits. A call takes the time of `sort` on a CPU, for 2^18 keys or fewer,
-    for keys of less than 32 bits, and with values or indices unless they and the keys have 4 bytes. Memory is that of
-    `mergesort`.
+    for keys of less than 32 bits, and with values or indices unless they and the keys have 4 bytes. A call needs the
+    memory of `mergesort`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
