@@ -261,6 +261,30 @@ def test_derivatives(name):
         check_grads(jax.jit(loss), given, order=2, modes=["rev"], atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_gradients_of_each_device_are_its_own(name, devices):
+    """Under shard_map, no gradient is a sum over the devices."""
+    mesh = jax.make_mesh((2,), ("d",), devices=devices[:2], axis_types=(AxisType.Auto,))
+    rng = np.random.default_rng(16)
+    a, b = dense(rng), dense(rng, N, K)
+    A, B = mgpu.Csr.from_dense(a), mgpu.Csr.from_dense(b)
+
+    def gradients(a_values, b_values, y):
+        def loss(a_values, b_values, y):
+            return jnp.sin(FUNCTIONS[name][0](A.with_values(a_values), B.with_values(b_values), y)).sum()
+
+        return jax.grad(loss, (0, 1, 2))(a_values, b_values, y)
+
+    def of_device(*operands):
+        return jax.tree.map(lambda x: x[None], gradients(*(x[0] for x in operands)))
+
+    spec = PartitionSpec("d")
+    of_each = jax.shard_map(of_device, mesh=mesh, in_specs=spec, out_specs=spec)
+    operands = *(rng.normal(size=(2, *x.values.shape)) for x in (A, B)), rng.normal(size=(2, N, 3))
+    for got, expected in zip(jax.jit(of_each)(*operands), jax.vmap(gradients)(*operands), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-11)
+
+
 def test_the_derivative_of_a_matrix_with_its_transposed_one_adds_nothing_by_id():
     A = mgpu.Csr.from_dense(dense(np.random.default_rng(7)))
 

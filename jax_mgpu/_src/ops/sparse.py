@@ -24,6 +24,7 @@ from jax_mgpu._src.arguments.check import (
     value_error,
 )
 from jax_mgpu._src.arguments.preconditions import by_construction, room, row_offsets
+from jax_mgpu._src.core.compat import vary_as
 from jax_mgpu._src.core.operation import Operation, jit_eager
 from jax_mgpu._src.functions.operators import accumulator_dtype, sum_dtype
 from jax_mgpu._src.ops.gather import gather
@@ -485,10 +486,14 @@ def _transpose_x(cotangents: Sequence[Any], operands: Operands) -> jax.Array:
 
 
 def _transpose_values(cotangents: Sequence[Any], operands: Operands) -> jax.Array:
-    def product(values: jax.Array) -> jax.Array:
-        return _product_fallback(operands.x, values, operands.indices, operands.offsets)[0]
+    x, values, indices, offsets, *_ = operands
 
-    return jax.linear_transpose(product, operands.values)(cotangents[0])[0]  # type: ignore[no-any-return]
+    def product(values: jax.Array) -> jax.Array:
+        return _product_fallback(x, values, indices, offsets)[0]
+
+    # Values that did not vary over a manual axis would get the sum of the cotangents of all its devices.
+    like = vary_as(jnp.zeros(values.shape, values.dtype), cotangents[0], x, indices, offsets)
+    return jax.linear_transpose(product, like)(cotangents[0])[0]  # type: ignore[no-any-return]
 
 
 _product = Operation(
