@@ -357,3 +357,26 @@ def test_a_sum_depends_on_its_interval_alone():
             same_bits(in_order[order], others)
         else:
             np.testing.assert_allclose(in_order[order], others, atol=1e-3)
+
+
+@pytest.mark.parametrize("op", ["add", "mean", "mul", "max", "logsumexp", "function"])
+def test_gradients_of_each_device_are_its_own(op, devices):
+    """Under shard_map, for intervals in order and others: no gradient is a sum over the devices."""
+    mesh = jax.make_mesh((2,), ("d",), devices=devices[:2], axis_types=(jax.sharding.AxisType.Auto,))
+    rng = np.random.default_rng(9)
+    n, k = 20, 6
+    x, cotangents = rng.normal(size=(2, n)), rng.normal(size=(2, k))
+    given = {"op": lambda a, b: a + b, "identity": 0.0} if op == "function" else {"op": op}
+
+    def gradient(x, starts, ends, cotangent):
+        return jax.vjp(lambda x: mgpu.interval_reduce(x, starts, ends, **given), x)[1](cotangent)[0]
+
+    def of_device(*operands):
+        return gradient(*(x[0] for x in operands))[None]
+
+    of_each = jax.jit(jax.shard_map(of_device, mesh=mesh, in_specs=jax.P("d"), out_specs=jax.P("d")))
+    starts = rng.integers(0, n - 5, (2, k)).astype(np.int32)
+    for low in (starts, np.sort(starts)):
+        operands = x, low, low + np.int32(5), cotangents
+        expected = np.stack([jax.jit(gradient)(*(y[i] for y in operands)) for i in range(2)])
+        np.testing.assert_allclose(of_each(*operands), expected, rtol=1e-12)

@@ -87,6 +87,7 @@ __all__ = [
     "stack",
     "surely",
     "switch",
+    "transposed",
     "vary_as",
     "whole_axes",
     "zero_tangent",
@@ -135,6 +136,16 @@ def reconcile_vma(operands: Sequence[jax.Array]) -> Sequence[jax.Array]:
 def vary_as(x: jax.Array, *like: object) -> jax.Array:
     """`x`, typed as varying over the manual axes of the others too, as a value that depends on them would be."""
     return reconcile_vma([x, *(y for y in like if isinstance(y, jax.core.Tracer))])[0]
+
+
+def transposed(function: Callable[[jax.Array], jax.Array], like: Any, cotangent: jax.Array, *captured: object) -> Any:
+    """Returns the cotangent of a linear function's operand, which has the shape and dtype of `like`.
+
+    An operand that did not vary over a manual axis would get the sum of the cotangents of all its devices: here it
+    varies like the cotangent and the arrays that the function captures.
+    """
+    operand = vary_as(jnp.zeros(like.shape, like.dtype), cotangent, *captured)
+    return jax.linear_transpose(function, operand)(cotangent)[0]
 
 
 class PyTreeDef(Protocol):

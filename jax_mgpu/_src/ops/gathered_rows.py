@@ -43,7 +43,7 @@ from jax_mgpu._src.arguments.counts import live_items, segment_bounds, wide_enou
 from jax_mgpu._src.arguments.preconditions import by_construction
 from jax_mgpu._src.arguments.segments import segment_operands
 from jax_mgpu._src.arguments.values import plain_leaves, take_or_fill
-from jax_mgpu._src.core.compat import flatten, is_sharded, platform_dependent, vary_as
+from jax_mgpu._src.core.compat import flatten, is_sharded, platform_dependent, transposed
 from jax_mgpu._src.core.operation import ABSENT, REGISTRY, Operation
 from jax_mgpu._src.functions.combination import Combination
 from jax_mgpu._src.functions.named_operators import Leaf
@@ -325,10 +325,9 @@ def _of_entries(cotangent: jax.Array, operands: Operands, dtype: DTypeLike) -> j
     def summed(rows: jax.Array) -> jax.Array:
         return REGISTRY["reduce_rows"](x=rows, heads=operands.heads, count=operands.count, op=Kind.ADD, wide=False)[0]
 
-    # Rows that did not vary over a manual axis would get the sum of the cotangents of all its devices.
-    like = vary_as(jnp.zeros((entries, operands.x.shape[1]), dtype), cotangent, operands.heads, operands.count)
-    (rows,) = jax.linear_transpose(summed, like)(cotangent.astype(dtype))
-    return rows  # type: ignore[no-any-return]
+    rows = jax.ShapeDtypeStruct((entries, operands.x.shape[1]), dtype)
+    result: jax.Array = transposed(summed, rows, cotangent.astype(dtype), operands.heads, operands.count)
+    return result
 
 
 def _transpose_x(cotangents: Sequence[Any], operands: Operands, *, op: int, wide: int) -> jax.Array:

@@ -36,7 +36,7 @@ from jax_mgpu._src.arguments.check import (
     value_error,
 )
 from jax_mgpu._src.arguments.counts import common_dtype, live_items, of_all
-from jax_mgpu._src.core.compat import cond, known_size, whole_axes
+from jax_mgpu._src.core.compat import cond, known_size, transposed, whole_axes
 from jax_mgpu._src.core.operation import Operation, jit_eager
 from jax_mgpu._src.functions.blocked_scan import or_ones, select
 from jax_mgpu._src.functions.combination import Combination
@@ -274,8 +274,8 @@ def _transpose(cotangents: Sequence[Any], operands: Operands, *, op: int) -> jax
         return _by_name(x=cotangent, starts=first, ends=end, op=op)[0]
 
     def of_tree() -> jax.Array:
-        transposed: jax.Array = jax.linear_transpose(lambda x: _in_jax(x, low, high, op), x)(cotangent)[0]
-        return transposed
+        result: jax.Array = transposed(lambda x: _in_jax(x, low, high, op), x, cotangent, low, high)
+        return result
 
     are_in_order = jnp.all((low[1:] >= low[:-1]) & (high[1:] >= high[:-1]))
     return cond(of_all(are_in_order), of_windows, of_tree)

@@ -24,7 +24,7 @@ from jax_mgpu._src.arguments.check import (
     value_error,
 )
 from jax_mgpu._src.arguments.preconditions import by_construction, room, row_offsets
-from jax_mgpu._src.core.compat import vary_as
+from jax_mgpu._src.core.compat import transposed
 from jax_mgpu._src.core.operation import Operation, jit_eager
 from jax_mgpu._src.functions.operators import accumulator_dtype, sum_dtype
 from jax_mgpu._src.ops.gather import gather
@@ -491,9 +491,8 @@ def _transpose_values(cotangents: Sequence[Any], operands: Operands) -> jax.Arra
     def product(values: jax.Array) -> jax.Array:
         return _product_fallback(x, values, indices, offsets)[0]
 
-    # Values that did not vary over a manual axis would get the sum of the cotangents of all its devices.
-    like = vary_as(jnp.zeros(values.shape, values.dtype), cotangents[0], x, indices, offsets)
-    return jax.linear_transpose(product, like)(cotangents[0])[0]  # type: ignore[no-any-return]
+    result: jax.Array = transposed(product, values, cotangents[0], x, indices, offsets)
+    return result
 
 
 _product = Operation(
