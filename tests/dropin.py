@@ -92,7 +92,7 @@ def fill(draw: Draw) -> Any:
 
 
 def filled(draw: Draw, **options: Any) -> dict[str, Any]:
-    """Options of a function with `size=`, which eager calls may omit."""
+    """Draws options of a function with `size=`, which eager calls may omit."""
     size = pick(draw, None, 0, 1, 4, 60, 400)
     if size is None:
         return options
@@ -136,7 +136,7 @@ def _cumulative(draw: Draw) -> Case:
 
 
 def _cumprod(draw: Draw) -> Case:
-    """Products that do not overflow in any order."""
+    """Draws factors whose products do not overflow in any order."""
     case = _cumulative(draw)
     x = case.arrays[0]
     choices = [-1.0, 1.0, 0.5, 0.0, np.nan] if jnp.issubdtype(x.dtype, jnp.inexact) else [0, 1, 1]
@@ -344,7 +344,7 @@ OPS = {f"segment_{op}": _segments for op in ("sum", "prod", "max", "min")}
 
 @contextlib.contextmanager
 def kernels_everywhere() -> Iterator[None]:
-    """Use kernels in every call that they support, even if they are slower on a CPU."""
+    """Uses kernels in every call that they support, even if they are slower on a CPU."""
     kept, drop_in.is_faster = drop_in.is_faster, lambda min_items, items: items > 0
     try:
         yield
@@ -360,7 +360,7 @@ def pair(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
 
 
 def outcome(function: Callable[..., Any], case: Case, mode: str) -> Any:
-    """Results, or the type of an error."""
+    """Returns results, or the type of an error."""
     given = [jax.tree.map(jnp.asarray, x) if isinstance(x, np.ndarray | list | tuple) else x for x in case.arrays]
     if mode == "numpy":
         given = list(case.arrays)

@@ -34,7 +34,7 @@ def every_operation(x, op, dtype):
 
 
 def added(x, of_numpy, dtype, axis=-1):
-    """NumPy's sums or products of converted items: floats in float64, rounded once; integers wrap."""
+    """Returns NumPy's sums or products of converted items: floats in float64, rounded once; integers wrap."""
     wide = np.float64 if dtype in data.FLOAT_DTYPES else dtype
     return of_numpy(x.astype(wide), axis=axis, dtype=wide).astype(x.dtype)
 

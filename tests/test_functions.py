@@ -46,7 +46,7 @@ def integers(rng, n, dtype, *shape):
 
 
 def odd(rng, n, dtype):
-    """Factors that have inverses, so that a product depends on its first factors, unlike a product of 32 even ones."""
+    """Draws factors with inverses: a product depends on its first factors, unlike a product of 32 even numbers."""
     return integers(rng, n, dtype) | dtype(1)
 
 

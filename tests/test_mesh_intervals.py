@@ -19,7 +19,7 @@ INTERVALS, ROWS, SIZE = 7, 12, 17
 
 
 def problems(rng, devices):
-    """Lengths of random intervals, of one that covers everything, of empty ones, and of short ones on few devices."""
+    """Yields lengths of random intervals, of one that covers everything, of empty ones, and of short ones."""
     m, slots = devices * INTERVALS, devices * SIZE
     one, none, last = np.zeros((3, m), int)
     one[rng.integers(m)] = slots
@@ -29,7 +29,7 @@ def problems(rng, devices):
 
 
 def rows_of(starts, lengths):
-    """For each slot: its interval, and the source position of its row."""
+    """Returns, for each slot, its interval, and the source position of its row."""
     owner = np.repeat(np.arange(len(lengths)), lengths)
     return owner, starts[owner] + np.arange(lengths.sum()) - (np.cumsum(lengths) - lengths)[owner]
 

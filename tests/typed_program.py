@@ -15,7 +15,7 @@ from jax_mgpu import numpy, ops
 
 
 def centred(rows: mgpu.Ragged) -> mgpu.Ragged:
-    """Returns each row less its largest item."""
+    """Returns each row minus its largest item."""
     largest: jax.Array = rows.reduce("max")
     return rows - largest
 

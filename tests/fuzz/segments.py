@@ -60,7 +60,7 @@ def rows_of(form: str, n: int, m: int, given: dict[str, Any]) -> Rows:
 
 
 def drawn_form(form: str, n: int, m: int, index: str, rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
-    """Drawn operands of a form of Segments."""
+    """Draws operands of a form of Segments."""
     match form:
         case "lengths" | "offsets":
             lengths = draw.lengths_of(rng, m, n)

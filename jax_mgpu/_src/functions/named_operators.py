@@ -477,13 +477,13 @@ def _numbers(operation: str, argument: str, x: jax.Array, convert_to: DTypeLike 
 
 
 def quotient(sums: jax.Array, counts: jax.Array) -> jax.Array:
-    """Sums divided by numbers of items, one for each or one per row; NaN if there are none."""
+    """Divides sums by numbers of items, one for each or one per row; NaN if there are none."""
     items = jnp.broadcast_to(_like_rows(counts.astype(sums.dtype), sums), sums.shape)
     return _divide(sums=sums.reshape(-1), items=items.reshape(-1))[0].reshape(sums.shape)
 
 
 def _exact_quotient(sums: jax.Array, items: jax.Array) -> Sequence[jax.Array]:
-    """Sums divided by numbers of items, rounded as in IEEE 754, so that the mean of equal items is that item.
+    """Divides sums by numbers of items, rounded as in IEEE 754, so that the mean of equal items is that item.
 
     XLA divides by a constant or a broadcast number by multiplying by its reciprocal. Then the mean of 41 items of 127
     is not 127. The maximum with a number that is not above 0 is neither constant nor broadcast.
@@ -493,7 +493,7 @@ def _exact_quotient(sums: jax.Array, items: jax.Array) -> Sequence[jax.Array]:
 
 
 def corrected_quotient(quotients: jax.Array, sums: jax.Array, items: jax.Array) -> jax.Array:
-    """Float32 quotients, which XLA computes on a GPU with an error of a few units, after one step of Newton's method.
+    """Corrects float32 quotients by one step of Newton's method: a GPU computes them with an error of a few units.
 
     The remainder must be exact. So both factors are split into halves of 12 bits, whose products are exact with and
     without fused multiplication. If the remainder is not a number, the quotient is infinite or NaN, and stays.
@@ -504,7 +504,7 @@ def corrected_quotient(quotients: jax.Array, sums: jax.Array, items: jax.Array) 
 
 
 def _halves(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Float32 numbers as sums of two numbers of 12 bits."""
+    """Splits float32 numbers into sums of two numbers of 12 bits."""
     words = jax.lax.bitcast_convert_type(x, jnp.uint32) & jnp.uint32(0xFFFFF000)
     high = jax.lax.bitcast_convert_type(words, jnp.float32)
     return high, x - high

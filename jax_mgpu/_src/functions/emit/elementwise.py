@@ -69,7 +69,7 @@ def _integer_pow(lines: Lines, equation: Equation, x: Names) -> Names:
 
 
 def _polynomial(lines: Lines, equation: Equation, x: Names, *coefficients: Names) -> Names:
-    """By Horner's rule; the coefficients begin with the constant one."""
+    """Evaluates a polynomial by Horner's rule; the coefficients begin with the constant one."""
     aval = equation.outvars[0].aval
 
     def write(x: str, *coefficients: str) -> str:
