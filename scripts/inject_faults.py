@@ -141,7 +141,7 @@ def run_without_device_memory() -> None:
     from tests.families import GARBAGE
 
     def fill(log_bytes: int, least: int = 8) -> list[jax.Array]:
-        """Takes all free pieces of 2^log_bytes bytes, then those of each lower power of two down to 2^least bytes."""
+        """Takes all free pieces of 2^log_bytes bytes, then pieces of each lower power of two down to 2^least bytes."""
         held = []
         for log in range(log_bytes, least - 1, -1):
             try:

@@ -31,7 +31,8 @@ def sharded(x, counts):
 @pytest.mark.parametrize("dtype", ["int32", "float32", "uint8", "bfloat16", "int64"])
 @pytest.mark.parametrize("devices", mesh.FEW)
 def test_search(rng, devices, dtype):
-    """Needles in any order have the positions of one device, those of jnp.searchsorted on ranks of all keys."""
+    """Needles in any order have the same positions as on one device: jnp.searchsorted gives them by ranks of all
+    keys."""
     call = mesh.by_vmap(
         lambda needles, haystack, count: [
             mgpu.search(needles, haystack, side, count=count, **KEYS) for side in ("left", "right")

@@ -165,8 +165,7 @@ class GatheredFloats {
   uint32_t items_[kItems] = {};
 };
 
-// Codes of 8-bit and 16-bit items, two per word, each a signed 16-bit number. The smallest code is that of the
-// extremum.
+// Codes of 8-bit and 16-bit items, two per word, each a signed 16-bit number. The extremum has the smallest code.
 template <typename Word>
 struct PackedCodes {
   static constexpr unsigned kMaxCode = 0x7fff7fffu;  // no code is greater

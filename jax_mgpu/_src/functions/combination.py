@@ -1,4 +1,4 @@
-"""What reductions and scans have in common: an operator and its settings, checked once for all layers below."""
+"""The common part of reductions and scans: an operator and its settings, checked once for all layers below."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Combination:
     axis_name: AxisName | None = None
 
     def __post_init__(self) -> None:
-        """Checks what does not depend on the items."""
+        """Checks the settings that do not depend on the items."""
         object.__setattr__(self, "commutative", static_flag(self.name, "commutative", self.commutative))
         expect_dtype(self.name, self.dtype, self.op)
         expect_ddof(self.name, self.ddof, () if callable(self.op) else None)

@@ -44,7 +44,7 @@ class Load:
 
     Args:
       leaves: the leaves of the items, `[n, ...]`.
-      function: computes the leaves of an operation's item from those of an item in memory and, last, its position.
+      function: computes the leaves of an operation's item from the leaves of an item in memory and, last, its position.
       position_dtype: the dtype of positions.
     """
 

@@ -157,7 +157,7 @@ def reduce(
         each trailing position is combined on its own. If `op` is a function, the arrays may have any type, and are
         combined together.
       op: a name, a pytree of names that matches x or a prefix of its structure, or any associative function of two
-        items, which need not commute. `"add"` or `"sum"`, `"mul"` or `"prod"`: integers wrap; those of 8 and 16 bits
+        items, which need not commute. `"add"` or `"sum"`, `"mul"` or `"prod"`: integers wrap; integers of 8 and 16 bits
         are combined in the type of `jnp.sum` (int32 or uint32, or 64 bits with `jax_enable_x64`); float16 and bfloat16
         accumulate in float32; bools count as the integers 0 and 1. `"min"`, `"max"`: a NaN makes the result NaN.
         `"argmin"`, `"argmax"`: the index of the first extremum, -1 over nothing. `"mean"`: integers and bools become
@@ -182,9 +182,9 @@ def reduce(
       axis_name: reduce the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`.
 
     Returns:
-      For each array one item `[...]`: of the array's type, an index (int32; int64 from 2^31 items on), or what `op`
-      says above. Over nothing, the operator's identity: a sum is 0, a product 1, a minimum the largest value (+inf).
-      Over a mesh axis it is the same on all devices, and an index is that in the global array.
+      For each array one item `[...]`: of the array's type, an index (int32; int64 from 2^31 items on), or of the type
+      that `op` states above. Over nothing, the operator's identity: a sum is 0, a product 1, a minimum the largest
+      value (+inf). Over a mesh axis the item is the same on all devices, and an index counts in the global array.
 
     Raises:
       TypeError: an argument's dtype or structure is not one of the above.
@@ -234,7 +234,7 @@ LEAST_FOLDED, FOLDED_COLUMNS = 1 << 16, 64
 def _fold(kind: Kind, x: jax.Array) -> int:
     """Returns how many rows become one wider row of whole vectors: 2 or more if rows are short or not whole vectors.
 
-    Not for extrema, whose derivatives belong to the first one.
+    Extrema are not folded, because their derivatives belong to the first item.
     """
     n, width = x.shape
     of_any_order = kind in (Kind.ADD, Kind.MUL, Kind.AND, Kind.OR, Kind.XOR)
@@ -371,7 +371,7 @@ def segmented_reduce(
         `count` refer to entries. An index out of range, or a negative one, is dropped: it adds nothing, is not counted
         and has no gradient.
       weights: real numbers `[entries]`, or `[entries, *x.shape[1:k]]`, by which entries are multiplied, after `map`, in
-        float32 or wider. Only for `"add"`, and for `"mean"`, which divides the sum of the products by that of the
+        float32 or wider. Only for `"add"`, and for `"mean"`, which divides the sum of the products by the sum of the
         weights. Items then have the type of x and weights together, `jnp.result_type`. Without indices, an entry is an
         item of x.
       count: see `reduce`.
@@ -393,8 +393,8 @@ def segmented_reduce(
 
     Time is O(n + m) for any lengths of the segments: items and segment ends are consumed in equal tiles (merge path, as
     in Merrill and Garland, "Merge-based Parallel Sparse Matrix-Vector Multiplication", 2016). With `indices`, rows are
-    read in place and not gathered first, except with weights on a GPU, functions and indices of extrema. The
-    derivative by x adds up rows by index in a fixed order, in float32 or wider; one by a weight is a dot of rows.
+    read in place and not gathered first, except with weights on a GPU, functions and indices of extrema. The derivative
+    by x adds up rows by index in a fixed order, in float32 or wider; the derivative by a weight is a dot of rows.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -719,7 +719,7 @@ def _of_items(
 
 
 def _products(x: jax.Array, heads: jax.Array, indices: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """For each item, the product of the items before it in its segment, and of those after it."""
+    """Returns, for each item, the product of the items before it in its segment, and of the items after it."""
     items = x
     if indices.size:
         items = take_or_fill(x, indices, jnp.ones((1,), x.dtype))

@@ -277,7 +277,7 @@ class Scan(Combination):
     emit: ItemFunction | None
 
     def __post_init__(self) -> None:
-        """Checks what does not depend on the items, and makes the flags bools."""
+        """Checks the settings that do not depend on the items, and makes the flags bools."""
         for flag in ("exclusive", "reverse", "return_total"):
             object.__setattr__(self, flag, static_flag(self.name, flag, getattr(self, flag)))
         super().__post_init__()
