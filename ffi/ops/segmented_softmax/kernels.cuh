@@ -77,7 +77,7 @@ struct Softmax {
   SoftmaxRule rule;
   SoftmaxTiling tiling;
   Divisor group_items;  // items of the rows of a thread, in all columns
-  bool is_aligned;      // all arrays, to 16 bytes
+  bool is_aligned;      // whether all arrays are aligned to 16 bytes
   Segments segments;
   Segments restarts;  // without counts, as a dead row is in no sum, and needs no segment
   int64_t tiles;
@@ -343,7 +343,7 @@ struct Share {
     rows = count == 0 ? 0u : ~0u >> (32 - count);
   }
 
-  // Of the thread's first item in memory.
+  // The offset of the thread's first item in memory.
   __device__ __forceinline__ int64_t offset() const { return (task.begin(tile) + first) * task.tiling.width + column; }
   __device__ __forceinline__ StagedTile<Element> stage(void* shared) const {
     return {task, static_cast<Float*>(shared), size * static_cast<int>(task.tiling.width)};
