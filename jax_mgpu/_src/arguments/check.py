@@ -25,30 +25,6 @@ from jax_mgpu._src.core.eager import on_host
 from jax_mgpu._src.core.operation import ABSENT
 from jax_mgpu._src.keys.bits import is_random_key
 
-__all__ = [
-    "as_array",
-    "count_operand",
-    "describe",
-    "describe_static",
-    "expect_choice",
-    "expect_dtype",
-    "expect_key",
-    "expect_mask",
-    "expect_no_axis",
-    "expect_rows",
-    "expect_same_dtype",
-    "expect_vector",
-    "fill_operand",
-    "head_vector",
-    "host_array",
-    "index_array",
-    "index_dtype",
-    "index_vector",
-    "positions_instead",
-    "static_flag",
-    "static_size",
-]
-
 KEY_DTYPES = frozenset(
     [f"{kind}{width}" for kind in ("uint", "int") for width in (8, 16, 32, 64)]
     + ["float16", "bfloat16", "float32", "float64"]

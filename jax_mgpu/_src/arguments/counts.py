@@ -18,24 +18,6 @@ from jax_mgpu._src.arguments.check import index_dtype
 from jax_mgpu._src.core.compat import smaller, surely
 from jax_mgpu._src.keys.bits import clip, shifted, where
 
-__all__ = [
-    "common_dtype",
-    "count_of",
-    "heads_from_zero",
-    "heads_inside",
-    "is_first",
-    "live_items",
-    "live_mask",
-    "marked_starts",
-    "of_all",
-    "partition_points",
-    "segment_bounds",
-    "segment_lengths",
-    "segment_numbers",
-    "segment_starts",
-    "wide_enough",
-]
-
 
 def live_items(n: int, count: jax.Array, dtype: DTypeLike | None = None) -> jax.Array:
     """Returns the number of live items of n, as an index into them unless a dtype is given."""

@@ -21,33 +21,6 @@ from jax_mgpu._src.core import library
 from jax_mgpu._src.core.compat import Primitive, ad, automatic, batching, compiling, mlir, switch
 from jax_mgpu._src.keys.bits import ordered_integers
 
-__all__ = [
-    "BY_CONSTRUCTION",
-    "by_construction",
-    "checks",
-    "distinct_positions",
-    "distinct_rows",
-    "fractions",
-    "inside",
-    "interval_lengths",
-    "intervals_disjoint",
-    "intervals_inside",
-    "keys_of_few_bits",
-    "non_decreasing",
-    "permutation",
-    "room",
-    "row_indices",
-    "row_lengths",
-    "same_rows",
-    "segment_heads",
-    "segment_numbers",
-    "segments_apart",
-    "segments_fit",
-    "segments_inside",
-    "sorted_columns",
-    "sorted_keys",
-]
-
 _ON = switch("jax_mgpu_checks", "Whether jax_mgpu raises an error where a precondition of an operation is broken.")
 
 

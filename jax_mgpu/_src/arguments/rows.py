@@ -13,8 +13,6 @@ from jax_mgpu._src.arguments.annotations import ArrayLike, Pytree
 from jax_mgpu._src.arguments.check import as_array, describe, fill_operand, type_error, value_error
 from jax_mgpu._src.keys.bits import is_random_key
 
-__all__ = ["RowForm"]
-
 
 class RowForm:
     """A dtype and trailing shape, and how kernels get such arrays: as `[n, elements]`, elements > 0."""

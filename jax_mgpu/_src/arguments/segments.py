@@ -22,8 +22,6 @@ from jax_mgpu._src.core.eager import HostChecked, check_on_host
 from jax_mgpu._src.core.operation import ABSENT
 from jax_mgpu._src.mesh import devices_of
 
-__all__ = ["GivenSegments", "Groups", "Ranges", "segment_operands", "split_segments"]
-
 
 class Ranges(HostChecked):
     """The part of a `Segments` that functions use: where each segment starts and ends."""

@@ -33,24 +33,6 @@ from jax_mgpu._src.keys.bits import (
 from jax_mgpu._src.keys.digits import WIDEST, WORD, Digit, code_digits, code_of, part
 from jax_mgpu._src.ops.gather import gather
 
-__all__ = [
-    "Payload",
-    "carried_leaf",
-    "fill_missing",
-    "fill_rows",
-    "filled_behind",
-    "flatten_pair",
-    "flatten_values",
-    "packed_rows",
-    "plain_leaves",
-    "sort_operands",
-    "take_from_pair",
-    "take_moved",
-    "take_or_fill",
-    "take_rows",
-    "travel_with_keys",
-]
-
 
 class Payload(enum.IntEnum):
     """The attribute `payload` of the kernels: what travels with the keys."""

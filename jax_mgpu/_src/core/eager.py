@@ -36,8 +36,6 @@ from jax_mgpu._src.core.compat import (
     is_within_program,
 )
 
-__all__ = ["HostChecked", "UnknownSizeError", "check_on_host", "jit_eager", "on_host", "unknown_size"]
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 # The types of settings and host values by which a call is found in a table.

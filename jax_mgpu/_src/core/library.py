@@ -20,26 +20,6 @@ from jax_mgpu._src.core.version import __version__
 if TYPE_CHECKING:
     from jax_mgpu._kernels import Library
 
-__all__ = [
-    "Traits",
-    "backends",
-    "build_decision",
-    "compiler_problem",
-    "cpu_library",
-    "cuda_extra",
-    "cuda_library",
-    "driver_problem",
-    "expect_names",
-    "export_checks",
-    "has_cuda",
-    "how_to_get_kernels",
-    "open_library",
-    "plan",
-    "platforms",
-    "target",
-    "workspace_bytes",
-]
-
 PACKAGE = pathlib.Path(__file__).parents[2]
 # The packages of CUDA kernels, newest first, each with the CUDA plugin of JAX that it is for.
 CUDA_PACKAGES = {"jax_mgpu_cuda13": "jax_cuda13_plugin", "jax_mgpu_cuda12": "jax_cuda12_plugin"}

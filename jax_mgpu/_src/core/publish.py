@@ -9,8 +9,6 @@ from typing import Any
 
 from jax_mgpu._src.core.compat import exportable
 
-__all__ = ["publish"]
-
 
 def publish(value: Any) -> None:
     """Makes a public function or class one of `jax_mgpu`, by which pickles and exported programs name it."""

@@ -15,8 +15,6 @@ from typing import Any
 
 from jax_mgpu._src.core.compat import ir
 
-__all__ = ["declare_batch", "workspace_shape"]
-
 
 def declare_batch(
     custom_call: ir.Operation, shapes_in: Sequence[Any], shapes_out: Sequence[Any], batch_rank: int

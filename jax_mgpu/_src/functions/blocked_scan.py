@@ -25,8 +25,6 @@ from jax_mgpu._src.arguments.annotations import Pytree
 from jax_mgpu._src.core.compat import Jaxpr, flatten, inner_jaxprs, platform_dependent, reconcile_vma
 from jax_mgpu._src.keys.bits import where
 
-__all__ = ["combined", "or_ones", "scanned", "select"]
-
 T = TypeVar("T")
 
 Combine = Callable[[Any, Any], Any]

@@ -23,8 +23,6 @@ from jax_mgpu._src.functions.operators import Operator, custom
 from jax_mgpu._src.functions.transform import Load, mapped
 from jax_mgpu._src.mesh import devices_of
 
-__all__ = ["Combination"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Combination:

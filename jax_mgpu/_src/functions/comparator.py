@@ -60,8 +60,6 @@ from jax_mgpu._src.ops.scan import scan
 from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sort_primitives import Method
 
-__all__ = ["compare_all", "compares_keys", "plain_sort_indices"]
-
 FIRST, SECOND, BOTH = 1, 2, 3  # the items that a value depends on, a bitmap
 # The most columns for XLA's sort, which moves all of them, whereas merges move indices. On an H200, 2^20 items of 30
 # columns take 9 ms in XLA's sort and 21 ms in merges. On a CPU, 2^20 items of 4 columns take 0.7 s in XLA's sort and

@@ -46,8 +46,6 @@ from jax_mgpu._src.functions import custom_operator
 from jax_mgpu._src.functions.comparator import compare_all, compares_keys, plain_sort_indices
 from jax_mgpu._src.functions.emit import Unsupported, emit_order
 
-__all__ = ["Items", "SortByLess", "expect_items", "key_count", "ranked_pair"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Items:

@@ -39,18 +39,6 @@ from jax_mgpu._src.functions.operators import (
     wide_dtype,
 )
 
-__all__ = [
-    "GIVE_FLOATS",
-    "NAMES",
-    "OF_ANY_DTYPE",
-    "Grouping",
-    "Leaf",
-    "expect_ddof",
-    "expect_name",
-    "named_leaves",
-    "over_devices",
-]
-
 KINDS = {
     "add": Kind.ADD,
     "sum": Kind.ADD,

@@ -20,8 +20,6 @@ from jax_mgpu._src.core.operation import Operation
 from jax_mgpu._src.functions import blocked_scan
 from jax_mgpu._src.keys.bits import shifted
 
-__all__ = ["neighbours", "recurrence", "weighted"]
-
 
 def recurrence(a: jax.Array, b: jax.Array, heads: jax.Array, count: jax.Array, *, reverse: int) -> jax.Array:
     """y[i] = a[i] y[i - 1] + b[i], from the start of each segment, or from its end; 0 for dead items."""

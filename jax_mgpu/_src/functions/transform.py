@@ -35,8 +35,6 @@ from jax_mgpu._src.functions.named_operators import Leaf
 from jax_mgpu._src.functions.operators import Kind
 from jax_mgpu._src.mesh.axis import Axis
 
-__all__ = ["Load", "emitted", "map_leaves", "mapped", "one_leaf", "takes_position"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Load:

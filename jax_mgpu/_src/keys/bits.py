@@ -12,23 +12,6 @@ import numpy as np
 from jax_mgpu._src.arguments.annotations import ArrayLike, DTypeLike
 from jax_mgpu._src.core.compat import cond
 
-__all__ = [
-    "as_columns",
-    "clip",
-    "is_random_key",
-    "is_words",
-    "keeping_bits",
-    "of_words",
-    "opaque",
-    "ordered_integers",
-    "ordered_together",
-    "part_of",
-    "shifted",
-    "special_case",
-    "where",
-    "words_of",
-]
-
 T = TypeVar("T")
 
 

@@ -51,19 +51,6 @@ from jax_mgpu._src.functions.operators import Kind
 from jax_mgpu._src.keys.bits import opaque, ordered_integers, shifted, where
 from jax_mgpu._src.keys.digits import WIDEST, WORD, Digit, code_digits, code_dtype, code_of, part, split
 
-__all__ = [
-    "Columns",
-    "KeyPair",
-    "SortKey",
-    "expect_keys",
-    "expect_one_code",
-    "expect_told_apart",
-    "key_starts",
-    "sorted_pair",
-    "travelling",
-    "whole_keys",
-]
-
 MAX_COLUMNS = 8
 
 

@@ -15,8 +15,6 @@ import numpy as np
 
 from jax_mgpu._src.keys.bits import of_words, words_of
 
-__all__ = ["WIDEST", "WORD", "Digit", "code_digits", "code_dtype", "code_of", "part", "split"]
-
 WIDEST = 64  # bits that a key or payload of the kernels holds
 WORD = 32
 

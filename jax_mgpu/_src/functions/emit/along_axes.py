@@ -11,8 +11,6 @@ from jax_mgpu._src.arguments.annotations import DTypeLike
 from jax_mgpu._src.functions.emit.lines import Equation, Lines
 from jax_mgpu._src.functions.emit.scalars import Names, neutral, scalar_text
 
-__all__ = ["FOLDS", "RULES"]
-
 FOLDS = {
     "reduce_sum": "add",
     "reduce_prod": "mul",

@@ -11,8 +11,6 @@ import numpy as np
 from jax_mgpu._src.functions.emit.lines import Equation, Lines, stored
 from jax_mgpu._src.functions.emit.scalars import Names, Unsupported, scalar_text
 
-__all__ = ["COSTLY", "FUNCTIONS", "RULES"]
-
 # Primitives that are one operation of ffi/jit/function_data.cc.
 _PLAIN = (
     "add sub mul div rem max min neg abs sign eq ne lt le gt ge clamp shift_left shift_right_logical "

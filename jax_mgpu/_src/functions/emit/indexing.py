@@ -15,8 +15,6 @@ from jax_mgpu._src.functions.emit.lines import Equation, Lines
 from jax_mgpu._src.functions.emit.memory import Memory
 from jax_mgpu._src.functions.emit.scalars import Names, expect_small, scalar_text
 
-__all__ = ["OF_MEMORY", "RULES"]
-
 
 def _place(lines: Lines, start: str, size: int) -> str:
     """Returns the nearest of `size` places to a start, as a number if that is known."""

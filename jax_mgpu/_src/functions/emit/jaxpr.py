@@ -17,8 +17,6 @@ from jax_mgpu._src.functions.emit.moves import MOVES, row
 from jax_mgpu._src.functions.emit.scalars import MAX_ITEM_SCALARS, Names, Unsupported, expect_small, neutral
 from jax_mgpu._src.keys.bits import is_random_key
 
-__all__ = ["CALLS", "SAME_VALUE", "Writer", "emit_function", "emit_stages"]
-
 # Random keys are rows of words along the last axis: wrapping these changes nothing.
 RANDOM_KEY_WORDS = frozenset(["random_wrap", "random_unwrap"])
 SAME_VALUE = frozenset(["copy", "copy_p", "stop_gradient", "optimization_barrier", "pvary", "pcast", "reshard"])

@@ -11,8 +11,6 @@ import numpy as np
 
 from jax_mgpu._src.functions.emit.scalars import MAX_ITEM_SCALARS, SCALARS, Names, Unsupported, scalar_type
 
-__all__ = ["Layout", "expect_layout"]
-
 MAX_LEAVES = 16  # as ffi/function/item.h has room for
 
 

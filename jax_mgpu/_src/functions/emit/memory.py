@@ -12,8 +12,6 @@ from jax_mgpu._src.arguments.annotations import DTypeLike
 from jax_mgpu._src.arguments.check import describe
 from jax_mgpu._src.functions.emit.scalars import Unsupported, scalar_type
 
-__all__ = ["VIEWS", "Captures", "Memory"]
-
 MAX_CAPTURES = 16  # as ffi/function/item.h has room for
 
 

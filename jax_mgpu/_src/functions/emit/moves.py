@@ -9,8 +9,6 @@ import numpy as np
 
 from jax_mgpu._src.functions.emit.scalars import Names
 
-__all__ = ["MOVES", "row"]
-
 
 def row(x: Names, i: int) -> Names:
     """Returns a row of an array of names, as an array even if it is one name."""

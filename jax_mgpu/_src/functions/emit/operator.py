@@ -14,8 +14,6 @@ from jax_mgpu._src.functions.emit.layout import Layout, expect_layout
 from jax_mgpu._src.functions.emit.memory import Captures
 from jax_mgpu._src.functions.emit.scalars import Names, scalar_type
 
-__all__ = ["OperatorData", "Stage", "emit_operator", "function_lines"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Stage:

@@ -13,8 +13,6 @@ from jax_mgpu._src.functions.emit.memory import Captures
 from jax_mgpu._src.functions.emit.operator import function_lines
 from jax_mgpu._src.functions.emit.scalars import Unsupported
 
-__all__ = ["OrderData", "emit_order"]
-
 
 @dataclasses.dataclass(frozen=True)
 class OrderData:

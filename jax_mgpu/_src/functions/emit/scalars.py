@@ -11,18 +11,6 @@ import numpy as np
 
 from jax_mgpu._src.arguments.annotations import ArrayLike, DTypeLike
 
-__all__ = [
-    "MAX_ITEM_SCALARS",
-    "MAX_SCALARS",
-    "SCALARS",
-    "Names",
-    "Unsupported",
-    "expect_small",
-    "neutral",
-    "scalar_text",
-    "scalar_type",
-]
-
 Names = Any  # a NumPy array of the names of an array's elements
 
 SCALARS = {
