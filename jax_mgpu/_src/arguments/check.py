@@ -320,6 +320,20 @@ def expect_rows(operation: str, argument: str, x: Pytree, length: int, owner: st
     return expect_leading_axis(operation, argument, leaves, length, owner), structure
 
 
+def expect_pytree(
+    operation: str, argument: str, x: Pytree, hint: str = "a list is a pytree"
+) -> tuple[list[jax.Array], PyTreeDef, int]:
+    """Returns the leaves of a pytree of items as arrays, its structure, and the number of items."""
+    leaves, structure = flatten(x)
+    if not leaves:
+        raise type_error(operation, argument, "an array or a pytree of arrays", repr(x))
+    first = as_array(operation, argument, leaves[0])
+    if first.ndim == 0:
+        raise value_error(operation, argument, f"arrays with a leading axis ({hint})", describe(first))
+    n = first.shape[0]
+    return expect_leading_axis(operation, argument, leaves, n, "each other"), structure, n
+
+
 def expect_leading_axis(
     operation: str, argument: str, leaves: Sequence[Any], length: int, owner: str
 ) -> list[jax.Array]:

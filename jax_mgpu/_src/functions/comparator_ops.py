@@ -30,17 +30,16 @@ from jax_mgpu._src.arguments.annotations import (
     Tangents,
 )
 from jax_mgpu._src.arguments.check import (
-    as_array,
     count_operand,
     describe,
-    expect_leading_axis,
+    expect_pytree,
     index_dtype,
     type_error,
     value_error,
 )
 from jax_mgpu._src.arguments.counts import live_mask
 from jax_mgpu._src.arguments.values import Payload, flatten_values, plain_leaves, take_or_fill, take_rows
-from jax_mgpu._src.core.compat import evaluate, flatten, free_of_explicit_axes, whole_axes, without_values
+from jax_mgpu._src.core.compat import evaluate, free_of_explicit_axes, whole_axes, without_values
 from jax_mgpu._src.core.operation import ABSENT, Keyed, Operation
 from jax_mgpu._src.functions import custom_operator
 from jax_mgpu._src.functions.comparator import compare_all, compares_keys, plain_sort_indices
@@ -76,17 +75,6 @@ class Items:
         return self.restore([take_rows(leaf, indices) for leaf in self.leaves])
 
 
-def key_count(operation: str, keys: Keys, argument: str = "keys") -> int:
-    """Returns the number of items of a pytree of arrays."""
-    leaves = jax.tree.leaves(keys)
-    if not leaves:
-        raise type_error(operation, argument, "an array or a pytree of arrays", repr(keys))
-    first = as_array(operation, argument, leaves[0])
-    if first.ndim == 0:
-        raise value_error(operation, argument, "arrays with a leading axis (a list is a pytree)", describe(first))
-    return first.shape[0]
-
-
 def expect_items(
     operation: str, argument: str, keys: Keys, less: LessFunction, descending: Directions = False
 ) -> Items:
@@ -95,9 +83,7 @@ def expect_items(
         raise type_error(operation, "less", "a function of two items", repr(less))
     if descending is not False:
         raise value_error(operation, "descending", "False, as less is the order", repr(descending))
-    given, structure = flatten(keys)
-    n = key_count(operation, keys, argument)
-    arrays = expect_leading_axis(operation, argument, given, n, "each other")
+    arrays, structure, n = expect_pytree(operation, argument, keys)
     index_dtype(operation, argument, n)
     leaves, restore_leaves = plain_leaves(arrays)
     leaves = [whole_axes(leaf) for leaf in leaves]

@@ -21,7 +21,7 @@ from jax_mgpu._src.arguments.annotations import Aval, DTypeLike, Pytree
 from jax_mgpu._src.arguments.check import (
     as_array,
     describe,
-    expect_leading_axis,
+    expect_pytree,
     index_dtype,
     type_error,
     value_error,
@@ -213,15 +213,7 @@ def custom(
     why an identity is needed, or None. `commutative` is the caller's promise.
     """
     expect_no_array_function(operation, op)
-    leaves, structure = flatten(x)
-    if not leaves:
-        raise type_error(operation, argument, "an array or a pytree of arrays", repr(x))
-    first = as_array(operation, argument, leaves[0])
-    if first.ndim == 0:
-        expected = "arrays with a leading axis (with a function as op a list is a pytree)"
-        raise value_error(operation, argument, expected, describe(first))
-    n = first.shape[0]
-    leaves = expect_leading_axis(operation, argument, leaves, n, "each other")
+    leaves, structure, n = expect_pytree(operation, argument, x, "with a function as op a list is a pytree")
     _expect_items(operation, op, [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in leaves], structure)
     needs = needs_identity(n)
     if initial is not None:

@@ -18,13 +18,10 @@ import jax.numpy as jnp
 
 from jax_mgpu._src.arguments.annotations import AxisName, Count, DTypeLike, ItemFunction, Pytree
 from jax_mgpu._src.arguments.check import (
-    as_array,
     count_operand,
-    describe,
-    expect_leading_axis,
+    expect_pytree,
     index_dtype,
     type_error,
-    value_error,
 )
 from jax_mgpu._src.arguments.counts import live_mask
 from jax_mgpu._src.arguments.values import plain_leaves
@@ -75,14 +72,7 @@ def mapped(
     expected = "a function of an item, or of an item and its position"
     if not callable(function):
         raise type_error(operation, "map", expected, repr(function))
-    leaves, structure = flatten(x)
-    if not leaves:
-        raise type_error(operation, argument, "an array or a pytree of arrays", repr(x))
-    first = as_array(operation, argument, leaves[0])
-    if first.ndim == 0:
-        raise value_error(operation, argument, "arrays with a leading axis (a list is a pytree)", describe(first))
-    n = first.shape[0]
-    leaves = expect_leading_axis(operation, argument, leaves, n, "each other")
+    leaves, structure, n = expect_pytree(operation, argument, x)
     count = count_operand(operation, "count", count, n)
     plain, restore = plain_leaves(leaves)
     plain = [whole_axes(leaf) for leaf in plain]

@@ -22,6 +22,7 @@ from jax_mgpu._src.arguments.check import (
     count_operand,
     describe,
     expect_no_axis,
+    expect_pytree,
     expect_vector,
     type_error,
     value_error,
@@ -30,7 +31,7 @@ from jax_mgpu._src.arguments.counts import common_dtype, heads_inside
 from jax_mgpu._src.arguments.segments import segment_operands
 from jax_mgpu._src.core.compat import automatic
 from jax_mgpu._src.core.operation import ABSENT, jit_eager
-from jax_mgpu._src.functions.comparator_ops import SortByLess, key_count
+from jax_mgpu._src.functions.comparator_ops import SortByLess
 from jax_mgpu._src.keys.columns import expect_keys
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ops.intervals import scatter_rows
@@ -161,7 +162,7 @@ def segmented_sort(
     name = "segmented_sort"
     if less is not None:
         expect_no_axis(name, "less", axis_name)
-        segments = _segments(name, key_count(name, keys), heads, ends, flags, count)
+        segments = _segments(name, expect_pytree(name, "keys", keys)[2], heads, ends, flags, count)
         return SortByLess.of(name, keys, less, descending, count, *segments).run(values)
     checked, down = expect_keys(name, "keys", keys, descending)
     segments = _segments(name, checked.shape[0], heads, ends, flags, count, axis_name)
@@ -246,7 +247,7 @@ def segmented_sort_indices(
     name = "segmented_sort_indices"
     if less is not None:
         expect_no_axis(name, "less", axis_name)
-        segments = _segments(name, key_count(name, keys), heads, ends, flags, count)
+        segments = _segments(name, expect_pytree(name, "keys", keys)[2], heads, ends, flags, count)
         return SortByLess.of(name, keys, less, descending, count, *segments).indices()
     checked, down = expect_keys(name, "keys", keys, descending)
     segments = _segments(name, checked.shape[0], heads, ends, flags, count, axis_name)
