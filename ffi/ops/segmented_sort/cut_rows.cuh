@@ -31,6 +31,55 @@ struct Phase {
   Counts* counts;
 };
 
+// A value of another cell of the group.
+template <typename T>
+__device__ __forceinline__ T from_cell(T value, int from) {
+  return static_cast<T>(__shfl_sync(0xffffffffu, value, from, kGroupCells));
+}
+
+// From the largest and the smallest item of each cell, finds the largest before the cell, and the smallest after it.
+template <typename Word>
+__device__ __forceinline__ void spread_bounds(Word& before, Word& after, int own) {
+#pragma unroll
+  for (int distance = 1; distance < kGroupCells; distance *= 2) {
+    const Word below = from_cell(before, maximum(own - distance, 0));
+    const Word above = from_cell(after, minimum(own + distance, kGroupCells - 1));
+    before = maximum(before, below);
+    after = minimum(after, above);
+  }
+  before = from_cell(before, maximum(own - 1, 0));
+  after = from_cell(after, minimum(own + 1, kGroupCells - 1));
+  if (own == 0) before = 0;
+  if (own == kGroupCells - 1) after = static_cast<Word>(~Word{0});
+}
+
+// Calls visit(round, runs) for the groups of runs of a segment, which lies in cells `own` to `last`.
+template <typename Visit>
+__device__ __forceinline__ void for_groups(int64_t first_cell, int64_t width, int own, int last, int rounds,
+                                           Range<int64_t> segment, Visit visit) {
+  const int64_t begin_cell = first_cell + own;
+  if (rounds == 2) {
+    for (int quad = own; quad <= last; quad += kRuns) {
+      visit(0, merge_group<int64_t>(segment, begin_cell, width, first_cell + quad, 0));
+    }
+  }
+  visit(rounds - 1, merge_group<int64_t>(segment, begin_cell, width, begin_cell, rounds - 1));
+}
+
+// Claims places in a list for each lane, after those of the lanes before.
+__device__ __forceinline__ int claim_places(int count, int* counter, int lane) {
+  constexpr unsigned kAll = 0xffffffffu;
+  int sum = count;
+#pragma unroll
+  for (int distance = 1; distance < kWarp; distance *= 2) {
+    const int below = __shfl_up_sync(kAll, sum, distance);
+    if (lane >= distance) sum += below;
+  }
+  int base = 0;
+  if (lane == kWarp - 1 && sum > 0) base = atomicAdd(counter, sum);
+  return __shfl_sync(kAll, base, kWarp - 1) + sum - count;
+}
+
 // One warp per group. Both halves of the warp have one cell in each lane.
 template <typename P>
 __global__ void __launch_bounds__(128)
@@ -58,20 +107,7 @@ __global__ void __launch_bounds__(128)
   const bool empty = items.size() == 0;
   Word before = empty ? Word{0} : rank(items.end - 1);
   Word after = empty ? kGreatest : rank(items.begin);
-  const auto from_lane = [](auto value, int from) {
-    return static_cast<decltype(value)>(__shfl_sync(kAll, value, from, kGroupCells));
-  };
-#pragma unroll
-  for (int distance = 1; distance < kGroupCells; distance *= 2) {
-    const Word below = from_lane(before, maximum(own - distance, 0));
-    const Word above = from_lane(after, minimum(own + distance, kGroupCells - 1));
-    before = maximum(before, below);
-    after = minimum(after, above);
-  }
-  before = from_lane(before, maximum(own - 1, 0));
-  after = from_lane(after, minimum(own + 1, kGroupCells - 1));
-  if (own == 0) before = 0;
-  if (own == kGroupCells - 1) after = kGreatest;
+  spread_bounds(before, after, own);
   const unsigned cuts = __ballot_sync(kAll, before <= after) & ((1u << kGroupCells) - 1);
   const bool is_cut = cuts >> own & 1;
 
@@ -89,7 +125,7 @@ __global__ void __launch_bounds__(128)
   const unsigned later = cuts & ~((2u << own) - 1);
   const unsigned earlier = cuts & ((1u << own) - 1);
   const int last = later ? __ffs(later) - 1 : own;
-  const Range<int64_t> segment{high, from_lane(low, last)};
+  const Range<int64_t> segment{high, from_cell(low, last)};
   const bool begins = !finds_end && is_cut && later && segment.size() > 0;
   const int rounds = last - own + 1 > kRuns ? 2 : 1;
   // A segment that fits a warp or, without payload, a block is merged in place, as all of it is read before any of it
@@ -97,47 +133,26 @@ __global__ void __launch_bounds__(128)
   const bool is_short = begins && rounds == 1 && segment.size() <= kShortItems;
   const bool in_place = is_short || (!P::kHasPayload && rounds == 1 && segment.size() <= P::kTile);
   const int start = in_place ? 0 : rounds & 1;
-  const int left_start = from_lane(start, earlier ? 31 - __clz(earlier) : 0);
+  const int left_start = from_cell(start, earlier ? 31 - __clz(earlier) : 0);
   if (!finds_end && cell < phase.row_cells) {
     phase.cuts[row_index * phase.row_cells + cell] = {low, high, left_start, start};
   }
   if (__any_sync(kAll, begins && start != 0) && lane == 0) phase.counts->copies = 1;
 
-  // Calls visit(round, runs) for the groups of runs of a segment.
-  const auto for_groups = [&](int own, int last, int rounds, Range<int64_t> segment, auto visit) {
-    const int64_t begin_cell = first_cell + own;
-    if (rounds == 2) {
-      for (int quad = own; quad <= last; quad += kRuns) {
-        visit(0, merge_group<int64_t>(segment, begin_cell, width, first_cell + quad, 0));
-      }
-    }
-    visit(rounds - 1, merge_group<int64_t>(segment, begin_cell, width, begin_cell, rounds - 1));
-  };
   const auto tiles_of = [](const MergeGroup<int64_t>& runs) {
     return static_cast<int>(ceil_div<int64_t>(runs.end() - runs.begin(), P::kTile));
   };
   int groups = 0, first_tiles = 0, second_tiles = 0;
   if (begins && !is_short) {
-    for_groups(own, last, rounds, segment, [&](int round, const MergeGroup<int64_t>& runs) {
+    for_groups(first_cell, width, own, last, rounds, segment, [&](int round, const MergeGroup<int64_t>& runs) {
       ++groups;
       (round == 0 ? first_tiles : second_tiles) += tiles_of(runs);
     });
   }
-  const auto claim = [&](int count, int* counter) {  // places in a list, after those of the preceding lanes
-    int sum = count;
-#pragma unroll
-    for (int distance = 1; distance < kWarp; distance *= 2) {
-      const int below = __shfl_up_sync(kAll, sum, distance);
-      if (lane >= distance) sum += below;
-    }
-    int base = 0;
-    if (lane == kWarp - 1 && sum > 0) base = atomicAdd(counter, sum);
-    return __shfl_sync(kAll, base, kWarp - 1) + sum - count;
-  };
-  const int group_place = claim(groups, &phase.counts->groups);
-  const int first_place = claim(first_tiles, &phase.counts->tiles[0]);
-  const int second_place = claim(second_tiles, &phase.counts->tiles[1]);
-  const int short_place = claim(is_short, &phase.counts->short_groups);
+  const int group_place = claim_places(groups, &phase.counts->groups, lane);
+  const int first_place = claim_places(first_tiles, &phase.counts->tiles[0], lane);
+  const int second_place = claim_places(second_tiles, &phase.counts->tiles[1], lane);
+  const int short_place = claim_places(is_short, &phase.counts->short_groups, lane);
   if (is_short) {
     const auto runs = merge_group<int64_t>(segment, first_cell + own, width, first_cell + own, 0);
     phase.groups[problem.most_groups() - 1 - short_place] = {runs, row.begin, 0, 0, phase.last};
@@ -152,16 +167,17 @@ __global__ void __launch_bounds__(128)
     const Range<int64_t> its_segment{its(segment.begin), its(segment.end)};
     const int its_rounds = its(rounds);
     const int its_start = its(start);
-    for_groups(at, its(last), its_rounds, its_segment, [&](int round, const MergeGroup<int64_t>& runs) {
-      const bool ends = round + 1 == its_rounds;
-      const int source = round == 0 ? its_start : 1;
-      if (lane == 0) phase.groups[group] = {runs, row.begin, source, ends ? 0 : 1, ends && phase.last};
-      GroupTile*& to = round == 0 ? first_round : second_round;
-      const int count = tiles_of(runs);
-      for (int tile = lane; tile < count; tile += kWarp) to[tile] = {group, tile};
-      to += count;
-      ++group;
-    });
+    for_groups(first_cell, width, at, its(last), its_rounds, its_segment,
+               [&](int round, const MergeGroup<int64_t>& runs) {
+                 const bool ends = round + 1 == its_rounds;
+                 const int source = round == 0 ? its_start : 1;
+                 if (lane == 0) phase.groups[group] = {runs, row.begin, source, ends ? 0 : 1, ends && phase.last};
+                 GroupTile*& to = round == 0 ? first_round : second_round;
+                 const int count = tiles_of(runs);
+                 for (int tile = lane; tile < count; tile += kWarp) to[tile] = {group, tile};
+                 to += count;
+                 ++group;
+               });
   }
 }
 

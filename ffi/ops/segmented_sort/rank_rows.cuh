@@ -74,6 +74,33 @@ __global__ void __launch_bounds__(kRankWarps* kWarp) rank_rows(const __grid_cons
   if constexpr (P::kHasPayload) target.payload[row.begin + rank] = payload;
 }
 
+// Moves the places of items in other runs on to the first code that is not below the item's limit. All searches go in
+// step; the longest one is of `max_width` codes, and places end at `high`.
+template <typename Order, typename Word, int kOthers, int kItems>
+__device__ __forceinline__ void narrow(const Order& order, const Word* codes, const Word (&limit)[kOthers][kItems],
+                                       const int (&high)[kOthers], int max_width, int (&at)[kOthers][kItems]) {
+#pragma unroll 1
+  for (int stride = max_width == 0 ? 0 : 1 << (31 - __clz(max_width)); stride > 0; stride /= 2) {
+    int next[kOthers][kItems];
+    Word words[kOthers][kItems];
+#pragma unroll
+    for (int r = 0; r < kOthers; ++r) {
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) {
+        next[r][i] = minimum(at[r][i] + stride, high[r]);
+        words[r][i] = __ldg(codes + next[r][i] - 1);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kOthers; ++r) {
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) {
+        if (order.rank(words[r][i]) < limit[r][i]) at[r][i] = next[r][i];
+      }
+    }
+  }
+}
+
 // Merges groups of four runs. A warp takes neighbouring items of one run, and finds the places of the first and the
 // last of them in each other run. Between these places, each lane searches for the places of its own items.
 template <typename P>
@@ -148,26 +175,7 @@ __global__ void __launch_bounds__(P::kMerge.threads, 4)
       }
     }
   }
-#pragma unroll 1
-  for (int stride = max_width == 0 ? 0 : 1 << (31 - __clz(max_width)); stride > 0; stride /= 2) {
-    int next[kOthers][kItems];
-    Word words[kOthers][kItems];
-#pragma unroll
-    for (int r = 0; r < kOthers; ++r) {
-#pragma unroll
-      for (int i = 0; i < kItems; ++i) {
-        next[r][i] = minimum(at[r][i] + stride, high[r]);
-        words[r][i] = __ldg(codes + next[r][i] - 1);
-      }
-    }
-#pragma unroll
-    for (int r = 0; r < kOthers; ++r) {
-#pragma unroll
-      for (int i = 0; i < kItems; ++i) {
-        if (order.rank(words[r][i]) < limit[r][i]) at[r][i] = next[r][i];
-      }
-    }
-  }
+  narrow(order, codes, limit, high, max_width, at);
 
   const Buffer<typename P::Order, typename P::Payload> target = problem.buffers[1 - source];
   Word* const to_keys = target.keys + row.begin + group_begin;

@@ -131,6 +131,38 @@ class RowRanks {
   int items_;
 };
 
+// Stores the live items of a row, of which each thread loads kTogether before it stores the first.
+template <int kTogether, typename P>
+__device__ __forceinline__ void put_live(const P& problem, int64_t origin, const typename P::Entry* sorted, int live) {
+  const int threads = static_cast<int>(blockDim.x);
+#pragma unroll 1
+  for (int begin = static_cast<int>(threadIdx.x); begin < live; begin += kTogether * threads) {
+    typename P::Item items[kTogether];
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const int at = begin + i * threads;
+      if (at < live) items[i] = problem.item(origin, sorted[at]);
+    }
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const int at = begin + i * threads;
+      if (at < live) problem.put(origin, at, items[i]);
+    }
+  }
+}
+
+// Calls read(number) with a number of groups, known when it is compiled, that is not much larger than `groups`.
+template <typename Read>
+__device__ __forceinline__ void read_groups(int groups, Read read) {
+  if (groups <= kRowDigitItems / 4) {
+    read(std::integral_constant<int, kRowDigitItems / 4>{});
+  } else if (groups <= kRowDigitItems / 2) {
+    read(std::integral_constant<int, kRowDigitItems / 2>{});
+  } else {
+    read(std::integral_constant<int, kRowDigitItems>{});
+  }
+}
+
 template <typename P>
 __global__ void __launch_bounds__(kRowDigitThreads) sort_rows_by_digits(const __grid_constant__ P problem) {
   using Entry = typename P::Entry;
@@ -145,8 +177,7 @@ __global__ void __launch_bounds__(kRowDigitThreads) sort_rows_by_digits(const __
   const int groups = problem.groups;
   const int first = warp * groups * kWarp + lane;
   const int64_t row = blockIdx.x, origin = row * problem.length;
-  const int length = static_cast<int>(problem.length);
-  const int live = static_cast<int>(problem.counts(row, problem.length));
+  const int length = static_cast<int>(problem.length), live = static_cast<int>(problem.counts(row, problem.length));
 
   // Here and at the end, all loads come before the first use. A short row skips the groups that it lacks.
   Entry entries[kRowDigitItems];
@@ -174,16 +205,9 @@ __global__ void __launch_bounds__(kRowDigitThreads) sort_rows_by_digits(const __
 #pragma unroll
     for (int i = 0; i < kRowDigitItems; ++i) entries[i] = static_cast<Entry>(first + i * kWarp);
   } else {
-    const auto read_first = [&](auto number) {
+    read_groups(groups, [&](auto number) {
       read(0, number, [&](int i, typename P::Word key) { entries[i] = problem.entry(key, first + i * kWarp); });
-    };
-    if (groups <= kRowDigitItems / 4) {
-      read_first(std::integral_constant<int, kRowDigitItems / 4>{});
-    } else if (groups <= kRowDigitItems / 2) {
-      read_first(std::integral_constant<int, kRowDigitItems / 2>{});
-    } else {
-      read_first(std::integral_constant<int, kRowDigitItems>{});
-    }
+    });
   }
   [[maybe_unused]] bool is_moved = false;  // whether a pass has been made
 #pragma unroll 1
@@ -242,23 +266,7 @@ __global__ void __launch_bounds__(kRowDigitThreads) sort_rows_by_digits(const __
     }
     __syncthreads();
   }
-  const auto put_live = [&](auto together) {
-#pragma unroll 1
-    for (int begin = thread; begin < live; begin += together() * threads) {
-      typename P::Item items[together()];
-#pragma unroll
-      for (int i = 0; i < together(); ++i) {
-        const int at = begin + i * threads;
-        if (at < live) items[i] = problem.item(origin, sorted[at]);
-      }
-#pragma unroll
-      for (int i = 0; i < together(); ++i) {
-        const int at = begin + i * threads;
-        if (at < live) problem.put(origin, at, items[i]);
-      }
-    }
-  };
-  problem.stores_entries() ? put_live(std::integral_constant<int, 1>{}) : put_live(std::integral_constant<int, 4>{});
+  problem.stores_entries() ? put_live<1>(problem, origin, sorted, live) : put_live<4>(problem, origin, sorted, live);
   for (int at = live + thread; at < length; at += threads) problem.put_dead(origin, at);
 }
 
