@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import graphlib
 import inspect
 import pathlib
 import pickle
@@ -89,6 +91,25 @@ def test_private_jax_is_used_in_one_file():
     private = re.compile(r"\bjax\.(_src|extend|interpreters)\b|\bjaxlib\.(?!__version__)\w|from jaxlib\b")
     users = {path.name for path in package.rglob("*.py") if private.search(path.read_text(encoding="utf-8"))}
     assert users == {"compat.py"}
+
+
+def test_modules_import_one_another_in_no_circle():
+    """Imports within functions, and those for types alone, do not count."""
+    package = pathlib.Path(mgpu.__file__).parent
+    modules = {".".join(path.relative_to(package.parent).with_suffix("").parts): path for path in package.rglob("*.py")}
+    modules = {name.removesuffix(".__init__"): path for name, path in modules.items()}
+    needed = {}
+    for name, path in modules.items():
+        found = set()
+        for statement in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(statement, ast.ImportFrom):
+                parts = {f"{statement.module}.{alias.name}" for alias in statement.names}
+                found |= {part if part in modules else statement.module for part in parts}
+            elif isinstance(statement, ast.Import):
+                found |= {alias.name for alias in statement.names}
+        needed[name] = found & modules.keys()
+    assert needed["jax_mgpu._src.ops.sort"] > {"jax_mgpu._src.keys.columns"}
+    graphlib.TopologicalSorter(needed).prepare()  # raises a CycleError, which names the circle
 
 
 CLASSES = [value for name in mgpu.__all__ if inspect.isclass(value := getattr(mgpu, name))]

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import jax
 import jax.export
 
-import jax_mgpu  # its __path__ exists while the package is being imported
 from jax_mgpu._src.core.compat import ffi_api_version
 from jax_mgpu._src.core.version import __version__
 
@@ -63,7 +62,8 @@ def _in_folders(name: str, folders: Sequence[str]) -> pathlib.Path | None:
 
 def _own_folders() -> list[str]:
     """Lists the folders that may have a library of this package: beside the sources, and the installed package's."""
-    return list(jax_mgpu.__path__)
+    package = importlib.util.find_spec("jax_mgpu")  # known while the package is being imported
+    return list((package and package.submodule_search_locations) or ())
 
 
 def open_library(path: pathlib.Path) -> Library:
