@@ -84,6 +84,50 @@ __device__ void leave_out_overlapping(const Problem<Order, Payload>& problem, in
   }
 }
 
+// Stores a sorted tile. Segments that cross its edges are stored as codes, in the buffer from which their merge rounds
+// end in the output.
+template <typename Order, typename Payload>
+__device__ __forceinline__ void store_tile(const Problem<Order, Payload>& problem, const Order& order,
+                                           SortShared<Order, Payload>& shared, const TileDescriptor& descriptor,
+                                           const TileDescriptor& next, int64_t origin, int size) {
+  using P = Problem<Order, Payload>;
+  constexpr int kItems = P::kShape.items;
+  constexpr int kThreads = P::kShape.threads;
+  const int64_t first_end = descriptor.segment.end - origin;
+  const int64_t last_begin = next.segment.begin - origin;
+  const auto rounds_at = [&](int position) {
+    return position < first_end ? descriptor.rounds : position >= last_begin ? next.rounds : 0;
+  };
+  // Segments that are sorted by digits begin or end the tile, and are not stored.
+  const int store_begin = problem.is_merged(descriptor.rounds) ? 0 : static_cast<int>(first_end);
+  const int store_end =
+      problem.is_merged(next.rounds) ? size : static_cast<int>(clamp<int64_t>(maximum(first_end, last_begin), 0, size));
+  const auto is_stored = [&](int position) { return position >= store_begin && position < store_end; };
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) {
+    const int position = i * kThreads + threadIdx.x;
+    const int rounds = rounds_at(position);
+    if (is_stored(position)) {
+      typename Order::Word code = shared.codes[position];
+      if constexpr (P::kRanksInTiles) code = problem.input_code(origin + shared.from[position]);
+      problem.buffers[rounds % 2].keys[origin + position] = rounds == 0 ? order.decode(code) : code;
+    }
+  }
+  if constexpr (P::kHasPayload) {
+    Payload payload[kItems];
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      const int position = i * kThreads + threadIdx.x;
+      if (position < size) payload[i] = problem.input_payload(origin + shared.from[position]);
+    }
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      const int position = i * kThreads + threadIdx.x;
+      if (is_stored(position)) problem.buffers[rounds_at(position) % 2].payload[origin + position] = payload[i];
+    }
+  }
+}
+
 // A block sorts a tile, each segment's part separately: threads sort their items, then runs of threads are merged.
 template <typename Order, typename Payload>
 __global__ void __launch_bounds__(Problem<Order, Payload>::kShape.threads, Problem<Order, Payload>::kBlocksPerProcessor)
@@ -182,41 +226,7 @@ __global__ void __launch_bounds__(Problem<Order, Payload>::kShape.threads, Probl
     }
   }
 
-  // Segments that cross the tile's edges are stored as codes, in the buffer from which their merge rounds end in the
-  // output.
-  const int64_t first_end = descriptor.segment.end - origin;
-  const int64_t last_begin = next.segment.begin - origin;
-  const auto rounds_at = [&](int position) {
-    return position < first_end ? descriptor.rounds : position >= last_begin ? next.rounds : 0;
-  };
-  // Segments that are sorted by digits begin or end the tile, and are not stored.
-  const int store_begin = problem.is_merged(descriptor.rounds) ? 0 : static_cast<int>(first_end);
-  const int store_end =
-      problem.is_merged(next.rounds) ? size : static_cast<int>(clamp<int64_t>(maximum(first_end, last_begin), 0, size));
-  const auto is_stored = [&](int position) { return position >= store_begin && position < store_end; };
-#pragma unroll
-  for (int i = 0; i < kItems; ++i) {
-    const int position = i * kThreads + threadIdx.x;
-    const int rounds = rounds_at(position);
-    if (is_stored(position)) {
-      Word code = shared.codes[position];
-      if constexpr (P::kRanksInTiles) code = problem.input_code(origin + shared.from[position]);
-      problem.buffers[rounds % 2].keys[origin + position] = rounds == 0 ? order.decode(code) : code;
-    }
-  }
-  if constexpr (P::kHasPayload) {
-    Payload payload[kItems];
-#pragma unroll
-    for (int i = 0; i < kItems; ++i) {
-      const int position = i * kThreads + threadIdx.x;
-      if (position < size) payload[i] = problem.input_payload(origin + shared.from[position]);
-    }
-#pragma unroll
-    for (int i = 0; i < kItems; ++i) {
-      const int position = i * kThreads + threadIdx.x;
-      if (is_stored(position)) problem.buffers[rounds_at(position) % 2].payload[origin + position] = payload[i];
-    }
-  }
+  store_tile(problem, order, shared, descriptor, next, origin, size);
 }
 
 }  // namespace mgpu::cuda::sorting
