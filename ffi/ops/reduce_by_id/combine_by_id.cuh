@@ -43,8 +43,8 @@ struct IdCombination {
   int64_t size;
   int64_t slots;  // results per problem
   int64_t parts;
-  int entries;    // of a block's table: a power of two if it does not hold all results
-  State* states;  // of each problem's slots
+  int entries;    // the entries of a block's table: a power of two if it does not hold all results
+  State* states;  // the states of each problem's slots
   ResultVector<Operator> result;
 };
 

@@ -70,10 +70,10 @@ struct TileScan {
 
   struct Tile {
     int64_t problem;
-    int64_t first_row;  // of the problem
+    int64_t first_row;  // the tile's first row in the problem
     int64_t first_column;
     int64_t origin;   // the tile's first element in memory
-    uint64_t* words;  // of the slice
+    uint64_t* words;  // the words of the slice
     unsigned index;   // among the tiles of a slice, in the order of the scan
     int size;         // rows
     int live;
@@ -82,14 +82,14 @@ struct TileScan {
   };
   struct Shared {
     Tile tile;
-    Sum parts[kThreads];  // of groups
+    Sum parts[kThreads];  // the sums of groups
   };
 
   const RowScan<Operator>& task;
   const Operator& op;
   Shared& shared;
   char* buffer;
-  int group;  // the thread's rows
+  int group;  // the group of the thread's rows
   int column;
 
   __device__ TileScan(const RowScan<Operator>& task, const Operator& op, Shared& shared, void* buffer)

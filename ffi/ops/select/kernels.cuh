@@ -23,15 +23,15 @@ struct SelectTask {
   SelectOperands operands;
   SelectOperands::Scratch scratch;
   int64_t row_tiles;
-  bool aligned;    // whether the mask of each row is
+  bool aligned;    // whether the mask of each row is aligned
   int mark_tiles;  // per block
 };
 
 // A tile by its number among those of all rows.
 struct SelectTile {
   int64_t row;
-  int64_t tile;   // of the row
-  int64_t begin;  // in the row
+  int64_t tile;   // its number in the row
+  int64_t begin;  // its first position in the row
   int live;
 
   __device__ SelectTile(const SelectTask& task, int64_t number) {
@@ -101,7 +101,7 @@ struct SetKept {
 template <bool kPartition, typename Mover>
 __global__ void __launch_bounds__(kThreads) write_kept(SelectTask task, Mover mover) {
   __shared__ int warp_counts[kWarps];
-  __shared__ uint16_t places[kSelectTile];  // of kept items, then of other live items
+  __shared__ uint16_t places[kSelectTile];  // the places of kept items, then those of other live items
   const SelectOperands& operands = task.operands;
   const SelectTile tile(task, blockIdx.x);
   wait_for_last_kernel();
@@ -137,7 +137,8 @@ __global__ void __launch_bounds__(kThreads) write_kept(SelectTask task, Mover mo
   }
 }
 
-// Fills the slots past the kept items. It runs beside the last blocks of write_kept, which writes other slots.
+// Fills the slots past the kept items. It runs at the same time as the last blocks of write_kept, which writes other
+// slots.
 template <typename Mover>
 __global__ void __launch_bounds__(kTailThreads) fill_tails(int64_t rows, int64_t size, IndexVector kept, Mover mover) {
   for_each_tail_piece(

@@ -8,7 +8,7 @@
 
 namespace mgpu::cuda::searching {
 
-constexpr int kSearchThreads = 256;  // of the kernel that makes one binary search per needle
+constexpr int kSearchThreads = 256;  // the threads of the kernel that makes one binary search per needle
 
 // Stores the entries of a thread's items of one side: how many items of the other side come before each. `mine` is a
 // bitmap of these items among the thread's next kCount items. The first one comes after `others` items of the other

@@ -104,7 +104,7 @@ class Best {
   Order order_;
   int64_t k_;
   int64_t room_;
-  int64_t limit_;  // of items before any are dropped: low at first, to have a bound soon
+  int64_t limit_;  // the most items before some are dropped; low at first, to get a bound soon
   ThreadScratch<Item, Word> scratch_;
   Item* items_;
   Word* ranks_;

@@ -91,7 +91,7 @@ struct PartOfKeys {
   __device__ __forceinline__ uint32_t position(int i) const { return begin + static_cast<uint32_t>(i); }
 };
 
-// A part of the items that an earlier level kept, in no order.
+// A part of the items that an earlier level kept, in any order.
 template <typename Word>
 struct PartOfKept {
   const Word* items;  // codes
@@ -102,7 +102,7 @@ struct PartOfKept {
   __device__ __forceinline__ uint32_t position(int i) const { return positions[i]; }
 };
 
-// The best k of the items that a block has seen, in no order. Among equal items, the one at the lowest position is the
+// The best k of the items that a block has seen, in any order. Among equal items, the one at the lowest position is the
 // best.
 template <typename Order, int kThreads>
 class BlockBest {
@@ -115,7 +115,7 @@ class BlockBest {
   static constexpr int kVectors = kItems / Vector::kItems;
   static constexpr int kSample = minimum(kThreads * Vector::kItems, kTopKSample);
   static_assert(kTopKSharedSamples * kSample <= Shared::kRoom);
-  static constexpr uint32_t kNoPosition = ~uint32_t{0};  // after all
+  static constexpr uint32_t kNoPosition = ~uint32_t{0};  // after all positions
 
  public:
   __device__ BlockBest(Order order, int k, Shared& shared)
@@ -132,7 +132,7 @@ class BlockBest {
   }
 
   // Guesses a bound from a sample of a row, before anything is added, and returns whether it did. The bound is item
-  // number `wanted` of the sorted sample. About wanted * count / sample items of the row are within it: some 2.4 k for
+  // number `wanted` of the sorted sample. About wanted * count / sample items of the row are within it: about 2.4 k for
   // the best 2,048 of 2^19, 6 k for the best 50 of 50,000, and far more for a small k in a long row. If the guess was
   // wrong, fewer than k items remain at the end, though the row has more. Each vector of the sample is at a random
   // place in its part of the row, so that the sample does not match a period of the items. `is_split` says whether
@@ -205,7 +205,7 @@ class BlockBest {
           if (at < 0 || at >= count) taken &= ~(1u << i);
         }
       }
-      bool waits = false;  // for room
+      bool waits = false;  // whether an item waits for room
       const auto append_own = [&] {
         return append(items, taken,
                       [&](int i) { return part.position(place(tile, i / Vector::kItems) + i % Vector::kItems); });
@@ -270,7 +270,7 @@ class BlockBest {
   __device__ int count() const { return count_; }
 
  private:
-  // How many items of the part's first vector come before the part.
+  // Returns how many items of the part's first vector come before the part.
   template <typename Part>
   __device__ static int lead_of(const Part& part) {
     return static_cast<int>(reinterpret_cast<uintptr_t>(part.items) % sizeof(Vector) / sizeof(Word));

@@ -16,10 +16,10 @@ TopKOperands::Levels TopKOperands::levels() const {
     ++levels.count;
   };
   const int64_t blocks =
-      maximum<int64_t>(1, kTopKBlocks * kReferenceMultiprocessors / maximum<int64_t>(1, rows));  // of a row
+      maximum<int64_t>(1, kTopKBlocks * kReferenceMultiprocessors / maximum<int64_t>(1, rows));  // the parts of a row
   add(length, clamp<int64_t>(ceil_div(length, blocks), maximum(kTopKMinTiles * tile, 4 * k), kMaxPart));
   while (levels.parts[levels.count - 1] > 1) {
-    const int64_t items = levels.parts[levels.count - 1] * k;  // none if k is 0
+    const int64_t items = levels.parts[levels.count - 1] * k;  // no items if k is 0
     add(items, items <= 2 * kTopKMergedPart ? maximum<int64_t>(1, items) : kTopKMergedPart);
   }
   return levels;

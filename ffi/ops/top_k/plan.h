@@ -19,17 +19,17 @@ constexpr int kTopKManyThreads = 256;  // if a multiprocessor has several blocks
 constexpr TopKShape top_k_shape(int key_width, int threads = kTopKThreads) {
   return {{threads, maximum(key_width == 8 ? 4 : 8, 16 / key_width)}};
 }
-constexpr int kTopKSample = 2048;             // the largest number of items from which a bound is guessed
-constexpr int kTopKSharedSamples = 2;         // a sample is this many times as large if several blocks share a row
-constexpr int kTopKSampleShare = 4;           // a row is sampled if it has at least this many times as many items
-constexpr int64_t kTopKBlocks = 2;            // blocks per multiprocessor, at least: if rows are few, blocks share them
-constexpr int64_t kTopKMinTiles = 4;          // of a part
+constexpr int kTopKSample = 2048;      // the largest number of items from which a bound is guessed
+constexpr int kTopKSharedSamples = 2;  // a sample is this many times as large if several blocks share a row
+constexpr int kTopKSampleShare = 4;    // a row is sampled if it has at least this many times as many items
+constexpr int64_t kTopKBlocks = 2;     // the fewest blocks per multiprocessor; if rows are few, blocks share them
+constexpr int64_t kTopKMinTiles = 4;   // the fewest tiles of a part
 constexpr int64_t kTopKMergedPart = 1 << 15;  // the part of a later level, of the items that earlier levels kept
 constexpr int64_t kTopKMaxLength = (int64_t{1} << 32) - 1;
 
 // Shapes for short rows: `lanes` lanes of a warp have a row in registers, `items` items each, and find up to `most`
 // items. The launch takes the first shape that fits. The work that a warp's lanes share takes 450 instructions, for one
-// row or for two. So 16 lanes have a row if few items are wanted: some 20 items are within the 12th smallest of 16
+// row or for two. So 16 lanes have a row if few items are wanted: about 20 items are within the 12th smallest of 16
 // lanes' best items. For more items, 32 lanes have a row. The list has room for 4 items per lane: with 32 lanes, that
 // is twice the 64 items that they find at most, so a bound is soon found for any k. With one lane, or eight, all items
 // of a row are compared.
@@ -43,7 +43,7 @@ struct TopKRowShape {
 constexpr TopKRowShape kTopKRowShapes[] = {{1, 8, 8},   {8, 4, 32},   {16, 4, 12},  {16, 16, 12}, {16, 32, 12},
                                            {32, 8, 64}, {32, 16, 64}, {32, 32, 64}, {32, 64, 64}};
 constexpr int kTopKRowShapeCount = sizeof(kTopKRowShapes) / sizeof(TopKRowShape);
-constexpr TopKRowShape kTopKRowLargest = kTopKRowShapes[kTopKRowShapeCount - 1];  // takes what others take
+constexpr TopKRowShape kTopKRowLargest = kTopKRowShapes[kTopKRowShapeCount - 1];  // fits all rows that other shapes fit
 
 // The CUDA kernels take a row in levels. In the first level, a block takes a part of the row's items; in each later
 // level, it takes a part of the items that the previous level kept. It keeps the best k of its part. The last level has

@@ -1,6 +1,6 @@
 // top_k of short rows: a few lanes of a warp have a row in registers. The k-th smallest of the lanes' best items is a
-// bound: k lanes have an item within it, so at least k items are, and few more. These items are listed in shared
-// memory, and an item's place in the result is the number of listed items before it.
+// bound: k lanes have an item within it, so at least k items are within it, and few more. These items are listed in
+// shared memory, and an item's place in the result is the number of listed items before it.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -14,7 +14,7 @@ template <typename Order>
 struct TopK {
   TopKOperands operands;
   Order order;
-  bool is_aligned;  // whether x is, to 16 bytes
+  bool is_aligned;  // whether x is aligned to 16 bytes
 };
 
 // An item's rank and its position in the row, so that no two items of a row are equal.
@@ -25,7 +25,7 @@ using RankedPlace = std::conditional_t<sizeof(Word) == 8, unsigned __int128, uin
 template <typename Word, TopKRowShape kShape>
 struct TopKWarp {
   static constexpr int kRows = kWarp / kShape.lanes;
-  static constexpr int kRoom = kTopKRowRoom * kShape.lanes;  // of a row's list
+  static constexpr int kRoom = kTopKRowRoom * kShape.lanes;  // the entries of a row's list
   static constexpr int kBatch = 4;                           // entries that are read together
   static constexpr int kPitch = (kRoom + kBatch) | 1;        // lanes of different rows meet different banks
   static constexpr uint32_t kNone = ~uint32_t{0};
@@ -271,10 +271,10 @@ class RowLanes {
 
   Order order_;
   Shared& shared_;
-  int row_, lane_;  // of the warp, of the row
+  int row_, lane_;  // the row in the warp, the lane in the row
   int k_;
-  int begin_;          // of the row in the warp's rows
-  const Word* items_;  // from this lane's first one on
+  int begin_;          // the row's first item in the warp's rows
+  const Word* items_;  // the row's items from this lane's first one on
   int live_, wanted_;
   int own_;  // the number of live items of this lane
   Word codes_[kItems];

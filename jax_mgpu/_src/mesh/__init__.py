@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 
 def __getattr__(name: str) -> Any:
-    """The modules of distributed forms, as attributes."""
+    """Imports a module of distributed forms when it is first used."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return importlib.import_module(f"{__name__}.{name}")

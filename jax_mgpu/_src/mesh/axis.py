@@ -1,4 +1,4 @@
-"""A mesh axis as operations see it: the number of its devices, the number of this one, and values of the others."""
+"""A mesh axis for operations: the number of its devices, the number of this device, and values of other devices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Axis", "before"]
 
 
 def before(x: jax.Array) -> jax.Array:
-    """For each device, the sum of the values of the devices before it, of `[..., devices, any]`.
+    """Returns, for each device, the sum of the values of the devices before it, of `[..., devices, any]`.
 
     XLA fuses this sum of a few numbers with its operands. A running sum is a separate program.
     """
@@ -32,7 +32,7 @@ T = TypeVar("T")
 class Axis:
     """The devices of a mesh axis, or of several, in the order of `jax.lax.axis_index`.
 
-    Each has the same number of slots, of which the first ones are live. The global array is the live items of all
+    Each device has the same number of slots, and the first ones are live. The global array is the live items of all
     devices, one device after the other.
     """
 

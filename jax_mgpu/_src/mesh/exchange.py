@@ -25,14 +25,14 @@ MAX_RAGGED = 8
 
 
 class Parts:
-    """Which items each device sends to each, known to all of them.
+    """The items that each device sends to each device, known to all devices.
 
     Args:
       axis: the devices.
       starts: `[..., from, to]`, the position of the part's first item in the sender's array.
       sizes: `[..., from, to]`, the number of its items.
       slots: the number of slots that receive.
-      behind: parts that arrive in the same slots before these.
+      behind: other parts that arrive earlier in the same slots.
     """
 
     sizes: jax.Array
@@ -52,11 +52,11 @@ class Parts:
         return cls(axis, edges[..., :-1], jnp.maximum(edges[..., 1:] - edges[..., :-1], 0), slots)
 
     def behind(self, other: Parts) -> Parts:
-        """Returns the same parts, received after others in the same slots."""
+        """Returns the same parts, received in the same slots after other parts."""
         return Parts(self.axis, self.starts, self.sizes, self.slots, behind=other)
 
     def back(self, slots: int) -> Parts:
-        """Returns the same parts returned to where they came from."""
+        """Returns the parts that bring these items back to their senders."""
         return Parts.unflatten((self.axis, slots), (self.places.T, self.starts.T, self.sizes.T))
 
     def in_slots(self, slots: int) -> Parts:
@@ -75,7 +75,7 @@ class Parts:
 
     @property
     def total(self) -> jax.Array:
-        """How many items this device gets: parts lie one behind the other."""
+        """How many items this device gets: parts lie one after the other."""
         return self.axis.own(self.places[-1] + self.sizes[-1] - self.places[0])
 
     def flatten(self) -> tuple[Any, Any]:
@@ -126,7 +126,7 @@ def exchange_together(parts: Sequence[Parts], sources: Sequence[Sequence[jax.Arr
 def _gathered(sent: Sequence[tuple[Parts, jax.Array]], into: jax.Array) -> jax.Array:
     """Gathers all arrays on all devices: for CPU devices, which share their memory, and for axes within one device.
 
-    A device receives runs of these, one per sender, which a kernel copies.
+    A device receives runs of the gathered arrays, one per sender, and a kernel copies them.
     """
     for parts, x in sent:
         form = RowForm(parts.axis.operation, "x", x)
@@ -185,7 +185,7 @@ def _chunked(sent: Sequence[tuple[Parts, jax.Array]], into: jax.Array) -> jax.Ar
 
 
 def _in_chunks(parts: Parts, x: jax.Array, into: jax.Array) -> jax.Array:
-    """Rounds of all-to-alls of equal chunks: one if the parts are about equal, at worst as many as devices."""
+    """Exchanges an array in rounds of equal chunks: one if parts are about equal, at worst as many as devices."""
     axis, slots, dtype = parts.axis, x.shape[0], parts.sizes.dtype
     chunk = max(1, -(-slots // axis.size) + -(-slots // (32 * axis.size)))
     max_rounds = -(-slots // chunk)
@@ -201,7 +201,7 @@ def _in_chunks(parts: Parts, x: jax.Array, into: jax.Array) -> jax.Array:
         places = jnp.where(at < parts.received[:, None], parts.begins[:, None] + at, unused.reshape(-1, chunk))
         return into.at[places].set(chunks, mode="drop", unique_indices=True)
 
-    # A transpose would keep the places of all rounds, as many arrays as devices; so it recomputes them.
+    # A transpose would save the places of all rounds, one array per device, so it recomputes them.
     @functools.partial(jax.checkpoint, prevent_cse=False)
     def round_of(done: jax.Array, into: jax.Array) -> jax.Array:
         result: jax.Array = cond(jnp.asarray(done, dtype) < needed, send, lambda _, into: into, done, into)

@@ -38,7 +38,7 @@ class _Rows:
 def sorted_rows(
     axis: Axis, keys: jax.Array | Columns, leaves: Sequence[jax.Array], count: jax.Array
 ) -> tuple[Any, list[jax.Array], jax.Array]:
-    """Sorted keys with their leaves, and how many of them this device has."""
+    """Returns sorted keys with their leaves, and how many of them this device has."""
     rows = _Rows(axis, keys, leaves, axis.live("keys", keys.shape[0], count))
     return rows.keys, rows.leaves, rows.live
 

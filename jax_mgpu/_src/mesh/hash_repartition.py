@@ -42,7 +42,7 @@ class Meeting(NamedTuple):
 
 
 def with_room(slots: int) -> int:
-    """Slots for shares that differ slightly."""
+    """Returns the number of slots for shares that differ slightly."""
     return slots + max(slots // 16, min(slots, 256))
 
 

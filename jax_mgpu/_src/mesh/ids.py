@@ -22,11 +22,11 @@ __all__ = ["reduce_by_id"]
 
 
 def reduce_by_id(axis: Axis, kind: Kind, x: jax.Array, ids: jax.Array, count: jax.Array, *, size: int) -> jax.Array:
-    """This device's results, `[size, width]`: those of ids from `size * index` to `size * (index + 1)`.
+    """Returns this device's results, `[size, width]`, for ids from `size * index` to `size * (index + 1)`.
 
-    If there are at most as many results as a device has items, each device computes all of them, and sends each device
-    its own. Otherwise items are sorted by id over all devices, and the results of runs are sent. As a run may span
-    several devices, a device receives at most `size` results and one more per device.
+    If there are at most as many results as a device has items, each device computes all results, and sends them to
+    their devices. Otherwise items are sorted by id over all devices, and the results of runs are sent. A run may span
+    several devices, so a device receives at most `size` results and one more per device.
     """
     n, width = x.shape
     if kind in (Kind.ADD, Kind.MUL, Kind.LOGSUMEXP):  # rounded once, at the end

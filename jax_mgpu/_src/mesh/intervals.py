@@ -53,13 +53,13 @@ class _Own:
         self._size = size
 
     def owners(self) -> tuple[jax.Array, jax.Array]:
-        """For each slot, the interval that fills it, or -1, and its position within that interval."""
+        """Returns, for each slot, the interval that fills it, or -1, and its position within that interval."""
         with by_construction():
             owner, rank = local_search(self.offsets, self._size, total=self.total[0], return_rank=True)
         return owner, rank.astype(self.first.dtype) + jnp.where(owner == 0, self.first, 0)
 
     def places(self, *starts: jax.Array) -> list[jax.Array]:
-        """For each slot, its position in intervals that begin at these positions; -1 for empty slots."""
+        """Returns, for each slot, its position in intervals that begin at these positions; -1 for empty slots."""
         owner, rank = self.owners()
         return [jnp.where(owner >= 0, take_or_fill(x, owner) + rank.astype(x.dtype), -1) for x in starts]
 
@@ -67,13 +67,13 @@ class _Own:
 def interval_expand(
     axis: Axis, rows: jax.Array, offsets: jax.Array, total: jax.Array, fill: jax.Array, *, size: int
 ) -> jax.Array:
-    """Rows repeated over their intervals, which may span several devices."""
+    """Repeats rows over their intervals, which may span several devices."""
     own = _Own(axis, [rows], offsets, size, total)
     return _expand(values=own.leaves[0], offsets=own.offsets, total=own.total, fill_value=fill, size=size)[0]
 
 
 def load_balance_search(axis: Axis, offsets: jax.Array, total: jax.Array, *, size: int) -> list[jax.Array]:
-    """The objects of this device's slots, numbered over all devices, and the ranks; -1 for empty slots."""
+    """Returns the objects of this device's slots, numbered over all devices, and the ranks; -1 for empty slots."""
     (m,) = offsets.shape
     dtype = axis.index_dtype("size", max(size, m))
     numbers = axis.index.astype(dtype) * m + jnp.arange(m, dtype=dtype)

@@ -75,7 +75,7 @@ def join(
     is_sorted: bool,
     aligned: bool,
 ) -> JoinResult:
-    """Each device's equal share of the result's rows.
+    """Returns each device's equal share of the result's rows.
 
     For aligned tables, unless rows of b are kept, a device instead gets the rows that its own rows of a make.
     """
@@ -251,7 +251,7 @@ def join_columns(
     fills: Sequence[jax.Array],
     count: jax.Array,
 ) -> tuple[list[jax.Array], jax.Array]:
-    """The rows of a table at global indices, and where there are none."""
+    """Returns the rows of a table at global indices, and which of them are missing."""
     n = leaves[0].shape[0]
     counts = axis.gather(axis.live("columns", n, count))
     is_null = (indices < 0) | (indices >= counts.sum(dtype=counts.dtype))

@@ -88,7 +88,7 @@ class AlignedPair:
         return order_codes(self.keys[side], False)
 
     def _end(self, smallest: bool) -> list[jax.Array]:
-        """Returns the code of this device's least key, or of its greatest."""
+        """Returns the code of this device's least or greatest key."""
         if smallest not in self._codes_at:
             missing = ~0 if smallest else 0
             x, y = (
@@ -192,7 +192,7 @@ def align(
     *,
     descending: bool,
 ) -> tuple[list[jax.Array], list[jax.Array], jax.Array, jax.Array]:
-    """Keys and leaves of both sides, distributed along the merge path, and the number of this device's items."""
+    """Distributes keys and leaves of both sides along the merge path; also returns this device's number of items."""
     a_parts, b_parts = pair_parts(axis, (a, b), (a_count, b_count), descending=descending)
     moved = exchange(a_parts, [a, *a_leaves]), exchange(b_parts, [b, *b_leaves])
     return *moved, a_parts.total, b_parts.total
@@ -211,7 +211,7 @@ def merge(
     even: bool,
     aligned: bool,
 ) -> tuple[jax.Array, list[jax.Array], jax.Array]:
-    """The merge of two arrays that are sorted over all devices: keys, leaves, and the number of this device's items."""
+    """Merges two arrays that are sorted over all devices: keys, leaves, and the number of this device's items."""
     slots = a.shape[0] + b.shape[0]
     dtype = axis.index_dtype("a and b", slots)
     if axis.size > 1 and not aligned:

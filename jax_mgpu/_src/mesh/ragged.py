@@ -28,7 +28,7 @@ __all__ = ["flags_of_gaps", "ordered_items", "segmented_top_k", "take_segments",
 def to_dense(
     axis: Axis, given: GivenSegments, rows: Sequence[jax.Array], fills: Sequence[jax.Array], *, width: int
 ) -> list[jax.Array]:
-    """`[m width, elements]` each: the segments that start on this device."""
+    """Returns the segments that start on this device, `[m width, elements]` each."""
     segments = OverAxis(axis, given)
     begin = segments_fit(axis.operation, segments.begin, lambda: segments.end - segments.begin, width)
     return segments.take(rows, segments.firsts(segments.end - begin, width).reshape(-1), fills)
@@ -43,7 +43,7 @@ def take_segments(
     *,
     size: int,
 ) -> tuple[list[jax.Array], jax.Array, jax.Array]:
-    """The segments that this device asks for, by their numbers among those of all devices."""
+    """Returns the segments that this device asks for, by their numbers over all devices."""
     segments = OverAxis(axis, given)
     bounds = [segments.begin, segments.end - segments.begin]
     starts, lengths = fetch(axis, bounds, axis.gather(segments.own), order, [None, None])
@@ -55,7 +55,7 @@ def take_segments(
 
 
 def segmented_top_k(axis: Axis, given: GivenSegments, x: jax.Array, k: int, largest: bool) -> TopK:
-    """The first items of each segment, after a sort of all segments."""
+    """Returns the first items of each segment, after a sort of all segments."""
     options: dict[str, Any] = {"descending": largest, "count": count_of(given.count)}
     with by_construction():
         ordered, order = segmented_sort_indices(axis, x, *heads_or_flags(axis, given), **options)
@@ -83,7 +83,7 @@ def heads_or_flags(axis: Axis, given: GivenSegments) -> tuple[jax.Array, jax.Arr
 
 
 def flags_of_gaps(axis: Axis, given: GivenSegments) -> jax.Array:
-    """Flags at the segments' starts and at each item of a gap, so that a sort leaves items of gaps in place."""
+    """Flags segments' starts and each item of a gap, so that a sort leaves items of gaps in place."""
     turns = pieces(axis, given)
     gaps = ~covered(given.n, turns)
     return gaps.at[heads_inside(turns[2::2], given.n)].set(True, mode="drop", wrap_negative_indices=False)

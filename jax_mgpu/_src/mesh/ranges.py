@@ -26,7 +26,7 @@ class OverAxis:
       lives: the live items of all devices.
       begin: `[m]`, where each segment begins.
       end: `[m]`, where each ends: at the next head, of this device or of a later one, or with the last item.
-      own: how many of them are numbered: all if ends are given, and otherwise those that are no padding.
+      own: how many of them have numbers: all if ends are given, otherwise all that are not padding.
     """
 
     def __init__(self, axis: Axis, segments: GivenSegments):
@@ -49,22 +49,23 @@ class OverAxis:
         self.own = jnp.sum(is_own, dtype=live.dtype)
 
     def firsts(self, lengths: jax.Array, width: int) -> jax.Array:
-        """`[m, width]`: the places of the first items of each segment, -1 past their number."""
+        """Returns the places of the first items of each segment, `[m, width]`, -1 past their number."""
         slots = jnp.arange(width, dtype=self.begin.dtype)[None]
         return jnp.where(slots < lengths[:, None], self.begin[:, None] + slots, -1)
 
     def take(
         self, leaves: Sequence[jax.Array], places: jax.Array, fills: Sequence[jax.Array | None]
     ) -> list[jax.Array]:
-        """Rows from places in the global array, in the shape of `places`."""
+        """Returns rows from places in the global array, in the shape of `places`."""
         found = fetch(self.axis, leaves, self.lives, places.reshape(-1), fills)
         return [x.reshape(*places.shape, *x.shape[1:]) for x in found]
 
 
 def pieces(axis: Axis, segments: GivenSegments) -> jax.Array:
-    """`[2 m + 2]` positions among this device's items: heads of segments and, in turns, of the gaps behind them.
+    """Returns `[2 m + 2]` positions among this device's items: heads of segments and, in turns, of the gaps after them.
 
-    The first segment is the local part of one that starts on an earlier device, from position 0 on, and may be empty.
+    The first segment begins at position 0, is the local part of a segment that starts on an earlier device, and may be
+    empty.
     """
     live, begin, end, last = _own_ranges(axis, segments)
     here = axis.begin(axis.gather(live))
@@ -75,13 +76,13 @@ def pieces(axis: Axis, segments: GivenSegments) -> jax.Array:
 
 
 def segment_ids(axis: Axis, segments: GivenSegments) -> jax.Array:
-    """The number of each item's segment over all devices, each of which has m segments; -1 in none."""
+    """Returns each item's segment, numbered over all devices, which have m segments each; -1 outside segments."""
     codes = item_codes(axis, segments)
     return jnp.where(codes % 2 == 0, codes // 2 - 1, -1)
 
 
 def item_codes(axis: Axis, segments: GivenSegments) -> jax.Array:
-    """Numbers that never fall along the global array: `2 i + 2` in segment i, and one more in the gap behind it.
+    """Returns non-decreasing numbers along the global array: `2 i + 2` in segment i, one more in the gap after it.
 
     Items past the live ones have -1.
     """

@@ -158,7 +158,7 @@ def _local(axis: Axis, op: Kind | Operator, x: Any, n: int, count: jax.Array) ->
 
 
 def reduce(axis: Axis, op: Kind | Operator, x: Pytree, n: int, count: jax.Array) -> Any:
-    """One result, the same on all devices."""
+    """Returns one result, the same on all devices."""
     local = _local(axis, op, x, n, count)
     has, total = _over_devices(axis, local.combine(0), local.live > 0, local.total(count))
     return local.finish(_or_identity(local, has[-1:], _row(total, slice(-1, None)), 0))
@@ -255,7 +255,7 @@ def _over_devices(
     starts: jax.Array | None = None,
     reverse: int = 0,
 ) -> tuple[jax.Array, Any]:
-    """For each device i, the combined states of devices 0 to i; with `reverse`, of devices i to the last.
+    """Returns, for each device i, the combined states of devices 0 to i; with `reverse`, of devices i to the last.
 
     Args:
       axis: the devices.

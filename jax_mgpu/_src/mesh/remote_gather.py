@@ -70,7 +70,7 @@ def deal(
 
 
 def _in_order(axis: Axis, places: jax.Array, counts: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Sorted global positions, where each was, and the edges between the positions of devices, `[devices + 1]`."""
+    """Returns sorted global positions, where each was, and the edges between devices' positions, `[devices + 1]`."""
     total = counts.sum(dtype=counts.dtype)
     places = jnp.where((places >= 0) & (places < total), places, total).astype(counts.dtype)
     places, order = Sort(axis.operation, places).indices()

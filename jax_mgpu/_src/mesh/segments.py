@@ -55,7 +55,7 @@ def segmented_sort(
     """Each device sorts its segments. Segments that cross a boundary are then cut by rank, and their items exchanged.
 
     Only a device's first and last segments can cross a boundary, and only these are sorted again. A device keeps its
-    number of items, so such a segment is cut at the rank of the item at the boundary.
+    number of items, so these segments are cut at the rank of the item at the boundary.
     """
     name, (n,) = axis.operation, keys.shape
     leaves, unflatten = ([], None) if values is None else flatten_values(name, "values", values, n, "keys")
@@ -115,7 +115,7 @@ def segmented_sort(
 def segmented_sort_indices(
     axis: Axis, keys: jax.Array | Columns, heads: jax.Array, flags: jax.Array, *, descending: bool, count: Count
 ) -> tuple[Any, jax.Array]:
-    """Sorted keys, and the global position that each came from."""
+    """Returns sorted keys, and the global position that each came from."""
     n = keys.shape[0]
     live = axis.live("keys", n, count_operand(axis.operation, "count", count, n))
     positions = axis.begin(axis.gather(live)) + jnp.arange(n, dtype=live.dtype)
@@ -138,7 +138,7 @@ def _unpacked(words: jax.Array, n: int) -> jax.Array:
 
 
 def run_heads(axis: Axis, keys: jax.Array, count: jax.Array, *, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The starts of the runs that begin on this device, with the end of the last one; their keys; and their number.
+    """Returns the starts of this device's runs, with the end of the last one, the runs' keys, and their number.
 
     Items before the first start belong to a run of an earlier device.
     """

@@ -48,12 +48,12 @@ __all__ = [
 def select(
     axis: Axis, leaves: list[jax.Array], keep: jax.Array, size: int, fill_value: ArrayLike, count: jax.Array
 ) -> tuple[list[jax.Array], jax.Array]:
-    """This device's kept items, which stay on it."""
+    """Returns this device's kept items, which stay on it."""
     return select_rows(axis.operation, leaves, keep, size, fill_value, count)
 
 
 def select_indices(axis: Axis, keep: jax.Array, size: int, count: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The global positions of this device's kept items, -1 past them."""
+    """Returns the global positions of this device's kept items, -1 past them."""
     n = keep.shape[0]
     begin = axis.begin(axis.gather(axis.live("keep", n, count)))
     found, total = positions(keep, count, size)
@@ -122,7 +122,7 @@ def run_starts(
     least: int,
     inside: jax.Array | None,
 ) -> Runs:
-    """The runs that start on this device, as positions among its own items."""
+    """Returns the runs that start on this device, as positions among its own items."""
     n = keys.shape[0]
     live = axis.live("keys", n, count)
     marks = run_marks(axis, keys, live, ABSENT if bounds is None else bounds)
@@ -182,10 +182,10 @@ def unique(
 
 
 def top_k(axis: Axis, x: jax.Array, k: int, largest: bool, count: jax.Array) -> TopK:
-    """The first items of all devices, on each of them.
+    """Returns the first items of all devices, on each device.
 
     Each device finds its own first items, and how many of them are among the first of all. A sum over the devices joins
-    these, each in slots of its own: only k items travel, for any number of devices.
+    these items, each in a separate slot: only k items travel, for any number of devices.
     """
     live = axis.live("x", x.shape[0], count)
     lives = axis.gather(live)

@@ -25,8 +25,8 @@ __all__ = ["one_key", "sort", "sort_indices"]
 # Up to this many keys are sorted faster than they are merged in rounds.
 FEW_KEYS = 1 << 14
 # The received array has n / SPARE more slots than n keys need. The local sort's scratch memory is up to 2.9% longer
-# than keys of 4 bytes and more, and XLA:GPU then puts both in one allocation; otherwise it makes a second one, as
-# receiving on GPUs needs a special kind of memory.
+# than keys of 4 bytes and more, and XLA:GPU then puts both in one allocation. Otherwise it makes a second allocation,
+# because GPUs receive only into a special kind of memory.
 SPARE = 32
 
 
@@ -41,9 +41,9 @@ def sort(
     method: Method = Method.FASTEST,
     bits: int | None = None,
 ) -> Any:
-    """Sorted keys, with values if there are any, and with this device's count if one was given.
+    """Returns sorted keys, with values if there are any, and with this device's count if one was given.
 
-    Columns are sorted by their code; columns that it does not determine travel like values.
+    Columns are sorted by their code; columns that the code does not determine travel like values.
     """
     (n,), name = keys.shape, axis.operation
     leaves, unflatten = ([], None) if values is None else flatten_values(name, "values", values, n, "keys")
@@ -73,7 +73,7 @@ def sort(
 def one_key(
     operation: str, keys: jax.Array | Columns, leaves: Sequence[jax.Array]
 ) -> tuple[jax.Array, list[jax.Array], Callable[..., tuple[Any, list[jax.Array]]]]:
-    """Keys as one array, their leaves, and the function that rebuilds the caller's keys from these and the count."""
+    """Returns keys as one array, their leaves, and the function that rebuilds the caller's keys and the count."""
     if not isinstance(keys, Columns):
         return keys, list(leaves), lambda keys, leaves, live: (keys, leaves)
     (code, rest), number = keys.code_and_rest(operation), len(leaves)

@@ -64,7 +64,7 @@ def equal(codes: Words, others: Words) -> jax.Array:
 
 
 def keys_of(codes: Words, dtype: Any) -> jax.Array:
-    """Keys from codes in ascending order. A code that no key has gives a key above the same keys as the code."""
+    """Returns keys from codes in ascending order. A code without a key gives a key above the same keys as the code."""
     if jnp.issubdtype(dtype, jnp.complexfloating):
         return of_words(*codes)
     word = jnp.dtype(f"uint{8 * dtype.itemsize}")
@@ -82,7 +82,7 @@ def keys_of(codes: Words, dtype: Any) -> jax.Array:
 
 
 def search(sequence: Sorted, codes: Words, *, after_equals: bool) -> jax.Array:
-    """How far codes, `[cuts, any]`, reach into the sequence: positions before, or after, the keys that equal them."""
+    """Returns the positions of codes, `[cuts, any]`, in the sequence, before or after the keys that equal them."""
     n, falls = sequence.n, sequence.descending
     needles = keys_of([~x if falls else x for x in codes], sequence.like.dtype)
     windows = [x.reshape(-1) for x in (sequence.begin, sequence.end)]
@@ -159,7 +159,7 @@ def _in_turn(low: jax.Array, high: jax.Array, ranks: jax.Array) -> jax.Array:
 
 
 def _paired(equal: jax.Array, rest: jax.Array) -> jax.Array:
-    """The number of equal keys of each sequence and device before a cut of the balanced path: `[2, devices, cuts]`."""
+    """Returns, `[2, devices, cuts]`, how many equal keys of a sequence and device precede a balanced path's cut."""
     a, b = equal.sum(1, dtype=equal.dtype)
     paired = jnp.minimum((rest + 1) // 2, jnp.minimum(a, b))
     alone = jnp.maximum(rest - 2 * jnp.minimum(a, b), 0)

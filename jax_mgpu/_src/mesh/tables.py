@@ -72,7 +72,7 @@ def segmented_search(
     *,
     right: bool,
 ) -> jax.Array:
-    """`search` within segments: items are in the order of their segments' numbers, and within these of their keys."""
+    """Searches within segments: items are in the order of their segments' numbers, then of their keys."""
     number = axis.sum(OverAxis(axis, segments).own)
     is_inside = live_mask(ids.shape[0], needles_count) & (ids >= 0) & (ids < number.astype(ids.dtype))
     if segments.ends is None:
@@ -89,13 +89,13 @@ def segmented_search(
 
 
 def lookup(axis: Axis, pair: KeyPair, leaves: Sequence[jax.Array], fills: Sequence[jax.Array]) -> list[jax.Array]:
-    """The values of each key's row of the table, from the device with that row."""
+    """Returns the values of each key's row of the table, from the device with that row."""
     found = _Found(axis, pair, (False, False))
     return fetch(axis, leaves, found.b.counts, found.row_at(found.partner()), fills)
 
 
 def asof_join(axis: Axis, problem: AsofJoin) -> jax.Array:
-    """The global row of b for each row of a."""
+    """Returns the global row of b for each row of a."""
     (time, b_time), (group, b_group) = problem.times, problem.groups
     columns = [(*group, time), (*b_group, b_time)] if group else [time, b_time]
     known = problem.is_sorted and not group
