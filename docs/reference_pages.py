@@ -1,4 +1,4 @@
-"""Finds the public names that a reference page documents: those it lists, and those of the families it includes.
+"""Finds the public names that a reference page documents: the names that it lists, and all names of its families.
 
 `python docs/reference_pages.py` writes docs/reference/README.md, the list of all functions that GitHub shows.
 """

@@ -8,9 +8,9 @@
 
 `base` is jax_mgpu with the CPU kernels, one wheel per Python of --pythons. Its module uses Python's stable ABI from
 3.12 on, so a release needs only 3.11, 3.12 and a free-threaded Python. `cuda13` and `cuda12` are the packages of CUDA
-kernels that its extras require, each one wheel for every Python, as the libraries do not know Python. This needs Linux
-on x86_64, g++, Python's headers, and access to PyPI; wheels for aarch64 need g++-aarch64-linux-gnu. The libraries need
-glibc 2.28, whatever this machine has (cmake/link_to_old_glibc.py). nvcc 13 comes from PyPI. PyPI has no nvcc 12
+kernels that its extras require, each one wheel for every Python, because the libraries do not use Python. This needs
+Linux on x86_64, g++, Python's headers, and access to PyPI; wheels for aarch64 need g++-aarch64-linux-gnu. The libraries
+need glibc 2.28, whatever this machine has (cmake/link_to_old_glibc.py). nvcc 13 comes from PyPI. PyPI has no nvcc 12
 (nvidia-cuda-nvcc-cu12 holds only ptxas and libnvvm), so --nvcc12 names one of 12.4 or later. With --work, a second run
 compiles only what changed.
 
@@ -192,7 +192,7 @@ def smoke_test(name: str, python: str, output: pathlib.Path, temporary: pathlib.
     install = ("-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--find-links", output)
     run(programs / "python", *install, "jax_mgpu", *([] if name == "base" else [f"jax_mgpu_{name}"]))
     installed = time.monotonic() - begin
-    run(programs / "python", "-m", "pip", "install", "--quiet", "--find-links", output, wanted)  # the extra's pin holds
+    run(programs / "python", "-m", "pip", "install", "--quiet", "--find-links", output, wanted)  # the extra has a pin
     variables = {"PATH": str(programs), "HOME": str(folder), "JAX_PLATFORMS": "cpu"}
     begin = time.monotonic()
     said = run(programs / "python", "-m", "jax_mgpu", cwd=folder, env=variables)

@@ -46,7 +46,7 @@ def x64():
 
 @pytest.fixture(autouse=True, scope="module")
 def compiled_programs():
-    """Drops the programs that a test file compiled, as those of all files would take 4 GB per process."""
+    """Drops the programs that a test file compiled, because the programs of all files would take 4 GB per process."""
     yield
     import jax
 
@@ -90,7 +90,7 @@ def pytest_terminal_summary(terminalreporter) -> None:
 
 @pytest.fixture
 def lowers_for_cuda(monkeypatch):
-    """Functions lower to calls of CUDA's kernels on a machine without a GPU, also in a build without these."""
+    """Functions lower to calls of CUDA's kernels on a machine without a GPU, also in a build without these kernels."""
     from jax_mgpu._src.core import library
     from jax_mgpu._src.functions import custom_operator
 
@@ -105,7 +105,7 @@ def lowers_for_cuda(monkeypatch):
 
 @pytest.fixture
 def devices():
-    """Devices of a mesh for batches."""
+    """The devices of a mesh over which batches are sharded."""
     from tests.transformed import DEVICES, mesh_devices
 
     if not mesh_devices():

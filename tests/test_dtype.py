@@ -157,7 +157,7 @@ def test_wide_types_become_narrow_without_x64_as_in_jax():
         for call in (mgpu.reduce, jnp.sum):
             with pytest.warns(UserWarning, match="Explicitly requested dtype"):
                 assert jax.jit(functools.partial(call, dtype=dtype))(x).dtype == narrow
-    assert mgpu.reduce(x, dtype=float).dtype == "float32"  # Python's own, without a warning
+    assert mgpu.reduce(x, dtype=float).dtype == "float32"  # Python's type, without a warning
 
 
 def test_a_dtype_is_part_of_an_eager_program():

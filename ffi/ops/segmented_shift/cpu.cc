@@ -1,4 +1,4 @@
-// segmented_shift on the CPU copies the rows of a segment that stay within it at once.
+// segmented_shift on the CPU copies the rows that stay within a segment by one copy per segment.
 #include "ops/move_rows/cpu.h"
 
 #include "ops/segmented_shift/operands.h"

@@ -93,7 +93,7 @@ struct MergeRowsShared {
   static constexpr int kItems = P::kMerge.items;
   static constexpr int kChunk = kChunkBytes / sizeof(typename P::Word);
   static constexpr int kRoom = P::kTile + kRuns * (kItems + 2 * kChunk) + kItems;
-  // Each of the two merges of the first level takes a whole number of threads, and may leave its last thread a single
+  // Each of the two merges of the first level takes a whole number of threads, and its last thread may have only one
   // item.
   static constexpr int kMiddle = ((P::kTile + 2 * (kItems - 1)) / kItems + 2) * kItems;
   alignas(kChunkBytes) typename P::Word codes[kRoom];
@@ -140,7 +140,8 @@ __device__ void place_runs(int64_t row_begin, const MergeGroup<int64_t>& group, 
   }
 }
 
-// Starts to copy the tile's runs of an array to shared memory. Memory beside their group may never have been written.
+// Starts to copy the tile's runs of an array to shared memory. It reads no memory outside of their group, which may
+// never have been written.
 template <typename P, typename T>
 __device__ void copy_runs(const T* array, Range<int64_t> group, const TileRuns& runs, T* to) {
   constexpr int kChunk = kChunkBytes / sizeof(T);

@@ -118,7 +118,7 @@ def _numbers(name: str, k: int, ids: ArrayLike | None, m: int, index: np.dtype) 
 
 
 def _running_sums(weights: jax.Array, heads: jax.Array = ABSENT) -> jax.Array:
-    """Returns sums of weights that grow only at positive weights: a tree of sums may round them down elsewhere."""
+    """Returns running sums that change only at positive weights, and never fall, whatever a scan rounds."""
     sums = scan_columns(weights, Kind.ADD, heads)
     return scan_columns(jnp.where(weights > 0, sums, 0), Kind.MAX, heads)
 
