@@ -1,4 +1,4 @@
-"""Gradients beside their forward passes. A gradient may take four times its forward pass, or the time of its bytes."""
+"""Gradients and their forward passes. A gradient may take four times its forward pass, or the time of its bytes."""
 
 from __future__ import annotations
 

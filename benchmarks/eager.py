@@ -100,7 +100,7 @@ def _times() -> list[list[float]]:
 
 
 def main() -> int:
-    """Prints each call's time beside the time of its counterpart."""
+    """Prints each call's time and the time of its counterpart."""
     if sys.argv[-1] == "--one-process":
         print(json.dumps(_times()))
         return 0

@@ -195,7 +195,7 @@ def test_where_columns_are_cut():
     assert cuts([u32, u32, f32]) == cuts([u32, f32, u32]) == [(0, 1), (1, 2), (2, 3)]
     assert cuts([u32, u32, u32], u32) == [(0, 2), (2, 3)]  # two travel with a key of 64 bits
     assert cuts([f32, u8, u32]) == [(0, 1), (1, 3)]
-    assert cuts([u32, u8, u32], u16) == [(0, 1), (1, 2), (2, 3)]  # beside values of less than 64 bits
+    assert cuts([u32, u8, u32], u16) == [(0, 1), (1, 2), (2, 3)]  # with values of less than 64 bits
     assert cuts([f32, u8, u8, f16]) == [(0, 1), (1, 3), (3, 4)]
     assert cuts([f32, f32, f32]) == [(0, 1), (1, 2), (2, 3)]
     assert cuts([f32, f32, f32], u32) == cuts([f32] * 4) == []

@@ -359,7 +359,7 @@ def test_segmented_shift_over_tiles(rng, dtype, trailing):
 
 @pytest.mark.parametrize("n", [13, 9_000])
 def test_segmented_shift_of_batches(rng, n):
-    """Each operand, also the distance and the fill value, is that of the whole batch or that of a row."""
+    """Each operand, also the distance and the fill value, is shared by the whole batch or given per row."""
     x = rng.normal(size=(3, n, 2)).astype(np.float32)
     heads = np.sort(rng.integers(0, n + 1, (3, 5)), axis=1).astype(np.int32)
     by, fill, count = np.array([1, -2, 0], np.int32), np.array([5, 6, 7], np.float32), np.array([n, n - 3, 0], np.int32)

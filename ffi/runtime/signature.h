@@ -105,7 +105,7 @@ struct Signature {
     const Enumeration* values = nullptr;  // null: a flag
   };
   Argument operands[8] = {};
-  Argument results[8] = {};  // beside the workspace
+  Argument results[8] = {};  // without the workspace
   Attribute attributes[4] = {};
   void (*tiles)(TileSizes& sizes) = nullptr;                             // adds those of the kernels
   PlanReport (*plan)(const Call& call, const Traits& traits) = nullptr;  // null: one kernel for every call

@@ -618,7 +618,7 @@ TEST(sums_in_fixed_point_are_as_near_as_they_say) {
   constexpr uint32_t kSign = 1u << 31, kFraction = (1u << 23) - 1;
   for (int round = 0; round < 4000; ++round) {
     const int64_t n = draw(random, 1, round % 10 == 0 ? 2000 : 5);
-    // Subnormal items, those beside them, the largest, items near each other and any.
+    // Subnormal items, their neighbours, the largest items, items near each other, and any items.
     const int64_t most = round % 5 == 4 ? 254 : round % 5 == 2 ? 254 : round % 5 == 3 ? 140 : 3 * (round % 5);
     const int64_t least = round % 5 == 2 ? 250 : round % 5 == 3 ? 100 : 0;
     const FixedPoint point(n);

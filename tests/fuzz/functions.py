@@ -217,7 +217,7 @@ def _pairs(shape: Shape) -> Call:
 
 @dataclasses.dataclass(frozen=True)
 class ItemMap:
-    """A function of items, and items that it maps to given ones.
+    """A function of items, with its inverse: items that it maps to given items.
 
     Attributes:
       name: the function in words.

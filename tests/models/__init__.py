@@ -1,8 +1,8 @@
 """Twelve models in two forms: `ours` with jax_mgpu, and `plain` in plain JAX as usually written for ragged data.
 
-Each module is a model. Beside the two forms it has `inputs(rng, n)`, which makes inputs of about n items. A model with
-`GRADIENT` is trained: the derivative by that argument is compared and timed too. `compare`, if a model has it, compares
-the results.
+Each module is a model. In addition to the two forms it has `inputs(rng, n)`, which makes inputs of about n items. A
+model with `GRADIENT` is trained: the derivative by that argument is compared and timed too. `compare`, if a model has
+it, compares the results.
 
     python -m tests.models          # lines and times of both forms, on this device
 """

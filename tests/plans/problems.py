@@ -60,7 +60,7 @@ class Draw:
         return self.random.choice(values)
 
     def size(self, most: int) -> int:
-        """Returns a number up to `most`, evenly distributed over magnitudes, sometimes beside a power of two."""
+        """Returns a number up to `most`, evenly distributed over magnitudes, sometimes next to a power of two."""
         if most <= 1:
             return most
         size = int(2 ** self.random.uniform(0, (most + 1).bit_length()))

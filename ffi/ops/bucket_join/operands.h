@@ -11,8 +11,8 @@ namespace mgpu {
 struct Call;
 class Workspace;
 
-constexpr int kBucketCapacity = 1 << 12;  // rows of b
-constexpr int kBucketChunk = 1 << 12;     // rows of a
+constexpr int kBucketCapacity = 1 << 12;  // the most rows of b in a bucket
+constexpr int kBucketChunk = 1 << 12;     // the rows of a chunk of a
 constexpr int kBucketSlotBits = 12;
 
 // The slot of a code in its bucket's table: the bits that follow the bucket's bits.
@@ -49,10 +49,10 @@ struct BucketJoinOperands {
   int64_t size;
   int bits;
   bool keep_a;
-  BucketSide a;  // of the first problem
+  BucketSide a;  // the table a of the first problem
   BucketSide b;
   const int32_t* extra_chunks;
-  struct Strides {  // from problem to problem
+  struct Strides {  // the distances from problem to problem
     int64_t codes;
     int64_t rows;
     int64_t bounds;

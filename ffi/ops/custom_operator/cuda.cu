@@ -50,7 +50,7 @@ int64_t staged_bytes(ItemShape shape) {
   return int64_t{scanning::TileShape::kStages} * kScanThreads * shape.rows() * shape.vector() * shape.packed;
 }
 
-// Whether a block's shared memory has room for a tile's stages beside its states.
+// Whether a block's shared memory has room for both a tile's stages and its states.
 bool has_stages(ItemShape shape, int64_t state_bytes, int device) {
   using scanning::TileShape;
   const int64_t static_bytes = 1024 + (TileShape::kStages + 1) * TileShape::kWarps * state_bytes;

@@ -154,7 +154,7 @@ struct MergePiece {
   int16_t source;  // buffer; the target is the other
   int16_t decode;  // in the segment's last round: the output gets keys, not codes
   // The positions of the chunks that hold only the segment's codes. Chunks across its edges are read code by code, as
-  // the memory beside a segment may never have been written.
+  // the memory around a segment may never have been written.
   uint16_t whole_begin, whole_end;
   int64_t from[kRuns];
 };

@@ -100,7 +100,7 @@ def travel_with_keys(leaves: Sequence[Any]) -> bool:
 def packed_rows(leaves: Sequence[jax.Array]) -> tuple[jax.Array, Callable[[jax.Array], list[jax.Array]]] | None:
     """Packs rows of up to 8 bytes in all leaves into one vector of 4- or 8-byte items; also returns the inverse.
 
-    None if rows take more, or have 8-byte elements beside others.
+    The result is None if rows take more, or have both 8-byte and other elements.
     """
     bits, widths = _packed_bits(leaves), [_element_bits(x.dtype) for x in leaves]
     if bits == 0:

@@ -302,7 +302,7 @@ def rank(
         `"average"`: the mean of these two. `"dense"`: one more than the number of distinct smaller keys. `"ordinal"` or
         `"first"`: a different rank for each item, equal keys in input order.
       descending: rank the greatest first; a tuple of bools gives a direction for each column.
-      ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
+      ends: `[m]` integers, the ends: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
       count: the number of live items, an integer scalar (default `n`).
       axis_name: rank the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. A device's
         heads are the starts of the segments that start among its own items, counted from its first item; a segment
@@ -389,7 +389,7 @@ def segmented_shift(
         listed or not. Or `Segments`, which replace `ends` and `count`.
       by: how far, an integer; a negative one takes the values of later rows.
       fill_value: the value of rows without a source, a scalar; converted to each dtype.
-      ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`, and rows outside of all segments have
+      ends: `[m]` integers, the ends: segment `i` is `heads[i]` to `ends[i]`, and rows outside of all segments have
         no source. See `segmented_reduce`.
       count: the number of live rows, an integer scalar (default `n`). Rows past it have no source.
       axis_name: shift the rows of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. Rows of

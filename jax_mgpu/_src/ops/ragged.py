@@ -72,7 +72,7 @@ def segment_ids(
       heads: `[m]`, non-decreasing integers: the start positions of the segments. A repeated head is an empty segment; a
         head past the last item is padding. Or `Segments`, which replace `ends` and `count`.
       size: the static number of items, n.
-      ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
+      ends: `[m]` integers, the ends: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
       count: the number of live items, an integer scalar (default `size`).
       axis_name: number the segments of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. A
         device's heads are the starts of the segments that start among its own items, counted from its first item. The
@@ -127,7 +127,7 @@ def to_dense(
         and `count`.
       width: the static length of the rows. Longer segments are truncated, which is an error within `checks()`.
       fill_value: the value of a row past its segment.
-      ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
+      ends: `[m]` integers, the ends: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
       count: the number of live items, an integer scalar (default `n`).
       axis_name: lay out the segments of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. A
         device's heads are the starts of the segments that start among its own items, counted from its first item; a
@@ -250,7 +250,7 @@ def take_segments(
         number outside of 0 to `m - 1`, but that is an error within `checks()`.
       size: the static number of items in the result.
       fill_value: the value of items past the last segment.
-      ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
+      ends: `[m]` integers, the ends: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
       count: the number of live items, an integer scalar (default `n`).
       axis_name: take segments of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. A device's
         heads are the starts of the segments that start among its own items, counted from its first item; a segment

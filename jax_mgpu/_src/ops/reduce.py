@@ -364,7 +364,7 @@ def segmented_reduce(
         next head, the last one at `n` (or `count`). Items before `heads[0]` belong to no result; a repeated head is an
         empty segment; so is a head past the last item. Or `Segments`, which replace `ends` and `count`.
       op: see `reduce`.
-      ends: `[m]`, integers beside heads: segment `i` is `heads[i]` to `ends[i]`, and items outside of all segments
+      ends: `[m]` integers, the ends: segment `i` is `heads[i]` to `ends[i]`, and items outside of all segments
         belong to no result. Segments do not overlap; one that ends where it starts, or before, is empty. Without `ends`
         a segment ends where the next begins.
       indices: `[entries]`, integers that may repeat: entry `j` is row `indices[j]` of x, and segments, `ends` and

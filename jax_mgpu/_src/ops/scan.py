@@ -232,7 +232,7 @@ def segmented_scan(
       op: see `scan`.
       exclusive: see `scan`; each segment's first result is the identity.
       reverse: scan each segment from its end.
-      ends: `[m]`, integers beside heads: segment `i` is `heads[i]` to `ends[i]`, and items outside of all segments have
+      ends: `[m]` integers, the ends: segment `i` is `heads[i]` to `ends[i]`, and items outside of all segments have
         the result 0 (-1 for indices). Segments do not overlap; one that ends where it starts, or before, is empty.
         Without `ends` a segment ends where the next begins.
       count: see `scan`.

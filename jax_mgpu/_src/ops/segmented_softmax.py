@@ -56,7 +56,7 @@ def segmented_softmax(
       heads: `[m]`, non-decreasing integers: the start positions of the segments. Position 0 starts a segment whether
         listed or not; a repeated head is an empty segment; a head past the last item is padding. Or `Segments`, which
         replace `ends` and `count`.
-      ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`, and items outside of all segments have
+      ends: `[m]` integers, the ends: segment `i` is `heads[i]` to `ends[i]`, and items outside of all segments have
         the result 0. See `segmented_reduce`.
       count: the number of live items, an integer scalar (default `n`). Results past it are 0.
       axis_name: take the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. A device's

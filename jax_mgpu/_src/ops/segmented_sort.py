@@ -122,7 +122,7 @@ def segmented_sort(
         listed or not; a repeated head is an empty segment; a head past the last item is padding. Or `Segments`, which
         replace `ends`, `flags` and `count`.
       values: a pytree of arrays with leading axis `n`, of any dtype and trailing shape, moved along with the keys.
-      ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`. Items outside of all segments stay
+      ends: `[m]` integers, the ends: segment `i` is `heads[i]` to `ends[i]`. Items outside of all segments stay
         where they are, also at position 0 unless it is listed. Segments do not overlap; one that ends where it starts,
         or before, is empty. Without `ends`, a segment ends where the next begins.
       flags: the segments as flags instead of heads: `bool[n]`, or `uint32[ceil(n / 32)]` with item `i` at bit `i % 32`

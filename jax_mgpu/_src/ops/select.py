@@ -406,7 +406,7 @@ def run_starts(
         `Segments`, which replace `ends` and `count`.
       size: the static number of starts (default `n`).
       least: the static smallest length of a run: shorter runs are left out.
-      ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`, and no run starts outside of all
+      ends: `[m]` integers, the ends: segment `i` is `heads[i]` to `ends[i]`, and no run starts outside of all
         segments. See `segmented_reduce`.
       count: the number of live items, an integer scalar (default `n`).
       axis_name: find the runs of the items of all devices of a mesh axis, or of a tuple of axes, within

@@ -363,7 +363,7 @@ def segmented_search(
         `Segments`, which replace `ends` and `haystack_count`.
       side: `"left"` for the first position whose item is not less than the needle (lower bound), `"right"` for the
         first whose item is greater (upper bound); the segment's end if it has no such item.
-      ends: `[m]`, integers beside heads: segment `i` is `heads[i]` to `ends[i]`. Segments do not overlap; one that ends
+      ends: `[m]` integers, the ends: segment `i` is `heads[i]` to `ends[i]`. Segments do not overlap; one that ends
         where it starts, or before, is empty. Without `ends` a segment ends where the next begins.
       needles_count: the number of live needles, an integer scalar (default `n`). Items past it are never read.
       haystack_count: the number of live items of the haystack (default `size`).
@@ -512,7 +512,7 @@ def _bounds_of_segments(heads: jax.Array, ends: jax.Array, size: int, count: jax
 def insertion_points(needles: jax.Array, haystack: jax.Array, *, right: bool = False) -> jax.Array:
     """Returns where each of a few needles would be inserted in a sorted vector of integers of their dtype.
 
-    The kernels of `sorted_search` read the whole haystack; this search reads some 30 items per needle.
+    The kernels of `sorted_search` read the whole haystack; this search reads about 30 items per needle.
     """
     return search_in_any_order((needles, haystack, ABSENT, ABSENT), right=right)[0]
 

@@ -234,8 +234,8 @@ def asof_join(
         keys may have up to 64 bits in all. Positions count in the global b.
 
     Returns: `[n_a]` positions in b, -1 if there is no such row and past `a_count`. Of several rows of b with the same
-      time and key, the last one is taken looking backward and the first one looking forward. A time that is NaN has no
-      partner.
+      time and key, a backward join takes the last one, and a forward join takes the first one. A time that is NaN has
+      no partner.
 
     Raises:
       TypeError: an argument's dtype is not one of the above.
