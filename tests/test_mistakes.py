@@ -328,6 +328,123 @@ AT_ONCE = {
         lambda: mgpu.scan(ITEMS, lambda a, b: a + b, exclusive=True),
         "scan: identity: expected the identity of op, for an exclusive scan, got None",
     ),
+    "bcoo array": (
+        lambda: mgpu.Csr.from_bcoo(ITEMS),
+        "Csr.from_bcoo: x: expected a jax.experimental.sparse.BCOO, got float32[6]",
+    ),
+    "scipy array": (
+        lambda: mgpu.Csr.from_scipy(ITEMS),
+        "Csr.from_scipy: x: expected a sparse matrix or array of SciPy, got float32[6]",
+    ),
+    "scale text": (
+        lambda: MATRIX * "2",
+        "Csr *: other: expected an array of numbers, got '2'",
+    ),
+    "scale None": (
+        lambda: MATRIX / None,
+        "Csr /: other: expected an array of numbers, got None",
+    ),
+    "scale large": (
+        lambda: MATRIX * 2**40,
+        "Csr *: other: expected integers that fit int32 (int64 needs jax_enable_x64), got 1099511627776",
+    ),
+    "scale key": (
+        lambda: RANDOM_KEY * MATRIX,
+        "Csr *: other: expected integers of 8 to 64 bits, float16, bfloat16, float32 or float64, or bools, "
+        "got key<fry>[]",
+    ),
+    "minus bools": (
+        lambda: -MATRIX.astype(bool),
+        "Csr -: values: expected numbers, got bool[2] (.astype converts)",
+    ),
+    "matrix of text": (
+        lambda: MATRIX.astype("text"),
+        "Csr.astype: dtype: expected a dtype of numbers or bools, got 'text'",
+    ),
+    "matrix of times": (
+        lambda: MATRIX.astype("timedelta64[s]"),
+        "Csr.astype: dtype: expected a dtype of numbers or bools, got 'timedelta64[s]'",
+    ),
+    "offsets of lists": (
+        lambda: mgpu.Csr(ITEMS[:2], [0, 1], [[0], [1, 2]], (1, 2)),
+        "Csr: offsets: expected an array of numbers, got list",
+    ),
+    "product size": (
+        lambda: MATRIX.matmul(MATRIX.T, size=2**40),
+        "Csr.matmul: size: expected fewer than 2^31 items, or jax_enable_x64 for int64 indices, got 1099511627776",
+    ),
+    "ragged of text": (
+        lambda: RAGGED.astype(3),
+        "Ragged.astype: dtype: expected a dtype of numbers or bools, got 3",
+    ),
+    "ragged traced dtype": (
+        lambda: jax.jit(lambda x: RAGGED.astype(x).values)(1),
+        "Ragged.astype: dtype: expected a dtype of numbers or bools, got a traced int32[]",
+    ),
+    "ragged map name": (
+        lambda: RAGGED.map("exp"),
+        "Ragged.map: function: expected a function of one item, got 'exp'",
+    ),
+    "ragged offsets of lists": (
+        lambda: mgpu.Ragged(ITEMS, [[0], [1, 2]]),
+        "Ragged: offsets: expected an array of numbers, got list",
+    ),
+    "ragged lengths of lists": (
+        lambda: mgpu.Ragged.from_lengths(ITEMS, [[0], [1, 2]]),
+        "Ragged.from_lengths: lengths: expected an array of numbers, got list",
+    ),
+    "ragged ids of lists": (
+        lambda: mgpu.Ragged.from_ids(ITEMS, [[0], [1, 2]], 2),
+        "Ragged.from_ids: ids: expected an array of numbers, got list",
+    ),
+    "ragged rows of lists": (
+        lambda: mgpu.Ragged.from_rows([[[1], [2, 3]]]),
+        "Ragged.from_rows: rows: expected an array of numbers, got list",
+    ),
+    "ragged rows traced": (
+        lambda: jax.jit(lambda x: mgpu.Ragged.from_rows(x).values)(ITEMS[None]),
+        "Ragged.from_rows: rows: expected known values, outside of jit, got a traced float32[6]",
+    ),
+    "ragged plus large": (
+        lambda: RAGGED + 2**40,
+        "Ragged +: other: expected integers that fit int32 (int64 needs jax_enable_x64), got 1099511627776",
+    ),
+    "ragged plus key": (
+        lambda: RAGGED + RANDOM_KEY,
+        "Ragged +: other: expected numbers, got key<fry>[]",
+    ),
+    "no temperature": (
+        lambda: mgpu.sample_logits(RANDOM_KEY, ITEMS, temperature=None),
+        "sample_logits: temperature: expected real numbers, got None",
+    ),
+    "short key": (
+        lambda: mgpu.sample_logits(jnp.zeros(3, jnp.uint32), ITEMS),
+        "sample_logits: key: expected as many words as a random key has, got uint32[3]",
+    ),
+    "heads huge": (
+        lambda: mgpu.segmented_reduce(ITEMS, 2**70),
+        "segmented_reduce: heads: expected a 1-D array (batches come from jax.vmap), got int32[]",
+    ),
+    "k huge": (
+        lambda: mgpu.top_k(ITEMS, 2**40),
+        "top_k: k: expected fewer than 2^31 items, or jax_enable_x64 for int64 indices, got 1099511627776",
+    ),
+    "k of segments huge": (
+        lambda: mgpu.segmented_top_k(ITEMS, HEADS, 2**31),
+        "segmented_top_k: k: expected fewer than 2^31 items, or jax_enable_x64 for int64 indices, got 2147483648",
+    ),
+    "bins huge": (
+        lambda: mgpu.histogram(ITEMS, 2**31),
+        "histogram: bins: expected fewer than 2^31 items, or jax_enable_x64 for int64 indices, got 2147483648",
+    ),
+    "flags huge": (
+        lambda: SEGMENTS.flags(2**31),
+        "Segments.flags: n: expected fewer than 2^31 items, or jax_enable_x64 for int64 indices, got 2147483648",
+    ),
+    "size beyond 64 bits": (
+        lambda: mgpu.select(ITEMS, ITEMS > 2, size=2**70),
+        "select: size: expected a static, non-negative integer below 2^63, got 1180591620717411303424",
+    ),
 }
 
 UNDER_CHECKS = {
@@ -467,3 +584,16 @@ def test_told_under_checks(mistake):
     jax.block_until_ready(call())
     with mgpu.checks():
         assert error_of(call) == message
+
+
+def test_a_run_of_more_items_than_int32_counts_is_none():
+    assert mgpu.run_starts(KEYS, size=3, least=2**40).count == 0
+
+
+def test_narrow_indices_of_many_rows():
+    rows = mgpu.Ragged.from_lengths(np.arange(300.0), np.ones(300, int))
+    assert jax.jit(lambda i: rows[i].reduce())(jnp.int8([-1, 5])).tolist() == [299, 5]
+
+
+def test_offsets_of_traced_numbers():
+    assert jax.jit(lambda k: mgpu.Ragged(ITEMS, [0, k, 6]).lengths)(2).tolist() == [2, 4]

@@ -138,8 +138,7 @@ def _fitting(operation: str, argument: str, host: np.ndarray, limit: int | None)
     if limit is not None:
         if limit >= bounds.max:
             index_dtype(operation, argument, limit + 1)
-        result: np.ndarray = np.clip(host, bounds.min, bounds.max).astype(dtype)
-        return result
+        return np.asarray(np.clip(host, bounds.min, bounds.max)).astype(dtype)
     wider = "" if has_64_bits() else f" ({given.name} needs jax_enable_x64)"
     first = next(i for i in host.flat if not bounds.min <= i <= bounds.max)
     raise value_error(operation, argument, f"integers that fit {dtype.name}{wider}", int(first))
@@ -211,6 +210,15 @@ def index_array(operation: str, argument: str, x: Pytree, limit: int) -> jax.Arr
     return _as_index(operation, argument, x, limit)
 
 
+def known_integers(x: Pytree) -> np.ndarray | None:
+    """Returns a vector of integers that the host knows, or None for an argument that later checks report or convert."""
+    try:
+        host = None if isinstance(x, jax.Array) else np.asarray(x)
+    except (TypeError, ValueError):  # lists of different lengths, or of traced numbers
+        return None
+    return None if host is None or host.ndim != 1 or host.dtype.kind not in "iu" or host.size == 0 else host
+
+
 def head_vector(operation: str, heads: SegmentsLike, length: int) -> jax.Array:
     """Returns the start positions of segments of an array of this length, checked."""
     return segment_heads(operation, index_vector(operation, "heads", heads, length), length)
@@ -226,8 +234,8 @@ def static_size(operation: str, argument: str, size: Any) -> int:
         raise type_error(operation, argument, expected, describe_static(size)) from error
     if isinstance(size, bool):
         raise type_error(operation, argument, expected, size)
-    if number < 0:
-        raise value_error(operation, argument, expected, number)
+    if not 0 <= number < 2**63:
+        raise value_error(operation, argument, expected + (" below 2^63" if number > 0 else ""), number)
     return number
 
 
@@ -257,6 +265,17 @@ def expect_dtype(operation: str, dtype: DTypeLike | None, op: object = None) -> 
         raise type_error(operation, "dtype", NUMBERS, repr(dtype)) from error
     if known.name not in KEY_DTYPES or not known.isnative:
         raise type_error(operation, "dtype", NUMBERS, repr(dtype))
+
+
+def expect_item_dtype(operation: str, dtype: DTypeLike) -> None:
+    """Raises unless arrays of numbers or bools may be converted to this dtype."""
+    expected = "a dtype of numbers or bools"
+    try:
+        known = jax.dtypes.canonicalize_dtype(dtype)
+    except (TypeError, ValueError) as error:
+        raise type_error(operation, "dtype", expected, describe_static(dtype)) from error
+    if not (jnp.issubdtype(known, jnp.number) or jnp.issubdtype(known, np.bool_)) or known.type is np.timedelta64:
+        raise type_error(operation, "dtype", expected, repr(dtype))
 
 
 def count_operand(operation: str, argument: str, count: Count, length: int) -> jax.Array:

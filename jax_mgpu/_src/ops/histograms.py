@@ -143,6 +143,7 @@ def histogram(
         number = static_size(name, "bins", bins)
         if number == 0:
             raise value_error(name, "bins", "one at least", number)
+        index_dtype(name, "bins", number)
         bounds = None if range is None else _range(range)
         return _between_even_edges(x, bounds, weights, size=number, axis_name=axis_name)
     if range is not None:

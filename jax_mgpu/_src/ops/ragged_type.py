@@ -15,10 +15,14 @@ from jax_mgpu._src.arguments.annotations import ArrayLike, DTypeLike, Integers, 
 from jax_mgpu._src.arguments.check import (
     as_array,
     describe,
+    expect_item_dtype,
     expect_leading_axis,
     expect_mask,
+    host_array,
+    index_array,
     index_dtype,
     index_vector,
+    known_integers,
     static_size,
     type_error,
     value_error,
@@ -115,8 +119,7 @@ class Ragged:
         if isinstance(segments, Segments):
             self.segments = expect_inside(name, "segments", segments, capacity)
             return
-        if not isinstance(segments, jax.Array):
-            _expect_ends(name, segments, capacity)
+        _expect_ends(name, segments, capacity)
         offsets = index_vector(name, "offsets", segments, capacity)
         if offsets.shape[0] == 0:
             raise value_error(name, "offsets", "where each row starts, and where the last one ends", "none")
@@ -148,8 +151,7 @@ class Ragged:
         """Rows of the given lengths, `[m]` integers; `values` holds their items, one row after the other."""
         name = "Ragged.from_lengths"
         values, capacity = _items(name, values)
-        if not isinstance(lengths, jax.Array):
-            _expect_lengths(name, lengths, capacity)
+        _expect_lengths(name, lengths, capacity)
         dtype = index_dtype(name, "values", capacity)
         lengths = row_lengths(name, index_vector(name, "lengths", lengths, capacity).astype(dtype), capacity)
         return cls(values, Segments.from_lengths(lengths))
@@ -159,8 +161,7 @@ class Ragged:
         """`m` rows, given the row of each item as non-decreasing integers; an id outside of [0, m) means no row."""
         name = "Ragged.from_ids"
         values, capacity = _items(name, values)
-        ids = ids if isinstance(ids, jax.Array) else np.asarray(ids)
-        if ids.shape != (capacity,):
+        if as_array(name, "ids", ids, capacity).shape != (capacity,):
             raise value_error(name, "ids", f"one for each of {capacity} items", describe(ids))
         return cls(values, Segments.from_ids(ids, m))
 
@@ -205,14 +206,14 @@ class Ragged:
     def from_rows(cls, rows: Iterable[Any], *, size: int | None = None) -> Ragged:
         """A list of rows, each an array or list, or a pytree of arrays; not within `jit`. Room for `size` items."""
         name = "Ragged.from_rows"
-        try:
-            rows = list(rows)
-        except TypeError as error:
-            raise type_error(name, "rows", "a list of rows", describe(rows)) from error
+        rows = _listed(name, rows)
         lists = [
             isinstance(row, (list, tuple)) and not any(_is_array(item) and item.ndim for item in row) for row in rows
         ]
-        trees = [np.asarray(row) if is_list else row for row, is_list in zip(rows, lists, strict=True)]
+        trees = [
+            np.asarray(host_array(row, name, "rows", None)) if is_list else row
+            for row, is_list in zip(rows, lists, strict=True)
+        ]
         if any(lists) and all(map(_is_array, trees)) and any(row.size for row in trees):
             # An empty list has no type, and the items of a list take the type of an array.
             known = [row for row, is_list in zip(trees, lists, strict=True) if not is_list]
@@ -318,10 +319,11 @@ class Ragged:
         if isinstance(index, jax.core.Tracer):
             if index.ndim != 1 or not jnp.issubdtype(index.dtype, jnp.integer):
                 raise type_error(name, "index", "within jit a slice or an array of integers", describe(index))
+            index = index_array(name, "index", index, len(self))
             return self.take(jnp.where(index < 0, index + len(self), index))
         try:
             rows = np.arange(len(self))[_on_host(index) if isinstance(index, jax.Array) else index]
-        except IndexError as error:
+        except (IndexError, ValueError) as error:
             raise IndexError(f"{name}: index: expected one for {len(self)} rows, got {index!r}") from error
         is_known = _is_concrete(self.segments.starts) and _is_concrete(self.segments.ends)
         if rows.ndim > 1 or (rows.ndim == 0 and not is_known):
@@ -384,10 +386,13 @@ class Ragged:
 
     def astype(self, dtype: DTypeLike) -> Ragged:
         """The items converted to a dtype."""
+        expect_item_dtype("Ragged.astype", dtype)
         return self.with_values(jax.tree.map(lambda x: jnp.asarray(x).astype(dtype), self.values))
 
     def map(self, function: Callable[..., Any]) -> Ragged:
         """The results of a function of one item, item by item."""
+        if not callable(function):
+            raise type_error("Ragged.map", "function", "a function of one item", describe(function))
         return self.with_values(jax.vmap(function)(self.values))
 
     def _combine(self, name: str, function: Callable[..., Any], other: Any) -> Any:
@@ -400,6 +405,8 @@ class Ragged:
             return Ragged(jax.tree.map(function, self.values, other.values), segments)
         if not isinstance(other, (jax.Array, np.ndarray, np.generic, int, float, complex)):
             return NotImplemented
+        if is_random_key(as_array(name, "other", other).dtype):
+            raise type_error(name, "other", "numbers", describe(other))
         if isinstance(other, (int, float, complex, np.generic)) or other.ndim == 0:
             return self.with_values(jax.tree.map(lambda x: function(x, other), self.values))
         if other.shape[0] != len(self):
@@ -584,11 +591,23 @@ def _items(name: str, values: Pytree) -> tuple[Any, int]:
     return structure.unflatten(expect_leading_axis(name, "values", leaves, capacity, "each other")), capacity
 
 
+def _listed(name: str, rows: Iterable[Any]) -> list[Any]:
+    """Returns a list of rows whose values are known."""
+    try:
+        rows = list(rows)
+    except TypeError as error:
+        raise type_error(name, "rows", "a list of rows", describe(rows)) from error
+    for leaf in jax.tree.leaves(rows):
+        if isinstance(leaf, jax.core.Tracer):
+            raise type_error(name, "rows", "known values, outside of jit", f"a traced {describe(leaf)}")
+    return rows
+
+
 def _expect_lengths(name: str, lengths: Integers, capacity: int) -> None:
     """Lengths from the host, checked: they are not negative, and add up to at most the number of items."""
-    host = np.asarray(lengths)
-    if host.ndim != 1 or host.dtype.kind not in "iu":
-        return  # the checks that follow report it
+    host = known_integers(lengths)
+    if host is None:
+        return
     ends = np.cumsum(np.where(host > capacity, np.int64(capacity + 1), host), dtype=np.int64)
     broken = np.flatnonzero((host < 0) | (ends > capacity))
     if broken.size:
@@ -600,9 +619,9 @@ def _expect_lengths(name: str, lengths: Integers, capacity: int) -> None:
 
 def _expect_ends(name: str, offsets: Integers, capacity: int) -> None:
     """Offsets from the host, checked: in order, from 0 to at most the number of items."""
-    host = np.asarray(offsets)
-    if host.ndim != 1 or host.dtype.kind not in "iu" or host.size == 0:
-        return  # the checks that follow report it
+    host = known_integers(offsets)
+    if host is None:
+        return
     ends = host.astype(np.int64)
     if ends[0] != 0:
         raise value_error(name, "offsets", "row 0 to start at 0 (Ragged.from_lengths takes lengths)", int(ends[0]))

@@ -171,6 +171,7 @@ def segmented_top_k(
 def _read(name: str, x: Pytree, k: int, largest: bool) -> tuple[jax.Array, int, bool]:
     x, k, largest = expect_key(name, "x", x), static_size(name, "k", k), static_flag(name, "largest", largest)
     index_dtype(name, "x", x.shape[0])
+    index_dtype(name, "k", k)
     return x, k, largest
 
 

@@ -207,6 +207,8 @@ def _sample_logits(
         return _of_rows(name, argument, holds(name, argument, x), batch).astype(jnp.float32)
 
     temperatures = parameter("temperature", temperature, not_negative)
+    if temperatures is None:
+        raise type_error(name, "temperature", "real numbers", None)
     masses, shares = parameter("top_p", top_p, fractions), parameter("min_p", min_p, fractions)
     numbers = None if top_k is None else _of_rows(name, "top_k", index_array(name, "top_k", top_k, n), batch)
     u = jax.random.uniform(key, tuple(batch), jnp.float32)
@@ -270,9 +272,14 @@ def _of_rows(name: str, argument: str, x: jax.Array, batch: list[int]) -> jax.Ar
 def _random_key(name: str, key: ArrayLike) -> jax.Array:
     if not isinstance(key, jax.Array):
         key = as_array(name, "key", key)
-    if is_random_key(key.dtype) or (key.dtype == jnp.uint32 and key.ndim == 1):
-        if key.ndim == 0 or not is_random_key(key.dtype):
-            result: jax.Array = key
-            return result
-        raise value_error(name, "key", "one random key", describe(key))
+    if is_random_key(key.dtype):
+        if key.ndim:
+            raise value_error(name, "key", "one random key", describe(key))
+        return key
+    if key.dtype == jnp.uint32 and key.ndim == 1:
+        try:
+            jax.random.wrap_key_data(key)
+        except TypeError as error:
+            raise type_error(name, "key", "as many words as a random key has", describe(key)) from error
+        return key
     raise type_error(name, "key", "a random key", f"{describe(key)} (jax.random.key(0) makes one)")

@@ -15,6 +15,7 @@ from jax_mgpu._src.arguments.check import (
     expect_mask,
     host_array,
     index_array,
+    index_dtype,
     positions_instead,
     static_size,
     type_error,
@@ -259,6 +260,7 @@ class Segments(Ranges):
     def flags(self, n: int) -> jax.Array:
         """`bool[n]`: which of n items are the first of a segment."""
         n = static_size("Segments.flags", "n", n)
+        index_dtype("Segments.flags", "n", n)
         places = index_array("Segments.flags", "starts", jnp.where(self.ends > self.starts, self.starts, n), n)
         return jnp.zeros((n,), bool).at[places].set(True, mode="drop")
 

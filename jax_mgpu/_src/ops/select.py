@@ -432,8 +432,8 @@ def run_starts(
     keys, columns = keys_of_runs(name, keys, axis_name)
     n = keys.shape[0]
     size = n if size is None else static_size(name, "size", size)
-    least = static_size(name, "least", least)
     dtype = index_dtype(name, "keys", n)
+    least = min(static_size(name, "least", least), np.iinfo(dtype).max)  # no run is longer
     given_heads = ABSENT if heads is None else heads
     segments = segment_operands(name, given_heads, ends, count, n, axis_name=axis_name, whole=True)
     count = segments.count

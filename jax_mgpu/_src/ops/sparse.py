@@ -17,8 +17,10 @@ from jax_mgpu._src.arguments.check import (
     NUMBERS,
     as_array,
     describe,
+    expect_item_dtype,
     index_dtype,
     index_vector,
+    known_integers,
     static_size,
     type_error,
     value_error,
@@ -102,8 +104,7 @@ class Csr:
         self.indices = index_vector(name, "indices", indices, self.shape[1])
         if self.indices.shape != self.values.shape:
             raise value_error(name, "indices", f"one for each of {capacity} values", describe(self.indices))
-        if not isinstance(offsets, jax.Array):
-            _expect_offsets(name, offsets, capacity)
+        _expect_offsets(name, offsets, capacity)
         offsets = index_vector(name, "offsets", offsets, capacity)
         if offsets.shape[0] != self.shape[0] + 1:
             raise value_error(name, "offsets", f"{self.shape[0] + 1}, one more than rows", describe(offsets))
@@ -186,25 +187,29 @@ class Csr:
     @classmethod
     def from_bcoo(cls, x: Any, *, size: int | None = None) -> Csr:
         """Returns a `jax.experimental.sparse.BCOO` of two sparse axes: see `from_coo`."""
+        name = "Csr.from_bcoo"
+        if not isinstance(x, _jax_sparse().BCOO):
+            raise type_error(name, "x", "a jax.experimental.sparse.BCOO", describe(x))
         if x.n_batch or x.n_dense or len(x.shape) != 2:
             got = f"shape {x.shape}, {x.n_batch} of a batch and {x.n_dense} dense"
-            raise value_error("Csr.from_bcoo", "x", "two sparse axes", got)
+            raise value_error(name, "x", "two sparse axes", got)
         return cls.from_coo(x.indices[:, 0], x.indices[:, 1], x.data, shape=x.shape, size=size)
 
     @classmethod
     def from_scipy(cls, x: Any) -> Csr:
         """Returns a sparse matrix or array of SciPy, of any format; not within `jit`."""
+        if not hasattr(x, "tocsr"):
+            raise type_error("Csr.from_scipy", "x", "a sparse matrix or array of SciPy", describe(x))
         rows = x.tocsr(copy=True)
         rows.sum_duplicates()  # this sorts columns too
         return cls(jnp.asarray(rows.data), rows.indices, rows.indptr, rows.shape)
 
     def to_bcoo(self) -> Any:
         """Returns the matrix as a `jax.experimental.sparse.BCOO`, whose padding has indices outside of the shape."""
-        sparse = importlib.import_module("jax.experimental.sparse")  # importing it takes long, and few need it
         rows, is_entry = self.rows, self._entries()
         places = [jnp.where(is_entry, x, size) for x, size in zip((rows, self.indices), self.shape, strict=True)]
         values = jnp.where(is_entry, self.values, 0)
-        return sparse.BCOO((values, jnp.stack(places, axis=1)), shape=self.shape)
+        return _jax_sparse().BCOO((values, jnp.stack(places, axis=1)), shape=self.shape)
 
     def to_scipy(self) -> Any:
         """Returns the matrix as a `scipy.sparse.csr_matrix`; not within `jit`."""
@@ -271,6 +276,7 @@ class Csr:
 
     def astype(self, dtype: DTypeLike) -> Csr:
         """Returns values converted to another type."""
+        expect_item_dtype("Csr.astype", dtype)
         return self.with_values(self.values.astype(dtype))
 
     def __repr__(self) -> str:
@@ -337,6 +343,7 @@ class Csr:
         if self.shape[1] != other.shape[0]:
             raise value_error(name, "other", f"{self.shape[1]} rows", other.shape[0])
         size = static_size(name, "size", size)
+        index_dtype(name, "size", size)
         a, b = ((x.indices, x.offsets, x.rows) for x in (self, other))
         shape = self.shape[0], other.shape[1]
         dtype = _product_dtype(self.values, other.values)
@@ -351,7 +358,7 @@ class Csr:
         return self._sum("Csr +", other, operator.pos)
 
     def __sub__(self, other: Csr) -> Csr:
-        return self._sum("Csr -", other, operator.neg)
+        return self._sum("Csr -", other, _negative)
 
     def _sum(self, name: str, other: Csr, sign: Callable[[Any], Any]) -> Csr:
         if not isinstance(other, Csr):
@@ -373,12 +380,23 @@ class Csr:
         return self._scaled("Csr /", operator.truediv, scale)
 
     def __neg__(self) -> Csr:
-        return self.with_values(-self.values)
+        return self.with_values(_negative(self.values))
 
     def _scaled(self, name: str, function: Callable[[Any, Any], Any], scale: ArrayLike) -> Csr:
-        if isinstance(scale, Csr) or np.ndim(scale) != 0:
+        if isinstance(scale, Csr) or _numbers(name, "other", scale, None).ndim != 0:
             raise value_error(name, "other", "a scalar", describe(scale))
         return self.with_values(function(self.values, scale))
+
+
+def _jax_sparse() -> Any:
+    """Returns JAX's module of sparse arrays: importing it takes long, and few need it."""
+    return importlib.import_module("jax.experimental.sparse")
+
+
+def _negative(values: jax.Array) -> jax.Array:
+    if values.dtype == jnp.bool_:
+        raise type_error("Csr -", "values", "numbers", f"{describe(values)} (.astype converts)")
+    return -values
 
 
 def _made(
@@ -449,9 +467,9 @@ def _numbers(name: str, argument: str, x: ArrayLike, ndim: int | None = 1) -> ja
 
 def _expect_offsets(name: str, offsets: ArrayLike, capacity: int) -> None:
     """Offsets from the host, checked: in order, from 0 to at most the number of values."""
-    host = np.asarray(offsets)
-    if host.ndim != 1 or host.dtype.kind not in "iu" or host.size == 0:
-        return  # the checks that follow report it
+    host = known_integers(offsets)
+    if host is None:
+        return
     ends = host.astype(np.int64)
     broken = np.flatnonzero(np.diff(ends, prepend=0) < 0)
     if ends[0] != 0 or broken.size or ends[-1] > capacity:
