@@ -1,4 +1,4 @@
-"""Makes random inputs on the device, as the host would take seconds for each."""
+"""Makes random inputs on the device, because the host would take seconds for each."""
 
 from __future__ import annotations
 

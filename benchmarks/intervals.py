@@ -46,7 +46,7 @@ def _numpy_expand(*inputs: Any) -> Any:
 
 
 def _expand_to_total(*inputs: Any) -> Any:
-    """Expands into a quarter more slots than there are items, as the total is known only on the device."""
+    """Expands into a quarter more slots than there are items, because the total is known only on the device."""
     runs = Intervals(*inputs)
     size = runs.x.size + runs.x.size // 4
     return mgpu.interval_expand(runs.values, runs.offsets, size, total=jnp.sum(runs.lengths))

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 AXIS = "devices"
 SIZES = (1, 2, 3, 4, 8)
-# SIZES for pytest. Most run only with --long, as programs take longer to compile than to run.
+# SIZES for pytest. Most run only with --long, because programs take longer to compile than to run.
 FEW = [pytest.param(devices, marks=() if devices in (3, 8) else pytest.mark.long) for devices in SIZES]
 
 

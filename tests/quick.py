@@ -13,9 +13,9 @@ MODULES_A_CONTEXT = 64  # with more, the data that a context keeps would fill th
 def lower_quickly() -> None:
     """Speeds up lowering and Python's own part: saves a seventh of the time of 311 tests of sets and bulk operations.
 
-    A program's MLIR has no source locations, and the garbage collector runs seldom, as there are few cycles. JAX before
-    0.11 makes an MLIR context for every program, and loads all dialects into it: here one context serves several, as in
-    later versions.
+    A program's MLIR has no source locations, and the garbage collector runs seldom, because there are few cycles. JAX
+    before 0.11 makes an MLIR context for every program, and loads all dialects into it: here one context serves
+    several, as in later versions.
     """
     import jax
 

@@ -9,7 +9,7 @@ import pytest
 import jax_mgpu as mgpu
 from tests import mesh
 
-SLOTS, ROWS, SIZE = 17, 6, 20  # of a device: its items, its segments, and those of a result
+SLOTS, ROWS, SIZE = 17, 6, 20  # the items of a device, its segments, and the items of a result
 KEYS = {"axis_name": mesh.AXIS}
 
 
@@ -23,13 +23,13 @@ class Global:
         return iter(zip(self.begin, self.end, self.device, self.place, strict=True))
 
     def by_number(self, number):
-        """Returns the range of the segment that has a number, an empty one if none has."""
+        """Returns the range of the segment with a number, an empty range if there is none."""
         found = np.flatnonzero(self.number == number)
         return (self.begin[found[0]], self.end[found[0]]) if found.size else (0, 0)
 
 
 def by_heads(rng, counts):
-    """Draws segments without gaps of the live items, and each device's heads."""
+    """Draws segments that cover the live items without gaps, and each device's heads."""
     total = int(counts.sum())
     heads = np.sort(rng.integers(0, total + 1, ROWS - 2)) if total else np.zeros(0, int)
     heads = np.append(np.zeros(min(total, 1), int), heads[heads < total])  # the first head is at the first item
@@ -40,7 +40,7 @@ def by_heads(rng, counts):
 
 
 def by_ranges(rng, devices):
-    """Draws segments with gaps of all slots, some of which end on a later device, and each device's Segments."""
+    """Draws segments among all slots, with gaps, some of which end on a later device, and each device's Segments."""
     total = devices * SLOTS
     cuts = np.sort(rng.integers(0, total + 1, 2 * min(ROWS, devices * 2)))
     begin, end = cuts[::2], cuts[1::2]
@@ -275,7 +275,7 @@ def test_from_dense(rng, devices):
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("devices", mesh.FEW)
 def test_segmented_search(rng, devices, side):
-    """Needles of any device in segments of any other, by heads and with gaps."""
+    """Needles of any device in segments of any other device, by heads and with gaps."""
     find = lambda needles, ids, haystack, heads, count: mgpu.segmented_search(  # noqa: E731
         needles, ids, haystack, heads, side, haystack_count=count, fill_value=-5, **KEYS
     )

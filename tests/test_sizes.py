@@ -1,5 +1,5 @@
-"""Operations over 2^32 + 17 items, more than 32-bit counters hold. JAX_MGPU_TEST_LARGE=1 asks for them, as they need a
-GPU of about 140 GB and about 100 GB of host memory. Otherwise the same tests run over few items.
+"""Operations over 2^32 + 17 items, more than 32-bit counters hold. JAX_MGPU_TEST_LARGE=1 asks for them, because they
+need a GPU of about 140 GB and about 100 GB of host memory. Otherwise the same tests run over few items.
 """
 
 from __future__ import annotations

@@ -541,7 +541,7 @@ def test_the_plain_lowering_agrees(rng):
 
 @pytest.mark.parametrize("dtype", ["int16", "float32"])
 def test_needles_in_any_order_as_jnp_searchsorted(rng, dtype):
-    """Subnormal numbers differ, as XLA's CPU backend treats them as zeros."""
+    """Subnormal numbers differ, because XLA's CPU backend treats them as zeros."""
     needles, haystack = (rng.integers(-20, 20, n).astype(dtype) for n in (300, 200))
     if dtype == "float32":
         needles[:6] = haystack[:6] = [np.nan, np.inf, -np.inf, 0.0, -0.0, -np.nan]

@@ -23,7 +23,7 @@ def arrays(tables: types.SimpleNamespace) -> dict[str, jax.Array]:
 
 
 def named(tables: types.SimpleNamespace, function: Callable[..., Any]) -> types.SimpleNamespace:
-    """Returns only the columns that a function names, as filters of pandas move all columns."""
+    """Returns only the columns that a function names, because filters of pandas move all columns."""
     words = {*re.findall(r"\w+", inspect.getsource(function))}
     return types.SimpleNamespace(
         **{name: frame[[column for column in frame if column in words]] for name, frame in vars(tables).items()}

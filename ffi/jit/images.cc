@@ -274,7 +274,7 @@ void keep_image(const std::string& key, const Image& image) {
   if (content.size() > limit) return;
   const Descriptor folder = open_folder(true);
   if (!folder) return;
-  drop_oldest(folder, limit - content.size());  // first, as old entries may fill the disk
+  drop_oldest(folder, limit - content.size());  // first, because old entries may fill the disk
   write_entry(folder, entry_name(key), content);
 }
 

@@ -137,7 +137,7 @@ def decreasing(rng: np.random.Generator, x: np.ndarray) -> Broken | None:
 
 
 def ids_as_heads(x: np.ndarray) -> Broken | None:
-    """Draws segment numbers, in order, for an argument of heads: an error, as they exceed the number of items."""
+    """Draws segment numbers, in order, for an argument of heads: an error, because they exceed the number of items."""
     if len(x) < 3 or x.dtype.name not in ("int32", "int64"):  # unsigned heads past the items are not compared
         return None
     return (100_000 + np.arange(len(x)) // 2).astype(x.dtype), 1

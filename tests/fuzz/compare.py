@@ -36,7 +36,7 @@ class Equal:
 
 @dataclasses.dataclass(frozen=True)
 class Repeated(Equal):
-    """Equal values, or zero for a subnormal number, as JAX may repeat a result that does not depend on the batch."""
+    """Equal values, or zero for a subnormal number: JAX may repeat a result that does not depend on the batch."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -33,7 +33,7 @@ class Call:
       text: the call in words, for the report of a failure.
       function: the call over operands by name.
       draw: draws valid operands, always of the same shapes and types. If its second argument, `mixable`, is True, any
-        mixture of the operands of several draws is valid too, as a batch mixes them.
+        mixture of the operands of several draws is valid too, because a batch mixes them.
       oracle: the expected leaves in NumPy, as in `compare.py`.
       x64: whether 64-bit types are enabled.
       differentiable: the operands that have derivatives, drawn so that small steps keep their order.

@@ -24,7 +24,7 @@ MOST = 5000
 
 
 def cotangents(shape: Shape, rng: np.random.Generator, dtype: str, *sizes: int) -> np.ndarray:
-    """Draws small integers, none negative, as an infinite partial derivative times a sum of 0 is NaN; many are 0."""
+    """Draws small integers, none negative: an infinite partial derivative times a sum of 0 is NaN. Many are 0."""
     return (rng.integers(0, 4, sizes) * (rng.random(sizes) < rng.choice([0.1, 1]))).astype(jnp.dtype(dtype))
 
 

@@ -109,7 +109,7 @@ struct ThreadIntervals {
 
 // A tile's items in shared memory: the states of level 0, the totals of groups (level 1), and those of groups of groups
 // (level 2). There is a gap after each group, so that threads that each walk through a group use different banks.
-// States of 4 bytes need no gaps, as they are loaded by vectors; so the states of a run stay together.
+// States of 4 bytes need no gaps, because they are loaded by vectors; so the states of a run stay together.
 template <typename State>
 struct TileStates {
   static constexpr int kItems = IntervalTile{sizeof(State)}.room();

@@ -80,7 +80,7 @@ static __global__ void __launch_bounds__(kCellThreads)
   const int64_t problem = blockIdx.x / blocks;
   const int64_t thread = int64_t{blockIdx.x % blocks} * kCellThreads + threadIdx.x;
   int64_t* const heads = tiles.cells + problem * tiles.stride();
-  if (work.replaced() && work.live(0) == 0) {  // needs no search, as other kernels did all the work
+  if (work.replaced() && work.live(0) == 0) {  // needs no search, because other kernels did all the work
     for (int64_t i = thread; i < tiles.stride(); i += int64_t{blocks} * kCellThreads) heads[i] = 0;
     return;
   }

@@ -19,11 +19,11 @@ struct RowLanes {
 };
 
 // If there are enough rows to fill the device, a lane has at least four vectors. It has at least two if at most four
-// lanes share a row, as these read consecutive memory. A lane has at least 15 vectors if comparing items takes many
-// instructions. Timed without JAX (H200), 2^22 floats in rows of 8, 32, 128 and 512 take 0.0060, 0.0061, 0.0057 and
-// 0.0057 ms with 1, 4, 8 and 32 lanes, but 0.0084 with 2, 0.0080 with 1, 0.0063 with 16 and 0.0061 with 8. 131,072 rows
-// of 1,000 floats and their argmax take 0.117 and 0.119 with 32 lanes, 0.121 and 0.124 with 8; the argmax of as many
-// integers takes 0.131 with 16, 0.146 with 32.
+// lanes share a row, because these read consecutive memory. A lane has at least 15 vectors if comparing items takes
+// many instructions. Timed without JAX (H200), 2^22 floats in rows of 8, 32, 128 and 512 take 0.0060, 0.0061, 0.0057
+// and 0.0057 ms with 1, 4, 8 and 32 lanes, but 0.0084 with 2, 0.0080 with 1, 0.0063 with 16 and 0.0061 with 8. 131,072
+// rows of 1,000 floats and their argmax take 0.117 and 0.119 with 32 lanes, 0.121 and 0.124 with 8; the argmax of as
+// many integers takes 0.131 with 16, 0.146 with 32.
 template <typename Operator>
 RowLanes lanes_of_rows(const Segments& segments, const Operator& op) {
   constexpr int64_t kEnoughLanes = 1 << 16;

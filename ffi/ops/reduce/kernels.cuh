@@ -12,7 +12,7 @@ namespace mgpu::cuda::reducing {
 
 constexpr int kThreads = 256;
 
-// The vectors that a thread loads before the first use: two for bytes, as a vector of bytes makes 16 states.
+// The vectors that a thread loads before the first use: two for bytes, because a vector of bytes makes 16 states.
 template <typename Operator>
 constexpr int kLoads = sizeof(typename Operator::Element) == 1 ? 2 : 4;
 
@@ -211,8 +211,8 @@ struct WholeRows {
 };
 
 // Reduces a thread's share of the row that begins at `begin`: kVectors vectors of kItems items, interleaved with the
-// other threads' vectors. No thread checks where the row ends, as a check costs sums of a few microseconds 2 to 25% of
-// their time.
+// other threads' vectors. No thread checks where the row ends, because a check costs sums of a few microseconds 2 to
+// 25% of their time.
 template <typename Operator, int kItems, int kVectors>
 __device__ __forceinline__ typename Operator::State fold_share(const WholeRows<Operator>& rows, const Operator& op,
                                                                int64_t begin, int thread, int threads) {

@@ -33,8 +33,8 @@ struct SegmentTiling {
   int64_t state_bytes;
   int64_t largest_bytes;  // the bytes of a state, or of an item if that is larger
 
-  // The items and ends that a block consumes: fewer than it has room for, as its items begin and end between multiples
-  // of 16 bytes.
+  // The items and ends that a block consumes: fewer than it has room for, because its items begin and end between
+  // multiples of 16 bytes.
   static constexpr int tile_units(int64_t largest_bytes) { return segmented_reduce_shape(largest_bytes).tile() - 32; }
 
   int64_t tiles() const { return ceil_div<int64_t>(ends.units(), tile_units(largest_bytes)); }

@@ -85,7 +85,8 @@ struct TilePlaces {
   int limit;
 };
 
-// A tile's ends. Heads in the row of the first end are separate from other ends, as finding them needs no division.
+// A tile's ends. Heads in the row of the first end are separate from other ends, because finding them needs no
+// division.
 struct TileEnds {
   int64_t row_begin;
   int64_t first_entry;  // the result that the first end closes

@@ -9,7 +9,7 @@ namespace mgpu {
 // A worker is a few neighbouring lanes, which take one row after the other; each lane has a vector of columns: 16 bytes
 // of states. A block's workers consume equal shares of a tile of rows and segment ends. A worker has at most 32 lanes;
 // wider rows are cut into slices. Rows of one vector (short rows) are first brought to shared memory as states, by all
-// threads in turn, as a thread that walked down its rows in device memory would read them one sector at a time.
+// threads in turn, because a thread that walked down its rows in device memory would read them one sector at a time.
 constexpr int kReduceRowsThreads = 256;
 constexpr int kReduceRowsMostLanes = 32;
 constexpr int kReduceRowsTileBytes = 24 << 10;                      // the shared memory for a tile's units
@@ -63,8 +63,8 @@ struct RowTiling {
     const int fit = kReduceRowsStagedBytes / (staged_states() * op.state_bytes * kReduceRowsThreads);
     return minimum(fit - 1, kReduceRowsStagedUnits) | 1;
   }
-  // The units of a worker. Tiles fill a large device in whole waves, as a last wave of few tiles would cost as much as
-  // a whole one.
+  // The units of a worker. Tiles fill a large device in whole waves, because a last wave of few tiles would cost as
+  // much as a whole one.
   constexpr int worker_units() const {
     const int64_t least_tiles = maximum<int64_t>(ceil_div<int64_t>(units, int64_t{most_units()} * workers()), 1);
     const int64_t waves = ceil_div(least_tiles * slices(), kReduceRowsWave);

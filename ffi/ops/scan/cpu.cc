@@ -174,7 +174,7 @@ class Scan {
       scanned[k + 1] = op_.combine(scanned[k], op_.extract(x_[position(k)], position(k)));
     }
     const State* const kept = scanned + (problem_.exclusive ? 0 : 1);
-    // Copies, as the compiler must assume that a store of 8-bit items changes this object's members.
+    // Copies, because the compiler must assume that a store of 8-bit items changes this object's members.
     const Operator op = op_;
     const ResultVector<Operator> result = result_;
     for (int64_t k = 0; k < count; ++k) result.store(position(k), op.finish(op.combine(before, kept[k]), row_begin));

@@ -26,8 +26,8 @@ struct ScanOperands::Tiles {
 };
 
 // Scratch memory of the CUDA kernels: a ticket counter with the tiles' look-back words, and the number of listed heads
-// before each tile of the segmented kernel. There is always room for the segmented kernel, as it can replace the other
-// kernels.
+// before each tile of the segmented kernel. There is always room for the segmented kernel, because it can replace the
+// other kernels.
 struct ScanOperands::Scratch {
   uint64_t* look_back;
   int64_t* listed;

@@ -22,7 +22,7 @@ struct ScanTask {
   bool exclusive;
   bool reverse;
   Segments segments;
-  Segments restarts;      // without counts, as dead items change nothing, and need no segment of their own
+  Segments restarts;      // without counts, because dead items change nothing, and need no segment of their own
   int64_t tiles;          // the tiles over which a look-back goes
   uint64_t* look_back;    // a ticket counter, then the slots of each row
   const int64_t* listed;  // per tile: the number of listed heads before the first place where it may restart

@@ -1,4 +1,4 @@
-// segmented_search on the CPU: a task looks up several needles at a time, as a single search waits for memory.
+// segmented_search on the CPU: a task looks up several needles at a time, because a single search waits for memory.
 #include <algorithm>
 
 #include "ops/common/dispatch.h"

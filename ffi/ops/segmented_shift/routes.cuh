@@ -7,8 +7,8 @@
 namespace mgpu::cuda {
 
 // All rows of a problem move in one direction, so one end of a segment suffices to tell which of its rows leave it.
-// Index is the type of the heads. It is known at compile time, as kernels that chose the width of reads at run time
-// read out of bounds (docs/notes/reliability.md).
+// Index is the type of the heads. It is known at compile time, because kernels that chose the width of reads at run
+// time read out of bounds (docs/notes/reliability.md).
 template <typename Index>
 struct ShiftRoute {
   using Slot = Index;  // where the segment begins if rows move up, else where it ends

@@ -79,7 +79,7 @@ struct Softmax {
   Divisor group_items;  // items of the rows of a thread, in all columns
   bool is_aligned;      // whether all arrays are aligned to 16 bytes
   Segments segments;
-  Segments restarts;  // without counts, as a dead row is in no sum, and needs no segment
+  Segments restarts;  // without counts, because a dead row is in no sum, and needs no segment
   int64_t tiles;
   const int64_t* listed;
   int* first_head;  // per tile; the tile's size if it has no head
@@ -209,7 +209,7 @@ struct Group {
   // Combines the values value(i) of the thread's rows from head to head. Then calls put(opening, open) with the totals
   // of the segments of the thread's first row, before its first head, and of its last row, and take(i, total) with the
   // map of the total of each row's segment, from the last row to the first. `slots` keeps the totals of segments that
-  // end at the thread's heads, as registers cannot be indexed. Contains two barriers.
+  // end at the thread's heads, because registers cannot be indexed. Contains two barriers.
   template <typename Operator, typename Value, typename Put, typename Map, typename Take>
   __device__ __forceinline__ void total(const Operator& op, Exchange<Float>& exchange, const Slots<Float>& slots,
                                         Value value, Put put, Map map, Take take) const {
@@ -282,7 +282,7 @@ struct StagedTile {
   Float* places;
   int items;  // the items of the tile
 
-  // The places of a vector are neighbours, as a thread's rows are whole vectors.
+  // The places of a vector are neighbours, because a thread's rows are whole vectors.
   __device__ __forceinline__ Float* place(int i) const {
     return places + i + static_cast<int>(task.group_items.quotient(i)) * task.tiling.gap(sizeof(Float));
   }
@@ -549,7 +549,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) normalize_tiles(const __gri
 }
 
 // Computes a tile of the tangents of a softmax or of its logarithm, which need one total. The operands are read again,
-// mostly from the cache, as registers have no room for both.
+// mostly from the cache, because registers have no room for both.
 template <bool kStaged, typename Element>
 __global__ void __launch_bounds__(kThreads, kBlocks) differentiate_tiles(Softmax<Element> task) {
   using Float = Accumulator<Element>;

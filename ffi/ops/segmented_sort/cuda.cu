@@ -250,7 +250,7 @@ void run_plan(const Call& call, const SortPlan& plan, const SortScratch& scratch
     case SortVariant::kSegments: {
       const SegmentKernels<Order, Payload> kernels{call, stream};
       sort_segments<Order, Payload>(call, plan, scratch, order, stream, kernels);
-      // After the merges, as pairs in the scratch memory share memory with their items.
+      // After the merges, because pairs in the scratch memory share memory with their items.
       if (plan.variant() == SortVariant::kLongSegments) sort_by_digits(call, plan, scratch, Disorder{}, stream);
       return;
     }

@@ -224,7 +224,7 @@ __device__ void start_tile(const P& problem, const Phase& phase, int64_t tile, b
 }
 
 // Moves the segments whose rounds start in the other buffer to that buffer. In the last phase, items in place are
-// decoded to keys. Few blocks run this kernel, as usually there is nothing to do.
+// decoded to keys. Few blocks run this kernel, because usually there is nothing to do.
 template <typename P>
 __global__ void __launch_bounds__(kStartThreads)
     start_segments(const __grid_constant__ P problem, const __grid_constant__ Phase phase) {

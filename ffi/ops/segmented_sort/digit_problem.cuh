@@ -83,7 +83,7 @@ struct DigitProblem : std::conditional_t<kListed_, ListedSegments, WholeRows> {
   uint32_t* passes;   // [rows], of whole rows
   Disorder disorder;  // if it was measured and is not large, the kernels do nothing
 
-  // The place of a pass's digit. Only keys of 4 bytes are partitioned, as the kernels for other widths have no
+  // The place of a pass's digit. Only keys of 4 bytes are partitioned, because the kernels for other widths have no
   // registers to spare.
   __device__ __forceinline__ int place(int pass) const {
     if constexpr (sizeof(Word) == 4) {

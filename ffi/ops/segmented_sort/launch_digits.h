@@ -18,7 +18,7 @@ constexpr int64_t most_shared_bytes() {
   return maximum<int64_t>(count_shared_bytes<P>(sizeof(typename P::Word)) + kStatic, sizeof(ScatterShared<P>));
 }
 
-constexpr int64_t kMinItems = int64_t{1} << 14;  // per block, as its counters take time to clear and to add up
+constexpr int64_t kMinItems = int64_t{1} << 14;  // per block, because its counters take time to clear and to add up
 
 template <typename P>
 void launch_count(const Call& call, const P& problem, cudaStream_t stream) {

@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(kDisorderThreads)
     measure_disorder(const __grid_constant__ Order order, const __grid_constant__ Segments segments,
                      const typename Order::Word* keys, int64_t distance, int* inversions) {
   const int64_t sample = blockIdx.x * int64_t{kDisorderThreads} + threadIdx.x;
-  // The sampled position within each group of items varies, as items far from their place may be periodic.
+  // The sampled position within each group of items varies, because items far from their place may be periodic.
   const int64_t position = sample * kSampleItems + static_cast<int64_t>(sample * 0x9E3779B97F4A7C15ull >> 54);
   bool inverted = false;
   if (position < segments.total()) {

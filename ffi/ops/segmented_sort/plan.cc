@@ -28,9 +28,9 @@ bool has_short_offsets(const Problem& problem) { return length(problem) < int64_
 // Cells of wide items are slower, and large cells of them are no faster than the kernels for segments.
 bool is_wide(const Problem& problem) { return width(problem) == 8 && has_payload(problem); }
 
-// ---- Segments. Merging segments takes more rounds than merging whole rows, as tiles are smaller than cells. Sorting
-// by digits costs each segment half a tile on average, which it does not fill, and 1 KB of counts per place: 7% of the
-// memory of 4-byte keys with 2^15 items per segment.
+// ---- Segments. Merging segments takes more rounds than merging whole rows, because tiles are smaller than cells.
+// Sorting by digits costs each segment half a tile on average, which it does not fill, and 1 KB of counts per place: 7%
+// of the memory of 4-byte keys with 2^15 items per segment.
 constexpr int64_t long_segment(int places) { return int64_t{1} << (places <= 2 ? 14 : places <= 4 ? 15 : 19); }
 
 bool are_long(const Problem& problem) {
@@ -62,7 +62,8 @@ bool are_row_digits(const Problem& problem) {
   if (!may_have_blocks(problem) || places(problem) > 2 || (is_float(problem) && width(problem) > 2)) return false;
   const bool is_long = length(problem) > kLongestByDigits / 2;
   if (places(problem) == 1) return length(problem) > 512 && total(problem) > int64_t{1} << (is_long ? 15 : 12);
-  // Merging is slower for 16-bit floats, as zeros of either sign are equal, and for 16-bit integers without payload.
+  // Merging is slower for 16-bit floats, because zeros of either sign are equal, and for 16-bit integers without
+  // payload.
   if (length(problem) <= 1024) {
     const bool merges_slowly = width(problem) == 2 && (is_float(problem) || !has_payload(problem));
     return length(problem) > 512 && total(problem) >= int64_t{1} << 18 && merges_slowly;
@@ -91,8 +92,8 @@ int64_t row_ranks_bytes(const Problem& problem) {
 }
 
 // ---- Whole rows of few comparisons, which are all made at once. Each row takes at least one block, at 0.6 ns per
-// block. So for many rows, the kernels for segments are faster, as their tiles hold several: 2^20 rows of 4 keys of 4
-// bytes take 36 us instead of 650.
+// block. So for many rows, the kernels for segments are faster, because their tiles hold several: 2^20 rows of 4 keys
+// of 4 bytes take 36 us instead of 650.
 int64_t comparisons(const Problem& problem) { return total(problem) * length(problem); }
 bool has_few_comparisons(const Problem& problem) {
   return length(problem) <= kOneCellShape.cell() && rows(problem) <= int64_t{1} << 15 &&

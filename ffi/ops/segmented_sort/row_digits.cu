@@ -9,7 +9,7 @@ namespace {
 
 // Calls visit(problem) with the problem types for these keys and payload: with the type for keys of `places` digits, or
 // with all if `places` is 0. Floats of more than 16 bits have more than two digits. Keys of more than two digits
-// without payload have none, as merging is faster.
+// without payload have none, because merging is faster.
 template <typename Order, typename Payload, typename Visit>
 void for_row_digits(int places, Visit visit) {
   constexpr int kWidth = sizeof(typename Order::Word);

@@ -114,7 +114,7 @@ template <typename Order, typename Payload>
 __global__ void __launch_bounds__(Problem<Order, Payload>::kThreads, Problem<Order, Payload>::kBlocksPerProcessor)
     keep_items(const __grid_constant__ Problem<Order, Payload> problem) {
   using P = Problem<Order, Payload>;
-  constexpr int kPlanner = P::kThreads - 1;  // a thread of the last warp, as the first warp looks back
+  constexpr int kPlanner = P::kThreads - 1;  // a thread of the last warp, because the first warp looks back
   extern __shared__ uint4 dynamic_shared[];
   Shared<P>& shared = *reinterpret_cast<Shared<P>*>(dynamic_shared);
   wait_for_last_kernel();

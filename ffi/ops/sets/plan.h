@@ -6,7 +6,7 @@
 
 namespace mgpu {
 
-// A tile of both inputs has one item less than its block has room for, as a split may take one item more.
+// A tile of both inputs has one item less than its block has room for, because a split may take one item more.
 constexpr TileShape set_tile_shape(int key_width) { return {256, key_width == 8 ? 11 : 23}; }
 constexpr int set_tile(int key_width) { return set_tile_shape(key_width).tile() - 1; }
 

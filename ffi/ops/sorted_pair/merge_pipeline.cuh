@@ -192,7 +192,8 @@ __global__ void __launch_bounds__(kSplitThreads)
   });
 }
 
-// split_tiles for consecutive runs. It is a separate kernel, as both searches in one kernel cost a small merge 0.4 us.
+// split_tiles for consecutive runs. It is a separate kernel, because both searches in one kernel cost a small merge 0.4
+// us.
 template <typename Order>
 __global__ void __launch_bounds__(kSplitThreads)
     split_run_tiles(const __grid_constant__ PipelineTiles<Order, true> stream, const NeighbourRuns runs) {

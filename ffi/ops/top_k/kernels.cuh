@@ -437,7 +437,7 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads) keep_best_k(const _
       const bool exists = first + i < kept;
       const Word rank = entries[i].rank();
       const uint32_t position = entries[i].number();
-      // Zeros and NaNs are read again, as their rank does not determine their bits.
+      // Zeros and NaNs are read again, because their rank does not determine their bits.
       values[first + i] = !exists ? Word{0} : task.order.has_equals(rank) ? keys[position] : task.order.decode(rank);
       operands.indices.set(row * operands.k + first + i, exists ? static_cast<int64_t>(position) : -1);
     }

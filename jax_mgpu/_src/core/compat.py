@@ -359,7 +359,7 @@ def automatic_batches(function: Callable[..., T], batch: Sequence[Any] = ()) -> 
 def free_of_explicit_axes() -> AbstractContextManager[Any]:
     """A context for making a jaxpr that runs under any mesh: a jaxpr made under Explicit axes stays tied to them.
 
-    Without Explicit axes it changes nothing, as values that vary over Manual axes are part of a jaxpr.
+    Without Explicit axes it changes nothing, because values that vary over Manual axes are part of a jaxpr.
     """
     if not jax.sharding.get_abstract_mesh().explicit_axes:
         return nullcontext()

@@ -136,7 +136,7 @@ def _default_device() -> str:
 
 
 def device_of_kind(kind: str) -> str:
-    """Finds the device that JAX calls `kind` by the longest name in it, as an L40S is no L4; by default the H200."""
+    """Finds the device that JAX calls `kind` by the longest name in it (an L40S is no L4); by default the H200."""
     return max((name for name in DEVICES if name in kind), key=len, default="H200")
 
 

@@ -29,8 +29,8 @@ T = TypeVar("T")
 
 Combine = Callable[[Any, Any], Any]
 
-# Blocks on a CPU: long, as each block costs its share of the scan of totals, but short enough that sums of many floats
-# round like sums by a tree.
+# Blocks on a CPU: long, because each block costs its share of the scan of totals, but short enough that sums of many
+# floats round like sums by a tree.
 LONG_BLOCK, MAX_IN_ONE_BLOCK = 1 << 14, 1 << 20
 # The items of a block in lockstep, and the steps of one short loop: each step may be a launch.
 SHORT_BLOCK, MAX_STEPS = 64, 256

@@ -184,7 +184,7 @@ def _order(operation: str, items: Items) -> tuple[Keyed, Sequence[Any]] | None:
     """Compiles an order; returns it with its captured values, or None if kernels cannot or should not run it.
 
     There are no kernels if there are no items, no CUDA compiler or an unsupported function. They should not run if a
-    sort of one column gives the same order, as it is faster.
+    sort of one column gives the same order: it is faster.
     """
     if items.n == 0 or not custom_operator.has_kernels():
         return None
@@ -316,7 +316,7 @@ class _OrderOperation(Operation):
         self.def_jvp(self._no_tangents)
 
     def _by_name(self, rule: Callable[..., Any]) -> Callable[..., Any]:
-        return rule  # rules take *args, as the number of operands varies
+        return rule  # rules take *args, because the number of operands varies
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, Any], platform: str, devices: int) -> bool:
         """Whether a program that could have kernels should run plain JAX."""

@@ -565,7 +565,7 @@ class FunctionOperation(Operation):
         self.def_jvp(self._jvp)
 
     def _by_name(self, rule: Callable[..., Any]) -> Callable[..., Any]:
-        return rule  # rules take *args, as the number of operands varies
+        return rule  # rules take *args, because the number of operands varies
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, Any], platform: str, devices: int) -> bool:
         """Whether a program that could have kernels should run plain JAX."""

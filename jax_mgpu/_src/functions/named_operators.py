@@ -60,7 +60,7 @@ SCANNED_NAMES = tuple(KINDS)
 
 
 class Grouping(abc.ABC):
-    """The items of each result, and the reductions over them that operators made of others need.
+    """The items of each result, and the reductions that make up operators that kernels lack.
 
     Results have the leading axes `leading`; an item or a result may be a row.
     """
@@ -474,7 +474,7 @@ def _exact_quotient(sums: jax.Array, items: jax.Array) -> Sequence[jax.Array]:
     """Divides sums by numbers of items, rounded as in IEEE 754, so that the mean of equal items is that item.
 
     XLA divides by a constant or a broadcast number by multiplying by its reciprocal. Then the mean of 41 items of 127
-    is not 127. The maximum with a number that is not above 0 is neither constant nor broadcast.
+    is not 127. So the divisor is the maximum of the number and another one, at most 0: XLA cannot simplify it.
     """
     quotients = sums / jnp.maximum(items, -jnp.abs(sums))
     return [corrected_quotient(quotients, sums, items) if sums.dtype == jnp.float32 else quotients]

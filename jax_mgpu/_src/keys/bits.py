@@ -53,7 +53,7 @@ def clip(x: jax.Array, low: Any, high: Any) -> jax.Array:
 def ordered_integers(keys: jax.Array) -> jax.Array:
     """Returns integers in the order of the keys, equal for equal keys: one for all NaNs, and one for both zeros.
 
-    They are computed from the bits only, as XLA's CPU code treats subnormal floats as zeros in comparisons.
+    They are computed from the bits only, because XLA's CPU code treats subnormal floats as zeros in comparisons.
     """
     if not jnp.issubdtype(keys.dtype, jnp.floating):
         return keys

@@ -395,7 +395,7 @@ class KeyPair:
         """Returns the pair in which no NaN of a equals one of b.
 
         It replaces floats by the integers that order them, with room for one value below that of NaN. a's NaNs get
-        that value, as a comes first among equal keys.
+        that value, because a comes first among equal keys.
         """
         a, b = self._columns or (_one_column(self._operation, x) for x in (self.a, self.b))
         if a.are_integers:

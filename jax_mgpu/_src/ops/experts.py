@@ -1,7 +1,7 @@
 """Routing of a mixture of experts: dispatches tokens to their experts, and combines the experts' outputs per token.
 
-Both directions are gathers, and each is the other's transpose, as a row belongs to one slot of one token. JAX would
-transpose them to scatters, which add in any order on a GPU.
+Both directions are gathers, and each is the other's transpose, because a row belongs to one slot of one token. JAX
+would transpose them to scatters, which add in any order on a GPU.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def _spread_shapes(x: Aval, tokens: Aval) -> Sequence[Any]:
 def _spread_fallback(x: jax.Array, tokens: jax.Array, count: jax.Array) -> Sequence[jax.Array]:
     if not count.size:
         return [gather(x, tokens)]
-    (size,) = tokens.shape  # intervals of one row each, as their kernels move wide rows faster than XLA's gather
+    (size,) = tokens.shape  # intervals of one row each, because their kernels move wide rows faster than XLA's gather
     with by_construction():
         return [interval_gather(x, tokens, jnp.arange(size, dtype=tokens.dtype), size, total=count[0])]
 

@@ -187,7 +187,7 @@ def _between_even_edges(
     half = where(low == high, 0.5, 0).astype(dtype)
     low, high, wide = low - half, high + half, accumulator_dtype(dtype)
     places = jnp.arange(size + 1)
-    parts = places.astype(wide) / size  # the parts of jnp.linspace, as it fails in a batch over an Explicit axis
+    parts = places.astype(wide) / size  # the parts of jnp.linspace, because it fails in a batch over an Explicit axis
     edges = low.astype(wide) * (1 - parts) + high.astype(wide) * parts
     edges = where(places == size, high, edges.astype(dtype))
     with by_construction():

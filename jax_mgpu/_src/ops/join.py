@@ -326,7 +326,7 @@ def _numbers(rows: jax.Array, places: jax.Array) -> jax.Array:
 def _in_order_of_rows(
     a_rows: jax.Array, b_rows: jax.Array, count: jax.Array, n_a: int, n_b: int, keep_b: bool
 ) -> JoinResult:
-    """Returns all rows of a join, stably sorted by a's rows, then those of b without a partner, sorted by b's."""
+    """Returns all rows of a join, stably sorted by a's rows, then the rows of b without a partner, in order."""
     ranks = a_rows.astype(f"uint{8 * a_rows.dtype.itemsize}")
     if keep_b:
         ranks = where(a_rows < 0, n_a + b_rows.astype(ranks.dtype), ranks)

@@ -75,8 +75,8 @@ class Ragged:
     """Rows of any lengths: a pytree of the items, and of where each row lies among them.
 
     All methods call functions of this package, so a Ragged works in `jit`, `vmap`, `scan` and `shard_map`, like any
-    pytree. Its two children are `values` and `segments`; `jax.grad` by a Ragged needs `allow_int=True`, as segments are
-    integers. Items of `values` in no row are padding, without a meaning.
+    pytree. Its two children are `values` and `segments`; `jax.grad` by a Ragged needs `allow_int=True`, because
+    segments are integers. Items of `values` in no row are padding, without a meaning.
 
     Args:
       values: a pytree of arrays with leading axis `capacity`: the items, of any dtype and trailing shape.
@@ -411,7 +411,7 @@ class Ragged:
             return self.with_values(jax.tree.map(lambda x: function(x, other), self.values))
         if other.shape[0] != len(self):
             raise value_error(name, "other", f"an entry for each of {len(self)} rows", describe(other))
-        # Items in no row get a row's entry, or 1: never 0, as a division by it would spoil derivatives.
+        # Items in no row get a row's entry, or 1: never 0, because a division by it would spoil derivatives.
         items = interval_expand(other, self.heads, self.capacity, total=self.count, fill_value=1)
 
         def with_row(x: jax.Array) -> jax.Array:

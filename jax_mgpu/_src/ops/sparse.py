@@ -49,8 +49,8 @@ class Csr:
     """A sparse matrix in compressed rows, a pytree: the values of its entries, their columns, and where rows start.
 
     All methods call functions of this package, so a matrix works in `jit`, `vmap`, `grad` and `scan`, like any pytree.
-    Derivatives are by the values and by dense operands; `jax.grad` by a matrix needs `allow_int=True`, as columns are
-    integers. Results have the same bits in every run.
+    Derivatives are by the values and by dense operands; `jax.grad` by a matrix needs `allow_int=True`, because columns
+    are integers. Results have the same bits in every run.
 
     Args:
       values: `[capacity]`, numbers. Values past the last entry are padding, without a meaning.

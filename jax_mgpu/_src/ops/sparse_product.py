@@ -123,7 +123,7 @@ def _pattern_fallback(
     return columns, jnp.concatenate([jnp.zeros((1,), dtype), scan(counts)])
 
 
-# An operation of its own, as no loop of JAX takes a batch over Explicit axes.
+# An operation of its own, because no loop of JAX takes a batch over Explicit axes.
 _pattern = Operation(
     "csr_pattern",
     operands=dict.fromkeys(STRUCTURES, 1),

@@ -39,7 +39,7 @@ class Layout:
 
     @property
     def align(self) -> int:
-        """The alignment of the struct: at least 4 bytes, as threads exchange words of 4 bytes."""
+        """The alignment of the struct: at least 4 bytes, because threads exchange words of 4 bytes."""
         return max([4, *(self.width(leaf) for leaf in range(len(self.leaves)))])
 
     @property
