@@ -27,7 +27,7 @@ template <typename Variant, typename Problem>
 struct PlanRow {
   Variant variant;
   const char* name;
-  const char* condition;                                      // in words
+  const char* condition;                                      // the condition in words
   bool (*holds)(const Problem& problem) = nullptr;            // null: always
   int64_t (*shared_bytes)(const Problem& problem) = nullptr;  // null: no more than every device grants
 

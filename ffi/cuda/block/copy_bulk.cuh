@@ -128,7 +128,7 @@ class BulkStore {
 #if __CUDA_ARCH__ >= 900
     constexpr int kItems = kChunkBytes / sizeof(Word);
     const int lane = threadIdx.x % kWarp;
-    const int begin = round_up_to_chunk<Word>(place_);  // of the whole chunks
+    const int begin = round_up_to_chunk<Word>(place_);  // the start of the whole chunks
     const int end = maximum(begin, limit_ / kItems * kItems);
     if (begin < end && lane == 0) {
       bulk_store(to_ + begin, from_ + begin, static_cast<uint32_t>((end - begin) * sizeof(Word)));

@@ -60,7 +60,7 @@ struct MoveRoute {
   static constexpr bool kGathers = kGathers_;
   static constexpr bool kScatters = kScatters_;
   static constexpr bool kNarrowOffsets = sizeof(Distance) == sizeof(int32_t);
-  using Slot = Pack<Distance, kGathers + kScatters>;  // to an object's row of x and of the result
+  using Slot = Pack<Distance, kGathers + kScatters>;  // the distances to an object's row of x and of the result
   using Starts = IndicesOf<std::make_signed_t<Distance>>;
   static constexpr bool fills = !kScatters;
   Rows x;
@@ -97,7 +97,7 @@ struct MoveRoute {
       }
     }
     return [=, begin = static_cast<Distance>(tile.begin)](auto h, auto offset) {
-      const Distance rank = begin - static_cast<Distance>(offset);  // of the tile's first output
+      const Distance rank = begin - static_cast<Distance>(offset);  // the rank of the tile's first output
       Slot slot;
       if constexpr (kGathers) slot.items[0] = static_cast<Distance>(gather[h]) + rank;
       if constexpr (kScatters) slot.items[kGathers] = static_cast<Distance>(scatter[h]) + rank;

@@ -37,8 +37,8 @@ class Join {
     const int64_t tiles = tasks.count();
     partners_.resize(a_live_);
     starts_.resize(a_live_ + 1);
-    std::vector<int64_t> rows(tiles + 1);       // the rows that each tile makes; later the rows before each tile
-    std::vector<int64_t> unmatched(tiles + 1);  // items of B without a partner, likewise
+    std::vector<int64_t> rows(tiles + 1);       // first the rows that each tile makes, later the rows before each tile
+    std::vector<int64_t> unmatched(tiles + 1);  // the same for items of B without a partner
     cpu::parallel_for(executor, tiles, [&](int64_t tile) {
       walk(
           tasks, tile, [&](int64_t i, int64_t j) { rows[tile + 1] += find_partners(i, j); },

@@ -28,7 +28,7 @@ void reduce_rows(const ReduceProblem<Operator, false>& problem, Executor& execut
   using State = typename Operator::State;
   const Segments& segments = problem.segments;
   constexpr int64_t kTile = kReduceTile;
-  const int64_t tiles = std::max<int64_t>(1, ceil_div(segments.length, kTile));               // of a row
+  const int64_t tiles = std::max<int64_t>(1, ceil_div(segments.length, kTile));               // the tiles of a row
   const int64_t group = std::max<int64_t>(1, kTile / std::max<int64_t>(1, segments.length));  // tiles per task
   std::vector<State> states(segments.rows * tiles);
   parallel_for(executor, ceil_div<int64_t>(states.size(), group), [&](int64_t task) {

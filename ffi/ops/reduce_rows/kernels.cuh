@@ -340,7 +340,7 @@ __device__ __forceinline__ void join_workers(Walk<kVector, Operator>& walk, int 
 #pragma unroll
     for (int k = 0; k < kVector; ++k) before[k] = op.identity();
   }
-  const int last_lane = lane - (kWarp - lanes);  // of the warp's last worker
+  const int last_lane = lane - (kWarp - lanes);  // the lane within the warp's last worker
   State* const mine = &warp_states[0][(lane & (lanes - 1)) * kVector];
   if (last_lane >= 0) {
 #pragma unroll

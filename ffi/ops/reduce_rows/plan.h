@@ -14,8 +14,8 @@ constexpr int kReduceRowsThreads = 256;
 constexpr int kReduceRowsMostLanes = 32;
 constexpr int kReduceRowsTileBytes = 24 << 10;                      // the shared memory for a tile's units
 constexpr int kReduceRowsStagedBytes = 28 << 10;                    // the same for short rows
-constexpr int kReduceRowsStagedUnits = 9;                           // per worker, at most
-constexpr int kReduceRowsLeastUnits = 4;                            // per worker
+constexpr int kReduceRowsStagedUnits = 9;                           // the most units per worker
+constexpr int kReduceRowsLeastUnits = 4;                            // the fewest units per worker
 constexpr int64_t kReduceRowsWave = 5 * kReferenceMultiprocessors;  // five blocks on each
 // A table whose rows are read several times by index is cut into slices that stay in the L2 cache, of whole cache lines
 // of its rows.

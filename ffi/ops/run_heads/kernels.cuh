@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kThreads) mark_heads(RunTask<Order> task) {
   const Word before_warp = has_before ? keys[first - 1] : Word{};
 
   const auto class_of = [&](Word key) { return static_cast<Class>(task.order.rank(task.order.encode(key))); };
-  Class before_row = class_of(before_warp);  // in lane 0
+  Class before_row = class_of(before_warp);  // right in lane 0
   unsigned bits = 0;
 #pragma unroll
   for (int row = 0; row < kRows; ++row) {

@@ -12,7 +12,7 @@ template <int kVector>
 struct PackedVector {
   int at;           // the distance of the first item in memory from the start of the pack
   int row;          // the row of the first item in the order of the scan
-  int place;        // in that row
+  int place;        // the place in that row
   unsigned starts;  // a bitmap: whether each item, and the next lane's first one, begins a row
   int back;         // how many lanes back the row of this lane's last item begins
 

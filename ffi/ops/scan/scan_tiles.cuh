@@ -17,7 +17,7 @@ struct TileShape {
   static constexpr int kThreads = kWorkers + 3 * kWarp;
   static constexpr int kStages = kAhead + 3;
   static constexpr int kBytes = kStages * static_cast<int>(kScanTileBytes);
-  static constexpr int kStaticBytes = 2048;  // at most
+  static constexpr int kStaticBytes = 2048;  // the most bytes of static shared memory
   static_assert(kAhead + 1 >= LookBackLayout::kLevels - 1, "a block is to publish all groups before it ends");
 };
 
@@ -120,7 +120,7 @@ struct TileStream {
   static constexpr int kTile = P::kWorkers * kRows * kVector;
 
   struct Tile : Stretch {
-    int64_t index;  // in its row, in the order of the scan
+    int64_t index;  // its number in its row, in the order of the scan
   };
   struct Shared {
     Tile tiles[P::kStages + 1];

@@ -237,7 +237,7 @@ struct Group {
 
  private:
   // Computes the totals, over all threads, of the segment of the thread's rows after its last head and of the segment
-  // of the rows before its first head, whose state is `opening`. Returns the total of the former.
+  // of the rows before its first head, whose state is `opening`. Returns the total after the last head.
   template <typename Operator>
   __device__ __forceinline__ Float exchange_states(const Operator& op, Exchange<Float>& exchange, Float since,
                                                    Float& opening) const {
@@ -696,7 +696,7 @@ __global__ void __launch_bounds__(kJoinThreads, 1) join_parts(Softmax<Element> t
   }
 }
 
-constexpr int kCloseThreads = 256;  // at most
+constexpr int kCloseThreads = 256;  // the most threads of a block
 constexpr int kCloseColumns = 32;
 constexpr int kCloseRows = 8;  // the rows of a thread at a time
 

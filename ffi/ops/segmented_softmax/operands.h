@@ -12,14 +12,14 @@ struct SoftmaxTiling;
 
 // The function of rows x. The last three are linear maps of tangents t, where x is the result of the softmax or of its
 // logarithm: the derivative of the softmax, which is its own transpose; the derivative of the logarithm; and the
-// transpose of the latter.
+// transpose of this derivative.
 enum class SoftmaxRule { kSoftmax, kLogSoftmax, kSoftmaxTangent, kLogTangent, kLogCotangent };
 
 // Operands: x [.., n, width], of floats, t, like x, for tangents, heads [.., m], count [.., 1] or absent. Attribute:
 // rule. Result: [.., n, width].
 struct SegmentedSoftmaxOperands {
   DType dtype;
-  Segments segments;  // of rows
+  Segments segments;  // the segments of rows
   int64_t width;
   SoftmaxRule rule;
   const void* x;

@@ -169,7 +169,7 @@ struct MergePlan {
 // A unit of radix sorting: a row, or a segment of a row.
 struct DigitSegment {
   int64_t begin;
-  int64_t position;  // in its row
+  int64_t position;  // the position in its row
   int64_t size;
   int64_t live;        // the first `live` items are sorted; the others stay in place
   int64_t first_tile;  // among all tiles
@@ -180,7 +180,7 @@ struct alignas(16) DigitTile {
   int64_t begin;     // the start of the segment
   int64_t position;  // the position of the segment in its row
   int segment;
-  int index;        // in the segment
+  int index;        // the number in the segment
   int size;         // the number of its live items
   uint32_t passes;  // the passes that the segment takes, as a bitmap
 };

@@ -9,7 +9,7 @@ namespace mgpu::cuda::sorting {
 
 // Sorts rows by counting. A block places 32 items: lane i of each of its warps has the block's item i, and counts the
 // items before it in the warp's part of the row.
-constexpr int kRankWarps = 32;  // at most
+constexpr int kRankWarps = 32;  // the most warps of a block
 
 template <typename P>
 __global__ void __launch_bounds__(kRankWarps* kWarp) rank_rows(const __grid_constant__ P problem, int64_t row_groups) {

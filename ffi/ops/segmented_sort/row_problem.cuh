@@ -47,7 +47,7 @@ struct RowMerge {
 
 // A row, without the dead items at its end.
 struct LiveRow {
-  int64_t begin;  // in the array
+  int64_t begin;  // the position in the array
   int64_t live;   // items past it stay
   int rounds;
 };

@@ -59,7 +59,7 @@ __device__ __forceinline__ void split_words(uint64_t entry, uint32_t& code, uint
 // A tile that a block takes in a pass.
 struct PassTile {
   int segment;
-  int index;   // in the segment
+  int index;   // the number in the segment
   int size;    // the number of its live items; 0 if the segment does not take the pass
   int before;  // passes that the segment has taken
   int after;   // passes that it takes after this one

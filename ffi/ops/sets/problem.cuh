@@ -62,7 +62,7 @@ struct Plan {
   unsigned tile;
   bool exists;  // false if no tiles are left
   unsigned row;
-  bool is_first;  // of its row
+  bool is_first;  // whether it is the first tile of its row
   bool is_last;
   Split<int64_t> begin;  // the row's items before the tile
   TwoRuns runs;

@@ -261,7 +261,7 @@ class _Step:
 
 
 class _Comparison:
-    """A comparator as steps for an item, steps for a pair, and the columns that pass from the former to the latter."""
+    """A comparator as steps for an item, steps for a pair, and the columns that pass from items to pairs."""
 
     def __init__(self, closed: ClosedJaxpr, leaves: int):
         self.captured: dict[Any, Any] = {}
