@@ -1,4 +1,4 @@
-"""A data frame: orders are joined with their customers; their number, mean and maximum are computed by region.
+"""A data frame: orders are joined with their customers, and give their number, mean and maximum for each region.
 
 Keys are in any order, some customers are not known, and regions are any numbers.
 """

@@ -49,20 +49,20 @@ OperatorTree: TypeAlias = OperatorName | Mapping[Any, Any] | Sequence[Any]  # a 
 Integers: TypeAlias = ArrayLike | Sequence[int]  # where lists are accepted too
 Keys: TypeAlias = ArrayLike | tuple[ArrayLike, ...]  # one array, or columns
 Directions: TypeAlias = bool | tuple[bool, ...]
-PairFunction: TypeAlias = Callable[[Any, Any], Any]  # of two items, each a pytree
-ItemFunction: TypeAlias = Callable[..., Any]  # of an item, or of an item and its position
+PairFunction: TypeAlias = Callable[[Any, Any], Any]  # a function of two items, each a pytree
+ItemFunction: TypeAlias = Callable[..., Any]  # a function of an item, or of an item and its position
 LessFunction: TypeAlias = Callable[[Any, Any], Any]  # whether the first of two items comes first
 JoinKind: TypeAlias = Literal["inner", "left", "right", "outer", "semi", "anti"]
 AsofDirection: TypeAlias = Literal["backward", "forward", "nearest"]
 QuantileMethod: TypeAlias = Literal["linear", "lower", "higher", "nearest", "midpoint"]
 RankMethod: TypeAlias = Literal["min", "dense", "ordinal", "first", "max", "average"]
 SegmentsLike: TypeAlias = "ArrayLike | Segments"  # heads, or a Segments
-AxisName: TypeAlias = str | Sequence[str]  # of a mesh, inside jax.shard_map
+AxisName: TypeAlias = str | Sequence[str]  # one or more axes of a mesh, inside jax.shard_map
 Side: TypeAlias = Literal["left", "right"]
 
 # Types of the layers below the public functions.
 Pytree: TypeAlias = object  # any tree of arrays: nothing is known of it before it is flattened
-Count: TypeAlias = ArrayLike | None  # of live items; None if all are live
+Count: TypeAlias = ArrayLike | None  # the number of live items; None if all are live
 Aval: TypeAlias = jax.ShapeDtypeStruct | jax.core.ShapedArray | jax.Array  # anything with a shape and a dtype
 Attribute: TypeAlias = "int | Keyed"
 

@@ -227,7 +227,7 @@ def reduce(
     return restore([reduce_leaf(leaf) for leaf in of])
 
 
-# The least items of an array whose rows are folded, and the least columns of a folded row.
+# The fewest items of an array whose rows are folded, and the fewest columns of a folded row.
 LEAST_FOLDED, FOLDED_COLUMNS = 1 << 16, 64
 
 
@@ -505,7 +505,7 @@ def reduce_by_key(
 
 
 def run_reduce_by_key(asked: Combination, keys: Keys, values: Pytree, size: int, count: Count) -> Grouped:
-    """`reduce_by_key` by the operation that asks for it."""
+    """Does what `reduce_by_key` does, for any operation."""
     name, axis_name = asked.name, asked.axis_name
     given, columns = keys_of_runs(name, keys, axis_name)
     n = given.shape[0]
@@ -735,7 +735,7 @@ def _products(x: jax.Array, heads: jax.Array, indices: jax.Array, count: jax.Arr
 
 
 def take_columns(x: jax.Array, indices: jax.Array, *, unique: bool = True) -> jax.Array:
-    """Returns items of x by index, each column by its own; 0 at -1. `unique` says that none is taken twice."""
+    """Returns items of x by index, each column by its own indices; 0 at -1. `unique` says that none is taken twice."""
     if x.ndim == 1:
         return take_or_fill(x, indices, unique=unique)
     if x.shape[0] == 0:
