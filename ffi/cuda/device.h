@@ -7,7 +7,7 @@ namespace mgpu {
 
 // The device for which work is divided if its parts must not depend on the actual device. Parts of float sums depend
 // only on shapes, so that every device gives the same bits. Parts that need scratch memory depend only on shapes too,
-// as a program may be lowered without a device. They fill the multiprocessors of an H100 or H200.
+// because a program may be lowered without a device. They fill the multiprocessors of an H100 or H200.
 constexpr int64_t kReferenceMultiprocessors = 132;
 
 // In shared memory an item has the same place in its cache line as in device memory: otherwise, the copy engine would

@@ -57,8 +57,8 @@ constexpr int64_t packed_slot(int64_t length, RowShape shape) {
   return int64_t{packed_row_threads(length, shape.sort)} * shape.sort.items;
 }
 
-// The shape of a block that sorts a row by digits. For few rows, more threads with fewer items each gain nothing, as
-// each warp has its own counts to add up.
+// The shape of a block that sorts a row by digits. For few rows, more threads with fewer items each gain nothing,
+// because each warp has its own counts to add up.
 constexpr int kRowDigitItems = 16;
 constexpr int kRowDigitThreads = 1024;
 constexpr int row_digit_threads(int64_t length) {
@@ -153,8 +153,8 @@ struct MergePiece {
   uint16_t count[kRuns];
   int16_t source;  // buffer; the target is the other
   int16_t decode;  // in the segment's last round: the output gets keys, not codes
-  // The positions of the chunks that hold only the segment's codes. Chunks across its edges are read code by code, as
-  // the memory around a segment may never have been written.
+  // The positions of the chunks that hold only the segment's codes. Chunks across its edges are read code by code,
+  // because the memory around a segment may never have been written.
   uint16_t whole_begin, whole_end;
   int64_t from[kRuns];
 };
