@@ -71,6 +71,29 @@ def test_names(op, dtype):
             np.testing.assert_array_equal(got, expected)
 
 
+@pytest.mark.parametrize("op", ["add", "mul", "max", "logsumexp"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_widths(op, dtype):
+    """Rows in registers and rows as a whole, of full vectors of columns and others, gathered and in order."""
+    rng = np.random.default_rng(len(op))
+    indices, heads, count = entries_of(rng)
+    tables = [drawn(rng, dtype, ENTRIES, width) for width in (2, 4, 7, 8, 11, 16, 17, 29, 32, 33, 72)]
+
+    @jax.jit
+    def call(tables):
+        given = {"count": count, "dtype": "float32"} if op in ("add", "mul") else {"count": count}
+        gathered = [mgpu.segmented_reduce(x[:N], heads, op, indices=indices, **given) for x in tables]
+        return gathered, [mgpu.segmented_reduce(x, heads, op, **given) for x in tables]
+
+    every = np.arange(ENTRIES)
+    for results, rows in zip(call(tables), (indices, every), strict=True):
+        parts = segments(rows, N if rows is indices else ENTRIES, heads, count)
+        for x, got in zip(tables, results, strict=True):
+            expected = expected_of(x.astype(np.float32), op, rows, parts)
+            rtol = 2e-6 if got.dtype == np.float32 else 1e-2
+            np.testing.assert_allclose(got.astype(np.float32), expected, rtol=rtol, atol=rtol)
+
+
 STATISTICS = {"count": len, "first": lambda v: v[0], "last": lambda v: v[-1], "var": np.var, "median": np.median}
 STATISTICS |= {"nunique": lambda v: len(np.unique(v)), "nansum": np.nansum, "nanmax": np.nanmax}
 
@@ -398,7 +421,7 @@ def test_long_segments_of_weighted_rows():
     """Tiles of the CPU's kernel, with full vectors of columns and with some left over."""
     rng = np.random.default_rng(11)
     entries = 6000
-    for width, groups in ((1, 1), (5, 5), (64, 1), (66, 2), (3, 1), (40, 40)):
+    for width, groups in ((1, 1), (4, 4), (5, 5), (11, 1), (24, 3), (64, 1), (66, 2), (3, 1), (40, 40), (1100, 1)):
         x, weights = drawn(rng, "float32", N, groups, width // groups), drawn(rng, "float32", entries, groups)
         indices, heads = rng.integers(-1, N + 1, entries).astype(np.int32), np.array([5, 5, 4000, 4031, 4070], np.int32)
         got = jax.jit(lambda x, i, w, h: mgpu.segmented_reduce(x, h, indices=i, weights=w))(x, indices, weights, heads)

@@ -1,6 +1,7 @@
 // reduce_rows and gathered_rows on the CPU. Threads share tiles of rows and segment ends. States are combined in the
-// order of tiles, so the result does not depend on the number of threads. Rows are read in place, a few at a time. Each
-// column is combined separately, by vector instructions over neighbouring columns. gathered_rows may also have weights.
+// order of tiles, so the result does not depend on the number of threads. Rows are read in place, four at a time and as
+// a whole. Each column is combined separately, by vector instructions over neighbouring columns. gathered_rows may also
+// have weights.
 #include <algorithm>
 #include <vector>
 
@@ -63,6 +64,11 @@ class RunningRows {
   int64_t parts_;
 };
 
+template <typename Operator>
+constexpr bool kIsArithmetic = false;
+template <typename Element, typename State, ArithmeticKind kKind, typename Result>
+constexpr bool kIsArithmetic<Arithmetic<Element, State, kKind, Result>> = true;
+
 template <typename Operator, bool kWeighted>
 class ReduceRows {
   using State = typename Operator::State;
@@ -76,6 +82,7 @@ class ReduceRows {
         x_(static_cast<const Element*>(operands.x)),
         weights_(static_cast<const Element*>(operands.weights)),
         groups_(operands.groups),
+        group_columns_(kWeighted ? sources_.width / groups_ : sources_.width),
         result_{operands.result, operands.wide_result},
         columns_(std::min(sources_.width, cpu::kReduceRowsColumns)),
         slices_(ceil_div(sources_.width, columns_)) {}
@@ -113,10 +120,13 @@ class ReduceRows {
 
  private:
   static constexpr int64_t kBlockRows = 32;      // rows combined one after the other; blocks are combined as a tree
-  static constexpr int64_t kMostLinesAhead = 8;  // prefetched per row, so that a block of rows stays in the L1 cache
-  // The numbers of columns that are combined at a time, with states in registers.
-  static constexpr int kFewColumns = 8;
-  static constexpr int kManyColumns = sizeof(State) > 8 ? 8 : 128 / sizeof(State);
+  static constexpr int64_t kItemsAhead = 8;      // a row is fetched this many items before it is combined
+  static constexpr int64_t kMostLinesAhead = 8;  // fetched of a row
+  // Columns whose states are kept in registers, at most. Compilers vectorize other operators than sums and products
+  // only in loops over states in memory.
+  static constexpr int64_t kFewStates = 7;
+  static constexpr int64_t kFewColumns = 32;
+  static constexpr int64_t kFewGatheredColumns = 16;
 
   struct Columns {
     int64_t begin;
@@ -159,114 +169,186 @@ class ReduceRows {
     running.store(states);
   }
 
-  [[gnu::noinline]] void reduce_block(int64_t begin, int64_t end, Columns columns, State* states) const {
-    if (kWeighted || sources_.indices.data) {
-      return columns.count < kFewColumns ? reduce_narrow(begin, end, columns, states)
-                                         : reduce_listed(begin, end, columns, states);
+  struct Item {
+    const Element* data;  // from a slice's first column on
+    int64_t row;
+    int64_t i;
+  };
+
+  // A row whose elements have one weight. A call gives the state of a column.
+  struct Row {
+    const Element* data;
+    int64_t number;
+    State factor;
+    State operator()(const Operator& op, int64_t c) const {
+      const State state = op.extract(data[c], number);
+      if constexpr (kWeighted) return state * factor;
+      return state;
     }
-    const Operator op = op_;
-    const Element* const x = x_;
-    const int64_t width = sources_.width;
-    over_columns(begin, end, columns.begin, columns.count, states,
-                 [=](int64_t row, int64_t column) { return op.extract(x[row * width + column], row); });
+  };
+
+  // A row with a weight for each element.
+  struct ProductRow {
+    const Element* data;
+    const Element* factors;
+    State operator()(const Operator& op, int64_t c) const { return op.extract(data[c], 0) * op.extract(factors[c], 0); }
+  };
+
+  // Combines items [begin, end) of one segment, at most kBlockRows, in their order.
+  [[gnu::noinline]] void reduce_block(int64_t begin, int64_t end, Columns columns, State* states) const {
+    const int64_t few = !kIsArithmetic<Operator> ? kFewStates
+                        : sources_.indices.data  ? kFewGatheredColumns
+                                                 : kFewColumns;
+    const bool has_product_rows = kWeighted && group_columns_ == 1 && columns.count >= 4;
+    if (has_product_rows || std::min(columns.count, group_columns_) > few) {
+      return combine_whole_rows(begin, end, columns, states);
+    }
+    if (group_columns_ == sources_.width) return reduce_group(begin, end, columns, 0, states);
+    for (int64_t done = 0; done < columns.count;) {
+      const int64_t first = columns.begin + done, group = first / group_columns_;
+      const int64_t count = std::min((group + 1) * group_columns_ - first, columns.count - done);
+      reduce_group(begin, end, {first, count}, group, states + done);
+      done += count;
+    }
   }
 
-  // reduce_block for rows that are indexed or weighted.
-  void reduce_listed(int64_t begin, int64_t end, Columns columns, State* states) const {
-    const Operator op = op_;
-    const int64_t width = sources_.width;
-    int64_t rows[kBlockRows], entries[kBlockRows], count = 0;
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t row = sources_(i);
-      rows[count] = row;
-      entries[count] = i;
-      count += row != RowSources::kNone;
-    }
-    const Element* items[kBlockRows];
-    constexpr int64_t kLine = 64 / sizeof(Element);
-    const int64_t ahead = std::min(columns.count, kMostLinesAhead * kLine);
-    for (int64_t i = 0; i < count; ++i) {
-      items[i] = x_ + rows[i] * width;
-      for (int64_t c = 0; c < ahead; c += kLine) __builtin_prefetch(items[i] + columns.begin + c);
-    }
-    if constexpr (!kWeighted) {
-      over_columns(0, count, columns.begin, columns.count, states,
-                   [&](int64_t i, int64_t column) { return op.extract(items[i][column], rows[i]); });
-    } else if (groups_ == width) {  // a weight for each element
-      const Element* factors[kBlockRows];
-      for (int64_t i = 0; i < count; ++i) factors[i] = weights_ + entries[i] * width;
-      over_columns(0, count, columns.begin, columns.count, states, [&](int64_t i, int64_t column) {
-        return op.extract(items[i][column], 0) * op.extract(factors[i][column], 0);
-      });
+  // reduce_block for a few columns of one group.
+  void reduce_group(int64_t begin, int64_t end, Columns columns, int64_t group, State* states) const {
+    constexpr int kMost = sizeof(State) > 8 ? 8 : 64 / sizeof(State);
+    const Element* const weights = weights_ + group;
+    if (sources_.indices.data) {
+      const auto source = [sources = sources_](int64_t i) { return sources(i); };
+      reduce_columns<kMost, true>(begin, end, columns, weights, states, source);
     } else {
-      const int64_t group_columns = width / groups_, last = columns.begin + columns.count;
-      State factors[kBlockRows];
+      reduce_columns<kMost, false>(begin, end, columns, weights, states, [](int64_t i) { return i; });
+    }
+  }
+
+  // Combines a few columns at a time, whose states stay in registers. The last ones may have been combined before.
+  template <int kCount, bool kHasNone, typename Source>
+  void reduce_columns(int64_t begin, int64_t end, Columns columns, const Element* weights, State* states,
+                      const Source& source) const {
+    if constexpr (kCount > 1) {
+      if (columns.count < kCount) {
+        return reduce_columns<kCount / 2, kHasNone>(begin, end, columns, weights, states, source);
+      }
+    }
+    const Operator op = op_;
+    const int64_t width = sources_.width, groups = groups_;
+    for (int64_t column = 0; column < columns.count; column += kCount) {
+      const int64_t first = std::min(column, columns.count - kCount);
+      const Element* const x = x_ + columns.begin + first;
+      State sums[kCount];
+      for (State& sum : sums) sum = op.identity();
+      // Sums and products take an identity for an item that is no row: with a branch around the combination, GCC keeps
+      // the states in memory, which takes 1.5 times as long.
+      Element identities[kCount] = {};
+      if constexpr (kIsArithmetic<Operator>) std::fill_n(identities, kCount, narrow_to(op.identity(), Element{}));
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t number = source(i);
+        const bool is_none = kHasNone && number == RowSources::kNone;
+        if (!kIsArithmetic<Operator> && is_none) continue;
+        Row row{is_none ? identities : x + number * width, number, {}};
+        if constexpr (kWeighted) row.factor = is_none ? State{0} : op.extract(weights[i * groups], 0);
+        for (int c = 0; c < kCount; ++c) sums[c] = op.combine(sums[c], row(op, c));
+      }
+      for (int c = 0; c < kCount; ++c) states[first + c] = sums[c];
+    }
+  }
+
+  // Combines four rows at a time with the states of all columns, which stay in the L1 cache.
+  void combine_whole_rows(int64_t begin, int64_t end, Columns columns, State* states) const {
+#if defined(__x86_64__)
+    static const bool has_avx2 = __builtin_cpu_supports("avx2");
+    if (has_avx2) return combine_by_avx2(begin, end, columns, states);
+#endif
+    combine_listed(begin, end, columns, states);
+  }
+#if defined(__x86_64__)
+  // Vectors are twice as wide as those that every x86_64 has. Results are the same: no operation is fused.
+  [[gnu::target("avx2")]] void combine_by_avx2(int64_t begin, int64_t end, Columns columns, State* states) const {
+    combine_listed(begin, end, columns, states);
+  }
+#endif
+
+  [[gnu::always_inline]] void combine_listed(int64_t begin, int64_t end, Columns columns, State* states) const {
+    const Element* const x = x_ + columns.begin;
+    const int64_t width = sources_.width;
+    int64_t rows[kBlockRows + kItemsAhead];
+    list_rows(begin, end + kItemsAhead, rows);
+    const auto item = [=, &rows](int64_t i) { return Item{x + rows[i] * width, rows[i], begin + i}; };
+    std::fill_n(states, columns.count, op_.identity());
+    const int64_t count = end - begin;
+    int64_t i = 0;
+    for (; i + 4 <= count; i += 4) {
+      if (sources_.indices.data) {
+        for (int k = 0; k < 4; ++k) fetch(x + std::max<int64_t>(rows[i + kItemsAhead + k], 0) * width, columns.count);
+      }
+      if ((rows[i] | rows[i + 1] | rows[i + 2] | rows[i + 3]) >= 0) {
+        combine(columns, states, item(i), item(i + 1), item(i + 2), item(i + 3));
+      } else {
+        for (int64_t j = i; j < i + 4; ++j) {
+          if (rows[j] != RowSources::kNone) combine(columns, states, item(j));
+        }
+      }
+    }
+    for (; i < count; ++i) {
+      if (rows[i] != RowSources::kNone) combine(columns, states, item(i));
+    }
+  }
+
+  // Lists the rows of items [begin, end), RowSources::kNone for those outside and after the last item.
+  void list_rows(int64_t begin, int64_t end, int64_t* rows) const {
+    if (!sources_.indices.data) {
+      for (int64_t i = begin; i < end; ++i) *rows++ = i;
+      return;
+    }
+    const int64_t last = std::min(end, sources_.length * sources_.problems), number = sources_.count;
+    const int64_t first = begin < last ? sources_.problem_begin(begin) : 0;
+    std::fill(rows + (last - begin), rows + (end - begin), RowSources::kNone);
+    with_width<void>(sources_.indices, [=](auto indices) {
+      for (int64_t i = begin; i < last; ++i) {
+        const int64_t row = indices[i];
+        rows[i - begin] = row >= 0 && row < number ? first + row : RowSources::kNone;
+      }
+    });
+  }
+
+  // Starts to fetch a row, or the first lines of a long one.
+  static void fetch(const Element* row, int64_t columns) {
+    constexpr int64_t kLine = 64 / sizeof(Element);
+    const int64_t count = std::min(columns, kMostLinesAhead * kLine);
+    for (int64_t c = 0; c < count; c += kLine) __builtin_prefetch(row + c);
+  }
+
+  // Combines rows, each with its weights, with the states of their columns.
+  template <typename... Items>
+  [[gnu::always_inline]] void combine(Columns columns, State* states, const Items&... items) const {
+    if constexpr (!kWeighted) {
+      combine_rows(columns.count, states, Row{items.data, items.row, {}}...);
+    } else if (group_columns_ == 1) {
+      const Element* const weights = weights_ + columns.begin;
+      combine_rows(columns.count, states, ProductRow{items.data, weights + items.i * groups_}...);
+    } else {
+      const int64_t last = columns.begin + columns.count;
       for (int64_t column = columns.begin; column < last;) {
-        const int64_t group = column / group_columns, stop = std::min(last, (group + 1) * group_columns);
-        for (int64_t i = 0; i < count; ++i) factors[i] = op.extract(weights_[entries[i] * groups_ + group], 0);
-        over_columns(0, count, column, stop - column, states + (column - columns.begin),
-                     [&](int64_t i, int64_t c) { return op.extract(items[i][c], 0) * factors[i]; });
+        const int64_t group = column / group_columns_, stop = std::min(last, (group + 1) * group_columns_);
+        const int64_t c = column - columns.begin;
+        combine_rows(stop - column, states + c,
+                     Row{items.data + c, items.row, op_.extract(weights_[items.i * groups_ + group], 0)}...);
         column = stop;
       }
     }
   }
 
-  // reduce_listed for few columns: each row is combined as soon as it is found.
-  void reduce_narrow(int64_t begin, int64_t end, Columns columns, State* states) const {
-    int64_t c = 0;
-    for (; c + 4 <= columns.count; c += 4) reduce_found<4>(begin, end, columns.begin + c, states + c);
-    for (; c < columns.count; ++c) reduce_found<1>(begin, end, columns.begin + c, states + c);
-  }
-
-  template <int kCount>
-  void reduce_found(int64_t begin, int64_t end, int64_t column, State* states) const {
+  template <typename... Rows>
+  [[gnu::always_inline]] void combine_rows(int64_t count, State* __restrict states, const Rows... rows) const {
     const Operator op = op_;
-    const RowSources sources = sources_;
-    const Element* const x = x_ + column;
-    const Element* factors[kCount] = {};
-    if constexpr (kWeighted) {
-      for (int c = 0; c < kCount; ++c) factors[c] = weights_ + (column + c) * groups_ / sources.width;
+    for (int64_t c = 0; c < count; ++c) {
+      State state = states[c];
+      ((state = op.combine(state, rows(op, c))), ...);
+      states[c] = state;
     }
-    State sums[kCount];
-    for (State& sum : sums) sum = op.identity();
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t row = sources(i);
-      if (row == RowSources::kNone) continue;
-      for (int c = 0; c < kCount; ++c) {
-        const State state = op.extract(x[row * sources.width + c], row);
-        if constexpr (kWeighted) {
-          sums[c] = op.combine(sums[c], state * op.extract(factors[c][i * groups_], row));
-        } else {
-          sums[c] = op.combine(sums[c], state);
-        }
-      }
-    }
-    for (int c = 0; c < kCount; ++c) states[c] = sums[c];
-  }
-
-  // Combines rows [begin, end) in each column: `state_of` gives a state by row and column.
-  template <typename StateOf>
-  void over_columns(int64_t begin, int64_t end, int64_t column, int64_t count, State* states, StateOf state_of) const {
-    int64_t c = 0;
-    for (; c + kManyColumns <= count; c += kManyColumns) {
-      reduce_columns<kManyColumns>(begin, end, column + c, states + c, state_of);
-    }
-    for (; c + kFewColumns <= count; c += kFewColumns) {
-      reduce_columns<kFewColumns>(begin, end, column + c, states + c, state_of);
-    }
-    for (; c < count; ++c) reduce_columns<1>(begin, end, column + c, states + c, state_of);
-  }
-
-  template <int kCount, typename StateOf>
-  [[gnu::always_inline]] void reduce_columns(int64_t begin, int64_t end, int64_t column, State* states,
-                                             const StateOf& state_of) const {
-    const Operator op = op_;
-    State sums[kCount];
-    for (State& sum : sums) sum = op.identity();
-    for (int64_t row = begin; row < end; ++row) {
-      for (int i = 0; i < kCount; ++i) sums[i] = op.combine(sums[i], state_of(row, column + i));
-    }
-    for (int i = 0; i < kCount; ++i) states[i] = sums[i];
   }
 
   // Stores the result of the segment that end j closes; `state` gives the state of a column.
@@ -285,6 +367,7 @@ class ReduceRows {
   const Element* const x_;
   const Element* const weights_;  // [items, groups]
   const int64_t groups_;
+  const int64_t group_columns_;
   const ResultVector<Operator> result_;
   const int64_t columns_;  // the columns of a slice
   const int64_t slices_;
