@@ -10,6 +10,7 @@ import sys
 
 import jax
 import jax.export
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -94,6 +95,23 @@ def test_constraints_tell_of_sizes(rng):
     keys, some = np.sort(rng.integers(0, 99, 150).astype(np.int32)), np.arange(100, dtype=np.int32)
     program = exported(lambda keys: mgpu.set_intersection(keys, some), jax.ShapeDtypeStruct((n,), np.int32))
     agree(jax.tree.leaves(program.call(keys)), jax.tree.leaves(mgpu.set_intersection(keys, some)))
+
+
+ON_THE_HOST = {
+    "Segments": lambda x: mgpu.segmented_reduce(x, mgpu.Segments.from_lengths([2, 1])),
+    "Segments of Ragged": lambda x: mgpu.Ragged(x, mgpu.Segments.from_lengths([2, 1])).sum(),
+    "offsets of Ragged": lambda x: mgpu.Ragged(x, np.array([0, 2, 3])).sort().max(),
+    "lengths of Ragged": lambda x: mgpu.Ragged.from_lengths(x, [2, 1]).mean(),
+    "offsets of Csr": lambda x: mgpu.Csr(x, jnp.zeros(x.shape, int), [0, 2, 3], (2, 2)) @ np.ones(2, np.float32),
+}
+
+
+@pytest.mark.parametrize("name", ON_THE_HOST)
+@pytest.mark.usefixtures("on_cpu")
+def test_rows_on_the_host_of_an_unknown_number_of_items(name):
+    call, x = ON_THE_HOST[name], np.float32([3, 1, 4, 1, 5])
+    program = exported(call, jax.ShapeDtypeStruct((LENGTH,), np.float32))
+    np.testing.assert_array_equal(program.call(x), call(x))
 
 
 def test_kernels_of_cuda_need_known_sizes(monkeypatch):

@@ -163,7 +163,7 @@ def expect_inside(operation: str, argument: str, segments: Any, n: int) -> Any:
 def _expect_inside(bounds: Any, operation: str, argument: str, n: int) -> None:
     """Checks that segments whose ends the host knows lie within n items."""
     starts, ends = bounds
-    if not (isinstance(starts, np.ndarray) and isinstance(ends, np.ndarray)):
+    if not (isinstance(n, int) and isinstance(starts, np.ndarray) and isinstance(ends, np.ndarray)):
         return
     past = np.flatnonzero((ends > n) & (ends > starts))
     if past.size:

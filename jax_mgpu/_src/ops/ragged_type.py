@@ -606,7 +606,7 @@ def _listed(name: str, rows: Iterable[Any]) -> list[Any]:
 def _expect_lengths(name: str, lengths: Integers, capacity: int) -> None:
     """Lengths from the host, checked: they are not negative, and add up to at most the number of items."""
     host = known_integers(lengths)
-    if host is None:
+    if host is None or not isinstance(capacity, int):  # a symbol of an exported program
         return
     ends = np.cumsum(np.where(host > capacity, np.int64(capacity + 1), host), dtype=np.int64)
     broken = np.flatnonzero((host < 0) | (ends > capacity))
@@ -620,7 +620,7 @@ def _expect_lengths(name: str, lengths: Integers, capacity: int) -> None:
 def _expect_ends(name: str, offsets: Integers, capacity: int) -> None:
     """Offsets from the host, checked: in order, from 0 to at most the number of items."""
     host = known_integers(offsets)
-    if host is None:
+    if host is None or not isinstance(capacity, int):  # a symbol of an exported program
         return
     ends = host.astype(np.int64)
     if ends[0] != 0:
