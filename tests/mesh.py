@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
+
+from jax_mgpu._src.mesh import exchange
 
 AXIS = "devices"
 SIZES = (1, 2, 3, 4, 8)
@@ -85,3 +88,27 @@ def elements(types):
     """Returns the number of elements of the largest tensor among some types of a program."""
     shapes = re.findall(r"tensor<((?:\d+x)*)(?!ui8>)\w+>", types)  # bytes are the scratch memory of kernels
     return max((int(np.prod([int(n) for n in shape.split("x") if n])) for shape in shapes), default=0)
+
+
+def ragged_all_to_all(operand, into, starts, sizes, places, received, *, axis_name):
+    """jax.lax.ragged_all_to_all by its documentation, as it does not compile for CPU devices."""
+    devices, me = jax.lax.axis_size(axis_name), jax.lax.axis_index(axis_name)
+    updates = sizes.shape[0] // devices
+    everything = jax.lax.all_gather(operand, axis_name)
+    starts, sizes, places = (
+        jax.lax.all_gather(x, axis_name).reshape(devices, devices, updates)[:, me].reshape(-1)
+        for x in (starts, sizes, places)
+    )
+    sizes = jnp.where((sizes == received).all(), sizes, 0)  # both sides must say the same
+    slot = jnp.arange(into.shape[0])[:, None]
+    hit = (slot >= places) & (slot < places + sizes)
+    update = jnp.argmax(hit, 1)
+    got = everything[update // updates, starts[update] + slot[:, 0] - places[update]]
+    return jnp.where(hit.any(1).reshape(-1, *[1] * (got.ndim - 1)), got, into)
+
+
+def use_form(monkeypatch, form):
+    """Exchanges take a form of another platform than that of the tests, with few updates."""
+    monkeypatch.setattr(exchange, "_gathered", getattr(exchange, form))
+    monkeypatch.setattr(exchange, "UPDATE_BITS", 2)
+    monkeypatch.setattr(jax.lax, "ragged_all_to_all", ragged_all_to_all)

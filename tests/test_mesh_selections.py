@@ -85,8 +85,11 @@ def test_selections(rng, devices):
     check_selections(rng, mesh.by_vmap(selections), devices, TYPES[devices])
 
 
+@pytest.mark.parametrize("form", [None, "_ragged", "_chunked"])
 @pytest.mark.long
-def test_selections_on_devices(rng):
+def test_selections_on_devices(rng, form, monkeypatch):
+    if form is not None:
+        mesh.use_form(monkeypatch, form)
     check_selections(rng, mesh.by_devices(selections, 3), 3, "float32")
 
 

@@ -9,7 +9,7 @@ import pytest
 from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
-from jax_mgpu._src.mesh import exchange, sorts
+from jax_mgpu._src.mesh import sorts
 from tests import data, mesh, oracle
 from tests.variants import long_but
 
@@ -134,7 +134,7 @@ def test_merges(rng, devices):
 def test_merges_on_devices(rng, form, monkeypatch):
     """Merges receive both sides in one array, by the exchange of the platform, and by others."""
     if form is not None:
-        use(monkeypatch, form)
+        mesh.use_form(monkeypatch, form)
     check_merges(rng, mesh.by_devices(every_merge, 2), 2, "float16" if form else "int32")
 
 
@@ -177,33 +177,10 @@ def test_merges_descending_with_rows(rng):
 # ---- Forms ----------------------------------------------------------------------------------------------------------
 
 
-def ragged_all_to_all(operand, into, starts, sizes, places, received, *, axis_name):
-    """jax.lax.ragged_all_to_all by its documentation, as it does not compile for CPU devices."""
-    devices, me = jax.lax.axis_size(axis_name), jax.lax.axis_index(axis_name)
-    updates = sizes.shape[0] // devices
-    everything = jax.lax.all_gather(operand, axis_name)
-    starts, sizes, places = (
-        jax.lax.all_gather(x, axis_name).reshape(devices, devices, updates)[:, me].reshape(-1)
-        for x in (starts, sizes, places)
-    )
-    sizes = jnp.where((sizes == received).all(), sizes, 0)  # both sides must say the same
-    slot = jnp.arange(into.shape[0])[:, None]
-    hit = (slot >= places) & (slot < places + sizes)
-    update = jnp.argmax(hit, 1)
-    got = everything[update // updates, starts[update] + slot[:, 0] - places[update]]
-    return jnp.where(hit.any(1).reshape(-1, *[1] * (got.ndim - 1)), got, into)
-
-
-def use(monkeypatch, form):
-    monkeypatch.setattr(exchange, "_gathered", getattr(exchange, form))
-    monkeypatch.setattr(exchange, "UPDATE_BITS", 2)
-    monkeypatch.setattr(jax.lax, "ragged_all_to_all", ragged_all_to_all)
-
-
 @pytest.mark.parametrize("form", ("_ragged", "_chunked"))
 @pytest.mark.long
 def test_forms_of_the_exchange(rng, form, monkeypatch):
-    use(monkeypatch, form)
+    mesh.use_form(monkeypatch, form)
     check_every_sort(rng, mesh.by_vmap(every_sort), "int32", 4)
     check_every_sort(rng, mesh.by_devices(every_sort, 3), "int32", 3)
 
@@ -215,7 +192,7 @@ def test_forms_of_the_exchange(rng, form, monkeypatch):
 @pytest.mark.long
 def test_runs_are_merged_in_pairs(rng, devices, form, dtype, monkeypatch):
     """Runs are merged in place, whatever their lengths."""
-    use(monkeypatch, form)
+    mesh.use_form(monkeypatch, form)
     monkeypatch.setattr(sorts, "FEW_KEYS", 0)
     check_every_sort(rng, mesh.by_vmap(every_sort), dtype, devices)
 
@@ -248,7 +225,7 @@ def test_runs_with_values_of_several_leaves(rng, monkeypatch):
 @pytest.mark.long
 def test_derivatives(rng, form, monkeypatch):
     """Derivatives go through the exchange, in both modes, in vmap and in shard_map."""
-    use(monkeypatch, form)
+    mesh.use_form(monkeypatch, form)
     keys = rng.permutation(12).reshape(2, 6).astype(np.float64)
     values = rng.normal(size=(2, 6, 2))
     counts = np.array([6, 4], np.int32)

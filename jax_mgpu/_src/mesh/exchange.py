@@ -13,9 +13,9 @@ from jax_mgpu._src.arguments.rows import RowForm
 from jax_mgpu._src.core.compat import axes_bound, cond, fori_loop, platform_dependent
 from jax_mgpu._src.keys.bits import keeping_bits
 from jax_mgpu._src.mesh.axis import Axis, before
-from jax_mgpu._src.ops.intervals import gather_rows
+from jax_mgpu._src.ops.intervals import gather_rows, move_rows
 
-__all__ = ["Parts", "exchange", "exchange_together"]
+__all__ = ["Parts", "exchange", "exchange_together", "send"]
 
 # XLA:GPU copies one update of a ragged all-to-all by one block: on four H200s, one update per device reaches 4 GB/s, 32
 # reach 93, 128 reach 199 and 512 reach 227.
@@ -95,73 +95,110 @@ jax.tree_util.register_pytree_node(Parts, Parts.flatten, Parts.unflatten)
 
 def exchange(parts: Parts, leaves: Sequence[jax.Array]) -> list[jax.Array]:
     """Returns arrays of the items that this device receives, in the order of the devices, each followed by 0."""
-    return exchange_together([parts], [leaves])
+    return exchange_together([[parts]], [leaves])
 
 
-def exchange_together(parts: Sequence[Parts], sources: Sequence[Sequence[jax.Array]]) -> list[jax.Array]:
-    """`exchange` for the leaves of several sources, whose parts are received in the same slots."""
-    axis = parts[0].axis
+def exchange_together(parts: Sequence[Sequence[Parts]], sources: Sequence[Sequence[jax.Array]]) -> list[jax.Array]:
+    """`exchange` for the leaves of several sources, each with one or more parts, received in the same slots."""
+    axis, slots = parts[0][0].axis, parts[0][0].slots
+    run = _runner(axis, keeps=True)
+
+    def move(arrays: Sequence[jax.Array], parts: Sequence[Sequence[Parts]]) -> jax.Array:
+        sent = [(list(parts_of), x) for parts_of, x in zip(parts, arrays, strict=True) if x.shape[0] > 0]
+        return run(sent, axis.varying(jnp.zeros((slots, *arrays[0].shape[1:]), arrays[0].dtype)))
+
+    return [keeping_bits(move, list(arrays), list(parts)) for arrays in zip(*sources, strict=True)]
+
+
+def send(parts: Parts, x: jax.Array, into: jax.Array) -> jax.Array:
+    """Returns `into` with the items that this device receives in their places. No device sends itself any."""
+    run = _runner(parts.axis, keeps=False)
+
+    def move(arrays: Sequence[jax.Array], parts: Parts) -> jax.Array:
+        return run([([parts], arrays[0])], arrays[1])
+
+    return keeping_bits(move, [x, into], parts)
+
+
+Sent = Sequence[tuple[Sequence[Parts], jax.Array]]
+
+
+def _runner(axis: Axis, *, keeps: bool) -> Callable[[Sent, jax.Array], jax.Array]:
+    """Returns the exchange in the form of the platform. If it `keeps` own parts, their array is 0 everywhere else."""
+    gathered, ragged, chunked = (functools.partial(form, keeps=keeps) for form in (_gathered, _ragged, _chunked))
     forms: dict[str, Callable[..., jax.Array]]
     if not axis.is_of_devices:
-        forms = {"default": _gathered}
+        forms = {"default": gathered}
     elif jax.process_count() > 1:  # XLA:GPU refuses ragged all-to-alls then, and CPUs share no memory
-        forms = {"default": _chunked}
+        forms = {"default": chunked}
     elif axis.size <= MAX_RAGGED:
-        forms = {"cpu": _gathered, "default": _ragged}
+        forms = {"cpu": gathered, "default": ragged}
     else:
-        forms = {"cpu": _gathered, "default": _chunked}
+        forms = {"cpu": gathered, "default": chunked}
     bound = axes_bound(axis.name)
 
-    def move(arrays: Sequence[jax.Array], parts: Sequence[Parts]) -> jax.Array:
-        sent = [(part_of, x) for part_of, x in zip(parts, arrays, strict=True) if x.shape[0] > 0]
-        into = axis.varying(jnp.zeros((parts[0].slots, *arrays[0].shape[1:]), arrays[0].dtype))
+    def run(sent: Sent, into: jax.Array) -> jax.Array:
         with bound():
             if not sent or len(forms) == 1:
                 return forms["default"](sent, into)
             return platform_dependent(sent, into, **forms)
 
-    return [keeping_bits(move, list(arrays), list(parts)) for arrays in zip(*sources, strict=True)]
+    return run
 
 
-def _gathered(sent: Sequence[tuple[Parts, jax.Array]], into: jax.Array) -> jax.Array:
+def _gathered(sent: Sent, into: jax.Array, *, keeps: bool) -> jax.Array:
     """Gathers all arrays on all devices: for CPU devices, which share their memory, and for axes within one device.
 
     A device receives runs of the gathered arrays, one per sender, and a kernel copies them.
     """
-    for parts, x in sent:
-        form = RowForm(parts.axis.operation, "x", x)
-        everything = jax.lax.all_gather(form.pack("x", x), parts.axis.name, tiled=True)
-        starts = parts.axis.own(parts.starts, 1) + x.shape[0] * parts.axis.devices.astype(parts.starts.dtype)
-        is_first = parts is sent[0][0]
-        end = parts.total if is_first else parts.begins[0] + parts.total
-        runs = {"starts": starts, "offsets": parts.begins, "total": end.reshape(1), "fill_value": form.fill(0)}
-        # No item of one sender comes to a device twice.
-        taken = form.unpack(gather_rows(x=everything, **runs, size=parts.slots, disjoint=True)[0])
-        if not is_first:  # these items lie behind those of earlier sources
-            slot = jnp.arange(parts.slots, dtype=parts.sizes.dtype)
-            taken = jnp.where(_along(slot < parts.begins[0], taken), into, taken)
-        into = taken
+    is_first = keeps
+    for parts_of, x in sent:
+        axis, form = parts_of[0].axis, RowForm(parts_of[0].axis.operation, "x", x)
+        everything = jax.lax.all_gather(form.pack("x", x), axis.name, tiled=True)
+        for parts in parts_of:
+            starts = axis.own(parts.starts, 1) + x.shape[0] * axis.devices.astype(parts.starts.dtype)
+            if not keeps:  # runs come to any places
+                lengths = parts.received
+                offsets, total = before(lengths[:, None])[:, 0], lengths.sum(dtype=lengths.dtype).reshape(1)
+                into = form.unpack(move_rows(everything, starts, parts.begins, offsets, total, form.pack("into", into)))
+                continue
+            end = parts.total if is_first else parts.begins[0] + parts.total
+            runs = {"starts": starts, "offsets": parts.begins, "total": end.reshape(1), "fill_value": form.fill(0)}
+            # No item of one sender comes to a device twice.
+            taken = form.unpack(gather_rows(x=everything, **runs, size=parts.slots, disjoint=True)[0])
+            if not is_first:  # these items lie behind those of earlier sources
+                slot = jnp.arange(parts.slots, dtype=parts.sizes.dtype)
+                taken = jnp.where(_along(slot < parts.begins[0], taken), into, taken)
+            into, is_first = taken, False
     return into
 
 
-def _ragged(sent: Sequence[tuple[Parts, jax.Array]], into: jax.Array) -> jax.Array:
+def _ragged(sent: Sent, into: jax.Array, *, keeps: bool) -> jax.Array:
     """Returns ragged all-to-alls, with each part cut into updates; a device's own part is not sent.
 
-    It is copied first, from all sources in one pass, and all exchanges then write to the same array.
+    It is copied first, from all sources in one pass, and all exchanges then write to the same array. Parts of one array
+    are one exchange: one after the other, each might use the link in one direction only.
     """
-    for parts, x in sent:
-        place, size, start = (parts.axis.own(parts.axis.own(x)) for x in (parts.places, parts.sizes, parts.starts))
-        rank = jnp.arange(parts.slots, dtype=parts.sizes.dtype) - place
-        kept = (rank >= 0) & (rank < size)
-        own = x.at[rank + start].get(mode="clip")
-        into = parts.axis.varying(jnp.where(_along(kept, own), own, into))
-    for parts, x in sent:
-        into = jax.lax.ragged_all_to_all(x, into, *_updates(parts), axis_name=parts.axis.name)
+    axis = sent[0][0][0].axis
+    for parts_of, x in sent if keeps else ():
+        source = kept = jnp.zeros((), parts_of[0].sizes.dtype)
+        for i, parts in enumerate(parts_of):
+            place, size, start = (axis.own(axis.own(x)) for x in (parts.places, parts.sizes, parts.starts))
+            rank = jnp.arange(parts.slots, dtype=parts.sizes.dtype) - place
+            here = (rank >= 0) & (rank < size)
+            source, kept = (jnp.where(here, rank + start, source), kept | here) if i else (rank + start, here)
+        own = x.at[source].get(mode="clip")
+        into = axis.varying(jnp.where(_along(kept, own), own, into))
+    for parts_of, x in sent:
+        updates = _updates(parts_of[0])
+        if len(parts_of) > 1:
+            updates = [jnp.concatenate(part, axis=1) for part in zip(*map(_updates, parts_of), strict=True)]
+        into = jax.lax.ragged_all_to_all(x, into, *(part.reshape(-1) for part in updates), axis_name=axis.name)
     return into
 
 
 def _updates(parts: Parts) -> list[jax.Array]:
-    """For the updates to other devices, where they begin, their sizes and their places there; the received sizes."""
+    """`[devices, updates]` to other devices: where they begin, their sizes and their places; the received sizes."""
     axis, updates = parts.axis, jnp.arange((1 << UPDATE_BITS) + 1, dtype=parts.sizes.dtype)
 
     def cut(sizes: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -174,13 +211,15 @@ def _updates(parts: Parts) -> list[jax.Array]:
     own_sizes, own_starts, own_places = (axis.own(x) for x in (parts.sizes, parts.starts, parts.places))
     (sent, sent_sizes), (_, received_sizes) = cut(own_sizes * others), cut(parts.received * others)
     starts, places = own_starts[:, None] + sent, own_places[:, None] + sent
-    return [x.reshape(-1) for x in (starts, sent_sizes, places, received_sizes)]
+    return [starts, sent_sizes, places, received_sizes]
 
 
-def _chunked(sent: Sequence[tuple[Parts, jax.Array]], into: jax.Array) -> jax.Array:
+def _chunked(sent: Sent, into: jax.Array, *, keeps: bool) -> jax.Array:
     """Rounds of all-to-alls of equal chunks."""
-    for parts, x in sent:
-        into = _in_chunks(parts, x, parts.axis.varying(into))
+    del keeps
+    for parts_of, x in sent:
+        for parts in parts_of:
+            into = _in_chunks(parts, x, parts.axis.varying(into))
     return into
 
 

@@ -21,9 +21,8 @@ from jax_mgpu._src.mesh.exchange import Parts, exchange, exchange_together
 from jax_mgpu._src.mesh.splitters import (
     Sorted,
     Words,
-    cut_at,
     equal,
-    even_ranks,
+    even_edges,
     order_codes,
     precede,
     search,
@@ -45,6 +44,10 @@ __all__ = [
 ]
 
 
+# Arrays of lengths that are no multiple of a few items take XLA three times as long.
+SLOTS = 32
+
+
 def pair_parts(
     axis: Axis,
     arrays: Sequence[jax.Array],
@@ -58,14 +61,14 @@ def pair_parts(
 
     Items of the first array come before equal ones of the second; with `pairs`, the r-th copies of a key stay together.
     """
-    slots = sum(x.shape[0] for x in arrays) + pairs  # one more, as no cut parts a pair
+    slots = sum(x.shape[0] for x in arrays)
+    if pairs:  # one more, as no cut parts a pair, and a length of whole vectors
+        slots = (slots // SLOTS + 1) * SLOTS
     dtype = axis.index_dtype("a and b", slots)
     live = [live_items(x.shape[0], count, dtype) for x, count in zip(arrays, counts, strict=True)]
     every = axis.gather(stack(live))
     sequences = [Sorted(x, jnp.zeros_like(n), n, descending) for x, n in zip(arrays, live, strict=True)]
-    ranks = even_ranks(axis, every.sum(dtype=dtype), None if even else slots)
-    cuts = cut_at(axis, sequences, ranks, pairs=pairs)
-    parts = Parts.between(axis, cuts, slots)
+    parts = Parts.between(axis, even_edges(axis, sequences, every, None if even else slots, pairs=pairs), slots)
     return [jax.tree.map(lambda x, i=i: x[i], parts) for i in (0, 1)]
 
 
@@ -217,7 +220,7 @@ def merge(
     if axis.size > 1 and not aligned:
         a_parts, b_parts = pair_parts(axis, (a, b), (a_count, b_count), descending=descending, even=even)
         sources = [a, *a_leaves], [b, *b_leaves]
-        keys, *leaves = exchange_together([a_parts, b_parts.behind(a_parts)], sources)
+        keys, *leaves = exchange_together([[a_parts], [b_parts.behind(a_parts)]], sources)
         ends = stack([a_parts.total, a_parts.total + b_parts.total])
         return *merged_runs("merge", keys, leaves, ends, descending=descending, size=slots), ends[1]
     a_live, b_live = live_items(a.shape[0], a_count, dtype), live_items(b.shape[0], b_count, dtype)

@@ -17,7 +17,7 @@ from jax_mgpu._src.core.operation import ABSENT
 from jax_mgpu._src.keys.bits import shifted
 from jax_mgpu._src.keys.columns import Columns
 from jax_mgpu._src.mesh.axis import Axis
-from jax_mgpu._src.mesh.exchange import Parts, exchange
+from jax_mgpu._src.mesh.exchange import Parts, exchange_together
 from jax_mgpu._src.mesh.remote_gather import begins_of, put
 from jax_mgpu._src.mesh.segments import segmented_sort_indices
 from jax_mgpu._src.mesh.sorts import sort, sort_indices
@@ -82,12 +82,12 @@ def partition(
 
     front = parts(jnp.zeros_like(kepts), kepts, jnp.minimum(edges, total))
     back = parts(kepts, lives - kepts, jnp.maximum(edges - total, 0))
-    slot = jnp.arange(n, dtype=live.dtype)
-    source = jnp.where(slot < front.total, slot, n + slot - front.total)
-    dead = jnp.where(slot < live, slot, n + slot)
-    pairs = zip(exchange(front, moved), exchange(back, moved), strict=True)
-    items = [take_from_pair(first, second, source, n) for first, second in pairs]
-    return [take_from_pair(x, y, dead, n) for x, y in zip(items, leaves, strict=True)], total
+    items = exchange_together([[front, back.behind(front)]], [moved])
+    if count.size:  # dead items stay
+        slot = jnp.arange(n, dtype=live.dtype)
+        dead = jnp.where(slot < live, slot, n + slot)
+        items = [take_from_pair(x, y, dead, n) for x, y in zip(items, leaves, strict=True)]
+    return items, total
 
 
 def _earlier(axis: Axis, has: jax.Array, found: Any) -> tuple[jax.Array, Any]:

@@ -15,7 +15,7 @@ from jax_mgpu._src.keys.bits import is_words
 from jax_mgpu._src.keys.columns import Columns
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.exchange import Parts, exchange
-from jax_mgpu._src.mesh.splitters import Sorted, cut_at, even_ranks
+from jax_mgpu._src.mesh.splitters import Sorted, even_edges
 from jax_mgpu._src.ops.merge import merged_runs
 from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sort_primitives import Method
@@ -57,12 +57,9 @@ def sort(
     options: dict[str, Any] = {"descending": descending, "bits": bits}
     keys, leaves = _sorted(name, keys, leaves, count=given_count, method=method, **options)
     if axis.size > 1:
-        cuts = cut_at(
-            axis,
-            [Sorted(keys, jnp.zeros_like(live), live, descending)],
-            even_ranks(axis, counts.sum(dtype=counts.dtype), None if even else n),
-        )
-        parts = Parts.between(axis, cuts[0], n)
+        sequence = Sorted(keys, jnp.zeros_like(live), live, descending)
+        (edges,) = even_edges(axis, [sequence], counts[:, None], None if even else n)
+        parts = Parts.between(axis, edges, n)
         keys, leaves = received_in_order(name, parts, keys, leaves, **options)
         live = parts.total
     result, leaves = restored(keys, leaves, live)

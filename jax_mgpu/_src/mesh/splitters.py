@@ -17,7 +17,7 @@ from jax_mgpu._src.keys.bits import is_words, of_words, ordered_integers, words_
 from jax_mgpu._src.mesh.axis import Axis, before
 from jax_mgpu._src.ops.sorted_search import _segmented_search
 
-__all__ = ["Sorted", "Words", "cut_at", "equal", "even_ranks", "order_codes", "precede", "search"]
+__all__ = ["Sorted", "Words", "cut_at", "equal", "even_edges", "order_codes", "precede", "search"]
 
 # The candidate codes that one round of the search counts, over all cuts: on an H200, 2^14 take as long as 2^8.
 MAX_CANDIDATES = 1 << 14
@@ -121,20 +121,26 @@ def cut_at(axis: Axis, sequences: Sequence[Sorted], ranks: jax.Array, *, pairs: 
     words = order_codes(sequences[0].like, False)
     number, word, bits = len(words), words[0].dtype, 8 * words[0].dtype.itemsize
     candidates = max(min(MAX_CANDIDATES, max(s.n for s in sequences)), 256)
-    digit_bits = max(b for b in (1, 2, 4, 8, 16) if b <= bits and (b == 1 or cuts << b <= candidates))
+    rounds = -(-bits // min(bits, max(1, (candidates // cuts).bit_length() - 1)))  # of a word
+    digit_bits = -(-bits // rounds)
     digits = np.arange(1, 1 << digit_bits).astype(word)
-    rounds = bits // digit_bits  # of a word
     ids = jnp.arange(cuts, dtype=jnp.int32)
     heads = ids * len(digits)
 
+    def inside(digits: Any, shift: jax.Array) -> Any:
+        """Returns digits in the range of the first round, which may have fewer of them than the others."""
+        if digit_bits * rounds == bits:
+            return digits
+        return jnp.minimum(digits, np.array(jnp.iinfo(word).max, word) >> shift)
+
     def next_digit(done: jax.Array, code: jax.Array) -> jax.Array:
-        shift = jnp.asarray(bits - digit_bits * (done % rounds + 1), word)
+        shift = jnp.asarray(digit_bits * (rounds - 1 - done % rounds), word)
         own = (np.arange(number) == done // rounds)[:, None]
-        candidate = code[:, :, None] | jnp.where(own, digits << shift, np.zeros((), word))[:, None]
+        candidate = code[:, :, None] | jnp.where(own, inside(digits, shift) << shift, np.zeros((), word))[:, None]
         below = [search(s, list(candidate), after_equals=False) - s.begin.reshape(-1, 1) for s in sequences]
         everywhere = axis.sum(sum(below[1:], below[0])).reshape(-1)
         digit = _segmented_search(needles=ranks, ids=ids, haystack=everywhere, heads=heads, right=True)[0] - heads
-        return code | jnp.where(own, digit.astype(word) << shift, np.zeros((), word))
+        return code | jnp.where(own, inside(digit.astype(word), shift) << shift, np.zeros((), word))
 
     code = list(fori_loop(0, number * rounds, next_digit, jnp.zeros((number, cuts), word))[:, :, None])
     found = [search(s, code, after_equals=after)[:, 0] - s.begin for s in sequences for after in (False, True)]
@@ -167,12 +173,19 @@ def _paired(equal: jax.Array, rest: jax.Array) -> jax.Array:
     return jnp.clip(shares[:, None] - before(equal), 0, equal)
 
 
-def even_ranks(axis: Axis, total: jax.Array, slots: int | None = None) -> jax.Array:
-    """Returns the ranks at which the devices' parts begin, and the last part ends.
+def even_edges(
+    axis: Axis, sequences: Sequence[Sorted], counts: jax.Array, slots: int | None = None, *, pairs: bool = False
+) -> jax.Array:
+    """`[sequences, devices, devices + 1]`: where each device's items are cut for the parts of all devices.
 
-    Parts are equal or, with `slots`, fill the devices from the first one on.
+    `counts` are the items of all devices, `[devices, sequences]`. Parts are equal or, with `slots`, fill the devices
+    from the first one on.
     """
-    device = jnp.arange(axis.size + 1, dtype=total.dtype)
-    if slots is not None:
-        return jnp.minimum(device * slots, total)
-    return device * (total // axis.size) + jnp.minimum(device, total % axis.size)
+    total = counts.sum(dtype=counts.dtype)
+    device = jnp.arange(1, axis.size, dtype=total.dtype)
+    if slots is None:
+        ranks = device * (total // axis.size) + jnp.minimum(device, total % axis.size)
+    else:
+        ranks = jnp.minimum(device * slots, total)
+    cuts, ends = cut_at(axis, sequences, ranks, pairs=pairs), counts.T[:, :, None]
+    return jnp.concatenate([jnp.zeros_like(ends), cuts, ends], axis=2)

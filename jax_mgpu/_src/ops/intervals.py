@@ -269,6 +269,14 @@ def interval_move(
     return form.unpack(moved[0])
 
 
+def move_rows(
+    rows: jax.Array, starts: jax.Array, places: jax.Array, offsets: jax.Array, total: jax.Array, into: jax.Array
+) -> jax.Array:
+    """interval_move of rows."""
+    runs = {"gather_starts": starts, "scatter_starts": places, "offsets": offsets, "total": total}
+    return _move(x=rows, **runs, into=into, gathers=True)[0]
+
+
 def scatter_rows(
     rows: jax.Array, starts: jax.Array, offsets: jax.Array, total: jax.Array, into: jax.Array
 ) -> jax.Array:
