@@ -118,8 +118,26 @@ def test_intervals_on_devices(rng):
     check(rng, mesh.by_devices(every_interval, 3), 3)
 
 
+@pytest.mark.parametrize("devices", mesh.FEW)
+def test_few_long_intervals(rng, devices, monkeypatch):
+    """All devices know all intervals, and send runs of rows."""
+    monkeypatch.setattr(f"{__name__}.SIZE", INTERVALS * devices**2)
+    monkeypatch.setattr(f"{__name__}.ROWS", INTERVALS * devices**2 - 3)
+    check(rng, mesh.by_vmap(every_interval), devices)
+
+
+@pytest.mark.parametrize("form", [None, "_ragged", "_chunked"])
 @pytest.mark.long
-def test_derivatives(rng):
+def test_few_long_intervals_on_devices(rng, form, monkeypatch):
+    monkeypatch.setattr(f"{__name__}.SIZE", 70)
+    if form is not None:
+        mesh.use_form(monkeypatch, form)
+    check(rng, mesh.by_devices(every_interval, 3), 3)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("size", [4, 8], ids=["requests", "runs"])
+def test_derivatives(rng, size):
     """The cotangent of a row goes to the origin of the row, on any device."""
     offsets, total = np.array([[0, 5], [5, 6]], np.int32), np.full(2, 7, np.int32)
     starts, places = np.array([[1, 0], [3, 5]], np.int32), np.array([[1, 0], [6, 7]], np.int32)
@@ -128,8 +146,8 @@ def test_derivatives(rng):
         def one(values, x, into, offsets, total, starts, places):
             named = {"total": total, "axis_name": mesh.AXIS}
             return (
-                mgpu.interval_expand(values, offsets, 4, **named),
-                mgpu.interval_gather(x, starts, offsets, 4, **named),
+                mgpu.interval_expand(values, offsets, size, **named),
+                mgpu.interval_gather(x, starts, offsets, size, **named),
                 mgpu.interval_move(x, starts, places, offsets, into, **named),
             )
 

@@ -124,6 +124,8 @@ EQUAL_PARTS = {
     "take_segments",
     "to_dense",
 }
+# Needles stay where they are: no array holds both sides.
+SEARCHES = {"asof_join, nearest", "lookup", "search", "sorted_equal_count", "sorted_match", "sorted_search"}
 WITHOUT_EXCHANGE = {"ragged_all_to_all": IN_PLACE | EQUAL_PARTS, "all_to_all": IN_PLACE}
 
 
@@ -164,8 +166,8 @@ def test_no_data_is_gathered(name, devices, form):
     """Only a few numbers per device are gathered, and no array is much larger than a device's share."""
     text = program_of(ONE.get(name) or TWO[name], devices)
     lines = lines_of_a_device(text)
-    held = SLOTS if name in ONE else 2 * SLOTS
-    assert held <= max(map(mesh.elements, lines)) <= 2.2 * held
+    held = SLOTS if name in ONE or name in SEARCHES else 2 * SLOTS
+    assert SLOTS <= max(map(mesh.elements, lines)) <= 2.2 * held
     gathered = [mesh.elements(line.rsplit("->", 1)[1]) for line in lines if "stablehlo.all_gather" in line]
     arrays = 1 if name in ONE else 2  # whose cuts for the other devices are gathered at once
     assert max(gathered, default=0) <= arrays * 2 * devices * (devices + 1)
@@ -176,21 +178,21 @@ def test_no_data_is_gathered(name, devices, form):
 # exchanges of all platforms.
 MAX_EQUATIONS, MAX_TEXT = 1500, 100
 LONG_PROGRAMS = {
-    "asof_join": (3600, 235),
-    "asof_join, nearest": (2200, 180),
+    "asof_join": (3200, 206),
+    "asof_join, nearest": (2050, 165),
     "group_by": (2450, 180),
     "group_by, ranks": (3800, 305),
-    "join": (7200, 410),
-    "join, columns": (2400, 150),
-    "join, columns in any order": (6300, 365),
-    "lookup": (3300, 230),
+    "join": (7200, 422),
+    "join, columns": (2000, 130),
+    "join, columns in any order": (5700, 342),
+    "lookup": (3100, 217),
     "rank": (1850, 115),
     "rank, segments": (1800, 130),
-    "search": (2150, 128),
+    "search": (1850, 116),
     "segmented_quantile": (1500, 118),
-    "segmented_search": (2400, 140),
+    "segmented_search": (2100, 130),
     "segmented_top_k": (1500, 125),
-    "sorted_match": (2000, 130),
+    "sorted_match": (1800, 130),
 }
 
 

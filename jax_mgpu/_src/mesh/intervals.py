@@ -13,7 +13,8 @@ from jax_mgpu._src.arguments.values import take_or_fill
 from jax_mgpu._src.core.operation import ABSENT
 from jax_mgpu._src.keys.bits import keeping_bits
 from jax_mgpu._src.mesh.axis import Axis
-from jax_mgpu._src.mesh.remote_gather import Share, deal, fetch, put
+from jax_mgpu._src.mesh.interval_runs import fits, gather_runs
+from jax_mgpu._src.mesh.remote_gather import Share, deal, deal_from, fetch, put
 from jax_mgpu._src.ops.intervals import _expand
 from jax_mgpu._src.ops.load_balance import load_balance_search as local_search
 from jax_mgpu._src.ops.select import positions
@@ -26,7 +27,8 @@ class _Own:
 
     Attributes:
       leaves: the data of each interval, `[size, ...]`.
-      offsets: `[size]`, where each starts among the slots; `size` past the last one.
+      offsets: `[size]`, where each starts among the slots; `size` past the last one. There may be fewer, for all
+        intervals of all devices.
       total: the number of filled slots, an operand.
       first: the length of the part of the first interval that earlier devices have.
     """
@@ -35,20 +37,28 @@ class _Own:
         (m,) = offsets.shape
         dtype = axis.index_dtype("size", max(size, 1))
         whole = live_items(axis.size * size, total, dtype)
-        begins = jnp.clip(offsets, 0, whole.astype(offsets.dtype)).astype(dtype)
-        firsts = axis.gather(begins[0])
+
+        def inside(offsets: jax.Array) -> jax.Array:
+            return jnp.clip(offsets, 0, whole.astype(offsets.dtype)).astype(dtype)
+
+        firsts = axis.gather(inside(offsets[0]))
         following = jnp.where(axis.index + 1 < axis.size, firsts[jnp.minimum(axis.index + 1, axis.size - 1)], whole)
-        ends = jnp.append(begins[1:], following)
-        kept, _ = positions(ends > begins, ABSENT, m)
-        past = jnp.full((1,), jnp.iinfo(dtype).max, dtype)
-        begins, ends = (take_or_fill(x, kept, past) for x in (begins, ends))
         share = Share.of_slots(axis, whole, size)
-        (*self.leaves, begins), items = deal(
-            axis, [*(take_or_fill(x, kept) for x in leaves), begins], begins, ends, share, size
-        )
+        if axis.size * m <= size:  # there is room for all intervals, and so for empty ones
+            slots = axis.size * m
+            (*self.leaves, begins), items = deal_from(axis, [*leaves, offsets], following, share, slots)
+            begins = inside(begins)
+        else:
+            slots, begins = size, inside(offsets)
+            ends = jnp.append(begins[1:], following)
+            kept, _ = positions(ends > begins, ABSENT, m)
+            past = jnp.full((1,), jnp.iinfo(dtype).max, dtype)
+            begins, ends = (take_or_fill(x, kept, past) for x in (begins, ends))
+            moved = [*(take_or_fill(x, kept) for x in leaves), begins]
+            (*self.leaves, begins), items = deal(axis, moved, begins, ends, share, size)
         self.total = share.count.reshape(1)
-        slots = jnp.arange(size, dtype=dtype)
-        self.offsets = jnp.where(slots < items.astype(dtype), jnp.clip(begins - share.low, 0, size), size)
+        slot = jnp.arange(slots, dtype=dtype)
+        self.offsets = jnp.where(slot < items.astype(dtype), jnp.clip(begins - share.low, 0, size), size)
         self.first = take_or_fill(jnp.maximum(share.low - begins, 0), jnp.zeros((1,), jnp.int32))[0]
         self._size = size
 
@@ -85,8 +95,13 @@ def load_balance_search(axis: Axis, offsets: jax.Array, total: jax.Array, *, siz
 def interval_gather(
     axis: Axis, rows: jax.Array, starts: jax.Array, offsets: jax.Array, total: jax.Array, fill: jax.Array, *, size: int
 ) -> jax.Array:
-    """Rows from any device; each is requested by the device that has its slot."""
-    own = _Own(axis, [_wide(axis, starts, rows, size)], offsets, size, total)
+    """Rows from any device: runs of them if intervals are long, and otherwise each by a request."""
+    starts = _wide(axis, starts, rows, size)
+    if fits(axis, starts.shape[0], size):
+        whole = live_items(axis.size * size, total, starts.dtype)
+        offsets = jnp.clip(offsets, 0, whole.astype(offsets.dtype)).astype(starts.dtype)
+        return gather_runs(axis, rows, starts, offsets, whole, fill, size)
+    own = _Own(axis, [starts], offsets, size, total)
     (places,) = own.places(*own.leaves)
     return fetch(axis, [rows], _slots(axis, rows), places, [fill])[0]
 

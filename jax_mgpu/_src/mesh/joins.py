@@ -17,9 +17,8 @@ from jax_mgpu._src.core.compat import cond, has_64_bits
 from jax_mgpu._src.core.operation import ABSENT
 from jax_mgpu._src.keys.bits import as_columns
 from jax_mgpu._src.mesh.axis import Axis
-from jax_mgpu._src.mesh.exchange import exchange
 from jax_mgpu._src.mesh.hash_repartition import meet, with_room
-from jax_mgpu._src.mesh.pairs import AlignedPair, aligned_pair
+from jax_mgpu._src.mesh.pairs import AlignedPair, copies_of, pair_of
 from jax_mgpu._src.mesh.remote_gather import Share, begins_of, deal, fetch, put
 from jax_mgpu._src.mesh.sorts import sort, sort_indices
 from jax_mgpu._src.ops.join import KINDS, JoinResult, expanded_rows, rows_by_key, saturated_offsets
@@ -53,13 +52,12 @@ class Side:
         """The live keys of this device, as an operand."""
         return self.sorted_counts[self.axis.index].reshape(1)
 
-    def to_rows(self, parts: Any, found: list[jax.Array]) -> list[jax.Array]:
-        """Results for aligned keys, moved back to the rows of the keys; unspecified past the live rows."""
-        back = found if parts is None else exchange(parts.back(self.n), found)
+    def to_rows(self, found: list[jax.Array]) -> list[jax.Array]:
+        """Results for sorted keys, moved back to the rows of the keys; unspecified past the live rows."""
         if self.order is None:
-            return back
+            return found
         live = jnp.arange(self.n) < self.sorted_count
-        rows, slots = put(self.axis, back, jnp.where(live, self.order, -1), self.counts, self.n)
+        rows, slots = put(self.axis, found, jnp.where(live, self.order, -1), self.counts, self.n)
         return [jnp.zeros_like(x).at[slots].set(x, mode="drop", unique_indices=True) for x in rows]
 
 
@@ -140,20 +138,20 @@ def _by_partners(
     """
     n_a, n_b = a.shape[0], b.shape[0]
     of_a, of_b = (Side(axis, x, count, dtype, is_sorted=is_sorted) for x, count in ((a, a_count), (b, b_count)))
-    pair, parts = aligned_pair(axis, of_a.keys, of_b.keys, of_a.sorted_count, of_b.sorted_count, aligned=aligned)
-    a_parts, b_parts = (None, None) if parts is None else parts
+    pair = pair_of(axis, of_a.keys, of_b.keys, of_a.sorted_count, of_b.sorted_count, aligned=aligned)
     keep_a, keep_b = KINDS.get(kind, (False, False))
 
     def rows_made() -> tuple[jax.Array, jax.Array, jax.Array]:
         """For each row of a, the number of its result rows, where its partners begin, and how many partners it has."""
-        first, number = of_a.to_rows(a_parts, [pair.lower(0), pair.number(0)])
+        low, high = pair.lower_and_upper(0)
+        first, number = of_a.to_rows([low, high - low])
         made = jnp.maximum(number, 1) if keep_a else number
         if kind not in KINDS:
             made, number = ((number > 0) == (kind == "semi")).astype(dtype), jnp.zeros_like(number)
         made = jnp.where(jnp.arange(n_a) < of_a.live, made, 0)
         return made.astype(_count_dtype(axis, n_a, n_b)), first, number
 
-    if aligned and not keep_b:
+    if isinstance(pair, AlignedPair) and not keep_b:
         return _of_own_rows(axis, pair, rows_made, kind, size)
     made, first, number = rows_made()
     starts, own = saturated_offsets(made)
@@ -162,7 +160,7 @@ def _by_partners(
     alone = None
     total = paired
     if keep_b:
-        is_alone = of_b.to_rows(b_parts, [pair.number(1)])[0] == 0
+        is_alone = of_b.to_rows([copies_of(pair, 1)])[0] == 0
         alone = _Alone(axis, is_alone, of_b, paired)
         total = alone.total
     share = Share.even(axis, total, size)

@@ -27,6 +27,7 @@ from jax_mgpu._src.mesh.splitters import (
     precede,
     search,
 )
+from jax_mgpu._src.mesh.visits import SortedPair, code_at
 from jax_mgpu._src.ops.merge import merged, merged_runs
 from jax_mgpu._src.ops.select import select_rows
 from jax_mgpu._src.ops.sets import TAKES_B, Kind, SetCall, SetResult, _operate, set_leaves
@@ -35,8 +36,9 @@ from jax_mgpu._src.ops.sorted_search import SortedMatch, _search
 __all__ = [
     "AlignedPair",
     "align",
-    "aligned_pair",
+    "copies_of",
     "merge",
+    "pair_of",
     "set_operation",
     "sorted_equal_count",
     "sorted_match",
@@ -76,12 +78,11 @@ class AlignedPair:
     """Two sorted arrays in which no key on a device is greater than one on a later device.
 
     Each device searches among its own items. Only copies of its least key may also lie on earlier devices, and copies
-    of its greatest key on later ones: devices exchange the numbers of these copies, and nothing else. If cuts put
-    copies of the side `first` before equal ones of the other side, fewer of these numbers are needed.
+    of its greatest key on later ones: devices exchange the numbers of these copies, and nothing else.
     """
 
-    def __init__(self, axis: Axis, keys: Sequence[jax.Array], live: Sequence[jax.Array], first: int | None = None):
-        self.axis, self.keys, self.live, self.dtype, self.first = axis, keys, live, live[0].dtype, first
+    def __init__(self, axis: Axis, keys: Sequence[jax.Array], live: Sequence[jax.Array]):
+        self.axis, self.keys, self.live, self.dtype = axis, keys, live, live[0].dtype
         self.counts = axis.gather(stack(live))  # [devices, 2]
         self.before = axis.own(before(self.counts))
         self._codes_at: dict[bool, list[jax.Array]] = {}
@@ -95,7 +96,7 @@ class AlignedPair:
         if smallest not in self._codes_at:
             missing = ~0 if smallest else 0
             x, y = (
-                _item(self._codes(i), n, jnp.zeros_like(n) if smallest else n - 1, missing)
+                code_at(self._codes(i), n, jnp.zeros_like(n) if smallest else n - 1, missing)
                 for i, n in enumerate(self.live)
             )
             self._codes_at[smallest] = _chosen(precede(x, y) if smallest else precede(y, x), x, y)
@@ -119,23 +120,20 @@ class AlignedPair:
         copies = [self._elsewhere(side, smallest) > 0 for side in (0, 1) for smallest in (True, False)]
         return axis.sum(jnp.any(stack(copies)).astype(jnp.int32)) == 0
 
-    def lower(self, side: int) -> jax.Array:
-        """Returns how many items of the other array are less than each of this one; -1 past the live items."""
-        return self._found(side, False, self.before[1 - side] - self._copies(side, 1 - side, smallest=True))
+    def cut(self, side: int, right: bool) -> jax.Array:
+        """Returns how many items of the other array are less than each of this one, or no greater; -1 past these."""
+        copies = self._copies(side, 1 - side, smallest=not right)
+        found, before = self._search(side, 1 - side, right), self.before[1 - side]
+        found += before + copies if right else before - copies
+        return jnp.where(live_mask(found.shape[0], self.live[side].reshape(1)), found, -1)
 
-    def upper(self, side: int) -> jax.Array:
-        """Returns how many items of the other array are no greater than each of this one; -1 past the live items."""
-        return self._found(side, True, self.before[1 - side] + self._copies(side, 1 - side, smallest=False))
+    def lower_and_upper(self, side: int) -> list[jax.Array]:
+        """Returns both numbers of `cut`."""
+        return [self.cut(side, right) for right in (False, True)]
 
     def _copies(self, side: int, other: int, *, smallest: bool) -> jax.Array:
         """For each key of a side, how many copies another side has on earlier devices, or on later ones."""
-        if self.first == (side if smallest else other) and side != other:
-            return jnp.zeros((), self.dtype)
         return jnp.where(equal(self._codes(side), self._end(smallest)), self._elsewhere(other, smallest), 0)
-
-    def number(self, side: int) -> jax.Array:
-        """Returns the number of items of the other array that equal each of this one; 0 past the live items."""
-        return self.upper(side) - self.lower(side)
 
     def rank(self, side: int) -> jax.Array:
         """Counts, for each item, the equal items of its own array that come before it."""
@@ -148,40 +146,24 @@ class AlignedPair:
         operands = (*(self.keys[i] for i in sides), *(self.live[i].reshape(1) for i in sides))
         return _search.run(operands, right=right)[0].astype(self.dtype)
 
-    def _found(self, side: int, right: bool, before: jax.Array) -> jax.Array:
-        found = self._search(side, 1 - side, right)
-        return jnp.where(live_mask(found.shape[0], self.live[side].reshape(1)), found + before, -1)
-
-
-def _item(codes: Words, live: jax.Array, position: jax.Array, missing: int) -> list[jax.Array]:
-    """Returns the code at a position; words of `missing` if no item is live."""
-    words = [take_or_fill(x, position.reshape(1))[0] for x in codes]
-    return [jnp.where(live > 0, x, jnp.asarray(missing & jnp.iinfo(x.dtype).max, x.dtype)) for x in words]
-
 
 def _chosen(first: jax.Array, codes: Words, others: Words) -> list[jax.Array]:
     return [jnp.where(first, x, y) for x, y in zip(codes, others, strict=True)]
 
 
-def aligned_pair(
-    axis: Axis,
-    a: jax.Array,
-    b: jax.Array,
-    a_count: jax.Array,
-    b_count: jax.Array,
-    *,
-    aligned: bool = False,
-    first: int = 0,
-) -> tuple[AlignedPair, list[Parts] | None]:
-    """Returns both arrays aligned, and the parts in which they moved or None. Of equal keys, `first`'s come first."""
-    if aligned:
-        dtype = axis.index_dtype("a and b", a.shape[0] + b.shape[0])
-        live = [live_items(x.shape[0], count, dtype) for x, count in ((a, a_count), (b, b_count))]
-        return AlignedPair(axis, (a, b), live), None
-    turn = -1 if first else 1
-    parts = pair_parts(axis, (a, b)[::turn], (a_count, b_count)[::turn])[::turn]
-    keys = [exchange(p, [x])[0] for p, x in zip(parts, (a, b), strict=True)]
-    return AlignedPair(axis, keys, [p.total for p in parts], first), parts
+def pair_of(
+    axis: Axis, a: jax.Array, b: jax.Array, a_count: jax.Array, b_count: jax.Array, *, aligned: bool = False
+) -> AlignedPair | SortedPair:
+    """Returns both arrays in the form that finds the places of each other's keys."""
+    dtype = axis.index_dtype("a and b", a.shape[0] + b.shape[0])
+    live = [live_items(x.shape[0], count, dtype) for x, count in ((a, a_count), (b, b_count))]
+    return (AlignedPair if aligned else SortedPair)(axis, (a, b), live)
+
+
+def copies_of(pair: AlignedPair | SortedPair, side: int) -> jax.Array:
+    """Returns the number of items of the other array that equal each of this one; 0 past the live items."""
+    low, high = pair.lower_and_upper(side)
+    return high - low
 
 
 def align(
@@ -245,14 +227,6 @@ def _merged(
     return part_of(keys, 0, slots), [part_of(leaf, 0, slots) for leaf in leaves]
 
 
-def _returned(
-    parts: Parts, count: jax.Array, n: int, found: Sequence[jax.Array], missing: Sequence[Any]
-) -> list[jax.Array]:
-    """Results for aligned items, moved back to where these came from."""
-    back = exchange(parts.back(n), found)
-    return [jnp.where(live_mask(n, count), x, nothing) for x, nothing in zip(back, missing, strict=True)]
-
-
 def sorted_search(
     axis: Axis,
     needles: jax.Array,
@@ -264,32 +238,26 @@ def sorted_search(
     aligned: bool,
 ) -> jax.Array:
     """Each needle's insertion point in the global haystack, on the needle's device."""
-    operands = needles, haystack, needles_count, haystack_count
-    pair, parts = aligned_pair(axis, *operands, aligned=aligned, first=int(right))
-    found = pair.upper(0) if right else pair.lower(0)
-    return found if parts is None else _returned(parts[0], needles_count, needles.shape[0], [found], [-1])[0]
+    return pair_of(axis, needles, haystack, needles_count, haystack_count, aligned=aligned).cut(0, right)
 
 
 def sorted_equal_count(
     axis: Axis, a: jax.Array, b: jax.Array, a_count: jax.Array, b_count: jax.Array, *, aligned: bool
 ) -> jax.Array:
     """The number of items of the global b that equal each item of a."""
-    pair, parts = aligned_pair(axis, a, b, a_count, b_count, aligned=aligned)
-    number = pair.number(0)
-    return number if parts is None else _returned(parts[0], a_count, a.shape[0], [number], [0])[0]
+    return copies_of(pair_of(axis, a, b, a_count, b_count, aligned=aligned), 0)
 
 
 def sorted_match(
     axis: Axis, a: jax.Array, b: jax.Array, a_count: jax.Array, b_count: jax.Array, *, right: bool, aligned: bool
 ) -> SortedMatch:
     """Both arrays looked up in each other; the numbers of matches are those of all devices."""
-    pair, parts = aligned_pair(axis, a, b, a_count, b_count, aligned=aligned)
+    pair = pair_of(axis, a, b, a_count, b_count, aligned=aligned)
     sides, totals = [], []
-    for side, (x, count) in enumerate(((a, a_count), (b, b_count))):
-        low, high = pair.lower(side), pair.upper(side)
-        found = [high if right == (side == 0) else low, low < high]
-        totals.append(axis.sum(jnp.sum(found[1], dtype=pair.dtype)))
-        sides.append(found if parts is None else _returned(parts[side], count, x.shape[0], found, (-1, False)))
+    for side in (0, 1):
+        low, high = pair.lower_and_upper(side)
+        sides.append((high if right == (side == 0) else low, low < high))
+        totals.append(axis.sum(jnp.sum(low < high, dtype=pair.dtype)))
     (a_index, a_match), (b_index, b_match) = sides
     return SortedMatch(a_index, b_index, a_match, b_match, *totals)
 
@@ -365,7 +333,8 @@ def _aligned_set(
     fill_value: ArrayLike,
 ) -> tuple[jax.Array, list[jax.Array], jax.Array]:
     """Runs the operation on this device's items if no key has copies on several devices, otherwise by ranks."""
-    pair, _ = aligned_pair(axis, a, b, a_count, b_count, aligned=True)
+    pair = pair_of(axis, a, b, a_count, b_count, aligned=True)
+    assert isinstance(pair, AlignedPair)
     if size is None:
         size = a.shape[0] + b.shape[0] if kind in TAKES_B else a.shape[0]
 
@@ -393,7 +362,7 @@ def _set_by_ranks(
     name, slots = axis.operation, a[0].shape[0] + b[0].shape[0]
 
     def kept(side: int, size: int) -> tuple[list[jax.Array], jax.Array]:
-        rank, number = pair.rank(side), pair.number(side)
+        rank, number = pair.rank(side), copies_of(pair, side)
         keep = rank < number if kind == Kind.INTERSECTION else rank >= number
         rows, count = select_rows(name, (a, b)[side], keep, size, fill_value, pair.live[side].reshape(1))
         return rows, count.astype(pair.dtype)

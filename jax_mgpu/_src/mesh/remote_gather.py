@@ -18,7 +18,7 @@ from jax_mgpu._src.ops.gather import gather
 from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sorted_search import insertion_points
 
-__all__ = ["Share", "begins_of", "deal", "fetch", "put"]
+__all__ = ["Share", "begins_of", "deal", "deal_from", "fetch", "put"]
 
 
 class Share:
@@ -64,6 +64,28 @@ def deal(
         leaves = [jnp.zeros((1, *x.shape[1:]), x.dtype) for x in leaves]
     first = insertion_points(share.lows.astype(ends.dtype), ends, right=True).astype(jnp.int32)
     last = insertion_points(share.highs.astype(begins.dtype), begins).astype(jnp.int32)
+    return _dealt(axis, leaves, first, last, slots)
+
+
+def deal_from(
+    axis: Axis, leaves: Sequence[jax.Array], following: jax.Array, share: Share, slots: int
+) -> tuple[list[jax.Array], jax.Array]:
+    """`deal` for items of which each ends where the next begins, as the last leaf says; they may be empty.
+
+    `following` is where this device's last item ends. Past the results of all devices, nothing needs to be in order.
+    """
+    begins = leaves[-1]
+    lows, highs = (x.astype(begins.dtype) for x in (share.lows, share.highs))
+    started = insertion_points(lows, begins, right=True).astype(jnp.int32)
+    first = jnp.maximum(started - 1, 0) + (following <= share.lows)
+    last = jnp.where(lows < highs, insertion_points(highs, begins).astype(jnp.int32), 0)
+    return _dealt(axis, leaves, first, last, slots)
+
+
+def _dealt(
+    axis: Axis, leaves: Sequence[jax.Array], first: jax.Array, last: jax.Array, slots: int
+) -> tuple[list[jax.Array], jax.Array]:
+    """Gives each device the items from `first` to `last`, both `[devices]`."""
     starts, sizes = axis.gather((first, jnp.maximum(last - first, 0)))
     parts = Parts(axis, starts, sizes, slots)
     return exchange(parts, leaves), parts.total

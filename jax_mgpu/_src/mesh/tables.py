@@ -1,4 +1,4 @@
-"""Searches, lookups and as-of joins over a mesh axis: sorted keys are aligned, and results return."""
+"""Searches, lookups and as-of joins over a mesh axis: keys are sorted, and results return."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jax_mgpu._src.keys.bits import ordered_integers
 from jax_mgpu._src.keys.columns import KeyPair, sorted_pair
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.joins import Side
-from jax_mgpu._src.mesh.pairs import aligned_pair
+from jax_mgpu._src.mesh.pairs import pair_of
 from jax_mgpu._src.mesh.ranges import OverAxis, item_codes
 from jax_mgpu._src.mesh.remote_gather import fetch
 from jax_mgpu._src.mesh.segments import segment_ids
@@ -27,7 +27,7 @@ __all__ = ["asof_join", "lookup", "search", "segmented_search"]
 class _Found:
     """The positions of the keys of a's rows among b's sorted keys; either side may be given unsorted."""
 
-    def __init__(self, axis: Axis, pair: KeyPair, is_sorted: tuple[bool, bool], first: int = 0):
+    def __init__(self, axis: Axis, pair: KeyPair, is_sorted: tuple[bool, bool]):
         self.axis, operands = axis, pair.code_operands if all(is_sorted) else pair.codes
         dtype = axis.index_dtype("a and b", operands[0].shape[0] + operands[1].shape[0])
         self.a, self.b = (
@@ -35,19 +35,20 @@ class _Found:
             for keys, count, known in zip(operands[:2], operands[2:], is_sorted, strict=True)
         )
         counts = self.a.sorted_count, self.b.sorted_count
-        self._pair, self._parts = aligned_pair(axis, self.a.keys, self.b.keys, *counts, first=first)
+        self._pair = pair_of(axis, self.a.keys, self.b.keys, *counts)
 
     def _to_rows(self, found: jax.Array) -> jax.Array:
-        rows: jax.Array = self.a.to_rows(self._parts and self._parts[0], [found])[0]
+        rows: jax.Array = self.a.to_rows([found])[0]
         return jnp.where(live_mask(self.a.n, self.a.live.reshape(1)), rows, -1)
 
     def cut(self, right: bool) -> jax.Array:
         """Returns the insertion point of each row's key among b's sorted keys; -1 past the live rows."""
-        return self._to_rows(self._pair.upper(0) if right else self._pair.lower(0))
+        return self._to_rows(self._pair.cut(0, right))
 
     def partner(self) -> jax.Array:
         """Returns the place of the first equal key among b's sorted keys; -1 if there is none."""
-        return self._to_rows(jnp.where(self._pair.number(0) > 0, self._pair.lower(0), -1))
+        low, high = self._pair.lower_and_upper(0)
+        return self._to_rows(jnp.where(low < high, low, -1))
 
     def row_at(self, places: jax.Array) -> jax.Array:
         """Returns the global row of b whose key is at a place in the order; -1 for places outside."""
@@ -59,7 +60,7 @@ class _Found:
 
 def search(axis: Axis, pair: KeyPair, *, right: bool) -> jax.Array:
     """Each needle's insertion point in the global haystack, on the needle's device."""
-    return _Found(axis, pair, (False, True), int(right)).cut(right)
+    return _Found(axis, pair, (False, True)).cut(right)
 
 
 def segmented_search(
@@ -85,7 +86,7 @@ def segmented_search(
     with by_construction():  # the caller has checked the order within segments
         counts = count_of(needles_count), count_of(segments.count)
         pair = sorted_pair(axis.operation, (own, *needles), (of_items, *haystack), *counts)
-    return jnp.where(is_inside, _Found(axis, pair, (False, True), int(right)).cut(right), -1)
+    return jnp.where(is_inside, _Found(axis, pair, (False, True)).cut(right), -1)
 
 
 def lookup(axis: Axis, pair: KeyPair, leaves: Sequence[jax.Array], fills: Sequence[jax.Array]) -> list[jax.Array]:

@@ -1,0 +1,111 @@
+"""Searches among keys sorted over a mesh axis: needles stay where they are, or visit the device of their place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from jax_mgpu._src.arguments.counts import live_mask
+from jax_mgpu._src.arguments.values import take_or_fill
+from jax_mgpu._src.core.compat import fori_loop, stack
+from jax_mgpu._src.mesh.axis import Axis
+from jax_mgpu._src.mesh.exchange import Parts, exchange, send
+from jax_mgpu._src.mesh.splitters import Sorted, Words, equal, order_codes, search
+from jax_mgpu._src.ops.sorted_search import _search
+
+__all__ = ["SortedPair", "code_at"]
+
+# A device receives at most 1 / SHARE as many visitors in a round as it has keys.
+SHARE = 4
+
+
+class SortedPair:
+    """Two arrays, each sorted over all devices, and the place of each key of one among the keys of the other.
+
+    A key's place is on the first device whose last key of the other array is not before it. Keys whose place is on
+    another device form one run for each such device, as both arrays are sorted. These visit it, and their places come
+    back. If both arrays are distributed alike, few keys travel. If not, visitors take several rounds, each of a bounded
+    number.
+    """
+
+    def __init__(self, axis: Axis, keys: Sequence[jax.Array], live: Sequence[jax.Array]):
+        self.axis, self.live, self.dtype = axis, live, live[0].dtype
+        self.keys = [jax.lax.stop_gradient(x) for x in keys]
+        self._counts = axis.gather(stack(live))  # [devices, 2]
+        self._found: dict[int, list[jax.Array]] = {}
+
+    def cut(self, side: int, right: bool) -> jax.Array:
+        """Returns how many items of the other array are less than each of this one, or no greater; -1 past these."""
+        return self._places(side, [right])[0]
+
+    def lower_and_upper(self, side: int) -> list[jax.Array]:
+        """Returns both numbers of `cut`."""
+        if side not in self._found:
+            self._found[side] = self._places(side, [False, True])
+        return self._found[side]
+
+    def _places(self, side: int, rights: list[bool]) -> list[jax.Array]:
+        axis, keys, (n,) = self.axis, self.keys[side], self.keys[side].shape
+        is_live = live_mask(n, self.live[side].reshape(1))
+        if n == 0 or self.keys[1 - side].shape[0] == 0:
+            return [jnp.where(is_live, jnp.zeros((n,), self.dtype), -1)] * len(rights)
+        counts, slot = self._counts[:, 1 - side], jnp.arange(n, dtype=self.dtype)
+        last, ends, later = self._runs(side, rights)
+
+        def search_here(keys: jax.Array, live: jax.Array, begin: jax.Array | int) -> list[jax.Array]:
+            operands = keys, self.keys[1 - side], live.reshape(1), self.live[1 - side].reshape(1)
+            found = [_search.run(operands, right=right)[0].astype(self.dtype) + begin for right in rights]
+            if later is not None:
+                found[1] += jnp.where(equal(order_codes(keys, False), last), later, 0)
+            return found
+
+        passed: jax.Array | int = 0  # the keys of other devices that are before each key behind their runs
+        for device in range(axis.size):
+            is_behind = (slot >= ends[device]) & (axis.index != device)
+            passed += jnp.where(is_behind, counts[device], 0)
+        found = [jnp.where(is_live, x + passed, -1) for x in search_here(keys, self.live[side], 0)]
+
+        every = axis.gather(ends)  # [from, to]
+        begins = jnp.concatenate([jnp.zeros_like(every[:, :1]), every[:, :-1]], axis=1)
+        every = jnp.where(axis.devices[:, None] == axis.devices, begins, every)
+        chunk = max(1, -(-n // (SHARE * axis.size)))
+        here = axis.begin(counts)
+
+        def visit(done: jax.Array, places: list[jax.Array]) -> list[jax.Array]:
+            begin = jnp.minimum(begins + jnp.asarray(done, self.dtype) * chunk, every)
+            parts = Parts(axis, begin, jnp.minimum(every - begin, chunk), axis.size * chunk)
+            (visitors,) = exchange(parts, [keys])
+            answers = search_here(visitors, parts.total, here)
+            return [send(parts.back(n), answer, x) for answer, x in zip(answers, places, strict=True)]
+
+        rounds = -(-jnp.max(every - begins) // chunk)  # equal on all devices, which must all enter a round or none
+        return fori_loop(0, rounds, visit, [axis.varying(x) for x in found])
+
+    def _runs(self, side: int, rights: list[bool]) -> tuple[Words, jax.Array, jax.Array | None]:
+        """Returns this device's last key of the other array, and where the run of keys with places on each device ends.
+
+        For both directions it also returns how many items on later devices equal that last key.
+
+        A run begins where the previous one ends. If only items after equal ones are asked for, a key's place is on the
+        first device whose last key is greater.
+        """
+        axis, other, live = self.axis, self.keys[1 - side], self.live[1 - side]
+        last = take_or_fill(other, live.reshape(1) - 1)  # any key if there is none: its run is empty
+        lasts = order_codes(axis.gather(last).reshape(1, -1), False)
+        sequence = Sorted(self.keys[side], jnp.zeros_like(self.live[side]), self.live[side])
+        found = search(sequence, lasts, after_equals=rights != [True])[0]
+        is_there, earlier = self._counts[:, 1 - side] > 0, axis.devices <= axis.devices[:, None]
+        ends = jnp.max(jnp.where(earlier & is_there, found, 0), axis=1)
+        if len(rights) == 1:
+            return order_codes(last, False), ends, None
+        own = Sorted(other, jnp.zeros_like(live), live)
+        low, high = (search(own, lasts, after_equals=after)[0] for after in (False, True))
+        return order_codes(last, False), ends, axis.own(axis.sum(jnp.where(axis.devices < axis.index, high - low, 0)))
+
+
+def code_at(codes: Words, live: jax.Array, position: jax.Array, missing: int = 0) -> list[jax.Array]:
+    """Returns the code at a position; words of `missing` if no item is live."""
+    words = [take_or_fill(x, position.reshape(1))[0] for x in codes]
+    return [jnp.where(live > 0, x, jnp.asarray(missing & jnp.iinfo(x.dtype).max, x.dtype)) for x in words]
