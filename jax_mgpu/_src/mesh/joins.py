@@ -19,7 +19,7 @@ from jax_mgpu._src.keys.bits import as_columns
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.hash_repartition import meet, with_room
 from jax_mgpu._src.mesh.pairs import AlignedPair, copies_of, pair_of
-from jax_mgpu._src.mesh.remote_gather import Share, begins_of, deal, fetch, put
+from jax_mgpu._src.mesh.remote_gather import Share, begins_of, deal, deal_from, fetch, put
 from jax_mgpu._src.mesh.sorts import sort, sort_indices
 from jax_mgpu._src.ops.join import KINDS, JoinResult, expanded_rows, rows_by_key, saturated_offsets
 from jax_mgpu._src.ops.join import join as local_join
@@ -165,23 +165,46 @@ def _by_partners(
         total = alone.total
     share = Share.even(axis, total, size)
 
-    kept, _ = positions(made > 0, ABSENT, n_a)
-    past = jnp.full((1,), jnp.iinfo(made.dtype).max, made.dtype)
-    begins, ends = (take_or_fill(x, kept, past) for x in (begins, _saturated(begins, made)))
-    leaves = [of_a.begin + kept.astype(dtype), *(take_or_fill(x, kept) for x in (first, number)), begins]
-    (a_index, first, number, begins), items = deal(axis, leaves, begins, ends, share, size)
+    # Without rows that have no partners, each row of the result of a row of a has one.
+    leaves = [first, number] if keep_a or kind not in KINDS else [first]
+    leaves = [of_a.begin + jnp.arange(n_a, dtype=dtype), *leaves]
+    following = jnp.append(before, paired)[axis.index + 1]
+    (a_index, first, *numbers, begins), items = _dealt(axis, leaves, made, begins, following, share, size)
+    item = jnp.arange(begins.shape[0], dtype=made.dtype)
+    starts = jnp.where(item < items.astype(made.dtype), jnp.clip(begins - share.low, 0, size), size)
     slots = jnp.arange(size, dtype=made.dtype)
-    starts = jnp.where(slots < items.astype(made.dtype), jnp.clip(begins - share.low, 0, size), size)
     here = jnp.clip(paired - share.low, 0, jnp.minimum(share.count, size))
     with by_construction():
         owner = load_balance_search(starts, size, total=here)
     rank = (share.low + slots - take_or_fill(begins, owner)).astype(dtype)
-    partner = jnp.where((owner >= 0) & (rank < take_or_fill(number, owner)), take_or_fill(first, owner) + rank, -1)
+    is_pair = owner >= 0
+    for number in numbers:
+        is_pair &= rank < take_or_fill(number, owner)
+    partner = jnp.where(is_pair, take_or_fill(first, owner) + rank, -1)
     if of_b.order is not None:
         partner = fetch(axis, [of_b.order.astype(dtype) + 1], of_b.sorted_counts, partner, [None])[0] - 1
     if alone is not None:
         partner = alone.behind(partner, share, here)
     return take_or_fill(a_index, owner, -1), partner, share.count
+
+
+def _dealt(
+    axis: Axis,
+    leaves: list[jax.Array],
+    made: jax.Array,
+    begins: jax.Array,
+    following: jax.Array,
+    share: Share,
+    size: int,
+) -> tuple[list[jax.Array], jax.Array]:
+    """Gives each device the rows of a that make its rows of the result, with where these begin, and their number."""
+    (n,) = made.shape
+    if 0 < axis.size * n <= size:  # there is room for all rows, and so for those that make none
+        return deal_from(axis, [*leaves, begins], following, share, axis.size * n)
+    kept, _ = positions(made > 0, ABSENT, n)
+    past = jnp.full((1,), jnp.iinfo(made.dtype).max, made.dtype)
+    begins, ends = (take_or_fill(x, kept, past) for x in (begins, _saturated(begins, made)))
+    return deal(axis, [*(take_or_fill(x, kept) for x in leaves), begins], begins, ends, share, size)
 
 
 def _of_own_rows(
