@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from jax_mgpu._src.mesh import exchange
+from jax_mgpu._src.mesh import exchange, remote_gather
 
 AXIS = "devices"
 SIZES = (1, 2, 3, 4, 8)
@@ -108,7 +108,9 @@ def ragged_all_to_all(operand, into, starts, sizes, places, received, *, axis_na
 
 
 def use_form(monkeypatch, form):
-    """Exchanges take a form of another platform than that of the tests, with few updates."""
+    """Exchanges take a form of another platform than that of the tests, with few updates, and fetches take rounds."""
     monkeypatch.setattr(exchange, "_gathered", getattr(exchange, form))
+    if form != "_gathered":
+        monkeypatch.setattr(remote_gather, "_gathered", remote_gather._in_rounds)
     monkeypatch.setattr(exchange, "UPDATE_BITS", 2)
     monkeypatch.setattr(jax.lax, "ragged_all_to_all", ragged_all_to_all)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,9 @@ from jax_mgpu._src.keys.bits import keeping_bits
 from jax_mgpu._src.mesh.axis import Axis, before
 from jax_mgpu._src.ops.intervals import gather_rows, move_rows
 
-__all__ = ["Parts", "exchange", "exchange_together", "send"]
+__all__ = ["Parts", "by_platform", "exchange", "exchange_together", "send"]
+
+T = TypeVar("T")
 
 # XLA:GPU copies one update of a ragged all-to-all by one block: on four H200s, one update per device reaches 4 GB/s, 32
 # reach 93, 128 reach 199 and 512 reach 227.
@@ -125,23 +127,24 @@ Sent = Sequence[tuple[Sequence[Parts], jax.Array]]
 
 def _runner(axis: Axis, *, keeps: bool) -> Callable[[Sent, jax.Array], jax.Array]:
     """Returns the exchange in the form of the platform. If it `keeps` own parts, their array is 0 everywhere else."""
-    gathered, ragged, chunked = (functools.partial(form, keeps=keeps) for form in (_gathered, _ragged, _chunked))
-    forms: dict[str, Callable[..., jax.Array]]
-    if not axis.is_of_devices:
-        forms = {"default": gathered}
-    elif jax.process_count() > 1:  # XLA:GPU refuses ragged all-to-alls then, and CPUs share no memory
-        forms = {"default": chunked}
-    elif axis.size <= MAX_RAGGED:
-        forms = {"cpu": gathered, "default": ragged}
-    else:
-        forms = {"cpu": gathered, "default": chunked}
+    # XLA:GPU refuses ragged all-to-alls over several processes.
+    spread = _ragged if jax.process_count() == 1 and axis.size <= MAX_RAGGED else _chunked
+    run = by_platform(axis, *(functools.partial(form, keeps=keeps) for form in (_gathered, spread)))
+
+    return lambda sent, into: run(sent, into) if sent else into
+
+
+def by_platform(axis: Axis, gathered: Callable[..., T], spread: Callable[..., T]) -> Callable[..., T]:
+    """Returns a call of `gathered` where devices share their memory, on CPUs or within a device; else of `spread`."""
     bound = axes_bound(axis.name)
 
-    def run(sent: Sent, into: jax.Array) -> jax.Array:
+    def run(*operands: Any) -> T:
         with bound():
-            if not sent or len(forms) == 1:
-                return forms["default"](sent, into)
-            return platform_dependent(sent, into, **forms)
+            if not axis.is_of_devices:
+                return gathered(*operands)
+            if jax.process_count() > 1:
+                return spread(*operands)
+            return platform_dependent(*operands, cpu=gathered, default=spread)
 
     return run
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src.arguments.values import take_or_fill, take_rows
-from jax_mgpu._src.core.compat import axes_bound, cond, fori_loop
+from jax_mgpu._src.core.compat import cond, fori_loop
 from jax_mgpu._src.keys.bits import keeping_bits
 from jax_mgpu._src.mesh.axis import Axis, before
-from jax_mgpu._src.mesh.exchange import Parts, exchange
+from jax_mgpu._src.mesh.exchange import Parts, by_platform, exchange
 from jax_mgpu._src.ops.gather import gather
 from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sorted_search import insertion_points
@@ -109,9 +108,6 @@ def fetch(
 ) -> list[jax.Array]:
     """Returns rows from global positions, with any repetition; the fill element for positions outside of the array.
 
-    Devices request rows in rounds of equal chunks. One round suffices if each device requests about as much from every
-    other; if all request from one device, there are as many rounds as devices. No round takes more memory than another.
-
     Args:
       axis: the devices.
       leaves: each device's part of the global arrays, `[slots, ...]`.
@@ -127,41 +123,58 @@ def fetch(
     if n == 0 or leaves[0].shape[0] == 0:
         nowhere = jnp.full((n,), -1, jnp.int32)
         return [take_or_fill(x, nowhere, fill) for x, fill in zip(leaves, fills, strict=True)]
-    asked, order, edges = _in_order(axis, places, counts)
-    chunk = max(1, -(-n // axis.size) + -(-n // (32 * axis.size)))
-    sizes = edges[1:] - edges[:-1]
-    needed = -(-jnp.max(axis.gather(sizes)) // chunk)  # equal on all devices, which must all enter a round or none
-    bound = axes_bound(axis.name)
+    run = by_platform(axis, functools.partial(_gathered, axis), functools.partial(_in_rounds, axis))
 
     # Everything traced is an argument: a rule of jax.custom_jvp that closes over it fails under shard_map.
-    def move(x: jax.Array, asked: jax.Array, order: jax.Array, edges: jax.Array, begins: jax.Array, needed: Any) -> Any:
-        starts, sizes = edges[:-1, None], (edges[1:] - edges[:-1])[:, None]
-        item = jnp.arange(chunk, dtype=edges.dtype)
-        unused = n + jnp.arange(axis.size * chunk, dtype=edges.dtype).reshape(-1, chunk)
+    def move(x: jax.Array, *operands: jax.Array) -> jax.Array:
+        return run(x, *operands)
 
-        def ask(done: jax.Array, into: jax.Array) -> jax.Array:
-            at = jnp.asarray(done, edges.dtype) * chunk + item
-            wanted = asked.at[starts + at].get(mode="clip") - begins[:, None]
-            wanted = jax.lax.all_to_all(wanted, axis.name, 0, 0)
-            rows = jax.lax.all_to_all(gather(x, wanted), axis.name, 0, 0)
-            return into.at[jnp.where(at < sizes, starts + at, unused)].set(rows, mode="drop", unique_indices=True)
-
-        @functools.partial(jax.checkpoint, prevent_cse=False)  # as in `exchange`
-        def round_of(done: jax.Array, into: jax.Array) -> jax.Array:
-            result: jax.Array = cond(jnp.asarray(done, edges.dtype) < needed, ask, lambda _, into: into, done, into)
-            return result
-
-        with bound():
-            into = axis.varying(jnp.zeros((n, *x.shape[1:]), x.dtype))
-            rows = fori_loop(0, -(-n // chunk), round_of, into)
-            return jnp.zeros_like(rows).at[order].set(rows, unique_indices=True)
-
-    traced = (asked, order, edges, begins_of(counts), needed)
+    known = jnp.where(inside, places, -1).astype(counts.dtype)
+    traced = known, counts, *_in_order(axis, places, counts)
     found = [keeping_bits(move, x, *traced, adds=True) for x in leaves]
     own = jnp.where(inside, jnp.arange(n), -1)
     return [
         x if fill is None else take_or_fill(x, own, fill, unique=True) for x, fill in zip(found, fills, strict=True)
     ]
+
+
+def _gathered(axis: Axis, x: jax.Array, places: jax.Array, counts: jax.Array, *_: jax.Array) -> jax.Array:
+    """Gathers all rows on all devices: for CPU devices, which share their memory, and for axes within one device."""
+    ends, unused = begins_of(counts) + counts, x.shape[0] - counts
+    passed = jnp.where(places[:, None] >= ends, unused, 0).sum(axis=1, dtype=counts.dtype)
+    return gather(jax.lax.all_gather(x, axis.name, tiled=True), jnp.where(places < 0, -1, places + passed))
+
+
+def _in_rounds(
+    axis: Axis, x: jax.Array, places: jax.Array, counts: jax.Array, asked: jax.Array, order: jax.Array, edges: jax.Array
+) -> jax.Array:
+    """Requests rows in rounds of equal chunks, in the order of their positions.
+
+    One round suffices if each device requests about as much from every other; if all request from one device, there are
+    as many rounds as devices. No round takes more memory than another.
+    """
+    (n,), begins = places.shape, begins_of(counts)
+    chunk = max(1, -(-n // axis.size) + -(-n // (32 * axis.size)))
+    starts, sizes = edges[:-1, None], (edges[1:] - edges[:-1])[:, None]
+    needed = -(-jnp.max(axis.gather(sizes)) // chunk)  # equal on all devices, which must all enter a round or none
+    item = jnp.arange(chunk, dtype=edges.dtype)
+    unused = n + jnp.arange(axis.size * chunk, dtype=edges.dtype).reshape(-1, chunk)
+
+    def ask(done: jax.Array, into: jax.Array) -> jax.Array:
+        at = jnp.asarray(done, edges.dtype) * chunk + item
+        wanted = asked.at[starts + at].get(mode="clip") - begins[:, None]
+        wanted = jax.lax.all_to_all(wanted, axis.name, 0, 0)
+        rows = jax.lax.all_to_all(gather(x, wanted), axis.name, 0, 0)
+        return into.at[jnp.where(at < sizes, starts + at, unused)].set(rows, mode="drop", unique_indices=True)
+
+    @functools.partial(jax.checkpoint, prevent_cse=False)  # as in `exchange`
+    def round_of(done: jax.Array, into: jax.Array) -> jax.Array:
+        result: jax.Array = cond(jnp.asarray(done, edges.dtype) < needed, ask, lambda _, into: into, done, into)
+        return result
+
+    into = axis.varying(jnp.zeros((n, *x.shape[1:]), x.dtype))
+    rows = fori_loop(0, -(-n // chunk), round_of, into)
+    return jnp.zeros_like(rows).at[order].set(rows, unique_indices=True)
 
 
 def put(
