@@ -115,7 +115,7 @@ def _cases(mean: int) -> list[Case]:
     figures = FIGURES[mean]
 
     def case(name: str, ours: Any, case_peers: Any, read: tuple[str, ...], figure: str = "") -> Case:
-        """Returns a case that reads the arrays named in `read`, and writes an array like x."""
+        """Returns a case that reads the offsets and the arrays named in `read`, and writes an array like x."""
 
         def floor(*inputs: Any) -> int:
             runs = Intervals(*inputs)
@@ -205,7 +205,7 @@ def _windows(width: int, op: str, max_ms: float) -> Case:
     )
 
 
-# Within 2 and 3 times the time of a scan of the same number of items.
+# The limits are 2 times (windows of 7) and 3 times (windows of 1000) the time of a scan of as many items.
 WINDOWS = [_windows(width, op, most) for width, most in ((7, 0.08), (1000, 0.12)) for op in ("add", "max")]
 
 CASES = [*_cases(5), *_cases(100), WIDE, *WINDOWS]

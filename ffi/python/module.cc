@@ -158,7 +158,7 @@ class Library {
   }
 
  private:
-  // Returns a function that only one of the two libraries has.
+  // Returns a function of the table, or throws if this library (the base or the CUDA library) lacks it.
   template <typename Function>
   Function asked(Function function) const {
     if (!function) throw nb::attribute_error((path_.string() + " does not answer this").c_str());
@@ -197,7 +197,7 @@ NB_MODULE(_kernels, module) {
   using namespace nb::literals;
   using mgpu::Library;
   nb::set_leak_warnings(false);  // an open library stays for the life of the process
-  module.doc() = "Opens the libraries of kernels, and asks them.";
+  module.doc() = "Opens the libraries of kernels, and reads their tables.";
 
   if (const nb::handle known = nb::type<Library>();
       known.is_valid()) {  // a second import, after the package was dropped
@@ -212,21 +212,25 @@ NB_MODULE(_kernels, module) {
           "Its version, that of XLA's FFI, how it was built; the signatures of operations, by name; the names of "
           "each enumeration's values, from 0 on.")
       .def("handlers", &Library::handlers, nb::sig("def handlers(self) -> dict[str, dict[str, object]]"),
-           "Of each operation: the FFI handler of each stage, a capsule.")
+           "The FFI handlers as capsules, by operation and stage.")
       .def("tile_sizes", &Library::tile_sizes, nb::sig("def tile_sizes(self) -> dict[str, list[int]]"),
-           "The sizes of tiles by what is cut into them.")
+           "The tile sizes of each dimension that is cut into tiles.")
       .def("kernel_shapes", &Library::kernel_shapes,
            nb::sig("def kernel_shapes(self) -> list[tuple[str, list[tuple[int, int]], bool]]"),
-           "(name, [(bytes of shared memory, least limit of a device)], is optional) of each kernel with such shapes.")
+           "For each kernel that needs shared memory on request: (name, [(bytes, least limit of a device)], is "
+           "optional).")
       .def("workspace_bytes", &Library::workspace_bytes, "operation"_a, "operands"_a, "results"_a, "attributes"_a,
            "Bytes of scratch memory of the CUDA handler.")
       .def("plan", &Library::plan, "operation"_a, "operands"_a, "results"_a, "attributes"_a, "traits"_a,
            "What runs for a call on a CUDA device of these traits.")
-      .def("function_source", &Library::function_source, "data"_a, "The C++ that the data of a function become.")
-      .def("compiler_problem", &Library::compiler_problem, "Why NVRTC cannot be used; nothing where it can.")
-      .def("set_compiler_folders", &Library::set_compiler_folders, "folders"_a, "Where NVRTC is looked for.")
-      .def("driver_version", &Library::driver_version, "Of CUDA, as 12040; 0 without a driver.")
+      .def("function_source", &Library::function_source, "data"_a,
+           "The C++ source that is made from a function's data.")
+      .def("compiler_problem", &Library::compiler_problem, "Why NVRTC cannot be used; empty if it can.")
+      .def("set_compiler_folders", &Library::set_compiler_folders, "folders"_a,
+           "Sets the folders in which NVRTC is looked for.")
+      .def("driver_version", &Library::driver_version,
+           "The CUDA version of the driver, such as 12040; 0 without a driver.")
       .def("compiled_functions", &Library::compiled_functions,
            nb::sig("def compiled_functions(self) -> tuple[int, int]"),
-           "How many were compiled, and read from the disk.");
+           "How many functions were compiled, and how many were read from disk.");
 }

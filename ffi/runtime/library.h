@@ -117,7 +117,7 @@ struct LibraryTable {
   List<TileSizesEntry> tile_sizes;
   Result<int64_t> (*workspace_bytes)(const CallEntry& call);
   Result<PlanEntry> (*plan)(const CallEntry& call, const Traits& traits);
-  Result<const char*> (*function_source)(const char* data);  // the C++ that a function's data become
+  Result<const char*> (*function_source)(const char* data);  // the C++ source made from a function's data
 
   // Members of the CUDA library; null in the other library.
   List<KernelShapesEntry> kernel_shapes;

@@ -23,7 +23,7 @@ __host__ __device__ constexpr int round_up_to_line(int position) {
   return (position + kItems - 1) / kItems * kItems;
 }
 
-// Named barrier kId in even turns, and kId + 1 in odd turns.
+// These use named barrier kId in even turns, and kId + 1 in odd turns.
 template <int kId, int kThreads>
 __device__ void barrier_sync(int turn) {
   turn % 2 == 0 ? barrier_sync<kId, kThreads>() : barrier_sync<kId + 1, kThreads>();
@@ -70,7 +70,8 @@ struct CopyBarrier {
 
 // A copy of a run of device memory to shared memory by one warp. It is prepared ahead, and started when there is room.
 // The run [first, first + count) of an array of `size` items goes to `to`, at the start of a line of shared memory:
-// item `first` lands at to[place_in_line(array, first)]. Whole chunks are copied, but none across the array's edges.
+// item `first` lands at to[place_in_line(array, first)]. Whole chunks are copied; of a chunk that crosses an edge of
+// the array, only the array's items are.
 template <typename Word>
 class BulkLoad {
  public:
@@ -144,7 +145,7 @@ class BulkStore {
   int place_, limit_;
 };
 
-// Copies a run from shared to device memory by kThreads threads, for devices on which BulkStore does nothing.
+// kThreads threads copy a run from shared to device memory, on devices where BulkStore does nothing.
 template <int kThreads, typename Word>
 __device__ void store_run(Word* array, int64_t first, int count, const Word* from) {
   for (int i = threadIdx.x; i < count; i += kThreads) array[first + i] = from[place_in_line(array, first) + i];

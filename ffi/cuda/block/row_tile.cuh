@@ -25,8 +25,8 @@ struct RowTile {
         rows(static_cast<int>(minimum<int64_t>(tiles.tile_rows, tiles.rows - first))) {}
 };
 
-// The row that a thread works on, relative to the tile, and its first slot there. A thread without a row gets slots
-// past the end of the last row.
+// The row that a thread works on, relative to the tile, and its first slot there. A thread without a row gets a share
+// of the last row, and `exists` is false.
 struct RowLane {
   int row;
   int begin;
@@ -41,8 +41,8 @@ struct RowLane {
   }
 };
 
-// Calls visit(slot, row, i) for all slots of the tile's rows, `size` per row, numbered through the rows; i is the
-// slot's place in its row. Neighbouring threads have neighbouring slots.
+// Calls visit(slot, row, i) for all slots of the tile's rows, `size` per row. Slots are numbered from row to row
+// without a break; i is the slot's place in its row. Neighbouring threads have neighbouring slots.
 template <typename Visit>
 __device__ __forceinline__ void for_each_slot(const RowTile& tile, const Divisor& size, Visit visit) {
   const int slots = tile.rows * static_cast<int>(size.divisor);
@@ -81,7 +81,7 @@ __device__ __forceinline__ void for_each_loaded(const RowTile& tile, const Divis
 template <typename Word>
 struct SharedRows {
   Word* items;
-  int pitch;  // 0 if all rows share one
+  int pitch;  // 0 if all rows of the tile use the same row of this operand
 
   __device__ Word* row(int row) const { return items + row * pitch; }
 };

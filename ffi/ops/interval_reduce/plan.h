@@ -6,8 +6,9 @@
 
 namespace mgpu {
 
-// A block takes a tile of consecutive intervals of single items. If they lie within `room` items, three states of each
-// item fit the 48 KB of shared memory that every device grants. Windows of 1,000 items fit unless states have 16 bytes.
+// If items are numbers, not rows, a block takes a tile of consecutive intervals. If these lie within room() items,
+// three states of each item fit the 48 KB of shared memory that every device grants. Windows of 1,000 items fit unless
+// states have 16 bytes.
 struct IntervalTile {
   static constexpr int kThreads = 256;
   int state_bytes;

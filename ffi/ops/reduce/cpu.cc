@@ -138,13 +138,14 @@ class SegmentedReduce {
     return begin;
   }
 
-  // Reduces the segments that the kGroup heads from ends[0] on close. The first segment begins at ends[-1] >= 0.
-  // Segments of more than kFew items are reduced one by one afterwards. If more than three quarters are so long, or if
-  // any lies past `limit`, returns false and does nothing.
+  // Reduces the kGroup segments that end at ends[0] to ends[kGroup - 1]. The first segment begins at ends[-1] >= 0.
+  // Segments of more than kFew items are reduced one by one afterwards. Returns false and does nothing if more than
+  // three quarters are so long, if an end lies past `limit`, if heads are negative or decrease, or if the operator's
+  // states are not plain numbers.
   template <typename Head>
   bool reduce_group(const Head* ends, int64_t limit, int64_t row_begin, int64_t entries) const {
     if constexpr (Operator::kGivesIndex || !std::is_arithmetic_v<State>) {
-      return false;  // states with positions are too wide for vector instructions to gain anything
+      return false;  // states of several numbers are too wide for vector instructions to gain anything
     } else {
       using Unsigned = std::make_unsigned_t<Head>;
       constexpr int kSign = 8 * sizeof(Head) - 1;

@@ -99,7 +99,7 @@ void launch_combination(const Call& call, cudaStream_t stream, const ReduceByIdO
     const int64_t whole_bytes = combination.slots * kState;
     const int64_t parts =
         parts_of(operands, most_blocks(call, whole, whole_bytes), maximum(kStep, 2 * combination.slots));
-    // If whole tables leave too few blocks, filling them would cost more than it saves.
+    // Whole tables are used unless they leave too few blocks: then filling them would cost more than they save.
     if (8 * parts >= combination.parts) {
       kernel = whole, bytes = whole_bytes;
       combination.parts = parts;

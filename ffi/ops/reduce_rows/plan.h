@@ -17,8 +17,8 @@ constexpr int kReduceRowsStagedBytes = 28 << 10;                    // the same 
 constexpr int kReduceRowsStagedUnits = 9;                           // the most units per worker
 constexpr int kReduceRowsLeastUnits = 4;                            // the fewest units per worker
 constexpr int64_t kReduceRowsWave = 5 * kReferenceMultiprocessors;  // five blocks on each
-// A table whose rows are read several times by index is cut into slices that stay in the L2 cache, of whole cache lines
-// of its rows.
+// A table whose rows are read several times by index is cut by columns into slices that stay in the L2 cache. A slice
+// has at least as many bytes of each row as a cache line.
 constexpr int64_t kReduceRowsSliceBytes = int64_t{36} << 20;
 constexpr int64_t kReduceRowsLeastReads = 4;  // the fewest reads of a row, on average
 

@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kCountThreads)
   if (threadIdx.x == 0) problem.passes[row] = passes;
 }
 
-// A block's part of the places of all tiles, and the segment that the block is counting. It is in shared memory:
+// A block's part of the key slots of all tiles, and the segment that the block is counting. It is in shared memory:
 // registers for it would leave fewer blocks per multiprocessor.
 template <typename P>
 struct CountedPart {
@@ -149,16 +149,16 @@ struct CountedPart {
   int number;  // the number of the segment that has `at`
   DigitSegment segment;
 
-  // The first place of the segment's tiles, the number of these places, and which of them are in the part.
+  // The first slot of the segment's tiles, the number of these slots, and which of them are in the part.
   __device__ int64_t first() const { return segment.first_tile * P::kTile; }
   __device__ int64_t room() const { return ceil_div<int64_t>(segment.size, P::kTile) * P::kTile; }
   __device__ int64_t begin() const { return at - first(); }
   __device__ int64_t end() const { return minimum(limit - first(), room()); }
 };
 
-// Counts the digits of listed segments. Each block counts an equal part of the places of all tiles, and adds its
-// counters to a segment's counts where the segment ends. The last block of a segment describes the segment's tiles to
-// the passes.
+// Counts the digits of listed segments. Each block counts an equal part of the slots of all tiles. It adds its counters
+// to a segment's counts where the segment or its part ends. The last block to finish a segment computes its starts, and
+// writes the descriptions of its tiles that the passes read.
 template <typename P>
 __global__ void __launch_bounds__(kCountThreads) count_segments(const __grid_constant__ P problem) {
   extern __shared__ unsigned counters[];

@@ -1,5 +1,6 @@
-// sorted_search and sorted_match on the CPU walk along the merge of both operands. When the walk reaches an item, the
-// number of items of the other operand that it has passed is the item's position there.
+// On the CPU, sorted_match walks along the merge of both operands, and so does sorted_search unless needles are so few
+// that it makes a binary search for each. When the walk reaches an item, the number of items of the other operand that
+// it has passed is the item's position there.
 #include "ops/sorted_pair/cpu.h"
 
 #include <algorithm>
@@ -13,8 +14,9 @@ namespace mgpu {
 
 namespace {
 
-// A step of the walk writes the positions of both candidates. The position of the candidate that is not taken is
-// overwritten later.
+// The candidates of a step of the walk are the next items of both operands. A step writes the candidate's position on
+// each side that has results, whether or not the walk takes that candidate; if it does not, a later step overwrites the
+// position.
 
 template <typename Index, typename Order>
 void search_by_merging(const SortedSearchOperands& operands, Order order, cpu::Executor& executor) {

@@ -1,5 +1,5 @@
-// The kernels of sorted_search and sorted_match. They run the pipeline of a merge: an item's place in the merge, minus
-// its place in its own operand, is its place in the other operand.
+// The kernels of sorted_search and sorted_match. All but search_needles run the pipeline of a merge: an item's place in
+// the merge, minus its place in its own operand, is its place in the other operand.
 #pragma once
 
 #include "cuda/block/shuffle.cuh"
@@ -11,8 +11,8 @@ namespace mgpu::cuda::searching {
 constexpr int kSearchThreads = 256;  // the threads of the kernel that makes one binary search per needle
 
 // Stores the entries of a thread's items of one side: how many items of the other side come before each. `mine` is a
-// bitmap of these items among the thread's next kCount items. The first one comes after `others` items of the other
-// side, and its entry is entries[0].
+// bitmap of these items among the thread's next kCount items. `others` items of the other side come before all of the
+// thread's items; the first item of `mine` gets entries[0].
 template <int kCount>
 __device__ void put_entries(int32_t* entries, unsigned mine, int32_t others) {
   uint32_t to = shared_address(entries);

@@ -15,24 +15,27 @@ struct TopKShape {
   constexpr int room() const { return kTopKMaxK + tile(); }
 };
 constexpr int kTopKThreads = 512;
-constexpr int kTopKManyThreads = 256;  // if a multiprocessor has several blocks, which wait at different times
+// Threads per block if a multiprocessor has several blocks: while one waits, another works.
+constexpr int kTopKManyThreads = 256;
 constexpr TopKShape top_k_shape(int key_width, int threads = kTopKThreads) {
   return {{threads, maximum(key_width == 8 ? 4 : 8, 16 / key_width)}};
 }
 constexpr int kTopKSample = 2048;      // the largest number of items from which a bound is guessed
 constexpr int kTopKSharedSamples = 2;  // a sample is this many times as large if several blocks share a row
-constexpr int kTopKSampleShare = 4;    // a row is sampled if it has at least this many times as many items
+constexpr int kTopKSampleShare = 4;    // a row is sampled if it has at least this many times the items of a sample
 constexpr int64_t kTopKBlocks = 2;     // the fewest blocks per multiprocessor; if rows are few, blocks share them
 constexpr int64_t kTopKMinTiles = 4;   // the fewest tiles of a part
-constexpr int64_t kTopKMergedPart = 1 << 15;  // the part of a later level, of the items that earlier levels kept
+// How many items a block of a later level takes of those that the previous level kept.
+constexpr int64_t kTopKMergedPart = 1 << 15;
 constexpr int64_t kTopKMaxLength = (int64_t{1} << 32) - 1;
 
-// Shapes for short rows: `lanes` lanes of a warp have a row in registers, `items` items each, and find up to `most`
+// Shapes for short rows: `lanes` lanes of a warp have a row in registers, `items` items each, and find up to `max_k`
 // items. The launch takes the first shape that fits. The work that a warp's lanes share takes 450 instructions, for one
-// row or for two. So 16 lanes have a row if few items are wanted: about 20 items are within the 12th smallest of 16
-// lanes' best items. For more items, 32 lanes have a row. The list has room for 4 items per lane: with 32 lanes, that
-// is twice the 64 items that they find at most, so a bound is soon found for any k. With one lane, or eight, all items
-// of a row are compared.
+// row or for two. So if few items are wanted, 16 lanes have a row, and two rows share that work. For k = 12, the bound
+// is then the 12th smallest of the 16 lanes' best items, and about 20 items are within it. For more items, 32 lanes
+// have a row. Items within a bound are listed in shared memory, with room for 4 per lane. With 32 lanes that is twice
+// the largest k, 64, so a bound that fits is soon found for any k. With one lane or eight, no bound is needed: each
+// item of a row is compared with every other.
 constexpr int kTopKRowThreads = 128;
 constexpr int kTopKRowRoom = 4;  // items in the list per lane
 struct TopKRowShape {
