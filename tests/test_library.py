@@ -300,3 +300,23 @@ def test_wheels_carry_notices(name) -> None:
     notice = (PACKAGES[name] / "NOTICE").read_text()
     for part in ("libstdc++", "XLA", "CUDA runtime"):
         assert part in notice
+
+
+def test_a_clone_finds_the_libraries_of_an_installed_package(tmp_path):
+    clone, site = tmp_path / "clone", tmp_path / "site" / "jax_mgpu"
+    shutil.copytree(ROOT / "jax_mgpu", clone / "jax_mgpu", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    site.mkdir(parents=True)
+    (site / "__init__.py").touch()
+    for file in map(pathlib.Path, (CPU, _kernels.__file__)):
+        (site / file.name).symlink_to(file)
+    code = "import jax_mgpu; print(jax_mgpu._src.core.library.cpu_library.path)"
+    paths = os.pathsep.join(map(str, (clone, site.parent)))
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        check=False,
+        env={**os.environ, "PYTHONPATH": paths},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert found.stdout.strip() == str(site / CPU.name), found.stderr

@@ -62,8 +62,7 @@ def _in_folders(name: str, folders: Sequence[str]) -> pathlib.Path | None:
 
 def _own_folders() -> list[str]:
     """Lists the folders that may have a library of this package: beside the sources, and the installed package's."""
-    package = importlib.util.find_spec("jax_mgpu")  # known while the package is being imported
-    return list((package and package.submodule_search_locations) or ())
+    return list(sys.modules["jax_mgpu"].__path__)  # which the package extends before it imports this module
 
 
 def open_library(path: pathlib.Path) -> Library:
