@@ -68,7 +68,7 @@ class SelectDigits {
   }
 
  private:
-  // The counters are zero before and after.
+  // Finds the digit of the item with this rank from the counters of digits, and sets these to zero.
   __device__ void find_digit(int rank) {
     __syncthreads();
     int matching = 0;

@@ -1,5 +1,6 @@
-// The passes of a join. The first goes over the tiles. The second goes over the tiles with very many rows, which many
-// blocks share. The third goes over the slots after the rows of A.
+// The passes of a join. The first goes over all tiles, and writes the output rows of the light ones. The second writes
+// the output rows of heavy tiles, of which each has so many that many blocks share it. The third fills the slots after
+// the rows of A.
 #pragma once
 
 #include "cuda/block/tail.cuh"
@@ -89,7 +90,7 @@ __global__ void __launch_bounds__(Problem<Order>::kThreads, 2)
   }
 }
 
-// Writes the rows of B without a partner, and fills the slots after them.
+// Sets the counts, writes the rows of B without a partner, and fills the slots after them.
 static __global__ void finish_rows(const __grid_constant__ JoinOperands operands,
                                    const __grid_constant__ JoinOperands::Scratch scratch) {
   wait_for_last_kernel();

@@ -1,14 +1,14 @@
-// How CUDA searches and moves by load balancing: the tiles.
+// How CUDA searches by load balancing, and moves rows: the tiles.
 #pragma once
 
 #include "ops/load_balance/operands.h"
 
 namespace mgpu {
 
-// A block finds the objects of this many outputs per thread: for words, for rows of several words, and for rows of
-// kWideRowBytes and more in words of 16 bytes. Wide rows have many words each, and small tiles leave enough blocks for
-// all multiprocessors: 32,768 rows of 14,336 bytes take 0.161 ms instead of 0.193, while rows of 48 bytes would take up
-// to 1.3 times as long.
+// Per thread, a block finds the objects of kWordItems outputs of one word, of kRowItems rows of several words, or of
+// kWideRowItems rows of at least kWideRowBytes, in words of 16 bytes. Wide rows have many words each, so small tiles
+// leave enough blocks for all multiprocessors: with kWideRowItems, 32,768 rows of 14,336 bytes take 0.161 ms instead of
+// 0.193, whereas rows of 48 bytes would take up to 1.3 times as long.
 constexpr int kWorkThreads = 256;
 constexpr int kWordItems = 16;
 constexpr int kRowItems = 4;
@@ -18,8 +18,9 @@ constexpr int work_items(int64_t row_bytes, int word_bytes) {
   if (row_bytes <= word_bytes) return kWordItems;
   return word_bytes == 16 && row_bytes >= kWideRowBytes ? kWideRowItems : kRowItems;
 }
-// Blocks per multiprocessor if one step makes words of this many bytes: as many as their registers allow. With six
-// blocks instead of eight, expansions of 4-byte words of mean 5 took 9% longer.
+// The blocks per multiprocessor of kernels whose threads make one word of `word_bytes` bytes at a time: as many as
+// their registers allow. With six blocks instead of eight, expansions of 4-byte words to a mean of 5 copies took 9%
+// longer.
 constexpr int work_blocks(int word_bytes) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
   return 4;

@@ -41,7 +41,7 @@ void find_heads(const RunHeadsOperands& operands, Order order, cpu::Executor& ex
   const auto* const keys = static_cast<const Word*>(operands.keys);
   auto* const firsts = static_cast<Word*>(operands.firsts);
 
-  std::vector<int64_t> heads_before(rows.rows * (row_tiles + 1));  // the heads of the row before each tile
+  std::vector<int64_t> heads_before(rows.rows * (row_tiles + 1));  // the number of heads in the row before each tile
   cpu::parallel_for(executor, rows.rows * row_tiles, [&](int64_t tile) {
     const int64_t row = tile / row_tiles;
     int64_t heads = 0;

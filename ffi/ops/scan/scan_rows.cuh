@@ -11,21 +11,21 @@ constexpr int kRowBlocks = sizeof(typename Operator::Element) == 1              
                            : Vector<typename Operator::Element>::kItems * sizeof(typename Operator::State) > 32 ? 2
                                                                                                                 : 3;
 
-// Scans rows, one per warp, while the next vectors of this row or of the warp's next row are in flight. kWhole says
-// that rows consist of whole vectors; other rows share a vector with each neighbour.
+// Each warp scans a row while it loads the next vectors of that row or of its next row. kWhole says that rows consist
+// of whole vectors; other rows share a vector with each neighbour.
 template <typename Operator, bool kWhole>
 __global__ void __launch_bounds__(kThreads, kRowBlocks<Operator>) scan_rows(ScanTask<Operator> task, Operator op) {
   using Items = Vector<typename Operator::Element>;
   constexpr int kVector = Items::kItems;
   constexpr int kRows = kScanVectors;
-  constexpr int kSpan = kWarp * kVector;  // the items of a row of vectors
+  constexpr int kSpan = kWarp * kVector;  // the items of one vector per lane
   const Segments& segments = task.segments;
   const int lane = threadIdx.x % kWarp;
   const int length = static_cast<int>(segments.length);
   const int64_t warps = int64_t{gridDim.x} * kWarps;
   struct At {
     int64_t row;
-    int offset;  // its offset in the order of the scan
+    int offset;  // where the next vectors begin in the row, in the order of the scan
   };
   // How many items of a row's first vector, in the order of the scan, belong to another row.
   const auto lead_of = [&](int64_t row) {

@@ -1,5 +1,6 @@
 // The kernels of select. One pass turns the mask into a bitmap, and counts the kept items of each tile; a second kernel
-// sums up the counts; then each tile lists the positions of its kept items in shared memory, and moves these items.
+// sums up the counts; then the block of each tile lists the positions of its kept items in shared memory, and moves
+// these items.
 #pragma once
 
 #include "cuda/block/tail.cuh"
@@ -12,8 +13,8 @@ constexpr int kWarps = kThreads / kWarp;
 constexpr int kThreadItems = kSelectTile / kThreads;
 constexpr int kTileWords = kSelectTile / kWarp;
 constexpr int kWarpWords = kTileWords / kWarps;
-// The most tiles per block. With eight tiles and as many blocks as the device holds, 2^26 items take 0.1603 ms, instead
-// of 0.1628 with four tiles at once.
+// The most tiles per block of mark_kept, which loads two of them at a time. So 2^26 items take 0.1603 ms; four tiles
+// per block, all loaded at once, took 0.1628.
 constexpr int kMarkTiles = 8;
 constexpr int kMarksInFlight = 2;
 constexpr int kMarkBlocks = 8;  // per multiprocessor
@@ -27,7 +28,7 @@ struct SelectTask {
   int mark_tiles;  // per block
 };
 
-// A tile by its number among those of all rows.
+// A tile, given by its number among the tiles of all rows.
 struct SelectTile {
   int64_t row;
   int64_t tile;   // its number in the row
@@ -95,9 +96,9 @@ struct SetKept {
   __device__ void operator()(int64_t row, int64_t all) const { kept.set(row, all); }
 };
 
-// Moves the kept items of tiles. A warp lists the positions of 32 neighbours at a time: those of kept items are
-// consecutive in the list, so in different banks. With 32 registers per thread, twice as many blocks hide each other's
-// latency as with 48.
+// Moves the kept items of tiles. A warp lists the positions of 32 neighbouring items at a time. Those of kept items are
+// consecutive in the list, so the lanes write without bank conflicts. With 32 registers per thread, eight blocks fit a
+// large multiprocessor, and hide each other's latency; with 48, five fit.
 template <bool kPartition, typename Mover>
 __global__ void __launch_bounds__(kThreads) write_kept(SelectTask task, Mover mover) {
   __shared__ int warp_counts[kWarps];
