@@ -184,7 +184,7 @@ def _order(operation: str, items: Items) -> tuple[Keyed, Sequence[Any]] | None:
     """Compiles an order; returns it with its captured values, or None if kernels cannot or should not run it.
 
     There are no kernels if there are no items, no CUDA compiler or an unsupported function. They should not run if a
-    sort of one column gives the same order: it is faster.
+    sort of one column gives the same order, because that sort is faster.
     """
     if items.n == 0 or not custom_operator.has_kernels():
         return None

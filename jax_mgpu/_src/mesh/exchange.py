@@ -15,7 +15,7 @@ from jax_mgpu._src.keys.bits import keeping_bits
 from jax_mgpu._src.mesh.axis import Axis, before
 from jax_mgpu._src.ops.intervals import gather_rows, move_rows
 
-__all__ = ["Parts", "by_platform", "exchange", "exchange_together", "send"]
+__all__ = ["Parts", "by_platform", "exchange", "exchange_together", "in_rounds", "send"]
 
 T = TypeVar("T")
 
@@ -243,13 +243,21 @@ def _in_chunks(parts: Parts, x: jax.Array, into: jax.Array) -> jax.Array:
         places = jnp.where(at < parts.received[:, None], parts.begins[:, None] + at, unused.reshape(-1, chunk))
         return into.at[places].set(chunks, mode="drop", unique_indices=True)
 
+    return in_rounds(send, needed, max_rounds, into)
+
+
+def in_rounds(
+    step: Callable[[jax.Array, jax.Array], jax.Array], needed: jax.Array, most: int, into: jax.Array
+) -> jax.Array:
+    """Calls `step(done, into)` for each round that is needed, of `most`. All devices must need equally many."""
+
     # A transpose would save the places of all rounds, one array per device, so it recomputes them.
     @functools.partial(jax.checkpoint, prevent_cse=False)
     def round_of(done: jax.Array, into: jax.Array) -> jax.Array:
-        result: jax.Array = cond(jnp.asarray(done, dtype) < needed, send, lambda _, into: into, done, into)
+        result: jax.Array = cond(jnp.asarray(done, needed.dtype) < needed, step, lambda _, into: into, done, into)
         return result
 
-    return fori_loop(0, max_rounds, round_of, into)
+    return fori_loop(0, most, round_of, into)
 
 
 def _along(mask: jax.Array, rows: jax.Array) -> jax.Array:

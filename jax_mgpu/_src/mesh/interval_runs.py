@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.core.compat import axes_bound, cond, fori_loop
+from jax_mgpu._src.core.compat import axes_bound
 from jax_mgpu._src.functions.operators import Kind
 from jax_mgpu._src.keys.bits import keeping_bits
 from jax_mgpu._src.mesh.axis import Axis
-from jax_mgpu._src.mesh.exchange import Parts, send
+from jax_mgpu._src.mesh.exchange import Parts, in_rounds, send
 from jax_mgpu._src.ops.intervals import gather_rows
 from jax_mgpu._src.ops.scan import scan_columns
 from jax_mgpu._src.ops.sorted_search import insertion_points
@@ -109,12 +108,7 @@ class _Runs:
             moved = jnp.clip(first - begin, 0, window), self.parts.places + first - self.begins, last - first
             return send(Parts.unflatten((axis, into.shape[0]), moved), units, into)
 
-        @functools.partial(jax.checkpoint, prevent_cse=False)
-        def round_of(done: jax.Array, into: jax.Array) -> jax.Array:
-            result: jax.Array = cond(jnp.asarray(done, dtype) < needed, send_window, lambda _, into: into, done, into)
-            return result
-
-        return fori_loop(0, axis.size, round_of, axis.varying(own)).reshape(-1, rows.shape[1])
+        return in_rounds(send_window, needed, axis.size, axis.varying(own)).reshape(-1, rows.shape[1])
 
     def _packed(self, rows: jax.Array, begin: jax.Array, size: int) -> jax.Array:
         """Returns `size` of this device's packed rows."""

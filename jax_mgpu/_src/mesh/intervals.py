@@ -10,14 +10,12 @@ import jax.numpy as jnp
 from jax_mgpu._src.arguments.counts import live_items
 from jax_mgpu._src.arguments.preconditions import by_construction
 from jax_mgpu._src.arguments.values import take_or_fill
-from jax_mgpu._src.core.operation import ABSENT
 from jax_mgpu._src.keys.bits import keeping_bits
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.interval_runs import fits, gather_runs
-from jax_mgpu._src.mesh.remote_gather import Share, deal, deal_from, fetch, put
+from jax_mgpu._src.mesh.remote_gather import Share, deal_from, fetch, put
 from jax_mgpu._src.ops.intervals import _expand
 from jax_mgpu._src.ops.load_balance import load_balance_search as local_search
-from jax_mgpu._src.ops.select import positions
 
 __all__ = ["interval_expand", "interval_gather", "interval_move", "load_balance_search"]
 
@@ -34,7 +32,6 @@ class _Own:
     """
 
     def __init__(self, axis: Axis, leaves: Sequence[jax.Array], offsets: jax.Array, size: int, total: jax.Array):
-        (m,) = offsets.shape
         dtype = axis.index_dtype("size", max(size, 1))
         whole = live_items(axis.size * size, total, dtype)
 
@@ -44,20 +41,9 @@ class _Own:
         firsts = axis.gather(inside(offsets[0]))
         following = jnp.where(axis.index + 1 < axis.size, firsts[jnp.minimum(axis.index + 1, axis.size - 1)], whole)
         share = Share.of_slots(axis, whole, size)
-        if axis.size * m <= size:  # there is room for all intervals, and so for empty ones
-            slots = axis.size * m
-            (*self.leaves, begins), items = deal_from(axis, [*leaves, offsets], following, share, slots)
-            begins = inside(begins)
-        else:
-            slots, begins = size, inside(offsets)
-            ends = jnp.append(begins[1:], following)
-            kept, _ = positions(ends > begins, ABSENT, m)
-            past = jnp.full((1,), jnp.iinfo(dtype).max, dtype)
-            begins, ends = (take_or_fill(x, kept, past) for x in (begins, ends))
-            moved = [*(take_or_fill(x, kept) for x in leaves), begins]
-            (*self.leaves, begins), items = deal(axis, moved, begins, ends, share, size)
+        self.leaves, begins, items = deal_from(axis, leaves, inside(offsets), following, share, size)
         self.total = share.count.reshape(1)
-        slot = jnp.arange(slots, dtype=dtype)
+        slot = jnp.arange(begins.shape[0], dtype=dtype)
         self.offsets = jnp.where(slot < items.astype(dtype), jnp.clip(begins - share.low, 0, size), size)
         self.first = take_or_fill(jnp.maximum(share.low - begins, 0), jnp.zeros((1,), jnp.int32))[0]
         self._size = size

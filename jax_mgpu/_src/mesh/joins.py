@@ -14,7 +14,6 @@ from jax_mgpu._src.arguments.counts import live_items, of_all
 from jax_mgpu._src.arguments.preconditions import by_construction, room
 from jax_mgpu._src.arguments.values import take_or_fill
 from jax_mgpu._src.core.compat import cond, has_64_bits
-from jax_mgpu._src.core.operation import ABSENT
 from jax_mgpu._src.keys.bits import as_columns
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.hash_repartition import meet, with_room
@@ -169,7 +168,7 @@ def _by_partners(
     leaves = [first, number] if keep_a or kind not in KINDS else [first]
     leaves = [of_a.begin + jnp.arange(n_a, dtype=dtype), *leaves]
     following = jnp.append(before, paired)[axis.index + 1]
-    (a_index, first, *numbers, begins), items = _dealt(axis, leaves, made, begins, following, share, size)
+    (a_index, first, *numbers), begins, items = deal_from(axis, leaves, begins, following, share, size)
     item = jnp.arange(begins.shape[0], dtype=made.dtype)
     starts = jnp.where(item < items.astype(made.dtype), jnp.clip(begins - share.low, 0, size), size)
     slots = jnp.arange(size, dtype=made.dtype)
@@ -186,25 +185,6 @@ def _by_partners(
     if alone is not None:
         partner = alone.behind(partner, share, here)
     return take_or_fill(a_index, owner, -1), partner, share.count
-
-
-def _dealt(
-    axis: Axis,
-    leaves: list[jax.Array],
-    made: jax.Array,
-    begins: jax.Array,
-    following: jax.Array,
-    share: Share,
-    size: int,
-) -> tuple[list[jax.Array], jax.Array]:
-    """Gives each device the rows of a that make its rows of the result, with where these begin, and their number."""
-    (n,) = made.shape
-    if 0 < axis.size * n <= size:  # there is room for all rows, and so for those that make none
-        return deal_from(axis, [*leaves, begins], following, share, axis.size * n)
-    kept, _ = positions(made > 0, ABSENT, n)
-    past = jnp.full((1,), jnp.iinfo(made.dtype).max, made.dtype)
-    begins, ends = (take_or_fill(x, kept, past) for x in (begins, _saturated(begins, made)))
-    return deal(axis, [*(take_or_fill(x, kept) for x in leaves), begins], begins, ends, share, size)
 
 
 def _of_own_rows(

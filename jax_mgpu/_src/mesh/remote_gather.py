@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src.arguments.values import take_or_fill, take_rows
-from jax_mgpu._src.core.compat import cond, fori_loop
+from jax_mgpu._src.core.operation import ABSENT
 from jax_mgpu._src.keys.bits import keeping_bits
 from jax_mgpu._src.mesh.axis import Axis, before
-from jax_mgpu._src.mesh.exchange import Parts, by_platform, exchange
+from jax_mgpu._src.mesh.exchange import Parts, by_platform, exchange, in_rounds
 from jax_mgpu._src.ops.gather import gather
+from jax_mgpu._src.ops.select import positions
 from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sorted_search import insertion_points
 
@@ -67,18 +68,28 @@ def deal(
 
 
 def deal_from(
-    axis: Axis, leaves: Sequence[jax.Array], following: jax.Array, share: Share, slots: int
-) -> tuple[list[jax.Array], jax.Array]:
-    """`deal` for items of which each ends where the next begins, as the last leaf says; they may be empty.
+    axis: Axis, leaves: Sequence[jax.Array], begins: jax.Array, following: jax.Array, share: Share, size: int
+) -> tuple[list[jax.Array], jax.Array, jax.Array]:
+    """`deal` for items of which each ends where the next begins, and the last one at `following`; they may be empty.
 
-    `following` is where this device's last item ends. Past the results of all devices, nothing needs to be in order.
+    `size` is the number of a device's results, and the number of slots if there is no room for all items.
+
+    Returns: The leaves, where the items begin, and their number.
     """
-    begins = leaves[-1]
-    lows, highs = (x.astype(begins.dtype) for x in (share.lows, share.highs))
-    started = insertion_points(lows, begins, right=True).astype(jnp.int32)
-    first = jnp.maximum(started - 1, 0) + (following <= share.lows)
-    last = jnp.where(lows < highs, insertion_points(highs, begins).astype(jnp.int32), 0)
-    return _dealt(axis, leaves, first, last, slots)
+    (n,), ends = begins.shape, jnp.append(begins[1:], following)
+    if 0 < axis.size * n <= size:  # there is room for all items, and so for empty ones
+        lows, highs = (x.astype(begins.dtype) for x in (share.lows, share.highs))
+        started = insertion_points(lows, begins, right=True).astype(jnp.int32)
+        first = jnp.maximum(started - 1, 0) + (following <= share.lows)
+        last = jnp.where(lows < highs, insertion_points(highs, begins).astype(jnp.int32), 0)
+        (*leaves, begins), number = _dealt(axis, [*leaves, begins], first, last, axis.size * n)
+    else:
+        kept, _ = positions(ends > begins, ABSENT, n)
+        past = jnp.full((1,), jnp.iinfo(begins.dtype).max, begins.dtype)
+        begins, ends = (take_or_fill(x, kept, past) for x in (begins, ends))
+        moved = [*(take_or_fill(x, kept) for x in leaves), begins]
+        (*leaves, begins), number = deal(axis, moved, begins, ends, share, size)
+    return list(leaves), begins, number
 
 
 def _dealt(
@@ -123,12 +134,8 @@ def fetch(
     if n == 0 or leaves[0].shape[0] == 0:
         nowhere = jnp.full((n,), -1, jnp.int32)
         return [take_or_fill(x, nowhere, fill) for x, fill in zip(leaves, fills, strict=True)]
-    run = by_platform(axis, functools.partial(_gathered, axis), functools.partial(_in_rounds, axis))
-
+    move = by_platform(axis, functools.partial(_gathered, axis), functools.partial(_in_rounds, axis))
     # Everything traced is an argument: a rule of jax.custom_jvp that closes over it fails under shard_map.
-    def move(x: jax.Array, *operands: jax.Array) -> jax.Array:
-        return run(x, *operands)
-
     known = jnp.where(inside, places, -1).astype(counts.dtype)
     traced = known, counts, *_in_order(axis, places, counts)
     found = [keeping_bits(move, x, *traced, adds=True) for x in leaves]
@@ -167,13 +174,8 @@ def _in_rounds(
         rows = jax.lax.all_to_all(gather(x, wanted), axis.name, 0, 0)
         return into.at[jnp.where(at < sizes, starts + at, unused)].set(rows, mode="drop", unique_indices=True)
 
-    @functools.partial(jax.checkpoint, prevent_cse=False)  # as in `exchange`
-    def round_of(done: jax.Array, into: jax.Array) -> jax.Array:
-        result: jax.Array = cond(jnp.asarray(done, edges.dtype) < needed, ask, lambda _, into: into, done, into)
-        return result
-
     into = axis.varying(jnp.zeros((n, *x.shape[1:]), x.dtype))
-    rows = fori_loop(0, -(-n // chunk), round_of, into)
+    rows = in_rounds(ask, needed, -(-n // chunk), into)
     return jnp.zeros_like(rows).at[order].set(rows, unique_indices=True)
 
 
