@@ -392,12 +392,7 @@ class Keyed:
 
 
 def _register_lowerings(operation: Operation) -> None:
-    lower_fallback = mlir.lower_fun(lambda *xs, **attributes: _fallback_of(operation, xs, attributes), True)
-
-    def pure(ctx: Any, *operands: ir.Value[Any], **attributes: Attribute) -> Any:
-        """Lowers plain JAX. Its functions were traced apart, so types do not say which manual axes values vary over."""
-        avals = [jax.core.ShapedArray(aval.shape, aval.dtype, sharding=aval.sharding) for aval in ctx.avals_in]
-        return lower_fallback(ctx.replace(avals_in=avals), *operands, **attributes)
+    pure = _plain_lowering(operation)
 
     def lower_anywhere(ctx: LoweringContext, *operands: ir.Value[Any], **attributes: Attribute) -> Any:
         operation.warn_without_kernels(ctx.module_context.platforms)
@@ -405,10 +400,26 @@ def _register_lowerings(operation: Operation) -> None:
 
     mlir.register_lowering(operation.primitive, lower_anywhere)
     for platform in operation.platforms:
-        lowering = _kernel_lowering(operation, platform, pure)
-        # A lowering rule sees how an aliased operand is made only if the rule runs at each call.
-        options = in_place if operation.aliases else {}
-        mlir.register_lowering(operation.primitive, lowering, platform=platform, **options)
+        register_kernels(operation, platform, on=platform)
+
+
+def register_kernels(operation: Operation, platform: str, on: str) -> None:
+    """Lowers an operation to calls of the kernels of a platform in programs for `on`."""
+    lowering = _kernel_lowering(operation, platform, _plain_lowering(operation))
+    # A lowering rule sees how an aliased operand is made only if the rule runs at each call.
+    options = in_place if operation.aliases else {}
+    mlir.register_lowering(operation.primitive, lowering, platform=on, **options)
+
+
+def _plain_lowering(operation: Operation) -> Callable[..., Any]:
+    lower_fallback = mlir.lower_fun(lambda *xs, **attributes: _fallback_of(operation, xs, attributes), True)
+
+    def pure(ctx: Any, *operands: ir.Value[Any], **attributes: Attribute) -> Any:
+        """Lowers plain JAX. Its functions were traced apart, so types do not say which manual axes values vary over."""
+        avals = [jax.core.ShapedArray(aval.shape, aval.dtype, sharding=aval.sharding) for aval in ctx.avals_in]
+        return lower_fallback(ctx.replace(avals_in=avals), *operands, **attributes)
+
+    return pure
 
 
 def _kernel_lowering(operation: Operation, platform: str, pure: Callable[..., Any]) -> Callable[..., Any]:
