@@ -22,6 +22,12 @@ def _half(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
     return random_keys(rng, n, "float32"), jax.random.bernoulli(random_key(rng), 0.5, (n,))
 
 
+def _rows(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
+    """Makes rows, and a mask that keeps about 30% of them."""
+    n = size_at(scale, 2**19)
+    return random_keys(rng, 64 * n, "float32").reshape(n, 64), jax.random.bernoulli(random_key(rng), 0.3, (n,))
+
+
 def _few_values(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
     """Makes random keys of at most 100,000 distinct values."""
     n = size_at(scale, 2**24)
@@ -55,6 +61,22 @@ CASES = [
         agree=agree_counted,
         max_ms=0.16,
         target_ms=0.12,
+    ),
+    Case(
+        family="select",
+        name="30% of the rows of float32 [2^19, 64]",
+        inputs=_rows,
+        ours=mgpu.select,
+        peers={
+            "XLA compress": lambda x, keep: (
+                jnp.compress(keep, x, axis=0, size=x.shape[0], fill_value=0),
+                jnp.sum(keep, dtype=jnp.int32),
+            ),
+        },
+        bytes=lambda x, keep: array_bytes(keep) + 13 * array_bytes(x) // 10,
+        agree=agree_counted,
+        max_ms=0.08,
+        target_ms=0.055,
     ),
     Case(
         family="select",

@@ -11,7 +11,7 @@ namespace mgpu::cuda {
 namespace selecting {
 
 template <typename Mover>
-void run(const Call& call, const SelectOperands& operands, const Mover& mover, cudaStream_t stream) {
+void run(const Call& call, const SelectOperands& operands, const Mover& mover, int64_t shares, cudaStream_t stream) {
   Workspace workspace = workspace_of(call);
   const auto tiles = static_cast<unsigned>(operands.rows * operands.row_tiles(kSelectTile));
   const int64_t blocks = kMarkBlocks * multiprocessors(call);
@@ -26,8 +26,8 @@ void run(const Call& call, const SelectOperands& operands, const Mover& mover, c
                      counts, SetKept{operands.kept});
   if (operands.size == 0) return;
   const auto write = operands.partition ? write_kept<true, Mover> : write_kept<false, Mover>;
-  launch_overlapping(call, stream, write, tiles, kThreads, 0, task, mover);
-  const int64_t pieces = operands.partition ? 0 : tail_pieces(operands.rows, operands.size);
+  launch_overlapping(call, stream, write, dim3(tiles, static_cast<unsigned>(shares)), kThreads, 0, task, mover);
+  const int64_t pieces = operands.partition ? 0 : tail_pieces(operands.rows, operands.size * mover.row_words);
   if (pieces == 0) return;
   const auto kernel = fill_tails<Mover>;
   launch_overlapping(call, stream, kernel, resident_blocks(call, kernel, kTailThreads, 0, pieces), kTailThreads, 0,
@@ -36,7 +36,7 @@ void run(const Call& call, const SelectOperands& operands, const Mover& mover, c
 
 template <typename Mover>
 void run_items(const Call& call, const SelectOperands& operands, const Mover& mover, cudaStream_t stream) {
-  if (maximum(operands.length, operands.size) > RowTiles::kMostSlots) return run(call, operands, mover, stream);
+  if (maximum(operands.length, operands.size) > RowTiles::kMostSlots) return run(call, operands, mover, 1, stream);
   const short_rows::Select problem(operands);
   launch_rows(call, stream, short_rows::select<Mover>, problem.tiles, problem.shared_bytes(), problem, mover);
 }
@@ -60,7 +60,7 @@ void select(const Call& call, cudaStream_t stream) {
     run(call, operands,
         MoveWideRows<Word>{operands.x, operands.out, operands.fill, words,
                            1 << ceil_log2(minimum<int64_t>(words, kWarp))},
-        stream);
+        select_shares(operands.rows * operands.row_tiles(kSelectTile), row_bytes), stream);
   });
 }
 

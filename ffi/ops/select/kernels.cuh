@@ -96,9 +96,10 @@ struct SetKept {
   __device__ void operator()(int64_t row, int64_t all) const { kept.set(row, all); }
 };
 
-// Moves the kept items of tiles. A warp lists the positions of 32 neighbouring items at a time. Those of kept items are
-// consecutive in the list, so the lanes write without bank conflicts. With 32 registers per thread, eight blocks fit a
-// large multiprocessor, and hide each other's latency; with 48, five fit.
+// Moves the kept items of tiles. Blocks of one tile (blockIdx.y) share its items, if rows are wide. A warp lists the
+// positions of 32 neighbouring items at a time. Those of kept items are consecutive in the list, so the lanes write
+// without bank conflicts. With 32 registers per thread, eight blocks fit a large multiprocessor, and hide each other's
+// latency; with 48, five fit.
 template <bool kPartition, typename Mover>
 __global__ void __launch_bounds__(kThreads) write_kept(SelectTask task, Mover mover) {
   __shared__ int warp_counts[kWarps];
@@ -125,8 +126,14 @@ __global__ void __launch_bounds__(kThreads) write_kept(SelectTask task, Mover mo
   }
   __syncthreads();
 
+  // Moves the block's share of `count` items.
+  const auto move_share = [&](int count, int64_t slot, auto position_of) {
+    const int share = ceil_div(count, static_cast<int>(gridDim.y)), begin = minimum<int>(blockIdx.y * share, count);
+    move_items(mover, tile.row, minimum(share, count - begin), slot + begin,
+               [&](int i) { return position_of(begin + i); });
+  };
   const auto move = [&](int first, int count, int64_t slot) {
-    move_items(mover, tile.row, count, slot, [&](int i) { return tile.begin + places[first + i]; });
+    move_share(count, slot, [&](int i) { return tile.begin + places[first + i]; });
   };
   move(0, static_cast<int>(minimum<int64_t>(in_block.all, operands.size - before)), before);
   if constexpr (kPartition) {
@@ -134,7 +141,7 @@ __global__ void __launch_bounds__(kThreads) write_kept(SelectTask task, Mover mo
     move(in_block.all, tile.live - in_block.all, all + tile.begin - before);
     const int dead = static_cast<int>(minimum<int64_t>(operands.length - tile.begin, kSelectTile)) - tile.live;
     const int64_t first_dead = tile.begin + tile.live;
-    move_items(mover, tile.row, dead, first_dead, [&](int i) { return first_dead + i; });
+    move_share(dead, first_dead, [&](int i) { return first_dead + i; });
   }
 }
 
@@ -143,9 +150,9 @@ __global__ void __launch_bounds__(kThreads) write_kept(SelectTask task, Mover mo
 template <typename Mover>
 __global__ void __launch_bounds__(kTailThreads) fill_tails(int64_t rows, int64_t size, IndexVector kept, Mover mover) {
   for_each_tail_piece(
-      rows, size, [&](int64_t row) { return kept[row]; },
+      rows, size * mover.row_words, [&](int64_t row) { return kept[row] * mover.row_words; },
       [&](int64_t row, int64_t begin, int64_t end) {
-        if (begin < end) fill_slots(mover, row, begin, end);
+        if (begin < end) fill_words(mover, row, begin, end);
       });
   wait_for_last_kernel();
 }

@@ -10,6 +10,14 @@ namespace mgpu {
 constexpr int kSelectThreads = 256;
 constexpr int kSelectTile = 16 * kSelectThreads;
 
+// Blocks share a tile of wide rows if tiles are few. All of a block's rows, if all are kept, have this many bytes or
+// more.
+constexpr int64_t kSelectShareBytes = 16 << 10;
+constexpr int64_t kSelectBlocks = 1024;
+constexpr int64_t select_shares(int64_t tiles, int64_t row_bytes) {
+  return clamp<int64_t>(kSelectTile * row_bytes / kSelectShareBytes, 1, ceil_div(kSelectBlocks, tiles));
+}
+
 // Scratch memory of the CUDA kernels: the bitmap of the mask, tile by tile, and the tiles' counts.
 struct SelectOperands::Scratch {
   unsigned* bits;
