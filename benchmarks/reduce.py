@@ -269,6 +269,30 @@ def _by_id_of_items_case(
     )
 
 
+def _boosting_case() -> Case:
+    """Sums gradients and second derivatives by bins of 28 features of the same rows, as boosted trees need them."""
+    bins, features = 2048, 28
+
+    def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
+        n = size_at(scale, 2**20)
+        return random_keys(rng, 2 * n, "float32").reshape(n, 2), rng.integers(0, bins, (features, n)).astype(np.int32)
+
+    def by_feature(sums: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda x, ids: jax.vmap(lambda ids: sums(x, ids, bins))(ids)
+
+    return Case(
+        family="reduce",
+        name="histograms of 28 features, add by 2,048 ids, uniform, float32 [2^20, 2]",
+        inputs=inputs,
+        ours=by_feature(mgpu.reduce_by_id),
+        peers={"XLA": by_feature(jax.ops.segment_sum)},
+        bytes=array_bytes,
+        max_ms=0.30,
+        target_ms=0.15,
+        agree=agree_within(1e-3),
+    )
+
+
 # For float32: log of the number of items, width, ids; milliseconds (maximum, target).
 MAXIMA_BY_ID: tuple[tuple[int, int, int, str, float, float], ...] = (
     (25, 1, 5_000, "uniform", 0.076, 0.07),
@@ -283,6 +307,7 @@ SUMS_BY_ID: tuple[tuple[int, int, int, str, float, float], ...] = (
     (25, 1, 5_000, "skewed", 0.33, 0.15),
     (25, 1, 1_000_000, "uniform", 0.45, 0.38),
     (25, 1, 1_000_000, "skewed", 0.45, 0.38),
+    (25, 1, 1_000_000, "one id", 0.45, 0.38),
     (25, 2, 2_048, "uniform", 0.22, 0.10),
     (25, 8, 2_048, "uniform", 0.12, 0.07),
     (25, 64, 100_000, "uniform", 0.087, 0.06),
@@ -322,6 +347,7 @@ CASES = [
     _few_ids_case(),
     *(_by_id_of_items_case("max", "float32", *figures) for figures in MAXIMA_BY_ID),
     *(_by_id_of_items_case("add", "float32", *figures) for figures in SUMS_BY_ID),
+    _boosting_case(),
     *(
         _by_id_of_items_case("add", "int32", 25, 1, size, ids, None, None)
         for size in (5_000, 1_000_000)

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "algorithm/fixed_point.h"
+#include "algorithm/exact_sum.h"
 #include "algorithm/floats.h"
 #include "algorithm/key_order.h"
 #include "algorithm/merge_path.h"
@@ -613,50 +613,103 @@ TEST(quotients_are_those_of_division) {
   }
 }
 
-TEST(sums_in_fixed_point_are_as_near_as_they_say) {
+// The sign of the exact sum of numbers (Shewchuk, Adaptive precision floating-point arithmetic, 1997): parts do not
+// overlap, so the last one decides.
+int sign_of_sum(const std::vector<double>& numbers) {
+  std::vector<double> parts;
+  for (double x : numbers) {
+    std::vector<double> next;
+    for (double y : parts) {
+      if (std::abs(x) < std::abs(y)) std::swap(x, y);
+      const double high = x + y, low = y - (high - x);
+      if (low != 0) next.push_back(low);
+      x = high;
+    }
+    if (x != 0) next.push_back(x);
+    parts = next;
+  }
+  return parts.empty() ? 0 : (parts.back() > 0) - (parts.back() < 0);
+}
+
+float add_up(const std::vector<float>& items, int64_t room) {
+  const ExactSum sum(room);
+  uint32_t largest = 1, smallest = 254;
+  for (const float x : items) {
+    const uint32_t exponent = ExactSum::exponent(std::bit_cast<uint32_t>(x));
+    largest = std::max(largest, exponent);
+    smallest = std::min(smallest, exponent);
+  }
+  const int used = static_cast<int>(sum.limb(std::min(smallest, largest), largest)) + 1;
+  CHECK(used <= sum.limbs());
+  std::vector<uint64_t> limbs(used);
+  for (const float x : items) {
+    const ExactSum::Term term = sum.term(x, largest, 1000);
+    limbs[term.limb] += term.value;
+  }
+  return sum.round([&](int i) -> uint64_t& { return limbs[i]; }, used, largest);
+}
+
+TEST(exact_sums_are_rounded_once) {
   Random random(32);
   constexpr uint32_t kSign = 1u << 31, kFraction = (1u << 23) - 1;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
   for (int round = 0; round < 4000; ++round) {
     const int64_t n = draw(random, 1, round % 10 == 0 ? 2000 : 5);
     // Subnormal items, their neighbours, the largest items, items near each other, and any items.
     const int64_t most = round % 5 == 4 ? 254 : round % 5 == 2 ? 254 : round % 5 == 3 ? 140 : 3 * (round % 5);
     const int64_t least = round % 5 == 2 ? 250 : round % 5 == 3 ? 100 : 0;
-    const FixedPoint point(n);
     std::vector<float> items(n);
-    uint32_t largest = 1;
     for (float& item : items) {
       const auto field = static_cast<uint32_t>(draw(random, least, most));
-      item = std::bit_cast<float>((static_cast<uint32_t>(random()) & (kSign | kFraction)) | field << 23);
-      largest = std::max(largest, FixedPoint::exponent(item));
+      const auto fraction = static_cast<uint32_t>(random()) & (round % 3 == 0 ? 7u << 20 : kFraction);  // makes ties
+      item = std::bit_cast<float>((static_cast<uint32_t>(random()) & kSign) | fraction | field << 23);
     }
-    uint64_t sum = 0;
-    long double exact = 0, magnitude = 0;
-    for (const float item : items) {
-      sum += point.encode(item, largest);
-      exact += item;
-      magnitude = std::max(magnitude, std::abs(static_cast<long double>(item)));
+    if (round % 4 == 0) {  // items that cancel
+      for (int64_t i = 0; i < n; i += 2) items.push_back(-items[i]);
     }
-    const float got = point.decode(sum, largest);
-    if (n == 1) CHECK(got == items[0]);
-    if (std::abs(exact) > std::numeric_limits<float>::max()) continue;  // infinite, or the largest
-    const long double rounding = std::abs(exact) * 0x1.0001p-24L + 0x1p-150L;
-    CHECK(std::abs(got - exact) <= n * std::ldexp(2 * magnitude, ceil_log2(n) - 62) + rounding);
+    const auto size = static_cast<int64_t>(items.size());
+    const float got = add_up(items, draw(random, size, int64_t{1} << draw(random, 12, 40)));
+    std::vector<double> parts(items.begin(), items.end());
+    if (n == 1 && size == 1) CHECK(got == items[0]);
+    if (std::isinf(got)) {
+      parts.push_back(got > 0 ? -0x1.ffffffp127 : 0x1.ffffffp127);  // from here on, the nearest float is infinite
+      CHECK(sign_of_sum(parts) == (got > 0 ? 1 : -1) || sign_of_sum(parts) == 0);
+      continue;
+    }
+    // Twice the sum is not beyond the sum of the result and either neighbour.
+    parts.insert(parts.end(), items.begin(), items.end());
+    for (const float direction : {-kInfinity, kInfinity}) {
+      double neighbour = std::nextafter(got, direction);
+      if (std::isinf(neighbour)) neighbour = neighbour > 0 ? 0x1p128 : -0x1p128;
+      std::vector<double> beyond = parts;
+      beyond.push_back(-double{got});
+      beyond.push_back(-neighbour);
+      CHECK(sign_of_sum(beyond) * (direction > 0 ? 1 : -1) <= 0);
+    }
   }
 }
 
-TEST(fixed_point_has_room_for_all_items_and_knows_what_is_not_finite) {
+TEST(limbs_have_room_for_all_items_and_know_what_is_not_finite) {
   constexpr float kLargest = std::numeric_limits<float>::max(), kInfinity = std::numeric_limits<float>::infinity();
   for (const int64_t n : {int64_t{1}, int64_t{3}, int64_t{1} << 31, (int64_t{1} << 31) + 1}) {
-    const FixedPoint point(n);
-    CHECK(point.encode(kLargest, 254) <= static_cast<uint64_t>(INT64_MAX / n));
-    CHECK(std::isinf(point.decode(2 * point.encode(kLargest, 254), 254)));
+    const ExactSum sum(n);
+    CHECK(sum.term(kLargest, 254, 0).value <= static_cast<uint64_t>(INT64_MAX / n));
+    CHECK(sum.term(-kLargest, 254, 0).value == uint64_t{0} - sum.term(kLargest, 254, 0).value);
+    for (uint32_t exponent = 1; exponent < ExactSum::kSpecial; ++exponent) {
+      CHECK(static_cast<int>(sum.limb(exponent, 254)) == (254 - static_cast<int>(exponent)) / sum.binades);
+    }
   }
-  const FixedPoint point(9);
-  const uint64_t number = point.encode(kLargest, 255), infinity = point.encode(kInfinity, 255);
-  CHECK(point.decode(2 * infinity + number, 255) == kInfinity);
-  CHECK(point.decode(point.encode(-kInfinity, 255) + number, 255) == -kInfinity);
-  CHECK(std::isnan(point.decode(infinity + point.encode(-kInfinity, 255), 255)));
-  CHECK(std::isnan(point.decode(infinity + point.encode(std::numeric_limits<float>::quiet_NaN(), 255), 255)));
+  const ExactSum sum(9);
+  const auto special = [&](float x) {
+    const ExactSum::Term term = sum.term(x, 254, 7);
+    CHECK(term.limb == 7);
+    return term.value;
+  };
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  CHECK(ExactSum::special(2 * special(kInfinity)) == kInfinity);
+  CHECK(ExactSum::special(special(-kInfinity)) == -kInfinity);
+  CHECK(std::isnan(ExactSum::special(special(kInfinity) + special(-kInfinity))));
+  CHECK(std::isnan(ExactSum::special(special(kInfinity) + special(nan))));
 }
 
 }  // namespace mgpu::testing

@@ -5,9 +5,9 @@
 // reach it keeps it, and items of the other results go directly to device memory. Frequent ids come early and get
 // entries, so few atomic operations collide in device memory.
 //
-// 2^25 items on an H200, 2026-11-28: maxima by 5,000 ids take 0.088 ms (predicted: 0.07; before, with one table per
-// warp, in order: 0.62), by 10^6 ids 0.375 ms (0.36; by a sort 0.87). If ids follow Zipf's law with exponent 1.2, these
-// take 0.086 and 0.183 ms (before: 0.79 and 0.84). int32 sums take 0.095 and 0.39 ms (before: 0.62 and 0.86).
+// 2^25 items on an H200, 2026-11-29: maxima by 5,000 ids take 0.071 ms (predicted: 0.075; with one table per warp, in
+// order: 0.62), by 10^6 ids 0.350 ms (by a sort 0.87). If ids follow Zipf's law with exponent 1.2, these take 0.070 and
+// 0.132 ms.
 // docs/notes/by_id.md has what was tried.
 #pragma once
 
@@ -24,12 +24,7 @@ constexpr uint32_t kNobody = ~uint32_t{0};
 constexpr int64_t kMaxPartItems = int64_t{1} << 30;  // items per block; with one more row, still below 2^31
 static_assert(kMaxPartItems + kMaxIdColumns <= int64_t{1} << 31);
 
-// The items that a thread has in flight. Extrema compare before they change anything, and gain from more items; sums
-// gain more from twice as many threads.
-template <typename Operator>
-constexpr int in_flight() {
-  return (Operator::kIsIdempotent ? 32 : 16) / sizeof(typename Operator::State);
-}
+constexpr int kInFlight = 4;  // items of a thread, and as many that are loaded ahead
 
 template <typename Operator>
 struct IdCombination {
@@ -51,45 +46,127 @@ struct IdCombination {
 // A block's part of a problem's items.
 template <typename Operator>
 struct Part {
-  const typename Operator::Element* x;
+  using Element = typename Operator::Element;
+  static constexpr int kVectorBytes = kInFlight * static_cast<int>(sizeof(Element));
+
+  const Element* x;
   IndexVector ids;
   int64_t first_row;
   int64_t size;
   Quotient width;
   unsigned count;
+  bool has_vectors;
 
-  __device__ Part(const IdCombination<Operator>& combination, int64_t problem, int64_t part)
+  // Neighbours of one id are a vector only if a block's table holds all results: in device memory, atomic operations on
+  // neighbours are faster if neighbouring lanes make them at once.
+  __device__ Part(const IdCombination<Operator>& combination, int64_t problem, int64_t part, bool in_table)
       : size(combination.size), width(combination.width) {
+    const unsigned vector_ids = width.divisor < kInFlight ? kInFlight / width.divisor : 1;
     const int64_t live = combination.segments.live(problem),
-                  share = ceil_div(combination.segments.length, combination.parts);
+                  share = ceil_div<int64_t>(combination.segments.length, combination.parts * vector_ids) * vector_ids;
     first_row = minimum(part * share, live);
     count = static_cast<unsigned>((minimum(first_row + share, live) - first_row) * width.divisor);
     x = combination.x + (problem * combination.x_stride + first_row) * width.divisor;
     ids = combination.ids.from(problem * combination.ids_stride + first_row);
+    const unsigned id_bytes = vector_ids * (ids.wide ? sizeof(int64_t) : sizeof(int32_t));
+    has_vectors = (width.divisor <= 2 || (in_table && width.divisor % kInFlight == 0)) &&
+                  reinterpret_cast<uintptr_t>(x) % minimum(kVectorBytes, 16) == 0 &&
+                  reinterpret_cast<uintptr_t>(ids.data) % minimum(id_bytes, 16u) == 0;
   }
 
-  // Calls load(k, item, row) for kItems items of each thread, then use(slots) with the slots of these items' results,
-  // or kNobody. All threads of a warp make each call together. Past the end, the last item is loaded again: unguarded
-  // loads are all in flight at once, while guarded ones wait for each other.
-  template <int kItems, typename Load, typename Use>
-  __device__ __forceinline__ void for_each(Load load, Use use) const {
+  // Calls use(elements, slots, row_of) for kInFlight items of each thread: slots of these items' results, or kNobody,
+  // and row_of(k) for their rows. All threads of a warp make each call together. The next items are loaded before these
+  // are used.
+  template <typename Use>
+  __device__ __forceinline__ void for_each(Use use) const {
     with_width<void>(ids, [&](auto ids) {
-#pragma unroll 1
-      for (unsigned first = 0; first < count; first += kItems * kThreads) {
-        uint32_t slots[kItems];
-#pragma unroll
-        for (int k = 0; k < kItems; ++k) {
-          const unsigned unguarded = first + k * kThreads + threadIdx.x;
-          const unsigned item = minimum(unguarded, count - 1);
-          const unsigned row = width(item);
-          const auto id = ids[row];
-          load(k, item, row);
-          const bool has_result = id >= 0 && id < size && unguarded < count;
-          slots[k] = has_result ? static_cast<uint32_t>(id) * width.divisor + (item - row * width.divisor) : kNobody;
-        }
-        use(slots);
-      }
+      const unsigned done = has_vectors ? count / kInFlight * kInFlight : 0;
+      if (done > 0) for_each_vector(ids.data, done, use);
+      if (done < count) for_each_item(ids.data, done, use);
     });
+  }
+
+ private:
+  template <typename Id>
+  __device__ __forceinline__ uint32_t slot_of(Id id, unsigned column, bool inside) const {
+    bool has_result = false;
+    if constexpr (sizeof(Id) == 4) {
+      has_result = static_cast<uint32_t>(id) < static_cast<uint32_t>(minimum(size, int64_t{1} << 31)) && inside;
+    } else {
+      has_result = static_cast<uint64_t>(id) < static_cast<uint64_t>(size) && inside;
+    }
+    return has_result ? static_cast<uint32_t>(id) * width.divisor + column : kNobody;
+  }
+
+  // Takes neighbouring items that are loaded at once: those of one id, or several ids of one or two items.
+  template <typename Id, typename Use>
+  __device__ __forceinline__ void for_each_vector(const Id* ids, unsigned end, Use use) const {
+    Element next[kInFlight];
+    Id next_ids[kInFlight];
+    const auto fetch = [&](unsigned from) {
+      const unsigned item = minimum(from, end - kInFlight);
+      cuda::load_bytes<kVectorBytes>(next, x + item);
+      if (width.divisor == 1) {
+        cuda::load_bytes<kInFlight * sizeof(Id)>(next_ids, ids + item);
+      } else if (width.divisor == 2) {
+        cuda::load_bytes<kInFlight / 2 * sizeof(Id)>(next_ids, ids + item / 2);
+      } else {
+        next_ids[0] = ids[width(item)];
+      }
+    };
+    constexpr unsigned kStep = kInFlight * kThreads;
+    fetch(threadIdx.x * kInFlight);
+#pragma unroll 1
+    for (unsigned first = 0; first < end; first += kStep) {
+      const unsigned item = first + threadIdx.x * kInFlight;
+      Element elements[kInFlight];
+      uint32_t slots[kInFlight];
+      memcpy(elements, next, sizeof(next));
+      if (width.divisor == 1) {
+#pragma unroll
+        for (int k = 0; k < kInFlight; ++k) slots[k] = slot_of(next_ids[k], 0, item < end);
+      } else if (width.divisor == 2) {
+#pragma unroll
+        for (int k = 0; k < kInFlight; ++k) slots[k] = slot_of(next_ids[k / 2], k % 2, item < end);
+      } else {
+        const uint32_t slot = slot_of(next_ids[0], item - width(item) * width.divisor, item < end);
+#pragma unroll
+        for (int k = 0; k < kInFlight; ++k) slots[k] = slot == kNobody ? kNobody : slot + k;
+      }
+      fetch(item + kStep);
+      use(elements, slots, [&](int k) { return first_row + width(item + k); });
+    }
+  }
+
+  // Past the end, the last item is loaded again: unguarded loads are all in flight at once, while guarded ones wait for
+  // each other.
+  template <typename Id, typename Use>
+  __device__ __forceinline__ void for_each_item(const Id* ids, unsigned begin, Use use) const {
+    Element next[kInFlight];
+    Id next_ids[kInFlight];
+    const auto item_of = [&](unsigned first, int k) { return first + k * kThreads + threadIdx.x; };
+    const auto fetch = [&](unsigned first) {
+#pragma unroll
+      for (int k = 0; k < kInFlight; ++k) {
+        const unsigned item = minimum(item_of(first, k), count - 1);
+        next_ids[k] = ids[width(item)];
+        next[k] = x[item];
+      }
+    };
+    fetch(begin);
+#pragma unroll 1
+    for (unsigned first = begin; first < count; first += kInFlight * kThreads) {
+      Element elements[kInFlight];
+      uint32_t slots[kInFlight];
+#pragma unroll
+      for (int k = 0; k < kInFlight; ++k) {
+        const unsigned item = item_of(first, k);
+        slots[k] = slot_of(next_ids[k], item - width(item) * width.divisor, item < count);
+        elements[k] = next[k];
+      }
+      fetch(first + kInFlight * kThreads);
+      use(elements, slots, [&](int k) { return first_row + width(item_of(first, k)); });
+    }
   }
 };
 
@@ -123,6 +200,13 @@ __device__ void combine_atomically(const Bitwise<Element>& op, Word* to, Word st
   }
 }
 
+// The entry of a slot in a table of all slots; also the slot of an entry. Columns of one number would otherwise have
+// few banks of shared memory.
+__device__ __forceinline__ unsigned entry_of(uint32_t slot) { return slot ^ (slot >> 5 & 31); }
+
+// The entries of a table of all slots.
+MGPU_HOST_DEVICE int64_t whole_entries(int64_t slots) { return ceil_div<int64_t>(slots, 32) * 32; }
+
 // The places of the states of a thread's items: in the block's table, or in device memory. If a table does not hold all
 // results, several distant slots share an entry, and the first to reach it gets it.
 template <bool kHoldsAll, int kItems>
@@ -133,11 +217,11 @@ class Places {
       mask_ = static_cast<unsigned>(entries - 1);
       uint32_t owners[kItems];
 #pragma unroll
-      for (int k = 0; k < kItems; ++k) owners[k] = *static_cast<volatile uint32_t*>(tags + (slots[k] & mask_));
+      for (int k = 0; k < kItems; ++k) owners[k] = *static_cast<volatile uint32_t*>(tags + entry(k));
 #pragma unroll
       for (int k = 0; k < kItems; ++k) {
         if (owners[k] == kNobody && slots[k] != kNobody) {
-          owners[k] = atomicCAS(tags + (slots[k] & mask_), kNobody, slots[k]);
+          owners[k] = atomicCAS(tags + entry(k), kNobody, slots[k]);
           if (owners[k] == kNobody) owners[k] = slots[k];
         }
         in_table_[k] = owners[k] == slots[k];
@@ -152,23 +236,29 @@ class Places {
   // The place of the item's state, or any place that may be read.
   template <typename State>
   __device__ __forceinline__ State* address(int k, State* table, State* states) const {
-    if constexpr (kHoldsAll) return table + (is_used(k) ? slots_[k] : 0);
-    return in_table_[k] ? table + (slots_[k] & mask_) : states + (is_used(k) ? slots_[k] : 0);
+    if constexpr (kHoldsAll) return table + (is_used(k) ? entry_of(slots_[k]) : 0);
+    return in_table_[k] ? table + entry(k) : states + (is_used(k) ? slots_[k] : 0);
   }
 
   // Calls use(place). The code is separate for each kind of memory, as their atomic operations differ.
   template <typename State, typename Use>
   __device__ __forceinline__ void visit(int k, State* table, State* states, Use use) const {
     if constexpr (kHoldsAll) {
-      use(table + slots_[k]);
+      use(table + entry_of(slots_[k]));
     } else if (in_table_[k]) {
-      use(table + (slots_[k] & mask_));
+      use(table + entry(k));
     } else {
       use(states + slots_[k]);
     }
   }
 
  private:
+  // Of slots whose numbers differ by a large power of two, such as the limbs of an id, each has its own entry.
+  __device__ __forceinline__ unsigned entry(int k) const {
+    constexpr unsigned kSpread = 5461;
+    return (entry_of(slots_[k]) + (slots_[k] >> 14) * kSpread) & mask_;
+  }
+
   const uint32_t (&slots_)[kItems];
   unsigned mask_ = 0;
   bool in_table_[kItems];
@@ -196,11 +286,9 @@ __global__ void fill_states(IdCombination<Operator> combination, Operator op) {
 }
 
 template <bool kHoldsAll, typename Operator>
-__global__ void __launch_bounds__(kThreads, Operator::kIsIdempotent ? 1 : 2)
-    combine_items(IdCombination<Operator> combination, Operator op) {
+__global__ void __launch_bounds__(kThreads) combine_items(IdCombination<Operator> combination, Operator op) {
   start_next_kernel();
   using State = typename Operator::State;
-  constexpr int kInFlight = in_flight<Operator>();
   extern __shared__ uint64_t shared[];
   auto* const table = reinterpret_cast<State*>(shared);
   auto* const tags = reinterpret_cast<uint32_t*>(table + combination.entries);  // unless the table holds all
@@ -210,44 +298,44 @@ __global__ void __launch_bounds__(kThreads, Operator::kIsIdempotent ? 1 : 2)
   }
 
   const int64_t problem = blockIdx.x / static_cast<unsigned>(combination.parts);
-  const Part<Operator> items(combination, problem, blockIdx.x - problem * combination.parts);
+  const Part<Operator> items(combination, problem, blockIdx.x - problem * combination.parts, kHoldsAll);
   State* const states = combination.states + problem * combination.slots;
   __syncthreads();
   if constexpr (!kHoldsAll) wait_for_last_kernel();  // the states are filled
 
-  State made[kInFlight];
-  items.template for_each<kInFlight>(
-      [&](int k, unsigned item, unsigned row) { made[k] = op.extract(items.x[item], items.first_row + row); },
-      [&](uint32_t (&slots)[kInFlight]) {
-        const Places<kHoldsAll, kInFlight> places(slots, tags, combination.entries);
-        if constexpr (Operator::kIsIdempotent) {
-          State seen[kInFlight];
+  items.for_each([&](auto& elements, uint32_t (&slots)[kInFlight], auto row_of) {
+    State made[kInFlight];
 #pragma unroll
-          for (int k = 0; k < kInFlight; ++k) seen[k] = read_state(places.address(k, table, states));
+    for (int k = 0; k < kInFlight; ++k) made[k] = op.extract(elements[k], row_of(k));
+    const Places<kHoldsAll, kInFlight> places(slots, tags, combination.entries);
+    if constexpr (Operator::kIsIdempotent) {
+      State seen[kInFlight];
 #pragma unroll
-          for (int k = 0; k < kInFlight; ++k) {
-            if (places.is_used(k) && op.combine(seen[k], made[k]) != seen[k]) {
-              places.visit(k, table, states, [&](State* to) { combine_atomically(op, to, made[k]); });
-            }
-          }
-        } else {
+      for (int k = 0; k < kInFlight; ++k) seen[k] = read_state(places.address(k, table, states));
 #pragma unroll
-          for (int k = 0; k < kInFlight; ++k) {
-            bool is_used = places.is_used(k);
-            if (are_alike(slots[k])) {
-              made[k] = fold_warp(made[k], [&](const State& a, const State& b) { return op.combine(a, b); });
-              is_used &= threadIdx.x % kWarp == 0;
-            }
-            if (is_used) places.visit(k, table, states, [&](State* to) { combine_atomically(op, to, made[k]); });
-          }
+      for (int k = 0; k < kInFlight; ++k) {
+        if (places.is_used(k) && op.combine(seen[k], made[k]) != seen[k]) {
+          places.visit(k, table, states, [&](State* to) { combine_atomically(op, to, made[k]); });
         }
-      });
+      }
+    } else {
+#pragma unroll
+      for (int k = 0; k < kInFlight; ++k) {
+        bool is_used = places.is_used(k);
+        if (are_alike(slots[k])) {
+          made[k] = fold_warp(made[k], [&](const State& a, const State& b) { return op.combine(a, b); });
+          is_used &= threadIdx.x % kWarp == 0;
+        }
+        if (is_used) places.visit(k, table, states, [&](State* to) { combine_atomically(op, to, made[k]); });
+      }
+    }
+  });
   __syncthreads();
   if constexpr (kHoldsAll) wait_for_last_kernel();
   for (int i = threadIdx.x; i < combination.entries; i += kThreads) {
     const State state = table[i];
     if (state == op.identity()) continue;
-    State* const to = states + (kHoldsAll ? i : tags[i]);
+    State* const to = states + (kHoldsAll ? entry_of(i) : tags[i]);
     if (!Operator::kIsIdempotent || op.combine(read_state(to), state) != read_state(to))
       combine_atomically(op, to, state);
   }

@@ -1,5 +1,5 @@
-// reduce_by_id on CUDA. It has kernels for operators whose order of combination does not matter, for sums of floats in
-// fixed point, and for few ids.
+// reduce_by_id on CUDA. It has kernels for operators whose order of combination does not matter, for exact sums of
+// floats, and for few ids.
 #include "cuda/launch/overlapping.h"
 #include "ops/common/dispatch_operator.h"
 #include "ops/reduce_by_id/combine_by_id.cuh"
@@ -89,21 +89,21 @@ template <typename Operator>
 void launch_combination(const Call& call, cudaStream_t stream, const ReduceByIdOperands& operands,
                         id_combining::IdCombination<Operator> combination, Operator op) {
   using namespace id_combining;
-  constexpr int64_t kState = sizeof(typename Operator::State), kStep = kThreads * in_flight<Operator>();
+  constexpr int64_t kState = sizeof(typename Operator::State), kStep = kThreads * kInFlight;
   auto kernel = combine_items<false, Operator>;
   combination.entries = tagged_entries(call, kState + 4);
   int64_t bytes = combination.entries * (kState + 4);
   combination.parts = parts_of(operands, most_blocks(call, kernel, bytes), kStep);
-  if (combination.slots * kState <= shared_memory_limit(call)) {
+  if (whole_entries(combination.slots) * kState <= shared_memory_limit(call)) {
     const auto whole = combine_items<true, Operator>;
-    const int64_t whole_bytes = combination.slots * kState;
+    const int64_t whole_bytes = whole_entries(combination.slots) * kState;
     const int64_t parts =
         parts_of(operands, most_blocks(call, whole, whole_bytes), maximum(kStep, 2 * combination.slots));
     // Whole tables are used unless they leave too few blocks: then filling them would cost more than they save.
     if (8 * parts >= combination.parts) {
       kernel = whole, bytes = whole_bytes;
       combination.parts = parts;
-      combination.entries = static_cast<int>(combination.slots);
+      combination.entries = static_cast<int>(whole_entries(combination.slots));
     }
   }
   const auto blocks = static_cast<unsigned>(operands.segments.rows * combination.parts);
@@ -123,31 +123,42 @@ void combine_in_any_order(const Call& call, cudaStream_t stream, const ReduceByI
   launch_overlapping(call, stream, finish_states<Operator>, blocks, kThreads, 0, combination, op);
 }
 
+// Adds floats up exactly.
 template <typename Operator>
-void sum_in_fixed_point(const Call& call, cudaStream_t stream, const ReduceByIdOperands& operands, Operator op) {
+void sum_exactly(const Call& call, cudaStream_t stream, const ReduceByIdOperands& operands, Operator op) {
   using namespace id_summing;
-  using Exponent = LargestExponent<typename Operator::Element>;
+  using Find = FindMagnitudes<typename Operator::Element>;
+  static_assert(sizeof(Magnitudes) == kMagnitudesBytes);
+  const int64_t slots = operands.slots(), problems = operands.segments.rows;
+  const ExactSum sum(operands.segments.length);
+  call.expect(slots * (sum.limbs() + 1) < int64_t{1} << 32, "size: too many results");
   Workspace workspace = workspace_of(call);
-  auto* const totals = reinterpret_cast<uint64_t*>(operands.layout(workspace, call));
-  const int64_t slots = operands.slots();
-  IdSums<Operator> sums{
-      combination_of<Exponent>(operands, reinterpret_cast<uint32_t*>(totals + operands.segments.rows * slots), {}),
-      FixedPoint(operands.segments.length),
-      totals,
-      {operands.result, operands.wide_result}};
-  const unsigned blocks = blocks_of_slots(operands);
-  clear_sums<<<blocks, kThreads, 0, stream>>>(sums);
+  auto* const limbs = reinterpret_cast<uint64_t*>(operands.layout(workspace, call));
+  auto* const magnitudes = reinterpret_cast<Magnitudes*>(limbs + problems * slots * (sum.limbs() + 1));
+  const int64_t problem_items = operands.segments.length * operands.width;
+  IdSums<Operator> sums{combination_of<Find>(operands, magnitudes + 1, {}),
+                        operands.x_stride == 0 ? problem_items : problems * problem_items,
+                        1,
+                        0,
+                        sum,
+                        magnitudes,
+                        limbs,
+                        {operands.result, operands.wide_result}};
+  sums.blocks = resident_blocks(call, find_magnitudes<Operator>, kThreads, 0,
+                                clamp<int64_t>(sums.x_count / (16 * kThreads), 1, kMagnitudeBlocks));
+  find_magnitudes<Operator><<<static_cast<unsigned>(sums.blocks), kThreads, 0, stream>>>(sums);
   check_launch(call);
-  launch_combination(call, stream, operands, sums.items, Exponent{});
-  const bool holds_all = slots * entry_bytes(true) <= shared_memory_limit(call);
-  const auto kernel = holds_all ? sum_items<true, Operator> : sum_items<false, Operator>;
-  sums.items.entries = holds_all ? static_cast<int>(slots) : tagged_entries(call, entry_bytes(false));
-  const int64_t bytes = ceil_div<int64_t>(sums.items.entries * entry_bytes(holds_all), 4) * 4;
-  sums.items.parts =
-      parts_of(operands, most_blocks(call, kernel, bytes), maximum<int64_t>(8 * kThreads, holds_all ? slots : 0));
-  const auto sum_blocks = static_cast<unsigned>(operands.segments.rows * sums.items.parts);
-  launch_overlapping(call, stream, kernel, sum_blocks, kThreads, bytes, sums);
-  launch_overlapping(call, stream, finish_sums<Operator>, blocks, kThreads, 0, sums, op);
+  const auto clear = clear_limbs<Operator>;
+  const int clear_blocks = resident_blocks(call, clear, kThreads, 0, blocks_of_slots(operands));
+  launch_overlapping(call, stream, clear, clear_blocks, kThreads, 0, sums);
+  const auto kernel = sum_items<Operator>;
+  sums.items.entries = tagged_entries(call, kSumEntryBytes);
+  sums.table_bytes = sums.items.entries * kSumEntryBytes;
+  sums.items.parts = parts_of(operands, most_blocks(call, kernel, sums.table_bytes),
+                              maximum(2 * kInFlight * kThreads, sums.items.entries));
+  launch_overlapping(call, stream, kernel, static_cast<unsigned>(problems * sums.items.parts), kThreads,
+                     sums.table_bytes, sums);
+  launch_overlapping(call, stream, finish_sums<Operator>, blocks_of_slots(operands), kThreads, 0, sums, op);
 }
 
 }  // namespace
@@ -161,7 +172,7 @@ void reduce_by_id(const Call& call, cudaStream_t stream) {
       if (operands.in_any_order(call)) return combine_in_any_order(call, stream, operands, op);
     }
     if constexpr (std::is_same_v<typename Operator::State, float>) {
-      if (operands.in_fixed_point()) return sum_in_fixed_point(call, stream, operands, op);
+      if (operands.sums_exactly()) return sum_exactly(call, stream, operands, op);
     }
     reduce_in_order(call, stream, operands, op);
   });

@@ -30,10 +30,11 @@ struct ReduceByIdOperands : OperatorOperands {
   // Whether the order of items does not matter, so that atomic operations may combine them on CUDA.
   bool in_any_order(const Call& call) const;
 
-  // Whether these are sums of floats of up to 32 bits, by so few ids that CUDA adds them as integers.
-  bool in_fixed_point() const;
+  // Whether these are sums of floats of up to 32 bits, which CUDA adds up as integers.
+  bool sums_exactly() const;
 
-  // Scratch memory of the CUDA kernels: the states of all results, or those of each part of the rows.
+  // Scratch memory of the CUDA kernels: the states of all results, or those of each part of the rows; for exact sums,
+  // the limbs of all results, and what blocks found of the items' magnitudes.
   char* layout(Workspace& workspace, const Call& call) const;
 };
 

@@ -1,5 +1,6 @@
 #include "ops/reduce_by_id/plan.h"
 
+#include "algorithm/exact_sum.h"
 #include "ops/common/dispatch_operator.h"
 #include "runtime/operations.h"
 #include "runtime/workspace.h"
@@ -16,13 +17,15 @@ bool ReduceByIdOperands::in_any_order(const Call& call) const {
   return holds && kind != OperatorKind::kMul && slots() < int64_t{1} << 32 && width <= kMaxIdColumns;
 }
 
-bool ReduceByIdOperands::in_fixed_point() const {
-  const bool sums_floats = kind == OperatorKind::kAdd && mantissa_bits(dtype) > 0 && dtype != DType::f64;
-  return sums_floats && slots() <= kMaxFixedPointIds;
+bool ReduceByIdOperands::sums_exactly() const {
+  return kind == OperatorKind::kAdd && mantissa_bits(dtype) > 0 && dtype != DType::f64;
 }
 
 char* ReduceByIdOperands::layout(Workspace& workspace, const Call& call) const {
-  if (in_fixed_point()) return workspace.take<char>(segments.rows * slots() * kFixedPointBytes);
+  if (sums_exactly()) {
+    const int64_t limbs = segments.rows * slots() * (ExactSum(segments.length).limbs() + 1);
+    return workspace.take<char>(limbs * int64_t{sizeof(uint64_t)} + (kMagnitudeBlocks + 1) * kMagnitudesBytes);
+  }
   const int64_t states = segments.rows * slots() * (in_any_order(call) ? 1 : parts());
   return workspace.take<char>(states * state_bytes(call));
 }

@@ -14,10 +14,9 @@ constexpr int64_t kIdTableBytes = (48 << 10) - kIdMasks * 4;
 constexpr int kIdMaxWarps = 32;
 constexpr int64_t kIdMaxParts = 2 * kReferenceMultiprocessors;
 constexpr int64_t kIdPartItems = 1 << 14;  // items per part, at least
-// For sums of floats in fixed point: the largest number of results, and the bytes of a result, a 64-bit sum and an
-// exponent.
-constexpr int64_t kMaxFixedPointIds = 1 << 15;
-constexpr int64_t kFixedPointBytes = 12;
+// For exact sums of floats: the most blocks that find the magnitudes of items, and the bytes of what each finds.
+constexpr int kMagnitudeBlocks = 1024;
+constexpr int64_t kMagnitudesBytes = 12;
 // If the order does not matter, a block takes whole rows, and counts its items in 32 bits.
 constexpr int64_t kMaxIdColumns = int64_t{1} << 30;
 

@@ -1,135 +1,212 @@
-// The kernels of reduce_by_id for sums of floats of 32 and 16 bits by few ids. Sums of floats depend on their order, so
-// atomic additions of floats would give other bits in each run. Here each item becomes an integer multiple of a power
-// of two. The largest exponent among the items of an id, which combine_by_id.cuh finds, determines this power. Integers
-// add up to the same bits in any order. With n items, the sum of an id is off by at most n / 2^(62 - log2 n) of its
-// largest item, less than a sum in float32 loses.
+// The kernels of reduce_by_id for sums of floats of 32 and 16 bits. Sums of floats depend on their order, so atomic
+// additions of floats would give other bits in each run. Here each item adds an integer to one limb of its id's exact
+// sum (algorithm/exact_sum.h), whose order does not matter. One pass over the items finds the exponents of their
+// magnitudes, and so the limbs in use. Then blocks add items up in a table in shared memory as far as possible, as in
+// combine_by_id.cuh: here an entry is of a limb.
 //
-// 2^25 items by 5,000 ids on an H200, 2026-11-28: 0.217 ms, and 0.213 if ids are skewed (predicted: 0.23; by
-// kernels.cuh, with one table per warp: 0.62 and 0.83). docs/notes/by_id.md has what was tried.
+// 2^25 items on an H200, 2026-11-29: 0.153 ms by 5,000 ids, 0.420 by 10^6 (predicted: 0.42; by a sort 0.855; plain
+// atomic additions of floats 0.367), 0.204 if ids are skewed. docs/notes/by_id.md has what was tried.
 #pragma once
 
-#include "algorithm/fixed_point.h"
+#include "algorithm/exact_sum.h"
+#include "cuda/block/vectors.cuh"
 #include "ops/reduce_by_id/combine_by_id.cuh"
 
 namespace mgpu::cuda::id_summing {
 
 using namespace id_combining;
 
-// An operator that finds the largest exponent of items, as the smallest complement of an exponent.
-template <typename Element_>
-struct LargestExponent {
-  using Element = Element_;
-  using State = uint32_t;
-  using Result = uint32_t;
-  static constexpr bool kIsIdempotent = true;
-  static constexpr bool kIsMinimum = true;
+// The magnitudes of items as the bits of floats, which are in the same order.
+struct Magnitudes {
+  uint32_t largest;   // of finite items
+  uint32_t smallest;  // of items that are not 0, less 1
+  uint32_t most;      // of all
 
-  __device__ static uint32_t exponent(State state) { return FixedPoint::kSpecial - state; }
-  __device__ State identity() const { return FixedPoint::kSpecial - 1; }
-  __device__ State extract(Element element, int64_t /*position*/) const {
-    return FixedPoint::kSpecial - FixedPoint::exponent(widen(element));
+  __device__ static Magnitudes none() { return {0, ~uint32_t{0}, 0}; }
+  __device__ static Magnitudes join(const Magnitudes& a, const Magnitudes& b) {
+    return {maximum(a.largest, b.largest), minimum(a.smallest, b.smallest), maximum(a.most, b.most)};
   }
-  __device__ State combine(State a, State b) const { return minimum(a, b); }
 };
 
-// The bytes of shared memory of an entry: two halves of its sum, and its exponent or its owner.
-constexpr int64_t entry_bytes(bool holds_all) { return holds_all ? 9 : 12; }
+template <typename Element_>
+struct FindMagnitudes {
+  using Element = Element_;
+  using State = Magnitudes;
+  using Result = uint32_t;
+  static constexpr bool kGivesIndex = false;
+
+  __device__ State identity() const { return Magnitudes::none(); }
+  __device__ State extract(Element element, int64_t /*position*/) const {
+    const unsigned bits = std::bit_cast<uint32_t>(widen(element)) & 0x7fffffffu;
+    return {bits < ExactSum::kSpecial << ExactSum::kMantissaBits ? bits : 0, bits - 1, bits};
+  }
+  __device__ State combine(const State& a, const State& b) const { return Magnitudes::join(a, b); }
+};
+
+// The bytes of an entry of a block's table: two halves of a limb, and the number of the limb.
+constexpr int64_t kSumEntryBytes = 12;
+
+// The limbs in use.
+struct LimbRange {
+  uint32_t largest;  // exponent
+  int used;          // limbs of finite items; the limb of special items follows them
+  int all;           // with the limb of special items, if there are any
+
+  __device__ LimbRange(const ExactSum& sum, const Magnitudes& magnitudes)
+      : largest(ExactSum::exponent(magnitudes.largest)) {
+    // There may be no finite item, or none but zeros.
+    const uint32_t smallest = minimum(ExactSum::exponent(magnitudes.smallest + 1), largest);
+    used = static_cast<int>(sum.limb(smallest, largest)) + 1;
+    all = used + (magnitudes.most >> ExactSum::kMantissaBits == ExactSum::kSpecial);
+  }
+};
 
 template <typename Operator>
 struct IdSums {
-  IdCombination<LargestExponent<typename Operator::Element>> items;  // `states` are the exponents
-  FixedPoint point;
-  uint64_t* sums;
+  IdCombination<FindMagnitudes<typename Operator::Element>> items;  // `states` are those of the blocks that find them
+  int64_t x_count;                                                  // elements of all problems
+  int blocks;                                                       // that find magnitudes
+  int64_t table_bytes;                                              // of a block that adds items
+  ExactSum sum;
+  Magnitudes* magnitudes;
+  uint64_t* limbs;  // [problems, limbs, slots]
   ResultVector<Operator> result;
+
+  __device__ uint64_t* limbs_of(int64_t problem) const { return limbs + problem * (sum.limbs() + 1) * items.slots; }
 };
 
-template <typename Operator>
-__global__ void clear_sums(IdSums<Operator> sums) {
-  start_next_kernel();
-  const int64_t count = sums.items.segments.rows * sums.items.slots;
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= count) return;
-  sums.sums[i] = 0;
-  sums.items.states[i] = LargestExponent<typename Operator::Element>{}.identity();
+// Joins the magnitudes that the threads of a block found, in all threads.
+__device__ inline Magnitudes join_block(Magnitudes own) {
+  __shared__ Magnitudes of_warps[kWarp];
+  const int lane = threadIdx.x % kWarp;
+  own = fold_warp(own, Magnitudes::join);
+  if (lane == 0) of_warps[threadIdx.x / kWarp] = own;
+  __syncthreads();
+  return fold_warp(lane < static_cast<int>(blockDim.x) / kWarp ? of_warps[lane] : Magnitudes::none(), Magnitudes::join);
 }
 
-// If a block's table does not hold all sums, the first sum to reach an entry keeps it, as in combine_items.
-template <bool kHoldsAll, typename Operator>
-__global__ void __launch_bounds__(kThreads) sum_items(IdSums<Operator> sums) {
+// Finds the magnitudes of all items, of dead ones too, as these only waste limbs.
+template <typename Operator>
+__global__ void __launch_bounds__(kThreads) find_magnitudes(IdSums<Operator> sums) {
   start_next_kernel();
-  using Exponent = LargestExponent<typename Operator::Element>;
-  extern __shared__ uint32_t halves[];
-  const auto& combination = sums.items;
-  const int64_t problem = blockIdx.x / static_cast<unsigned>(combination.parts);
-  uint32_t* const low = halves;
-  uint32_t* const high = low + combination.entries;
-  uint32_t* const tags = high + combination.entries;                             // unless the table holds all
-  auto* const largest = reinterpret_cast<uint8_t*>(high + combination.entries);  // if it holds all
-  const uint32_t* const exponents = combination.states + problem * combination.slots;
-  auto* const totals = reinterpret_cast<unsigned long long*>(sums.sums) + problem * combination.slots;
-  wait_for_last_kernel();  // the exponents are known
-  for (int i = threadIdx.x; i < combination.entries; i += kThreads) {
-    low[i] = high[i] = 0;
-    if constexpr (kHoldsAll) {
-      largest[i] = static_cast<uint8_t>(Exponent::exponent(exponents[i]));
-    } else {
-      tags[i] = kNobody;
-    }
+  using Find = FindMagnitudes<typename Operator::Element>;
+  const auto* const x = sums.items.x;
+  const bool aligned = reinterpret_cast<uintptr_t>(x) % 16 == 0;
+  const int64_t share = ceil_div<int64_t>(sums.x_count, sums.blocks), begin = blockIdx.x * share,
+                end = minimum(begin + share, sums.x_count);
+  Magnitudes found = Magnitudes::none();
+  for (int64_t from = begin; from < end; from += kMaxPartItems / 2) {
+    const int64_t to = minimum(from + kMaxPartItems / 2, end);
+    found = Magnitudes::join(
+        found, fold_strided<4, Gathered<Find>>(Find{}, x, aligned, from, to, static_cast<int>(threadIdx.x), kThreads));
   }
+  found = join_block(found);
+  if (threadIdx.x == 0) sums.items.states[blockIdx.x] = found;
+}
 
-  const Part<Exponent> items(combination, problem, blockIdx.x - problem * combination.parts);
+// Clears the limbs in use.
+template <typename Operator>
+__global__ void __launch_bounds__(kThreads) clear_limbs(IdSums<Operator> sums) {
+  wait_for_last_kernel();
+  start_next_kernel();
+  const auto i = static_cast<int>(threadIdx.x);
+  const Magnitudes found = join_block(i < sums.blocks ? sums.items.states[i] : Magnitudes::none());
+  if (blockIdx.x == 0 && i == 0) *sums.magnitudes = found;
+  const int64_t used = LimbRange(sums.sum, found).all * sums.items.slots, problems = sums.items.segments.rows;
+  for (int64_t k = int64_t{blockIdx.x} * kThreads + i; k < problems * used; k += int64_t{gridDim.x} * kThreads) {
+    const int64_t problem = problems == 1 ? 0 : k / used;
+    sums.limbs_of(problem)[k - problem * used] = 0;
+  }
+}
+
+template <bool kHoldsAll, typename Operator>
+__device__ __forceinline__ void add_part(const IdSums<Operator>& sums, const LimbRange& range, uint32_t* table) {
+  const auto& combination = sums.items;
+  const auto slot_count = static_cast<unsigned>(combination.slots);
+  const int entries = kHoldsAll ? static_cast<int>(whole_entries(range.all * combination.slots)) : combination.entries;
+  uint32_t* const low = table;
+  uint32_t* const high = low + entries;
+  uint32_t* const tags = high + entries;  // unless the table holds all
+  for (int i = threadIdx.x; i < entries; i += kThreads) {
+    low[i] = high[i] = 0;
+    if constexpr (!kHoldsAll) tags[i] = kNobody;
+  }
+  const int64_t problem = blockIdx.x / static_cast<unsigned>(combination.parts);
+  using Find = FindMagnitudes<typename Operator::Element>;
+  const Part<Find> items(combination, problem, blockIdx.x - problem * combination.parts, kHoldsAll);
+  auto* const totals = reinterpret_cast<unsigned long long*>(sums.limbs_of(problem));
   __syncthreads();
-  constexpr int kInFlight = 4;
-  float values[kInFlight];
-  items.template for_each<kInFlight>(
-      [&](int k, unsigned item, unsigned /*row*/) { values[k] = widen(items.x[item]); },
-      [&](uint32_t (&slots)[kInFlight]) {
-        const Places<kHoldsAll, kInFlight> places(slots, tags, combination.entries);
-        // A sum has two halves, as shared memory has no atomic addition of 64 bits: the value before an addition to the
-        // lower half tells the carry. All additions to lower halves are in flight before the first carry is needed.
-        uint32_t low_parts[kInFlight], high_parts[kInFlight], before[kInFlight];
-        bool in_halves[kInFlight];
+  items.for_each([&](auto& elements, uint32_t (&keys)[kInFlight], auto /*row_of*/) {
+    uint64_t terms[kInFlight];
 #pragma unroll
-        for (int k = 0; k < kInFlight; ++k) {
-          bool is_used = places.is_used(k);
-          const int64_t slot = is_used ? slots[k] : 0;
-          uint64_t value =
-              sums.point.encode(values[k], kHoldsAll ? largest[slot] : Exponent::exponent(exponents[slot]));
-          if (are_alike(slots[k])) {
-            value = fold_warp(value, [](uint64_t a, uint64_t b) { return a + b; });
-            is_used &= threadIdx.x % kWarp == 0;
-          }
-          low_parts[k] = static_cast<uint32_t>(value);
-          high_parts[k] = static_cast<uint32_t>(value >> 32);
-          before[k] = 0;
-          in_halves[k] = is_used && places.in_table(k);
-          if (in_halves[k]) {
-            before[k] = atomicAdd(places.address(k, low, low), low_parts[k]);
-          } else if (is_used) {
-            atomicAdd(totals + slots[k], static_cast<unsigned long long>(value));
-          }
-        }
+    for (int k = 0; k < kInFlight; ++k) {
+      const auto term = sums.sum.term(widen(elements[k]), range.largest, static_cast<unsigned>(range.used));
+      terms[k] = term.value;
+      if (keys[k] != kNobody) keys[k] = term.value == 0 ? kNobody : keys[k] + term.limb * slot_count;
+    }
+    const Places<kHoldsAll, kInFlight> places(keys, tags, entries);
+    // A sum has two halves, as shared memory has no atomic addition of 64 bits: the value before an addition to the
+    // lower half tells the carry. All additions to lower halves are in flight before the first carry is needed.
+    uint32_t before[kInFlight];
+    bool in_halves[kInFlight];
 #pragma unroll
-        for (int k = 0; k < kInFlight; ++k) {
-          high_parts[k] += before[k] + low_parts[k] < before[k];
-          if (in_halves[k] && high_parts[k] != 0) atomicAdd(places.address(k, high, high), high_parts[k]);
-        }
-      });
+    for (int k = 0; k < kInFlight; ++k) {
+      bool is_used = places.is_used(k);
+      if (are_alike(keys[k])) {
+        terms[k] = fold_warp(terms[k], [](uint64_t a, uint64_t b) { return a + b; });
+        is_used &= threadIdx.x % kWarp == 0;
+      }
+      before[k] = 0;
+      in_halves[k] = is_used && places.in_table(k);
+      if (in_halves[k]) {
+        before[k] = atomicAdd(places.address(k, low, low), static_cast<uint32_t>(terms[k]));
+      } else if (is_used) {
+        atomicAdd(totals + keys[k], static_cast<unsigned long long>(terms[k]));
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < kInFlight; ++k) {
+      const auto low_part = static_cast<uint32_t>(terms[k]);
+      const uint32_t high_part = static_cast<uint32_t>(terms[k] >> 32) + (before[k] + low_part < before[k]);
+      if (in_halves[k] && high_part != 0) atomicAdd(places.address(k, high, high), high_part);
+    }
+  });
   __syncthreads();
-  for (int i = threadIdx.x; i < combination.entries; i += kThreads) {
+  for (int i = threadIdx.x; i < entries; i += kThreads) {
     const uint64_t sum = uint64_t{high[i]} << 32 | low[i];
-    if (sum != 0) atomicAdd(totals + (kHoldsAll ? i : tags[i]), static_cast<unsigned long long>(sum));
+    if (sum != 0) atomicAdd(totals + (kHoldsAll ? entry_of(i) : tags[i]), static_cast<unsigned long long>(sum));
+  }
+}
+
+// Adds the items up. The table holds all limbs if there is room for them. Otherwise the first limb to reach an entry
+// keeps it, as in combine_items.
+template <typename Operator>
+__global__ void __launch_bounds__(kThreads) sum_items(const __grid_constant__ IdSums<Operator> sums) {
+  extern __shared__ uint32_t halves[];
+  wait_for_last_kernel();  // the limbs are clear
+  start_next_kernel();
+  const LimbRange range(sums.sum, *sums.magnitudes);
+  if (whole_entries(range.all * sums.items.slots) * int64_t{sizeof(uint64_t)} <= sums.table_bytes) {
+    add_part<true>(sums, range, halves);
+  } else {
+    add_part<false>(sums, range, halves);
   }
 }
 
 template <typename Operator>
 __global__ void finish_sums(IdSums<Operator> sums, Operator op) {
   wait_for_last_kernel();
-  const int64_t count = sums.items.segments.rows * sums.items.slots;
+  const int64_t slots = sums.items.slots;
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= count) return;
-  const uint32_t largest = LargestExponent<typename Operator::Element>::exponent(sums.items.states[i]);
-  sums.result.store(i, op.finish(sums.point.decode(sums.sums[i], largest), 0));
+  if (i >= sums.items.segments.rows * slots) return;
+  const LimbRange range(sums.sum, *sums.magnitudes);
+  const int64_t problem = i / slots;
+  uint64_t* const limbs = sums.limbs_of(problem) + (i - problem * slots);
+  const uint64_t special = range.all > range.used ? limbs[range.used * slots] : 0;
+  const float sum =
+      special != 0 ? ExactSum::special(special)
+                   : sums.sum.round([=](int k) -> uint64_t& { return limbs[k * slots]; }, range.used, range.largest);
+  sums.result.store(i, op.finish(sum, 0));
 }
 
 }  // namespace mgpu::cuda::id_summing

@@ -59,9 +59,10 @@ __all__ = ["Groups", "group_ids", "reduce_by_id"]
 
 # The room of one warp of the CUDA kernel, in bytes (kIdTableBytes of ffi/ops/reduce_by_id/plan.h).
 TABLE_BYTES = 46 << 10
-# Up to this many sums of floats are computed in integers (kMaxFixedPointIds of the same file).
-FIXED_POINT_SLOTS = 1 << 15
-FIXED_POINT_COLUMNS = 4  # each element takes two passes over memory
+# Sums of floats of up to 32 bits are computed in integers, exactly, if these take at most so many words for each item,
+# or so many in all.
+EXACT_WORDS_PER_ITEM = 2
+FEW_EXACT_WORDS = 1 << 18
 # The kernels with a table per warp take some 60 instructions for 32 elements, three times as long as reading them. So
 # wide rows are sorted instead, if there are enough elements to pay for the launches of a sort.
 FEW_COLUMNS = 8
@@ -109,10 +110,9 @@ def reduce_by_id(
 
     Time is O(n + size) on a CPU. On a GPU it is O(n + size) too, by atomic operations, if the order of items does not
     matter (sums of integers, minima, maxima, their indices, bitwise operators): blocks combine frequent ids in shared
-    memory. Up to 32,768 sums of floats of at most 32 bits, of short rows, also take O(n + size): they are added as
-    integers, multiples of a small fraction of the largest item of their id. Up to 46 KB of other results are combined
-    in the memory of each warp, and then in the order of the warps. Otherwise ids are sorted, and rows are read in that
-    order.
+    memory. Sums of floats of at most 32 bits also take O(n + size), if an id has ten items or so and rows are short:
+    they are added as integers, exactly, and rounded once. Up to 46 KB of other results are combined in the memory of
+    each warp, and then in the order of the warps. Otherwise ids are sorted, and rows are read in that order.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -332,6 +332,12 @@ def _is_narrow_float(x: Aval) -> bool:
     return jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize <= 4
 
 
+def _exact_words(n: int) -> int:
+    """The words of an exact sum of n items (`ExactSum` of `ffi/algorithm/exact_sum.h`)."""
+    binades = min(max(40 - max(n - 1, 0).bit_length(), 1), 32)
+    return -(-254 // binades) + 1
+
+
 def _in_any_order(op: Kind, x: Aval) -> bool:
     """Whether the order of items does not matter, so that atomic operations may combine them."""
     if op.gives_index:  # the position fits beside the key
@@ -353,11 +359,12 @@ class _ReduceById(Operation):
         slots = attributes["size"] * width
         if platform != "cuda" or (_in_any_order(op, x) and slots < 2**32 and width <= MAX_COLUMNS):
             return False
-        in_fixed_point = op == Kind.ADD and _is_narrow_float(x)
-        if width > (FIXED_POINT_COLUMNS if in_fixed_point else FEW_COLUMNS) and n * width > FEW_ITEMS:
+        sums_exactly = op == Kind.ADD and _is_narrow_float(x)
+        if width > FEW_COLUMNS and n * width > FEW_ITEMS:
             return True
-        if in_fixed_point:
-            return bool(slots > FIXED_POINT_SLOTS)
+        if sums_exactly:
+            words = slots * _exact_words(n)
+            return bool(words > EXACT_WORDS_PER_ITEM * n * width + FEW_EXACT_WORDS or words >= 2**32)
         state = max(4, np.dtype(wide_dtype(x.dtype) if attributes["wide"] else x.dtype).itemsize)
         if op.gives_index:
             state = 16  # with a position

@@ -1,0 +1,92 @@
+// Sums of floats by additions of integers: they are exact, so any order gives the same bits.
+#pragma once
+
+#include "algorithm/common.h"
+
+namespace mgpu {
+
+// A superaccumulator (Neal, Fast exact summation using small and large superaccumulators, 2015). From the largest
+// exponent of all items down, each `binades` exponents share a limb, an integer of 64 bits. An item is a multiple of
+// its limb's unit, the last bit of the limb's lowest exponent. Each item adds to one limb, and a limb has room for all
+// items. Most items differ little in magnitude and share the first limb or two.
+struct ExactSum {
+  static constexpr unsigned kMantissaBits = 23;
+  static constexpr unsigned kSpecial = 255;  // the exponent of infinities and NaN
+
+  int binades;
+  unsigned factor;  // divides exponents by `binades`
+
+  // Of up to `items` items.
+  MGPU_HOST_DEVICE explicit ExactSum(int64_t items)
+      : binades(clamp(63 - static_cast<int>(kMantissaBits) - ceil_log2(items), 1, 32)),
+        factor((1u << 16) / static_cast<unsigned>(binades) + 1) {}
+
+  // The limbs of floats of all exponents.
+  MGPU_HOST_DEVICE int limbs() const { return ceil_div(static_cast<int>(kSpecial) - 1, binades); }
+
+  // Subnormal numbers have the exponent of the smallest normal one.
+  MGPU_HOST_DEVICE static uint32_t exponent(uint32_t bits) { return maximum(bits >> kMantissaBits & kSpecial, 1u); }
+
+  // The limb of an exponent, if `largest` is that of the largest item.
+  MGPU_HOST_DEVICE unsigned limb(uint32_t exponent, uint32_t largest) const {
+    return ((largest - exponent) * factor) >> 16;
+  }
+
+  struct Term {
+    unsigned limb;
+    uint64_t value;
+  };
+
+  // What an item adds to which limb. Limb `special_limb` counts infinities, in one half for each sign; a NaN counts in
+  // both.
+  MGPU_HOST_DEVICE Term term(float x, uint32_t largest, unsigned special_limb) const {
+    const unsigned bits = std::bit_cast<uint32_t>(x);
+    const unsigned fraction = bits & ((1u << kMantissaBits) - 1), field = bits >> kMantissaBits & kSpecial;
+    const bool is_negative = bits >> 31;
+    if (field == kSpecial) {
+      const uint64_t both = uint64_t{1} << 32 | 1;
+      return {special_limb, fraction != 0 ? both : is_negative ? uint64_t{1} << 32 : 1};
+    }
+    const unsigned below = largest - maximum(field, 1u), at = limb(maximum(field, 1u), largest);
+    const unsigned up = static_cast<unsigned>(binades) - 1 - (below - at * static_cast<unsigned>(binades));
+    const uint64_t magnitude = uint64_t{fraction | static_cast<unsigned>(field > 0) << kMantissaBits} << up;
+    return {at, is_negative ? uint64_t{0} - magnitude : magnitude};
+  }
+
+  // The sum, rounded once; limb(i) is limb i of `used` ones, and gets changed.
+  template <typename Limb>
+  MGPU_HOST_DEVICE float round(Limb limb, int used, uint32_t largest) const {
+    const uint64_t digit_mask = (uint64_t{1} << binades) - 1;
+    for (int i = used - 1; i > 0; --i) {
+      const uint64_t sum = limb(i);
+      limb(i) = sum & digit_mask;
+      limb(i - 1) += static_cast<uint64_t>(static_cast<int64_t>(sum) >> binades);
+    }
+    // Digits follow the first limb as long as they fit. Of the rest, it matters only whether it is zero.
+    auto sum = static_cast<int64_t>(limb(0));
+    int last = 0;
+    bool has_rest = false;
+    for (int i = 1; i < used; ++i) {
+      const uint64_t digit = limb(i);
+      if ((sum < 0 ? ~sum : sum) >> (62 - binades) == 0) {
+        sum = static_cast<int64_t>(static_cast<uint64_t>(sum) << binades | digit);
+        last = i;
+      } else {
+        has_rest |= digit != 0;
+      }
+    }
+    const int unit = static_cast<int>(largest) - binades * (last + 1) + 1 - 127 - static_cast<int>(kMantissaBits);
+    const double scale = std::bit_cast<double>(static_cast<int64_t>(unit + 1023) << 52);
+    return static_cast<float>(static_cast<double>(static_cast<float>(sum | int64_t{has_rest})) * scale);
+  }
+
+  // The sum of items that are not all finite.
+  MGPU_HOST_DEVICE static float special(uint64_t counts) {
+    const bool positive = static_cast<uint32_t>(counts) != 0, negative = counts >> 32 != 0;
+    const unsigned infinity = kSpecial << kMantissaBits;
+    return std::bit_cast<float>(positive && negative ? infinity | 1u << (kMantissaBits - 1)
+                                                     : infinity | static_cast<unsigned>(negative) << 31);
+  }
+};
+
+}  // namespace mgpu

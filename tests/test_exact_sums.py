@@ -1,0 +1,157 @@
+"""Sums of floats by id, against exact sums: CUDA kernels add integers, and round each sum once."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jax_mgpu as mgpu
+from jax_mgpu._src.functions.operators import Kind
+from jax_mgpu._src.ops.reduce_by_id import _reduce_by_id
+from tests import data
+
+ON_GPU = jax.default_backend() == "gpu"
+SUBNORMAL = np.float32(1e-45)
+
+
+def exact(x, ids, size):
+    """Sums of the rows of each id, rounded once."""
+    items = [[[] for _ in range(x.shape[1])] for _ in range(size)]
+    for row, i in zip(x.astype(np.float64), ids.tolist(), strict=True):
+        if 0 <= i < size:
+            for column, value in enumerate(row):
+                items[i][column].append(value)
+
+    def total(values):
+        special = [v for v in values if not math.isfinite(v)]
+        if special:
+            return sum(special)
+        rounded = math.fsum(values)
+        rest = math.fsum([*values, -rounded])
+        is_even = np.float64(rounded).view(np.uint64) % 2 == 0
+        # A float64 that is exactly between two float32 must tell on which side of it the sum is.
+        return math.nextafter(rounded, math.copysign(math.inf, rest)) if rest and is_even else rounded
+
+    with np.errstate(over="ignore"):
+        return np.array([[total(column) for column in row] for row in items]).reshape(size, -1).astype(np.float32)
+
+
+def has_kernel(n, width, size):
+    """Whether CUDA adds items of these shapes exactly; otherwise it sorts them."""
+    operands = jax.ShapeDtypeStruct((n, width), np.float32), jax.ShapeDtypeStruct((n,), np.int32), None
+    return not _reduce_by_id.prefers_xla(operands, {"op": Kind.ADD, "wide": False, "size": size}, "cuda", 1)
+
+
+def check(got, x, ids, size, n=None):
+    """Compares with exact sums of all n items (default: those of x)."""
+    expected = exact(x, ids, size)
+    if ON_GPU and has_kernel(x.shape[0] if n is None else n, x.shape[1], size):
+        return np.testing.assert_array_equal(got, expected.astype(got.dtype))
+    kept = np.where(np.isfinite(x), np.abs(x), 0).astype(np.float64)
+    magnitudes = exact(kept, ids, size) if x.size else np.zeros_like(expected)
+    finite = np.isfinite(expected)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(expected))
+    error = np.abs(got[finite].astype(np.float64) - expected[finite])
+    subnormal = 1.2e-38 * len(x)  # which XLA's CPU code may take for zeros
+    eps = float(jnp.finfo(got.dtype).eps)
+    assert np.all(error <= 1e-5 * magnitudes[finite] + np.abs(expected[finite]) * eps + subnormal)
+
+
+def mixed(rng, shape, low, high):
+    """Draws floats whose exponents are uniform in a range."""
+    signs = rng.choice([-1, 1], shape)
+    return np.ldexp(signs * rng.uniform(1, 2, shape), rng.integers(low, high, shape)).astype(np.float32)
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 8, 40])
+@pytest.mark.parametrize("size", [1, 7, 1000, 30_000])
+def test_sums_of_numbers_of_one_magnitude(rng, width, size):
+    for n in (0, 1, 1003, 20_011):
+        x, ids = rng.normal(size=(n, width)).astype(np.float32), rng.integers(-2, size + 2, n)
+        check(np.asarray(mgpu.reduce_by_id(x, ids, size)), x, ids, size)
+
+
+@pytest.mark.parametrize(("low", "high"), [(-149, -120), (-149, 120), (-40, 40), (90, 127), (-3, 3)])
+def test_sums_of_numbers_of_many_magnitudes(rng, low, high):
+    """Small sums are exact beside large ones, and large items that cancel leave small ones."""
+    for size, n in ((1, 3000), (50, 5000), (4000, 6000)):
+        x, ids = mixed(rng, (n, 2), low, high), rng.integers(0, size, n)
+        x[1::3] = -x[::3][: len(x[1::3])]
+        ids[1::3] = ids[::3][: len(ids[1::3])]
+        check(np.asarray(mgpu.reduce_by_id(x, ids, size)), x, ids, size)
+
+
+def test_one_item_is_its_own_sum(rng):
+    x = np.concatenate([mixed(rng, 500, -149, 127), [SUBNORMAL, -SUBNORMAL, 0, np.float32(3.4028235e38)]])
+    x = x.astype(np.float32)
+    ids = rng.permutation(len(x))
+    if ON_GPU:  # XLA's CPU code may take subnormal numbers for zeros
+        np.testing.assert_array_equal(mgpu.reduce_by_id(x, ids, len(x))[ids], x)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_special_values_stay_within_their_ids(rng, dtype):
+    x = np.asarray(data.random_keys(rng, dtype, 4000, 1))
+    ids = rng.integers(-1, 900, 4000)
+    got = np.asarray(mgpu.reduce_by_id(x, ids, 899)).astype(np.float64)
+    expected = exact(x, ids, 899).astype(x.dtype).astype(np.float64)
+    special = ~np.isfinite(expected)
+    np.testing.assert_array_equal(got[special], expected[special])
+    assert not np.isnan(got[~special]).any()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_sums_of_narrow_floats_are_rounded_at_the_end(rng, dtype):
+    x, ids = rng.normal(size=(9000, 2)).astype(jnp.dtype(dtype)), rng.integers(0, 3, 9000)
+    check(np.asarray(mgpu.reduce_by_id(x, ids, 3)), x, ids, 3)
+    wide = mgpu.reduce_by_id(x, ids, 3, dtype=np.float32)
+    assert wide.dtype == np.float32
+    check(np.asarray(wide), x, ids, 3)
+
+
+def test_items_past_the_count_and_without_an_id_add_nothing(rng):
+    x, ids = rng.normal(size=(5000, 2)).astype(np.float32), rng.integers(-3, 70, 5000)
+    x[3000:], x[(ids < 0) | (ids >= 60)] = np.nan, np.inf
+    for count in (0, 1, 2999):
+        got = np.asarray(jax.jit(lambda x, count: mgpu.reduce_by_id(x, ids, 60, count=count))(x, count))
+        check(got, x[:count], ids[:count], 60, n=5000)
+
+
+@pytest.mark.parametrize("mapped", [(0, 0), (None, 0), (0, None)])
+def test_a_batch_has_the_bits_of_its_problems(rng, mapped):
+    x, ids = mixed(rng, (5, 2000, 2), -30, 20), rng.integers(-1, 300, (5, 2000))
+    x[3] *= 2.0**40
+    given = [part if axis == 0 else part[0] for part, axis in zip((x, ids), mapped, strict=True)]
+    run = jax.jit(jax.vmap(lambda x, ids: mgpu.reduce_by_id(x, ids, 299), in_axes=mapped))
+    for row, got in enumerate(np.asarray(run(*given))):
+        own = [part[row] if axis == 0 else part[0] for part, axis in zip((x, ids), mapped, strict=True)]
+        np.testing.assert_array_equal(got, mgpu.reduce_by_id(*own, 299))
+        check(got, *own, 299)
+
+
+@pytest.mark.parametrize("size", [3, 5000, 200_000])
+@pytest.mark.parametrize("skewed", [False, True])
+def test_sums_of_many_items(rng, size, skewed):
+    """The same bits in any order of the items; NumPy sums in float64."""
+    n = 2_000_003
+    ids = (rng.zipf(1.2, n) - 1) % size if skewed else rng.integers(0, size, n)
+    for x in (rng.normal(size=n).astype(np.float32), mixed(rng, n, -20, 10)):
+        order = rng.permutation(n)
+        got = np.asarray(mgpu.reduce_by_id(x, ids, size))
+        magnitudes = np.bincount(ids, np.abs(x), size)
+        sums = np.bincount(ids, x, size)
+        error = 1e-13 * magnitudes + 6e-8 * np.abs(sums) if ON_GPU else 1e-4 * magnitudes
+        assert np.all(np.abs(got - sums) <= error)
+        if ON_GPU:
+            np.testing.assert_array_equal(mgpu.reduce_by_id(x[order], ids[order], size), got)
+
+
+def test_shapes_of_sums_that_have_kernels():
+    """Sums take the kernels if exact sums take few words beside the items, and else a sort."""
+    with_kernel = [(2**25, 1, 10**6), (2**20, 2, 2048), (1000, 1, 10_000), (2_000_003, 1, 200_000)]
+    assert all(has_kernel(*shape) for shape in with_kernel)
+    assert not any(has_kernel(*shape) for shape in [(2**25, 1, 10**7), (2**19, 64, 10**5), (20_011, 8, 30_000)])
