@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,7 +11,7 @@ import numpy as np
 
 import jax_mgpu as mgpu
 from benchmarks.case import Case, TorchPeer, agree_within, array_bytes
-from benchmarks.inputs import ragged_heads, random_key, random_keys, row_ids, size_at
+from benchmarks.inputs import ragged_heads, random_keys, row_ids, size_at
 
 __all__ = ["CASES"]
 
@@ -106,9 +107,19 @@ def _torch_softmax(torch: Any, x: Any, heads: Any, ids: Any) -> Any:
     return exponentials / torch.zeros_like(largest).index_add_(0, ids, exponentials)[ids]
 
 
-def _ids(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-    """Draws ids below 1,000."""
-    return (jax.random.randint(random_key(rng), (size_at(scale, 2**24),), 0, 1000),)
+def _bincount_case(name: str, size: int, ids: Callable[[np.random.Generator, int], Any], max_ms: float | None) -> Case:
+    return Case(
+        family="ranks",
+        name=f"bincount of {name}",
+        inputs=lambda rng, scale: (jnp.asarray(ids(rng, size_at(scale, 2**24)), jnp.int32),),
+        ours=lambda ids: mgpu.bincount(ids, size),
+        peers={
+            "XLA bincount": lambda ids: jnp.bincount(ids, length=size).astype(jnp.int32),
+            "torch": TorchPeer(lambda torch, ids: torch.bincount(ids, minlength=size), waits=True),
+        },
+        bytes=array_bytes,
+        max_ms=max_ms,
+    )
 
 
 CASES = [
@@ -151,30 +162,9 @@ CASES = [
         max_ms=0.40,
         target_ms=0.15,
     ),
-    Case(
-        family="ranks",
-        name="bincount of 1,000 ids",
-        inputs=_ids,
-        ours=lambda ids: mgpu.bincount(ids, 1000),
-        peers={
-            "XLA bincount": lambda ids: jnp.bincount(ids, length=1000).astype(jnp.int32),
-            "torch": TorchPeer(lambda torch, ids: torch.bincount(ids, minlength=1000), waits=True),
-        },
-        bytes=array_bytes,
-        max_ms=0.05,
-        target_ms=0.025,
-    ),
-    Case(
-        family="ranks",
-        name="bincount of one id, 1,000 bins",
-        inputs=lambda rng, scale: (jnp.full((size_at(scale, 2**24),), 500, jnp.int32),),
-        ours=lambda ids: mgpu.bincount(ids, 1000),
-        peers={
-            "XLA bincount": lambda ids: jnp.bincount(ids, length=1000).astype(jnp.int32),
-            "torch": TorchPeer(lambda torch, ids: torch.bincount(ids, minlength=1000), waits=True),
-        },
-        bytes=array_bytes,
-    ),
+    _bincount_case("1,000 ids", 1000, lambda rng, n: rng.integers(0, 1000, n), 0.05),
+    _bincount_case("one id, 1,000 bins", 1000, lambda rng, n: np.full(n, 500), None),
+    _bincount_case("10^6 ids, skewed", 10**6, lambda rng, n: (rng.zipf(1.2, n) - 1) % 10**6, None),
     Case(
         family="ranks",
         name="histogram of float32, 100 bins",

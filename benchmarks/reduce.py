@@ -218,27 +218,6 @@ def _by_id_case(dtype: str, max_ms: float, target_ms: float) -> Case:
     )
 
 
-def _few_ids_case() -> Case:
-    def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-        n = size_at(scale, 2**24)
-        return random_keys(rng, n, "float32"), rng.integers(0, 1000, n).astype(np.int32)
-
-    return Case(
-        family="reduce",
-        name="add by 1,000 shuffled ids, float32, 2^24",
-        inputs=inputs,
-        ours=lambda x, ids: mgpu.reduce_by_id(x, ids, 1000),
-        peers={
-            "XLA": lambda x, ids: jax.ops.segment_sum(x, ids, 1000),
-            "torch": TorchPeer(lambda torch, x, ids: _torch_sums(torch, x, ids, 1000)),
-        },
-        bytes=array_bytes,
-        max_ms=0.15,
-        target_ms=0.06,
-        agree=agree_within(1e-3),
-    )
-
-
 def _by_id_of_items_case(
     op: str, dtype: str, log_items: int, width: int, size: int, ids: str, max_ms: float | None, target_ms: float | None
 ) -> Case:
@@ -303,6 +282,7 @@ MAXIMA_BY_ID: tuple[tuple[int, int, int, str, float, float], ...] = (
     (25, 8, 2_048, "uniform", 0.06, 0.045),
 )
 SUMS_BY_ID: tuple[tuple[int, int, int, str, float, float], ...] = (
+    (24, 1, 1_000, "uniform", 0.15, 0.06),
     (25, 1, 5_000, "uniform", 0.30, 0.15),
     (25, 1, 5_000, "skewed", 0.33, 0.15),
     (25, 1, 1_000_000, "uniform", 0.45, 0.38),
@@ -344,7 +324,6 @@ CASES = [
         for dtype, figures in ROW_FIGURES.items()
     ),
     *(_by_id_case(dtype, *figures[1]) for dtype, figures in ROW_FIGURES.items()),
-    _few_ids_case(),
     *(_by_id_of_items_case("max", "float32", *figures) for figures in MAXIMA_BY_ID),
     *(_by_id_of_items_case("add", "float32", *figures) for figures in SUMS_BY_ID),
     _boosting_case(),

@@ -54,6 +54,7 @@ SPECIAL = {
         f"counting::count_parts<mgpu::cuda::counting::{bins}>"
         for bins in ("NumberedBins<int32_t>", f"BinsBetweenEdges<{ORDER}>")
     ],
+    "ops/count_bins/many_bins.cuh": [f"counting::count_many<{item}>" for item in ("int32_t", "uint8_t")],
     "ops/sorted_pair/merge_pipeline.cuh": [f"split_tiles<{ORDER}, {may_be_runs}>" for may_be_runs in ("false", "true")],
     "ops/group_search/kernels.cuh": [
         f"group_searching::{kernel}<{arguments}>"
@@ -137,9 +138,6 @@ SPECIAL = {
     "ops/sorted_search/kernels.cuh": [
         f"searching::search_tiles<{ORDER}, true>",
         f"searching::match_tiles<{ORDER}, false>",
-    ],
-    "ops/reduce_by_id/sum_by_id.cuh": [
-        f"id_summing::sum_items<{holds_all}, {OPERATOR}>" for holds_all in ("false", "true")
     ],
     "ops/top_k/kernels.cuh": [
         f"ranking::keep_best_k<{ORDER}, {rest}>" for rest in ("true, 256", "true, 512", "false, 512")

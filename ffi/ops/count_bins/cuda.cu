@@ -1,7 +1,7 @@
 // count_bins on CUDA.
 #include "cuda/launch/launch.h"
 #include "cuda/launch/shapes.h"
-#include "ops/count_bins/kernels.cuh"
+#include "ops/count_bins/many_bins.cuh"
 #include "runtime/operations.h"
 
 namespace mgpu::cuda {
@@ -34,6 +34,28 @@ void run(const Call& call, const CountBinsOperands& operands, const Bins& bins, 
   check_launch(call);
 }
 
+// Counts in more bins than a block has counters for.
+template <typename Item>
+void run_many(const Call& call, const CountBinsOperands& operands, const NumberedBins<Item>& bins,
+              cudaStream_t stream) {
+  const auto kernel = count_many<Item>;
+  const int64_t shared = kManyEntries * kManyEntryBytes;
+  allow_shared(call, kernel, shared);
+  const int64_t max_parts = ceil_div<int64_t>(operands.length, kManyEntries);
+  const int blocks = resident_blocks(call, kernel, kManyThreads, shared, operands.rows * max_parts);
+  const int64_t parts = clamp<int64_t>(blocks / operands.rows, 1, max_parts);
+  kernel<<<static_cast<unsigned>(operands.rows * parts), kManyThreads, shared, stream>>>(
+      {operands, parts, ceil_div(operands.length, parts), 1}, bins);
+  check_launch(call);
+}
+
+template <typename Item>
+void run_numbers(const Call& call, const CountBinsOperands& operands, cudaStream_t stream) {
+  const NumberedBins<Item> bins{operands.bins};
+  if (operands.bins > kMaxCountedBins) return run_many(call, operands, bins, stream);
+  run(call, operands, bins, stream);
+}
+
 }  // namespace counting
 
 void list_count_bins_shapes(const Call& call, KernelShapeList& list) {
@@ -48,7 +70,7 @@ void count_bins(const Call& call, cudaStream_t stream) {
   using namespace counting;
   const CountBinsOperands operands(call);
   if (operands.rows * operands.bins == 0) return;
-  call.expect(operands.bins <= (operands.has_edges ? kMaxCountedEdges - 1 : kMaxCountedBins),
+  call.expect(operands.bins <= (operands.has_edges ? kMaxCountedEdges - 1 : kMaxNumberedBins),
               "counts: expected no more than the kernels take");
   const Array& counts = call.results[0];
   check(call, cudaMemsetAsync(counts.data, 0, counts.bytes(), stream));
@@ -57,8 +79,8 @@ void count_bins(const Call& call, cudaStream_t stream) {
     return dispatch_order(call, operands.item_type, false,
                           [&](auto order) { run(call, operands, BinsBetweenEdges<decltype(order)>{order}, stream); });
   }
-  if (operands.item_type == DType::s64) return run(call, operands, NumberedBins<int64_t>{operands.bins}, stream);
-  run(call, operands, NumberedBins<int32_t>{operands.bins}, stream);
+  if (operands.item_type == DType::s64) return run_numbers<int64_t>(call, operands, stream);
+  run_numbers<int32_t>(call, operands, stream);
 }
 
 }  // namespace mgpu::cuda

@@ -10,6 +10,7 @@ namespace mgpu {
 // table to find bins.
 constexpr int kCountBinsThreads = 512;
 constexpr int kMaxCountedBins = 12288;
+constexpr int64_t kMaxNumberedBins = (int64_t{1} << 31) - 1;  // a block counts some of more bins
 constexpr int kMaxCountedEdges = 2048;
 constexpr int kEdgeSlots = 1024;         // the slots of the table; a block would take longer to fill more
 constexpr int64_t kCountPart = 1 << 13;  // items of a block, or more

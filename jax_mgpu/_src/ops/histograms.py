@@ -225,7 +225,7 @@ def _inside(ids: jax.Array, length: int) -> jax.Array:
 
 
 class _CountBins(Operation):
-    """Counts of items in bins. CUDA has kernels for as many bins as a block has room for."""
+    """Counts of items in bins. CUDA has kernels for as many edges as a block has room for."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
         """Whether there are too many bins for the kernels."""
@@ -233,8 +233,8 @@ class _CountBins(Operation):
         return platform == "cuda" and attributes["bins"] > max_bins
 
 
-# kMaxCountedBins and kMaxCountedEdges of ffi/ops/count_bins/plan.h.
-CUDA_MAX_BINS = 12_288
+# kMaxNumberedBins and kMaxCountedEdges of ffi/ops/count_bins/plan.h.
+CUDA_MAX_BINS = 2**31 - 1
 CUDA_MAX_BINS_BETWEEN_EDGES = 2047
 
 
