@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 
 import jax_mgpu as mgpu
 from benchmarks.case import Case, TorchPeer, agree_within, array_bytes
-from benchmarks.inputs import ragged_heads, random_keys, row_ids, size_at
+from benchmarks.inputs import ragged_heads, random_key, random_keys, row_ids, size_at
 
 __all__ = ["CASES"]
 
@@ -53,12 +54,21 @@ def _top_k(
         ours=ours,
         peers={
             "XLA top_k": lambda x: tuple(jax.lax.top_k(x, min(k, x.shape[1]))),
+            **_unstable_top_k(k),
             "torch": TorchPeer(lambda torch, x: torch.topk(x, min(k, x.shape[1]))),
         },
         bytes=array_bytes,
         max_ms=max_ms,
         target_ms=target_ms,
     )
+
+
+def _unstable_top_k(k: int) -> dict[str, Any]:
+    """XLA's selection that breaks ties in any order, where JAX has it."""
+    if "is_stable" not in inspect.signature(jax.lax.top_k).parameters:
+        return {}
+    options: dict[str, Any] = {"is_stable": False}
+    return {"XLA top_k, not stable": lambda x: tuple(jax.lax.top_k(x, min(k, x.shape[1]), **options))}
 
 
 def _ragged(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
@@ -147,6 +157,11 @@ CASES = [
         for n in (8, 64, 512, 2048, 8192, 2**16, 2**20, 2**26)
     ),
     _top_k("top-8 of 2^18 rows of 256", 2**18, 256, 8),
+    *(
+        _top_k(f"top_k of {rows} rows of {length:,}, k = {k:,}", rows, length, k, max_ms)
+        for rows, length in ((1, 2**24), (128, 2**17))
+        for k, max_ms in ((1, 0.035 if rows > 1 else None), (3_000, 0.18), (10_000, 0.18), (30_000, None))
+    ),
     _top_k("top_k of 1 row of 67108864, k = 2,048", 1, 2**26, 2048),
     Case(
         family="ranks",

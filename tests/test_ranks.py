@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -256,6 +257,115 @@ def test_gradient_of_top_k(rng):
     for i, (b, e) in enumerate(bounds_of(HEADS, 40, None)):
         order = first_of(x, b, e, 3, True)
         expected[order] = weights[i, : len(order)]
+    np.testing.assert_array_equal(gradient, expected)
+
+
+# ---- More items than CUDA's selection keeps: a sort of candidates ----------------------------------------------------
+
+
+def candidate_sample(n, dtype):
+    """The positions that CUDA's kernels sample in a row of n items."""
+    count = min(max(n // 32, 2048), 2**15 // max(jnp.dtype(dtype).itemsize, 4), n)
+    step = np.uint64((n << 32) // count)
+    i = np.arange(count + 1, dtype=np.uint64)
+    begins = i * step >> np.uint64(32)
+    hashes = (i[1:] * np.uint64(0x9E3779B9)) & np.uint64(2**32 - 1)
+    return (begins[:-1] + (hashes * (begins[1:] - begins[:-1]) >> np.uint64(32))).astype(int)
+
+
+CANDIDATE_KINDS = ["random", "equal", "few", "ascending", "descending", "special", "best sampled", "worst sampled"]
+
+
+def rows_of_kind(rng, dtype, kind, rows, n):
+    """Rows in which the bound of a sample is right, tied by many items, or wrong."""
+    kind_of = jnp.dtype(dtype)
+    x = data.random_keys(rng, dtype, rows, n)
+    if kind == "equal":
+        x[...] = 7
+    elif kind == "few":
+        x = rng.integers(0, 3, (rows, n)).astype(kind_of)
+    elif kind in ("ascending", "descending"):
+        order = [oracle.sort_indices(row, descending=kind == "descending") for row in x]
+        x = np.take_along_axis(x, np.array(order), axis=1)
+    elif kind == "special":
+        x = rng.choice(data.special_keys(dtype), (rows, n))
+    elif kind.endswith("sampled"):
+        x = (10 + rng.integers(0, 90, (rows, n))).astype(kind_of)
+        places = candidate_sample(n, dtype)
+        x[:, places] = (rng.integers(0, 9, (rows, len(places))) + (110 if kind == "best sampled" else 0)).astype(
+            kind_of
+        )
+    return x
+
+
+@pytest.mark.parametrize("kind", CANDIDATE_KINDS)
+@pytest.mark.parametrize(
+    "dtype",
+    long_but(["float32", "int8", "bfloat16", "int64"], ["float32", "int8", "bfloat16", "int64", *data.KEY_DTYPES]),
+)
+def test_top_k_of_more_than_a_block_keeps(rng, dtype, kind):
+    for rows, n, k in ((3, 8_196, 2049), (2, 50_003, 12_500), (1, 140_001, 3_000)):
+        x = rows_of_kind(rng, dtype, kind, rows, n)
+        counts = np.resize(np.array([n, n // 2, k - 3], np.int32), rows)
+        for largest in (True, False):
+            top = jax.jit(jax.vmap(lambda x, count, k=k, up=largest: mgpu.top_k(x, k, largest=up, count=count)))
+            best = jax.device_get(top(x, counts))
+            whole = jax.device_get(jax.jit(lambda x, k=k, up=largest: mgpu.top_k(x, k, largest=up))(x[0]))
+            for row, count in enumerate(counts):
+                order = first_of(x[row], 0, count, k, largest)
+                same_bits(best.values[row], oracle.padded(x[row, order], k, 0))
+                same_bits(best.indices[row], oracle.padded(order.astype(np.int32), k, -1))
+                assert int(best.count[row]) == len(order)
+            order = first_of(x[0], 0, n, k, largest)
+            same_bits(whole.values, x[0, order])
+            same_bits(whole.indices, order.astype(np.int32))
+
+
+CANDIDATE_EDGES = [edge + d for edge in data.tile_sizes("top_k_candidates") for d in (-1, 0, 1)]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "uint64"])
+def test_candidates_of_top_k(rng, dtype):
+    """A stable sort of the candidates begins with the first k items, for any room that holds these."""
+    candidates = REGISTRY["top_k_candidates"]
+    for i, n in enumerate([1, 33, *CANDIDATE_EDGES]):
+        x = rows_of_kind(rng, dtype, CANDIDATE_KINDS[i % 6], 2, n)
+        counts = np.array([[n], [n // 3 + 1]], np.int32)
+        for k, largest in (((0, 0), (n // 2, 1)), ((1, 1), (n, 0)))[i % 2]:
+            room = min(n, k + (k + n) // 8)
+            run = jax.jit(
+                lambda x, count, **given: candidates(x=x, count=count, **given),
+                static_argnames=("k", "room", "largest"),
+            )
+            values, positions, found = jax.device_get(run(x, counts, k=k, room=room, largest=largest))
+            for row, (count,) in enumerate(counts):
+                assert min(k, count) <= found[row, 0] <= max(room, min(k, count))
+                own = values[row, : found[row, 0]]
+                in_order = oracle.sort_indices(own, descending=bool(largest))[: min(k, count)]
+                order = first_of(x[row], 0, count, k, bool(largest))
+                same_bits(positions[row][in_order], order.astype(np.int32))
+                same_bits(own[in_order], x[row, order])
+
+
+def test_which_kernels_select(rng):
+    """CUDA selects up to 2,048 items in blocks, and more of them by a sort of candidates."""
+    if not mgpu.has_cuda():
+        pytest.skip("a build without CUDA kernels")
+    x = jax.ShapeDtypeStruct((2**20,), np.float32)
+    for k, kernels in (
+        (2048, ["top_k"]),
+        (2049, ["segmented_sort", "top_k_candidates"]),
+        (2**19, ["segmented_sort"]),
+    ):
+        text = jax.jit(lambda x, k=k: mgpu.top_k(x, k)).trace(x).lower(lowering_platforms=("cuda",)).as_text()
+        assert sorted(set(re.findall(r"@jax_mgpu\.(\w+)\(", text))) == kernels, k
+
+
+def test_gradient_of_a_sort_of_candidates(rng):
+    x, weights = rng.normal(size=9_001), rng.normal(size=2_100)
+    gradient = jax.grad(lambda x: jnp.vdot(mgpu.top_k(x, 2_100).values, weights))(x)
+    expected = np.zeros(9_001)
+    expected[first_of(x, 0, 9_001, 2_100, True)] = weights
     np.testing.assert_array_equal(gradient, expected)
 
 

@@ -44,6 +44,7 @@
 #define MGPU_CUDA_OPERATIONS(OPERATION) \
   OPERATION(scan_rows)                  \
   OPERATION(segmented_softmax)          \
+  OPERATION(top_k_candidates)           \
   // one line each, in alphabetical order
 // clang-format on
 

@@ -699,6 +699,17 @@ void top_k(Garbage& make) {
   make.result(make.index_type(), {k});
 }
 
+void top_k_candidates(Garbage& make) {
+  const DType dtype = make.key_type();
+  const int64_t n = make.length(), k = make.attribute("k", 0, n), room = make.attribute("room", k, n);
+  make.attribute("largest", 0, 1);
+  make.keys(dtype, n, false);
+  make.count(n);
+  make.result(dtype, {room});
+  make.result(make.index_type(), {room});
+  make.result(make.index_type(), {1});
+}
+
 void segmented_softmax(Garbage& make) {
   const DType dtype = make.one_of({DType::f16, DType::bf16, DType::f32, DType::f64});
   const int64_t width = make.draw(0, 9) == 0 ? 1030 : make.draw(0, 40);

@@ -455,6 +455,14 @@ def top_k(draw: Draw) -> dict[str, int]:
     return {"k": draw.size(min(n, 4096)), "largest": draw.flip()}
 
 
+def top_k_candidates(draw: Draw) -> dict[str, int]:
+    n = max(draw.length(MOST_NARROW), 1)
+    draw.array(draw.one_of(KEYS), n, shared=False)
+    draw.count()
+    k = draw.size(n)
+    return {"k": k, "room": max(draw.size(n), k), "largest": draw.flip()}
+
+
 def function_operand(draw: Draw) -> tuple[int, dict[str, int]]:
     """Returns the length of items of one leaf, and the attributes of an operation by a function."""
     dtype = draw.one_of(["uint8", "float32", "float64"])
@@ -559,6 +567,7 @@ DRAWS: dict[str, Callable[[Draw], dict[str, int]]] = {
         sorted_match,
         sorted_search,
         top_k,
+        top_k_candidates,
     )
 }
 FUNCTION_DRAWS: dict[str, Callable[[Draw], Function]] = {

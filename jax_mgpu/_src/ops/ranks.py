@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -30,9 +31,9 @@ from jax_mgpu._src.arguments.counts import live_items
 from jax_mgpu._src.arguments.preconditions import by_construction
 from jax_mgpu._src.arguments.segments import segment_operands
 from jax_mgpu._src.arguments.values import take_or_fill
-from jax_mgpu._src.core.compat import surely
+from jax_mgpu._src.core.compat import platform_dependent, surely
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
-from jax_mgpu._src.keys.bits import part_of
+from jax_mgpu._src.keys.bits import keeping_bits, part_of, where
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ops.order_statistics import CUDA_FEW_ITEMS, quantiles
 from jax_mgpu._src.ops.ragged import rows_of_segments
@@ -91,9 +92,9 @@ def top_k(
       TypeError: an argument's dtype is not one of the above, or `k` is not static.
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    Derivatives go to the selected items. If `k` is at most a quarter of `n`, and on CUDA at most 2,048, time is O(n + k
-    log k) on random input, in one pass over memory. CUDA also needs one pass for any `k` up to 64 in rows of up to
-    2,048 items, in a batch that `vmap` makes. Otherwise a call takes the time of a sort.
+    Derivatives go to the selected items. If `k` is at most a quarter of `n`, time is O(n + k log k) on random input, in
+    one pass over memory; on CUDA, more than 2,048 items are then sorted by a second operation. CUDA also needs one pass
+    for any `k` up to 64 in rows of up to 2,048 items, in a batch that `vmap` makes. Otherwise it sorts.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -210,8 +211,44 @@ def _first_shapes(x: Aval, *, k: int) -> Sequence[Any]:
 
 
 def _first_fallback(x: jax.Array, count: jax.Array, *, k: int, largest: int) -> Sequence[jax.Array]:
-    with by_construction():  # the count was checked
+    n = x.shape[0]
+
+    def by_sort() -> Sequence[jax.Array]:
         return _sort_first("top_k", x, k, bool(largest), count)[:2]
+
+    def by_candidates() -> Sequence[jax.Array]:
+        return _sort_candidates(x, count, k, bool(largest))
+
+    with by_construction():  # the count was checked
+        if surely(lambda: n < 2**31 and CUDA_MAX_K < k <= n // SELECTED_PART):
+            return platform_dependent(cuda=by_candidates, default=by_sort)
+        return by_sort()
+
+
+def _sort_candidates(x: jax.Array, count: jax.Array, k: int, largest: bool) -> Sequence[jax.Array]:
+    """Returns the first k items and their positions by a sort of the few items that may be among them."""
+    room = _candidates_room(x.shape[0], k, x.dtype.itemsize)
+    values, positions, found = _top_k_candidates(x=x, count=count, k=k, room=room, largest=largest)
+    values, positions = Sort("top_k", values, largest, found).run(positions)
+    values, positions = part_of(values, 0, k), part_of(positions, 0, k)
+    if count.size:
+        exists = jnp.arange(k) < live_items(x.shape[0], count)
+        values = keeping_bits(lambda x, exists: where(exists, x, 0), values, exists)
+        positions = where(exists, positions, -1)
+    return values, positions
+
+
+def _candidates_room(n: int, k: int, width: int) -> int:
+    """A number of items that the candidates of random rows do not exceed, up to one row in a million.
+
+    CUDA's kernels choose the bound of the candidates from a sample: the item of rank `k * sample / n`, and four
+    standard deviations more. The room is for five standard deviations more.
+    """
+    # candidate_sample of ffi/ops/top_k_candidates/plan.h
+    sample = min(max(n // 32, 2048), 2**15 // max(width, 4), n)
+    expected = k * sample / n
+    wanted = (expected + 4 * math.sqrt(expected) + 6) * (1 + 1 / 16)
+    return min(n, math.ceil((wanted + 5 * math.sqrt(wanted) + 8) * n / sample))
 
 
 def _first_jvp(primals: Operands, tangents: Tangents, **attributes: int) -> tuple[Any, Any]:
@@ -232,6 +269,29 @@ def _is_short(n: int, k: int) -> bool:
     """Whether CUDA has kernels for rows of this length that are faster than a sort for any such k."""
     return n <= CUDA_SHORT_ROW and k <= CUDA_SHORT_FIRST
 
+
+def _candidates_shapes(x: Aval, *, room: int) -> Sequence[Any]:
+    index = index_dtype("top_k", "x", x.shape[0])
+    return [jax.ShapeDtypeStruct((room,), x.dtype), *(jax.ShapeDtypeStruct((size,), index) for size in (room, 1))]
+
+
+def _candidates_fallback(x: jax.Array, count: jax.Array, *, room: int, largest: int) -> Sequence[jax.Array]:
+    with by_construction():
+        values, positions, found = _sort_first("top_k", x, room, bool(largest), count)
+    return values, positions, found.reshape(1)
+
+
+# Some items, among which are the first k: a stable sort of the first `found` of them begins with these.
+_top_k_candidates = Operation(
+    "top_k_candidates",
+    operands={"x": 1, "count": 1},
+    results=("values", "positions", "found"),
+    attributes={"k": int, "room": int, "largest": bool},
+    shapes=_candidates_shapes,
+    fallback=_candidates_fallback,
+    streamed=("x",),
+    only="cuda",
+)
 
 _select_first = _TopK(
     "top_k",
