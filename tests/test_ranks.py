@@ -353,12 +353,31 @@ def test_which_kernels_select(rng):
         pytest.skip("a build without CUDA kernels")
     x = jax.ShapeDtypeStruct((2**20,), np.float32)
     for k, kernels in (
+        (1, ["reduce"]),
         (2048, ["top_k"]),
         (2049, ["segmented_sort", "top_k_candidates"]),
         (2**19, ["segmented_sort"]),
     ):
         text = jax.jit(lambda x, k=k: mgpu.top_k(x, k)).trace(x).lower(lowering_platforms=("cuda",)).as_text()
         assert sorted(set(re.findall(r"@jax_mgpu\.(\w+)\(", text))) == kernels, k
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int64", "float32", "bfloat16"])
+def test_the_first_item_alone(rng, dtype):
+    """The reduction in the place of a selection breaks ties alike, and takes a NaN for the largest item."""
+    for rows, n in ((3, 2049), (2, 70_001)):
+        x = rng.choice(data.special_keys(dtype), (rows, n))
+        x[0] = data.random_keys(rng, dtype, n)
+        counts = np.resize(np.array([n, n // 2, 0], np.int32), rows)
+        for largest in (True, False):
+            top = jax.vmap(lambda x, count, up=largest: mgpu.top_k(x, 1, largest=up, count=count))
+            plain = jax.vmap(lambda x, c, up=largest: REGISTRY["top_k"].fallback(x, c, k=1, largest=int(up)))
+            best, other = jax.device_get((jax.jit(top)(x, counts), jax.jit(plain)(x, counts[:, None])))
+            for row, count in enumerate(counts):
+                order = first_of(x[row], 0, count, 1, largest)
+                for values, indices in ((best.values, best.indices), other):
+                    same_bits(values[row], oracle.padded(x[row, order], 1, 0))
+                    same_bits(indices[row], oracle.padded(order.astype(np.int32), 1, -1))
 
 
 def test_gradient_of_a_sort_of_candidates(rng):

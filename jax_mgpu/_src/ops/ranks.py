@@ -14,6 +14,7 @@ from jax_mgpu._src.arguments.annotations import (
     ArrayLike,
     Aval,
     AxisName,
+    DTypeLike,
     Operands,
     Pytree,
     QuantileMethod,
@@ -33,10 +34,12 @@ from jax_mgpu._src.arguments.segments import segment_operands
 from jax_mgpu._src.arguments.values import take_or_fill
 from jax_mgpu._src.core.compat import platform_dependent, surely
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
+from jax_mgpu._src.functions.operators import Kind
 from jax_mgpu._src.keys.bits import keeping_bits, part_of, where
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ops.order_statistics import CUDA_FEW_ITEMS, quantiles
 from jax_mgpu._src.ops.ragged import rows_of_segments
+from jax_mgpu._src.ops.reduce import _reduce
 from jax_mgpu._src.ops.scan import pieces
 from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sort_primitives import Method
@@ -194,7 +197,10 @@ class _TopK(Operation):
     """A selection. If a sort takes less time, CUDA sorts."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
-        """Whether k is too large for the kernels, or a batch has short rows and k is large for them."""
+        """Whether k is too large for the kernels, or a batch has short rows and k is large for them.
+
+        The first item alone is found by a reduction.
+        """
         n, total, k = operands[0].shape[-1], operands[0].size, attributes["k"]
         if platform == "cuda" and _is_short(n, k):
             return False
@@ -202,6 +208,8 @@ class _TopK(Operation):
             return True
         if platform != "cuda":
             return False
+        if _is_extremum(operands[0].dtype, k, bool(attributes["largest"])):
+            return True
         return k > CUDA_MAX_K or n >= 2**32 or (n < CUDA_MIN_ROW and total > CUDA_FEW_ITEMS)
 
 
@@ -213,6 +221,10 @@ def _first_shapes(x: Aval, *, k: int) -> Sequence[Any]:
 def _first_fallback(x: jax.Array, count: jax.Array, *, k: int, largest: int) -> Sequence[jax.Array]:
     n = x.shape[0]
 
+    if _is_extremum(x.dtype, k, bool(largest)):
+        index = _reduce(x=x, count=count, op=Kind.ARGMAX if largest else Kind.ARGMIN, wide=False)[0].reshape(1)
+        return take_or_fill(x, index), index.astype(index_dtype("top_k", "x", n))
+
     def by_sort() -> Sequence[jax.Array]:
         return _sort_first("top_k", x, k, bool(largest), count)[:2]
 
@@ -223,6 +235,11 @@ def _first_fallback(x: jax.Array, count: jax.Array, *, k: int, largest: int) -> 
         if surely(lambda: n < 2**31 and CUDA_MAX_K < k <= n // SELECTED_PART):
             return platform_dependent(cuda=by_candidates, default=by_sort)
         return by_sort()
+
+
+def _is_extremum(dtype: DTypeLike, k: int, largest: bool) -> bool:
+    """Whether the first item is what argmax or argmin finds: a NaN is both the largest and the smallest to these."""
+    return k == 1 and (largest or jnp.issubdtype(dtype, jnp.integer))
 
 
 def _sort_candidates(x: jax.Array, count: jax.Array, k: int, largest: bool) -> Sequence[jax.Array]:
