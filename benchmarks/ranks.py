@@ -71,6 +71,48 @@ def _unstable_top_k(k: int) -> dict[str, Any]:
     return {"XLA top_k, not stable": lambda x: tuple(jax.lax.top_k(x, min(k, x.shape[1]), **options))}
 
 
+def _xla_top_p(u: Any, x: Any) -> Any:
+    """Draws tokens by the definition, with sorts and scans of XLA."""
+    order = jnp.argsort(x, axis=-1, descending=True)
+    p = jax.nn.softmax(jnp.take_along_axis(x, order, -1), axis=-1)
+    sums = jnp.cumsum(p, axis=-1)
+    kept = jnp.where(sums - p < 0.9, p, 0)
+    drawn = jnp.sum(jnp.cumsum(kept, axis=-1) <= u[:, None] * kept.sum(-1, keepdims=True), axis=-1)
+    return jnp.take_along_axis(order, jnp.minimum(drawn, x.shape[-1] - 1)[:, None], -1)[:, 0]
+
+
+def _torch_top_p(torch: Any, u: Any, x: Any) -> Any:
+    in_order, order = torch.sort(x, dim=-1, descending=True)
+    p = torch.softmax(in_order, dim=-1)
+    sums = torch.cumsum(p, dim=-1)
+    kept = torch.where(sums - p < 0.9, p, torch.zeros_like(p))
+    drawn = (torch.cumsum(kept, dim=-1) <= u[:, None] * kept.sum(-1, keepdim=True)).sum(-1, keepdim=True)
+    return torch.gather(order, -1, drawn.clamp(max=x.shape[-1] - 1))[:, 0]
+
+
+def _top_p(rows: int, n: int, max_ms: float | None = None) -> Case:
+    """Makes the case of tokens drawn from the most probable 0.9 of normal logits."""
+
+    def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
+        own = max(1, int(rows * min(1, scale * 64)))
+        key = random_key(rng)
+        return key, jax.random.uniform(key, (own,)), jax.random.normal(random_key(rng), (own, n))
+
+    return Case(
+        family="ranks",
+        name=f"top-p sampling of {rows:,} x {n:,} logits",
+        inputs=inputs,
+        ours=lambda key, u, x: mgpu.sample_logits(key, x, top_p=0.9),
+        peers={
+            "XLA sort, cumsum": lambda key, u, x: _xla_top_p(u, x),
+            "torch": TorchPeer(lambda torch, key, u, x: _torch_top_p(torch, u, x)),
+        },
+        bytes=lambda key, u, x: array_bytes(x),
+        agree=lambda ours, theirs: float(np.mean(np.asarray(ours) != np.asarray(theirs))) < 0.05,  # sums are rounded
+        max_ms=max_ms,
+    )
+
+
 def _ragged(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
     """Makes items, heads of segments of mean length 30, and the segment of each item."""
     n = size_at(scale, 2**24)
@@ -162,6 +204,9 @@ CASES = [
         for rows, length in ((1, 2**24), (128, 2**17))
         for k, max_ms in ((1, 0.035 if rows > 1 else None), (3_000, 0.18), (10_000, 0.18), (30_000, None))
     ),
+    _top_p(256, 131_072, 0.20),
+    _top_p(1, 131_072),
+    _top_p(4_096, 8_192),
     _top_k("top_k of 1 row of 67108864, k = 2,048", 1, 2**26, 2048),
     Case(
         family="ranks",

@@ -84,6 +84,11 @@ SPECIAL = {
         for weights in ("kNone", "kOne", "kGroups")
         for kernel, arguments in (("reduce_tiles", ""), ("reduce_short_rows", "4, "))
     ],
+    "ops/sample_top_p/kernels.cuh": [
+        f"sampling::{kernel}<mgpu::cuda::sampling::{conversion}>"
+        for kernel in ("find_best", "add_up_bins", "list_tokens", "draw_tokens")
+        for conversion in ("FromFloat", "FromHalf")
+    ],
     "ops/scan/scan_rows.cuh": [f"scanning::scan_rows<{OPERATOR}, {whole}>" for whole in ("true", "false")],
     "ops/scan_rows/kernels.cuh": [f"row_scanning::scan_tiles<{OPERATOR}, {heads}>" for heads in ("true", "false")],
     "ops/segmented_softmax/kernels.cuh": [

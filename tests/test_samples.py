@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,8 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import jax_mgpu as mgpu
+from tests import data
+from tests.variants import long_but
 
 LARGEST = np.nextafter(np.float32(1), np.float32(0))
 
@@ -256,6 +260,97 @@ def test_narrow_logits_are_drawn_in_float32(rng, dtype):
     for settings in ({}, {"top_k": 50}, {"top_p": 0.9}, {"min_p": 0.2, "temperature": 0.5}):
         got, expected = (mgpu.sample_logits(jax.random.key(5), x, **settings) for x in (rows, rows.astype(np.float32)))
         assert got.tolist() == expected.tolist()
+
+
+def expect_place(token, u, logits, temperature, top_p, min_p):
+    """Checks that a token covers the share u of the kept tokens' weights in falling order, up to rounding."""
+    logits = np.asarray(logits, np.float64)
+    logits = np.where(np.isnan(logits), -np.inf, logits)
+    best = logits.max()
+    if best == -np.inf or temperature == 0:
+        assert token == (-1 if best == -np.inf else np.argmax(logits))
+        return
+    order = np.argsort(-logits, kind="stable")
+    with np.errstate(invalid="ignore"):
+        powers = np.exp(np.where(logits[order] == best, 0, (logits[order] - best) / temperature))
+    powers = np.where(logits[order] > -np.inf, powers, 0)
+    sums = np.cumsum(powers)
+    before = sums - powers
+
+    def target(top_p):
+        kept = (powers >= min_p) & ((before < top_p * sums[-1]) | (top_p >= 1) | (np.arange(len(sums)) == 0))
+        return u * sums[kept][-1]
+
+    low, high = (target(min(top_p * (1 + d), 1) if top_p < 1 else 1) for d in (-1e-6, 1e-6))
+    slack = 1e-5 * sums[-1]
+    (place,) = np.flatnonzero(order == token)
+    assert powers[place] > 0 and powers[place] >= min_p * (1 - 1e-6)
+    assert before[place] <= high + slack and sums[place] >= low - slack
+    assert before[place] <= top_p * sums[-1] + slack
+
+
+def logits_of_kind(rng, kind, rows, n):
+    x = rng.normal(size=(rows, n)) * (rng.integers(1, 9) if kind == "random" else 1)
+    if kind == "equal":
+        x[...] = 0.7
+    elif kind == "few":
+        x = rng.integers(0, 3, (rows, n)).astype(float)
+    elif kind == "masked":
+        x[rng.random((rows, n)) < 0.7] = -np.inf
+        x[:, 1::7] = -1e9
+    elif kind == "peak":
+        x[np.arange(rows), rng.integers(0, n, rows)] = 40
+    elif kind == "zeros":
+        x = np.where(rng.random((rows, n)) < 0.5, 0.0, -0.0)
+    elif kind == "nan":
+        x[rng.random((rows, n)) < 0.5] = np.nan
+        x[0] = np.nan
+    return x
+
+
+SAMPLE_SIZES = [
+    1,
+    2,
+    100,
+    2047,
+    2048,
+    *(tile + d for tile in data.tile_sizes("sample_top_p") for d in (-1, 0, 1)),
+    70_001,
+]
+
+
+@pytest.mark.parametrize("kind", ["random", "equal", "few", "masked", "peak", "zeros", "nan"])
+@pytest.mark.parametrize("dtype", long_but(["float32", "bfloat16"], ["float32", "bfloat16", "float16"]))
+def test_tokens_of_top_p(rng, dtype, kind):
+    """Tokens are those that the definition gives for each row's own uniform number."""
+    for n in SAMPLE_SIZES:
+        rows = 11
+        x = logits_of_kind(rng, kind, rows, n).astype(jnp.dtype(dtype))
+        top_p = np.resize(np.array([0.9, 0.5, 0.05, 0.0, 0.999, 1.0, 1e-6], np.float32), rows)
+        temperature = np.resize(np.array([1, 1, 0.3, 1, 8, 0, 100, 1, 1e-30, 1, 1], np.float32), rows)
+        min_p = np.resize(np.array([0, 0.1, 0, 0.01, 1], np.float32), rows)
+        key = jax.random.key(n)
+        u = np.asarray(jax.random.uniform(key, (rows,)))
+        for t, q in ((np.ones(rows, np.float32), np.zeros(rows, np.float32)), (temperature, min_p)):
+            tokens = jax.jit(lambda key, x, t, p, q: mgpu.sample_logits(key, x, temperature=t, top_p=p, min_p=q))(
+                key, x, t, top_p, q
+            )
+            for row, token in enumerate(np.asarray(tokens)):
+                expect_place(token, u[row], x[row].astype(np.float32), t[row], top_p[row], q[row])
+
+
+def test_which_kernels_sample():
+    if not mgpu.has_cuda():
+        pytest.skip("a build without CUDA kernels")
+    key, x = jax.random.key(0), jax.ShapeDtypeStruct((4, 50_000), np.float32)
+    for options, kernels in (
+        ({"top_p": 0.9}, ["sample_top_p"]),
+        ({"top_p": 0.9, "top_k": jnp.full((4,), 9)}, ["scan", "segmented_sort"]),
+    ):
+        run = jax.jit(lambda key, x, given=options: mgpu.sample_logits(key, x, **given))
+        text = run.trace(key, x).lower(lowering_platforms=("cuda",)).as_text()
+        assert set(kernels) <= set(re.findall(r"@jax_mgpu\.(\w+)\(", text))
+        assert ("segmented_sort" in text) == ("top_k" in options)
 
 
 def test_transformations_of_samples(rng):

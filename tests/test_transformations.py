@@ -44,6 +44,10 @@ def test_every_operation_has_an_example(rng):
     long = jax.ShapeDtypeStruct((LONG_PERMUTATION,), np.int32)  # rows, which join takes by buckets
     covered |= primitives(lambda a, b: mgpu.join(a, b, size=8, assume_sorted=False), long, long)
     covered |= primitives(mgpu.scan, jax.ShapeDtypeStruct((1 << 20, 2), np.float32))  # fewer rows are transposed
+    row, key = jax.ShapeDtypeStruct((1 << 17,), np.float32), jax.random.key(0)
+    sorts = functools.partial(operation.REGISTRY["top_k"].fallback, k=3000, largest=1)  # on CUDA, a few items
+    covered |= primitives(sorts, row, jax.ShapeDtypeStruct((0,), np.int32))
+    covered |= primitives(lambda x: mgpu.sample_logits(key, x, top_p=0.9), row)
     unregistered = {"combine", "divide", "put", "spread", "take"}
     assert covered - BY_FUNCTION - unregistered == set(operation.REGISTRY)
     functions = {name for name in mgpu.__all__ if callable(getattr(mgpu, name)) and name[0].islower()} - INFORMATION

@@ -42,6 +42,7 @@
 // Operations with a kernel only on CUDA. On the CPU they are composed of other operations.
 // clang-format off
 #define MGPU_CUDA_OPERATIONS(OPERATION) \
+  OPERATION(sample_top_p)               \
   OPERATION(scan_rows)                  \
   OPERATION(segmented_softmax)          \
   OPERATION(top_k_candidates)           \

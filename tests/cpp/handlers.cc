@@ -710,6 +710,13 @@ void top_k_candidates(Garbage& make) {
   make.result(make.index_type(), {1});
 }
 
+void sample_top_p(Garbage& make) {
+  const DType dtype = make.one_of({DType::f16, DType::bf16, DType::f32});
+  make.keys(dtype, make.length(), false);
+  for (int i = 0; i < 4; ++i) make.keys(DType::f32, 1);
+  make.result(make.index_type(), {1});
+}
+
 void segmented_softmax(Garbage& make) {
   const DType dtype = make.one_of({DType::f16, DType::bf16, DType::f32, DType::f64});
   const int64_t width = make.draw(0, 9) == 0 ? 1030 : make.draw(0, 40);

@@ -11,7 +11,7 @@ from jax_mgpu._src.core import library
 from jax_mgpu._src.core.operation import REGISTRY
 from tests.plans.problems import OPERATIONS, Problem, drawn
 
-# 36 operations have 97 blocks of 32 problems each. The file has the lines of an operation's first block, and a hash of
+# 37 operations have 97 blocks of 32 problems each. The file has the lines of an operation's first block, and a hash of
 # each of the others.
 BLOCK, BLOCKS = 32, 97
 PLATFORMS = ("cpu", "cuda")

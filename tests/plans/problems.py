@@ -463,6 +463,13 @@ def top_k_candidates(draw: Draw) -> dict[str, int]:
     return {"k": k, "room": max(draw.size(n), k), "largest": draw.flip()}
 
 
+def sample_top_p(draw: Draw) -> dict[str, int]:
+    draw.array(draw.one_of(["float16", "bfloat16", "float32"]), max(draw.length(MOST_NARROW), 1), shared=False)
+    for _ in range(4):
+        draw.array("float32", 1)
+    return {}
+
+
 def function_operand(draw: Draw) -> tuple[int, dict[str, int]]:
     """Returns the length of items of one leaf, and the attributes of an operation by a function."""
     dtype = draw.one_of(["uint8", "float32", "float64"])
@@ -555,6 +562,7 @@ DRAWS: dict[str, Callable[[Draw], dict[str, int]]] = {
         reduce_by_id,
         reduce_rows,
         run_heads,
+        sample_top_p,
         scan,
         scan_rows,
         segmented_reduce,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -24,8 +24,8 @@ from jax_mgpu._src.arguments.check import (
 from jax_mgpu._src.arguments.preconditions import fractions, not_negative
 from jax_mgpu._src.arguments.segments import segment_operands
 from jax_mgpu._src.arguments.values import take_or_fill
-from jax_mgpu._src.core.compat import whole_axes
-from jax_mgpu._src.core.operation import ABSENT, jit_eager
+from jax_mgpu._src.core.compat import surely, whole_axes
+from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.functions.operators import Kind
 from jax_mgpu._src.keys.bits import is_random_key
 from jax_mgpu._src.ops.ranks import top_k as first_items
@@ -164,8 +164,9 @@ def sample_logits(
       ValueError: an argument's shape is not one of the above.
 
     It computes in float32, with one random number per row, from `jax.random.uniform(key, logits.shape[:-1])`. There are
-    no derivatives. `top_p`, or an array as `top_k`, costs a sort of each row; an integer `top_k` costs what
-    `jax_mgpu.top_k` does; otherwise there are two passes over the logits.
+    no derivatives. An array as `top_k` costs a sort of each row, and so does `top_p` alone, except on CUDA, where it
+    takes three passes over rows of 2,048 tokens or more; an integer `top_k` costs what `jax_mgpu.top_k` does; otherwise
+    there are two passes over the logits.
 
     Example:
       >>> import jax, jax.numpy as jnp, jax_mgpu as mgpu
@@ -216,14 +217,63 @@ def _sample_logits(
         return jnp.full(batch, -1, jnp.int32)
     x = jax.lax.stop_gradient(logits).reshape(-1, n)
     x = x.astype(jnp.float32) if x.dtype == jnp.float64 else x
-    x = jnp.where(jnp.isnan(x), -jnp.inf, x)
+    if masses is not None and numbers is None and most is None:
+        tokens = _top_p_tokens(x, u.reshape(-1, 1), temperatures, masses, shares)
+        return tokens.astype(jnp.int32).reshape(batch)
+    x = _without_nan(x)
     order = None
     if most is not None:
         x, order, _ = jax.vmap(lambda row: first_items(row, max(1, min(most, n))))(x)
-    elif numbers is not None or masses is not None:
+    elif numbers is not None:
         x, order = jax.vmap(lambda row: Sort(name, row, True).indices())(x)
     tokens = _drawn(u.reshape(-1, 1), x.astype(jnp.float32), order, temperatures, numbers, masses, shares)
     return tokens.astype(jnp.int32).reshape(batch)
+
+
+def _without_nan(x: jax.Array) -> jax.Array:
+    return jnp.where(jnp.isnan(x), -jnp.inf, x)
+
+
+def _top_p_tokens(
+    x: jax.Array, u: jax.Array, temperature: jax.Array | None, mass: jax.Array, share: jax.Array | None
+) -> jax.Array:
+    """Draws a token from each row of logits. A number is a column, or one for all rows."""
+    one = jnp.ones((1, 1), jnp.float32)
+    columns = [u, one if temperature is None else temperature, mass, 0 * one if share is None else share]
+    axes = [0 if column.shape[0] == x.shape[0] else None for column in columns]
+    given = [column[0] if axis is None else column for column, axis in zip(columns, axes, strict=True)]
+    return jax.vmap(lambda *row: _sample_top_p.run(row)[0], in_axes=(0, *axes))(x, *given)
+
+
+class _SampleTopP(Operation):
+    """A token of each row, drawn among the most probable ones. CUDA sorts short rows."""
+
+    def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
+        n = operands[0].shape[-1]
+        return platform == "cuda" and (surely(lambda: n < CUDA_MIN_TOKENS) or n >= 2**31)
+
+
+CUDA_MIN_TOKENS = 2048
+
+
+def _top_p_fallback(
+    logits: jax.Array, u: jax.Array, temperature: jax.Array, mass: jax.Array, share: jax.Array
+) -> Sequence[jax.Array]:
+    x, order = (part[None] for part in Sort("sample_logits", _without_nan(logits), True).indices())
+    u, temperature, mass, share = (part[None] for part in (u, temperature, mass, share))
+    return [_drawn(u, x.astype(jnp.float32), order, temperature, None, mass, share)[0]]
+
+
+_sample_top_p = _SampleTopP(
+    "sample_top_p",
+    operands={"logits": 1, "u": 1, "temperature": 1, "mass": 1, "share": 1},
+    results=("token",),
+    attributes={},
+    shapes=lambda logits: [jax.ShapeDtypeStruct((1,), index_dtype("sample_logits", "logits", logits.shape[0]))],
+    fallback=_top_p_fallback,
+    streamed=("logits",),
+    only="cuda",
+)
 
 
 def _drawn(

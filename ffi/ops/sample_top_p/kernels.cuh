@@ -1,0 +1,523 @@
+// The kernels of sample_top_p. A row's tokens are ordered by falling logits, equal ones by position, and a token's
+// weight is the exponential of its logit relative to the largest one. The kept tokens end where the sum of weights
+// reaches the asked share of the total, and the drawn token is where it exceeds a random share of the kept weights.
+// Neither needs a sort: one pass finds the largest logit; one adds up weights in bins of logits, which tells in which
+// bins the two tokens are; one adds up the weights before these bins, and lists their tokens; and a block per row finds
+// both tokens by bisection among those that are listed, or, if they are too many, in the whole row.
+//
+// Sums that decide are of integers, so that they are the same in any order. Sums of bins are rounded, and only give
+// intervals that are a little wider than needed.
+#pragma once
+
+#include "algorithm/floats.h"
+#include "cuda/block/scan.cuh"
+#include "cuda/block/vectors.cuh"
+#include "ops/sample_top_p/plan.h"
+
+namespace mgpu::cuda::sampling {
+
+constexpr int kThreads = kSampleThreads;
+constexpr int kWarps = kThreads / kWarp;
+
+struct Task {
+  SampleTopPOperands operands;
+  SampleTopPOperands::Scratch scratch;
+};
+
+// Conversions of logits to float32: a NaN counts as -inf, and -0 as 0.
+struct FromFloat {
+  using Word = uint32_t;
+  __device__ __forceinline__ static float wide(Word bits) { return __uint_as_float(bits); }
+};
+struct FromHalf {
+  using Word = uint16_t;
+  __device__ __forceinline__ static float wide(Word bits) { return half_to_float(bits); }
+};
+struct FromBfloat {
+  using Word = uint16_t;
+  __device__ __forceinline__ static float wide(Word bits) { return __uint_as_float(uint32_t{bits} << 16); }
+};
+
+__device__ __forceinline__ float infinity() { return __uint_as_float(0x7f800000u); }
+constexpr float kRounding = 1 << 23;
+using Sum = unsigned long long;
+
+template <typename From>
+__device__ __forceinline__ float logit_of(typename From::Word bits) {
+  const float x = From::wide(bits) + 0.0f;
+  return x == x ? x : -infinity();
+}
+// A word that grows with the float.
+__device__ __forceinline__ uint32_t code_of(float x) {
+  const uint32_t bits = __float_as_uint(x);
+  return bits ^ (static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31) | 0x80000000u);
+}
+__device__ __forceinline__ float float_of(uint32_t code) {
+  return __uint_as_float(code ^ (static_cast<uint32_t>(static_cast<int32_t>(~code) >> 31) | 0x80000000u));
+}
+
+// The weights of a row.
+struct Weights {
+  float best, inverse;  // the largest logit, 1 / temperature
+  float scale;          // bins per unit of logits
+  float step;           // the reciprocal
+  float one;            // 2^bits as an integer is the weight of the largest logit
+
+  __device__ Weights(const SampleRow& row, float temperature, int64_t length) {
+    best = float_of(static_cast<uint32_t>(row.best >> 32));
+    inverse = 1 / temperature;
+    // Bins share the range of logits evenly, where weights are above exp(-32).
+    const float range = fminf(fmaxf((best - float_of(~row.least)) * inverse, 1.0f / 64), 32.0f);
+    scale = (kSampleBins - 2) / range;
+    step = 1 / scale;
+    one = __uint_as_float(static_cast<uint32_t>(127 + 62 - maximum(ceil_log2(length), 17)) << 23);
+  }
+  // At -1,000, the power is 0. It also takes the place of a NaN: of a -inf, at an infinite temperature.
+  __device__ __forceinline__ float exponent(float x) const {
+    return x == best ? 0 : fmaxf((x - best) * inverse, -1000.0f);
+  }
+  // The place of a logit among the bins. A sum with 2^23 rounds it to a bin without a conversion, which takes long.
+  // What lies behind the bins counts as being in the last one.
+  __device__ __forceinline__ float place(float exponent) const { return -exponent * scale; }
+  __device__ __forceinline__ static int nearest(float place) {
+    return static_cast<int>(__float_as_uint(place + kRounding) - __float_as_uint(kRounding));
+  }
+  __device__ __forceinline__ int bin(float exponent) const {
+    return minimum(nearest(place(exponent)), kSampleBins - 1);
+  }
+  __device__ __forceinline__ float power(float x) const { return expf(exponent(x)); }
+  // Powers, or sums of them, as integers.
+  __device__ __forceinline__ Sum whole(float power) const { return __float2ull_rz(power * one); }
+};
+
+// Calls take(bits, position) for the items of a block's part of a row.
+template <typename From, typename Take>
+__device__ __forceinline__ void for_each_logit(const Task& task, int64_t row, int64_t part, Take take) {
+  using Word = typename From::Word;
+  using Vector = Vector<Word>;
+  constexpr int kVectors = 16 / Vector::kItems;
+  constexpr int kTile = kThreads * kVectors * Vector::kItems;
+  const int64_t begin = part * kSamplePart;
+  const int count = static_cast<int>(minimum<int64_t>(kSamplePart, task.operands.length - begin));
+  const Word* const items = static_cast<const Word*>(task.operands.logits) + row * task.operands.length + begin;
+  const int lead = static_cast<int>(reinterpret_cast<uintptr_t>(items) % sizeof(Vector) / sizeof(Word));
+#pragma unroll 1
+  for (int tile = -lead; tile < count; tile += kTile) {
+    const auto place = [&](int v) { return tile + (v * kThreads + static_cast<int>(threadIdx.x)) * Vector::kItems; };
+    if (tile >= 0 && tile + kTile <= count) {
+      Vector vectors[kVectors];
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) vectors[v] = Vector::load(items, place(v));
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+#pragma unroll
+        for (int i = 0; i < Vector::kItems; ++i) take(vectors[v].items[i], begin + place(v) + i);
+      }
+    } else {
+#pragma unroll 1
+      for (int v = 0; v < kVectors; ++v) {
+#pragma unroll 1
+        for (int i = 0; i < Vector::kItems; ++i) {
+          const int at = place(v) + i;
+          if (at >= 0 && at < count) take(items[at], begin + at);
+        }
+      }
+    }
+  }
+}
+
+__device__ __forceinline__ bool is_drawn_at_once(const SampleRow& row, float temperature) {
+  return temperature == 0 || static_cast<uint32_t>(row.best >> 32) == code_of(-infinity());
+}
+
+// Finds the largest logit of each row, and the smallest finite one.
+template <typename From>
+__global__ void __launch_bounds__(kThreads) find_best(const __grid_constant__ Task task) {
+  __shared__ unsigned long long bests[kWarps];
+  __shared__ unsigned leasts[kWarps];
+  const int64_t row = blockIdx.x / task.operands.parts(), part = blockIdx.x - row * task.operands.parts();
+  float best = -infinity(), least = infinity();
+  uint32_t at = ~0u;
+  for_each_logit<From>(task, row, part, [&](auto bits, int64_t position) {
+    const float x = logit_of<From>(bits);
+    if (x > best || at == ~0u) {  // positions grow
+      best = x;
+      at = static_cast<uint32_t>(position);
+    }
+    least = x > -infinity() ? fminf(least, x) : least;
+  });
+  unsigned long long first = at == ~0u ? 0 : static_cast<unsigned long long>(code_of(best)) << 32 | (~at);
+  unsigned smallest = ~code_of(least);
+  const auto largest = [](auto a, auto b) { return maximum(a, b); };
+  first = fold_warp(first, largest);
+  smallest = fold_warp(smallest, largest);
+  first = scan_warps<kWarps>(bests, first, 0ull, largest).all;
+  smallest = scan_warps<kWarps>(leasts, smallest, 0u, largest).all;
+  if (threadIdx.x == 0) {
+    atomicMax(&task.scratch.state[row].best, first);
+    atomicMax(&task.scratch.state[row].least, smallest);
+  }
+}
+
+// Finds the bins of the last kept token and of the drawn one from the sums of all bins. All threads of a block call it.
+// `ends` has room for the sum up to each bin.
+__device__ inline void find_bins(const Task& task, int64_t row, const Weights& weights, double* ends) {
+  constexpr int kEach = kSampleBins / kThreads;
+  constexpr double kSlack = 1.0 / (1 << (kSampleBinBits - 2));  // of the rounded sums
+  __shared__ double warp_sums[kWarps];
+  const float u = task.operands.u[row], mass = task.operands.mass[row], share = task.operands.share[row];
+  const unsigned long long* const bins = task.scratch.bins + row * kSampleBins + threadIdx.x * kEach;
+  double own[kEach], sum = 0;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int bin = static_cast<int>(threadIdx.x) * kEach + i;
+    own[i] = static_cast<double>(__ldcg(bins + i)) * static_cast<double>(expf(-static_cast<float>(bin) * weights.step));
+    sum += own[i];
+  }
+  const Prefix<double> sums = sum_block<kWarps>(warp_sums, sum);
+  double end = sums.before;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) ends[threadIdx.x * kEach + i] = end += own[i];
+  // The first bin up to which the sum reaches a number, by bisection: one thread for each of two numbers.
+  const auto find = [&](double number) {
+    int low = 0, high = kSampleBins - 1;
+    while (low < high) {
+      const int middle = (low + high) / 2;
+      if (ends[middle] >= number)
+        high = middle;
+      else
+        low = middle + 1;
+    }
+    return low;
+  };
+  __syncthreads();
+  const bool cuts_mass = mass < 1, cuts_share = share > 0;
+  if (threadIdx.x == 0) {
+    SampleBins cut{kSampleBins, kSampleBins - 1};  // behind all
+    if (cuts_mass) {
+      cut.first = find(sums.all * mass * (1 - kSlack));
+      cut.last = find(sums.all * mass * (1 + kSlack));
+    }
+    if (cuts_share) {
+      const int bin = weights.bin(maximum(logf(minimum(share, 1.0f)), -1e30f));
+      const SampleBins least{maximum(bin - 1, 0), minimum(bin + 1, kSampleBins - 1)};
+      // The earlier cut decides; if it is not known which one is, all their bins are listed.
+      if (least.last < cut.first) {
+        cut = least;
+      } else if (least.first <= cut.last) {
+        cut = {minimum(cut.first, least.first), maximum(cut.last, least.last)};
+      }
+    }
+    const double kept_least = cut.first == 0 ? 0 : ends[minimum(cut.first, kSampleBins) - 1];
+    const double kept_most = ends[minimum(cut.last, kSampleBins - 1)];
+    SampleRow& state = task.scratch.state[row];
+    state.cut = cut;
+    state.draw.first = find(u * kept_least * (1 - kSlack));
+    state.draw.last = minimum(find(u * kept_most * (1 + kSlack)), maximum(cut.last, 0));
+  }
+}
+
+// Adds up the weights in bins.
+template <typename From>
+__global__ void __launch_bounds__(kThreads) add_up_bins(const __grid_constant__ Task task) {
+  constexpr int kCopies = 4;  // so that equal logits cost a warp eight additions in turn
+  constexpr int kPitch = kSampleBins + kWarp / kCopies;
+  __shared__ alignas(8) unsigned sums[kCopies * kPitch];
+  __shared__ bool is_last;
+  const int64_t row = blockIdx.x / task.operands.parts(), part = blockIdx.x - row * task.operands.parts();
+  SampleRow& state = task.scratch.state[row];
+  const float temperature = task.operands.temperature[row];
+  if (is_drawn_at_once(state, temperature)) return;
+  const Weights weights(state, temperature, task.operands.length);
+  for (int i = threadIdx.x; i < kCopies * kPitch; i += kThreads) sums[i] = 0;
+  __syncthreads();
+  unsigned* const own = sums + threadIdx.x % kCopies * kPitch;
+  for_each_logit<From>(task, row, part, [&](auto bits, int64_t) {
+    const float place = weights.place(weights.exponent(From::wide(bits)));
+    const float rounded = place + kRounding;
+    const unsigned bin = __float_as_uint(rounded) - __float_as_uint(kRounding);
+    if (bin >= kSampleBins) return;  // below exp(-32)
+    // The power, relative to that of the bin's middle: at most 1/128 of an exponent away.
+    const float distance = ((rounded - kRounding) - place) * weights.step;
+    const float power = fmaf(fmaf(distance, 0.5f, 1.0f), distance, 1.0f);
+    atomicAdd(&own[bin], __float_as_uint(fmaf(power, 1 << kSampleBinBits, kRounding)) - __float_as_uint(kRounding));
+  });
+  __syncthreads();
+  for (int i = threadIdx.x; i < kSampleBins; i += kThreads) {
+    unsigned sum = 0;
+#pragma unroll
+    for (int copy = 0; copy < kCopies; ++copy) sum += sums[copy * kPitch + i];
+    if (sum > 0) atomicAdd(task.scratch.bins + row * kSampleBins + i, Sum{sum});
+  }
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) is_last = atomicAdd(&state.counted, 1u) == static_cast<unsigned>(task.operands.parts()) - 1;
+  __syncthreads();
+  if (!is_last) return;
+  __threadfence();
+  find_bins(task, row, weights, reinterpret_cast<double*>(sums));
+}
+
+// Adds up the weights before the bins that were found, and lists the tokens in these bins.
+template <typename From>
+__global__ void __launch_bounds__(kThreads) list_tokens(const __grid_constant__ Task task) {
+  __shared__ SampleCandidate listed[kSampleListed];
+  __shared__ Sum warp_sums[3][kWarps];
+  __shared__ unsigned count, to;
+  const int64_t row = blockIdx.x / task.operands.parts(), part = blockIdx.x - row * task.operands.parts();
+  SampleRow& state = task.scratch.state[row];
+  const float temperature = task.operands.temperature[row];
+  if (is_drawn_at_once(state, temperature)) return;
+  const Weights weights(state, temperature, task.operands.length);
+  SampleBins cut = state.cut;
+  const SampleBins draw = state.draw;
+  constexpr int kNever = 0x7fffffff;
+  if (cut.first > cut.last) cut = {kNever, kNever};  // all tokens are before it
+  if (threadIdx.x == 0) count = 0;
+  __syncthreads();
+  // The number of bins from the first one to the last one, less one; the last bin of all has no end.
+  const auto span = [](SampleBins bins) {
+    return static_cast<unsigned>(bins.last == kSampleBins - 1 ? kNever : bins.last - bins.first);
+  };
+  const unsigned cut_span = span(cut), draw_span = span(draw);
+  float own_total = 0, own_before_cut = 0, own_before_draw = 0;  // in an order that follows from the shape
+  for_each_logit<From>(task, row, part, [&](auto bits, int64_t position) {
+    const float exponent = weights.exponent(From::wide(bits));
+    const int bin = Weights::nearest(weights.place(exponent));
+    const float power = expf(exponent);
+    own_total += power;
+    if (bin < cut.first) own_before_cut += power;
+    if (bin < draw.first) own_before_draw += power;
+    if (static_cast<unsigned>(bin - cut.first) <= cut_span || static_cast<unsigned>(bin - draw.first) <= draw_span) {
+      const unsigned to = atomicAdd(&count, 1u);
+      if (to < kSampleListed) listed[to] = {code_of(logit_of<From>(bits)), static_cast<uint32_t>(position)};
+    }
+  });
+  const auto sum = [](Sum(&shared)[kWarps], Sum own) { return sum_block<kWarps>(shared, own).all; };
+  const Sum total = sum(warp_sums[0], weights.whole(own_total));
+  const Sum before_cut = sum(warp_sums[1], weights.whole(own_before_cut));
+  const Sum before_draw = sum(warp_sums[2], weights.whole(own_before_draw));
+  const unsigned kept = minimum(count, static_cast<unsigned>(kSampleListed));
+  if (threadIdx.x == 0) {
+    atomicAdd(&state.total, total);
+    atomicAdd(&state.before_cut, before_cut);
+    atomicAdd(&state.before_draw, before_draw);
+    to = atomicAdd(&state.listed, kept);
+    if (count > kSampleListed) atomicOr(&state.is_full, 1u);
+  }
+  __syncthreads();
+  SampleCandidate* const candidates = task.scratch.candidates + row * task.operands.room() + to;
+  for (unsigned i = threadIdx.x; i < kept; i += kThreads) candidates[i] = listed[i];
+}
+
+constexpr int kDrawWarps = kSampleDrawThreads / kWarp;
+
+// The combination over a block. Two sets of values alternate, so that one barrier is enough.
+struct BlockFold {
+  Sum (&shared)[2][kDrawWarps];
+  int turn = 0;
+  template <typename Combine>
+  __device__ __forceinline__ Sum operator()(Sum own, Combine combine) {
+    own = fold_warp(own, combine);
+    turn ^= 1;
+    if (threadIdx.x % kWarp == 0) shared[turn][threadIdx.x / kWarp] = own;
+    __syncthreads();
+    Sum all = shared[turn][0];
+#pragma unroll
+    for (int warp = 1; warp < kDrawWarps; ++warp) all = combine(all, shared[turn][warp]);
+    return all;
+  }
+  __device__ __forceinline__ Sum sum(Sum own) {
+    return (*this)(own, [](Sum a, Sum b) { return a + b; });
+  }
+  __device__ __forceinline__ Sum largest(Sum own) {
+    return (*this)(own, [](Sum a, Sum b) { return maximum(a, b); });
+  }
+};
+
+// Few tokens, which are compared in pairs.
+struct Pairs {
+  SampleCandidate tokens[kSampleDrawThreads];
+  Sum weights[kSampleDrawThreads];
+  unsigned count;
+  Sum end;
+  uint32_t position;
+};
+
+// The token at a place in the sum of weights.
+struct Place {
+  bool is_found;
+  uint32_t position;
+  Sum end;  // the sum up to the token
+};
+
+// The position of token number `number` of a logit.
+template <typename Each>
+__device__ uint32_t find_position(BlockFold& fold, const Each& each, uint32_t found, Sum number, int64_t length) {
+  uint32_t low = 0, high = static_cast<uint32_t>(length - 1);
+  while (low < high) {
+    const uint32_t middle = low + (high - low) / 2;
+    unsigned count = 0;
+    each([&](uint32_t code, uint32_t position) { count += code == found && position <= middle; });
+    if (fold.sum(count) > number) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
+// Finds the token whose weight covers `target`: the sum of the weights before it is at most that, and with its own
+// weight it is more. `each(visit)` calls visit(code, position) for a thread's share of some tokens; `before` is the sum
+// of the weights before those of them that are among(code), which are neighbours in order. Among all tokens of a row,
+// it finds the last one if sums are rounded differently, and the target is behind all.
+template <bool kIsWholeRow, typename Each, typename Among>
+__device__ Place find_place(BlockFold& fold, Pairs& pairs, const Weights& weights, const Each& each, const Among& among,
+                            Sum before, Sum target, int64_t length) {
+  const auto weight_of = [&](uint32_t code) { return weights.whole(weights.power(float_of(code))); };
+  Sum own = 0, number = 0;
+  uint32_t most = 0, least = ~0u;
+  each([&](uint32_t code, uint32_t) {
+    const Sum weight = among(code) ? weight_of(code) : 0;
+    if (weight == 0) return;
+    own += weight;
+    ++number;
+    most = maximum(most, code);
+    least = minimum(least, code);
+  });
+  const Sum all = fold.sum(own);
+  number = fold.sum(number);
+  auto high = static_cast<uint32_t>(fold.largest(most));
+  auto low = ~static_cast<uint32_t>(fold.largest(static_cast<uint32_t>(~least)));
+  if constexpr (kIsWholeRow) target = minimum(target, all - 1);
+  if (target < before || target - before >= all) return {};
+  target -= before;
+  Sum above = 0;  // the sum of the codes above `high`
+  while (low < high && number > kSampleDrawThreads) {
+    const uint32_t middle = low + (high - low) / 2;  // below high
+    Sum upper = 0, upper_number = 0;
+    each([&](uint32_t code, uint32_t) {
+      if (code <= middle || code > high) return;
+      upper += weight_of(code);
+      ++upper_number;
+    });
+    upper = fold.sum(upper);
+    upper_number = fold.sum(upper_number);
+    if (above + upper > target) {
+      low = middle + 1;
+      number = upper_number;
+    } else {
+      above += upper;
+      high = middle;
+      number -= upper_number;
+    }
+  }
+  if (number > kSampleDrawThreads) {  // they are of one logit, and so have one weight
+    const Sum one = weight_of(high), earlier = (target - above) / one;
+    return {true, find_position(fold, each, high, earlier, length), before + above + (earlier + 1) * one};
+  }
+  if (threadIdx.x == 0) pairs.count = 0;
+  __syncthreads();
+  each([&](uint32_t code, uint32_t position) {
+    if (code < low || code > high) return;
+    const unsigned to = atomicAdd(&pairs.count, 1u);
+    if (to >= kSampleDrawThreads) return;  // never, as weights grow with codes
+    pairs.tokens[to] = {code, position};
+    pairs.weights[to] = weight_of(code);
+  });
+  __syncthreads();
+  if (threadIdx.x < number) {
+    const SampleCandidate token = pairs.tokens[threadIdx.x];
+    Sum up_to = above + pairs.weights[threadIdx.x];
+#pragma unroll 4
+    for (int i = 0; i < static_cast<int>(number); ++i) {
+      const SampleCandidate other = pairs.tokens[i];
+      const bool is_before = other.code > token.code || (other.code == token.code && other.position < token.position);
+      up_to += is_before ? pairs.weights[i] : 0;
+    }
+    if (up_to > target && up_to - pairs.weights[threadIdx.x] <= target) {
+      pairs.position = token.position;
+      pairs.end = before + up_to;
+    }
+  }
+  __syncthreads();
+  return {true, pairs.position, pairs.end};
+}
+
+// Draws a token of each row, whose block this is.
+template <typename From>
+__global__ void __launch_bounds__(kSampleDrawThreads) draw_tokens(const __grid_constant__ Task task) {
+  using Word = typename From::Word;
+  __shared__ Sum shared[2][kDrawWarps];
+  __shared__ Pairs pairs;
+  BlockFold fold{shared};
+  const int64_t row = blockIdx.x;
+  const int64_t length = task.operands.length;
+  const SampleRow& state = task.scratch.state[row];
+  const float u = task.operands.u[row], temperature = task.operands.temperature[row], mass = task.operands.mass[row];
+  const float share = minimum(task.operands.share[row], 1.0f);
+  if (is_drawn_at_once(state, temperature)) {
+    const bool has_none = static_cast<uint32_t>(state.best >> 32) == code_of(-infinity());
+    const auto best = static_cast<int64_t>(~static_cast<uint32_t>(state.best));
+    if (threadIdx.x == 0) task.operands.token.set(row, has_none ? -1 : best);
+    return;
+  }
+  const Weights weights(state, temperature, length);
+  const Word* const logits = static_cast<const Word*>(task.operands.logits) + row * length;
+  const SampleCandidate* const candidates = task.scratch.candidates + row * task.operands.room();
+  const int listed = static_cast<int>(state.listed);
+  const auto each_listed = [=](auto visit) {
+#pragma unroll 4
+    for (int i = threadIdx.x; i < listed; i += kSampleDrawThreads) visit(candidates[i].code, candidates[i].position);
+  };
+  const auto each_of_row = [=](auto visit) {
+#pragma unroll 4
+    for (int64_t i = threadIdx.x; i < length; i += kSampleDrawThreads) {
+      visit(code_of(logit_of<From>(logits[i])), static_cast<uint32_t>(i));
+    }
+  };
+  const auto among = [&weights](SampleBins bins) {
+    return [&weights, bins](uint32_t code) {
+      const int bin = weights.bin(weights.exponent(float_of(code)));
+      return bin >= bins.first && bin <= bins.last;
+    };
+  };
+  const bool is_listed = state.is_full == 0;
+  const auto find_listed = [&](SampleBins bins, Sum before, Sum target) {
+    return find_place<false>(fold, pairs, weights, each_listed, among(bins), before, target, length);
+  };
+  const auto find_in_row = [&](Sum target) {
+    return find_place<true>(fold, pairs, weights, each_of_row, [](uint32_t) { return true; }, 0, target, length);
+  };
+
+  Sum kept = state.total;  // the sum of the kept weights
+  if (mass < 1) {
+    const double reached = ceil(static_cast<double>(mass) * static_cast<double>(state.total));
+    const Sum target = reached < 1 ? 0 : static_cast<Sum>(reached) - 1;
+    Place last{};
+    if (is_listed) last = find_listed(state.cut, state.before_cut, target);
+    // With a least share, the mass may end in bins that are not listed, behind those of the share.
+    if (!last.is_found && !(is_listed && share > 0 && target >= state.before_cut)) {
+      last = find_in_row(target);
+    }
+    if (last.is_found) kept = last.end;
+  }
+  if (share > 0) {
+    const auto is_in_cut = among(is_listed ? state.cut : SampleBins{0, kSampleBins - 1});
+    Sum own = 0;
+    const auto add = [&](uint32_t code, uint32_t) {
+      const float power = weights.power(float_of(code));
+      own += power >= share && is_in_cut(code) ? weights.whole(power) : 0;
+    };
+    is_listed ? each_listed(add) : each_of_row(add);
+    kept = minimum(kept, fold.sum(own) + (is_listed ? state.before_cut : 0));
+  }
+  const Sum target = minimum(static_cast<Sum>(static_cast<double>(u) * static_cast<double>(kept)), kept - 1);
+  Place drawn{};
+  if (is_listed) drawn = find_listed(state.draw, state.before_draw, target);
+  if (!drawn.is_found) drawn = find_in_row(target);
+  if (threadIdx.x == 0) task.operands.token.set(row, drawn.position);
+}
+
+}  // namespace mgpu::cuda::sampling

@@ -1,0 +1,38 @@
+// The call of sample_top_p as its kernels see it: a token of each row, among the most probable ones.
+#pragma once
+
+#include "algorithm/index_vector.h"
+#include "runtime/dtype.h"
+
+namespace mgpu {
+
+struct Call;
+class Workspace;
+
+// A number of each row, or one for all of them.
+struct RowNumber {
+  const float* data;
+  int64_t stride;  // from row to row
+  MGPU_HOST_DEVICE float operator[](int64_t row) const { return data[row * stride]; }
+};
+
+// Operands: logits [.., n], and float32 [.., 1]: u, from 0 to less than 1; temperature; mass, of the most probable
+// tokens; share, the least probability relative to the most probable token. Result: token [.., 1].
+struct SampleTopPOperands {
+  DType type;  // of logits
+  int64_t rows;
+  int64_t length;
+  const void* logits;
+  RowNumber u, temperature, mass, share;
+  IndexResult token;
+
+  explicit SampleTopPOperands(const Call& call);
+
+  // The plan on CUDA (plan.h).
+  MGPU_HOST_DEVICE int64_t parts() const;
+  MGPU_HOST_DEVICE int64_t room() const;
+  struct Scratch;
+  Scratch layout(Workspace& workspace) const;
+};
+
+}  // namespace mgpu
