@@ -11,17 +11,18 @@ import numpy as np
 
 import jax_mgpu as mgpu
 from benchmarks import peers
-from benchmarks.case import Case, HostPeer, array_bytes
+from benchmarks.case import Case, HostPeer, TorchPeer, array_bytes
 from benchmarks.inputs import FULL_SIZE, ragged_heads, random_key, random_keys, row_ids, size_at
 
 __all__ = ["CASES"]
 
 
 @functools.cache
-def _inputs(dtype: str, n: int, m: int) -> Any:
+def _inputs(dtype: str, n: int, m: int, in_order: bool) -> Any:
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         share = min(1.0, size_at(scale) / max(n, m))
-        return tuple(jnp.sort(random_keys(rng, max(1, int(size * share)), dtype)) for size in (n, m))
+        needles, haystack = (random_keys(rng, max(1, int(size * share)), dtype) for size in (n, m))
+        return jnp.sort(needles) if in_order else needles, jnp.sort(haystack)
 
     return make
 
@@ -30,19 +31,24 @@ def _searchsorted(method: str, side: str) -> Any:
     return lambda needles, haystack: jnp.searchsorted(haystack, needles, side=side, method=method)
 
 
-def _search(name: str, n: int, m: int, dtype: str = "uint32", side: Any = "left", **figures: float) -> Case:
+def _search(
+    name: str, n: int, m: int, dtype: str = "uint32", side: Any = "left", in_order: bool = True, **figures: float
+) -> Case:
     case_peers: dict[str, Any] = {
         f"XLA {method}": _searchsorted(method, side) for method in ("scan", "scan_unrolled", "sort")
     }
     case_peers["CUB"] = lambda needles, haystack: peers.cub("sorted_search")(needles, haystack, side)
     case_peers["NumPy"] = HostPeer(lambda needles, haystack: np.searchsorted(haystack, needles, side).astype(np.int32))
+    if dtype == "float32" and not in_order:  # torch takes unsigned integers as signed ones
+        case_peers["torch"] = TorchPeer(lambda torch, needles, haystack: torch.searchsorted(haystack, needles))
     return Case(
         family="sorted_search",
-        name=name,
-        inputs=_inputs(dtype, n, m),
-        ours=lambda needles, haystack: mgpu.sorted_search(needles, haystack, side),
+        name=name if in_order else f"any order, {name}",
+        inputs=_inputs(dtype, n, m, in_order),
+        ours=lambda needles, haystack: (mgpu.sorted_search if in_order else mgpu.search)(needles, haystack, side),
         peers=case_peers,
         bytes=lambda needles, haystack: array_bytes(needles, haystack) + 4 * needles.size,
+        x64=np.dtype(dtype).itemsize == 8,
         **figures,  # type: ignore[arg-type]
     )
 
@@ -118,7 +124,7 @@ CASES = [
     Case(
         family="sorted_search",
         name="match uint32, 2^26 and 2^26",
-        inputs=_inputs("uint32", N, N),
+        inputs=_inputs("uint32", N, N, True),
         ours=mgpu.sorted_match,
         peers={"XLA": _xla_match},
         bytes=lambda a, b: array_bytes(a, b) + 5 * (a.size + b.size) + 8,
@@ -126,14 +132,20 @@ CASES = [
     Case(
         family="sorted_search",
         name="equal count uint32, 2^26 in 2^26",
-        inputs=_inputs("uint32", N, N),
+        inputs=_inputs("uint32", N, N, True),
         ours=mgpu.sorted_equal_count,
         peers={"XLA": _xla_equal_count},
         bytes=lambda a, b: array_bytes(a, b) + 4 * a.size,
     ),
+    *[
+        _search(f"{dtype}, 2^24 in 2^20", 2**24, 2**20, dtype, in_order=False, max_ms=0.50)
+        for dtype in ("uint8", "uint16", "uint32", "float32", "uint64")
+    ],
+    _search("float32, 2^26 in 2^26", N, N, "float32", in_order=False),
+    _search("float32, 2^26 in 2^10", N, 2**10, "float32", in_order=False),
     _segmented("mean 30", 30),
     _segmented("mean 30, ids in order", 30, in_order=True),
-    _segmented("mean 1,000", 1000),
+    *[_segmented(f"mean 1,000{', ids in order' * in_order}", 1000, in_order=in_order) for in_order in (False, True)],
     _segmented("pareto, mean 100", 100, "pareto"),
     _segmented("pareto, mean 100, ids in order", 100, "pareto", in_order=True),
     _segmented("one segment", 2 * N),

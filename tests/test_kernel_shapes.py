@@ -68,6 +68,8 @@ for dtype in (np.uint8, np.int32, np.float64):
     segments = np.concatenate([np.sort(large[:1_000_000]), np.sort(large[1_000_000:])])
     assert np.array_equal(mgpu.segmented_sort(large, [1_000_000]), segments)
     assert np.array_equal(mgpu.sorted_search(a, b), np.searchsorted(b, a))
+    needles = rng.permutation(large)[:200_000]
+    assert np.array_equal(mgpu.search(needles, np.sort(large)), np.searchsorted(np.sort(large), needles))
     match = mgpu.sorted_match(a, b)
     assert np.array_equal(match.a_index, np.searchsorted(b, a)) and match.a_match_count == np.isin(a, b).sum()
     union = mgpu.set_union(a, b)

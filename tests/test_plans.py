@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import re
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -82,3 +83,24 @@ def test_the_cpu_includes_no_plans() -> None:
     for file in files:
         names = included(file, set()) - {"cuda/ptx.cuh"}  # a header includes it only for devices
         assert not [name for name in names if name.startswith("cuda/") or name.endswith("/plan.h")], file
+
+
+def search_plan(n: int, m: int, segments: int, shared_memory: int = 227 * KIB, dtype: str = "uint32") -> dict[str, Any]:
+    keys = [jax.ShapeDtypeStruct((length,), jnp.dtype(dtype)) for length in (n, m)]
+    absent, heads, found = (jax.ShapeDtypeStruct((length,), jnp.dtype("int32")) for length in (0, segments, n))
+    operands = [keys[0], absent, keys[1], heads, absent, absent, absent]
+    device = library.Traits(shared_memory=shared_memory)
+    return library.plan("segmented_search", operands, [found], {"right": 0, "exact": 0}, device)
+
+
+def test_many_needles_get_a_search_tree() -> None:
+    million = 1 << 20
+    assert search_plan(1 << 17, million, 1)["variant"] == "search tree"
+    assert search_plan(1 << 17, million, 1, 64 * KIB)["variant"] == "search tree with a small top"
+    assert search_plan(1 << 17, 1 << 12, 1, 64 * KIB)["variant"] == "search tree"  # all of it fits
+    for few in ((1 << 16, million, 1), (1 << 18, 1 << 26, 1), (1 << 24, million, million // 30)):
+        assert search_plan(*few)["variant"] == "single searches"
+    assert search_plan(1 << 24, million, million // 100)["variant"] == "search tree"
+    for dtype, part in (("uint8", 31), ("uint32", 7), ("uint64", 3)):
+        scratch = search_plan(1 << 24, 1 << 24, 1, dtype=dtype)["scratch"]
+        assert scratch <= (1 << 24) * jnp.dtype(dtype).itemsize / part * 1.01

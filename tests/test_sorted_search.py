@@ -453,7 +453,7 @@ def test_positions_of_64_bits_in_segments(rng):
         ends = None if absent else np.append(heads[1:], 400)
         indices = {"ids": ids, "heads": heads} | ({} if absent else {"ends": ends})
         wide = {name: x.astype(np.int64) for name, x in indices.items()}
-        found = _segmented_search(needles=needles, haystack=haystack, **wide, right=True)[0]
+        found = _segmented_search(needles=needles, haystack=haystack, **wide, right=True, exact=False)[0]
         same(found, found_in_segments(needles, ids, haystack, heads, "right", ends=ends), np.int64)
 
 
@@ -461,11 +461,15 @@ def test_positions_of_64_bits_in_segments(rng):
 def test_the_plain_lowering_of_a_segmented_search_agrees(rng):
     from jax_mgpu._src.ops.sorted_search import _segmented_search
 
-    plain = jax.jit(_segmented_search.fallback, static_argnames="right")
+    plain = jax.jit(_segmented_search.fallback, static_argnames=("right", "exact"))
+
+    def kernel(*operands, **attributes):
+        return _segmented_search.run(operands, **attributes)
+
     none = np.zeros(0, np.int32)
     heads = random_heads(rng, 90, 9)
     for dtype, ends, counts in itertools.product(
-        ("uint8", "float32"), (None, np.append(heads[1:], 85)), ((none, none), (np.int32([30]), np.int32([60])))
+        ("uint8", "float32"), (None, np.int32([*heads[1:], 85])), ((none, none), (np.int32([30]), np.int32([60])))
     ):
         given = {"ends": ends} | {
             name: x[0] if x.size else None for name, x in zip(("needles_count", "haystack_count"), counts, strict=True)
@@ -474,8 +478,14 @@ def test_the_plain_lowering_of_a_segmented_search_agrees(rng):
         needles, ids = needles_for(rng, haystack, 40, 9)
         for side in SIDES:
             operands = (needles, ids, haystack, heads, none if ends is None else ends, *counts)
-            found = plain(*map(jnp.asarray, operands), right=side == "right")[0]
-            same(found, found_in_segments(needles, ids, haystack, heads, side, **given))
+            found = plain(*map(jnp.asarray, operands), right=side == "right", exact=False)[0]
+            expected = found_in_segments(needles, ids, haystack, heads, side, **given)
+            same(found, expected)
+        exact = [run(*map(jnp.asarray, operands), right=False, exact=True)[0] for run in (plain, kernel)]
+        after = found_in_segments(needles, ids, haystack, heads, "right", **given)
+        before = found_in_segments(needles, ids, haystack, heads, "left", **given)
+        for found in exact:
+            same(found, np.where(before < after, before, -1))
 
 
 def test_no_derivative_passes_through_a_segmented_search(rng):
@@ -534,6 +544,127 @@ def test_the_plain_lowering_agrees(rng):
                 mgpu.SortedMatch(*match(*operands, right=side == "right")),
                 expected_match(a, b, side, *counts),
             )
+
+
+# ---- Many needles, which CUDA looks up with a search tree: from 2^17 on, and 2^10 in each row ------------------------
+
+MANY = (1 << 17) + 3
+
+
+def expected_in_segments(needles, ids, haystack, heads, side):
+    """The positions in segments without gaps: those of pairs of an id and a key among the haystack's pairs."""
+    ranks = oracle.rank(np.concatenate([needles, haystack]))
+    ranks = np.unique(ranks, return_inverse=True)[1].astype(np.int64)
+    rows = np.searchsorted(heads, np.arange(len(haystack)), "right") - 1
+    codes = rows * len(ranks) + ranks[len(needles) :]
+    found = np.searchsorted(codes, ids.astype(np.int64) * len(ranks) + ranks[: len(needles)], side)
+    return np.where((ids >= 0) & (ids < len(heads)), found, -1)
+
+
+# Shared memory has room for up to 2^15 keys of 32 bits, and a node has eight.
+@pytest.mark.parametrize("m", [0, 1, 31, 1000, 16_385, 32_777, 262_200], ids=str)
+@pytest.mark.parametrize("dtype", data.KEY_DTYPES)
+def test_many_needles_of_every_key_type(rng, dtype, m):
+    haystack = data.sorted_keys(rng, dtype, m)
+    needles, _ = needles_for(rng, haystack, MANY, 1)
+    run = jax.jit(mgpu.search, static_argnames="side")
+    for side in SIDES:
+        same(run(needles, haystack, side), oracle.sorted_search(needles, haystack, side))
+        live = 2 * m // 3
+        expected = oracle.sorted_search(needles, haystack[:live], side)
+        same(run(needles, haystack, side, count=np.int32(live)), expected)
+
+
+@pytest.mark.parametrize("haystack", ["equal", "NaN", "distinct", "greatest"])
+def test_many_needles_and_extremes(rng, haystack):
+    m = 100_003
+    keys = {
+        "equal": np.full(m, 7, np.float32),
+        "NaN": np.sort(np.where(np.arange(m) < m // 2, rng.normal(size=m), np.nan)).astype(np.float32),
+        "distinct": np.arange(m, dtype=np.float32),
+        "greatest": np.full(m, np.inf, np.float32),
+    }[haystack]
+    special = np.array([np.nan, -np.nan, np.inf, -np.inf, 0, -0.0, 7, m - 1, m], np.float32)
+    needles = np.where(rng.random(MANY) < 0.1, rng.choice(special, MANY), rng.choice(keys, MANY))
+    for side in SIDES:
+        same(mgpu.search(needles, keys, side), oracle.sorted_search(needles, keys, side))
+    integers = np.full(m, np.iinfo(np.uint32).max, np.uint32)
+    ends = rng.choice(np.array([0, 1, 2**31, 2**32 - 2, 2**32 - 1], np.uint32), MANY)
+    for side in SIDES:
+        same(mgpu.search(ends, integers, side), np.searchsorted(integers, ends, side))
+
+
+@pytest.mark.parametrize("mean", [3, 40, 700, 50_000], ids=str)
+@pytest.mark.parametrize("dtype", ["uint32", "float64", "int16", "int8", "bfloat16"])
+def test_many_needles_in_segments(rng, dtype, mean):
+    m = 200_003
+    heads = np.unique(np.append(0, rng.integers(0, m, m // mean))).astype(np.int32)
+    heads = np.sort(np.append(heads, rng.choice(heads, 5))).astype(np.int32)  # empty segments
+    keys = data.random_keys(rng, dtype, m)
+    rows = np.searchsorted(heads, np.arange(m), "right") - 1
+    haystack = keys[np.lexsort((oracle.rank(keys), rows))]
+    needles, ids = needles_for(rng, haystack, MANY, len(heads))
+    for order in (slice(None), np.argsort(ids, kind="stable")):
+        for side in SIDES:
+            expected = expected_in_segments(needles[order], ids[order], haystack, heads, side)
+            same(mgpu.segmented_search(needles[order], ids[order], haystack, heads, side), expected)
+
+
+def test_many_needles_in_segments_with_gaps_and_counts(rng):
+    m = 50_000
+    bounds = np.sort(rng.integers(0, m, 80)).astype(np.int32)
+    heads, ends = bounds[::2], bounds[1::2]
+    haystack = sorted_in_segments(data.random_keys(rng, "float32", m), heads, ends=ends)
+    needles, ids = needles_for(rng, haystack, MANY, len(heads))
+    counts = {"needles_count": np.int32(MANY - 77), "haystack_count": np.int32(m // 2)}
+    check_in_segments(needles, ids, haystack, heads, ends=ends)
+    check_in_segments(needles, ids, haystack, heads, ends=ends, **counts)
+
+
+# Rows that start anywhere in a sector; all within shared memory, and with levels outside of it.
+@pytest.mark.parametrize("sizes", [(33_001, 41_003), (3000, 1001), (70_001, 7)], ids=str)
+@pytest.mark.parametrize("dtype", ["uint32", "float64", "int16", "uint8"])
+def test_rows_of_many_needles(rng, dtype, sizes):
+    n, m = sizes
+    rows = max(2, MANY // n + 1)
+    needles = data.random_keys(rng, dtype, rows, n)
+    haystacks = np.stack([data.sorted_keys(rng, dtype, m) for _ in range(rows)])
+    counts = rng.integers(0, m + 1, rows).astype(np.int32)
+    got = jax.vmap(lambda a, b, count: mgpu.search(a, b, "right", count=count))(needles, haystacks, counts)
+    of_one = jax.vmap(lambda a, count: mgpu.search(a, haystacks[1], count=count))(needles, counts)
+    for row, count in enumerate(counts):
+        same(got[row], oracle.sorted_search(needles[row], haystacks[row][:count], "right"))
+        same(of_one[row], oracle.sorted_search(needles[row], haystacks[1][:count]))
+
+
+def test_many_needles_in_segments_without_order_stay_inside(rng):
+    size, m = 100_000, 60
+    heads = random_heads(rng, size, m)
+    needles, ids = rng.integers(0, 99, MANY, dtype=np.int32), rng.integers(0, m, MANY, dtype=np.int32)
+    found = np.asarray(mgpu.segmented_search(needles, ids, rng.integers(0, 99, size, dtype=np.int32), heads))
+    bounds = np.minimum(np.append(heads, size), size)
+    assert np.all((found >= bounds[ids]) & (found <= bounds[ids + 1]))
+    shuffled = rng.permutation(np.append(heads, [-7, 2**31 - 1]).astype(np.int32))
+    found = np.asarray(mgpu.segmented_search(needles, ids, np.sort(needles)[:size], shuffled, ends=shuffled[::-1]))
+    assert np.all((found >= 0) & (found <= size))
+
+
+def test_many_needles_with_positions_of_64_bits(rng):
+    from jax_mgpu._src.ops.sorted_search import _segmented_search
+
+    m = 90_001
+    heads = np.unique(np.append(0, rng.integers(0, m, 50)))
+    keys = data.random_keys(rng, "float32", m)
+    rows = np.searchsorted(heads, np.arange(m), "right") - 1
+    haystack = keys[np.lexsort((oracle.rank(keys), rows))]
+    needles, ids = needles_for(rng, haystack, MANY, len(heads))
+    operands = {"needles": needles, "ids": ids.astype(np.int64), "haystack": haystack, "heads": heads}
+    left, right = (_segmented_search(**operands, right=side, exact=False)[0] for side in (False, True))
+    expected = [expected_in_segments(needles, ids, haystack, heads, side) for side in SIDES]
+    same(left, expected[0], np.int64)
+    same(right, expected[1], np.int64)
+    exact = _segmented_search(**operands, right=False, exact=True)[0]
+    same(exact, np.where(expected[0] < expected[1], expected[0], -1), np.int64)
 
 
 # ---- search ----------------------------------------------------------------------------------------------------------

@@ -109,6 +109,7 @@ struct CudaDescription : Description {
     cuda::list_merge_shapes(call, all);
     cuda::list_order_statistics_shapes(call, all);
     cuda::list_scan_shapes(call, all);
+    cuda::list_segmented_search_shapes(call, all);
     cuda::list_segmented_sort_shapes(call, all);
     cuda::list_sets_shapes(call, all);
     cuda::list_sorted_search_shapes(call, all);

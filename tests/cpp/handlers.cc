@@ -601,8 +601,9 @@ void segmented_search(Garbage& make) {
   const DType dtype = make.key_type(), index = make.index_type();
   const int64_t n = make.length(), size = make.length(), segments = make.length();
   make.attribute("right", 0, 1);
+  make.attribute("exact", 0, 1);
   make.keys(dtype, n);
-  make.indices(index, n, segments);
+  make.flip() ? make.absent() : make.indices(index, n, segments);
   make.keys(dtype, size);
   make.indices(index, segments, size);
   make.flip() ? make.absent() : make.indices(index, segments, size);

@@ -340,9 +340,13 @@ def segmented_reduce(draw: Draw) -> dict[str, int]:
 
 
 def segmented_search(draw: Draw) -> dict[str, int]:
-    dtype, n, size, segments = draw.one_of(KEYS), draw.length(), draw.length(), draw.length()
+    dtype, n = draw.one_of(KEYS), draw.length()
+    size, segments = (draw.length(MOST_NARROW) for _ in "ab")
     draw.array(dtype, n)
-    draw.array("int32", n)
+    if draw.flip():
+        draw.array("int32", n)
+    else:
+        draw.absent()
     draw.array(dtype, size)
     draw.array("int32", segments)
     if draw.flip():
@@ -351,7 +355,7 @@ def segmented_search(draw: Draw) -> dict[str, int]:
         draw.absent()
     draw.count()
     draw.count()
-    return {"right": draw.flip()}
+    return {"right": draw.flip(), "exact": 0}
 
 
 def segmented_shift(draw: Draw) -> dict[str, int]:

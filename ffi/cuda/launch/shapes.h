@@ -29,6 +29,7 @@ void list_group_search_shapes(const Call& call, KernelShapeList& list);
 void list_merge_shapes(const Call& call, KernelShapeList& list);
 void list_order_statistics_shapes(const Call& call, KernelShapeList& list);
 void list_scan_shapes(const Call& call, KernelShapeList& list);
+void list_segmented_search_shapes(const Call& call, KernelShapeList& list);
 void list_segmented_sort_shapes(const Call& call, KernelShapeList& list);
 void list_sets_shapes(const Call& call, KernelShapeList& list);
 void list_sorted_search_shapes(const Call& call, KernelShapeList& list);

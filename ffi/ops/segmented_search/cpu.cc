@@ -61,8 +61,11 @@ void search_one_segment(const SegmentedSearchOperands& operands, Order order, cp
       for (; left > 1; left -= left / 2) step(left / 2 - 1, left / 2);
       if (left == 1) step(0, 1);
       for (int64_t k = 0; k < count; ++k) {
-        const bool has_segment = (i + k < needles_live) & (ids[i + k] == 0);
-        positions[i + k] = has_segment ? static_cast<Index>(found[k] - haystack) : Index{-1};
+        bool is_found = (i + k < needles_live) && (!operands.ids || ids[i + k] == 0);
+        if (operands.exact) {
+          is_found = is_found && found[k] < haystack + range.end && order.rank(order.encode(*found[k])) == codes[k];
+        }
+        positions[i + k] = is_found ? static_cast<Index>(found[k] - haystack) : Index{-1};
       }
     }
   });

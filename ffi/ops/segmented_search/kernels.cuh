@@ -1,43 +1,383 @@
-// The kernel of segmented_search makes one binary search per needle. It is bound by dependent reads of the haystack, so
-// a thread searches for several needles in lockstep. Blocks read neighbouring needles.
+// The kernels of segmented_search. Each thread looks up several needles in lockstep, so that as many reads are in
+// flight.
+//
+// A read whose lanes read different lines takes a multiprocessor a cycle per line: in 2^20 keys, the 20 steps of a
+// binary search take 500 cycles per warp. So a search reads keys one by one only until a sector has all remaining keys.
+// It then reads this sector, 32 bytes. With a search tree (search_tree.h), it searches the top of the tree in shared
+// memory, where a step takes some 3 cycles, and then reads one sector per level.
 #pragma once
 
-#include "ops/segmented_search/operands.h"
+#include "cuda/ptx.cuh"
+#include "ops/segmented_search/search_tree.h"
 
 namespace mgpu::cuda::segment_searching {
 
 constexpr int kThreads = 256;
 constexpr int kItems = 4;   // needles per thread
 constexpr int kBlocks = 3;  // per multiprocessor: with more, ptxas postpones reads to save registers
+constexpr int kTreeThreads = 1024;
+constexpr int kTreeItems = 2;
+constexpr int kMakeThreads = 256;
+constexpr int64_t kMaxMakeBlocks = 1 << 12;
 
 // Hides from the compiler how all items were computed, so that all reads come before the first use.
-struct Hold {
-  template <typename Item>
-  __device__ void operator()(Item (&items)[kItems]) const {
-    static_assert(kItems == 4);
+template <typename Item, int kCount>
+__device__ __forceinline__ void hold(Item (&items)[kCount]) {
+#pragma unroll
+  for (int k = 0; k < kCount; ++k) {
     if constexpr (sizeof(Item) == 8) {
-      asm volatile("" : "+l"(items[0]), "+l"(items[1]), "+l"(items[2]), "+l"(items[3]));
+      asm volatile("" : "+l"(items[k]));
     } else {
-      unsigned words[kItems];
+      auto word = static_cast<unsigned>(items[k]);
+      asm volatile("" : "+r"(word));
+      items[k] = static_cast<Item>(word);
+    }
+  }
+}
+
+// The keys of a sector.
+template <typename Word>
+struct Node {
+  static constexpr int kFanout = SearchTree::fanout(sizeof(Word));
+  uint4 halves[2];
+
+  __device__ __forceinline__ static Node load(const Word* from) {
+    return {__ldg(reinterpret_cast<const uint4*>(from)), __ldg(reinterpret_cast<const uint4*>(from) + 1)};
+  }
+  // Loads keys that are unlikely to be read again soon.
+  __device__ __forceinline__ static Node load_once(const Word* from) {
+    return {__ldcs(reinterpret_cast<const uint4*>(from)), __ldcs(reinterpret_cast<const uint4*>(from) + 1)};
+  }
+  // `i` is a constant.
+  __device__ __forceinline__ Word key(int i) const {
+    Word keys[kFanout];
+    memcpy(keys, halves, sizeof(halves));
+    return keys[i];
+  }
+};
+
+// A search: the insertion point is in a range of positions, which count from the start of the sector of the row's first
+// key.
+template <typename Word, typename Position>
+struct NeedleSearch {
+  static constexpr int kFanout = SearchTree::fanout(sizeof(Word));
+  static constexpr int kFanoutLog = ceil_log2(kFanout);
+  Word bound;  // keys whose codes are below it come before the needle
+  Range<Position> range;
+
+  // The multiples of 2^shift in the range, as multiples. The keys at these positions are separators: they are in the
+  // level of the tree with this shift.
+  __device__ __forceinline__ Range<Position> separators(int shift) const {
+    const Position rest = (Position{1} << shift) - 1;
+    return {(range.begin + rest) >> shift, (range.end + rest) >> shift};
+  }
+  // Narrows the range, given the first separator that does not come before the needle.
+  __device__ __forceinline__ void narrow(Range<Position> separators, Position found, int shift) {
+    if (found > separators.begin) range.begin = ((found - 1) << shift) + 1;
+    if (found < separators.end) range.end = found << shift;
+  }
+  // Searches the node that has all separators.
+  template <typename Encode>
+  __device__ __forceinline__ void narrow_by_node(const Node<Word>& node, int shift, Encode encode) {
+    const Range<Position> separators = this->separators(shift);
+    if (separators.begin >= separators.end) return;
+    const Position first = separators.begin / kFanout * kFanout;
+    unsigned before = 0;
 #pragma unroll
-      for (int k = 0; k < kItems; ++k) words[k] = static_cast<unsigned>(items[k]);
-      asm volatile("" : "+r"(words[0]), "+r"(words[1]), "+r"(words[2]), "+r"(words[3]));
+    for (int i = 0; i < kFanout; ++i) before |= encode(node.key(i)) < bound ? 1u << i : 0u;
+    before &= (~0u << (separators.begin - first)) & (~0u >> (32 - (separators.end - first)));
+    narrow(separators, separators.begin + __popc(before), shift);
+  }
+};
+
+// A row of the haystack from the start of the sector of its first key.
+template <typename Word, typename Position>
+struct HaystackRow {
+  static constexpr int kFanout = SearchTree::fanout(sizeof(Word));
+  const Word* keys;
+  int lead;                 // keys of the sector before the row
+  Range<Position> sectors;  // the positions whose sectors are inside the buffer
+
+  __device__ HaystackRow(const SortedRows& rows, int64_t row) {
+    const Word* const first = static_cast<const Word*>(rows.keys) + row * rows.stride;
+    lead = static_cast<int>(reinterpret_cast<uintptr_t>(first) % SearchTree::kSectorBytes / sizeof(Word));
+    keys = first - lead;
+    const int64_t before = row * rows.stride - lead;
+    constexpr int64_t kMost = std::numeric_limits<std::make_signed_t<Position>>::max();
+    sectors = {before < 0 ? Position{kFanout} : Position{0},
+               static_cast<Position>(minimum(rows.stored - before, kMost) / kFanout * kFanout)};
+  }
+};
+
+// The needles of a problem, its segments and its haystack.
+template <typename Order, typename Index>
+struct NeedleRow {
+  using Word = typename Order::Word;
+  using Position = std::make_unsigned_t<Index>;  // positions may pass 2^31 by the lead
+  using Search = NeedleSearch<Word, Position>;
+  const SegmentedSearchOperands& operands;
+  Order order;
+  int64_t row;
+  HaystackRow<Word, Position> haystack{operands.pair.b, row};
+  const Word* needles = static_cast<const Word*>(operands.pair.a.keys) + row * operands.pair.a.stride;
+  const Index* ids = static_cast<const Index*>(operands.ids) + row * operands.ids_stride;
+  const Index* heads = static_cast<const Index*>(operands.heads) + row * operands.heads_stride;
+  const Index* ends = static_cast<const Index*>(operands.ends) + row * operands.ends_stride;
+  Index* positions = static_cast<Index*>(operands.positions.data) + row * operands.pair.a.length;
+  int64_t live = operands.pair.a.live(row);
+  Index haystack_live = static_cast<Index>(operands.pair.b.live(row));
+
+  __device__ Search search(Word needle, bool has_segment, Index begin, Index end) const {
+    begin = clamp<Index>(begin, 0, haystack_live);
+    end = has_segment ? clamp<Index>(end, begin, haystack_live) : begin;
+    const Word code = order.encode(needle);
+    Word bound = order.rank(code);
+    if (operands.right) {
+      bound = static_cast<Word>(order.last_equal(code) + 1);
+      if (bound == 0) begin = end;  // no key comes after the needle
+    }
+    const auto lead = static_cast<Position>(haystack.lead);
+    return {bound, {static_cast<Position>(begin) + lead, static_cast<Position>(end) + lead}};
+  }
+};
+
+// Searches for kCount needles in lockstep: needle `first`, and others `stride` apart. Past the end of the row, they are
+// for its last needle.
+template <typename Order, typename Index, int kCount>
+struct Searches {
+  using Row = NeedleRow<Order, Index>;
+  using Word = typename Row::Word;
+  using Position = typename Row::Position;
+  static constexpr int kFanout = Row::Search::kFanout;
+  static constexpr int kFanoutLog = Row::Search::kFanoutLog;
+  const Row* given;
+  int64_t first;
+  int64_t stride;
+  Index segments[kCount];
+  Word needles[kCount];
+  typename Row::Search searches[kCount];
+  Position ends[kCount];  // of the segments
+
+  __device__ __forceinline__ int64_t needle(int k) const {
+    return minimum(first + k * stride, given->operands.pair.a.length - 1);
+  }
+
+  __device__ __forceinline__ Searches(const Row& given, int64_t first, int64_t stride)
+      : given(&given), first(first), stride(stride) {
 #pragma unroll
-      for (int k = 0; k < kItems; ++k) items[k] = static_cast<Item>(words[k]);
+    for (int k = 0; k < kCount; ++k) segments[k] = given.operands.ids ? __ldcs(given.ids + needle(k)) : Index{0};
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) needles[k] = __ldcs(given.needles + needle(k));
+  }
+
+  __device__ __forceinline__ bool has_segment(int k) const { return segments[k] >= 0; }
+
+  // Reads where the segments begin and end.
+  __device__ __forceinline__ void start() {
+    const auto count = static_cast<Index>(given->operands.segments);
+    const bool has_ends = given->operands.ends;
+    Index begins[kCount], stops[kCount];
+    hold(segments);
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      if (needle(k) >= given->live || segments[k] >= count) segments[k] = -1;
+      const Index segment = maximum(segments[k], Index{0});
+      begins[k] = given->heads[segment];
+      // for the last segment without an end of its own, any value
+      stops[k] = *(has_ends ? given->ends + segment : given->heads + segment + (segment + 1 < count));
+    }
+    hold(begins);
+    hold(stops);
+    hold(needles);
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      const bool ends_last = !has_ends && segments[k] + 1 >= count;
+      const Index stop = ends_last ? given->haystack_live : stops[k];
+      searches[k] = given->search(needles[k], has_segment(k), begins[k], stop);
+      ends[k] = searches[k].range.end;
+    }
+  }
+
+  // Reads keys one by one until a sector has all remaining keys.
+  __device__ __forceinline__ void narrow_to_sectors() {
+    for (;;) {
+      Position probes[kCount];
+      Word keys[kCount];
+      bool has_probes = false;
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) {
+        const auto [begin, end] = searches[k].separators(kFanoutLog);
+        has_probes |= begin < end;
+        probes[k] = (begin + (end - begin) / 2) * kFanout;
+      }
+      if (!has_probes) break;
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) {
+        const auto [begin, end] = searches[k].range;  // without a probe, any key
+        const bool has_probe = probes[k] >= begin && probes[k] < end;
+        keys[k] = given->haystack.keys[has_probe ? probes[k] : static_cast<Position>(given->haystack.lead)];
+      }
+      hold(keys);
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) {
+        auto& [begin, end] = searches[k].range;
+        if (probes[k] < begin || probes[k] >= end) continue;
+        const bool is_before = given->order.encode(keys[k]) < searches[k].bound;
+        begin = is_before ? probes[k] + 1 : begin;
+        end = is_before ? end : probes[k];
+      }
+    }
+  }
+
+  // Reads one node of a level above the haystack.
+  __device__ __forceinline__ void narrow_by_level(const Word* level, int shift) {
+    Node<Word> nodes[kCount];
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      const auto [begin, end] = searches[k].separators(shift);
+      if (begin < end) nodes[k] = Node<Word>::load(level + begin / kFanout * kFanout);
+    }
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) searches[k].narrow_by_node(nodes[k], shift, [](Word code) { return code; });
+  }
+
+  // Reads the sectors of the remaining keys.
+  __device__ __forceinline__ void finish() {
+    const auto encode = [&](Word key) { return given->order.encode(key); };
+    const auto is_inside = [&](Position position) {
+      return position >= given->haystack.sectors.begin && position < given->haystack.sectors.end;
+    };
+    Node<Word> nodes[kCount];
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      const auto [begin, end] = searches[k].range;
+      if (begin >= end || !is_inside(begin)) continue;
+      nodes[k] = Node<Word>::load_once(given->haystack.keys + begin / kFanout * kFanout);
+    }
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      auto& [begin, end] = searches[k].range;
+      if (begin < end && !is_inside(begin)) {
+        const auto before = [&](Position i) { return encode(given->haystack.keys[i]) < searches[k].bound; };
+        begin = end = partition_point(begin, end, before);
+      }
+      searches[k].narrow_by_node(nodes[k], 0, encode);
+    }
+  }
+
+  __device__ __forceinline__ void store(int64_t last) const {
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      const Position position = searches[k].range.begin;
+      bool is_found = has_segment(k);
+      if (given->operands.exact && is_found) {
+        is_found = position < ends[k] &&
+                   given->order.rank(given->order.encode(given->haystack.keys[position])) == searches[k].bound;
+      }
+      const auto found = static_cast<Index>(position - given->haystack.lead);
+      if (first + k * stride < last) __stcs(given->positions + first + k * stride, is_found ? found : Index{-1});
     }
   }
 };
 
-// `lanes` threads share a problem. Each takes kItems needles that are `lanes` apart, so neighbouring threads read
-// neighbouring needles.
+// Each needle by a search of its own. `lanes` threads share a problem. Each takes kItems needles that are `lanes`
+// apart, so neighbouring threads read neighbouring needles.
 template <typename Order, typename Index>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     search_segments(const __grid_constant__ SegmentedSearchOperands operands, Order order, int64_t lanes) {
   const int64_t thread = blockIdx.x * int64_t{kThreads} + threadIdx.x;
-  const int64_t problem = operands.pair.rows == 1 ? 0 : thread / lanes;
-  const int64_t lane = thread - problem * lanes;
-  if (lane >= lanes || problem >= operands.pair.rows) return;
-  operands.search<kItems, Index>(order, problem, lane, lanes, Hold{});
+  const int64_t row = operands.pair.rows == 1 ? 0 : thread / lanes;
+  const int64_t lane = thread - row * lanes;
+  if (lane >= lanes || row >= operands.pair.rows) return;
+  const NeedleRow<Order, Index> given{operands, order, row};
+  Searches<Order, Index, kItems> searches(given, lane, lanes);
+  searches.start();
+  searches.narrow_to_sectors();
+  searches.finish();
+  searches.store(operands.pair.a.length);
+}
+
+// ---- With a search tree
+
+// Makes the levels above the haystack.
+template <typename Order>
+__global__ void __launch_bounds__(kMakeThreads) make_tree(const __grid_constant__ SegmentedSearchOperands operands,
+                                                          Order order, const __grid_constant__ SearchTree tree) {
+  using Word = typename Order::Word;
+  constexpr int64_t kFanout = SearchTree::fanout(sizeof(Word));
+  const SortedRows& rows = operands.pair.b;
+  const int64_t blocks = gridDim.x / tree.rows;  // of a row
+  const int64_t row = blockIdx.x / blocks;
+  const HaystackRow<Word, uint64_t> haystack(rows, row);
+  Word* const keys = static_cast<Word*>(tree.keys) + row * tree.row_stride;
+  const int64_t end = haystack.lead + rows.length;
+  const int64_t nodes = (rows.length + kFanout - 1) / kFanout + 1;
+  for (int64_t j = blockIdx.x % blocks * kMakeThreads + threadIdx.x; j < nodes; j += blocks * kMakeThreads) {
+    const int64_t i = j * kFanout;
+    const Word code = i >= haystack.lead && i < end ? order.encode(__ldcs(haystack.keys + i)) : Word{0};
+    int64_t place = j;
+    for (int level = 1; level <= tree.levels; ++level, place /= kFanout) {
+      keys[tree.offsets[level] + place] = code;
+      if (place % kFanout != 0) break;
+    }
+  }
+}
+
+// The block copies the top of the tree, or the row itself if that is the top.
+template <typename Word, typename Order, typename Haystack>
+__device__ void load_top(Word* top, const SearchTree& tree, const Word* levels, const Haystack& haystack, int64_t live,
+                         const Order& order) {
+  if (tree.levels > 0) {
+    const Word* const from = levels + tree.offsets[tree.levels];
+    for (int i = threadIdx.x; i < tree.top_keys; i += kTreeThreads) top[SearchTree::top_place(i)] = from[i];
+  } else {
+    for (int i = haystack.lead + threadIdx.x; i < haystack.lead + live; i += kTreeThreads) {
+      top[SearchTree::top_place(i)] = order.encode(haystack.keys[i]);
+    }
+  }
+}
+
+// Searches the top in shared memory.
+template <typename Word, typename Position>
+__device__ __forceinline__ void narrow_by_top(NeedleSearch<Word, Position>& search, const Word* top, int shift) {
+  const auto is_before = [&](int i) { return top[SearchTree::top_place(i)] < search.bound; };
+  const Range<Position> separators = search.separators(shift);
+  auto found = static_cast<int>(separators.begin);
+  int size = static_cast<int>(separators.size());
+  for (; size > 1; size -= size / 2) found += is_before(found + size / 2 - 1) ? size / 2 : 0;
+  if (size == 1 && is_before(found)) ++found;
+  search.narrow(separators, static_cast<Position>(found), shift);
+}
+
+// A block looks up `part` needles of a row, of which `parts` blocks take one part each.
+template <typename Order, typename Index>
+__global__ void __launch_bounds__(kTreeThreads, 1)
+    search_tree(const __grid_constant__ SegmentedSearchOperands operands, Order order,
+                const __grid_constant__ SearchTree tree, int64_t parts, int64_t part) {
+  using Word = typename Order::Word;
+  using Batch = Searches<Order, Index, kTreeItems>;
+  extern __shared__ __align__(16) unsigned char memory[];
+  Word* const top = reinterpret_cast<Word*>(memory);
+  const NeedleRow<Order, Index> given{operands, order, blockIdx.x / parts};
+  const int64_t begin = blockIdx.x % parts * part;
+  const int64_t end = minimum(begin + part, operands.pair.a.length);
+  const Word* const levels = static_cast<const Word*>(tree.keys) + given.row * tree.row_stride;
+  load_top(top, tree, levels, given.haystack, given.haystack_live, order);
+  __syncthreads();
+
+  Batch next(given, begin + threadIdx.x, kTreeThreads);  // read while another batch is looked up
+  for (int64_t i = begin + threadIdx.x; i < end; i += kTreeThreads * kTreeItems) {
+    Batch searches = next;
+    next = Batch(given, i + kTreeThreads * kTreeItems, kTreeThreads);
+    searches.start();
+#pragma unroll
+    for (int k = 0; k < kTreeItems; ++k) narrow_by_top(searches.searches[k], top, Batch::kFanoutLog * tree.levels);
+    for (int level = tree.levels - 1; level > 0; --level) {
+      searches.narrow_by_level(levels + tree.offsets[level], Batch::kFanoutLog * level);
+    }
+    searches.finish();
+    searches.store(end);
+  }
 }
 
 }  // namespace mgpu::cuda::segment_searching

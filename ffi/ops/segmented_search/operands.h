@@ -10,15 +10,17 @@ namespace mgpu {
 
 struct Call;
 
-// Operands: needles [.., n]; ids [.., n], the segment of each needle; haystack [.., size], sorted within each segment;
-// heads [.., m] and ends [.., m] or absent; needles_count [.., 1] and haystack_count [.., 1], which may be absent.
-// Attribute: right, for side "right". Result: positions [.., n] in the haystack, -1 for a needle that is not live or
-// has no valid id. Ids, heads, ends and positions have one type.
+// Operands: needles [.., n]; ids [.., n], the segment of each needle, or absent: all needles are looked up in the first
+// segment; haystack [.., size], sorted within each segment; heads [.., m] and ends [.., m] or absent; needles_count
+// [.., 1] and haystack_count [.., 1], which may be absent. Attributes: right, for side "right"; exact, for side "left":
+// only needles that the segment has are found. Result: positions [.., n] in the haystack, -1 for a needle that is not
+// live, has no valid id, or is not found. Ids, heads, ends and positions have one type.
 struct SegmentedSearchOperands {
   DType key_type;
   bool right;
-  SortedPair pair;  // the needles, which are in any order, and the haystack
-  const void* ids;
+  bool exact;
+  SortedPair pair;     // the needles, which are in any order, and the haystack
+  const void* ids;     // null if absent
   int64_t ids_stride;  // all strides are from problem to problem
   int64_t segments;
   const void* heads;
@@ -57,7 +59,7 @@ struct SegmentedSearchOperands {
     Word codes[kCount];
     Index segment[kCount];
     MGPU_UNROLL
-    for (int k = 0; k < kCount; ++k) segment[k] = ids[needle(k)];
+    for (int k = 0; k < kCount; ++k) segment[k] = this->ids ? ids[needle(k)] : Index{0};
     MGPU_UNROLL
     for (int k = 0; k < kCount; ++k) codes[k] = needles[needle(k)];
     hold(segment);
@@ -79,9 +81,11 @@ struct SegmentedSearchOperands {
     for (int k = 0; k < kCount; ++k) {
       const bool ends_last = !has_ends & (segment[k] + 1 >= segments);
       const Index begin = clamp<Index>(begins[k], 0, live);
-      searches[k] = {begin, clamp<Index>(ends_last ? live : stops[k], begin, live)};
+      stops[k] = clamp<Index>(ends_last ? live : stops[k], begin, live);
+      searches[k] = {begin, stops[k]};
       codes[k] = order.rank(order.encode(codes[k]));
     }
+    const auto is_equal = [&](Word bits, Word rank) { return order.rank(order.encode(bits)) == rank; };
     partition_points(
         searches, [&](int, Index i) { return haystack[i]; },
         [&](int k, Word bits) {
@@ -91,7 +95,12 @@ struct SegmentedSearchOperands {
         hold);
     Index* const found = static_cast<Index*>(positions.data) + problem * pair.a.length;
     MGPU_UNROLL
-    for (int k = 0; k < kCount; ++k) found[needle(k)] = has_segment[k] ? searches[k].begin : Index{-1};
+    for (int k = 0; k < kCount; ++k) {
+      const Index position = searches[k].begin;
+      const bool is_found =
+          has_segment[k] && (!exact || (position < stops[k] && is_equal(haystack[position], codes[k])));
+      found[needle(k)] = is_found ? position : Index{-1};
+    }
   }
 
   // Calls visit(Index{}) with the type of positions.

@@ -91,7 +91,7 @@ def search(sequence: Sorted, codes: Words, *, after_equals: bool) -> jax.Array:
     ids = jnp.broadcast_to(jnp.arange(m, dtype=index)[:, None], needles.shape)
     heads, ends = (x.astype(index) for x in ([n - x for x in windows[::-1]] if falls else windows))
     given = {"needles": needles.reshape(-1), "ids": ids.reshape(-1), "haystack": sequence.rising}
-    found = _segmented_search(**given, heads=heads, ends=ends, right=after_equals != falls)[0]
+    found = _segmented_search(**given, heads=heads, ends=ends, right=after_equals != falls, exact=False)[0]
     places = found.reshape(needles.shape).astype(sequence.end.dtype)
     return n - places if falls else places
 
@@ -139,8 +139,8 @@ def cut_at(axis: Axis, sequences: Sequence[Sorted], ranks: jax.Array, *, pairs: 
         candidate = code[:, :, None] | jnp.where(own, inside(digits, shift) << shift, np.zeros((), word))[:, None]
         below = [search(s, list(candidate), after_equals=False) - s.begin.reshape(-1, 1) for s in sequences]
         everywhere = axis.sum(sum(below[1:], below[0])).reshape(-1)
-        digit = _segmented_search(needles=ranks, ids=ids, haystack=everywhere, heads=heads, right=True)[0] - heads
-        return code | jnp.where(own, inside(digit.astype(word), shift) << shift, np.zeros((), word))
+        places = _segmented_search(needles=ranks, ids=ids, haystack=everywhere, heads=heads, right=True, exact=False)[0]
+        return code | jnp.where(own, inside((places - heads).astype(word), shift) << shift, np.zeros((), word))
 
     code = list(fori_loop(0, number * rounds, next_digit, jnp.zeros((number, cuts), word))[:, :, None])
     found = [search(s, code, after_equals=after)[:, 0] - s.begin for s in sequences for after in (False, True)]

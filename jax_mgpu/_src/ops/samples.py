@@ -97,7 +97,9 @@ def weighted_choice(
     sums = _running_sums(weights, ABSENT if segments is None else heads)
     totals = jnp.where(begin < end, take_or_fill(sums, end - 1), 0)
     places = jnp.maximum(u.reshape(-1) * take_or_fill(totals, numbers), 0)
-    found = _segmented_search(needles=places, ids=numbers, haystack=sums, heads=begin, ends=end, right=True)[0]
+    found = _segmented_search(
+        needles=places, ids=numbers, haystack=sums, heads=begin, ends=end, right=True, exact=False
+    )[0]
     positive = jnp.where(weights > 0, jnp.arange(n, dtype=index), -1)
     last = _segmented_reduce(x=positive, heads=heads, op=Kind.MAX, wide=False)[0]
     last = last if segments is None or given.ends is None else last[::2]

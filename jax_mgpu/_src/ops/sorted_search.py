@@ -292,9 +292,10 @@ def search(
       ValueError: an argument's shape or side is not one of the above; 2^31 haystack items or more without
         `jax_enable_x64`.
 
-    Time is O(n log m): a binary search for each needle, several at a time. On a CPU, many needles in a long haystack
-    take the time of a sort of the needles. Columns of more than 64 bits in all are ranked first, by sorts of both
-    sides.
+    Time is O(n log m): a search for each needle. On a GPU, many needles are looked up in a tree of sectors, for which
+    the haystack is read once; it takes up to half the memory of the haystack's keys, a seventh for keys of 32 bits. On
+    a CPU, many needles in a long haystack take the time of a sort of the needles. Columns of more than 64 bits in all
+    are ranked first, by sorts of both sides.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -314,7 +315,7 @@ def search(
     needles, haystack = _comparable(name, needles, haystack, ABSENT, live)
 
     def by_kernel() -> jax.Array:
-        return search_in_any_order((needles, haystack, ABSENT, live), right=right)[0]
+        return search_in_any_order((needles, haystack, ABSENT, live), right=right)
 
     def by_sorting() -> jax.Array:
         with by_construction():
@@ -326,13 +327,16 @@ def search(
     return platform_dependent(cpu=by_sorting, default=by_kernel) if is_long and not is_words(needles) else by_kernel()
 
 
-def search_in_any_order(operands: Sequence[jax.Array], *, right: bool) -> list[jax.Array]:
-    """Returns the search of `_search`, with its operands, for needles in any order."""
+def search_in_any_order(operands: Sequence[jax.Array], *, right: bool = False, exact: bool = False) -> jax.Array:
+    """Returns the search of `_search`, with its operands, for needles in any order.
+
+    If `exact`, it is the position of the first equal item, -1 if there is none.
+    """
     needles, haystack, needles_count, haystack_count = operands
     index = index_dtype("sorted_search", "haystack", haystack.shape[0])
     counts = {"needles_count": needles_count, "haystack_count": haystack_count}
-    segment = {"ids": jnp.zeros(needles.shape, index), "heads": jnp.zeros((1,), index)}
-    return _segmented_search(needles=needles, haystack=haystack, **segment, **counts, right=right)
+    heads = jnp.zeros((1,), index)  # and no ids: all needles are looked up in the only segment
+    return _segmented_search(needles=needles, haystack=haystack, heads=heads, **counts, right=right, exact=exact)[0]
 
 
 @jit_eager("side")
@@ -383,7 +387,7 @@ def segmented_search(
       ValueError: an argument's shape or side is not one of the above; 2^31 items of the haystack or segments or more
         without `jax_enable_x64`.
 
-    Time is O(n log s) for segments of s items: a binary search for each needle, several at a time. Columns of more than
+    Time is O(n log s) for segments of s items: a search for each needle, on a GPU as by `search`. Columns of more than
     64 bits in all are ranked first, by sorts of both sides.
 
     Example:
@@ -416,7 +420,7 @@ def segmented_search(
         found = over_axis(form, name, axis_name, columns[0], ids, columns[1], segments, lives[0], right=right)
         return fill_missing(name, found, fill_value)
     needles, haystack = _comparable(name, needles, haystack, *lives)
-    found = _segmented_search.run([needles, ids, haystack, heads, ends, *lives], right=right)[0]
+    found = _segmented_search.run([needles, ids, haystack, heads, ends, *lives], right=right, exact=False)[0]
     return fill_missing(name, found, fill_value)
 
 
@@ -514,7 +518,7 @@ def insertion_points(needles: jax.Array, haystack: jax.Array, *, right: bool = F
 
     The kernels of `sorted_search` read the whole haystack; this search reads about 30 items per needle.
     """
-    return search_in_any_order((needles, haystack, ABSENT, ABSENT), right=right)[0]
+    return search_in_any_order((needles, haystack, ABSENT, ABSENT), right=right)
 
 
 def _search_fallback(
@@ -546,8 +550,8 @@ def _match_fallback(
     return [part for parts in zip(*sides, strict=True) for part in parts]
 
 
-def _segmented_shapes(ids: Aval) -> Sequence[Any]:
-    return [jax.ShapeDtypeStruct(ids.shape, ids.dtype)]
+def _segmented_shapes(needles: Aval, heads: Aval) -> Sequence[Any]:
+    return [jax.ShapeDtypeStruct(needles.shape, heads.dtype)]
 
 
 def _segmented_fallback(
@@ -560,15 +564,20 @@ def _segmented_fallback(
     haystack_count: jax.Array,
     *,
     right: int,
+    exact: int,
 ) -> Sequence[jax.Array]:
     (n,), (size,), (m,) = needles.shape, haystack.shape, heads.shape
     if m == 0:
-        return [jnp.full_like(ids, -1)]
+        return [jnp.full(needles.shape, -1, heads.dtype)]
+    ids = ids if ids.size else jnp.zeros(needles.shape, heads.dtype)
     has_segment = live_mask(n, needles_count) & (ids >= 0) & (ids < m)
     segments = where(has_segment, ids, 0)
     low, high = (x.astype(ids.dtype)[segments] for x in _bounds_of_segments(heads, ends, size, haystack_count))
     needles, haystack = ordered_together(needles, haystack)
-    return [where(has_segment, _bounds_between(needles, haystack, low, high, bool(right)), -1)]
+    found = _bounds_between(needles, haystack, low, high, bool(right))
+    if exact:
+        has_segment &= (found < high) & (take_or_fill(haystack, found) == needles)
+    return [where(has_segment, found, -1)]
 
 
 _search = Operation(
@@ -605,7 +614,7 @@ _segmented_search = Operation(
         "haystack_count": 1,
     },
     results=("positions",),
-    attributes={"right": bool},
+    attributes={"right": bool, "exact": bool},
     shapes=_segmented_shapes,
     fallback=_segmented_fallback,
 )

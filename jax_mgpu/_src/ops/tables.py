@@ -151,12 +151,12 @@ def _rows_by_search(name: str, keys: Keys, checked: jax.Array | Columns, live: j
         return rows.to_rows(where(found < after, take_or_fill(table.order, found), -1))
     with by_construction():
         operands = sorted_pair(name, checked, table.keys, *counts, names=names).operands
-    found = search_in_any_order(operands, right=False)[0]
+    found = search_in_any_order(operands)
     if jnp.issubdtype(checked.dtype, jnp.integer):  # a comparison takes less time than a search
         is_inside = (found >= 0) & (found < live_items(table.order.shape[0], table.count))
         is_found = is_inside & (take_or_fill(table.keys, found) == checked)
     else:
-        is_found = found < search_in_any_order(operands, right=True)[0]
+        is_found = found < search_in_any_order(operands, right=True)
     return where(is_found, take_or_fill(table.order, found), -1)
 
 

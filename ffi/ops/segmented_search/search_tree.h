@@ -1,0 +1,41 @@
+// A search tree over each row of a haystack, for searches on CUDA.
+#pragma once
+
+#include "cuda/device.h"
+#include "ops/segmented_search/operands.h"
+
+namespace mgpu {
+
+// A search tree over each row of the haystack. Level 0 is the haystack itself. Each level above has every kFanout-th
+// key of the level below it, as a code. A node is what a search reads at once: the keys of a sector, of which the first
+// one is in the level above. So a search reads one sector per level. The top level is small enough for shared memory.
+//
+// Rows are aligned to sectors: a row's positions in the tree count from the start of the sector of its first key.
+struct SearchTree {
+  static constexpr int kSectorBytes = 32;
+  static constexpr int kMaxLevels = 24;
+  static constexpr int kTopBytes = 128 << 10;
+  static constexpr int kSmallTopBytes = 32 << 10;
+
+  int levels = 0;  // above the haystack. If there are none, the haystack is the top
+  int top_keys = 0;
+  int64_t offsets[kMaxLevels + 1] = {};  // of the levels in a row's tree, in keys
+  int64_t row_keys = 0;
+  int64_t row_stride = 0;  // from row to row; 0 if all rows share the haystack
+  int64_t rows = 0;
+  void* keys = nullptr;  // scratch memory
+
+  // A level with no more keys is the top: the keys that fit, and some for a row that begins within a sector.
+  static constexpr int max_top_keys(int key_width, int64_t top_bytes) {
+    return static_cast<int>(top_bytes / key_width) + 2 * fanout(key_width);
+  }
+  static constexpr int fanout(int key_width) { return kSectorBytes / key_width; }
+  // Keys that are a power of two apart would be in few banks of shared memory, so the address grows faster than i.
+  static MGPU_HOST_DEVICE constexpr int top_place(int i) { return (i * 1057) >> 10; }
+
+  // The tree of a haystack, without memory.
+  static SearchTree of(const SegmentedSearchOperands& operands, int64_t max_top_bytes);
+  int64_t shared_bytes(int key_width) const { return key_width * int64_t{top_place(top_keys) + 1}; }
+};
+
+}  // namespace mgpu
