@@ -34,12 +34,16 @@ def _groups(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
     return keys, *(jax.random.randint(random_key(rng), (n,), 0, 1000, jnp.int32) for _ in "ab")
 
 
-def _lookups(rng: np.random.Generator, scale: float, rows: float) -> tuple[Any, ...]:
-    """Makes keys, and a table whose number of rows is a fraction of theirs: its keys in random order, and a column."""
+def _lookups(rng: np.random.Generator, scale: float, rows: float, gap: int = 1) -> tuple[Any, ...]:
+    """Makes keys, and a table whose number of rows is a fraction of theirs: its keys in random order, and a column.
+
+    All keys are in the table, whose keys are multiples of `gap`.
+    """
     n = size_at(scale)
     m = max(1, int(n * rows))
-    keys = jax.random.randint(random_key(rng), (n,), 0, m, jnp.int32)
-    return keys, jax.random.permutation(random_key(rng), m).astype(jnp.int32), jax.random.normal(random_key(rng), (m,))
+    keys = gap * jax.random.randint(random_key(rng), (n,), 0, m, jnp.int32)
+    table = gap * jax.random.permutation(random_key(rng), m).astype(jnp.int32)
+    return keys, table, jax.random.normal(random_key(rng), (m,))
 
 
 def _times(rng: np.random.Generator, scale: float, objects: int = OBJECTS) -> tuple[Any, ...]:
@@ -96,8 +100,8 @@ CASES = [
     *(
         Case(
             family="tables",
-            name=f"lookup of 2^26 keys in a table of 2^{exponent}",
-            inputs=lambda rng, scale, exponent=exponent: _lookups(rng, scale, 2.0 ** (exponent - 26)),
+            name=f"lookup of 2^26 keys in a table of 2^{exponent}" + (", with gaps" if gap > 1 else ""),
+            inputs=lambda rng, scale, exponent=exponent, gap=gap: _lookups(rng, scale, 2.0 ** (exponent - 26), gap),
             ours=mgpu.lookup,
             peers={
                 "XLA search": lambda keys, table_keys, values: values[
@@ -106,6 +110,7 @@ CASES = [
             },
             bytes=lambda keys, table_keys, values: 2 * array_bytes(keys) + array_bytes(table_keys, values),
         )
+        for gap in (1, 100)
         for exponent in (10, 20, 24)
     ),
     Case(

@@ -166,6 +166,30 @@ def test_lookup_of_numbers(rng, dtype, monkeypatch):
             same_bits(found[1], np.where(places[:, None] >= 0, rows[places], np.int8(7)))
 
 
+@form
+def test_many_lookups(rng, form):
+    """CUDA looks many keys up one by one, unless a table has few gaps; it does not sort them."""
+    n, m = (1 << 17) + 1, 3000
+    keys, table = few_keys(rng, form, n), few_keys(rng, form, m)
+    ranks, table_ranks = ranks_of(keys, table)
+    values = {"x": rng.normal(size=m).astype(np.float32), "rows": rng.integers(0, 9, (m, 2), np.int8)}
+    got = jax.jit(mgpu.lookup)(keys, table, values, default=7, count=n - 5, table_count=m - 100)
+    first = np.full(max(ranks.max(), table_ranks.max()) + 1, -1)
+    first[table_ranks[: m - 100][::-1]] = np.arange(m - 100)[::-1]
+    places = np.where(np.arange(n) < n - 5, first[ranks], -1)
+    for name, x in values.items():
+        same_bits(got[name], np.where((places >= 0).reshape(-1, *[1] * (x.ndim - 1)), x[places], x.dtype.type(7)))
+
+
+def test_many_lookups_in_a_table_with_gaps(rng):
+    keys = rng.choice(2**31 - 1, 5000, replace=False).astype(np.int32)
+    wanted = np.where(rng.random(1 << 17) < 0.5, rng.choice(keys, 1 << 17), rng.integers(0, 2**31 - 1, 1 << 17))
+    places = {key: i for i, key in enumerate(keys.tolist())}
+    values = np.arange(5000, dtype=np.float32)
+    expected = [places.get(key, -1) for key in wanted.tolist()]
+    same_bits(mgpu.lookup(wanted.astype(np.int32), keys, values, default=-1), np.array(expected, np.float32))
+
+
 def test_nothing_to_look_up():
     nothing = np.zeros(0, np.int32)
     assert mgpu.lookup(nothing, np.arange(3), np.arange(3)).shape == (0,)

@@ -75,9 +75,10 @@ def lookup(
       TypeError: an argument's dtype is not one of the above.
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    Gradients flow to the values. A call takes the time of a sort of both keys, a search and a gather. Integer keys are
-    not sorted if the table's keys fill at least a quarter of the range from their smallest to their largest; on a GPU,
-    there must also be four times as many keys as rows of the table.
+    Gradients flow to the values. A call takes the time of a sort of the table's keys, a `search` and a gather; on a
+    CPU, the keys are sorted too. Integer keys are neither sorted nor searched if the table's keys fill at least a
+    quarter of the range from their smallest to their largest; on a GPU, there must also be four times as many keys as
+    rows of the table.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -107,12 +108,22 @@ def lookup(
         parts = zip(leaves, fills, looked_up, found, strict=True)
         return unflatten([got if done else take_or_fill(x, got, fill, or_none=True) for x, fill, done, got in parts])
 
-    def by_search() -> list[jax.Array]:
-        places = _rows_by_search(name, keys, checked, live, table)
-        parts = zip(leaves, fills, looked_up, strict=True)
-        return [take_or_fill(x, places, fill, or_none=True) if done else places for x, fill, done in parts]
-
     n = checked.shape[0]
+
+    def by_search() -> list[jax.Array]:
+        places = _places_by_search(name, keys, checked, live, table)
+        rows = take_or_fill(table.order, places, -1)
+        is_short = surely(lambda: sum(looked_up) * m <= n)
+
+        def values_of(x: jax.Array, fill: jax.Array) -> jax.Array:
+            # To put the values of a short table in the order of its keys takes less time than to look up rows.
+            if is_short:
+                return take_or_fill(gather(x, table.order, unique=True, inside=True), places, fill, or_none=True)
+            return take_or_fill(x, rows, fill, or_none=True)
+
+        parts = zip(leaves, fills, looked_up, strict=True)
+        return [values_of(x, fill) if done else rows for x, fill, done in parts]
+
     if isinstance(checked, Columns) or not jnp.issubdtype(checked.dtype, jnp.integer):
         return moved(by_search())
     if isinstance(table.keys, tuple) or table.keys.dtype != checked.dtype or not surely(lambda: 0 < m <= 2 * n):
@@ -140,24 +151,29 @@ def lookup(
 CPU_MIN_PLACED = 4096  # below this many keys, a search for each key takes less time than the table of positions
 
 
-def _rows_by_search(name: str, keys: Keys, checked: jax.Array | Columns, live: jax.Array, table: Ordered) -> jax.Array:
-    """Returns the row of the table for each key, the first of several, -1 if there is none."""
+def _places_by_search(
+    name: str, keys: Keys, checked: jax.Array | Columns, live: jax.Array, table: Ordered
+) -> jax.Array:
+    """Returns the place of each key among the table's sorted keys, the first of several, -1 if there is none."""
     counts, names = (count_of(live), count_of(table.count)), ("keys", "table_keys")
-    if isinstance(checked, Columns) or not surely(lambda: checked.shape[0] < CPU_MIN_PLACED):
+
+    def by_sort() -> jax.Array:
         rows = in_order(name, "keys", keys, counts[0])
         with by_construction():
             operands = sorted_pair(name, rows.keys, table.keys, *counts, names=names).operands
         found, after = (_search.run(operands, right=side)[0] for side in (False, True))
-        return rows.to_rows(where(found < after, take_or_fill(table.order, found), -1))
-    with by_construction():
-        operands = sorted_pair(name, checked, table.keys, *counts, names=names).operands
-    found = search_in_any_order(operands)
-    if jnp.issubdtype(checked.dtype, jnp.integer):  # a comparison takes less time than a search
-        is_inside = (found >= 0) & (found < live_items(table.order.shape[0], table.count))
-        is_found = is_inside & (take_or_fill(table.keys, found) == checked)
-    else:
-        is_found = found < search_in_any_order(operands, right=True)
-    return where(is_found, take_or_fill(table.order, found), -1)
+        return rows.to_rows(where(found < after, found, -1))
+
+    def by_kernel() -> jax.Array:
+        with by_construction():
+            operands = sorted_pair(name, keys, table.keys, *counts, names=names).operands
+        return search_in_any_order(operands, exact=True)
+
+    if isinstance(checked, Columns) and not checked.fits:
+        return by_sort()
+    if surely(lambda: checked.shape[0] < CPU_MIN_PLACED):
+        return by_kernel()
+    return platform_dependent(cuda=by_kernel, default=by_sort)
 
 
 class Numbers:
