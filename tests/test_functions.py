@@ -437,3 +437,63 @@ def test_without_a_compiler(monkeypatch) -> None:
         text = traced.lower(lowering_platforms=("cuda",)).as_text()
     assert "custom_call" not in text
     assert [str(w.message) for w in caught if "pip install it" in str(w.message)]
+
+
+def columns_of(combine, x, heads, count, reverse):
+    """Scans each column of pairs of rows by a loop; rows past the count are not compared."""
+    results = [np.array(leaf) for leaf in x]
+    rows = range(count - 2, -1, -1) if reverse else range(1, count)
+    starts = {int(head) for head in heads}
+    for row in rows:
+        before = row + 1 if reverse else row - 1
+        if (before if reverse else row) in starts:
+            continue
+        combined = combine([leaf[before] for leaf in results], [leaf[row] for leaf in x])
+        for leaf, value in zip(results, combined, strict=True):
+            leaf[row] = value
+    return results
+
+
+WIDTHS = [1, 2, 3, 5, 8, 31, 32, 33, 64, 65, 200, 256, 300, 1000, 1024]
+
+
+@pytest.mark.parametrize("width", long_but([2, 33, 200], WIDTHS))
+@pytest.mark.parametrize("dtype", [U8, np.uint16, U32, np.uint64])
+@pytest.mark.usefixtures("x64")
+def test_functions_of_rows(rng, width, dtype):
+    """A function that works element by element scans the columns of rows: with heads, counts, backwards, in batches."""
+    for n in (1, 2, 40, 700, 3000 if width < 300 else 350):
+        x = integers(rng, n, dtype, width) | dtype(1), integers(rng, n, dtype, width)
+        heads = np.unique(rng.integers(0, n, 1 + n // 30)).astype(I32)
+        count = max(n - n // 5, 1)
+        for reverse in (False, True):
+            for starts, live in (([], n), (heads, n), (heads, count), ([], count)):
+                expected = columns_of(affine, x, starts, live, reverse)
+                if len(starts):
+                    got = mgpu.segmented_scan(x, jnp.asarray(starts), affine, reverse=reverse, count=live)
+                else:
+                    got = mgpu.scan(x, affine, reverse=reverse, count=live)
+                expect_equal([leaf[:live] for leaf in got], [leaf[:live] for leaf in expected])
+    rows = tuple(np.stack([leaf[i : i + 300] for i in (0, 7, 50)]) for leaf in x)
+    counts = np.array([300, 1, 77], I32)
+    batched = jax.vmap(lambda x, count: mgpu.scan(x, affine, count=count))(rows, counts)
+    for i, live in enumerate(counts):
+        expected = columns_of(affine, [leaf[i] for leaf in rows], [], live, False)
+        expect_equal([leaf[i, :live] for leaf in batched], [leaf[:live] for leaf in expected])
+
+
+def test_functions_of_rows_have_the_bits_of_columns(rng):
+    """Floats are combined in an order that follows from the shapes, and close to float64; other forms agree."""
+    x = [rng.normal(size=(5000, 24)).astype(np.float32) * scale for scale in (0.5, 1.0)]
+    got = jax.device_get(jax.jit(lambda *x: mgpu.scan(x, affine))(*x))
+    expect_equal(got, jax.device_get(jax.jit(lambda *x: mgpu.scan(x, affine))(*x)))
+    expected = columns_of(affine, [leaf.astype(np.float64) for leaf in x], [], 5000, False)
+    for leaf, exact in zip(got, expected, strict=True):
+        np.testing.assert_allclose(leaf, exact, rtol=1e-4, atol=1e-4)
+    halves = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.bfloat16), tuple(x))
+    mixed = mgpu.scan((jnp.asarray(x[0]), halves[1]), lambda a, b: (a[0] * b[0], a[1] + b[1]))
+    assert mixed[1].dtype == jnp.bfloat16
+    states = mgpu.scan(tuple(x), affine, emit=lambda state: state[1])
+    expect_equal([states], [got[1]])
+    gradient = jax.grad(lambda a, b: jnp.sum(mgpu.scan((a, b), affine)[1]), (0, 1))(*x)
+    assert all(np.isfinite(leaf).all() for leaf in gradient)

@@ -327,6 +327,18 @@ def test_functions_compile(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert not log, f"{header}:\n{log[:4000]}"
 
 
+@pytest.mark.parametrize("name", ["one that commutes", "of pairs", "with every kind of primitive"])
+@pytest.mark.long
+def test_functions_of_rows_compile(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (
+        '#include "ops/scan_rows/kernels.cuh"\n#include "function/operator.h"\n#include "function/primitives.h"\n'
+        f"namespace mgpu::function {{\n{source_of(name, monkeypatch)}}}\n"
+    )
+    kernels = [f"row_scanning::scan_tiles<{OPERATOR_OF_FUNCTION}, {heads}>" for heads in ("true", "false")]
+    log = compile_log(text, [f"mgpu::cuda::{kernel}" for kernel in [*kernels, "row_scanning::mark_heads<>"]], 90)
+    assert not log, log[:4000]
+
+
 @pytest.mark.long
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("names", test_emit.GROUPS, ids=lambda names: names[0])

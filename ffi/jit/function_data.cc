@@ -607,12 +607,12 @@ int64_t FunctionData::state_bytes() const {
   return struct_bytes(item) + (has_neutral ? 0 : some);
 }
 
-void FunctionData::expect_leaves(const Call& call, int batch_rank, int64_t items) const {
+void FunctionData::expect_leaves(const Call& call, int batch_rank, int64_t items, int64_t columns) const {
   call.expect(element.size() <= call.operands.size(), "expected the leaves of the function");
   for (size_t i = 0; i < element.size(); ++i) {
     const Array& leaf = call.operands[i];
     call.expect(leaf.dtype == element[i].dtype && leaf.rank() > batch_rank && leaf.extent(0, batch_rank + 1) == items &&
-                    leaf.extent(batch_rank + 1, leaf.rank()) == element[i].elements,
+                    leaf.extent(batch_rank + 1, leaf.rank()) == element[i].elements * columns,
                 "expected leaves of the function's types and shapes");
   }
 }

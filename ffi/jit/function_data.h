@@ -71,7 +71,7 @@ struct FunctionData {
   int64_t state_bytes() const;
 
   // Checks that a call's arrays fit the function. The captured arrays are `count` operands.
-  void expect_leaves(const Call& call, int batch_rank, int64_t items) const;
+  void expect_leaves(const Call& call, int batch_rank, int64_t items, int64_t columns = 1) const;
   void expect_results(const Call& call, size_t first, int64_t items) const;
   void expect_captures(const Call& call, size_t first, size_t count) const;
 };

@@ -7,6 +7,7 @@
 #include "ops/reduce/kernels.cuh"
 #include "ops/reduce/segmented_reduce.cuh"
 #include "ops/scan/scan_tiles.cuh"
+#include "ops/scan_rows/task.h"
 #include "runtime/operations.h"
 #include "runtime/workspace.h"
 
@@ -66,6 +67,44 @@ const std::vector<Kernel>& scan_kernels(std::string_view source, bool in_tiles, 
                                                     "mgpu::cuda::scanning::list_heads<>"};
   return in_tiles ? kernels_of(source, "ops/scan/scan_tiles.cuh", tiles, device)
                   : kernels_of(source, "ops/scan/scan_segments.cuh", segments, device);
+}
+
+enum { kScanRows, kMarkHeads };
+
+const std::vector<Kernel>& row_kernels(std::string_view source, bool segmented, int device) {
+  static const auto names = [](bool segmented) -> std::vector<std::string> {
+    const std::string function = "mgpu::FunctionOperator<mgpu::function::Function>";
+    return {"mgpu::cuda::row_scanning::scan_tiles<" + function + (segmented ? ", true>" : ", false>"),
+            "mgpu::cuda::row_scanning::mark_heads<>"};
+  };
+  static const std::vector<std::string> plain = names(false), with_heads = names(true);
+  return kernels_of(source, "ops/scan_rows/kernels.cuh", segmented ? with_heads : plain, device);
+}
+
+void scan_rows_by_function(const Call& call, const ScanFunctionOperands& operands, CUstream_st* stream) {
+  using namespace row_scanning;
+  const Segments& segments = operands.segments;
+  const auto& kernels = row_kernels(call.function->source, operands.segmented, current_device());
+  if (segments.total() == 0) return;
+  Workspace workspace = workspace_of(call);
+  const RowScanScratch scratch = operands.row_layout(workspace);
+  const RowScanTiling tiling = operands.tiling();
+  auto task = make_task<AnyOperator>(tiling, segments, operands.state_bytes, scratch);
+  set_copies(task, tiling, operands.aligned, operands.aligned);
+  task.x = operands.sources();
+  task.exclusive = operands.exclusive;
+  task.reverse = operands.reverse;
+  task.result = FunctionOperands::targets(operands.result);
+  const AnyOperator op = operands.op();
+  check(call, cudaMemsetAsync(scratch.look_back, 0, scratch.words * sizeof(uint64_t), stream));
+  if (operands.segmented) {
+    const int64_t problems = segments.heads_stride == 0 ? 1 : segments.rows;
+    launch(kernels[kMarkHeads], mark_blocks(segments), row_scanning::kThreads, 0, stream, segments, problems,
+           tiling.mark_words(), scratch.marks);
+  }
+  const int64_t blocks = segments.rows * tiling.tiles() * tiling.slices();
+  call.expect(blocks <= INT32_MAX, "expected fewer problems, or larger ones");
+  launch(kernels[kScanRows], blocks, row_scanning::kThreads, tiling.shared_bytes(), stream, task, op);
 }
 
 }  // namespace
@@ -131,6 +170,10 @@ void segmented_reduce_by_function(const Call& call, CUstream_st* stream) {
 
 void prepare_scan_by_function(const Attributes& attributes, const FunctionData& function) {
   for (const int device : distinct_devices()) {
+    if (attributes["width"] > 0) {
+      row_kernels(function.source, attributes["segmented"] != 0, device);
+      continue;
+    }
     const bool in_tiles = attributes["segmented"] == 0 && has_stages(function.shape(), function.state_bytes(), device);
     scan_kernels(function.source, in_tiles, device);
   }
@@ -139,6 +182,7 @@ void prepare_scan_by_function(const Attributes& attributes, const FunctionData& 
 void scan_by_function(const Call& call, CUstream_st* stream) {
   using namespace scanning;
   const ScanFunctionOperands operands(call);
+  if (operands.of_rows()) return scan_rows_by_function(call, operands, stream);
   const Segments& segments = operands.segments;
   const int device = current_device();
   const bool in_tiles = !operands.segmented && has_stages(operands.shape, operands.state_bytes, device);

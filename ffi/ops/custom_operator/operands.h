@@ -10,6 +10,7 @@
 #include "function/operator.h"
 #include "ops/reduce/plan.h"
 #include "ops/scan/plan.h"
+#include "ops/scan_rows/plan.h"
 
 namespace mgpu {
 
@@ -20,10 +21,12 @@ class Workspace;
 // [.., 1] or absent. Results: the leaves of the operation's results. Attributes: `leaves` and `captures`, the numbers
 // of the first two kinds of operands; `results`, the number of leaves of a result; `result_bytes`, the bytes of a
 // result in all its leaves; `batch_rank`, the number of batch axes; `item_bytes`, `widest` and `packed`, the sizes of
-// an item (ItemShape); and `state_bytes`.
+// an item (ItemShape); and `state_bytes`. In a scan of rows, the leaves are [.., n, width], and an item is a number of
+// each.
 struct FunctionOperands {
   ItemShape shape;
   int64_t state_bytes;
+  int64_t width;  // of the rows of a scan; 0 of other operations
   Segments segments;
   std::vector<const void*> leaves;
   int64_t result_leaves;
@@ -31,7 +34,7 @@ struct FunctionOperands {
   bool aligned = true;  // all leaves
 
   // Reads a call with `outputs` results, each of which has all leaves.
-  explicit FunctionOperands(const Call& call, int outputs = 1);
+  explicit FunctionOperands(const Call& call, int outputs = 1, int64_t width = 0);
 
   bool rows_aligned() const { return aligned && (segments.rows == 1 || segments.length % shape.vector() == 0); }
 
@@ -44,7 +47,8 @@ struct FunctionOperands {
   AnyOperator op() const { return {captures, segments.length}; }
 };
 
-// More attributes: exclusive, reverse, total, and segmented, which says whether tiles lie on a grid over all rows.
+// More attributes: exclusive, reverse, total, segmented, which says whether tiles lie on a grid over all rows, and
+// width, above 0 where columns are scanned separately.
 struct ScanFunctionOperands : FunctionOperands {
   bool exclusive;
   bool reverse;
@@ -67,11 +71,17 @@ struct ScanFunctionOperands : FunctionOperands {
                          : segments.rows * LookBackLayout{tiles(false)}.words(state_bytes));
   }
 
+  // The plan of a scan of rows.
+  static constexpr int kMaxRowItemBytes = 32;
+  bool of_rows() const { return width > 0; }
+  RowScanTiling tiling() const { return {segments.length, width, shape.widest, static_cast<int>(leaves.size())}; }
+
   struct Scratch {
     uint64_t* look_back;
     int64_t* listed;
   };
   Scratch layout(Workspace& workspace) const;
+  RowScanScratch row_layout(Workspace& workspace) const;
 };
 
 struct ReduceFunctionOperands : FunctionOperands {

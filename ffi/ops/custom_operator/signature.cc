@@ -11,8 +11,10 @@ namespace mgpu {
 // A bound on the bytes of an item or a state, which no function exceeds.
 constexpr int64_t kMaxItemBytes = 1 << 12;
 
-FunctionOperands::FunctionOperands(const Call& call, int outputs) {
+FunctionOperands::FunctionOperands(const Call& call, int outputs, int64_t width) : width(width) {
   const Attributes& attributes = call.attributes;
+  call.expect(width >= 0, "width: expected none or columns");
+  const int64_t columns = maximum<int64_t>(width, 1);
   for (const char* name : {"item_bytes", "widest", "packed", "state_bytes"}) {
     call.expect(attributes[name] > 0 && attributes[name] <= kMaxItemBytes, "expected the sizes of an item");
   }
@@ -38,7 +40,9 @@ FunctionOperands::FunctionOperands(const Call& call, int outputs) {
     const Array& leaf = call.operands[i];
     call.expect(leaf.rank() > batch_rank && leaf.extent(0, batch_rank + 1) == segments.total(),
                 "expected leaves of one length");
-    const int64_t bytes = leaf.extent(batch_rank + 1, leaf.rank()) * byte_width(leaf.dtype);
+    const int64_t elements = leaf.extent(batch_rank + 1, leaf.rank());
+    call.expect(width == 0 || elements == width, "expected leaves with a number in each column");
+    const int64_t bytes = elements / columns * byte_width(leaf.dtype);
     leaves.push_back(leaf.data);
     widest = maximum(widest, bytes);
     packed += bytes;
@@ -52,7 +56,7 @@ FunctionOperands::FunctionOperands(const Call& call, int outputs) {
                     shape.packed == own.packed && state_bytes == function->state_bytes() &&
                     count == function->element.size() && result_leaves == static_cast<int64_t>(function->result.size()),
                 "expected the sizes of the function");
-    function->expect_leaves(call, batch_rank, segments.total());
+    function->expect_leaves(call, batch_rank, segments.total(), columns);
     function->expect_captures(call, count, captured);
   }
   const Array& heads = call.operands[count + captured];
@@ -92,12 +96,17 @@ ResultVector<AnyOperator> FunctionOperands::targets(const std::vector<void*>& le
 }
 
 ScanFunctionOperands::ScanFunctionOperands(const Call& call)
-    : FunctionOperands(call, call.attributes["total"] != 0 ? 2 : 1),
+    : FunctionOperands(call, call.attributes["total"] != 0 ? 2 : 1, call.attributes["width"]),
       exclusive(call.attributes["exclusive"] != 0),
       reverse(call.attributes["reverse"] != 0),
       segmented(call.attributes["segmented"] != 0),
-      result(results(call, 0, segments.total())) {
+      result(results(call, 0, segments.total() * maximum<int64_t>(width, 1))) {
   if (call.attributes["total"] != 0) totals = results(call, result_leaves, segments.rows);
+  if (of_rows()) {
+    call.expect(totals.empty() && static_cast<int64_t>(leaves.size()) * shape.widest == shape.packed &&
+                    shape.widest <= 8 && shape.packed <= kMaxRowItemBytes,
+                "expected few leaves of one width, and no totals");
+  }
   call.expect(segmented || segments.heads_count == 0, "heads: expected none");
   if (call.function) {
     call.expect(exclusive == call.function->exclusive && reverse == call.function->reverse,
@@ -111,7 +120,17 @@ ScanFunctionOperands::Scratch ScanFunctionOperands::layout(Workspace& workspace)
   return {workspace.take<uint64_t>(words), workspace.take<int64_t>(tiles(true) + 1)};
 }
 
-int64_t workspace::scan_by_function(const Call& call) { return layout_bytes(ScanFunctionOperands(call)); }
+RowScanScratch ScanFunctionOperands::row_layout(Workspace& workspace) const {
+  return {workspace, segments, tiling(), state_bytes};
+}
+
+int64_t workspace::scan_by_function(const Call& call) {
+  const ScanFunctionOperands operands(call);
+  if (!operands.of_rows()) return layout_bytes(operands);
+  Workspace workspace;
+  operands.row_layout(workspace);
+  return workspace.used();
+}
 
 ReduceFunctionOperands::ReduceFunctionOperands(const Call& call)
     : FunctionOperands(call), result(results(call, 0, segments.rows)) {}

@@ -1,47 +1,13 @@
 // scan_rows on CUDA, in one pass over memory.
 #include "cuda/launch/launch.h"
 #include "ops/common/dispatch_operator.h"
-#include "ops/scan_rows/kernels.cuh"
+#include "ops/scan_rows/task.h"
 #include "runtime/operations.h"
 #include "runtime/workspace.h"
 
 namespace mgpu::cuda {
 
 namespace row_scanning {
-
-template <typename Operator>
-RowScan<Operator> make_task(const RowScanTiling& tiling, const ScanRowsOperands& operands,
-                            const ScanRowsOperands::Scratch& scratch) {
-  const Segments& segments = operands.segments;
-  const bool contiguous = tiling.slices() == 1;
-  const auto offset = reinterpret_cast<uintptr_t>(operands.x) - reinterpret_cast<uintptr_t>(operands.result);
-  const bool aligned =
-      offset % 16 == 0 && (contiguous || (is_aligned(operands.x) && tiling.width % tiling.vector() == 0));
-  RowScan<Operator> task{.x = static_cast<const typename Operator::Element*>(operands.x),
-                         .segments = segments,
-                         .width = tiling.width,
-                         .tiles = static_cast<unsigned>(tiling.tiles()),
-                         .slices = static_cast<unsigned>(tiling.slices()),
-                         .columns = tiling.columns(),
-                         .groups = tiling.groups(),
-                         .contiguous = contiguous,
-                         .aligned = aligned,
-                         .row_copies = Quotient(tiling.columns() / (aligned && !contiguous ? tiling.vector() : 1)),
-                         .element_space = tiling.element_space(),
-                         .exclusive = operands.exclusive,
-                         .reverse = operands.reverse,
-                         .look_back = scratch.look_back,
-                         .slice_words = tiling.look_back_words(sizeof(typename Operator::State)),
-                         .level_slots = {},
-                         .marks = scratch.marks,
-                         .mark_words = segments.heads_stride == 0 ? 0 : tiling.mark_words(),
-                         .result = {operands.result, operands.wide_result},
-                         .totals = {operands.totals, operands.wide_result}};
-  for (int level = 0; level <= RowLookBack::kLevels; ++level) {
-    task.level_slots[level] = RowLookBack{tiling.tiles()}.begin(level);
-  }
-  return task;
-}
 
 template <bool kSegmented, typename Operator>
 void launch(const Call& call, const ScanRowsOperands& operands, const Operator& op, cudaStream_t stream) {
@@ -52,16 +18,23 @@ void launch(const Call& call, const ScanRowsOperands& operands, const Operator& 
   check(call, cudaMemsetAsync(scratch.look_back, 0, scratch.words * sizeof(uint64_t), stream));
   if constexpr (kSegmented) {
     const int64_t problems = segments.heads_stride == 0 ? 1 : segments.rows;
-    const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(problems * segments.heads_count, kThreads));
-    mark_heads<><<<blocks, kThreads, 0, stream>>>(segments, problems, tiling.mark_words(), scratch.marks);
+    mark_heads<>
+        <<<mark_blocks(segments), kThreads, 0, stream>>>(segments, problems, tiling.mark_words(), scratch.marks);
     check_launch(call);
   }
   const int64_t blocks = segments.rows * tiling.tiles() * tiling.slices();
   call.expect(blocks <= INT32_MAX, "x: expected fewer problems, or larger ones");
+  RowScan<Operator> task = make_task<Operator>(tiling, segments, sizeof(typename Operator::State), scratch);
+  const auto offset = reinterpret_cast<uintptr_t>(operands.x) - reinterpret_cast<uintptr_t>(operands.result);
+  set_copies(task, tiling, offset % 16 == 0, is_aligned(operands.x));
+  task.x = static_cast<const typename Operator::Element*>(operands.x);
+  task.exclusive = operands.exclusive;
+  task.reverse = operands.reverse;
+  task.result = {operands.result, operands.wide_result};
+  task.totals = {operands.totals, operands.wide_result};
   const auto kernel = scan_tiles<Operator, kSegmented>;
   const auto bytes = static_cast<size_t>(tiling.shared_bytes());
-  kernel<<<static_cast<unsigned>(blocks), kThreads, bytes, stream>>>(make_task<Operator>(tiling, operands, scratch),
-                                                                     op);
+  kernel<<<static_cast<unsigned>(blocks), kThreads, bytes, stream>>>(task, op);
   check_launch(call);
 }
 

@@ -16,19 +16,69 @@ namespace mgpu::cuda::row_scanning {
 constexpr int kThreads = kScanRowsThreads;
 constexpr int kWarps = kThreads / kWarp;
 
+// An element is a number, or an item whose leaves are numbers, each in an array of its own.
+template <typename Element>
+constexpr int leaves_of() {
+  if constexpr (IsItem<Element>) {
+    return Element::kLeaves;
+  } else {
+    return 0;
+  }
+}
+template <typename Element, int kLeaf>
+constexpr int leaf_bytes() {
+  if constexpr (IsItem<Element>) {
+    return kLeafBytes<Element, kLeaf>;
+  } else {
+    return sizeof(Element);
+  }
+}
+template <typename Element, typename Visit>
+__device__ __forceinline__ void for_each_leaf_of(Visit visit) {
+  if constexpr (IsItem<Element>) {
+    for_each_leaf<Element>(visit);
+  } else {
+    visit.template operator()<0>();
+  }
+}
+template <int kLeaf, typename Element>
+__device__ __forceinline__ const void* leaf_at(const Element* elements, int64_t i) {
+  return elements + i;
+}
+template <int kLeaf, typename Element>
+__device__ __forceinline__ const void* leaf_at(const ItemArrays<Element>& elements, int64_t i) {
+  return elements.template at<kLeaf>(i);
+}
+template <int kLeaf, typename Operator>
+__device__ __forceinline__ void* leaf_array(const ResultVector<Operator>& results) {
+  if constexpr (IsItem<typename Operator::Result>) {
+    return results.leaves[kLeaf];
+  } else {
+    return results.data;
+  }
+}
+template <int kLeaf, typename Result>
+__device__ __forceinline__ const void* leaf_of(const Result& result) {
+  if constexpr (IsItem<Result>) {
+    return &Result::template leaf<kLeaf>(result);
+  } else {
+    return &result;
+  }
+}
+
 template <typename Operator>
 struct RowScan {
-  const typename Operator::Element* x;
+  SourceOf<typename Operator::Element> x;
   Segments segments;  // of the rows of each problem
   int64_t width;
   unsigned tiles;  // of a problem
   unsigned slices;
-  int columns;          // of a slice
-  int groups;           // of the rows of a tile
-  bool contiguous;      // whether the rows of a tile are
-  bool aligned;         // whether vectors of 16 bytes are
-  Quotient row_copies;  // divides by the copies, of a vector or an element, of a tile's row
-  int element_space;    // bytes of shared memory before a tile's marks
+  int columns;             // of a slice
+  int groups;              // of the rows of a tile
+  bool contiguous;         // whether the rows of a tile are
+  bool aligned;            // whether vectors of 16 bytes are
+  Quotient row_copies{1};  // divides by the copies, of a vector or an element, of a tile's row
+  int element_space;       // bytes of shared memory of a leaf's elements; the marks come last
   bool exclusive;
   bool reverse;
   uint64_t* look_back;  // a ticket counter, then the slots of each slice
@@ -62,10 +112,12 @@ struct TileScan {
   using Sum = typename Sums::Value;
   using Slots = Slot<Sum>;
   using Tree = RowLookBack;
-  static constexpr int kVector = 16 / sizeof(Element);
-  static constexpr int kRows = RowScanTiling::thread_rows(sizeof(Element));
-  static constexpr int kStep = 8;  // rows that are loaded at once
-  static constexpr bool kReplaces = !Operator::kGivesIndex && sizeof(Result) == sizeof(Element);
+  static constexpr int kLeaves = leaves_of<Element>();
+  static constexpr int kBytes = leaf_bytes<Element, 0>();  // of an element, in the array of each leaf
+  static constexpr int kVector = 16 / kBytes;
+  static constexpr int kRows = RowScanTiling::thread_rows(kBytes, kLeaves);
+  static constexpr int kStep = RowScanTiling::step(kLeaves);
+  using Leaf = typename CopyWord<kBytes>::Type;
   static_assert(kRows % kStep == 1);
 
   struct Tile {
@@ -99,10 +151,26 @@ struct TileScan {
   }
 
   __device__ __forceinline__ int tile_rows() const { return task.groups * kRows; }
-  __device__ __forceinline__ Element* items() const { return reinterpret_cast<Element*>(buffer) + shared.tile.lead; }
+  // The elements of a leaf in shared memory.
+  template <int kLeaf>
+  __device__ __forceinline__ Leaf* plane() const {
+    return reinterpret_cast<Leaf*>(buffer + kLeaf * task.element_space) + shared.tile.lead;
+  }
+  __device__ __forceinline__ Element element(int place) const {
+    if constexpr (kLeaves == 0) {
+      return reinterpret_cast<const Element*>(plane<0>())[place];
+    } else {
+      Element item;
+      for_each_leaf<Element>([&]<int kLeaf>() {
+        const Leaf leaf = plane<kLeaf>()[place];
+        memcpy(&Element::template leaf<kLeaf>(item), &leaf, kBytes);
+      });
+      return item;
+    }
+  }
   // A bit for each row. Bits of rows before the tile come first, so that words are those in memory.
   __device__ __forceinline__ uint32_t* marks() const {
-    return reinterpret_cast<uint32_t*>(buffer + task.element_space);
+    return reinterpret_cast<uint32_t*>(buffer + maximum(kLeaves, 1) * task.element_space);
   }
   __device__ __forceinline__ bool takes_rows() const { return group < task.groups && column < shared.tile.columns; }
 
@@ -121,7 +189,7 @@ struct TileScan {
     const int64_t live = task.segments.live(tile.problem) - tile.first_row;
     tile.live = static_cast<int>(clamp<int64_t>(live, 0, tile.size));
     tile.columns = static_cast<int>(minimum<int64_t>(task.width - tile.first_column, task.columns));
-    tile.lead = task.aligned ? reinterpret_cast<uintptr_t>(task.x + tile.origin) % 16 / sizeof(Element) : 0;
+    tile.lead = task.aligned ? reinterpret_cast<uintptr_t>(leaf_at<0>(task.x, tile.origin)) % 16 / kBytes : 0;
     return tile;
   }
 
@@ -156,14 +224,16 @@ struct TileScan {
     }
   }
   template <int kCount>
-  using Word = std::conditional_t<kCount == 1, Element, uint4>;
+  using Word = std::conditional_t<kCount == 1, Leaf, uint4>;
 
   __device__ __forceinline__ void load() const {
-    Element* const to = items();
-    const Element* const from = task.x + shared.tile.origin;
-    for_each_copy(shared.tile.live, [&]<int kCount>(int place, int64_t offset) {
-      using Word = Word<kCount>;
-      copy_async(reinterpret_cast<Word*>(to + place), reinterpret_cast<const Word*>(from + offset));
+    for_each_leaf_of<Element>([&]<int kLeaf>() {
+      Leaf* const to = plane<kLeaf>();
+      const auto* const from = static_cast<const Leaf*>(leaf_at<kLeaf>(task.x, shared.tile.origin));
+      for_each_copy(shared.tile.live, [&]<int kCount>(int place, int64_t offset) {
+        using Word = Word<kCount>;
+        copy_async(reinterpret_cast<Word*>(to + place), reinterpret_cast<const Word*>(from + offset));
+      });
     });
     if constexpr (kSegmented) {
       const Tile& tile = shared.tile;
@@ -182,7 +252,6 @@ struct TileScan {
   template <typename Visit>
   __device__ __forceinline__ void walk(Visit visit) const {
     if (!takes_rows()) return;
-    const Element* const items = this->items() + column;
     const int live = shared.tile.live;
     const int first_bit = static_cast<int>(shared.tile.first_row % 32);
     const int step = task.reverse ? -1 : 1;
@@ -202,7 +271,7 @@ struct TileScan {
       const unsigned bits = load_marks(i, kCount);
       Element loaded[kCount];
 #pragma unroll
-      for (int j = 0; j < kCount; ++j) loaded[j] = items[row_of(i + j) * task.columns];
+      for (int j = 0; j < kCount; ++j) loaded[j] = element(row_of(i + j) * task.columns + column);
 #pragma unroll
       for (int j = 0; j < kCount; ++j) visit(row_of(i + j), loaded[j], kSegmented && (bits >> j & 1));
     };
@@ -336,18 +405,34 @@ struct TileScan {
     return before;
   }
 
-  // Scans the thread's rows from the state before them. Results replace the elements in shared memory if they are as
-  // wide.
+  // Whether a leaf of the results is as wide as the elements, which it replaces in shared memory.
+  template <int kLeaf>
+  static constexpr bool replaces() {
+    if constexpr (IsItem<Result>) {
+      return kLeaf < kLeaves && leaf_bytes<Result, kLeaf>() == kBytes;
+    } else {
+      return kLeaves == 0 && !Operator::kGivesIndex && sizeof(Result) == kBytes;
+    }
+  }
+
+  // Scans the thread's rows from the state before them.
   __device__ __forceinline__ void scan_rows(State state) const {
-    Result* const replaced = reinterpret_cast<Result*>(items()) + column;
     const int64_t to = shared.tile.origin + column;
     const int64_t first_row = shared.tile.first_row;
     const auto put = [&](int row, Result result) {
-      if constexpr (kReplaces) {
-        replaced[row * task.columns] = result;
-      } else {
-        task.result.store(to + row * task.width, result);
-      }
+      for_each_leaf_of<Result>([&]<int kLeaf>() {
+        if constexpr (replaces<kLeaf>()) {
+          Leaf leaf;
+          memcpy(&leaf, leaf_of<kLeaf>(result), kBytes);
+          plane<kLeaf>()[row * task.columns + column] = leaf;
+        } else if constexpr (IsItem<Result>) {
+          constexpr int kResultBytes = kLeafBytes<Result, kLeaf>;
+          char* const leaves = static_cast<char*>(leaf_array<kLeaf>(task.result));
+          store_bytes<kResultBytes>(leaves + (to + row * task.width) * kResultBytes, leaf_of<kLeaf>(result));
+        } else {
+          task.result.store(to + row * task.width, result);
+        }
+      });
     };
     walk([&](int row, Element element, bool restarts) {
       const State next = op.extract(element, first_row + row);
@@ -360,15 +445,17 @@ struct TileScan {
   }
 
   __device__ __forceinline__ void store_results() const {
-    if constexpr (kReplaces) {
-      __syncthreads();
-      const Element* const from = items();
-      Result* const to = static_cast<Result*>(task.result.data) + shared.tile.origin;
-      for_each_copy(shared.tile.size, [&]<int kCount>(int place, int64_t offset) {
-        using Word = Word<kCount>;
-        *reinterpret_cast<Word*>(to + offset) = *reinterpret_cast<const Word*>(from + place);
-      });
-    }
+    __syncthreads();
+    for_each_leaf_of<Result>([&]<int kLeaf>() {
+      if constexpr (replaces<kLeaf>()) {
+        const Leaf* const from = plane<kLeaf>();
+        auto* const to = static_cast<Leaf*>(leaf_array<kLeaf>(task.result)) + shared.tile.origin;
+        for_each_copy(shared.tile.size, [&]<int kCount>(int place, int64_t offset) {
+          using Word = Word<kCount>;
+          *reinterpret_cast<Word*>(to + offset) = *reinterpret_cast<const Word*>(from + place);
+        });
+      }
+    });
   }
 
   __device__ __forceinline__ void run() const {
@@ -388,7 +475,8 @@ struct TileScan {
 
 // The kernel's blocks on a multiprocessor: as many as the registers allow without a spill.
 template <typename Operator, bool kSegmented>
-constexpr int kBlocks = sizeof(typename Operator::State) > 8   ? 2
+constexpr int kBlocks = sizeof(typename Operator::State) > 16  ? 2
+                        : sizeof(typename Operator::State) > 8 ? 2 + IsItem<typename Operator::Element>
                         : sizeof(typename Operator::State) > 4 ? 4 - kSegmented
                                                                : 6 - kSegmented;
 

@@ -7,6 +7,7 @@ namespace mgpu {
 
 class Arguments;
 struct RowScanTiling;
+struct RowScanScratch;
 
 // Operands: x [.., n, width], heads [.., m] or absent, count [.., 1] or absent. Attributes: op, exclusive, reverse,
 // total. Results: [.., n, width], and with `total` [.., width].
@@ -23,8 +24,7 @@ struct ScanRowsOperands : OperatorOperands {
 
   // The plan on CUDA (plan.h).
   RowScanTiling tiling() const;
-  struct Scratch;
-  Scratch layout(Workspace& workspace, int64_t state_bytes) const;
+  RowScanScratch layout(Workspace& workspace, int64_t state_bytes) const;
 };
 
 }  // namespace mgpu

@@ -6,6 +6,8 @@
 
 namespace mgpu {
 
+class Workspace;
+
 constexpr int kScanRowsThreads = 256;
 using RowLookBack = LookBackTree<16>;
 
@@ -14,19 +16,29 @@ using RowLookBack = LookBackTree<16>;
 //
 // A slice is narrow, so that a tile has many rows: the data that tiles publish and read back is a state for each of a
 // tile's columns. But a line of 128 bytes is read by one block. If a problem has few rows, slices are wider instead.
+//
+// An element may also be an item of a caller's function, whose leaves, all of the same width, are arrays of rows. A
+// tile has each leaf's elements in a plane of its own.
 struct RowScanTiling {
   int64_t rows;   // of a problem
   int64_t width;  // elements of a row
   int64_t element_bytes;
+  int leaves = 0;  // of an item
 
+  // Rows that are loaded at once: fewer of items, as each copy of a caller's function takes time to compile.
+  static constexpr int step(int leaves) { return leaves > 0 ? 4 : 8; }
   // The rows of a thread. Lanes of neighbouring groups of rows read different banks, because all rows but one are a
-  // multiple of 128 bytes. A tile takes 33 to 35 KB.
-  static constexpr int thread_rows(int64_t element_bytes) { return static_cast<int>(1 + 128 / element_bytes); }
+  // multiple of 128 bytes, in one plane or in all. A tile takes 33 to 35 KB, of many leaves at most 46.
+  static constexpr int thread_rows(int64_t element_bytes, int leaves) {
+    const int64_t bytes = element_bytes * maximum(leaves, 1);
+    return static_cast<int>(1 + maximum<int64_t>(128 / bytes / step(leaves), 1) * step(leaves));
+  }
+  constexpr int thread_rows() const { return thread_rows(element_bytes, leaves); }
   constexpr int vector() const { return static_cast<int>(16 / element_bytes); }
 
   // The columns of a slice. Slices begin at whole vectors of 16 bytes.
   constexpr int columns() const {
-    const int64_t groups = clamp<int64_t>(ceil_div<int64_t>(rows, thread_rows(element_bytes)), 1, kScanRowsThreads);
+    const int64_t groups = clamp<int64_t>(ceil_div<int64_t>(rows, thread_rows()), 1, kScanRowsThreads);
     const int64_t least = maximum(128 / element_bytes, kScanRowsThreads / groups);
     const int64_t slices = maximum(ceil_div<int64_t>(width, kScanRowsThreads), maximum<int64_t>(width / least, 1));
     const int64_t columns = ceil_div(width, slices);
@@ -35,12 +47,12 @@ struct RowScanTiling {
   constexpr int64_t slices() const { return ceil_div<int64_t>(width, columns()); }
   // The groups of rows of a tile, with one thread for each column.
   constexpr int groups() const { return kScanRowsThreads / columns(); }
-  constexpr int tile_rows() const { return groups() * thread_rows(element_bytes); }
+  constexpr int tile_rows() const { return groups() * thread_rows(); }
   constexpr int64_t tiles() const { return maximum<int64_t>(ceil_div<int64_t>(rows, tile_rows()), 1); }
 
-  // The shared memory of a tile: its elements, which begin within a vector, and a bit for each row.
+  // The shared memory of a tile: the elements of each leaf, which begin within a vector, and a bit for each row.
   constexpr int element_space() const { return (ceil_div(tile_rows() * columns(), vector()) + 1) * 16; }
-  constexpr int64_t shared_bytes() const { return element_space() + (tile_rows() / 128 + 2) * 16; }
+  constexpr int64_t shared_bytes() const { return maximum(leaves, 1) * element_space() + (tile_rows() / 128 + 2) * 16; }
 
   // The words through which the tiles of a slice of a problem exchange states.
   int64_t look_back_words(int64_t state_bytes) const {
@@ -52,10 +64,12 @@ struct RowScanTiling {
 
 // Scratch memory of the CUDA kernels: a ticket counter, then the words of each problem's slices; the marks of rows that
 // restart the scan. All are zeroed before a launch.
-struct ScanRowsOperands::Scratch {
+struct RowScanScratch {
   uint64_t* look_back;
   uint32_t* marks;
   int64_t words;
+
+  RowScanScratch(Workspace& workspace, const Segments& segments, const RowScanTiling& tiling, int64_t state_bytes);
 };
 
 }  // namespace mgpu

@@ -11,7 +11,7 @@ const Signature signature::scan_rows{
         [](TileSizes& sizes) {
           for (int width : kKeyWidths) {
             const RowScanTiling tiling{INT32_MAX, 128, width};
-            sizes["scan_rows"].insert({RowScanTiling::thread_rows(width), tiling.tile_rows()});
+            sizes["scan_rows"].insert({tiling.thread_rows(), tiling.tile_rows()});
           }
         },
 };

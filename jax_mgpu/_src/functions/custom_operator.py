@@ -44,7 +44,6 @@ from jax_mgpu._src.core.compat import (
 )
 from jax_mgpu._src.core.operation import ABSENT, REGISTRY, Keyed, Operation
 from jax_mgpu._src.functions.emit import Layout, Stage, Unsupported, elementwise, emit_operator
-from jax_mgpu._src.functions.emit.scalars import MAX_ITEM_SCALARS
 from jax_mgpu._src.functions.operators import (
     Kind,
     Operator,
@@ -69,13 +68,16 @@ __all__ = [
 
 RULES = "custom_jvp", "custom_vjp"  # prefixes of names of primitives with the caller's derivative rules
 
-# A function of larger items runs on each column, if it can. Kernels are compiled for at most this many scalars.
+# If a function works element by element, each column of the items is scanned by itself: along the rows if the numbers
+# of a column's item have one width and at most so many bytes, otherwise as a batch, if items are larger than this.
+MAX_ROW_ITEM_BYTES = 32
 MOST_JOINT_SCALARS = 16
 ELEMENTWISE = {*elementwise.RULES} - {"iota", "bitcast_convert_type"}
 # A row of at least this many bytes is scanned by tiles of its own; shorter ones share tiles.
 LONG_ROW_BYTES = 1 << 17
 # Larger states of segments do not fit a block's shared memory: their segments are scanned.
 MAX_SEGMENT_BYTES = 72
+DIRECTIONS = "exclusive", "reverse", "total"  # the choices of a caller of a scan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,7 +171,7 @@ class _Prepared:
         function: _Function = self.keyed.value
         return function
 
-    def run(self, name: str, heads: jax.Array, count: jax.Array, **attributes: bool) -> Sequence[Any]:
+    def run(self, name: str, heads: jax.Array, count: jax.Array, **attributes: int) -> Sequence[Any]:
         """Returns the results of an operation, as pytrees."""
         ranks = tuple(leaf.ndim for leaf in self.leaves), tuple(np.ndim(c) for c in self.captures)
         primitive = _operation(name, *ranks, self.results)
@@ -204,18 +206,42 @@ def scan_by_function(
     of_column = None if n == 0 or load is not None or needs_nothing else _column_operator(operator, x)
     if of_column is not None:
         columns = jax.tree.map(lambda leaf: leaf.reshape(n, -1), x)
-
-        def scan_column(column: Pytree) -> Sequence[Any]:
-            return list(scan_by_function(operation, of_column, column, n, heads, count, None, **flags))
-
-        results = jax.vmap(scan_column, 1, [1, 0][: 1 + flags["total"]])(columns)
-        scanned = jax.tree.map(lambda result, leaf: result.reshape(leaf.shape), results[0], x)
-        totals = [jax.tree.map(lambda result, leaf: result.reshape(leaf.shape[1:]), one, x) for one in results[1:]]
-        return [scanned, *totals]
+        scanned = _scan_columns(operation, of_column, columns, n, heads, count, flags)
+        return [jax.tree.map(lambda result, leaf: result.reshape(leaf.shape), scanned, x)]
     prepared = _prepare(operation, operator, x, n, load, needs_nothing=needs_nothing, **_directions(flags))
     if prepared is None:
         return scan_results(operator, x, n, heads, count, **flags)
-    return prepared.run("scan_by_function", heads, count, **flags)
+    return prepared.run("scan_by_function", heads, count, width=0, **flags)
+
+
+def _scan_columns(
+    operation: str,
+    of_column: Operator,
+    columns: Pytree,
+    n: int,
+    heads: jax.Array,
+    count: jax.Array,
+    flags: Mapping[str, bool],
+) -> Pytree:
+    """Returns the result of `scan_by_function` in each column of `[n, width]` leaves, without totals."""
+    if _fit_rows(jax.tree.leaves(columns)):
+        column = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((n,), leaf.dtype), columns)
+        prepared = _prepare(operation, of_column, column, n, None, **_directions(flags))
+        if prepared is not None:
+            leaves = jax.tree.leaves(columns)
+            prepared = dataclasses.replace(prepared, leaves=leaves)
+            return prepared.run("scan_by_function", heads, count, width=leaves[0].shape[1], **flags)[0]
+
+    def scan_column(column: Pytree) -> Pytree:
+        return scan_by_function(operation, of_column, column, n, heads, count, None, **flags)[0]
+
+    return jax.vmap(scan_column, 1, 1)(columns)
+
+
+def _fit_rows(leaves: Sequence[jax.Array]) -> bool:
+    """Whether the kernel that walks along rows takes numbers of these types as an item."""
+    widths = {leaf.dtype.itemsize for leaf in leaves}
+    return len(widths) == 1 and max(widths) <= 8 and len(leaves) * max(widths) <= MAX_ROW_ITEM_BYTES
 
 
 def _column_operator(operator: Operator, x: Pytree) -> Operator | None:
@@ -223,9 +249,9 @@ def _column_operator(operator: Operator, x: Pytree) -> Operator | None:
     leaves, structure = flatten(x)
     shape = leaves[0].shape[1:]
     scalars = len(leaves) * math.prod(shape)
-    if operator.function is None or not MOST_JOINT_SCALARS < scalars <= MAX_ITEM_SCALARS or not has_kernels():
+    if operator.function is None or not shape or any(leaf.shape[1:] != shape for leaf in leaves) or not has_kernels():
         return None
-    if any(leaf.shape[1:] != shape for leaf in leaves):
+    if not _fit_rows(leaves) and scalars <= MOST_JOINT_SCALARS:
         return None
     with free_of_explicit_axes():
         closed, _ = _traced_function(operator, structure, [jax.ShapeDtypeStruct(shape, leaf.dtype) for leaf in leaves])
@@ -272,7 +298,9 @@ def segmented_reduce_by_function(
         return segmented_results(operator, x, n, heads, count)
     heads = whole_axes(heads)
     if prepared.function.largest_segment_bytes > MAX_SEGMENT_BYTES:
-        (scanned,) = prepared.run("scan_by_function", heads, count, exclusive=False, reverse=False, total=False)
+        (scanned,) = prepared.run(
+            "scan_by_function", heads, count, width=0, exclusive=False, reverse=False, total=False
+        )
         return segment_ends(operator, scanned, n, heads, count)
     (results,) = prepared.run("segmented_reduce_by_function", heads, count)
     if operator.identity is None:
@@ -308,7 +336,7 @@ def scan_mapped(
 ) -> Sequence[Any] | None:
     """Returns the scan of mapped items by a built-in operator, or None if kernels that map do not serve it."""
     prepared = _prepare_mapped(operation, kind, x, load, **_directions(flags))
-    return None if prepared is None else prepared.run("scan_by_function", heads, count, **flags)
+    return None if prepared is None else prepared.run("scan_by_function", heads, count, width=0, **flags)
 
 
 def _directions(flags: Mapping[str, bool]) -> dict[str, bool]:
@@ -555,7 +583,7 @@ class FunctionOperation(Operation):
             name,
             operands={**leaves, **{f"c{i}": rank for i, rank in enumerate(capture_ranks)}, "heads": 1, "count": 1},
             results=[*results, *(f"total{i}" for i in range(result_leaves if is_scan else 0))],
-            attributes={"function": Keyed, **dict.fromkeys(["exclusive", "reverse", "total"] if is_scan else [], bool)},
+            attributes={"function": Keyed, **({"width": int, **dict.fromkeys(DIRECTIONS, bool)} if is_scan else {})},
             shapes=shapes,
             fallback=plain,
             streamed=tuple(leaves),
@@ -580,7 +608,8 @@ class FunctionOperation(Operation):
         if "reverse" in own:
             row_bytes = operands[0].shape[batch_rank] * sum(widths)
             has_heads = operands[-2].size > 0
-            own["segmented"] = int(has_heads or (batch_rank > 0 and row_bytes < LONG_ROW_BYTES))
+            shares_tiles = own["width"] == 0 and batch_rank > 0 and row_bytes < LONG_ROW_BYTES
+            own["segmented"] = int(has_heads or shares_tiles)
         return {
             **own,
             "leaves": self.leaves,
@@ -615,9 +644,10 @@ class FunctionOperation(Operation):
         results = self._reduced(function=function)
         return [jax.ShapeDtypeStruct((segments, *result.shape), result.dtype) for result in results]
 
-    def _scanned(self, *operands: Aval, total: int, **attributes: Any) -> Sequence[Any]:
+    def _scanned(self, *operands: Aval, width: int, total: int, **attributes: Any) -> Sequence[Any]:
         results, n = self._reduced(function=attributes["function"]), operands[0].shape[0]
-        scanned = [jax.ShapeDtypeStruct((n, *result.shape), result.dtype) for result in results]
+        rows = (n, width) if width else (n,)
+        scanned = [jax.ShapeDtypeStruct((*rows, *result.shape), result.dtype) for result in results]
         return [*scanned, *results] if total else scanned
 
     def _plain_reduction(self, *operands: jax.Array, function: Keyed) -> Sequence[Any]:
@@ -637,9 +667,14 @@ class FunctionOperation(Operation):
             return REGISTRY["segmented_reduce"](x=x[0], heads=heads, count=count, op=compiled.kind, wide=False)
         return jax.tree.leaves(segmented_results(compiled.operator(captures), x, n, heads, count))
 
-    def _plain_scan(self, *operands: jax.Array, function: Keyed, **flags: int) -> Sequence[Any]:
+    def _plain_scan(self, *operands: jax.Array, function: Keyed, width: int, **flags: int) -> Sequence[Any]:
         leaves, captures, heads, count = self._split(operands)
         compiled, n = function.value, leaves[0].shape[0]
+        if width:
+            scan_column = functools.partial(self._plain_scan, function=function, width=0, **flags)
+            of_column = [1] * self.leaves + [None] * (self.captures + 2)
+            scanned: Sequence[Any] = jax.vmap(lambda *given: list(scan_column(*given)), of_column, 1)(*operands)
+            return scanned
         x = compiled.items(leaves, captures, count)
         if compiled.kind is not None:
             return REGISTRY["scan"](x=x[0], heads=heads, count=count, op=compiled.kind, **flags)
