@@ -533,6 +533,163 @@ def test_cotangents_of_overlapping_intervals_add_up(rng):
     np.testing.assert_allclose(pull(jnp.asarray(weights))[0], expected)
 
 
+def windows(hop, length, count, first=0):
+    """Returns the starts and lengths of windows, each `hop` rows after the last one."""
+    starts = np.arange(first, count, hop, dtype=np.int32)
+    return starts, np.full(len(starts), length, np.int32)
+
+
+def overlapping(rng):
+    """Returns the starts and lengths of intervals of 3,000 rows, by the pattern in which they overlap."""
+    count, even = 3000, np.arange(0, 3000, 6, dtype=np.int32)
+    starts, lengths = windows(8, 16, count)
+    order = rng.permutation(len(starts))
+    mixed = np.sort(rng.integers(-40, count, 900)).astype(np.int32)
+    mixed_ends = np.sort(rng.integers(-40, count + 40, 900)).astype(np.int32)
+    random_starts = rng.integers(-20, count + 20, 500).astype(np.int32)
+    return {
+        "windows": (starts, lengths),
+        "windows in any order": (starts[order], lengths),
+        "windows past both ends": windows(5, 33, count, -100),
+        "windows of 60 at each row": windows(1, 60, count),
+        "windows of 150 at each row": windows(1, 150, count),
+        "apart": (even, np.full(500, 5, np.int32)),
+        "apart in any order": (rng.permutation(even), rng.integers(0, 6, 500).astype(np.int32)),
+        "of any lengths": (mixed, np.maximum(mixed_ends - mixed, 0)),
+        "one row, 64 times": (np.sort(np.repeat(even[:50], 64)), np.ones(3200, np.int32)),
+        "one row, very often": (np.sort(np.append(even, np.full(4000, 7, np.int32))), np.ones(4500, np.int32)),
+        "nested": (random_starts, rng.integers(0, 300, 500).astype(np.int32)),
+        "extreme": (np.array([-(2**31), -5, 2990, 2**31 - 1], np.int32), np.array([9, 9, 90, 9], np.int32)),
+        "empty": (random_starts, np.zeros(500, np.int32)),
+        "one": (np.array([7], np.int32), np.array([900], np.int32)),
+    }
+
+
+def pulled_back(starts, lengths, weights, count, total=None, **given):
+    """Returns the gradient in x of a sum of gathered rows with these weights, and what NumPy adds up in float64."""
+    offsets = data.heads_of(lengths)
+    live = int(lengths.sum()) if total is None else total
+    like = jax.ShapeDtypeStruct((count, *weights.shape[1:]), weights.dtype)
+
+    @jax.jit
+    def transpose(starts, offsets, weights):
+        def gather(x):
+            return mgpu.interval_gather(x, starts, offsets, weights.shape[0], total=live)
+
+        return jax.linear_transpose(gather, like)(weights)[0]
+
+    objects, ranks = oracle.work_items(offsets, live)
+    places = starts[objects].astype(np.int64) + ranks
+    inside = (places >= 0) & (places < count)
+    kind = complex if jnp.iscomplexobj(weights) else np.float64
+    expected = np.zeros(like.shape, kind)
+    np.add.at(expected, places[inside], np.asarray(weights[:live]).astype(kind)[inside])
+    return transpose(given.get("starts", starts), given.get("offsets", offsets), weights), expected
+
+
+def whole_weights(rng, n, *trailing, dtype="float32"):
+    """Draws small whole numbers, whose sums are exact in any order."""
+    return rng.integers(-4, 5, (n, *trailing)).astype(jnp.dtype(dtype))
+
+
+@pytest.mark.parametrize("pattern", overlapping(np.random.default_rng(0)))
+def test_rows_gathered_several_times(rng, pattern):
+    """Cotangents add up, in rows whose intervals follow each other (one kernel) and in others."""
+    starts, lengths = overlapping(rng)[pattern]
+    size = int(lengths.sum()) + 3
+    for trailing in ((), (2,), (4,), (3, 7)) if size < 10**5 else ((), (7,)):
+        got, expected = pulled_back(starts, lengths, whole_weights(rng, size, *trailing), 3000)
+        np.testing.assert_array_equal(got, expected)
+    got, expected = pulled_back(starts, lengths, whole_weights(rng, size), 3000, total=size // 2)
+    np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "complex64", "float8_e4m3fn"])
+@pytest.mark.parametrize("width", [1, 8, 40, 2600])
+def test_rows_of_each_float_gathered_several_times(rng, dtype, width):
+    for starts, lengths in (windows(3, 9, 400), windows(1, 40, 60)):
+        weights = whole_weights(rng, int(lengths.sum()), width, dtype=dtype)
+        got, expected = pulled_back(starts, lengths, weights, 400)
+        same = np.asarray(got).astype(expected.dtype)
+        np.testing.assert_array_equal(same, np.asarray(expected.astype(got.dtype)).astype(expected.dtype))
+    if dtype in ("float16", "bfloat16"):  # in 16 bits, such a sum does not grow past 256, or 2048
+        starts, lengths = np.zeros(3000, np.int32), np.ones(3000, np.int32)
+        starts[:] = np.arange(3000) // 60
+        got, expected = pulled_back(starts, lengths, jnp.full((3000, width), 101, dtype), 50)
+        np.testing.assert_array_equal(np.asarray(got).astype(float), np.asarray(expected.astype(dtype)).astype(float))
+
+
+@pytest.mark.parametrize("n", [1, 255, 2048, 2049, 100_000])
+def test_rows_gathered_several_times_around_the_edges_of_tiles(rng, n):
+    for hop, length in ((1, 3), (700, 1500), (2047, 2049)):
+        starts, lengths = windows(hop, length, n)
+        for trailing in ((), (5,)):
+            got, expected = pulled_back(starts, lengths, whole_weights(rng, int(lengths.sum()), *trailing), n)
+            np.testing.assert_array_equal(got, expected)
+
+
+def test_rows_gathered_several_times_in_a_batch_and_by_indices_of_64_bits(rng):
+    starts, lengths = windows(4, 10, 100)
+    offsets, size = data.heads_of(lengths), int(lengths.sum())
+    weights = whole_weights(rng, 3 * size, 2).reshape(3, size, 2)
+    many = np.stack([starts, starts[rng.permutation(len(starts))], np.zeros_like(starts)])
+
+    def transposed(weights, starts):
+        def gather(x):
+            return mgpu.interval_gather(x, starts, offsets.astype(starts.dtype), size)
+
+        return jax.linear_transpose(gather, jax.ShapeDtypeStruct((100, 2), np.float32))(weights)[0]
+
+    expected = [[pulled_back(at, lengths, one, 100)[1] for at in many] for one in weights]
+    for axes, dtype in (((0, 0), np.int32), ((None, 0), np.int64), ((0, None), np.int32), ((0, None), np.int64)):
+        of_weights, of_starts = (range(3) if axis == 0 else [0] * 3 for axis in axes)
+        mapped = jax.jit(jax.vmap(transposed, axes))
+        for at in (many, many[[0, 0, 0]]):
+            got = mapped(weights if axes[0] == 0 else weights[0], (at if axes[1] == 0 else at[0]).astype(dtype))
+            places = [0, 1, 2] if at is many else [0, 0, 0]
+            for i in range(3):
+                np.testing.assert_array_equal(got[i], expected[of_weights[i]][places[of_starts[i]]])
+
+
+def test_derivatives_of_rows_gathered_several_times(rng):
+    """The gradient is linear in the cotangents, for windows in order, in any order, and nested ones."""
+    offsets = np.array([0, 4, 8, 12], np.int32)
+
+    @jax.jit
+    def loss(x, starts):
+        return jnp.sum(mgpu.interval_gather(x, starts, offsets, 16) ** 3)
+
+    x = jnp.asarray(rng.normal(size=(10, 2)))
+    for starts in ([0, 2, 4, 6], [4, 0, 6, 2], [0, 5, 0, 3]):
+        check_grads(functools.partial(loss, starts=np.array(starts, np.int32)), (x,), order=2, modes=["fwd", "rev"])
+    gradient = jax.jit(jax.grad(loss))
+    check_grads(functools.partial(gradient, starts=np.array([0, 2, 4, 6], np.int32)), (x,), order=2, modes=["rev"])
+
+
+def test_sums_of_windows_have_a_kernel_without_scratch_memory():
+    x, starts = jnp.zeros(1000), jnp.arange(0, 990, 5)
+
+    def loss(x, starts):
+        return jnp.sum(mgpu.interval_gather(x, starts, starts * 2, 1980) ** 2)
+
+    adding = [call for call in kernel_calls(jax.grad(loss), x, starts) if call.params.get("adds")]
+    assert sorted(call.params["gathers"] for call in adding) == [0, 1]  # in order, and sorted
+    assert all(scratch_bytes(call) == 0 for call in adding)
+
+
+def test_sums_keep_their_order(rng):
+    """Each row's cotangents are added in the order of its intervals, with the same bits in any batch."""
+    starts, lengths = windows(1, 50, 300)
+    weights = rng.normal(size=(int(lengths.sum()), 3)).astype(np.float32)
+    got, _ = pulled_back(starts, lengths, weights, 300)
+    offsets = data.heads_of(lengths)
+    expected = np.zeros((300, 3), np.float32)
+    for start, offset in zip(starts, offsets, strict=True):
+        part = weights[offset : offset + 50][: 300 - start]
+        expected[start : start + 50] += part
+    same_bits(got, expected)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_cotangents_add_up_in_float32(dtype):
     total = jax.grad(lambda v: mgpu.interval_expand(v, np.array([0]), 5000).astype(jnp.float32).sum())(
@@ -569,7 +726,7 @@ def test_property_scatter_after_gather_restores(lengths, seed):
 
 
 def test_plain_jax_agrees(rng):
-    for lengths in (rng.integers(0, 5, 40), np.zeros(0, int)):
+    for lengths in (np.repeat(rng.integers(0, 5, 20), 2), np.zeros(0, int)):
         offsets, total = data.heads_of(lengths), np.array([lengths.sum()], np.int32)
         objects, ranks = oracle.work_items(offsets, total[0])
         x, into, fill = rows(rng, "int32", 150, 2), rows(rng, "int32", 170, 2), np.array([5], np.int32)
@@ -587,10 +744,19 @@ def test_plain_jax_agrees(rng):
         expected = oracle.padded(np.where(inside, x[np.where(inside[:, 0], sources, 0)], np.int32(5)), 160, 5)
         same_bits(run("interval_gather", x, odd, offsets, total, fill, size=160, disjoint=0), expected)
         none = np.zeros(0, np.int32)
-        got = run("interval_move", x, none, starts, offsets, total, into, gathers=0)
+        got = run("interval_move", x, none, starts, offsets, total, into, gathers=0, adds=0)
         same_bits(got, oracle.moved(x, np.arange(len(objects)), starts[objects] + ranks, into))
-        got = run("interval_move", x, odd, starts, offsets, total, into, gathers=1)
+        got = run("interval_move", x, odd, starts, offsets, total, into, gathers=1, adds=0)
         same_bits(got, oracle.moved(x, sources, starts[objects] + ranks, into))
+        few, ones = whole_weights(rng, len(x), 2), np.ones((170, 2), np.float32)
+        targets = np.repeat(data.heads_of(lengths[::2]), 2)  # begins and ends ascend
+        for gathers, firsts, taken in ((0, none, np.arange(len(objects))), (1, odd, sources)):
+            operands = (few, firsts, targets, offsets, total, ones)
+            expected, is_there = ones.copy(), (taken >= 0) & (taken < len(x))
+            np.add.at(expected, (targets[objects] + ranks)[is_there], few[taken[is_there]])
+            np.testing.assert_array_equal(run("interval_move", *operands, gathers=gathers, adds=1), expected)
+            kernels = jax.jit(functools.partial(REGISTRY["interval_move"].run, gathers=gathers, adds=1))
+            np.testing.assert_array_equal(kernels([*map(jnp.asarray, operands)])[0], expected)
 
 
 def test_errors():

@@ -65,6 +65,10 @@ SPECIAL = {
         *(f"interval_reducing::combine_groups<{from_items}, {OPERATOR}>" for from_items in ("false", "true")),
         *(f"interval_reducing::reduce_intervals_of_rows<4, {listed}, {OPERATOR}>" for listed in ("false", "true")),
     ],
+    "ops/intervals/add_intervals.cuh": [
+        f"adding::add_intervals<{arguments}>"
+        for arguments in ("1, false, float", "4, true, float", "1, true, mgpu::BFloat16", "8, false, mgpu::Half")
+    ],
     "ops/intervals/kernels.cuh": [
         f"move_words<uint32_t, {ROUTE}>",
         f"move_wide_rows<uint32_t, 4, {ROUTE}>",

@@ -377,7 +377,8 @@ void interval_gather(Garbage& make) {
 }
 
 void interval_move(Garbage& make) {
-  const DType dtype = row_type(make);
+  const bool adds = make.attribute("adds", 0, 1) != 0;
+  const DType dtype = adds ? make.one_of({DType::f16, DType::bf16, DType::f32, DType::f64}) : row_type(make);
   const int64_t width = elements(make);
   // If scattered intervals overlap, two tasks write one place, and which one is last is unspecified: an unavoidable
   // race. With one task per problem there is none.

@@ -226,7 +226,7 @@ def interval_move(draw: Draw) -> dict[str, int]:
     draw.array(draw.index, objects)
     draw.count()
     draw.array(dtype, draw.length(MOST_ITEMS // width), width, shared=False)
-    return {"gathers": gathers}
+    return {"gathers": gathers, "adds": draw.flip(0.2)}
 
 
 def interval_reduce(draw: Draw) -> dict[str, int]:

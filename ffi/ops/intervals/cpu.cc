@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "ops/intervals/operands.h"
+#include "ops/intervals/dispatch_added.h"
 #include "runtime/operations.h"
 
 namespace mgpu {
@@ -72,6 +72,47 @@ void fill(const IntervalMoveOperands& operands, cpu::Executor& executor) {
   });
 }
 
+// Adds the intervals of each task's rows of the result, one interval after the other.
+template <typename Element>
+void add(const IntervalMoveOperands& operands, cpu::Executor& executor) {
+  using Sum = std::conditional_t<std::is_same_v<Element, double>, double, float>;
+  const Rows& out = operands.out;
+  const int64_t width = out.row_bytes / static_cast<int64_t>(sizeof(Element));
+  const int64_t tile = cpu::rows_per_task(out.row_bytes), tiles = ceil_div(out.count, tile);
+  cpu::parallel_for(executor, operands.work.problems * tiles, [&](int64_t task) {
+    const int64_t problem = task / tiles, first = (task - problem * tiles) * tile;
+    const int64_t last = minimum(first + tile, out.count);
+    const AddedIntervals<IndexVector> intervals(operands, problem);
+    const Element* const x = reinterpret_cast<const Element*>(operands.x.of_problem(problem));
+    Element* const results = reinterpret_cast<Element*>(out.of_problem(problem)) + first * width;
+    if (const char* const fill = operands.background.data) {
+      std::fill_n(results, (last - first) * width, *reinterpret_cast<const Element*>(fill));
+    }
+    std::vector<Sum> wide;
+    Sum* sums = nullptr;
+    if constexpr (std::is_same_v<Element, Sum>) {
+      sums = results;
+    } else {
+      wide.resize((last - first) * width);
+      sums = wide.data();
+      for (size_t i = 0; i < wide.size(); ++i) sums[i] = widen(results[i]);
+    }
+    int64_t j = partition_point(int64_t{0}, intervals.count, [&](int64_t j) { return intervals.rows(j).end <= first; });
+    for (; j < intervals.count; ++j) {
+      const Range<int64_t> rows = intervals.rows(j);
+      if (rows.begin >= last) break;
+      const int64_t shift = intervals.source(j) - rows.begin;
+      const int64_t begin = maximum(rows.begin, maximum(first, -shift));
+      const int64_t end = minimum(rows.end, minimum(last, operands.x.count - shift));
+      if (begin >= end) continue;
+      const Element* const __restrict from = x + (begin + shift) * width;
+      Sum* const __restrict to = sums + (begin - first) * width;
+      for (int64_t i = 0; i < (end - begin) * width; ++i) to[i] += widen(from[i]);
+    }
+    for (size_t i = 0; i < wide.size(); ++i) results[i] = narrow_to(sums[i], Element{});
+  });
+}
+
 }  // namespace
 
 void cpu::interval_expand(const Call& call, Executor& executor) {
@@ -84,6 +125,9 @@ void cpu::interval_gather(const Call& call, Executor& executor) { move(interval_
 void cpu::interval_move(const Call& call, Executor& executor) {
   const IntervalMoveOperands operands = interval_move_operands(call);
   if (operands.into) std::copy_n(static_cast<const char*>(operands.into), call.results[0].bytes(), operands.out.data);
+  if (operands.adds) {
+    return dispatch_added(call, [&](auto element) { add<decltype(element)>(operands, executor); });
+  }
   if (operands.background.data) fill(operands, executor);
   move(operands, executor);
 }

@@ -1,5 +1,8 @@
 // Interval expand, gather, scatter and move on CUDA.
+#include "cuda/block/vectors.cuh"
+#include "ops/intervals/add_intervals.cuh"
 #include "ops/intervals/destination_buckets.cuh"
+#include "ops/intervals/dispatch_added.h"
 #include "ops/intervals/kernels.cuh"
 #include "ops/intervals/unit_intervals.cuh"
 #include "ops/move_rows/launch.h"
@@ -129,6 +132,32 @@ void move_in_order(const Call& call, IntervalMoveOperands operands, cudaStream_t
   move_rows(call, operands, route, stream);
 }
 
+template <int kColumns, typename Element>
+void launch_add(const Call& call, const IntervalMoveOperands& operands, cudaStream_t stream) {
+  const WorkList& work = operands.work;
+  const int64_t width = operands.out.row_bytes / static_cast<int64_t>(sizeof(Element));
+  const adding::Addition task{
+      operands, adding::AddTiles(work.problems, operands.out.count, width / kColumns, adding::kUnits<kColumns>), width,
+      static_cast<float>(work.objects) / static_cast<float>(operands.out.count)};
+  const bool is_wide = operands.is_wide() || operands.x.count * width >= int64_t{1} << 31;
+  const auto kernel =
+      is_wide ? adding::add_intervals<kColumns, true, Element> : adding::add_intervals<kColumns, false, Element>;
+  kernel<<<static_cast<unsigned>(task.tiles.blocks(work.problems)), adding::kThreads, 0, stream>>>(task);
+  check_launch(call);
+}
+
+// Adds intervals, in vectors of 16 bytes if rows are whole vectors.
+void add(const Call& call, const IntervalMoveOperands& operands, cudaStream_t stream) {
+  if (call.results[0].bytes() == 0) return;
+  dispatch_added(call, [&](auto element) {
+    using Element = decltype(element);
+    const bool has_vectors =
+        operands.out.row_bytes % 16 == 0 && is_aligned(operands.x.data) && is_aligned(operands.out.data);
+    has_vectors ? launch_add<16 / sizeof(Element), Element>(call, operands, stream)
+                : launch_add<1, Element>(call, operands, stream);
+  });
+}
+
 }  // namespace
 
 void interval_expand(const Call& call, cudaStream_t stream) {
@@ -150,6 +179,7 @@ void interval_move(const Call& call, cudaStream_t stream) {
   if (operands.into) {
     check(call, cudaMemcpyAsync(result.data, operands.into, result.bytes(), cudaMemcpyDeviceToDevice, stream));
   }
+  if (operands.adds) return add(call, operands, stream);
   if (operands.has_order()) return move_in_order(call, operands, stream);
   launch_fill(call, array_fill(call, operands.background), stream);
   operands.gather.at.data ? move<true, true>(call, operands, stream) : move<false, true>(call, operands, stream);

@@ -75,6 +75,9 @@ struct IntervalMoveOperands {
   Fill fill;
   Rows out;
   bool scatters = false;
+  // Whether rows are added to those of the result, in the order of the intervals. Then both the begins and the ends of
+  // the intervals in the result ascend, so that those which contain a row follow each other.
+  bool adds = false;
 
   // Whether sums of starts, offsets and positions need 64 bits to distinguish rows.
   bool is_wide() const {
@@ -149,6 +152,32 @@ struct IntervalMoveOperands {
 
   // The order comes first in the workspace.
   WorkTiles layout(Workspace& workspace) const;
+};
+
+// The intervals of one problem whose rows are added, read as `Indices`, an IndexVector or an IndicesOf.
+template <typename Indices>
+struct AddedIntervals {
+  Indices offsets, sources, targets;
+  bool gathers;
+  int64_t count;
+  int64_t live;
+
+  MGPU_HOST_DEVICE AddedIntervals(const IntervalMoveOperands& operands, int64_t problem)
+      : offsets(operands.work.offsets_of(problem)),
+        sources(operands.gather.at.from(problem * operands.gather.stride)),
+        targets(operands.scatter.at.from(problem * operands.scatter.stride)),
+        gathers(operands.gather.at.data),
+        count(operands.work.objects),
+        live(operands.work.live(problem)) {}
+
+  // An interval's rows of the result, some of which may lie outside of it.
+  MGPU_HOST_DEVICE Range<int64_t> rows(int64_t j) const {
+    const int64_t begin = offsets[j], target = targets[j];
+    const int64_t end = minimum<int64_t>(j + 1 < count ? offsets[j + 1] : live, live);
+    return {target, target + (begin < 0 ? 0 : maximum(end - begin, int64_t{0}))};
+  }
+  // The row of x for its first row.
+  MGPU_HOST_DEVICE int64_t source(int64_t j) const { return gathers ? sources[j] : offsets[j]; }
 };
 
 // Operands: x [.., n, elements], starts [.., objects], offsets [.., objects], total [.., 1] or absent, fill_value

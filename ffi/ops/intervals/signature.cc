@@ -76,6 +76,7 @@ uint8_t* IntervalMoveOperands::take_mixed_tiles(Workspace& workspace) const {
 }
 
 WorkTiles IntervalMoveOperands::layout(Workspace& workspace) const {
+  if (adds) return {};
   if (has_likely_units()) {
     if (is_large()) take_mixed_tiles(workspace);
     return {};
@@ -112,7 +113,7 @@ const Signature signature::interval_move{
     .operands = {"x: any [n, width]", "gather_starts: index [objects] if gathers", "scatter_starts: index [objects]",
                  "offsets: index [objects]", "total: index [1]?", "into: =result [*]"},
     .results = {"result: =x [size, width]"},
-    .attributes = {{"gathers"}},
+    .attributes = {{"gathers"}, {"adds"}},
 };
 
 IntervalMoveOperands interval_move_operands(const Call& call) {
@@ -132,6 +133,7 @@ IntervalMoveOperands interval_move_operands(const Call& call) {
   if (gathers) operands.gather = read_starts(call, in, work, "gather_starts");
   operands.scatter = read_starts(call, in, work, "scatter_starts");
   operands.scatters = true;
+  operands.adds = in.flag("adds");
   const Array& into = in["into"];
   if (into.rank() == 1) {
     operands.background = read_fill(call, into, work.problems);

@@ -17,8 +17,14 @@ import numpy as np
 from jax_mgpu._src import mesh
 from jax_mgpu._src.arguments.annotations import ArrayLike, Attribute, Aval, AxisName, Operands, Tangents
 from jax_mgpu._src.arguments.check import count_operand, index_dtype, index_vector, static_size, value_error
-from jax_mgpu._src.arguments.counts import common_dtype, live_items, wide_enough
-from jax_mgpu._src.arguments.preconditions import interval_lengths, intervals_disjoint, intervals_inside, non_decreasing
+from jax_mgpu._src.arguments.counts import common_dtype, live_items, of_all, wide_enough
+from jax_mgpu._src.arguments.preconditions import (
+    by_construction,
+    interval_lengths,
+    intervals_disjoint,
+    intervals_inside,
+    non_decreasing,
+)
 from jax_mgpu._src.arguments.rows import RowForm
 from jax_mgpu._src.arguments.values import fill_rows, take_or_fill
 from jax_mgpu._src.core.compat import cond, surely, vary_as
@@ -26,10 +32,14 @@ from jax_mgpu._src.core.operation import Operation, jit_eager
 from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.ops.gather import add_rows
 from jax_mgpu._src.ops.load_balance import find_objects, load_balance_search
-from jax_mgpu._src.ops.mergesort import mergesort
 from jax_mgpu._src.ops.reduce import as_floats, segmented_reduce
+from jax_mgpu._src.ops.scan import scan
+from jax_mgpu._src.ops.sort import Sort
 
 __all__ = ["interval_expand", "interval_gather", "interval_move", "interval_scatter"]
+
+# From this many elements on, sums of many intervals each are faster by the kernel that adds intervals than by id.
+MANY_ELEMENTS = 1 << 14
 
 
 @jit_eager("size")
@@ -264,7 +274,7 @@ def interval_move(
     scatter_starts = intervals_disjoint(name, "scatter_starts", scatter_starts, lengths)
     moved = _move(
         x=rows, gather_starts=gather_starts, scatter_starts=scatter_starts, offsets=offsets, total=total, into=into,
-        gathers=True,
+        gathers=True, adds=False,
     )  # fmt: skip
     return form.unpack(moved[0])
 
@@ -274,14 +284,14 @@ def move_rows(
 ) -> jax.Array:
     """interval_move of rows."""
     runs = {"gather_starts": starts, "scatter_starts": places, "offsets": offsets, "total": total}
-    return _move(x=rows, **runs, into=into, gathers=True)[0]
+    return _move(x=rows, **runs, into=into, gathers=True, adds=False)[0]
 
 
 def scatter_rows(
     rows: jax.Array, starts: jax.Array, offsets: jax.Array, total: jax.Array, into: jax.Array
 ) -> jax.Array:
     """interval_scatter of rows: an interval_move of consecutive rows."""
-    return _move(x=rows, scatter_starts=starts, offsets=offsets, total=total, into=into, gathers=False)[0]
+    return _move(x=rows, scatter_starts=starts, offsets=offsets, total=total, into=into, gathers=False, adds=False)[0]
 
 
 def _expect_rows(name: str, **counts: int) -> None:
@@ -346,6 +356,7 @@ def _move_fallback(
     into: jax.Array,
     *,
     gathers: int,
+    adds: int,
 ) -> Sequence[jax.Array]:
     n, k = x.shape[0], into.shape[0]
     size = _moved_items(x, into, gathers)
@@ -353,7 +364,7 @@ def _move_fallback(
     sources = _places(gather_starts, objects, ranks, n) if gathers else jnp.arange(size)
     places = jnp.where(sources < n, _places(scatter_starts, objects, ranks, k), k)
     rows = take_or_fill(x, sources)
-    return [into.at[places].set(rows, mode="drop")]
+    return [into + add_rows(rows, places, into) if adds else into.at[places].set(rows, mode="drop")]
 
 
 # Derivatives. Rows move unchanged, so a tangent moves as its row does; elsewhere it is zero, or that of fill_value.
@@ -391,14 +402,15 @@ def _gather_jvp(primals: Operands, tangents: Tangents, **attributes: int) -> tup
     return gather_rows.run(primals, **attributes), [tangent]
 
 
-def _move_jvp(primals: Operands, tangents: Tangents, *, gathers: int) -> tuple[Any, Any]:
+def _move_jvp(primals: Operands, tangents: Tangents, *, gathers: int, adds: int) -> tuple[Any, Any]:
     tangent = None
     if tangents.x is not None:
         into = jnp.zeros(primals.into.shape, tangents.x.dtype)
-        tangent = _move.run(primals._replace(x=tangents.x, into=into), gathers=gathers)[0]
+        tangent = _move.run(primals._replace(x=tangents.x, into=into), gathers=gathers, adds=adds)[0]
     if tangents.into is not None:
-        tangent = jnp.where(_is_moved(primals, gathers), 0 if tangent is None else tangent, tangents.into)
-    return _move.run(primals, gathers=gathers), [tangent]
+        rest = tangents.into if adds else jnp.where(_is_moved(primals, gathers), 0, tangents.into)
+        tangent = rest if tangent is None else tangent + rest
+    return _move.run(primals, gathers=gathers, adds=adds), [tangent]
 
 
 def _expand_transpose(cotangents: Sequence[Any], operands: Operands, *, size: int) -> jax.Array:
@@ -414,21 +426,23 @@ def _gather_transpose(cotangents: Sequence[Any], operands: Operands, *, size: in
 def _is_moved(operands: Operands, gathers: int) -> jax.Array:
     """Returns which elements of the result of a move come from x."""
     marks, nothing = jnp.ones(operands.x.shape, jnp.bool_), jnp.zeros(operands.into.shape, jnp.bool_)
-    return _move.run(operands._replace(x=marks, into=nothing), gathers=gathers)[0]
+    return _move.run(operands._replace(x=marks, into=nothing), gathers=gathers, adds=False)[0]
 
 
-def _move_transpose_into(cotangents: Sequence[Any], operands: Operands, *, gathers: int) -> jax.Array:
-    return jnp.where(_is_moved(operands, gathers), 0, cotangents[0])
+def _move_transpose_into(cotangents: Sequence[Any], operands: Operands, *, gathers: int, adds: int) -> jax.Array:
+    cotangent: jax.Array = cotangents[0]
+    return cotangent if adds else jnp.where(_is_moved(operands, gathers), 0, cotangent)
 
 
-def _move_transpose(cotangents: Sequence[Any], operands: Operands, *, gathers: int) -> jax.Array:
+def _move_transpose(cotangents: Sequence[Any], operands: Operands, *, gathers: int, adds: int) -> jax.Array:
     x, gather_starts, scatter_starts, offsets, total, into = operands
     size = _moved_items(x, into, gathers)
     fill = jnp.zeros((1,), x.dtype)
     items = gather_rows(
-        x=cotangents[0], starts=scatter_starts, offsets=offsets, total=total, fill_value=fill, size=size, disjoint=True
-    )[0]
-    return _add_intervals(items, gather_starts, offsets, total, x.shape[0], 0) if gathers else items
+        x=cotangents[0], starts=scatter_starts, offsets=offsets, total=total, fill_value=fill, size=size,
+        disjoint=not adds,
+    )[0]  # fmt: skip
+    return _add_intervals(items, gather_starts, offsets, total, x.shape[0], adds) if gathers else items
 
 
 def _add_runs(rows: jax.Array, heads: jax.Array, live: jax.Array) -> jax.Array:
@@ -440,26 +454,57 @@ def _add_intervals(
     rows: jax.Array, starts: jax.Array, offsets: jax.Array, total: jax.Array, count: int, disjoint: int
 ) -> jax.Array:
     """interval_scatter into zeros that adds where intervals overlap."""
-    size, like = rows.shape[0], jax.ShapeDtypeStruct((count, rows.shape[1]), rows.dtype)
-    # The operands of both branches below vary alike: if vmap selects between them, JAX makes all of them vary.
+    size, objects = rows.shape[0], starts.shape[0]
+    if disjoint or objects == 0 or count == 0:
+        return scatter_rows(rows, starts, offsets, total, jnp.zeros((count, rows.shape[1]), rows.dtype))
+    # The operands of all branches below vary alike: if vmap selects between them, JAX makes all of them vary.
     live = vary_as(jnp.asarray(live_items(size, total)), rows, offsets)
-
-    def scatter(rows: jax.Array) -> jax.Array:
-        return scatter_rows(rows, starts, offsets, total, jnp.zeros(like.shape, like.dtype))
-
-    def add(rows: jax.Array) -> jax.Array:
-        objects, ranks = load_balance_search(offsets, size, total=live, return_rank=True)
-        return add_rows(rows, _places(starts, objects, ranks, count), like)
-
-    if disjoint or starts.shape[0] == 0 or count == 0:
-        return scatter(rows)
     dtype = common_dtype(starts, offsets, live)
-    bounds = jnp.clip(jnp.append(offsets.astype(dtype), live.astype(dtype)), 0, live.astype(dtype))
-    lengths = bounds[1:] - bounds[:-1]
-    # an empty interval overlaps nothing: it is sorted last
-    begins = jnp.where(lengths > 0, starts.astype(dtype), np.iinfo(dtype).max)
-    begins, lengths = mergesort(begins, lengths)
-    return cond(jnp.all(begins[1:] - begins[:-1] >= lengths[:-1]), scatter, add, rows)
+    starts, offsets, live = (x.astype(dtype) for x in (starts, offsets, live))
+    bounds = jnp.clip(jnp.append(offsets, live), 0, live)
+    lengths = jnp.where(offsets < 0, 0, bounds[1:] - bounds[:-1])
+
+    def add_ordered(rows: jax.Array, **intervals: Any) -> jax.Array:
+        def add(rows: jax.Array) -> jax.Array:
+            return _move(x=rows, into=jnp.zeros((count, rows.shape[1]), rows.dtype), adds=True, **intervals)[0]
+
+        return as_floats(add, rows)
+
+    def in_order(rows: jax.Array) -> jax.Array:
+        return add_ordered(rows, scatter_starts=starts, offsets=offsets, total=live.reshape(1), gathers=False)
+
+    def in_any_order(rows: jax.Array) -> jax.Array:
+        with by_construction():  # empty intervals come last, but not so far that a difference below overflows
+            keys = jnp.where(lengths > 0, starts, np.iinfo(dtype).max - size)
+            begins, order = Sort("interval_gather", keys).indices()
+        firsts, sizes = offsets[order], lengths[order]
+
+        def when_sorted(rows: jax.Array) -> jax.Array:
+            heads, items = scan(sizes, exclusive=True, return_total=True)
+            given = {"gather_starts": firsts, "scatter_starts": begins, "offsets": heads, "total": items.reshape(1)}
+            return add_ordered(rows, **given, gathers=True)
+
+        def add_by_id(rows: jax.Array) -> jax.Array:
+            found, ranks = load_balance_search(offsets, size, total=live, return_rank=True)
+            like = jax.ShapeDtypeStruct((count, rows.shape[1]), rows.dtype)
+            return add_rows(rows, _places(starts, found, ranks, count), like)
+
+        return cond(_are_ordered(begins, sizes, most), when_sorted, add_by_id, rows)
+
+    # A thread adds the items of a row one after the other, so many items need many rows, which occupy all threads.
+    most = 64 if count * rows.shape[1] < MANY_ELEMENTS else max(64, 2 * -(-size // count))
+    return cond(_are_ordered(starts, lengths, most), in_order, in_any_order, rows)
+
+
+def _are_ordered(starts: jax.Array, lengths: jax.Array, most: int) -> jax.Array:
+    """Whether intervals' begins and ends ascend, and no row is in more than `most` of them."""
+    # A difference of ascending starts may overflow. It is negative then, and the answer no.
+    gaps, shrinks = starts[1:] - starts[:-1], lengths[:-1] - lengths[1:]
+    are_ordered = jnp.all((starts[1:] >= starts[:-1]) & (shrinks <= gaps))
+    if starts.shape[0] > most:
+        are_ordered &= jnp.all(lengths[:-most] <= starts[most:] - starts[:-most])
+    result: jax.Array = of_all(are_ordered)
+    return result
 
 
 _expand = Operation(
@@ -502,12 +547,13 @@ gather_rows = _IntervalOperation(
 gather_rows.def_jvp(_gather_jvp)
 gather_rows.def_transpose("x", _gather_transpose)
 
-# `gathers`: 0 if the rows are consecutive, and gather_starts is absent.
+# `gathers`: 0 if the rows are consecutive, and gather_starts is absent. `adds`: rows of floats are added to those of
+# `into`, where the begins and the ends of the intervals must ascend.
 _move = _IntervalOperation(
     "interval_move",
     operands={"x": 2, "gather_starts": 1, "scatter_starts": 1, "offsets": 1, "total": 1, "into": 2},
     results=("result",),
-    attributes={"gathers": bool},
+    attributes={"gathers": bool, "adds": bool},
     shapes=_move_shapes,
     fallback=_move_fallback,
     aliases={"into": "result"},
