@@ -121,7 +121,7 @@ def test_kernels_of_cuda_need_known_sizes(monkeypatch):
     rule = operation._kernel_lowering(op, "cuda", lambda *_: None)
     x = jax.core.ShapedArray((BATCH, 8), np.dtype(np.float32))
     absent = jax.core.ShapedArray((0,), np.dtype(np.int32))
-    context = type("Context", (), {"avals_in": [x, absent, absent], "avals_out": []})
+    context = type("Context", (), {"avals_in": [x, absent, absent, absent], "avals_out": []})
     with pytest.raises(ValueError, match=r"^scan: x: expected known sizes, got float32\[batch,8\]: The scratch memory"):
         rule(context)
 

@@ -93,7 +93,7 @@ DIRECT = {
         ["int64[8]", "int32[8]", "bool[8]", "bool[8]", "int32[]", "int32[]"], {"right": 0},
     ),
     "totals of another width": (
-        "scan", [WHOLE, NONE, NONE], ["int32[8]", "int64[]"], {"op": 4, "exclusive": 0, "reverse": 0, "total": 1},
+        "scan", [WHOLE, NONE, NONE, NONE], ["int32[8]", "int64[]"], {"op": 4, "exclusive": 0, "reverse": 0, "total": 1},
     ),
     "a flag that is none": ("sorted_search", [WHOLE, WHOLE, NONE, NONE], ["int32[8]"], {"right": 2}),
     "a result too few": ("run_heads", [WHOLE, NONE], ["int32[8]", "int32[8]", "int32[]"], {}),

@@ -328,10 +328,72 @@ def test_the_plain_jax_path_agrees_with_the_kernels(rng, op):
 
     @jax.jit
     def plain(x, heads, count):
-        return [_scan.fallback(x, heads, count, op=Kind[op.upper()], **form, total=False)[0] for form in FORMS]
+        given = {"op": Kind[op.upper()], "total": False}
+        return [_scan.fallback(x, heads, count, count[:0], **given, **form)[0] for form in FORMS]
 
     for form, got in zip(FORMS, plain(x, heads, count), strict=True):
         same(got, oracle.segmented_scan(x, heads, op, **form, count=12))
+
+
+# ---- Initial items --------------------------------------------------------------------------------------------------
+
+# The kernel of long rows begins with the initial item; the others get it in a second pass.
+INITIAL_SHAPES = [(0,), (1,), (5,), (1000,), (4097,), (300_001,), (3, 17), (5, 2048), (2, 40_000), (3, 33_333), (2, 0)]
+
+
+FUNCTIONS = {
+    "add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum, "or": np.bitwise_or,
+    "xor": np.bitwise_xor, "and": np.bitwise_and,
+}  # fmt: skip
+FROM_AN_ITEM = [(dtype, op) for dtype in ("int8", "uint16", "int32", "uint64") for op in FUNCTIONS]
+FROM_AN_ITEM += [("bool", op) for op in ("or", "and", "xor")] + [("float32", "add"), ("float64", "add")]
+
+
+@pytest.mark.parametrize("case", long_but([("int32", "add"), ("float64", "add"), ("uint64", "max")], FROM_AN_ITEM))
+def test_scans_from_an_initial_item(rng, case):
+    from jax_mgpu._src.functions.operators import Kind
+    from jax_mgpu._src.ops.scan import _scan, begins_with_item
+
+    dtype, op = jnp.dtype(case[0]), case[1]
+    kind = Kind[op.upper()]
+    assert begins_with_item(kind, dtype)
+
+    @jax.jit
+    def scanned(x, count, initial):
+        def one(x, count, initial):
+            given = {"x": x, "count": count, "initial": initial, "op": kind, "total": True}
+            return [_scan(**given, **form) for form in FORMS]
+
+        return jax.vmap(one)(x, count, initial) if x.ndim == 2 else one(x, count, initial)
+
+    for shape in INITIAL_SHAPES:
+        *batch, n = shape
+        x = rng.integers(0, 2, shape).astype(bool) if dtype.kind == "b" else rng.integers(-9, 9, shape).astype(dtype)
+        initial = rng.integers(0, 2, (*batch, 1)).astype(dtype)
+        for count in (np.zeros((*batch, 0), np.int32), rng.integers(0, n + 1, (*batch, 1)).astype(np.int32)):
+            for form, found in zip(FORMS, scanned(x, count, initial), strict=True):
+                got, totals = map(np.asarray, found)
+                for row in np.ndindex(*batch):
+                    live = int(count[row][0]) if count.size else n
+                    items = x[row][:live][:: -1 if form["reverse"] else 1]
+                    through = FUNCTIONS[op].accumulate(np.append(initial[row], items), dtype=dtype)
+                    expected = through[:-1] if form["exclusive"] else through[1:]
+                    expected = expected[:: -1 if form["reverse"] else 1]
+                    np.testing.assert_array_equal(got[row], np.append(expected, np.zeros(n - live, dtype)))
+                    np.testing.assert_array_equal(totals[row], through[-1])
+
+
+def test_derivatives_of_scans_from_an_initial_item(rng):
+    from jax_mgpu._src.functions.operators import Kind
+    from jax_mgpu._src.ops.scan import scan_from
+
+    x, begin = rng.normal(size=9), rng.normal(size=())
+    for form in FORMS:
+        for count in (np.zeros(0, np.int32), np.array([6], np.int32)):
+            call = lambda b, x, count=count, form=form: scan_from(b, x, Kind.ADD, count, **form)  # noqa: E731
+            check_grads(call, (begin, x), order=2, modes=("fwd", "rev"))
+            rows = np.stack([x, 2 * x])
+            check_grads(jax.vmap(call), (np.array([begin, 1.5]), rows), order=1, modes=("fwd", "rev"))
 
 
 # ---- Misuse ---------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ namespace {
 template <typename Operator>
 struct ScanProblem {
   const typename Operator::Element* x;
+  const typename Operator::Element* initial;  // null if there are no initial items
   Segments segments;
   bool exclusive;
   bool reverse;
@@ -52,7 +53,7 @@ class Scan {
   void run(Executor& executor) const {
     if (total_ == 0) {
       for (int64_t row = 0; totals_.given() && row < segments_.rows; ++row) {
-        totals_.store(row, op_.finish(op_.identity(), 0));
+        totals_.store(row, op_.finish(first_state(row), 0));
       }
       return;
     }
@@ -65,18 +66,18 @@ class Scan {
       tiles[i] = since;
     });
     Running running(op_);
-    for (Since& tile : tiles) {
-      const State before = running.state();
-      if (tile.restarted) running.reset();
-      running.add(tile.state);
-      tile.state = before;
+    for (int64_t i = 0; i < tiles_; ++i) {
+      const State before = op_.combine(first_state(segments_.row(first_of_tile(i))), running.state());
+      if (tiles[i].restarted) running.reset();
+      running.add(tiles[i].state);
+      tiles[i].state = before;
     }
     parallel_for(executor, tiles_, [&](int64_t i) {
       State before_tile = tiles[i].state;
       Running in_tile(op_);
       for_each_piece(i, [&](Range<int64_t> piece, bool restarts) {
         if (restarts) {
-          before_tile = op_.identity();
+          before_tile = first_state(segments_.row(piece.begin));
           in_tile.reset();
         }
         scan_piece(piece, before_tile, in_tile);
@@ -85,6 +86,15 @@ class Scan {
   }
 
  private:
+  // The state from which the scan of a row starts.
+  State first_state(int64_t row) const {
+    return problem_.initial ? op_.extract(problem_.initial[row], 0) : op_.identity();
+  }
+  // The first item of a tile in the order of the scan.
+  int64_t first_of_tile(int64_t i) const {
+    return problem_.reverse ? std::min(total_, (tiles_ - i) * kTile) - 1 : i * kTile;
+  }
+
   // Calls visit(piece, restarts) for the parts of a tile that lie within one segment, in the order of the scan;
   // `restarts` says whether the part begins its segment. Tiles are numbered in the order of the scan too.
   template <typename Visit>
@@ -204,6 +214,7 @@ void scan(const Call& call, Executor& executor) {
   const ScanOperands operands(call);
   operands.dispatch<false>(call, [&]<typename Operator>(const Operator& op) {
     const ScanProblem<Operator> problem{static_cast<const typename Operator::Element*>(operands.x),
+                                        static_cast<const typename Operator::Element*>(operands.initial),
                                         operands.segments,
                                         operands.exclusive,
                                         operands.reverse,

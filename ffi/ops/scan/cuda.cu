@@ -33,7 +33,8 @@ ScanTask<Operator> task_of(const ScanOperands& operands) {
           .segments = operands.segments,
           .restarts = restarts,
           .result = {operands.result, operands.wide_result},
-          .totals = {operands.totals, operands.wide_result}};
+          .totals = {operands.totals, operands.wide_result},
+          .initial = operands.initial};
 }
 
 // Launches the kernel of a variant.
@@ -107,6 +108,18 @@ bool launch_short_rows(const Call& call, const ScanOperands& operands, const Ope
   return true;
 }
 
+// Scans rows with an initial item by a second pass over their results.
+template <typename Operator>
+void launch_begin(const Call& call, const ScanOperands& operands, const Operator& op, CUstream_st* stream) {
+  if constexpr (!Operator::kGivesIndex) {
+    const Segments& segments = operands.segments;
+    const int64_t threads = maximum<int64_t>(segments.total(), segments.rows);
+    const int blocks = resident_blocks(call, begin_rows<Operator>, kThreads, 0, ceil_div<int64_t>(threads, kThreads));
+    begin_rows<<<blocks, kThreads, 0, stream>>>(task_of<Operator>(operands), op);
+    check_launch(call);
+  }
+}
+
 }  // namespace scanning
 
 void list_scan_shapes(const Call&, KernelShapeList& list) {
@@ -114,18 +127,21 @@ void list_scan_shapes(const Call&, KernelShapeList& list) {
   list.push_back({"scan", {{kBytes, kBytes}}, true});
 }
 
-void scan(const Call& call, CUstream_st* stream) {
+namespace {
+
+// Scans the items of each row. Returns whether the scan begins with the row's initial item.
+bool scan_items(const Call& call, const ScanOperands& operands, CUstream_st* stream) {
   using Path = ScanOperands::Path;
-  const ScanOperands operands(call);
   const Segments& segments = operands.segments;
   if (segments.total() == 0) {
-    if (!operands.totals || segments.rows == 0) return;
-    return operands.dispatch<true>(call, [&](auto op) {
+    if (!operands.totals || segments.rows == 0) return true;
+    operands.dispatch<true>(call, [&](auto op) {
       const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(segments.rows, scanning::kThreads));
       const ResultVector<decltype(op)> totals{operands.totals, operands.wide_result};
       scanning::fill_totals<<<blocks, scanning::kThreads, 0, stream>>>(totals, segments.rows, op);
       check_launch(call);
     });
+    return false;
   }
   if (!operands.has_heads() && segments.length <= RowTiles::kMostSlots) {
     bool launched = false;
@@ -134,7 +150,7 @@ void scan(const Call& call, CUstream_st* stream) {
       if (launched || operands.path() == Path::kWarpByRow) return;
       launched = scanning::launch_short_rows(call, operands, op, stream);
     });
-    if (launched) return;
+    if (launched) return false;
   }
   const bool aligned = is_aligned(operands.x) && is_aligned(operands.result);
   const bool fits = operands.path() == Path::kTilesByRow ? scanning::has_shared_tiles(call) : aligned;
@@ -145,14 +161,28 @@ void scan(const Call& call, CUstream_st* stream) {
   };
   // Sums have kernels of their own in the forms that matter most; products of up to 4 bytes share the segmented one.
   if (path != Path::kSegments && operands.kind == OperatorKind::kAdd) {
-    return dispatch_arithmetic<ArithmeticKind::kSum>(call, operands.dtype, false, launch_whole);
+    dispatch_arithmetic<ArithmeticKind::kSum>(call, operands.dtype, false, launch_whole);
+    return path == Path::kTilesByRow;
   }
+  bool begun = false;
   operands.dispatch<true>(call, [&](auto op) {
     if constexpr (!requires { op.multiply; } || sizeof(typename decltype(op)::State) == 8) {
-      if (path != Path::kSegments) return launch_whole(op);
+      if (path != Path::kSegments) {
+        begun = path == Path::kTilesByRow;
+        return launch_whole(op);
+      }
     }
     scanning::launch<Path::kSegments>(call, operands, op, stream);
   });
+  return begun;
+}
+
+}  // namespace
+
+void scan(const Call& call, CUstream_st* stream) {
+  const ScanOperands operands(call);
+  if (scan_items(call, operands, stream) || !operands.initial) return;
+  operands.dispatch<true>(call, [&](auto op) { scanning::launch_begin(call, operands, op, stream); });
 }
 
 }  // namespace mgpu::cuda

@@ -7,13 +7,14 @@ namespace mgpu {
 
 class Arguments;
 
-// Operands: x [.., n], heads [.., m] or absent, count [.., 1] or absent. Attributes: op, exclusive, reverse, total.
-// Results: [.., n], and with `total` one per row.
+// Operands: x [.., n], heads [.., m] or absent, count [.., 1] or absent, initial [.., 1] or absent. Attributes: op,
+// exclusive, reverse, total. Results: [.., n], and with `total` one per row.
 struct ScanOperands : OperatorOperands {
   bool exclusive;
   bool reverse;
   void* result;
   void* totals = nullptr;
+  const void* initial;  // the item that precedes those of each row in the scan, or null
   bool wide_result;
 
   explicit ScanOperands(const Call& call);

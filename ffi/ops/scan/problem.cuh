@@ -28,9 +28,20 @@ struct ScanTask {
   const int64_t* listed;  // per tile: the number of listed heads before the first place where it may restart
   ResultVector<Operator> result;
   ResultVector<Operator> totals;  // null if not requested
+  const void* initial;            // one item per row, which precedes the row's items, or null
 
   __device__ __forceinline__ bool is_exclusive() const { return scans_exclusively<Operator>(exclusive); }
   __device__ __forceinline__ bool is_reverse() const { return scans_in_reverse<Operator>(reverse); }
+
+  // A state of the row's items, with any item before them. No item of several leaves has one before it.
+  __device__ __forceinline__ typename Operator::State begun(const Operator& op, int64_t row,
+                                                            const typename Operator::State& state) const {
+    using Element = typename Operator::Element;
+    if constexpr (!IsItem<Element> && !Operator::kGivesIndex) {
+      if (initial) return op.combine(op.extract(static_cast<const Element*>(initial)[row], 0), state);
+    }
+    return state;
+  }
 };
 
 // Stores a vector of results.
@@ -133,6 +144,23 @@ template <typename Operator>
 __global__ void fill_totals(ResultVector<Operator> totals, int64_t rows, Operator op) {
   const int64_t row = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (row < rows) totals.store(row, op.finish(op.identity(), 0));
+}
+
+// Puts the initial item of each row before its results and its total.
+template <typename Operator>
+__global__ void begin_rows(ScanTask<Operator> task, Operator op) {
+  const Segments& segments = task.segments;
+  const auto begin = [&](const ResultVector<Operator>& results, int64_t i, int64_t row) {
+    const auto result = static_cast<const typename Operator::Result*>(results.data)[i];
+    results.store(i, op.finish(task.begun(op, row, op.extract(result, 0)), 0));
+  };
+  const int64_t threads = int64_t{gridDim.x} * kThreads;
+  const int64_t first = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  for (int64_t i = first; i < segments.total(); i += threads) {
+    const int64_t row = segments.row(i);
+    if (i - row * segments.length < segments.live(row)) begin(task.result, i, row);
+  }
+  for (int64_t row = first; task.totals.given() && row < segments.rows; row += threads) begin(task.totals, row, row);
 }
 
 }  // namespace mgpu::cuda::scanning

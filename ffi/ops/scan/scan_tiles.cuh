@@ -276,7 +276,9 @@ struct TileStream {
   __device__ __forceinline__ void end_look_back(int k, const LoadedSums<State>& loaded) const {
     const Tile& tile = this->tile(k);
     const auto in_tile = scan_warp<false, kRareUnroll<Operator>>(op, warp_sum(k), 0);
-    const State before = prefix_of(slots(tile), task.tiles, tile.index, loaded, in_tile.all, op.identity(), combine());
+    const State preceding =
+        prefix_of(slots(tile), task.tiles, tile.index, loaded, in_tile.all, op.identity(), combine());
+    const State before = task.begun(op, tile.row, preceding);
     if (lane() < P::kWarps) shared.before_warps[lane()] = op.combine(before, in_tile.before);
     if (lane() == 0 && task.totals.given() && tile.index == task.tiles - 1) {
       task.totals.store(tile.row, op.finish(op.combine(before, in_tile.all), tile.row * task.segments.length));

@@ -5,7 +5,7 @@
 namespace mgpu {
 
 const Signature signature::scan{
-    .operands = {"x: any [..n]", "heads: index [m]", "count: index [1]?"},
+    .operands = {"x: any [..n]", "heads: index [m]", "count: index [1]?", "initial: =x [1]?"},
     .results = {"result: reduced [n]", "totals: =result [] if total"},
     .attributes = {{"op", &kOperatorValues}, {"exclusive"}, {"reverse"}, {"total"}},
     .tiles =
@@ -25,6 +25,8 @@ ScanOperands::ScanOperands(const Call& call, const Arguments& in)
       result(in.result("result").data),
       wide_result(in.result("result").dtype == DType::s64) {
   if (in.flag("total")) totals = in.result("totals").data;
+  initial = in["initial"].size() > 0 ? in["initial"].data : nullptr;
+  call.expect(!initial || !(has_heads() || gives_index(kind)), "expected no heads and no index with an initial item");
 }
 ScanOperands::ScanOperands(const Call& call) : ScanOperands(call, Arguments(call, signature::scan)) {}
 

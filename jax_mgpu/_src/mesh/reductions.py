@@ -27,7 +27,7 @@ from jax_mgpu._src.functions.recurrence import weighted
 from jax_mgpu._src.keys.bits import ordered_integers
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.ops.reduce import _reduce, _segmented_reduce, reduce_rows, take_columns
-from jax_mgpu._src.ops.scan import scan_columns
+from jax_mgpu._src.ops.scan import begins_with_item, scan_columns, scan_from
 
 __all__ = ["own_ends", "reduce", "scan", "segmented_reduce", "segmented_scan"]
 
@@ -44,6 +44,9 @@ class _Named:
         summed = kind in (Kind.ADD, Kind.MUL, Kind.LOGSUMEXP)
         self.x = x.astype(accumulator_dtype(x.dtype)) if summed else x
         self.live = axis.live("x", self.n, count)
+        self.starts_from_items = begins_with_item(kind, x.dtype)
+        # The total of no items is then the identity, which takes part like any other.
+        self.has_items = None if self.starts_from_items else self.live > 0
         self.begin = axis.begin(axis.gather(self.live)) if kind.gives_index else jnp.zeros((), self.live.dtype)
 
     def total(self, count: jax.Array, reverse: int = 0) -> Any:
@@ -126,6 +129,7 @@ class _Function:
         self.operator, self.x, self.n, self.count = operator, x, n, count
         self.identity = operator.identity
         self.live = axis.live("x", n, count)
+        self.has_items = self.live > 0
 
     def total(self, count: jax.Array, reverse: int = 0) -> Any:
         if self.n == 0:
@@ -160,20 +164,24 @@ def _local(axis: Axis, op: Kind | Operator, x: Any, n: int, count: jax.Array) ->
 def reduce(axis: Axis, op: Kind | Operator, x: Pytree, n: int, count: jax.Array) -> Any:
     """Returns one result, the same on all devices."""
     local = _local(axis, op, x, n, count)
-    has, total = _over_devices(axis, local.combine(0), local.live > 0, local.total(count))
+    has, total = _over_devices(axis, local.combine(0), local.has_items, local.total(count))
     return local.finish(_or_identity(local, has[-1:], _row(total, slice(-1, None)), 0))
 
 
 def scan(
     axis: Axis, op: Kind | Operator, x: Pytree, n: int, count: jax.Array, *, exclusive: int, reverse: int, total: int
 ) -> Sequence[Any]:
-    """Each device's prefixes, combined with the totals of the devices before it."""
+    """Each device's prefixes, from the totals of the devices before it on."""
     local = _local(axis, op, x, n, count)
-    has, states = _over_devices(
-        axis, local.combine(reverse), local.live > 0, local.total(count, reverse), reverse=reverse
-    )
+    combine, total_here = local.combine(reverse), local.total(count, reverse)
+    has, states = _over_devices(axis, combine, local.has_items, total_here, reverse=reverse)
     carry = _from_neighbour(axis, has, states, reverse)
-    results = [_with_carry(local, local.scan(ABSENT, exclusive, reverse), carry, True, reverse)]
+    if isinstance(local, _Named) and local.starts_from_items and local.x.ndim == 1:
+        begin = jnp.where(*carry, local.identity.astype(local.x.dtype))
+        flags = {"exclusive": bool(exclusive), "reverse": bool(reverse)}
+        results = [local.finish(scan_from(begin, local.x, local.kind, count, **flags))]
+    else:
+        results = [_with_carry(local, local.scan(ABSENT, exclusive, reverse), carry, True, reverse)]
     if not total:
         return results
     end = slice(0, 1) if reverse else slice(-1, None)
@@ -250,7 +258,7 @@ def own_ends(heads: jax.Array, n: int, live: jax.Array) -> tuple[jax.Array, jax.
 def _over_devices(
     axis: Axis,
     combine: Callable[[Any, Any], Any],
-    has: jax.Array,
+    has: jax.Array | None,
     state: Pytree,
     starts: jax.Array | None = None,
     reverse: int = 0,
@@ -260,14 +268,13 @@ def _over_devices(
     Args:
       axis: the devices.
       combine: the operator, on arrays of states.
-      has: whether this device has a state.
+      has: whether this device has a state. None means that all have one.
       state: its state.
       starts: whether a segment starts on this device, so that its state is not combined with earlier (or later) ones.
       reverse: whether to begin at the last device.
 
     Returns: Which results exist, `[devices]`, and the results. The tree of sums depends only on the number of devices.
     """
-    starts = jnp.zeros_like(has) if starts is None else starts
 
     def step(
         a: tuple[jax.Array, jax.Array, Any], b: tuple[jax.Array, jax.Array, Any]
@@ -281,7 +288,10 @@ def _over_devices(
             select(joined, combine(a_states, b_states), states),
         )
 
-    starts, has, states = axis.gather((starts, has, state))
+    # What is known of all devices is not sent.
+    has, starts, states = axis.gather((has, starts, state))
+    has = jnp.ones((axis.size,), bool) if has is None else has
+    starts = jnp.zeros((axis.size,), bool) if starts is None else starts
     # jax.lax.associative_scan adds zeros to results, and XLA's CPU code then loses subnormal floats
     distance = 1
     while distance < axis.size:

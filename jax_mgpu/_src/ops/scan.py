@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, overload
 
@@ -46,6 +47,7 @@ from jax_mgpu._src.functions.operators import (
     Operator,
     accumulator_dtype,
     builtin,
+    mask_dead,
     of_item,
     result_dtype,
     scan_results,
@@ -569,6 +571,11 @@ def scan_columns(
     return _scan_items(x, heads, count, op=op, exclusive=exclusive, reverse=reverse, total=False)[0]
 
 
+def scan_from(initial: jax.Array, x: jax.Array, op: Kind, count: jax.Array, **flags: bool) -> jax.Array:
+    """A scan of an array that begins with an item before it, in one pass; see `begins_with_item`."""
+    return _scan(x=x, count=count, initial=initial.reshape(1), op=op, total=False, **flags)[0]
+
+
 def item_segments(name: str, n: int, heads: jax.Array, count: jax.Array) -> jax.Array:
     """Returns the segment of each item, -1 before the first head and past the live ones."""
     index_dtype(f"derivative of {name}", "x", n)
@@ -589,19 +596,34 @@ def _shapes(x: Aval, *, op: int, total: int) -> Sequence[Any]:
     return [scanned, jax.ShapeDtypeStruct(x.shape[1:], dtype)] if total else [scanned]
 
 
-def _fallback(x: jax.Array, heads: jax.Array, count: jax.Array, *, op: int, **flags: int) -> Sequence[jax.Array]:
-    results = scan_results(builtin(op, x.dtype), x, x.shape[0], heads, count, **flags)
+def begins_with_item(op: Kind, dtype: DTypeLike) -> bool:
+    """Whether a scan takes `initial`: a sum, or another operator whose results are items without derivatives."""
+    return op == Kind.ADD or not (op.gives_index or jnp.issubdtype(dtype, jnp.inexact))
+
+
+def _fallback(
+    x: jax.Array, heads: jax.Array, count: jax.Array, initial: jax.Array, *, op: int, **flags: int
+) -> Sequence[jax.Array]:
+    operator, n = builtin(op, x.dtype), x.shape[0]
+    results = scan_results(operator, x, n, heads, count, **flags)
+    if initial.size:
+        here = jnp.zeros((), jnp.int32)
+        first = operator.extract(initial[0], here)
+        begun = [operator.finish(operator.combine(first, operator.extract(result, here))) for result in results]
+        results = [mask_dead(begun[0], n, count, operator.dead), *begun[1:]]
     return [result.astype(result_dtype("scan", op, x)) for result in results]
 
 
 def _jvp(primals: Operands, tangents: Tangents, *, op: int, **flags: int) -> tuple[Any, Any]:
-    dx = tangents.x
+    dx, initial = tangents.x, tangents.initial
     kind = Kind(op)
     results = _scan.run(primals, op=op, **flags)
-    if dx is None or kind.gives_index or kind in (Kind.AND, Kind.OR, Kind.XOR):
+    if (dx is None and initial is None) or kind.gives_index or kind in (Kind.AND, Kind.OR, Kind.XOR):
         return results, [None] * len(results)
+    dx = jnp.zeros_like(primals.x) if dx is None else dx
+    initial = jnp.zeros(primals.initial.shape, dx.dtype) if initial is None else initial
     if kind == Kind.ADD:
-        return results, _scan.run(primals._replace(x=dx), op=op, **flags)
+        return results, _scan.run(primals._replace(x=dx, initial=initial), op=op, **flags)
     _expect_indices(primals.x, primals.heads)
     rules = {Kind.MUL: _product_tangents, Kind.LOGSUMEXP: _logsumexp_tangents}
     return results, rules.get(kind, functools.partial(_extremum_tangents, kind))(primals, dx, **flags)
@@ -703,12 +725,21 @@ def _transpose(
     x = operands.x
     result = jnp.zeros(x.shape, x.dtype)
     if cotangents[0] is not None:
-        backwards = operands._replace(x=cotangents[0])
+        backwards = operands._replace(x=cotangents[0], initial=ABSENT)
         (result,) = _scan.run(backwards, op=op, exclusive=exclusive, reverse=not reverse, total=False)
     if len(cotangents) > 1 and cotangents[1] is not None:
         _expect_indices(x, operands.heads)
         result = result + jnp.where(live_mask(x.shape[0], operands.count), cotangents[1], 0)
     return result
+
+
+def _transpose_initial(cotangents: Sequence[Any], operands: Operands, **attributes: int) -> jax.Array:
+    """The initial item is part of each result."""
+    del attributes
+    parts = [x for x in cotangents if x is not None]
+    if cotangents[0] is not None and operands.count.size:
+        parts[0] = jnp.where(live_mask(operands.x.shape[0], operands.count), parts[0], 0)
+    return functools.reduce(operator.add, [jnp.sum(x) for x in parts]).reshape(1)
 
 
 def _rows_fallback(x: jax.Array, heads: jax.Array, count: jax.Array, **attributes: int) -> Sequence[jax.Array]:
@@ -718,11 +749,18 @@ def _rows_fallback(x: jax.Array, heads: jax.Array, count: jax.Array, **attribute
     return [keeping_bits(lambda x: x.T, result, repeats=True), *totals]
 
 
+def _of_column(x: Any, heads: Any, count: Any, initial: Any = ABSENT) -> Any:
+    """The operands of the scan of a column."""
+    operands: Any = _scan.Operands
+    return operands(x, heads, count, initial)
+
+
 def _rows_jvp(primals: Operands, tangents: Any, **attributes: int) -> tuple[Any, Any]:
     """The derivative of the scan of each column."""
 
     def of_column(x: jax.Array, dx: jax.Array | None) -> tuple[Any, Any]:
-        return _jvp(primals._replace(x=x), tangents._replace(x=dx), **attributes)
+        column = _of_column(x, primals.heads, primals.count)
+        return _jvp(column, _of_column(dx, None, None, None), **attributes)
 
     axes = [1, 0][: 1 + attributes["total"]]
     columns: Callable[..., tuple[Any, Any]] = jax.vmap(of_column, in_axes=1, out_axes=(axes, axes))
@@ -733,7 +771,7 @@ def _rows_transpose(cotangents: Sequence[Any], operands: Operands, **attributes:
     column: Any = jax.ShapeDtypeStruct(operands.x.shape[:1], operands.x.dtype)
 
     def of_column(*cotangents: jax.Array | None) -> jax.Array:
-        return _transpose(cotangents, operands._replace(x=column), **attributes)
+        return _transpose(cotangents, _of_column(column, operands.heads, operands.count), **attributes)
 
     axes = tuple([1, 0][: len(cotangents)])
     result: jax.Array = jax.vmap(of_column, in_axes=axes, out_axes=1)(*cotangents)
@@ -749,8 +787,14 @@ class _Scan(Operation):
 
     def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Any) -> tuple[Any, Any]:
         """A batch of adjacent columns is a scan of rows, read in place."""
-        x, heads, count = operands
-        if tuple(axes) == (1, None, None) and x.ndim == 2 and partition_spec(x)[1] is None and x.shape[1] > 1:
+        x, heads, count, initial = operands
+        if (
+            tuple(axes) == (1, None, None, None)
+            and not initial.size
+            and x.ndim == 2
+            and partition_spec(x)[1] is None
+            and x.shape[1] > 1
+        ):
             return _scan_rows(x=x, heads=heads, count=count, **attributes), [1, 0][: 1 + attributes["total"]]
         return super()._batch(operands, axes, **attributes)
 
@@ -769,7 +813,7 @@ class _ScanRows(_Scan):
 
 _scan = _Scan(
     "scan",
-    operands={"x": 1, "heads": 1, "count": 1},
+    operands={"x": 1, "heads": 1, "count": 1, "initial": 1},
     results=("result", "totals"),
     attributes={"op": Kind, "exclusive": bool, "reverse": bool, "total": bool},
     shapes=_shapes,
@@ -778,6 +822,7 @@ _scan = _Scan(
 )
 _scan.def_jvp(_jvp)
 _scan.def_transpose("x", _transpose)
+_scan.def_transpose("initial", _transpose_initial)
 
 # Each column is scanned by itself.
 _scan_rows = _ScanRows(
