@@ -328,6 +328,7 @@ def scan(draw: Draw) -> dict[str, int]:
     else:
         draw.absent()
     draw.count()
+    draw.absent()  # the initial item
     return {**attributes, "exclusive": draw.flip(), "reverse": draw.flip(), "total": draw.flip()}
 
 
@@ -514,7 +515,7 @@ def scan_by_function(draw: Draw) -> Function:
     x, total = draw.operands[0], draw.flip()
     results = [(x.dtype, (n, *x.shape[-1:]))] + [(x.dtype, x.shape[-1:])] * total
     flags = {"exclusive": draw.flip(), "reverse": draw.flip(), "total": total, "segmented": segmented}
-    return results, {**attributes, **flags}
+    return results, {**attributes, **flags, "width": 0}
 
 
 def segments_of_function(draw: Draw, n: int) -> None:
