@@ -174,6 +174,27 @@ def _bincount_case(name: str, size: int, ids: Callable[[np.random.Generator, int
     )
 
 
+def _medians_of_segments(length: int) -> Case:
+    def by_a_sort(x: jax.Array, heads: jax.Array, ids: jax.Array) -> jax.Array:
+        ordered, ends = jax.lax.sort((ids, x), num_keys=2)[1], jnp.append(heads[1:], x.shape[0])
+        return (ordered[(heads + ends - 1) // 2] + ordered[(heads + ends) // 2]) / 2
+
+    return Case(
+        family="ranks",
+        name=f"medians of segments of {length:,}",
+        inputs=lambda rng, scale: (
+            random_keys(rng, size_at(scale, 2**24), "float32"),
+            jnp.arange(0, size_at(scale, 2**24), length, dtype=jnp.int32),
+            jnp.arange(size_at(scale, 2**24), dtype=jnp.int32) // length,
+        ),
+        ours=lambda x, heads, ids: mgpu.segmented_quantile(x, heads, 0.5),
+        peers={"XLA sort": by_a_sort},
+        bytes=lambda x, heads, ids: array_bytes(x) + 2 * array_bytes(heads),
+        agree=agree_within(1e-3),
+        max_ms=0.20 if length == 1000 else None,
+    )
+
+
 CASES = [
     Case(
         family="ranks",
@@ -222,6 +243,7 @@ CASES = [
         max_ms=0.40,
         target_ms=0.15,
     ),
+    *(_medians_of_segments(length) for length in (30, 1000, 30_000)),
     _bincount_case("1,000 ids", 1000, lambda rng, n: rng.integers(0, 1000, n), 0.05),
     _bincount_case("one id, 1,000 bins", 1000, lambda rng, n: np.full(n, 500), None),
     _bincount_case("10^6 ids, skewed", 10**6, lambda rng, n: (rng.zipf(1.2, n) - 1) % 10**6, None),

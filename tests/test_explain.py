@@ -70,6 +70,12 @@ def test_plain_jax_is_named_with_what_it_runs():
     assert explained.steps[0].seconds is None
 
 
+def test_few_items_are_sorted_for_their_median():
+    for n, runs in ((1 << 16, "segmented_sort"), (1 << 22, "order_statistics")):
+        steps = mgpu.explain(lambda x: mgpu.quantile(x, 0.5), device="H200")(shaped(n, jnp.float32)).steps
+        assert runs in {step.operation for step in steps if step.variant != "plain JAX"}
+
+
 def test_what_has_no_kernels_is_plain_jax():
     taken = mgpu.explain(mgpu.take, device="H200")(shaped(1000, jnp.float32), shaped(3, jnp.int32))
     assert names(taken) == [("take", "plain JAX")]

@@ -44,7 +44,7 @@ LONG_PROGRAMS = {
     "reduce, statistics": (340, 64),
     "reduce_by_id, ordered": (250, 64),
     "reduce_by_id, statistics": (390, 64),
-    "segmented_quantile": (195, 64),
+    "segmented_quantile": (200, 64),
 }
 
 

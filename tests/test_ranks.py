@@ -13,15 +13,23 @@ from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
 from jax_mgpu._src.core.operation import REGISTRY
+from jax_mgpu._src.ops import order_statistics
 from tests import data, oracle
 from tests.jaxprs import kernel_calls, scratch_bytes
 from tests.oracle import same_bits
 from tests.variants import long_but
 
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = pytest.mark.usefixtures("x64", "selected_on_cuda")
 
 HEADS = np.array([0, 0, 7, 30, 30, 55, 999], np.int32)
 FEW_DTYPES = ["uint8", "int32", "bfloat16", "float64"]
+
+
+@pytest.fixture
+def selected_on_cuda(monkeypatch):
+    """CUDA selects items of any number, instead of sorting few."""
+    monkeypatch.setattr(order_statistics, "CUDA_MIN_IN_SEGMENTS", 0)
+    monkeypatch.setattr(order_statistics, "CUDA_MAX_SORTED", 0)
 
 
 def bounds_of(heads, n, count):
@@ -412,6 +420,38 @@ def test_quantile(rng, dtype):
             expected = np.quantile(wide, QUANTILES.astype(float)) if e > b else np.full((2, 2), np.nan)
             tolerance = 1e-6 + (float(jnp.finfo(result).eps) if result != np.float64 else 0)
             np.testing.assert_allclose(values.astype(np.float64), expected, rtol=tolerance, atol=1e-5)
+
+
+def lengths_at_edges(most):
+    """Lengths of segments around those at which kernels change their way, with empty ones between."""
+    edges = (1, 32, 64, *data.tile_sizes("segmented_order_statistics"))
+    return np.array([0, *(edge + d for edge in edges if edge < most for d in (-1, 0, 1)), 0, most, 0, 5])
+
+
+@pytest.mark.parametrize("dtype", long_but(FEW_DTYPES, data.KEY_DTYPES))
+@pytest.mark.parametrize("kind", ["random", "equal", "descending"])
+def test_quantiles_of_segments_of_any_length_are_items(rng, dtype, kind):
+    lengths = lengths_at_edges(70_001)
+    n = int(lengths.sum()) + 9
+    x = np.array(keys_of_kind(rng, dtype, kind, n))
+    x = np.where(np.isnan(x.astype(np.float64)), x.dtype.type(3), x) if dtype in data.FLOAT_DTYPES else x
+    ends = np.cumsum(lengths)
+    heads = (ends - lengths).astype(np.int32)
+    q = np.array([0.0, 0.3, 1.0])
+    for count in (None, n // 2):
+        got = np.asarray(mgpu.segmented_quantile(x, heads, q, ends=ends, count=count, method="lower"))
+        for i, (b, e) in enumerate(zip(*np.minimum([heads, ends], oracle.live_count(count, n)), strict=True)):
+            if e > b:
+                ordered = x[b:e][oracle.sort_indices(x[b:e])]
+                at = np.floor(q * (e - b - 1) + 1e-9).astype(int)
+                np.testing.assert_array_equal(got[:, i], ordered[at].astype(got.dtype))
+
+
+@pytest.mark.parametrize("n", [1, 31, 33, 300, 4097])
+def test_quantiles_of_rows_of_any_length(rng, n):
+    x = rng.normal(size=(66_000 // n + 1, n)).astype(np.float32)
+    got = jax.jit(jax.vmap(lambda row: mgpu.quantile(row, 0.25, method="higher")))(x)
+    np.testing.assert_array_equal(got, np.quantile(x, 0.25, axis=1, method="higher"))
 
 
 @pytest.mark.parametrize("dtype", long_but(FEW_DTYPES, data.KEY_DTYPES))

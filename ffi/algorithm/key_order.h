@@ -114,4 +114,12 @@ struct FloatOrder {
   MGPU_HOST_DEVICE Word infinity() const { return static_cast<Word>(kSign - 1 - mantissa); }
 };
 
+// The key that has a rank; +0 for zeros.
+template <typename Order>
+MGPU_HOST_DEVICE typename Order::Word key_of_rank(const Order& order, typename Order::Word rank) {
+  using Word = typename Order::Word;
+  const Word next = static_cast<Word>(rank + 1);
+  return order.decode(next != 0 && order.rank(next) == rank ? next : rank);
+}
+
 }  // namespace mgpu

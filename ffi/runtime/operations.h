@@ -27,6 +27,7 @@
   OPERATION(reduce_rows)           \
   OPERATION(run_heads)             \
   OPERATION(scan)                  \
+  OPERATION(segmented_order_statistics) \
   OPERATION(segmented_reduce)      \
   OPERATION(segmented_search)      \
   OPERATION(segmented_shift)       \

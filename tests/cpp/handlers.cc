@@ -97,6 +97,9 @@ class Garbage {
   void into(DType dtype, int64_t count, int64_t elements) { fill_keys(operand(dtype, {count, elements}, false)); }
   void indices(int64_t count, int64_t limit) { indices(index_type(), count, limit); }
   void indices(DType type, int64_t count, int64_t limit) { fill_indices(operand(type, {count}, true), limit); }
+  void index_rows(int64_t rows, int64_t count, int64_t limit) {
+    fill_indices(operand(index_type(), {rows, count}, true), limit);
+  }
   void numbers(int64_t count, int64_t limit) { fill_indices(operand(index_type(), {count}, false), limit); }
   void count(int64_t limit) {
     if (flip()) return absent();
@@ -596,6 +599,17 @@ void segmented_reduce(Garbage& make) {
   make.indices(m, n);
   make.count(n);
   make.result(types.result, {m});
+}
+
+void segmented_order_statistics(Garbage& make) {
+  const DType dtype = make.key_type();
+  const int64_t n = make.length(), m = make.length(), ranks = make.one_of<int64_t>({0, 1, 3, 20});
+  make.keys(dtype, n);
+  make.indices(m, n);
+  make.indices(m, n);
+  make.index_rows(ranks, m, n);
+  make.count(n);
+  make.result(dtype, {ranks, m});
 }
 
 void segmented_search(Garbage& make) {

@@ -340,6 +340,16 @@ def segmented_reduce(draw: Draw) -> dict[str, int]:
     return attributes
 
 
+def segmented_order_statistics(draw: Draw) -> dict[str, int]:
+    m = draw.length(1 << 20)
+    draw.array(draw.one_of(KEYS), draw.length())
+    draw.array(draw.index, m)
+    draw.array(draw.index, m)
+    draw.array(draw.index, draw.random.randint(0, 16), m)
+    draw.count()
+    return {}
+
+
 def segmented_search(draw: Draw) -> dict[str, int]:
     dtype, n = draw.one_of(KEYS), draw.length()
     size, segments = (draw.length(MOST_NARROW) for _ in "ab")
@@ -571,6 +581,7 @@ DRAWS: dict[str, Callable[[Draw], dict[str, int]]] = {
         scan,
         scan_rows,
         segmented_reduce,
+        segmented_order_statistics,
         segmented_search,
         segmented_shift,
         segmented_softmax,

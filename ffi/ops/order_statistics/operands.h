@@ -44,12 +44,4 @@ struct OrderStatisticsOperands {
   Scratch layout(Workspace& workspace) const;
 };
 
-// The key that has a rank; +0 for zeros.
-template <typename Order>
-MGPU_HOST_DEVICE typename Order::Word key_of_rank(const Order& order, typename Order::Word rank) {
-  using Word = typename Order::Word;
-  const Word next = static_cast<Word>(rank + 1);
-  return order.decode(next != 0 && order.rank(next) == rank ? next : rank);
-}
-
 }  // namespace mgpu

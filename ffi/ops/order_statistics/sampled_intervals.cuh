@@ -313,7 +313,7 @@ __global__ void __launch_bounds__(kRankThreads, 2) gather_between(const __grid_c
     add(interval.between, counts[threadIdx.x].between);
     add(interval.at_high, counts[threadIdx.x].at_high);
   }
-  if (is_last_of_row(task, row) && threadIdx.x == 0) place_ranks(task, row);
+  if (is_last_block(task.scratch.counted + row, task.parts) && threadIdx.x == 0) place_ranks(task, row);
 }
 
 }  // namespace mgpu::cuda::ranking

@@ -5,6 +5,7 @@
 
 #include "algorithm/key_order.h"
 #include "cuda/block/scan.cuh"
+#include "cuda/block/sort_lanes.cuh"
 #include "function/item.h"
 #include "ops/top_k/plan.h"
 
@@ -40,23 +41,6 @@ struct TopKWarp {
   __device__ static int in_rows(uint32_t packed) { return static_cast<int>(packed >> 16); }
   __device__ static int in_row(uint32_t packed) { return static_cast<int>(packed & 0xffff); }
 };
-
-// Sorts the values of each group of kLanes lanes.
-template <int kLanes, typename Value>
-__device__ __forceinline__ Value sort_lanes(Value value) {
-  const int lane = static_cast<int>(threadIdx.x % kLanes);
-#pragma unroll
-  for (int run = 2; run <= kLanes; run *= 2) {
-#pragma unroll
-    for (int distance = run / 2; distance > 0; distance /= 2) {
-      const Value other =
-          shuffle_words(value, [=](unsigned word) { return __shfl_xor_sync(0xffffffffu, word, distance); });
-      const bool takes_less = ((lane & distance) == 0) == ((lane & run) == 0);
-      value = takes_less ? minimum(value, other) : maximum(value, other);
-    }
-  }
-  return value;
-}
 
 // The lanes of one row.
 template <typename Order, TopKRowShape kShape>

@@ -35,10 +35,10 @@ from jax_mgpu._src.arguments.segments import segment_operands
 from jax_mgpu._src.arguments.values import take_or_fill
 from jax_mgpu._src.core.compat import whole_axes
 from jax_mgpu._src.core.operation import ABSENT, Operation
-from jax_mgpu._src.functions.operators import accumulator_dtype
+from jax_mgpu._src.functions.operators import Kind, accumulator_dtype
 from jax_mgpu._src.keys.bits import clip, where
 from jax_mgpu._src.mesh import over_axis
-from jax_mgpu._src.ops.scan import pieces
+from jax_mgpu._src.ops.scan import scan_columns
 from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sort_primitives import Method
 
@@ -90,15 +90,14 @@ def quantiles(
     is_nan = jnp.isnan(q)
     known = where(is_nan, 0, q)[:, None]
     lower, upper, weight = _taken(method, *_neighbours(known, (end - begin)[None], rounding))
-    last = jnp.broadcast_to(jnp.maximum(end - 1, 0), (1, *end.shape))
-    positions = jnp.concatenate([begin[None] + lower, begin[None] + upper, last])
+    last = jnp.broadcast_to(jnp.maximum(end - begin - 1, 0), (1, *end.shape))
+    ranks = jnp.concatenate([lower, upper, last])
     if axis_name is not None:
-        items = item_at(positions[:, 0])[:, None] if heads is ABSENT else item_at(positions)
+        items = item_at(ranks[:, 0])[:, None] if heads is ABSENT else item_at(begin[None] + ranks)
     elif heads is ABSENT:
-        items = _order_statistics(x=x, ranks=positions[:, 0], count=live)[0][:, None]
+        items = _order_statistics(x=x, ranks=ranks[:, 0], count=live)[0][:, None]
     else:
-        ordered = Sort(name, x, count=live, heads=pieces(segments), method=Method.MERGING).run()
-        items = take_or_fill(ordered, positions.reshape(-1)).reshape(positions.shape)
+        (items,) = _segmented_order_statistics(x=x, begins=begin, ends=end, ranks=ranks, count=live)
     below, above = (part.astype(wide) for part in jnp.split(items[:-1], 2))
     found = between(below, above, weight)
     undefined = (begin == end)[None] | is_nan[:, None]
@@ -107,34 +106,92 @@ def quantiles(
     return where(undefined, jnp.nan, found).astype(dtype).reshape(shape)
 
 
-class _OrderStatistics(Operation):
-    """A selection of the items at some ranks. If a sort takes less time, CUDA sorts."""
+class _SegmentedOrderStatistics(Operation):
+    """A selection in each segment. For many ranks, or few items, a sort takes less time."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
-        """Whether a batch needs many ranks of one array, or too many for the kernels, or rows are short."""
-        x, ranks, _ = operands
-        if x.ndim == 1 and ranks.size > CUDA_MAX_RANKS and ranks.ndim > 1:
+        """Whether a batch needs many ranks of one array, the segments more than the kernels take, or items are few."""
+        x, ranks = operands[0], operands[3]
+        if x.ndim == 1 and ranks.size > CUDA_MAX_RANKS * ranks.shape[-1] and ranks.ndim > 2:
             return True  # plain JAX sorts the array once
-        if platform != "cuda":
-            return False
-        result: bool = ranks.shape[-1] > CUDA_MAX_RANKS or (
-            x.shape[-1] < CUDA_MIN_COUNTED_ROW and x.size > CUDA_FEW_ITEMS
-        )
-        return result
+        return platform == "cuda" and (ranks.shape[-2] > CUDA_MAX_SEGMENT_RANKS or x.size < CUDA_MIN_IN_SEGMENTS)
 
 
-CUDA_MAX_RANKS = 7  # kMaxRanks of ffi/ops/order_statistics/plan.h
-CUDA_MIN_COUNTED_ROW = 2**14
+CUDA_MAX_SEGMENT_RANKS = 16  # kMaxSegmentRanks of ffi/ops/segmented_order_statistics/plan.h
+# A warp reads its segment several times, so fewer segments than the warps of a GPU take as long as many.
+CUDA_MIN_IN_SEGMENTS = 2**22
 
 
 def _statistics_shapes(x: Aval, ranks: Aval) -> Sequence[Any]:
     return [jax.ShapeDtypeStruct(ranks.shape, x.dtype)]
 
 
+def _sorted_segments(
+    x: jax.Array, begins: jax.Array, ends: jax.Array, ranks: jax.Array, count: jax.Array
+) -> tuple[Sort, jax.Array]:
+    """Returns the sort of all segments, and the places of the sought items in its result, any for empty segments."""
+    heads = scan_columns(jnp.stack([begins, ends], -1).reshape(-1), Kind.MAX)  # of segments and gaps
+    return Sort("segmented_quantile", x, count=count, heads=heads, method=Method.MERGING), begins + ranks
+
+
+def _segmented_fallback(
+    x: jax.Array, begins: jax.Array, ends: jax.Array, ranks: jax.Array, count: jax.Array
+) -> Sequence[jax.Array]:
+    with by_construction():  # segments and count were checked
+        ordered, places = _sorted_segments(x, begins, ends, ranks, count)
+        return [take_or_fill(ordered.run(), places.reshape(-1)).reshape(places.shape)]
+
+
+def _segmented_jvp(primals: Operands, tangents: Tangents) -> tuple[Any, Any]:
+    values = _segmented_order_statistics.run(primals)
+    if tangents.x is None:
+        return values, [None]
+    with by_construction():
+        ordered, places = _sorted_segments(*primals)
+        order = take_or_fill(ordered.indices()[1], places.reshape(-1), -1)
+    return values, [take_or_fill(tangents.x, order).reshape(places.shape)]
+
+
+_segmented_order_statistics = _SegmentedOrderStatistics(
+    "segmented_order_statistics",
+    operands={"x": 1, "begins": 1, "ends": 1, "ranks": 2, "count": 1},
+    results=("values",),
+    attributes={},
+    shapes=_statistics_shapes,
+    fallback=_segmented_fallback,
+)
+_segmented_order_statistics.def_jvp(_segmented_jvp)
+
+
+class _OrderStatistics(Operation):
+    """A selection of the items at some ranks. Short rows are segments."""
+
+    def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
+        """Whether a batch needs many ranks of one array, or too many for the kernels, or rows are short or few."""
+        x, ranks, _ = operands
+        if x.ndim == 1 and ranks.size > CUDA_MAX_RANKS and ranks.ndim > 1:
+            return True
+        if platform != "cuda":
+            return False
+        is_small: bool = x.size <= CUDA_MAX_SORTED or x.shape[-1] < CUDA_MIN_COUNTED_ROW
+        return is_small or ranks.shape[-1] > CUDA_MAX_RANKS
+
+
+CUDA_MAX_RANKS = 7  # kMaxRanks of ffi/ops/order_statistics/plan.h
+CUDA_MAX_SORTED = 2**20  # a sort of so few items takes less time than the passes that count digits
+CUDA_MIN_COUNTED_ROW = 2**14
+
+
 def _statistics_fallback(x: jax.Array, ranks: jax.Array, count: jax.Array) -> Sequence[jax.Array]:
-    with by_construction():  # the count was checked
-        ordered = Sort("quantile", x, count=count).run()
-    return [take_or_fill(ordered, ranks)]
+    """Returns the items at ranks of one segment, which all live items are."""
+    live = live_items(x.shape[0], count, ranks.dtype)
+    begins, ends, known = (
+        jnp.zeros((1,), ranks.dtype),
+        live.reshape(1),
+        clip(ranks, 0, jnp.maximum(live - 1, 0))[:, None],
+    )
+    (items,) = _segmented_order_statistics(x=x, begins=begins, ends=ends, ranks=known, count=count)
+    return [where(live > 0, items[:, 0], jnp.zeros((), x.dtype))]
 
 
 def _statistics_jvp(primals: Operands, tangents: Tangents) -> tuple[Any, Any]:

@@ -395,7 +395,8 @@ def segmented_quantile(
       TypeError: as `quantile`.
       ValueError: as `quantile`.
 
-    Derivatives are those of `quantile`. A call takes the time of a sort, for any lengths of the segments.
+    Derivatives are those of `quantile`. A call reads the items in a few passes, for any lengths of the segments. With a
+    derivative, over a mesh axis, and on CUDA for more than seven quantiles, it takes the time of a sort.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

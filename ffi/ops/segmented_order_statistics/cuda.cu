@@ -1,0 +1,42 @@
+// segmented_order_statistics on CUDA.
+#include "cuda/launch/launch.h"
+#include "ops/common/dispatch.h"
+#include "ops/segmented_order_statistics/kernels.cuh"
+#include "runtime/operations.h"
+#include "runtime/workspace.h"
+
+namespace mgpu::cuda {
+
+namespace segment_ranks {
+
+template <typename Order>
+void run(const Call& call, const SegmentedOrderStatisticsOperands& operands, Order order, cudaStream_t stream) {
+  Workspace workspace = workspace_of(call);
+  const Task<Order> task{operands, operands.layout(workspace), order};
+  check(call, cudaMemsetAsync(task.scratch.listed, 0, 2 * sizeof(unsigned), stream));
+  const int64_t blocks = ceil_div<int64_t>(operands.rows * operands.segments, kThreads / kWarp);
+  find_in_segments<Order><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(task);
+  check_launch(call);
+  if (task.scratch.segments == 0) return;
+  const auto kernel = count_segment_digits<Order>;
+  constexpr int64_t kBytes = SegmentDigits<Order>::kCounterBytes;
+  const int resident = resident_blocks(call, kernel, kDigitThreads, kBytes, task.scratch.parts);
+  constexpr int kBits = 8 * sizeof(typename Order::Word);
+  for (int shift = kBits - kSegmentDigitBits; shift >= 0; shift -= kSegmentDigitBits) {
+    kernel<<<resident, kDigitThreads, kBytes, stream>>>(task,
+                                                        {shift, kSegmentDigitBits, shift == kBits - kSegmentDigitBits});
+    check_launch(call);
+  }
+}
+
+}  // namespace segment_ranks
+
+void segmented_order_statistics(const Call& call, cudaStream_t stream) {
+  const SegmentedOrderStatisticsOperands operands(call);
+  if (operands.rows * operands.segments * operands.rank_count == 0) return;
+  call.expect(operands.rank_count <= kMaxSegmentRanks, "ranks: expected no more than the kernels take");
+  dispatch_order(call, operands.key_type, false,
+                 [&](auto order) { segment_ranks::run(call, operands, order, stream); });
+}
+
+}  // namespace mgpu::cuda
