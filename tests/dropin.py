@@ -1,15 +1,16 @@
 """Random calls of the functions with JAX's names, compared with JAX.
 
-`python -m tests.dropin --cases 1000` draws that many calls of each function, or with `--match unique` of some. Kernels
-run in every call that they support, even for few items. The first call of a function that differs is printed.
+`python -m tests.dropin --cases 1000 --processes 8` draws that many calls of each function, or with `--match unique` of
+some. Kernels run in every call that they support, even for few items. The first call of a function that differs is
+printed.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import multiprocessing
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -217,7 +218,7 @@ def _searchsorted(draw: Draw) -> Case:
         options["method"] = pick(draw, "scan", "scan_unrolled", "sort", "compare_all", "wrong")
     if a.dtype.kind == "c" or pick(draw, False, False, True):
         return Case(jnp.sort(a), v, sorter=np.arange(a.shape[0], dtype=np.int32), **options)
-    return Case(np.asarray(jnp.sort(a)), v, **options)
+    return Case(np.sort(a), v, **options)
 
 
 def _bincount(draw: Draw) -> Case:
@@ -410,6 +411,8 @@ def compare(ours: Any, theirs: Any, rounds: bool) -> None:
             )
 
 
+PART = 250  # calls that one process draws, with a seed of their own
+
 MODES = "eager", "eager", "numpy", "jit", "vmap", "x64", "strict"
 
 
@@ -434,16 +437,16 @@ def check(name: str, draw: Draw) -> None:
 # Each call may compile a program, so failures are not shrunk: the first one is printed.
 SETTINGS = hypothesis.settings(
     deadline=None,
-    derandomize=True,
     database=None,
     phases=[hypothesis.Phase.generate],
     suppress_health_check=list(hypothesis.HealthCheck),
 )
 
 
-def drawn(name: str, cases: int) -> Callable[[], None]:
+def drawn(name: str, cases: int, seed: int = 0) -> Callable[[], None]:
     """Returns a test that runs this many drawn calls of a function."""
 
+    @hypothesis.seed(seed)
     @hypothesis.settings(SETTINGS, max_examples=cases)
     @hypothesis.given(st.data())
     def run(data: Any) -> None:
@@ -452,26 +455,34 @@ def drawn(name: str, cases: int) -> Callable[[], None]:
     return run
 
 
+def difference(name: str, cases: int, seed: int) -> str:
+    """Runs drawn calls of a function, and returns how the first one that differs does so, or an empty text."""
+    quick.compile_quickly()
+    quick.lower_quickly()
+    try:
+        drawn(name, cases, seed)()
+    except Exception as error:
+        return f"{error}\n  {getattr(error, '__notes__', '')}"
+    finally:
+        jax.clear_caches()
+    return ""
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.dropin", description=__doc__)
     parser.add_argument("--cases", type=int, default=200, help="calls of each function (default 200)")
     parser.add_argument("--match", default="", help="functions with this in their name")
+    parser.add_argument("--processes", type=int, default=1, help="number of processes (default 1)")
     options = parser.parse_args()
-    quick.compile_quickly()
-    quick.lower_quickly()
+    names = [name for name in (*NUMPY, *OPS) if options.match in name]
+    parts = [min(PART, options.cases - begin) for begin in range(0, options.cases, PART)]
     failed = []
-    for name in (*NUMPY, *OPS):
-        if options.match not in name:
-            continue
-        begin = time.monotonic()
-
-        try:
-            drawn(name, options.cases)()
-            print(f"{name}: {options.cases} calls are alike, {time.monotonic() - begin:.0f} s", flush=True)
-        except Exception as error:
-            failed.append(name)
-            print(f"{name}: {error}\n  {getattr(error, '__notes__', '')}", flush=True)
-        jax.clear_caches()
+    with multiprocessing.get_context("spawn").Pool(options.processes, maxtasksperchild=4) as pool:
+        running = [[pool.apply_async(difference, (name, part, i)) for i, part in enumerate(parts)] for name in names]
+        for name, results in zip(names, running, strict=True):
+            differing = [text for text in (result.get() for result in results) if text]
+            failed += [name] * bool(differing)
+            print(f"{name}: {differing[0] if differing else f'{options.cases} calls are alike'}", flush=True)
     print(f"{len(failed)} functions differ: {', '.join(failed)}" if failed else "no function differs")
     return int(bool(failed))
 
