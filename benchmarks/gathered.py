@@ -66,7 +66,7 @@ def _bcsr_sums(x: Any, heads: Any, indices: Any, weights: Any, ids: Any) -> Any:
 
 def _torch_sums(torch: Any, x: Any, heads: Any, indices: Any, weights: Any, ids: Any) -> Any:
     """Returns the sums by cuSPARSE, which PyTorch calls."""
-    ends = torch.tensor([indices.shape[0]], dtype=heads.dtype, device=heads.device)
+    ends = torch.full((1,), indices.shape[0], dtype=heads.dtype, device=heads.device)
     matrix = torch.sparse_csr_tensor(torch.cat([heads, ends]), indices, weights, (heads.shape[0], x.shape[0]))
     return matrix @ x
 

@@ -193,6 +193,7 @@ LONG_PROGRAMS = {
     "segmented_search": (2100, 130),
     "segmented_top_k": (1500, 112),
     "sorted_match": (1800, 130),
+    "unique": (1500, 104),
 }
 
 
