@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -81,15 +82,6 @@ def _xla_top_p(u: Any, x: Any) -> Any:
     return jnp.take_along_axis(order, jnp.minimum(drawn, x.shape[-1] - 1)[:, None], -1)[:, 0]
 
 
-def _torch_top_p(torch: Any, u: Any, x: Any) -> Any:
-    in_order, order = torch.sort(x, dim=-1, descending=True)
-    p = torch.softmax(in_order, dim=-1)
-    sums = torch.cumsum(p, dim=-1)
-    kept = torch.where(sums - p < 0.9, p, torch.zeros_like(p))
-    drawn = (torch.cumsum(kept, dim=-1) <= u[:, None] * kept.sum(-1, keepdim=True)).sum(-1, keepdim=True)
-    return torch.gather(order, -1, drawn.clamp(max=x.shape[-1] - 1))[:, 0]
-
-
 def _top_p(rows: int, n: int, max_ms: float | None = None) -> Case:
     """Makes the case of tokens drawn from the most probable 0.9 of normal logits."""
 
@@ -103,37 +95,30 @@ def _top_p(rows: int, n: int, max_ms: float | None = None) -> Case:
         name=f"top-p sampling of {rows:,} x {n:,} logits",
         inputs=inputs,
         ours=lambda key, u, x: mgpu.sample_logits(key, x, top_p=0.9),
-        peers={
-            "XLA sort, cumsum": lambda key, u, x: _xla_top_p(u, x),
-            "torch": TorchPeer(lambda torch, key, u, x: _torch_top_p(torch, u, x)),
-        },
+        peers={"XLA sort, cumsum": lambda key, u, x: _xla_top_p(u, x)},
         bytes=lambda key, u, x: array_bytes(x),
         agree=lambda ours, theirs: float(np.mean(np.asarray(ours) != np.asarray(theirs))) < 0.05,  # sums are rounded
         max_ms=max_ms,
     )
 
 
-def _ragged(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-    """Makes items, heads of segments of mean length 30, and the segment of each item."""
-    n = size_at(scale, 2**24)
-    heads = ragged_heads(rng, n, 30, "uniform")
-    return random_keys(rng, n, "float32"), heads, row_ids(heads, n)
-
-
 def _softmax_of_rows(width: int, distribution: str, mean: int) -> Case:
-    """Makes the case of 2^26 floats as rows of `width`, in segments of this mean length, or in a single one."""
+    """Makes the case of 2^26 floats as rows of `width`, in segments of this mean length, or in a single one.
+
+    If `width` is 0, it is the case of 2^24 floats.
+    """
 
     def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-        n = max(size_at(scale) // width, 1)
-        heads = ragged_heads(rng, n, mean, distribution) if mean else np.zeros(1, np.int32)
-        return random_keys(rng, n * width, "float32").reshape(n, width), heads, row_ids(heads, n)
+        shape = (max(size_at(scale) // width, 1), width) if width else (size_at(scale, 2**24),)
+        heads = ragged_heads(rng, shape[0], mean, distribution) if mean else np.zeros(1, np.int32)
+        return random_keys(rng, math.prod(shape), "float32").reshape(shape), heads, row_ids(heads, shape[0])
 
     lengths = f"{distribution}, mean {mean:,}" if mean else "one segment"
-    max_ms, target_ms = (0.25, 0.19) if width == 2 else (0.20, 0.165)
-    has_limits = (distribution, mean) == ("uniform", 50)
+    max_ms, target_ms = {0: (0.08, 0.045), 2: (0.25, 0.19)}.get(width, (0.20, 0.165))
+    has_limits = width == 0 or (distribution, mean) == ("uniform", 50)
     return Case(
         family="ranks",
-        name=f"softmax of rows of {width:,}, {lengths}",
+        name=f"softmax of rows of {width:,}, {lengths}" if width else f"softmax, mean {mean}",
         inputs=inputs,
         ours=lambda x, heads, ids: mgpu.segmented_softmax(x, heads),
         peers={"XLA segment_max, segment_sum": _xla_softmax, "torch": TorchPeer(_torch_softmax)},
@@ -196,17 +181,7 @@ def _medians_of_segments(length: int) -> Case:
 
 
 CASES = [
-    Case(
-        family="ranks",
-        name="softmax, mean 30",
-        inputs=_ragged,
-        ours=lambda x, heads, ids: mgpu.segmented_softmax(x, heads),
-        peers={"XLA segment_max, segment_sum": _xla_softmax, "torch": TorchPeer(_torch_softmax)},
-        bytes=lambda x, heads, ids: 2 * array_bytes(x) + array_bytes(heads),
-        agree=agree_within(1e-5),
-        max_ms=0.08,
-        target_ms=0.045,
-    ),
+    _softmax_of_rows(0, "uniform", 30),
     *(
         _softmax_of_rows(width, distribution, mean)
         for width in (2, 8, 64, 1024)

@@ -3,6 +3,7 @@
 #include "cuda/launch/shapes.h"
 #include "ops/common/dispatch.h"
 #include "ops/segmented_search/kernels.cuh"
+#include "ops/segmented_search/plan.h"
 #include "runtime/operations.h"
 #include "runtime/workspace.h"
 
