@@ -229,7 +229,7 @@ def _selection(call: Call, q: Any, method: str, names: Sequence[str], whole: int
 # Running sums and products.
 
 
-@like(_jnp.cumsum, "a", min_items=64)
+@like(_jnp.cumsum, "a", min_items=64, min_items_on_gpu=2**15)
 def cumsum(call: Call) -> Any:
     """`jax.numpy.cumsum`, by the kernels of `jax_mgpu.scan`.
 
@@ -241,7 +241,7 @@ def cumsum(call: Call) -> Any:
     return call.with_kernels()
 
 
-@like(_jnp.cumprod, "a", min_items=64)
+@like(_jnp.cumprod, "a", min_items=64, min_items_on_gpu=2**15)
 def cumprod(call: Call) -> Any:
     """`jax.numpy.cumprod`, by the kernels of `jax_mgpu.scan`.
 
@@ -731,13 +731,13 @@ def intersect1d(call: Call) -> Any:
     return call.with_kernels() if _are_alike(call) else None
 
 
-# For few keys, JAX's comparison of all pairs is faster.
-FEW_TESTS = 128
+# For few pairs, JAX's comparison of all is faster.
+FEW_TESTS, FEW_PAIRS = 128, 2**20
 
 
 @like(_jnp.isin, "element", "test_elements", min_items=SORTED)
 def isin(call: Call) -> Any:
-    """`jax.numpy.isin`, by a sort; JAX compares all pairs unless it is told otherwise.
+    """`jax.numpy.isin`, by a search; JAX compares all pairs unless it is told otherwise.
 
     Example:
       >>> import jax_mgpu.numpy as jnp
@@ -745,11 +745,18 @@ def isin(call: Call) -> Any:
       Array([False,  True, False], dtype=bool)
     """
     items, tests = call.element, call.test_elements
-    if not is_array(tests) or tests.dtype != items.dtype or items.dtype == bool:
+    if not is_array(tests) or tests.dtype != items.dtype or not is_key(items) or tests.size == 0:
         return None
-    if call.method == "auto":
-        return call.with_kernels(method="binary_search") if tests.size > FEW_TESTS else None
-    return call.with_kernels() if call.method in ("binary_search", "sort") else None
+    is_compared = tests.size <= FEW_TESTS or items.size * tests.size <= FEW_PAIRS
+    if call.method not in ("auto", "binary_search", "sort") or (call.method == "auto" and is_compared):
+        return None
+
+    def program() -> Any:
+        sought, known = _jnp.ravel(items), _mgpu.sort(_jnp.ravel(tests))
+        found = known.at[_mgpu.search(sought, known)].get(mode="clip")
+        return (found == sought).reshape(items.shape) != call.invert
+
+    return program
 
 
 def _is_size(value: object) -> bool:

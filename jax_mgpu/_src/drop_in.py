@@ -107,6 +107,7 @@ def like(
     original: Function,
     *operands: str,
     min_items: int,
+    min_items_on_gpu: int = 0,
     takes_sequence: bool = False,
     measure: Callable[[Call], Any] | None = None,
     unsized: tuple[str, Callable[[Call], Any]] | None = None,
@@ -117,8 +118,9 @@ def like(
       original: JAX's function.
       operands: its arguments that are arrays. Kernels run only if the first one is an array; the others may be numbers.
       min_items: the number of items of the first operand from which kernels are faster on a CPU.
+      min_items_on_gpu: the same on a GPU, where a small call takes as long as its kernels take to start.
       takes_sequence: whether the first operand may be a sequence of arrays.
-      measure: the number to compare with `min_items`, instead of the items of the first operand.
+      measure: the number to compare with both, instead of the items of the first operand.
       unsized: the argument for the size of the results, and the function to run outside of `jit` if it is omitted.
     """
     signed = Signed(original, operands, takes_sequence)
@@ -138,15 +140,17 @@ def like(
         def answer(positional: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
             """Returns the result of the kernels, or None if JAX's function must run."""
             kernels = platforms()
-            on_cuda = "cuda" in kernels
-            if not on_cuda and len(positional) > place and not is_faster(min_items, _items(positional[place])):
+            least = min(min_items, min_items_on_gpu) if "cuda" in kernels else min_items
+            if measure is None and len(positional) > place and not is_faster(least, _items(positional[place])):
                 return None
             try:
                 given = {**signed.defaults, **signed.signature.bind(*positional, **named).arguments}
             except TypeError:
                 return None  # JAX raises the error
             call, first = Call(signed, given), given[operands[0]]
-            on_cpu = "cpu" in kernels and is_faster(min_items, _items(first) if measure is None else measure(call))
+            measured = _items(first) if measure is None else measure(call)
+            on_cpu = "cpu" in kernels and is_faster(min_items, measured)
+            on_cuda = "cuda" in kernels and is_faster(min_items_on_gpu, measured)
             if not (on_cpu or on_cuda) or not signed.may_take(first) or not compiles():
                 return None
             if unsized is not None and given[unsized[0]] is None:
@@ -169,7 +173,7 @@ def like(
 
 
 def is_faster(min_items: int, items: int) -> bool:
-    """Whether a call on that many items is faster with kernels on a CPU."""
+    """Whether a call on that many items is faster with kernels."""
     return items >= min_items
 
 
