@@ -20,7 +20,6 @@ MAX_ANY = 0.05  # the largest share of the parameters
 LONG_KERNELS = {
     "order_statistics/sampled_intervals.cuh: gather_between": 147,
     "scan/scan_segments.cuh: scan_segments": 125,
-    "sorted_search/kernels.cuh: match_tiles": 105,
 }
 
 Found = tuple[str, int]

@@ -142,6 +142,59 @@ __device__ void add_to_count(const IndexResult& counts, int64_t row, int number,
   }
 }
 
+// The first indices and match flags of A and of B in a stage, aligned for bulk copies.
+struct MatchStage {
+  int32_t *a_index, *b_index;
+  bool *a_match, *b_match;
+
+  __device__ __forceinline__ static MatchStage of(const MergeTile& tile, unsigned char* stage, int index_bytes) {
+    const int a_count = static_cast<int>(tile.a_count);
+    int32_t* const index = reinterpret_cast<int32_t*>(stage);
+    bool* const match = reinterpret_cast<bool*>(stage + index_bytes);
+    return {index, index + round_up_to_line<int32_t>(a_count + kLineBytes / sizeof(int32_t)), match,
+            match + round_up_to_line<bool>(a_count + kLineBytes)};
+  }
+};
+
+// Advances over the thread's next kCount items. Sets bit i of `matches` if the other side has an item equal to the i-th
+// of them. Bit i of the result says whether that item is B's.
+template <int kCount, typename Keys>
+__device__ __forceinline__ unsigned merge_matches(const MergeTile& tile, const Keys& keys, const MergeCursor& cursor,
+                                                  unsigned& matches) {
+  const uint32_t a_first = shared_address(keys.buffer + keys.runs.a - (tile.a > 0));  // with the item before the tile
+  const uint32_t b_end =
+      shared_address(keys.buffer + keys.runs.b_end + (tile.b_follows ? 1 : 0));  // with the next item
+  auto a_before = keys.buffer[maximum(cursor.a - 1, 0)];
+  return keys.template merge_from<kCount>(cursor, [&](int i, bool in_b, const auto& heads) {
+    // An item of A comes before all items of B that are not less, and can only equal the first of these. An item of B
+    // comes after all items of A that are not greater, and can only equal the last of these.
+    if (i == 0) a_before = heads.order.encode(a_before);
+    bool match = !heads.order.less(in_b ? a_before : heads.a_code, heads.b_code);
+    if constexpr (!std::remove_cvref_t<decltype(heads)>::kOpen) match &= in_b ? heads.a > a_first : heads.b < b_end;
+    matches |= match ? 1u << i : 0u;
+    a_before = in_b ? a_before : heads.a_code;
+  });
+}
+
+// Stores the entries of one side from its stage, if they cannot be copied in bulk.
+__device__ __forceinline__ void store_matches(const SortedMatchOperands::Side& side, const int32_t* index,
+                                              const bool* match, int64_t first, int64_t count, int64_t base) {
+  match += place_in_line(side.match, first);
+  for (int i = threadIdx.x; i < count; i += kPipelineWorkers) {
+    side.index.set(first + i, base + index[i]);
+    side.match[first + i] = match[i];
+  }
+}
+
+// Stores the entries of the dead items of one side, whose row begins at `first`.
+__device__ __forceinline__ void clear_matches(const SortedMatchOperands::Side& side, int64_t first,
+                                              Range<int64_t> dead) {
+  for_each_dead<kPipelineWorkers>(dead, [&](int64_t i) {
+    side.index.set(first + i, -1);
+    side.match[first + i] = false;
+  });
+}
+
 template <typename Order, bool kLargeStages>
 __global__ void __launch_bounds__(kPipelineThreads, kPipelineBlocks)
     match_tiles(const __grid_constant__ MatchProblem<Order> problem) {
@@ -149,6 +202,7 @@ __global__ void __launch_bounds__(kPipelineThreads, kPipelineBlocks)
   extern __shared__ __align__(kLineBytes) unsigned char stages[];
   constexpr PipelineShape kShape = search_shape(sizeof(Word), true, kLargeStages);
   constexpr int kCount = kShape.items;
+  constexpr int kIndexBytes = search_index_bytes(sizeof(Word), kCount);
   using S = MergePipeline<Order, kCount, true>;
   __shared__ typename S::Shared shared;
   const MergeTiles<Order>& tiles = problem.stream.tiles;
@@ -164,18 +218,6 @@ __global__ void __launch_bounds__(kPipelineThreads, kPipelineBlocks)
   };
   const auto first_a = [&](const MergeTile& tile) { return tile.row * pair.a.length + tile.a; };
   const auto first_b = [&](const MergeTile& tile) { return tile.row * pair.b.length + tile.b; };
-  // The first indices and match flags of A and of B in a stage, aligned for bulk copies.
-  struct Places {
-    int32_t *a_index, *b_index;
-    bool *a_match, *b_match;
-  };
-  const auto places = [&](const MergeTile& tile, unsigned char* stage) {
-    const int a_count = static_cast<int>(tile.a_count);
-    int32_t* const index = reinterpret_cast<int32_t*>(stage);
-    bool* const match = reinterpret_cast<bool*>(stage + search_index_bytes(sizeof(Word), kCount));
-    return Places{index, index + round_up_to_line<int32_t>(a_count + kLineBytes / sizeof(int32_t)), match,
-                  match + round_up_to_line<bool>(a_count + kLineBytes)};
-  };
 
   const auto work = [&](const typename S::Plan& plan, const typename S::Keys& keys, unsigned char* stage) {
     const MergeTile& tile = plan.tile;
@@ -183,26 +225,14 @@ __global__ void __launch_bounds__(kPipelineThreads, kPipelineBlocks)
     row = tile.row;
     const int diagonal = threadIdx.x * kCount;
     const MergeCursor cursor = keys.cursor(diagonal);
-    const uint32_t a_first = shared_address(keys.buffer + keys.runs.a - (tile.a > 0));  // with the item before the tile
-    const uint32_t b_end =
-        shared_address(keys.buffer + keys.runs.b_end + (tile.b_follows ? 1 : 0));  // with the next item
-    Word a_before = keys.buffer[maximum(cursor.a - 1, 0)];
     unsigned matches = 0;
-    const unsigned from_b = keys.template merge_from<kCount>(cursor, [&](int i, bool in_b, const auto& heads) {
-      // An item of A comes before all items of B that are not less, and can only equal the first of these. An item of B
-      // comes after all items of A that are not greater, and can only equal the last of these.
-      if (i == 0) a_before = heads.order.encode(a_before);
-      bool match = !heads.order.less(in_b ? a_before : heads.a_code, heads.b_code);
-      if constexpr (!std::remove_cvref_t<decltype(heads)>::kOpen) match &= in_b ? heads.a > a_first : heads.b < b_end;
-      matches |= match ? 1u << i : 0u;
-      a_before = in_b ? a_before : heads.a_code;
-    });
+    const unsigned from_b = merge_matches<kCount>(tile, keys, cursor, matches);
     const unsigned live = live_items<kCount>(tile, diagonal);
     a_matches += __popc(matches & ~from_b & live);
     b_matches += __popc(matches & from_b & live);
     S::sync_workers();
 
-    const Places to = places(tile, stage);
+    const MatchStage to = MatchStage::of(tile, stage, kIndexBytes);
     int a = cursor.a - keys.runs.a, b = cursor.b - keys.runs.b;
     const int32_t a_base = bulk ? static_cast<int32_t>(tile.a) : 0;
     const int32_t b_base = bulk ? static_cast<int32_t>(tile.b) : 0;
@@ -214,32 +244,18 @@ __global__ void __launch_bounds__(kPipelineThreads, kPipelineBlocks)
                         matches);
     if (!bulk) {
       S::sync_workers();
-      const auto store = [&](const SortedMatchOperands::Side& side, const int32_t* index, const bool* match,
-                             int64_t first, int64_t count, int64_t base) {
-        match += place_in_line(side.match, first);
-        for (int i = threadIdx.x; i < count; i += kPipelineWorkers) {
-          side.index.set(first + i, base + index[i]);
-          side.match[first + i] = match[i];
-        }
-      };
-      store(problem.a, to.a_index, to.a_match, first_a(tile), tile.a_count, tile.b);
-      store(problem.b, to.b_index, to.b_match, first_b(tile), tile.b_count, tile.a);
+      store_matches(problem.a, to.a_index, to.a_match, first_a(tile), tile.a_count, tile.b);
+      store_matches(problem.b, to.b_index, to.b_match, first_b(tile), tile.b_count, tile.a);
     }
     if (tile.dead() > 0) {
-      const auto clear = [&](const SortedMatchOperands::Side& side, int64_t first, Range<int64_t> dead) {
-        for_each_dead<kPipelineWorkers>(dead, [&](int64_t i) {
-          side.index.set(first + i, -1);
-          side.match[first + i] = false;
-        });
-      };
-      clear(problem.a, row * pair.a.length, tiles.a_dead(tile));
-      clear(problem.b, row * pair.b.length, tiles.b_dead(tile));
+      clear_matches(problem.a, row * pair.a.length, tiles.a_dead(tile));
+      clear_matches(problem.b, row * pair.b.length, tiles.b_dead(tile));
     }
   };
 
   const auto store = [&](const typename S::Plan& plan, unsigned char* stage) {
     const MergeTile& tile = plan.tile;
-    const Places from = places(tile, stage);
+    const MatchStage from = MatchStage::of(tile, stage, kIndexBytes);
     const int a_count = bulk ? static_cast<int>(tile.a_count) : 0;
     const int b_count = bulk ? static_cast<int>(tile.b_count) : 0;
     const BulkStore<int32_t> a_index(static_cast<int32_t*>(problem.a.index.data), first_a(tile), a_count, from.a_index);
