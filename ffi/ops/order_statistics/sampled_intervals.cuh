@@ -157,22 +157,153 @@ __device__ void place_ranks(const RanksTask<Order>& task, int64_t row) {
   found.holds_all = holds_all;
 }
 
-// Collects the items in the intervals. One block per part of a row. Each warp stages items in shared memory, and then
-// writes many at a time.
+// A tile of gather_between: the items that a block has in registers. A thread's vectors are a warp of vectors apart.
+template <typename Word>
+struct GatherTile {
+  using Vector = cuda::Vector<Word>;
+  static constexpr int kItems = maximum<int>(Vector::kItems, sizeof(Word) == 8 ? 4 : 8);
+  static constexpr int kVectors = kItems / Vector::kItems;
+  static constexpr int kTile = kRankThreads * kItems;
+
+  const Word* part;  // the block's part of the row
+  int count;         // the part's items
+  int warp, lane;
+
+  // The place in the part of the thread's item i, if the tile begins at `tile`.
+  __device__ __forceinline__ int place(int tile, int i) const {
+    const int first = (warp * kWarp * kVectors + lane) * Vector::kItems;
+    return tile + first + i / Vector::kItems * kWarp * Vector::kItems + i % Vector::kItems;
+  }
+
+  // Loads the thread's items. An item outside of the part is 0.
+  __device__ __forceinline__ void load(int tile, Word (&items)[kItems]) const {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      const int at = place(tile, v * Vector::kItems);
+      if (at >= 0 && at + Vector::kItems <= count) {
+        const Vector vector = Vector::load(part + at, 0);
+#pragma unroll
+        for (int i = 0; i < Vector::kItems; ++i) items[v * Vector::kItems + i] = vector.items[i];
+      } else {
+#pragma unroll
+        for (int i = 0; i < Vector::kItems; ++i) {
+          items[v * Vector::kItems + i] = at + i >= 0 && at + i < count ? part[at + i] : Word{0};
+        }
+      }
+    }
+  }
+
+  // A bitmap of the thread's items that lie in the part.
+  __device__ __forceinline__ unsigned inside(int tile) const {
+    unsigned inside = (1u << kItems) - 1;
+    if (tile < 0 || tile + kTile > count) {
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) {
+        if (place(tile, i) < 0 || place(tile, i) >= count) inside &= ~(1u << i);
+      }
+    }
+    return inside;
+  }
+};
+
+// The items that a warp has collected. They stay in shared memory until the warp writes many at a time.
+template <typename Word>
+struct WarpStage {
+  static constexpr int kItems = GatherTile<Word>::kItems;
+  static constexpr int kRoom = 2 * kWarp * kItems;
+  Word* staged;
+  Word* gathered;  // the collected items of the row, of which there is room for `room`
+  int64_t room;
+  RankIntervals& found;
+  int lane;
+  int fill = 0;  // how many items are staged
+
+  // Writes the staged items, as far as they fit.
+  __device__ __forceinline__ void flush() {
+    __syncwarp();
+    unsigned long long to = 0;
+    if (lane == 0) to = atomicAdd(&found.gathered, static_cast<unsigned long long>(fill));
+    to = __shfl_sync(~0u, to, 0);
+    for (int i = lane; i < fill; i += kWarp) {
+      if (static_cast<int64_t>(to) + i < room) gathered[to + i] = staged[i];
+    }
+    __syncwarp();
+    fill = 0;
+  }
+
+  // Adds the keys that `taken` marks. They are `own` keys of this thread, `up_to` keys of the lanes up to this one, and
+  // `all` keys of the warp.
+  __device__ __forceinline__ void add(const Word (&keys)[kItems], unsigned taken, int own, int up_to, int all) {
+    if (fill + all > kRoom) flush();
+    int to = fill + up_to - own;
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      if (taken >> i & 1) staged[to++] = keys[i];
+    }
+    fill += all;
+  }
+};
+
+// How many items a block has found below an interval, at its ends, and between them.
+struct IntervalCounts {
+  unsigned below, at_low, between, at_high;
+};
+
+// Ranks the keys in the bitmap `reached`, which may lie in interval j. Counts those at the interval's ends, and
+// collects those between the ends.
+template <typename Order, typename Word = typename Order::Word, int kItems>
+__device__ __forceinline__ void collect(const Order& order, const Word (&keys)[kItems], unsigned reached, int j,
+                                        const Word* lows, const Word* highs, IntervalCounts* counts,
+                                        WarpStage<Word>& stage) {
+  const Word low = lows[j], high = highs[j];
+  unsigned taken = 0;
+  int at_low = 0, at_high = 0;
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) {
+    if (!(reached >> i & 1)) continue;
+    const Word rank = order.rank(order.encode(keys[i]));
+    if (low < rank && rank < high) {
+      taken |= 1u << i;
+    } else {
+      at_low += rank == low;
+      at_high += rank == high && rank != low;
+    }
+  }
+  const int own = __popc(taken);
+  const int up_to = sum_up_to(own);
+  const int all = shuffle(up_to, kWarp - 1);
+  if (__any_sync(~0u, at_low + at_high > 0)) {
+    const int at_ends = fold_warp(at_low | at_high << 16, [](int x, int y) { return x + y; });
+    if (stage.lane == 0) {
+      atomicAdd(&counts[j].at_low, static_cast<unsigned>(at_ends & 0xffff));
+      atomicAdd(&counts[j].at_high, static_cast<unsigned>(at_ends >> 16));
+    }
+  }
+  if (all == 0) return;
+  if (stage.lane == 0) atomicAdd(&counts[j].between, static_cast<unsigned>(all));
+  stage.add(keys, taken, own, up_to, all);
+}
+
+// Adds a block's counts of each interval to those of the row. A thread adds those of one interval.
+__device__ __forceinline__ void add_counts(const IntervalCounts* counts, RankIntervals& found) {
+  const auto add = [](uint64_t& to, unsigned count) {
+    if (count > 0) atomicAdd(reinterpret_cast<unsigned long long*>(&to), static_cast<unsigned long long>(count));
+  };
+  RankIntervals::Interval& interval = found.intervals[threadIdx.x];
+  add(interval.below, counts[threadIdx.x].below);
+  add(interval.at_low, counts[threadIdx.x].at_low);
+  add(interval.between, counts[threadIdx.x].between);
+  add(interval.at_high, counts[threadIdx.x].at_high);
+}
+
+// Collects the items in the intervals. One block per part of a row.
 template <typename Order>
 __global__ void __launch_bounds__(kRankThreads, 2) gather_between(const __grid_constant__ RanksTask<Order> task) {
   using Word = typename Order::Word;
-  using Vector = Vector<Word>;
-  constexpr int kItems = maximum<int>(Vector::kItems, sizeof(Word) == 8 ? 4 : 8);
-  constexpr int kVectors = kItems / Vector::kItems;
-  constexpr int kTile = kRankThreads * kItems;
-  constexpr int kRoom = 2 * kWarp * kItems;  // per warp
-  struct Counts {
-    unsigned below, at_low, between, at_high;
-  };
-  __shared__ Word staged[kRankWarps][kRoom];
+  using Tile = GatherTile<Word>;
+  __shared__ Word staged[kRankWarps][WarpStage<Word>::kRoom];
   __shared__ unsigned below[kMaxIntervals - 1][kRankThreads];  // per thread, for all intervals but the first
-  __shared__ Counts counts[kMaxIntervals];
+  __shared__ IntervalCounts counts[kMaxIntervals];
   __shared__ Interval<Order> intervals[kMaxIntervals];
   __shared__ Word lows[kMaxIntervals], highs[kMaxIntervals];
   const OrderStatisticsOperands& operands = task.operands;
@@ -194,62 +325,25 @@ __global__ void __launch_bounds__(kRankThreads, 2) gather_between(const __grid_c
   __syncthreads();
 
   const Word* const items = static_cast<const Word*>(operands.x) + row * operands.x_stride + row_begin;
-  const int lead = static_cast<int>(reinterpret_cast<uintptr_t>(items) % sizeof(Vector) / sizeof(Word));
+  const int lead = static_cast<int>(reinterpret_cast<uintptr_t>(items) % sizeof(typename Tile::Vector) / sizeof(Word));
   const int64_t room = operands.between_room();
-  Word* const gathered = static_cast<Word*>(task.scratch.between) + row * room;
-  int fill = 0;  // the used part of the warp's memory
-  const auto flush = [&] {
-    __syncwarp();
-    unsigned long long to = 0;
-    if (lane == 0) to = atomicAdd(&found.gathered, static_cast<unsigned long long>(fill));
-    to = __shfl_sync(~0u, to, 0);
-    for (int i = lane; i < fill; i += kWarp) {
-      if (static_cast<int64_t>(to) + i < room) gathered[to + i] = staged[warp][i];
-    }
-    __syncwarp();
-    fill = 0;
-  };
-  const int first = (warp * kWarp * kVectors + lane) * Vector::kItems;
-  const auto place = [&](int tile, int i) {
-    return tile + first + i / Vector::kItems * kWarp * Vector::kItems + i % Vector::kItems;
-  };
-  Word next[kItems];
-  const auto load = [&](int tile) {
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      const int at = place(tile, v * Vector::kItems);
-      if (at >= 0 && at + Vector::kItems <= count) {
-        const Vector vector = Vector::load(items + at, 0);
-#pragma unroll
-        for (int i = 0; i < Vector::kItems; ++i) next[v * Vector::kItems + i] = vector.items[i];
-      } else {
-#pragma unroll
-        for (int i = 0; i < Vector::kItems; ++i) {
-          next[v * Vector::kItems + i] = at + i >= 0 && at + i < count ? items[at + i] : Word{0};
-        }
-      }
-    }
-  };
+  WarpStage<Word> stage{staged[warp], static_cast<Word*>(task.scratch.between) + row * room, room, found, lane};
+  const Tile tiles{items, count, warp, lane};
+  Word next[Tile::kItems];
   for (int j = 1; j < interval_count; ++j) below[j - 1][threadIdx.x] = 0;
   unsigned below_first = 0;
-  load(-lead);
-  for (int tile = -lead; tile < count; tile += kTile) {
-    Word keys[kItems];
+  tiles.load(-lead, next);
+  for (int tile = -lead; tile < count; tile += Tile::kTile) {
+    Word keys[Tile::kItems];
 #pragma unroll
-    for (int i = 0; i < kItems; ++i) keys[i] = next[i];
-    if (tile + kTile < count) load(tile + kTile);
-    unsigned inside = (1u << kItems) - 1;
-    if (tile < 0 || tile + kTile > count) {
-#pragma unroll
-      for (int i = 0; i < kItems; ++i) {
-        if (place(tile, i) < 0 || place(tile, i) >= count) inside &= ~(1u << i);
-      }
-    }
+    for (int i = 0; i < Tile::kItems; ++i) keys[i] = next[i];
+    if (tile + Tile::kTile < count) tiles.load(tile + Tile::kTile, next);
+    const unsigned inside = tiles.inside(tile);
     for (int j = 0; j < interval_count; ++j) {
       const Interval<Order> interval = intervals[j];
       unsigned lower = 0, reached = 0;
 #pragma unroll
-      for (int i = 0; i < kItems; ++i) {
+      for (int i = 0; i < Tile::kItems; ++i) {
         lower |= interval.is_above(task.order, keys[i]) ? 1u << i : 0;
         reached |= interval.reaches(task.order, keys[i]) ? 1u << i : 0;
       }
@@ -261,58 +355,17 @@ __global__ void __launch_bounds__(kRankThreads, 2) gather_between(const __grid_c
       }
       reached &= inside & ~lower;
       if (!__any_sync(~0u, reached != 0)) continue;
-      const Word low = lows[j], high = highs[j];
-      unsigned taken = 0;
-      int at_low = 0, at_high = 0;
-#pragma unroll
-      for (int i = 0; i < kItems; ++i) {
-        if (!(reached >> i & 1)) continue;
-        const Word rank = task.order.rank(task.order.encode(keys[i]));
-        if (low < rank && rank < high) {
-          taken |= 1u << i;
-        } else {
-          at_low += rank == low;
-          at_high += rank == high && rank != low;
-        }
-      }
-      const int own = __popc(taken);
-      const int up_to = sum_up_to(own);
-      const int all = shuffle(up_to, kWarp - 1);
-      if (__any_sync(~0u, at_low + at_high > 0)) {
-        const int at_ends = fold_warp(at_low | at_high << 16, [](int x, int y) { return x + y; });
-        if (lane == 0) {
-          atomicAdd(&counts[j].at_low, static_cast<unsigned>(at_ends & 0xffff));
-          atomicAdd(&counts[j].at_high, static_cast<unsigned>(at_ends >> 16));
-        }
-      }
-      if (all == 0) continue;
-      if (lane == 0) atomicAdd(&counts[j].between, static_cast<unsigned>(all));
-      if (fill + all > kRoom) flush();
-      int to = fill + up_to - own;
-#pragma unroll
-      for (int i = 0; i < kItems; ++i) {
-        if (taken >> i & 1) staged[warp][to++] = keys[i];
-      }
-      fill += all;
+      collect(task.order, keys, reached, j, lows, highs, counts, stage);
     }
   }
-  if (fill > 0) flush();
+  if (stage.fill > 0) stage.flush();
   for (int j = 0; j < interval_count; ++j) {
     const unsigned own = j == 0 ? below_first : below[j - 1][threadIdx.x];
     const unsigned warp_below = fold_warp(own, [](unsigned x, unsigned y) { return x + y; });
     if (lane == 0) atomicAdd(&counts[j].below, warp_below);
   }
   __syncthreads();
-  if (threadIdx.x < interval_count) {
-    const auto add = [](uint64_t& to, unsigned count) {
-      if (count > 0) atomicAdd(reinterpret_cast<unsigned long long*>(&to), static_cast<unsigned long long>(count));
-    };
-    RankIntervals::Interval& interval = found.intervals[threadIdx.x];
-    add(interval.below, counts[threadIdx.x].below);
-    add(interval.at_low, counts[threadIdx.x].at_low);
-    add(interval.between, counts[threadIdx.x].between);
-    add(interval.at_high, counts[threadIdx.x].at_high);
-  }
+  if (threadIdx.x < interval_count) add_counts(counts, found);
   if (is_last_block(task.scratch.counted + row, task.parts) && threadIdx.x == 0) place_ranks(task, row);
 }
 
