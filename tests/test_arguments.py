@@ -14,6 +14,9 @@ import pandas as pd
 import pytest
 
 import jax_mgpu as mgpu
+from jax_mgpu._src.arguments import check
+from jax_mgpu._src.keys import columns
+from tests.families import EXAMPLES
 
 KEYS = np.array([1, 3, 5], np.int32)
 WIDE = np.array([1, 2, 2**32 + 1])  # int32 would make the last one 1
@@ -158,6 +161,30 @@ def test_sorts_convert_floats_as_jax_does():
 
 def first(a):
     return a
+
+
+# ---- Keys, which the layers below take as they were checked ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("search", "search, columns", "segmented_search", "segmented_search, ends", "lookup", "join, any order"),
+        *("sorted_match", "set_union, columns", "merge, columns", "asof_join", "group_by", "rank", "unique, columns"),
+        *("segmented_sort", "reduce_by_key, columns", "histogram, weights"),
+    ],
+)
+def test_each_column_of_keys_is_checked_once(name, rng, monkeypatch):
+    checked = []
+
+    def expect_key(operation, argument, x):
+        checked.append((operation, argument))
+        return check.expect_key(operation, argument, x)
+
+    monkeypatch.setattr(columns, "expect_key", expect_key)
+    example = EXAMPLES[name]
+    jax.eval_shape(example.call, *example.make(rng, np.float32))
+    assert len(checked) == len(set(checked)) > 0
 
 
 # ---- Errors of one form ----------------------------------------------------------------------------------------------

@@ -265,6 +265,48 @@ def expect_keys(
     return expect_key(operation, argument, keys), static_flag(operation, "descending", descending)
 
 
+def expect_pair(
+    operation: str, a: Keys, b: Keys, *, names: tuple[str, str] = ("a", "b"), descending: Directions = False
+) -> tuple[Any, Any, bool]:
+    """Returns two operands of keys of the same types, and whether they are arrays in descending order."""
+    a_name, b_name = names
+    if _is_columns(a) != _is_columns(b):
+        expected = "a tuple of columns" if _is_columns(a) else "one array"
+        got = f"{len(b)} columns" if _is_columns(b) else describe(as_array(operation, b_name, b))
+        raise type_error(operation, b_name, f"{expected}, as {a_name}", got)
+    (x, down), (y, _) = (expect_keys(operation, *side, descending) for side in ((a_name, a), (b_name, b)))
+    x_columns, y_columns = columns_of(x), columns_of(y)
+    if len(x_columns) != len(y_columns):
+        raise value_error(operation, b_name, f"the {len(x_columns)} columns of {a_name}", f"{len(y_columns)} columns")
+    x_names, y_names = (
+        keys.names if isinstance(keys, Columns) else [name] for keys, name in ((x, a_name), (y, b_name))
+    )
+    for columns in zip(x_names, x_columns, y_names, y_columns, strict=True):
+        expect_same_dtype(operation, *columns)
+    return x, y, down
+
+
+def pair_counts(operation: str, names: Sequence[str], keys: Sequence[Any], counts: Sequence[Count]) -> list[jax.Array]:
+    """Returns the live counts of two operands of checked keys."""
+    sides = zip(names, counts, keys, strict=True)
+    return [count_operand(operation, f"{name}_count", count, x.shape[0]) for name, count, x in sides]
+
+
+def columns_of(keys: jax.Array | Columns) -> list[jax.Array]:
+    """Returns the columns of checked keys; an array is one."""
+    return keys.arrays if isinstance(keys, Columns) else [keys]
+
+
+def alike(keys: jax.Array | Columns, other: Any) -> Any:
+    """Returns other keys of the same types, in the caller's form, as checked ones."""
+    return keys.replaced(other) if isinstance(keys, Columns) else other
+
+
+def in_form(keys: jax.Array | Columns) -> Any:
+    """Returns checked keys in the caller's form."""
+    return keys.structure(keys.arrays) if isinstance(keys, Columns) else keys
+
+
 def expect_told_apart(operation: str, **keys: Keys | None) -> None:
     """Raises an error if 64-bit floats of the host become equal once JAX cuts them to 32 bits.
 
@@ -495,33 +537,31 @@ def sorted_pair(
     unique: bool = False,
 ) -> KeyPair:
     """Returns two sorted operands of keys of the same types."""
-    a_name, b_name = names
-    if _is_columns(a) != _is_columns(b):
-        expected = "a tuple of columns" if _is_columns(a) else "one array"
-        got = f"{len(b)} columns" if _is_columns(b) else describe(as_array(operation, b_name, b))
-        raise type_error(operation, b_name, f"{expected}, as {a_name}", got)
-    (x, down), (y, _) = (expect_keys(operation, *side, descending) for side in ((a_name, a), (b_name, b)))
-    sides = ((a_name, x, a_count), (b_name, y, b_count))
-    counts = [count_operand(operation, f"{name}_count", count, keys.shape[0]) for name, keys, count in sides]
-    if not isinstance(x, Columns) or not isinstance(y, Columns):
-        assert not isinstance(x, Columns) and not isinstance(y, Columns)
-        expect_same_dtype(operation, a_name, x, b_name, y)
-        x, y = (
-            sorted_keys(operation, name, keys, count, descending=down, unique=unique)
-            for name, keys, count in zip(names, (x, y), counts, strict=True)
-        )
-        return KeyPair(operation, x, y, *counts, descending=down)
-    if len(x.arrays) != len(y.arrays):
-        raise value_error(operation, b_name, f"the {len(x.arrays)} columns of {a_name}", f"{len(y.arrays)} columns")
-    for columns in zip(x.names, x.arrays, y.names, y.arrays, strict=True):
-        expect_same_dtype(operation, *columns)
-    x, y = (
-        side.replaced(
-            sorted_columns(operation, side.names, side.arrays, count, descending=side.descending, unique=unique)
-        )
-        for side, count in zip((x, y), counts, strict=True)
-    )
-    return KeyPair(operation, x, y, *counts)
+    x, y, down = expect_pair(operation, a, b, names=names, descending=descending)
+    counts = pair_counts(operation, names, (x, y), (a_count, b_count))
+    sides = zip(names, (x, y), counts, strict=True)
+    x, y = (expect_sorted(operation, *side, descending=down, unique=unique) for side in sides)
+    return KeyPair(operation, x, y, *counts, descending=down)
+
+
+def expect_sorted(
+    operation: str,
+    argument: str,
+    keys: jax.Array | Columns,
+    count: jax.Array,
+    *,
+    descending: bool = False,
+    unique: bool = False,
+    within: Callable[[], jax.Array] | None = None,
+) -> Any:
+    """Returns checked keys; with checks on, raises unless the live ones are in order.
+
+    For `within`, see `sorted_keys`.
+    """
+    if not isinstance(keys, Columns):
+        return sorted_keys(operation, argument, keys, count, descending=descending, unique=unique, within=within)
+    options: dict[str, Any] = {"descending": keys.descending, "unique": unique, "within": within}
+    return keys.replaced(sorted_columns(operation, keys.names, keys.arrays, count, **options))
 
 
 def _pair_codes(a: Columns, b: Columns, a_count: jax.Array, b_count: jax.Array) -> list[jax.Array]:

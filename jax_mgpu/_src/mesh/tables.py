@@ -98,11 +98,8 @@ def lookup(axis: Axis, pair: KeyPair, leaves: Sequence[jax.Array], fills: Sequen
 def asof_join(axis: Axis, problem: AsofJoin) -> jax.Array:
     """Returns the global row of b for each row of a."""
     (time, b_time), (group, b_group) = problem.times, problem.groups
-    columns = [(*group, time), (*b_group, b_time)] if group else [time, b_time]
     known = problem.is_sorted and not group
-    with by_construction(not known):
-        pair = sorted_pair(problem.name, *columns, *problem.counts)
-    found = _Found(axis, pair, (known, known))
+    found = _Found(axis, KeyPair(problem.name, *problem.keys, *problem.counts), (known, known))
     live = live_mask(time.shape[0], found.a.live.reshape(1)) & ~is_nan(time)
 
     def beside_cut(right: bool, later: bool) -> jax.Array:

@@ -8,24 +8,23 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.arguments.annotations import Count, Directions, Keys
-from jax_mgpu._src.arguments.check import count_operand, index_dtype
+from jax_mgpu._src.arguments.check import index_dtype
 from jax_mgpu._src.arguments.preconditions import by_construction
 from jax_mgpu._src.arguments.values import plain_leaves
 from jax_mgpu._src.core.compat import platform_dependent
 from jax_mgpu._src.core.operation import ABSENT
-from jax_mgpu._src.keys.columns import expect_keys
+from jax_mgpu._src.keys.columns import Columns, alike
 from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sort_strategy import is_long_permutation
 
-__all__ = ["Ordered", "count_name", "in_order", "rows_in_order", "scattered", "sorted_back"]
+__all__ = ["Ordered", "in_order", "rows_in_order", "scattered", "sorted_back"]
 
 
 class Ordered(NamedTuple):
     """Sorted keys, and the position of each in the input.
 
     Attributes:
-      keys: the sorted keys, an array or a tuple of columns.
+      keys: the sorted keys, checked.
       order: `[n]`, the position of each in the caller's array.
       count: the live count as an operand.
     """
@@ -57,39 +56,24 @@ def sorted_back(order: jax.Array, x: jax.Array) -> jax.Array:
     return result
 
 
-def count_name(argument: str) -> str:
-    """Returns the name of the live count: `count` of `keys`, `table_count` of `table_keys`, `a_count` of `a`."""
-    return f"{argument.removesuffix('keys')}count" if argument.endswith("keys") else f"{argument}_count"
-
-
 def in_order(
-    name: str,
-    argument: str,
-    keys: Keys,
-    count: Count,
-    *,
-    descending: Directions = False,
-    is_sorted: bool = False,
+    name: str, argument: str, keys: jax.Array | Columns, count: jax.Array, *, is_sorted: bool = False
 ) -> Ordered:
-    """Checks keys and sorts them, unless they are sorted already."""
-    checked, down = expect_keys(name, argument, keys, descending)
-    n = checked.shape[0]
-    live = count_operand(name, count_name(argument), count, n)
+    """Sorts checked keys, unless they are sorted already."""
     if is_sorted:
-        return Ordered(keys, jnp.arange(n, dtype=index_dtype(name, argument, n)), live)
+        n = keys.shape[0]
+        return Ordered(keys, jnp.arange(n, dtype=index_dtype(name, argument, n)), count)
     with by_construction():
-        sorted_keys, order = Sort(name, checked, down, live).indices()
-    return Ordered(sorted_keys, order, live)
+        sorted_keys, order = Sort(name, keys, count=count).indices()
+    return Ordered(alike(keys, sorted_keys), order, count)
 
 
 def rows_in_order(
-    name: str, argument: str, keys: Keys, leaves: Sequence[jax.Array], count: Count, *, ordered: bool = True
+    name: str, keys: jax.Array | Columns, leaves: Sequence[jax.Array], count: jax.Array, *, ordered: bool = True
 ) -> tuple[Ordered, list[jax.Array]]:
-    """Sorts keys and the rows that belong to them; without `ordered`, the order is `ABSENT`."""
-    checked, _ = expect_keys(name, argument, keys)
-    live = count_operand(name, count_name(argument), count, checked.shape[0])
+    """Sorts checked keys and the rows that belong to them; without `ordered`, the order is `ABSENT`."""
     with by_construction():
         plain, restore = plain_leaves(leaves)
-        sorted_keys, moved = Sort(name, checked, count=live).rows(plain, ordered=ordered)
+        sorted_keys, moved = Sort(name, keys, count=count).rows(plain, ordered=ordered)
     order, *moved = moved if ordered else [ABSENT, *moved]
-    return Ordered(sorted_keys, order, live), restore(moved)
+    return Ordered(alike(keys, sorted_keys), order, count), restore(moved)

@@ -12,15 +12,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.arguments.annotations import Aval, Count, Keys
-from jax_mgpu._src.arguments.check import count_operand
+from jax_mgpu._src.arguments.annotations import Aval
 from jax_mgpu._src.arguments.counts import live_items, partition_points
 from jax_mgpu._src.arguments.values import take_or_fill
 from jax_mgpu._src.core.compat import is_local, stack
 from jax_mgpu._src.core.library import cpu_library
 from jax_mgpu._src.core.operation import ABSENT, REGISTRY, Operation
 from jax_mgpu._src.functions.operators import Kind
-from jax_mgpu._src.keys.columns import Columns, expect_keys
+from jax_mgpu._src.keys.columns import Columns
 from jax_mgpu._src.ops.scan import _scan
 from jax_mgpu._src.ops.sort_strategy import is_long_permutation, partitioned
 
@@ -112,22 +111,16 @@ class BucketTables(NamedTuple):
 
 
 def bucket_tables(
-    name: str, a: Keys, b: Keys, a_count: Count, b_count: Count, *, null_equal: bool, size: int
+    name: str, keys: Sequence[Any], counts: Sequence[jax.Array], *, null_equal: bool, size: int
 ) -> BucketTables | None:
-    """Returns the tables of a join that buckets can serve; None if they cannot, or if an argument is wrong."""
+    """Returns the tables of a join of checked keys that buckets can serve; None if they cannot."""
     sides = [
-        x if isinstance(x, Columns) else Columns(name, side, (x,), False)
-        for side, x in (("a", expect_keys(name, "a", a)[0]), ("b", expect_keys(name, "b", b)[0]))
-    ]
-    counts = [
-        count_operand(name, f"{side}_count", count, x.shape[0])
-        for side, count, x in zip("ab", (a_count, b_count), sides, strict=True)
+        x if isinstance(x, Columns) else Columns(name, side, (x,), False) for side, x in zip("ab", keys, strict=True)
     ]
     (n_a,), (n_b,) = (x.shape for x in sides)
-    a_types, b_types = ([x.dtype for x in side.arrays] for side in sides)
-    if a_types != b_types or not CODE_BITS // 2 < sides[0].bits <= CODE_BITS:
+    if not CODE_BITS // 2 < sides[0].bits <= CODE_BITS:
         return None  # keys of fewer bits repeat too often
-    if not null_equal and any(jnp.issubdtype(dtype, jnp.floating) for dtype in a_types):
+    if not null_equal and any(jnp.issubdtype(x.dtype, jnp.floating) for x in sides[0].arrays):
         return None
     if not fit_for_buckets(n_a, n_b, size):
         return None

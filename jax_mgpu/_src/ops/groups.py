@@ -50,7 +50,7 @@ from jax_mgpu._src.arguments.counts import (
     live_mask,
     segment_starts,
 )
-from jax_mgpu._src.arguments.preconditions import by_construction, room
+from jax_mgpu._src.arguments.preconditions import room
 from jax_mgpu._src.arguments.rows import RowForm
 from jax_mgpu._src.arguments.segments import segment_operands
 from jax_mgpu._src.arguments.values import flatten_values, plain_leaves, take_or_fill
@@ -68,7 +68,16 @@ from jax_mgpu._src.functions.named_operators import (
 )
 from jax_mgpu._src.functions.operators import Kind, select
 from jax_mgpu._src.keys.bits import is_random_key, keeping_bits, where
-from jax_mgpu._src.keys.columns import Columns, expect_keys, expect_one_code, expect_told_apart, key_starts
+from jax_mgpu._src.keys.columns import (
+    Columns,
+    alike,
+    columns_of,
+    expect_keys,
+    expect_one_code,
+    expect_told_apart,
+    in_form,
+    key_starts,
+)
 from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.ops.argsorted import Ordered, rows_in_order
 from jax_mgpu._src.ops.intervals import filled_tangent
@@ -149,15 +158,15 @@ def group_by(
     live = count_operand(name, "count", count, n)
     kept = _Kept(name, checked, live, axis_name) if dropna else None
     if kept is not None:
-        keys, checked, live = kept.keys, expect_keys(name, "keys", kept.keys)[0], kept.count
+        checked, live = kept.keys, kept.count
     if callable(op):
         leaves, unflatten = flatten_values(name, "values", values, n, "keys")
         leaves = leaves if kept is None else kept.rows(leaves)
         if axis_name is not None:
             ordered_keys, leaves, own = over_axis(mesh.groups.sorted_rows, name, axis_name, checked, leaves, live)
             return run_reduce_by_key(asked, ordered_keys, unflatten(leaves), size, own)
-        rows, leaves = rows_in_order(name, "keys", keys, leaves, count_of(live), ordered=False)
-        return run_reduce_by_key(asked, rows.keys, unflatten(leaves), size, count_of(rows.count))
+        rows, leaves = rows_in_order(name, checked, leaves, live, ordered=False)
+        return run_reduce_by_key(asked, in_form(rows.keys), unflatten(leaves), size, count_of(live))
     structure: PyTreeDef = jax.tree.structure(values)
     leaves = expect_leading_axis(name, "values", jax.tree.leaves(values), n, "keys")
     leaves = leaves if kept is None else kept.rows(leaves)
@@ -173,41 +182,42 @@ def group_by(
         operands = (dataclasses.replace(asked, op=names), checked, leaves, [form[1] for form in forms], size, live)
         keys, results, runs = over_axis(mesh.groups.group_by, name, axis_name, *operands)
     else:
-        keys, results, runs = _local_groups(asked, keys, leaves, names, size, live)
+        keys, results, runs = _local_groups(asked, checked, leaves, names, size, live)
     if kept is not None:
         results = [kept.places(x) if form[0].kind.gives_index else x for x, form in zip(results, forms, strict=True)]
     return Grouped(keys, structure.unflatten(results), runs)
 
 
 def _local_groups(
-    asked: Combination, keys: Keys, leaves: list[jax.Array], names: list[str], size: int, live: jax.Array
+    asked: Combination,
+    keys: jax.Array | Columns,
+    leaves: list[jax.Array],
+    names: list[str],
+    size: int,
+    live: jax.Array,
 ) -> tuple[Any, list[jax.Array], jax.Array]:
     """Returns the groups of one device: their keys, the results of each value, and their number."""
     name = asked.name
-    (n,) = expect_keys(name, "keys", keys)[0].shape
     moving = [x for x, operator in zip(leaves, names, strict=True) if operator not in OF_ANY_DTYPE]
     ordered = any(operator in GIVE_POSITIONS for operator in names)
-    with by_construction():
-        rows, moved = rows_in_order(name, "keys", keys, moving, count_of(live), ordered=ordered)
-    given, _ = expect_keys(name, "keys", rows.keys)
-    codes = given.run_keys() if isinstance(given, Columns) else given
-    heads, _, covered, runs = _run_heads(keys=codes, count=rows.count, size=size)
-    groups = Groups(name, n, heads, covered.reshape(1), runs, size, rows.order)
-    firsts = [groups.first(x) for x in (given.arrays if isinstance(given, Columns) else [given])]
-    keys = given.structure(firsts) if isinstance(given, Columns) else firsts[0]
+    rows, moved = rows_in_order(name, keys, moving, live, ordered=ordered)
+    codes = rows.keys.run_keys() if isinstance(rows.keys, Columns) else rows.keys
+    heads, _, covered, runs = _run_heads(keys=codes, count=live, size=size)
+    groups = Groups(name, keys.shape[0], heads, covered.reshape(1), runs, size, rows.order)
+    firsts = [groups.first(x) for x in columns_of(rows.keys)]
     in_order = iter(moved)
     results = [
         groups.combined(asked, x if operator in OF_ANY_DTYPE else next(in_order), operator)
         for x, operator in zip(leaves, names, strict=True)
     ]
-    return keys, results, room(name, runs, size)
+    return keys.structure(firsts) if isinstance(keys, Columns) else firsts[0], results, room(name, runs, size)
 
 
 class _Kept:
     """The rows without a NaN among their keys, packed."""
 
     def __init__(self, name: str, keys: jax.Array | Columns, count: jax.Array, axis_name: AxisName | None):
-        columns = keys.arrays if isinstance(keys, Columns) else [keys]
+        columns = columns_of(keys)
         self.name, self.axis_name, self.n = name, axis_name, columns[0].shape[0]
         keep = jnp.ones((self.n,), bool)
         for x in columns:
@@ -215,7 +225,7 @@ class _Kept:
         self.found, total = positions(keep, count, self.n)
         self.given, self.count = count, total.reshape(1)
         moved = self.rows(columns)
-        self.keys = keys.structure(moved) if isinstance(keys, Columns) else moved[0]
+        self.keys = keys.replaced(moved) if isinstance(keys, Columns) else moved[0]
 
     def rows(self, leaves: Sequence[jax.Array]) -> list[jax.Array]:
         """Returns the kept rows of each array."""
@@ -340,7 +350,7 @@ def rank(
     places = jnp.arange(n, dtype=order.dtype)
     first = segment_starts(n, starts)
     begins = _last_marked(places, first)
-    differs = key_starts(expect_keys(name, "keys", sorted_keys)[0]) | first
+    differs = key_starts(alike(checked, sorted_keys)) | first
     if form == "ordinal":
         ranks = places - begins + 1
     elif form == "dense":

@@ -44,7 +44,7 @@ from jax_mgpu._src.functions import blocked_scan
 from jax_mgpu._src.functions.comparator_ops import ranked_pair
 from jax_mgpu._src.functions.operators import Kind
 from jax_mgpu._src.keys.bits import ordered_together, where
-from jax_mgpu._src.keys.columns import KeyPair, directed_pair, expect_told_apart, sorted_pair
+from jax_mgpu._src.keys.columns import KeyPair, directed_pair, expect_pair, expect_told_apart, pair_counts, sorted_pair
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ops.argsorted import Ordered
 from jax_mgpu._src.ops.bucket_join import BucketTables, bucket_tables, fit_for_buckets, mixed
@@ -196,14 +196,15 @@ def join(
         options = {"kind": rows, "size": size, "is_sorted": assume_sorted, "aligned": aligned}
         return over_axis(mesh.joins.join, name, axis_name, *operands, **options)
     if not assume_sorted or not null_equal or rows not in KINDS:
+        keys = expect_pair(name, a, b, descending=descending)[:2]
+        lives = pair_counts(name, "ab", keys, (a_count, b_count))
 
         def found() -> Matches:
-            form: dict[str, Any] = {"is_sorted": assume_sorted, "null_equal": null_equal, "descending": descending}
-            return matches(name, a, b, a_count, b_count, **form)
+            return matches(name, keys, lives, is_sorted=assume_sorted, null_equal=null_equal)
 
         tables = None
         if not assume_sorted and rows in ("inner", "left"):
-            tables = bucket_tables(name, a, b, a_count, b_count, null_equal=null_equal, size=size)
+            tables = bucket_tables(name, keys, lives, null_equal=null_equal, size=size)
         if tables is not None:
             joined = _in_buckets(tables, found, KINDS[rows][0], size)
         else:

@@ -25,7 +25,7 @@ from jax_mgpu._src.arguments.preconditions import keys_of_few_bits
 from jax_mgpu._src.arguments.values import flatten_values
 from jax_mgpu._src.core.compat import surely
 from jax_mgpu._src.core.operation import ABSENT, jit_eager
-from jax_mgpu._src.keys.columns import Columns, expect_keys
+from jax_mgpu._src.keys.columns import Columns, columns_of, expect_keys, in_form
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ops.sort_primitives import Method
 from jax_mgpu._src.ops.sort_strategy import sort_indices, sort_keys, sort_rows
@@ -218,7 +218,7 @@ class Sort:
         leaves, unflatten = flatten_values(self.operation, "values", values, self.keys.shape[0], "keys")
         keys, bits = self._low_bits()
         if self._has_nothing_to_sort():
-            return _as_they_are(keys) if values is None else (_as_they_are(keys), unflatten(leaves))
+            return in_form(keys) if values is None else (in_form(keys), unflatten(leaves))
         if values is None:
             return sort_keys(self.operation, keys, self._given, bits)
         sorted_keys, moved = sort_rows(self.operation, keys, self._given, bits, leaves)
@@ -231,8 +231,9 @@ class Sort:
             return over_devices
         keys, bits = self._low_bits()
         if self._has_nothing_to_sort():
-            first = keys.arrays[0] if isinstance(keys, Columns) else keys
-            return _as_they_are(keys), jnp.zeros_like(first, index_dtype(self.operation, "keys", keys.shape[0]))
+            return in_form(keys), jnp.zeros_like(
+                columns_of(keys)[0], index_dtype(self.operation, "keys", keys.shape[0])
+            )
         if not isinstance(keys, Columns):
             return sort_indices(self.operation, keys, self._given, bits)
         sorted_keys, moved = self.rows([], ordered=True)
@@ -264,10 +265,6 @@ class Sort:
             form, self.operation, axis_name, self.keys, *values, descending=self.descending, method=self.method,
             even=static_flag(self.operation, "even", even), count=count_of(self.count), bits=self.bits,
         )  # fmt: skip
-
-
-def _as_they_are(keys: jax.Array | Columns) -> Any:
-    return keys.structure(keys.arrays) if isinstance(keys, Columns) else keys
 
 
 def _few_bits(operation: str, keys: jax.Array, count: jax.Array, bits: int | None) -> tuple[jax.Array, int]:

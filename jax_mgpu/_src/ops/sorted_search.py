@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -33,21 +33,29 @@ from jax_mgpu._src.arguments.check import (
     value_error,
 )
 from jax_mgpu._src.arguments.counts import (
-    count_of,
     live_items,
     live_mask,
     partition_points,
     segment_bounds,
     wide_enough,
 )
-from jax_mgpu._src.arguments.preconditions import by_construction, sorted_columns, sorted_keys
 from jax_mgpu._src.arguments.segments import segment_operands
 from jax_mgpu._src.arguments.values import fill_missing, take_or_fill
 from jax_mgpu._src.core.compat import platform_dependent, surely
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.functions.comparator_ops import ranked_pair
 from jax_mgpu._src.keys.bits import is_words, ordered_together, where
-from jax_mgpu._src.keys.columns import Columns, directed_pair, expect_keys, expect_told_apart, sorted_pair
+from jax_mgpu._src.keys.columns import (
+    Columns,
+    KeyPair,
+    columns_of,
+    directed_pair,
+    expect_pair,
+    expect_sorted,
+    expect_told_apart,
+    pair_counts,
+    sorted_pair,
+)
 from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.ops.argsorted import in_order
 
@@ -304,27 +312,25 @@ def search(
     """
     name = "search"
     right = _is_right(name, side)
-    (n,), (m,) = (expect_keys(name, *given)[0].shape for given in (("needles", needles), ("haystack", haystack)))
+    checked, sorted_haystack, _ = expect_pair(name, needles, haystack, names=("needles", "haystack"))
+    (n,), (m,) = checked.shape, sorted_haystack.shape
     live = count_operand(name, "count", count, m)
     index_dtype(name, "haystack", m)
-    haystack = _in_order(name, haystack, live)
+    sorted_haystack = expect_sorted(name, "haystack", sorted_haystack, live)
     if axis_name is not None:
-        with by_construction():
-            pair = sorted_pair(name, needles, haystack, None, count_of(live), names=("needles", "haystack"))
+        pair = KeyPair(name, checked, sorted_haystack, ABSENT, live)
         return over_axis(mesh.tables.search, name, axis_name, pair, right=right)
-    needles, haystack = _comparable(name, needles, haystack, ABSENT, live)
+    x, y = _comparable(name, checked, sorted_haystack, ABSENT, live)
 
     def by_kernel() -> jax.Array:
-        return search_in_any_order((needles, haystack, ABSENT, live), right=right)
+        return search_in_any_order((x, y, ABSENT, live), right=right)
 
     def by_sorting() -> jax.Array:
-        with by_construction():
-            ordered = in_order(name, "needles", needles, None)
-        found = _search(needles=ordered.keys, haystack=haystack, haystack_count=live, right=right)[0]
-        return ordered.to_rows(found)
+        ordered = in_order(name, "needles", x, ABSENT)
+        return ordered.to_rows(_search(needles=ordered.keys, haystack=y, haystack_count=live, right=right)[0])
 
     is_long = all(surely(operator.ge, length, CPU_LONG) for length in (n, m))
-    return platform_dependent(cpu=by_sorting, default=by_kernel) if is_long and not is_words(needles) else by_kernel()
+    return platform_dependent(cpu=by_sorting, default=by_kernel) if is_long and not is_words(x) else by_kernel()
 
 
 def search_in_any_order(operands: Sequence[jax.Array], *, right: bool = False, exact: bool = False) -> jax.Array:
@@ -398,7 +404,8 @@ def segmented_search(
     """
     name = "segmented_search"
     right = _is_right(name, side)
-    (n,), (size,) = (expect_keys(name, *given)[0].shape for given in (("needles", needles), ("haystack", haystack)))
+    checked, sorted_haystack, _ = expect_pair(name, needles, haystack, names=("needles", "haystack"))
+    (n,), (size,) = checked.shape, sorted_haystack.shape
     segments = segment_operands(name, heads, ends, haystack_count, size, argument="haystack_count", axis_name=axis_name)
     m = segments.m
     ids = index_vector(name, "ids", ids, m * devices_of(name, axis_name))
@@ -413,59 +420,48 @@ def segmented_search(
 
     heads, ids = positions(segments.heads, size), positions(ids, m)
     ends = ABSENT if segments.ends is None else positions(segments.ends, size)
-    haystack = _sorted_within(name, haystack, heads, ends, lives[1])
-    if axis_name is not None:
-        columns = [x if isinstance(x, tuple) else (x,) for x in (needles, haystack)]
-        form = mesh.tables.segmented_search
-        found = over_axis(form, name, axis_name, columns[0], ids, columns[1], segments, lives[0], right=right)
-        return fill_missing(name, found, fill_value)
-    needles, haystack = _comparable(name, needles, haystack, *lives)
-    found = _segmented_search.run([needles, ids, haystack, heads, ends, *lives], right=right, exact=False)[0]
-    return fill_missing(name, found, fill_value)
-
-
-def _sorted_within(name: str, haystack: Keys, heads: jax.Array, ends: jax.Array, count: jax.Array) -> Any:
-    """Returns a haystack that must be sorted within each segment."""
-    size = expect_keys(name, "haystack", haystack)[0].shape[0]
 
     def follows() -> jax.Array:
-        begin, end = _bounds_of_segments(heads, ends, size, count)
+        begin, end = _bounds_of_segments(heads, ends, size, segments.count)
         full = (begin < end).astype(heads.dtype)
         marks = jnp.zeros((size + 1,), heads.dtype).at[begin + 1].add(full, mode="drop").at[end].add(-full)
         return jnp.cumsum(marks[:size]) > 0
 
-    return _in_order(name, haystack, count, follows)
-
-
-def _in_order(name: str, haystack: Keys, count: jax.Array, within: Callable[[], jax.Array] | None = None) -> Any:
-    """Returns a haystack that must be sorted; `within` as for `sorted_keys`."""
-    keys, _ = expect_keys(name, "haystack", haystack)
-    if not isinstance(keys, Columns):
-        return sorted_keys(name, "haystack", keys, count, within=within)
-    options: dict[str, Any] = {"descending": keys.descending, "within": within}
-    return keys.structure(sorted_columns(name, keys.names, keys.arrays, count, **options))
+    sorted_haystack = expect_sorted(name, "haystack", sorted_haystack, segments.count, within=follows)
+    if axis_name is not None:
+        columns = columns_of(checked), ids, columns_of(sorted_haystack)
+        form = mesh.tables.segmented_search
+        found = over_axis(form, name, axis_name, *columns, segments, lives[0], right=right)
+        return fill_missing(name, found, fill_value)
+    x, y = _comparable(name, checked, sorted_haystack, *lives)
+    found = _segmented_search.run([x, ids, y, heads, ends, *lives], right=right, exact=False)[0]
+    return fill_missing(name, found, fill_value)
 
 
 def _comparable(
-    name: str, needles: Keys, haystack: Keys, needles_count: jax.Array, haystack_count: jax.Array
+    name: str,
+    needles: jax.Array | Columns,
+    haystack: jax.Array | Columns,
+    needles_count: jax.Array,
+    haystack_count: jax.Array,
 ) -> Sequence[jax.Array]:
-    """Returns both sides as single keys in input order, which compare as the given keys do."""
-    sides = [("needles", needles, count_of(needles_count)), ("haystack", haystack, count_of(haystack_count))]
-    counts = [count for _, _, count in sides]
-    checked = [expect_keys(name, argument, keys)[0] for argument, keys, _ in sides]
-    with by_construction():
-        if all(not isinstance(keys, Columns) or keys.fits for keys in checked):
-            pair = sorted_pair(name, needles, haystack, *counts, names=("needles", "haystack"))
-            return pair.a, pair.b
-        rows = [in_order(name, *side) for side in sides]
-        pair = sorted_pair(name, *(side.keys for side in rows), *counts, names=("needles", "haystack"))
-        return rows[0].to_rows(pair.a), rows[1].to_rows(pair.b)
+    """Returns both sides as single keys in input order, which compare as the checked keys do."""
+    counts = needles_count, haystack_count
+    if not isinstance(needles, Columns) or needles.fits:
+        pair = KeyPair(name, needles, haystack, *counts)
+        return pair.a, pair.b
+    sides = ("needles", needles, needles_count), ("haystack", haystack, haystack_count)
+    rows = [in_order(name, *side) for side in sides]
+    pair = KeyPair(name, rows[0].keys, rows[1].keys, *counts)
+    return rows[0].to_rows(pair.a), rows[1].to_rows(pair.b)
 
 
 def _match_any_order(name: str, a: Keys, b: Keys, right: bool, a_count: Count, b_count: Count) -> SortedMatch:
     """Looks each item of both arrays up in the other; results are positions in the caller's arrays."""
-    rows = [in_order(name, side, keys, count) for side, keys, count in (("a", a, a_count), ("b", b, b_count))]
-    pair = sorted_pair(name, rows[0].keys, rows[1].keys, *(count_of(side.count) for side in rows))
+    given = expect_pair(name, a, b)[:2]
+    lives = pair_counts(name, "ab", given, (a_count, b_count))
+    rows = [in_order(name, *side) for side in zip("ab", given, lives, strict=True)]
+    pair = KeyPair(name, rows[0].keys, rows[1].keys, *lives)
     sides = []
     swapped = (pair.b, pair.a, pair.b_count, pair.a_count)
     for own, other, operands in ((rows[0], rows[1], pair.operands), (rows[1], rows[0], swapped)):

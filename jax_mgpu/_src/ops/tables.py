@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_mgpu._src import mesh
-from jax_mgpu._src.arguments.annotations import ArrayLike, AsofDirection, Aval, AxisName, Count, Keys, Pytree
+from jax_mgpu._src.arguments.annotations import ArrayLike, AsofDirection, Aval, AxisName, Keys, Pytree
 from jax_mgpu._src.arguments.check import (
     as_array,
     count_operand,
@@ -27,14 +27,23 @@ from jax_mgpu._src.arguments.check import (
     type_error,
     value_error,
 )
-from jax_mgpu._src.arguments.counts import count_of, live_items, live_mask, of_all, partition_points
-from jax_mgpu._src.arguments.preconditions import by_construction, not_negative
+from jax_mgpu._src.arguments.counts import live_items, live_mask, of_all, partition_points
+from jax_mgpu._src.arguments.preconditions import not_negative
 from jax_mgpu._src.arguments.values import flatten_values, take_or_fill
 from jax_mgpu._src.core.compat import cond, is_local, platform_dependent, surely, whole_axes
 from jax_mgpu._src.core.library import cpu_library
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.keys.bits import ordered_integers, where
-from jax_mgpu._src.keys.columns import Columns, expect_keys, expect_told_apart, sorted_pair
+from jax_mgpu._src.keys.columns import (
+    Columns,
+    KeyPair,
+    columns_of,
+    expect_keys,
+    expect_pair,
+    expect_sorted,
+    expect_told_apart,
+    pair_counts,
+)
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ops.argsorted import Ordered, in_order, rows_in_order
 from jax_mgpu._src.ops.gather import gather
@@ -87,17 +96,16 @@ def lookup(
     """
     name = "lookup"
     expect_told_apart(name, keys=keys, table_keys=table_keys)
-    checked, _ = expect_keys(name, "keys", keys)
-    live = count_operand(name, "count", count, checked.shape[0])
-    (m,) = expect_keys(name, "table_keys", table_keys)[0].shape
+    checked, rows, _ = expect_pair(name, keys, table_keys, names=("keys", "table_keys"))
+    (n,), (m,) = checked.shape, rows.shape
+    live = count_operand(name, "count", count, n)
     leaves, unflatten = flatten_values(name, "values", values, m, "table_keys")
     fills = [fill_operand(name, default, x.dtype, "default") for x in leaves]
+    table_live = count_operand(name, "table_count", table_count, m)
     if axis_name is not None:
-        counts = count_of(live), count_of(count_operand(name, "table_count", table_count, m))
-        with by_construction():
-            both = sorted_pair(name, keys, table_keys, *counts, names=("keys", "table_keys"))
-        return unflatten(over_axis(mesh.tables.lookup, name, axis_name, both, leaves, fills))
-    table = in_order(name, "table_keys", table_keys, table_count)
+        pair = KeyPair(name, checked, rows, live, table_live)
+        return unflatten(over_axis(mesh.tables.lookup, name, axis_name, pair, leaves, fills))
+    table = in_order(name, "table_keys", rows, table_live)
 
     # The branches below look up vectors of 4- and 8-byte values themselves. For other values they find positions, which
     # are gathered afterwards: wide rows move once, and in a batch, where JAX selects between branches, narrow floats
@@ -108,10 +116,8 @@ def lookup(
         parts = zip(leaves, fills, looked_up, found, strict=True)
         return unflatten([got if done else take_or_fill(x, got, fill, or_none=True) for x, fill, done, got in parts])
 
-    n = checked.shape[0]
-
     def by_search() -> list[jax.Array]:
-        places = _places_by_search(name, keys, checked, live, table)
+        places = _places_by_search(name, checked, live, table)
         rows = take_or_fill(table.order, places, -1)
         is_short = surely(lambda: sum(looked_up) * m <= n)
 
@@ -126,9 +132,8 @@ def lookup(
 
     if isinstance(checked, Columns) or not jnp.issubdtype(checked.dtype, jnp.integer):
         return moved(by_search())
-    if isinstance(table.keys, tuple) or table.keys.dtype != checked.dtype or not surely(lambda: 0 < m <= 2 * n):
-        return moved(by_search())  # this also raises the error of keys of two types
-    if not is_local(checked, table.keys, *leaves):  # the branches below would need the same sharding
+    # The branches below would need the same sharding.
+    if not surely(lambda: 0 < m <= 2 * n) or not is_local(checked, table.keys, *leaves):
         return moved(by_search())
     # On a GPU, only if the table of positions takes no more memory than the keys.
     gains = {"cpu": surely(lambda: n >= CPU_MIN_PLACED), "cuda": surely(lambda: 4 * m <= n)}
@@ -151,27 +156,21 @@ def lookup(
 CPU_MIN_PLACED = 4096  # below this many keys, a search for each key takes less time than the table of positions
 
 
-def _places_by_search(
-    name: str, keys: Keys, checked: jax.Array | Columns, live: jax.Array, table: Ordered
-) -> jax.Array:
+def _places_by_search(name: str, keys: jax.Array | Columns, live: jax.Array, table: Ordered) -> jax.Array:
     """Returns the place of each key among the table's sorted keys, the first of several, -1 if there is none."""
-    counts, names = (count_of(live), count_of(table.count)), ("keys", "table_keys")
 
     def by_sort() -> jax.Array:
-        rows = in_order(name, "keys", keys, counts[0])
-        with by_construction():
-            operands = sorted_pair(name, rows.keys, table.keys, *counts, names=names).operands
+        rows = in_order(name, "keys", keys, live)
+        operands = KeyPair(name, rows.keys, table.keys, live, table.count).operands
         found, after = (_search.run(operands, right=side)[0] for side in (False, True))
         return rows.to_rows(where(found < after, found, -1))
 
     def by_kernel() -> jax.Array:
-        with by_construction():
-            operands = sorted_pair(name, keys, table.keys, *counts, names=names).operands
-        return search_in_any_order(operands, exact=True)
+        return search_in_any_order(KeyPair(name, keys, table.keys, live, table.count).operands, exact=True)
 
-    if isinstance(checked, Columns) and not checked.fits:
+    if isinstance(keys, Columns) and not keys.fits:
         return by_sort()
-    if surely(lambda: checked.shape[0] < CPU_MIN_PLACED):
+    if surely(lambda: keys.shape[0] < CPU_MIN_PLACED):
         return by_kernel()
     return platform_dependent(cuda=by_kernel, default=by_sort)
 
@@ -284,11 +283,10 @@ def asof_join(
         raise value_error(name, "by_b", f"the {len(groups[0])} columns of by_a", f"{len(groups[1])} columns")
     for x, y in zip(*groups, strict=True):
         expect_same_dtype(name, "by_a", x, "by_b", y)
-    counts = [
-        count_of(count_operand(name, f"{side}_count", count, time.shape[0]))
-        for side, count, time in zip("ab", (a_count, b_count), times, strict=True)
-    ]
+    counts = pair_counts(name, "ab", times, (a_count, b_count))
     largest = None if tolerance is None else _tolerance(name, tolerance, times[0].dtype)
+    if assume_sorted and not groups[0]:
+        times = [expect_sorted(name, *side) for side in zip("ab", times, counts, strict=True)]
     problem = AsofJoin(name, looks, exact, assume_sorted, times, groups, counts, largest)
     if axis_name is not None:
         return over_axis(mesh.tables.asof_join, name, axis_name, problem)
@@ -297,14 +295,14 @@ def asof_join(
         return problem.by_sort()
     if not is_local(*times, groups[0][0], groups[1][0]):  # the branches below would need the same sharding
         return problem.by_sort()
-    table = GroupTable(groups[1][0], ABSENT if counts[1] is None else counts[1][None])
+    table = GroupTable(groups[1][0], counts[1])
     if table.always_fits:
         return problem.by_table(table)
     return cond(of_all(table.fits), lambda: problem.by_table(table), problem.by_sort)
 
 
 class AsofJoin(NamedTuple):
-    """An as-of join, by a sort or by a table of groups. Each sequence has a's part and b's part."""
+    """An as-of join, by a sort or by a table of groups. Each sequence has a's part and b's part, checked."""
 
     name: str
     looks: str
@@ -312,19 +310,14 @@ class AsofJoin(NamedTuple):
     is_sorted: bool
     times: Sequence[jax.Array]
     groups: Sequence[tuple[Any, ...]]
-    counts: Sequence[Any]
+    counts: Sequence[jax.Array]
     largest: jax.Array | None
 
     def by_sort(self) -> jax.Array:
         """Joins keys of any type: sorts rows by group and time, and returns results in the order of the rows."""
-        rows = [
-            _by_group_and_time(self.name, side, group, time, count, self.is_sorted)
-            for side, group, time, count in zip("ab", self.groups, self.times, self.counts, strict=True)
-        ]
-        with by_construction(not self.is_sorted or bool(self.groups[0])):
-            pair = sorted_pair(self.name, rows[0].keys, rows[1].keys, *(count_of(side.count) for side in rows))
-        columns = [tuple(map(whole_axes, side.keys if isinstance(side.keys, tuple) else (side.keys,))) for side in rows]
-        (*group, time), (*b_group, b_time) = columns
+        rows = [self._rows(*side) for side in zip("ab", self.keys, self.times, self.counts, strict=True)]
+        pair = KeyPair(self.name, rows[0].keys, rows[1].keys, *self.counts)
+        (*group, time), (*b_group, b_time) = (tuple(map(whole_axes, columns_of(side.keys))) for side in rows)
         live = but_nan(live_mask(time.shape[0], rows[0].count), time)
         b_live = live_items(b_time.shape[0], rows[1].count)
 
@@ -339,10 +332,23 @@ class AsofJoin(NamedTuple):
         found = self.nearest(time, lambda places: take_or_fill(b_time, places), beside_cut)
         return rows[0].to_rows(take_or_fill(rows[1].order, found, -1))
 
+    @property
+    def keys(self) -> list[Any]:
+        """The keys of both sides: columns of groups and times, or only the times."""
+        sides = zip("ab", self.groups, self.times, strict=True)
+        return [Columns(self.name, side, (*group, time), False) if group else time for side, group, time in sides]
+
+    def _rows(self, side: str, keys: jax.Array | Columns, time: jax.Array, count: jax.Array) -> Ordered:
+        """Returns the rows of one side in the order of their keys."""
+        if not self.is_sorted or not isinstance(keys, Columns):
+            return in_order(self.name, side, keys, count, is_sorted=self.is_sorted)
+        groups = keys.part(0, len(keys.arrays) - 1)
+        rows, (time,) = rows_in_order(self.name, groups, [time], count)  # stable, so the times of a group stay sorted
+        return rows._replace(keys=keys.replaced([*rows.keys.arrays, time]))
+
     def by_table(self, table: GroupTable) -> jax.Array:
         """Joins sorted times with groups that fit a table; rows stay in place."""
-        with by_construction():
-            pair = sorted_pair(self.name, *self.times, *self.counts)
+        pair = KeyPair(self.name, *self.times, *self.counts)
         (time, b_time), b_count = self.times, pair.b_count
         has_nan = jnp.issubdtype(time.dtype, jnp.floating)
         if has_nan:  # NaNs sort last, and have no partner
@@ -433,22 +439,10 @@ class GroupTable:
         return jax.lax.bitcast_convert_type(x, jnp.int32)
 
 
-def _by_group_and_time(
-    name: str, side: str, group: tuple[Any, ...], time: jax.Array, count: Count, is_sorted: bool
-) -> Ordered:
-    """Returns the rows of one side, with the columns of their groups and the times as keys."""
-    if not group:
-        return in_order(name, side, time, count, is_sorted=is_sorted)
-    if not is_sorted:
-        return in_order(name, side, (*group, time), count)
-    rows, (time,) = rows_in_order(name, side, group, [time], count)  # stable, so the times of a group stay sorted
-    return rows._replace(keys=(*rows.keys, time))
-
-
 def _columns_of(name: str, argument: str, by: ArrayLike | tuple[ArrayLike, ...], length: int) -> tuple[Any, ...]:
     """Returns the keys of by_a or by_b as columns; the column of times is added to them."""
     keys, _ = expect_keys(name, argument, by)
-    columns = tuple(keys.arrays) if isinstance(keys, Columns) else (keys,)
+    columns = tuple(columns_of(keys))
     if len(columns) > 7:
         raise value_error(name, argument, "1 to 7 columns", f"{len(columns)} columns")
     if keys.shape[0] != length:

@@ -13,12 +13,12 @@ import jax.numpy as jnp
 
 from jax_mgpu._src.arguments.annotations import Count, Directions, Keys, Pytree
 from jax_mgpu._src.arguments.check import count_operand
-from jax_mgpu._src.arguments.counts import count_of, live_mask
+from jax_mgpu._src.arguments.counts import live_mask
 from jax_mgpu._src.arguments.preconditions import by_construction
 from jax_mgpu._src.arguments.values import flatten_values
 from jax_mgpu._src.keys.bits import where
-from jax_mgpu._src.keys.columns import KeyPair, expect_keys, sorted_pair
-from jax_mgpu._src.ops.argsorted import Ordered, count_name, in_order
+from jax_mgpu._src.keys.columns import Columns, KeyPair, columns_of, expect_keys, expect_sorted
+from jax_mgpu._src.ops.argsorted import Ordered, in_order
 from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sorted_search import _search
 
@@ -31,7 +31,7 @@ def in_order_with(
     """Returns sorted keys, and their values, or None if there are none."""
     checked, down = expect_keys(name, argument, keys, descending)
     n = checked.shape[0]
-    live = count_operand(name, count_name(argument), count, n)
+    live = count_operand(name, f"{argument}_count", count, n)
     flatten_values(name, f"{argument}_values", values, n, argument)
     with by_construction():
         found = Sort(name, checked, down, live).run(values)
@@ -68,34 +68,23 @@ class Matches(NamedTuple):
         _, number = self._found((pair.b, pair.a, pair.b_count, pair.a_count), self.others.keys)
         return self.others.to_rows(number == 0) & live_mask(number.shape[0], pair.b_count)
 
-    def _found(self, operands: Sequence[jax.Array], keys: Pytree) -> tuple[jax.Array, jax.Array]:
+    def _found(self, operands: Sequence[jax.Array], keys: jax.Array | Columns) -> tuple[jax.Array, jax.Array]:
         low, high = (_search.run(operands, right=right)[0] for right in (False, True))
         number = high - low
-        for x in () if self.null_equal else jax.tree.leaves(keys):
+        for x in () if self.null_equal else columns_of(keys):
             number = where(is_nan(x), 0, number)
         return low, number
 
 
 def matches(
-    name: str,
-    a: Keys,
-    b: Keys,
-    a_count: Count,
-    b_count: Count,
-    *,
-    is_sorted: bool,
-    null_equal: bool,
-    descending: Directions = False,
+    name: str, keys: Sequence[Any], counts: Sequence[jax.Array], *, is_sorted: bool, null_equal: bool
 ) -> Matches:
-    """Returns the rows of both tables, sorted by their keys."""
-    rows, others = (
-        in_order(name, side, keys, count, descending=descending, is_sorted=is_sorted)
-        for side, keys, count in (("a", a, a_count), ("b", b, b_count))
-    )
-    with by_construction(not is_sorted):
-        counts = count_of(rows.count), count_of(others.count)
-        pair = sorted_pair(name, rows.keys, others.keys, *counts, descending=descending)
-    has_nan = any(jnp.issubdtype(x.dtype, jnp.floating) for x in jax.tree.leaves(rows.keys))
+    """Returns the rows of two tables of checked keys, sorted by them."""
+    if is_sorted:
+        keys = [expect_sorted(name, *side) for side in zip("ab", keys, counts, strict=True)]
+    rows, others = (in_order(name, *side, is_sorted=is_sorted) for side in zip("ab", keys, counts, strict=True))
+    pair = KeyPair(name, rows.keys, others.keys, *counts)
+    has_nan = any(jnp.issubdtype(x.dtype, jnp.floating) for x in columns_of(rows.keys))
     return Matches(rows, others, pair, null_equal or not has_nan)
 
 
