@@ -199,15 +199,12 @@ def index_dtype(operation: str, argument: str, *lengths: int) -> np.dtype:
 
 def index_vector(operation: str, argument: str, x: Pytree, limit: int) -> jax.Array:
     """Returns a 1-D array of positions as int32 or int64; positions beyond `limit` stay beyond it."""
-    return index_array(operation, argument, expect_vector(operation, argument, x, limit), limit)
+    return _as_index(operation, argument, expect_vector(operation, argument, x, limit), limit)
 
 
 def index_array(operation: str, argument: str, x: Pytree, limit: int) -> jax.Array:
     """Returns positions of any shape as an array; checks and converts them like `index_vector`."""
-    x = as_array(operation, argument, x, limit)
-    if x.size == 0 and not jnp.issubdtype(x.dtype, jnp.integer):
-        x = x.astype(jnp.int32)  # an empty list
-    return _as_index(operation, argument, x, limit)
+    return _as_index(operation, argument, as_array(operation, argument, x, limit), limit)
 
 
 def known_integers(x: Pytree) -> np.ndarray | None:
@@ -321,6 +318,8 @@ def positions_instead(dtype: Any) -> str:
 
 def _as_index(operation: str, argument: str, x: jax.Array, limit: int) -> jax.Array:
     if not jnp.issubdtype(x.dtype, jnp.integer):
+        if x.size == 0:
+            return x.astype(jnp.int32)  # an empty list
         raise type_error(operation, argument, "integers", describe(x) + positions_instead(x.dtype))
     if x.dtype in (jnp.int32, jnp.int64):
         return x

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,22 +16,31 @@ from jax_mgpu._src.keys.bits import is_random_key
 class RowForm:
     """A dtype and trailing shape, and how kernels get such arrays: as `[n, elements]`, elements > 0."""
 
-    def __init__(self, operation: str, argument: str, x: Pytree):
+    def __init__(self, operation: str, argument: str, x: jax.Array):
         self.operation, self.argument = operation, argument
-        x = as_array(operation, argument, x)
-        if x.ndim == 0:
-            raise value_error(operation, argument, "an array with a leading axis", describe(x))
         self.dtype, self.trailing = x.dtype, x.shape[1:]
         self.random = jax.random.key_impl(x) if is_random_key(x.dtype) else None
 
-    def pack(self, argument: str, x: Any) -> jax.Array:
-        """Returns an array of this form as rows."""
+    @classmethod
+    def packed(cls, operation: str, argument: str, x: Pytree) -> tuple[RowForm, jax.Array]:
+        """Returns the form of an argument, and the argument as rows."""
+        x = as_array(operation, argument, x)
+        if x.ndim == 0:
+            raise value_error(operation, argument, "an array with a leading axis", describe(x))
+        form = cls(operation, argument, x)
+        return form, form._rows(x)
+
+    def pack(self, argument: str, x: Pytree) -> jax.Array:
+        """Returns an argument of this form as rows."""
         x = as_array(self.operation, argument, x)
         if x.ndim == 0 or x.shape[1:] != self.trailing:
             shape = ",".join(["n", *map(str, self.trailing)])
             raise value_error(self.operation, argument, f"the rows of {self.argument}, [{shape}]", describe(x))
         if x.dtype != self.dtype:
             raise type_error(self.operation, argument, f"the dtype of {self.argument}, {self.dtype.name}", x.dtype.name)
+        return self._rows(x)
+
+    def _rows(self, x: jax.Array) -> jax.Array:
         if math.prod(self.trailing) == 0:
             # varies under shard_map as x does
             return jax.lax.full_like(self._stored(x), 0, jnp.uint8, (x.shape[0], 1))

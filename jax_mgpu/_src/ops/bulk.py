@@ -61,8 +61,7 @@ def bulk_remove(
       Array([0, 2, 6, 9], dtype=int32)
     """
     name = "bulk_remove"
-    form = RowForm(name, "x", x)
-    rows = form.pack("x", x)
+    form, rows = RowForm.packed(name, "x", x)
     n = rows.shape[0]
     slots = n * devices_of(name, axis_name)
     count = count_operand(name, "count", count, n)
@@ -119,8 +118,8 @@ def bulk_insert(
       Array([10,  1,  2, 11, 12,  3], dtype=int32)
     """
     name = "bulk_insert"
-    form = RowForm(name, "x", x)
-    rows, inserted = form.pack("x", x), form.pack("values", values)
+    form, rows = RowForm.packed(name, "x", x)
+    inserted = form.pack("values", values)
     n, m = rows.shape[0], inserted.shape[0]
     slots = n * devices_of(name, axis_name)
     indices = non_decreasing(name, "indices", index_vector(name, "indices", indices, slots))

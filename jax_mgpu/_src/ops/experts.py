@@ -94,8 +94,8 @@ def dispatch(x: ArrayLike, experts: ArrayLike, number: int) -> Dispatched:
     experts = whole_axes(index_array(name, "experts", experts, number))
     if experts.ndim not in (1, 2):
         raise value_error(name, "experts", "one or several for each token, [n] or [n, slots]", describe(experts))
-    form = RowForm(name, "x", x)
-    rows = whole_axes(form.pack("x", x))
+    form, rows = RowForm.packed(name, "x", x)
+    rows = whole_axes(rows)
     if rows.shape[0] != experts.shape[0]:
         raise value_error(name, "x", f"a row for each of experts, {experts.shape[0]}", describe(as_array(name, "x", x)))
     slots = experts.size // max(experts.shape[0], 1)

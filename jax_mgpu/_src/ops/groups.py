@@ -442,14 +442,13 @@ def segmented_shift(
     inside = None if segments.ends is None else covered(n, heads)
 
     def shifted(leaf: jax.Array) -> jax.Array:
-        form = RowForm(name, "x", leaf)
+        form, rows = RowForm.packed(name, "x", leaf)
+        fill = form.fill(fill_value)
         if axis_name is not None:
-            rows, fill = form.pack("x", leaf), form.fill(fill_value)
             operands = (rows, own_pieces(segments, heads), given["by"], given["count"], fill)
             moved = over_axis(mesh.segments.segmented_shift, name, axis_name, *operands)
             return form.unpack(moved if inside is None else select(inside, moved, jnp.broadcast_to(fill, moved.shape)))
-        fill = form.fill(fill_value)
-        (rows,) = _shift(x=form.pack("x", leaf), fill_value=fill, **given)
+        (rows,) = _shift(x=rows, fill_value=fill, **given)
         return form.unpack(rows if inside is None else select(inside, rows, jnp.broadcast_to(fill, rows.shape)))
 
     return unflatten(list(map(shifted, plain)))

@@ -82,8 +82,7 @@ def interval_expand(
     """
     name = "interval_expand"
     size = static_size(name, "size", size)
-    form = RowForm(name, "values", values)
-    rows = form.pack("values", values)
+    form, rows = RowForm.packed(name, "values", values)
     slots = size * devices_of(name, axis_name)
     offsets = _offsets(name, offsets, slots, rows.shape[0], "values")
     total = count_operand(name, "total", total, slots)
@@ -133,8 +132,7 @@ def interval_gather(
     """
     name = "interval_gather"
     size = static_size(name, "size", size)
-    form = RowForm(name, "x", x)
-    rows = form.pack("x", x)
+    form, rows = RowForm.packed(name, "x", x)
     _expect_rows(name, x=rows.shape[0], size=size)
     devices = devices_of(name, axis_name)
     starts = index_vector(name, "starts", starts, rows.shape[0] * devices)
@@ -189,8 +187,8 @@ def interval_scatter(
       Array([0, 4, 5, 0, 0, 0, 1, 2, 3, 0], dtype=int32)
     """
     name = "interval_scatter"
-    form = RowForm(name, "x", x)
-    rows, into = form.pack("x", x), form.pack("into", into)
+    form, rows = RowForm.packed(name, "x", x)
+    into = form.pack("into", into)
     _expect_rows(name, x=rows.shape[0], into=into.shape[0])
     devices = devices_of(name, axis_name)
     n = rows.shape[0] * devices
@@ -251,8 +249,8 @@ def interval_move(
       Array([6, 7, 8, 0, 1, 2, 0, 0], dtype=int32)
     """
     name = "interval_move"
-    form = RowForm(name, "x", x)
-    rows, into = form.pack("x", x), form.pack("into", into)
+    form, rows = RowForm.packed(name, "x", x)
+    into = form.pack("into", into)
     _expect_rows(name, x=rows.shape[0], into=into.shape[0])
     devices = devices_of(name, axis_name)
     size = max(rows.shape[0], into.shape[0]) * devices

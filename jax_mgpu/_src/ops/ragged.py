@@ -216,8 +216,7 @@ def from_dense(
 
     def packed(leaf: jax.Array) -> jax.Array:
         items = _joined(whole_axes(leaf))
-        form = RowForm(name, "x", items)
-        rows = form.pack("x", items)
+        form, rows = RowForm.packed(name, "x", items)
         gathered = gather_rows(
             x=rows, starts=starts, offsets=heads, total=count[None], fill_value=form.fill(fill_value), size=size,
             disjoint=True,

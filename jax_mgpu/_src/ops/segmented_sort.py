@@ -162,15 +162,14 @@ def segmented_sort(
     name = "segmented_sort"
     if less is not None:
         expect_no_axis(name, "less", axis_name)
-        segments = _segments(name, expect_pytree(name, "keys", keys)[2], heads, ends, flags, count)
-        return SortByLess.of(name, keys, less, descending, count, *segments).run(values)
+        heads, flags, _ = _segments(name, expect_pytree(name, "keys", keys)[2], heads, ends, flags, count)
+        return SortByLess.of(name, keys, less, descending, count, heads, flags).run(values)
     checked, down = expect_keys(name, "keys", keys, descending)
-    segments = _segments(name, checked.shape[0], heads, ends, flags, count, axis_name)
+    heads, flags, live = _segments(name, checked.shape[0], heads, ends, flags, count, axis_name)
     if axis_name is not None:
         form = mesh.segments.segmented_sort
-        return over_axis(form, name, axis_name, checked, *segments, values, descending=down, count=count)
-    live = count_operand(name, "count", count, checked.shape[0])
-    return Sort(name, checked, down, live, *segments, method=Method.MERGING).run(values)
+        return over_axis(form, name, axis_name, checked, heads, flags, values, descending=down, count=count)
+    return Sort(name, checked, down, live, heads, flags, method=Method.MERGING).run(values)
 
 
 @overload
@@ -247,15 +246,14 @@ def segmented_sort_indices(
     name = "segmented_sort_indices"
     if less is not None:
         expect_no_axis(name, "less", axis_name)
-        segments = _segments(name, expect_pytree(name, "keys", keys)[2], heads, ends, flags, count)
-        return SortByLess.of(name, keys, less, descending, count, *segments).indices()
+        heads, flags, _ = _segments(name, expect_pytree(name, "keys", keys)[2], heads, ends, flags, count)
+        return SortByLess.of(name, keys, less, descending, count, heads, flags).indices()
     checked, down = expect_keys(name, "keys", keys, descending)
-    segments = _segments(name, checked.shape[0], heads, ends, flags, count, axis_name)
+    heads, flags, live = _segments(name, checked.shape[0], heads, ends, flags, count, axis_name)
     if axis_name is not None:
         form = mesh.segments.segmented_sort_indices
-        return over_axis(form, name, axis_name, checked, *segments, descending=down, count=count)
-    live = count_operand(name, "count", count, checked.shape[0])
-    return Sort(name, checked, down, live, *segments, method=Method.MERGING).indices()
+        return over_axis(form, name, axis_name, checked, heads, flags, descending=down, count=count)
+    return Sort(name, checked, down, live, heads, flags, method=Method.MERGING).indices()
 
 
 def _segments(
@@ -266,19 +264,19 @@ def _segments(
     flags: ArrayLike | None,
     count: Count,
     axis_name: AxisName | None = None,
-) -> tuple[jax.Array, jax.Array]:
-    """Returns the operands heads and flags, one of them absent."""
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Returns the operands heads and flags, one of them absent, and the live count."""
     if (heads is None) == (flags is None):
         got = "neither" if heads is None else "both"
         raise value_error(name, "heads and flags", "exactly one of them", got)
     if heads is not None:
         segments = segment_operands(name, heads, ends, count, n, axis_name=axis_name)
         if segments.ends is None:
-            return segments.heads, ABSENT
+            return segments.heads, ABSENT, segments.count
         if axis_name is not None:
             flags = over_axis(mesh.ragged.flags_of_gaps, name, axis_name, segments)
-            return ABSENT, flags
-        return ABSENT, flags_of_gaps(segments.heads, segments.ends, n)
+            return ABSENT, flags, segments.count
+        return ABSENT, flags_of_gaps(segments.heads, segments.ends, n), segments.count
     if ends is not None:
         raise value_error(name, "ends", "heads beside it", "flags")
     flags = expect_vector(name, "flags", flags)
@@ -287,7 +285,7 @@ def _segments(
     length = n if flags.dtype == jnp.bool_ else -(-n // 32)
     if flags.shape[0] != length:
         raise value_error(name, "flags", f"{flags.dtype.name}[{length}] for {n} keys", describe(flags))
-    return ABSENT, flags
+    return ABSENT, flags, count_operand(name, "count", count, n)
 
 
 def flags_of_gaps(heads: jax.Array, ends: jax.Array, n: int) -> jax.Array:

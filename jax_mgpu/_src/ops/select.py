@@ -30,7 +30,6 @@ from jax_mgpu._src.arguments.check import (
     fill_operand,
     index_array,
     index_dtype,
-    index_vector,
     static_flag,
     static_size,
     value_error,
@@ -180,8 +179,8 @@ def _take_groups(name: str, x: Pytree, groups: Groups, n: int, fill_value: Array
     items = order.shape[0]
 
     def rows_of(x: jax.Array) -> jax.Array:
-        form = RowForm(name, "x", x)
-        rows, fill = form.pack("x", x), form.fill(fill_value)
+        form, rows = RowForm.packed(name, "x", x)
+        fill = form.fill(fill_value)
         rows = _expand(values=rows, offsets=heads, total=count, fill_value=fill, size=items)[0]
         return form.unpack(scatter(rows, order, items, inside=True))
 
@@ -216,7 +215,7 @@ def inverse_permutation(order: ArrayLike, *, count: ArrayLike | None = None) -> 
     order = expect_vector(name, "order", order)
     n = order.shape[0]
     dtype = index_dtype(name, "order", n)
-    order = whole_axes(index_vector(name, "order", order, n))
+    order = whole_axes(index_array(name, "order", order, n))
     count = count_operand(name, "count", count, n)
     order = permutation(name, "order", order, count)
     places = jnp.arange(n, dtype=dtype)
@@ -547,8 +546,8 @@ def select_rows(
 
     def kept(leaf: jax.Array) -> jax.Array:
         nonlocal total
-        form = RowForm(name, "x", leaf)
-        rows, fill = form.pack("x", leaf), form.fill(fill_value)
+        form, rows = RowForm.packed(name, "x", leaf)
+        fill = form.fill(fill_value)
         items, total = _select(
             x=rows, keep=keep, count=count, fill_value=fill, size=size, indices=False, partition=False
         )
