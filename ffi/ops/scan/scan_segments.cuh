@@ -75,6 +75,95 @@ __device__ __forceinline__ unsigned restart_bits(const uint8_t* restarts) {
   return bits;
 }
 
+// The tile that begins at `begin`, by places in its memory. All places from `live` on are dead. If a tile has several
+// rows, each with its own count, other places may be dead too.
+template <typename Operator>
+struct SegmentTile {
+  using Shape = scanning::Shape<Operator>;
+  static constexpr int kVector = Shape::kVector;
+  const ScanTask<Operator>& task;
+  const Operator& op;
+  int64_t begin;
+  bool counts_by_item;
+  int size;
+  int live;
+  bool whole;
+
+  __device__ __forceinline__ bool is_live(int place) const {
+    const Segments& segments = task.segments;
+    if (!counts_by_item || place >= live) return place < live;
+    const int64_t row = segments.row(begin + place);
+    return begin + place - row * segments.length < segments.live(row);
+  }
+
+  // Where the thread's vector in row `row` begins.
+  __device__ __forceinline__ int place_of(int row) const {
+    const int offset = Shape::offset(row);
+    return task.is_reverse() ? Shape::kTile - kVector - offset : offset;
+  }
+
+  // Stores the total of a row if `sum`, the scan's sum at a place of the row, is that total.
+  __device__ __forceinline__ void store_total(int64_t row, int64_t row_begin, int place,
+                                              const typename Operator::State& sum) const {
+    const Segments& segments = task.segments;
+    const int64_t last = task.is_reverse() ? 0 : maximum<int64_t>(segments.live(row), 1) - 1;
+    if (task.totals.given() && begin + place - row_begin == last) {
+      task.totals.store(row, op.finish(sum, row_begin));
+    }
+  }
+
+  // Stores the results of the thread's vector at `first`. They are in the order of the scan.
+  __device__ __forceinline__ void store(const typename Operator::Result (&results)[kVector], int first) const {
+    typename Operator::Result placed[kVector];
+#pragma unroll
+    for (int k = 0; k < kVector; ++k) placed[k] = task.is_reverse() ? results[kVector - 1 - k] : results[k];
+    if (whole) {
+      store_results(task.result, begin + first, placed);
+    } else {
+#pragma unroll
+      for (int k = 0; k < kVector; ++k) {
+        const int place = first + k;
+        if (place < size) task.result.store(begin + place, is_live(place) ? placed[k] : op.dead());
+      }
+    }
+  }
+};
+
+// Returns the sum of what comes before the thread's warp: of the tiles before, and of the warps before in the block.
+// The last tile stores the total, if all items are of one row.
+template <typename Operator, typename Sums, typename Sum>
+__device__ __forceinline__ Sum sum_before(const ScanTask<Operator>& task, const Operator& op, const Sums& sums,
+                                          const int64_t& index, bool mixes_rows, const Sum& warp_sum,
+                                          Sum (&warp_sums)[kWarps], Sum& shared_before) {
+  const auto in_block = scan_warps<kWarps>(warp_sums, warp_sum, sums.identity(), sums);
+  if (threadIdx.x < kWarp) {
+    const Sum before_tile = look_back(task.look_back + 1, task.tiles, index, in_block.all, sums.identity(), sums);
+    if (threadIdx.x == 0) {
+      shared_before = before_tile;
+      if (task.totals.given() && !mixes_rows && index == task.tiles - 1) {
+        task.totals.store(0, op.finish(Sums::state(sums(before_tile, in_block.all)), 0));
+      }
+    }
+  }
+  __syncthreads();
+  return sums(shared_before, in_block.before);
+}
+
+// Returns the heads among the thread's items: bit row * kVector + k says that an item restarts the scan.
+template <typename Shape, typename Operator>
+__device__ __forceinline__ unsigned find_heads(const ScanTask<Operator>& task, uint8_t* restarts, int64_t begin,
+                                               int64_t in_memory) {
+  unsigned heads = 0;
+  mark_restarts<Shape::kTile>(restarts, task.restarts, begin, {task.listed[in_memory], task.listed[in_memory + 1]},
+                              task.is_reverse());
+  __syncthreads();
+#pragma unroll
+  for (int row = 0; row < Shape::kRows; ++row) {
+    heads |= restart_bits<Shape::kVector>(restarts + Shape::offset(row)) << (row * Shape::kVector);
+  }
+  return heads;
+}
+
 // Scans with restarts at heads and at the start of each row, by tiles on a grid over all rows.
 template <typename Operator>
 __global__ void __launch_bounds__(kThreads, kBlocks<Operator>) scan_segments(ScanTask<Operator> task, Operator op) {
@@ -94,27 +183,16 @@ __global__ void __launch_bounds__(kThreads, kBlocks<Operator>) scan_segments(Sca
   const Sums sums{op};
   for (int i = threadIdx.x; i < Shape::kTile / 16; i += kThreads) reinterpret_cast<uint4*>(restarts)[i] = uint4{};
   wait_for_last_kernel();
-  const int64_t tile = take_ticket(task.look_back, ticket);  // in the order of the scan
-  const int64_t tile_in_memory = task.is_reverse() ? task.tiles - 1 - tile : tile;
-  const int64_t begin = tile_in_memory * Shape::kTile;
-
-  // Places in the tile's memory. All places from `live` on are dead. If a tile has several rows, each with its own
-  // count, other places may be dead too.
+  const int64_t index = take_ticket(task.look_back, ticket);  // in the order of the scan
+  const int64_t in_memory = task.is_reverse() ? task.tiles - 1 - index : index;
+  const int64_t begin = in_memory * Shape::kTile;
   const bool mixes_rows = segments.rows > 1;
   const bool counts_by_item = mixes_rows && segments.counts.given();
   const bool knows_rows = mixes_rows && (task.totals.given() || Operator::kGivesIndex);
   const int size = static_cast<int>(minimum<int64_t>(segments.total() - begin, Shape::kTile));
   const int live = mixes_rows ? size : static_cast<int>(clamp<int64_t>(segments.live(0) - begin, 0, size));
   const bool whole = task.aligned && live == Shape::kTile && !counts_by_item;
-  const auto is_live = [&](int place) {
-    if (!counts_by_item || place >= live) return place < live;
-    const int64_t row = segments.row(begin + place);
-    return begin + place - row * segments.length < segments.live(row);
-  };
-  const auto place_of = [&](int row) {  // the first place of the thread's vector in memory
-    const int offset = Shape::offset(row);
-    return task.is_reverse() ? Shape::kTile - kVector - offset : offset;
-  };
+  const SegmentTile<Operator> tile{task, op, begin, counts_by_item, size, live, whole};
 
   // Load.
   const auto x = task.x + begin;
@@ -122,14 +200,14 @@ __global__ void __launch_bounds__(kThreads, kBlocks<Operator>) scan_segments(Sca
   if (whole) {
     Vector<Element> vectors[kRows];
 #pragma unroll
-    for (int row = 0; row < kRows; ++row) vectors[row] = Vector<Element>::load(x, place_of(row));
+    for (int row = 0; row < kRows; ++row) vectors[row] = Vector<Element>::load(x, tile.place_of(row));
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
 #pragma unroll
       for (int k = 0; k < kVector; ++k) {
         const int mirrored = kVector - 1 - k;
         states[row][k] = op.extract(task.is_reverse() ? vectors[row].items[mirrored] : vectors[row].items[k],
-                                    begin + place_of(row) + (task.is_reverse() ? mirrored : k));
+                                    begin + tile.place_of(row) + (task.is_reverse() ? mirrored : k));
       }
     }
   } else {
@@ -137,24 +215,17 @@ __global__ void __launch_bounds__(kThreads, kBlocks<Operator>) scan_segments(Sca
     for (int row = 0; row < kRows; ++row) {
 #pragma unroll
       for (int k = 0; k < kVector; ++k) {
-        const int place = place_of(row) + (task.is_reverse() ? kVector - 1 - k : k);
-        states[row][k] = is_live(place) ? op.extract(x[place], begin + place) : op.identity();
+        const int place = tile.place_of(row) + (task.is_reverse() ? kVector - 1 - k : k);
+        states[row][k] = tile.is_live(place) ? op.extract(x[place], begin + place) : op.identity();
       }
     }
   }
-  unsigned heads = 0;  // bit row * kVector + k: the thread's item restarts the scan
-  mark_restarts<Shape::kTile>(restarts, task.restarts, begin,
-                              {task.listed[tile_in_memory], task.listed[tile_in_memory + 1]}, task.is_reverse());
-  __syncthreads();
-#pragma unroll
-  for (int row = 0; row < kRows; ++row) {
-    heads |= restart_bits<kVector>(restarts + Shape::offset(row)) << (row * kVector);
-  }
+
+  // Scan each vector, then each row, then the warp's rows.
+  const unsigned heads = find_heads<Shape>(task, restarts, begin, in_memory);
   const auto heads_up_to = [&](int row, int k) {  // the heads among a vector's items 0 .. k
     return heads >> (row * kVector) & ((2u << k) - 1);
   };
-
-  // Scan each vector, then each row, then the warp's rows.
   Sum warp_sum = sums.identity();
   State before_vector[kRows];
   unsigned open = 0;  // bit row: nothing in the warp restarts before the thread's vector
@@ -173,24 +244,13 @@ __global__ void __launch_bounds__(kThreads, kBlocks<Operator>) scan_segments(Sca
     warp_sum = sums(warp_sum, in_row.all);
   }
 
-  // The tile's sum, and the prefix before the tile.
-  const auto in_block = scan_warps<kWarps>(warp_sums, warp_sum, sums.identity(), sums);
-  if (threadIdx.x < kWarp) {
-    const Sum before_tile = look_back(task.look_back + 1, task.tiles, tile, in_block.all, sums.identity(), sums);
-    if (threadIdx.x == 0) {
-      shared_before = before_tile;
-      if (task.totals.given() && !mixes_rows && tile == task.tiles - 1) {
-        task.totals.store(0, op.finish(Sums::state(sums(before_tile, in_block.all)), 0));
-      }
-    }
-  }
-  __syncthreads();
-  const State before_warp = Sums::state(sums(shared_before, in_block.before));
+  const State before_warp =
+      Sums::state(sum_before(task, op, sums, index, mixes_rows, warp_sum, warp_sums, shared_before));
 
   // Finish and store.
 #pragma unroll
   for (int row = 0; row < kRows; ++row) {
-    const int first = place_of(row);
+    const int first = tile.place_of(row);
     const State before = choose(open >> row & 1, op.combine(before_warp, before_vector[row]), before_vector[row]);
     typename Operator::Result results[kVector];
     State previous = before;
@@ -204,25 +264,11 @@ __global__ void __launch_bounds__(kThreads, kBlocks<Operator>) scan_segments(Sca
       if (knows_rows && place < size) {
         const int64_t row_of_item = segments.row(begin + place);
         row_begin = row_of_item * segments.length;
-        const int64_t last = task.is_reverse() ? 0 : maximum<int64_t>(segments.live(row_of_item), 1) - 1;
-        if (task.totals.given() && begin + place - row_begin == last) {
-          task.totals.store(row_of_item, op.finish(sum, row_begin));
-        }
+        tile.store_total(row_of_item, row_begin, place, sum);
       }
       results[k] = op.finish(kept, row_begin);
     }
-    typename Operator::Result placed[kVector];
-#pragma unroll
-    for (int k = 0; k < kVector; ++k) placed[k] = task.is_reverse() ? results[kVector - 1 - k] : results[k];
-    if (whole) {
-      store_results(task.result, begin + first, placed);
-    } else {
-#pragma unroll
-      for (int k = 0; k < kVector; ++k) {
-        const int place = first + k;
-        if (place < size) task.result.store(begin + place, is_live(place) ? placed[k] : op.dead());
-      }
-    }
+    tile.store(results, first);
   }
 }
 
