@@ -302,6 +302,11 @@ def alike(keys: jax.Array | Columns, other: Any) -> Any:
     return keys.replaced(other) if isinstance(keys, Columns) else other
 
 
+def run_keys(keys: jax.Array | Columns) -> jax.Array:
+    """Returns an array whose neighbours are equal exactly if neighbouring keys are."""
+    return keys.run_keys() if isinstance(keys, Columns) else keys
+
+
 def in_form(keys: jax.Array | Columns) -> Any:
     """Returns checked keys in the caller's form."""
     return keys.structure(keys.arrays) if isinstance(keys, Columns) else keys

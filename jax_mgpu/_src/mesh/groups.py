@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax_mgpu._src.arguments.preconditions import by_construction
 from jax_mgpu._src.arguments.values import plain_leaves
 from jax_mgpu._src.functions.combination import Combination
-from jax_mgpu._src.keys.columns import Columns
+from jax_mgpu._src.keys.columns import Columns, alike
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.remote_gather import fetch
 from jax_mgpu._src.mesh.sorts import sort
@@ -61,7 +61,7 @@ def group_by(
     rows = _Rows(axis, keys, [*(x[0] for x, _ in plain), positions], given)
     *moved, order = rows.leaves
     values = [x.astype(own) if name == "mean" else x for x, name, own in zip(moved, names, dtypes, strict=True)]
-    found, combined, runs = run_reduce_by_key(asked, rows.keys, values, size, rows.live)
+    found, combined, runs = run_reduce_by_key(asked, alike(keys, rows.keys), values, size, rows.live)
 
     results = []
     for got, name, own, (_, restore) in zip(combined, names, dtypes, plain, strict=True):

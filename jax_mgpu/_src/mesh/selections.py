@@ -15,7 +15,7 @@ from jax_mgpu._src.arguments.values import take_from_pair, take_or_fill
 from jax_mgpu._src.core.compat import axes_bound
 from jax_mgpu._src.core.operation import ABSENT
 from jax_mgpu._src.keys.bits import shifted
-from jax_mgpu._src.keys.columns import Columns
+from jax_mgpu._src.keys.columns import Columns, alike, run_keys
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.exchange import Parts, exchange_together
 from jax_mgpu._src.mesh.remote_gather import begins_of, put
@@ -146,7 +146,7 @@ def unique(
     given = axis.live("keys", n, count)
     with by_construction():
         ordered, order, live = sort_indices(axis, keys, count=given)
-    codes = keys.replaced(ordered).run_keys() if isinstance(keys, Columns) else ordered
+    codes = run_keys(alike(keys, ordered))
     starts, found = positions(run_marks(axis, codes, live), live.reshape(1), size + 1)
     firsts, past, starts = starts[:1], starts[size], starts[:size]
     slots = jnp.arange(size, dtype=found.dtype)
@@ -232,7 +232,7 @@ def rank(
         starts = is_first(n) & (begin == 0)
         if heads.size:
             starts = jnp.where(is_first(n), starts | jnp.any(heads == 0), segment_starts(n, heads))
-        codes = keys.replaced(keys_in_order).run_keys() if isinstance(keys, Columns) else keys_in_order
+        codes = run_keys(alike(keys, keys_in_order))
         differs = run_marks(axis, codes, live, heads)
         named: dict[str, Any] = {"count": live, "axis_name": axis.name}
         if ties == "dense":

@@ -75,8 +75,8 @@ from jax_mgpu._src.keys.columns import (
     expect_keys,
     expect_one_code,
     expect_told_apart,
-    in_form,
     key_starts,
+    run_keys,
 )
 from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.ops.argsorted import Ordered, rows_in_order
@@ -164,9 +164,9 @@ def group_by(
         leaves = leaves if kept is None else kept.rows(leaves)
         if axis_name is not None:
             ordered_keys, leaves, own = over_axis(mesh.groups.sorted_rows, name, axis_name, checked, leaves, live)
-            return run_reduce_by_key(asked, ordered_keys, unflatten(leaves), size, own)
+            return run_reduce_by_key(asked, alike(checked, ordered_keys), unflatten(leaves), size, own)
         rows, leaves = rows_in_order(name, checked, leaves, live, ordered=False)
-        return run_reduce_by_key(asked, in_form(rows.keys), unflatten(leaves), size, count_of(live))
+        return run_reduce_by_key(asked, rows.keys, unflatten(leaves), size, count_of(live))
     structure: PyTreeDef = jax.tree.structure(values)
     leaves = expect_leading_axis(name, "values", jax.tree.leaves(values), n, "keys")
     leaves = leaves if kept is None else kept.rows(leaves)
@@ -201,8 +201,7 @@ def _local_groups(
     moving = [x for x, operator in zip(leaves, names, strict=True) if operator not in OF_ANY_DTYPE]
     ordered = any(operator in GIVE_POSITIONS for operator in names)
     rows, moved = rows_in_order(name, keys, moving, live, ordered=ordered)
-    codes = rows.keys.run_keys() if isinstance(rows.keys, Columns) else rows.keys
-    heads, _, covered, runs = _run_heads(keys=codes, count=live, size=size)
+    heads, _, covered, runs = _run_heads(keys=run_keys(rows.keys), count=live, size=size)
     groups = Groups(name, keys.shape[0], heads, covered.reshape(1), runs, size, rows.order)
     firsts = [groups.first(x) for x in columns_of(rows.keys)]
     in_order = iter(moved)

@@ -72,7 +72,7 @@ from jax_mgpu._src.functions.operators import (
 from jax_mgpu._src.functions.recurrence import weighted
 from jax_mgpu._src.functions.transform import Load, one_leaf
 from jax_mgpu._src.keys.bits import keeping_bits, ordered_together, shifted, where
-from jax_mgpu._src.keys.columns import Columns, key_starts, whole_keys
+from jax_mgpu._src.keys.columns import Columns, key_starts, run_keys, whole_keys
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ops.gathered_rows import reduce_gathered
 from jax_mgpu._src.ops.order_statistics import quantiles
@@ -501,13 +501,15 @@ def reduce_by_key(
     asked = Combination(
         name="reduce_by_key", op=op, map=map, dtype=dtype, ddof=ddof, commutative=commutative, axis_name=axis_name
     )
-    return run_reduce_by_key(asked, keys, values, size, count)
+    return run_reduce_by_key(asked, whole_keys("reduce_by_key", "keys", keys, axis_name), values, size, count)
 
 
-def run_reduce_by_key(asked: Combination, keys: Keys, values: Pytree, size: int, count: Count) -> Grouped:
-    """Does what `reduce_by_key` does, for any operation."""
+def run_reduce_by_key(
+    asked: Combination, keys: jax.Array | Columns, values: Pytree, size: int, count: Count
+) -> Grouped:
+    """Does what `reduce_by_key` does, for any operation, with checked keys."""
     name, axis_name = asked.name, asked.axis_name
-    given, columns = keys_of_runs(name, keys, axis_name)
+    given = run_keys(keys)
     n = given.shape[0]
     size = static_size(name, "size", size)
     of, values, restore, load = _items_of_runs(asked, values, n, count)
@@ -521,7 +523,7 @@ def run_reduce_by_key(asked: Combination, keys: Keys, values: Pytree, size: int,
         heads, firsts, covered, runs = _run_heads(keys=given, count=live, size=size)
         covered = covered.reshape(1)
     used = live_mask(size, runs.reshape(1))
-    firsts = first_keys(columns, firsts, heads[:size])
+    firsts = first_keys(keys, firsts, heads[:size])
 
     def keep(x: jax.Array, filler: int) -> jax.Array:
         plain, restore = plain_leaves([x])
@@ -551,15 +553,9 @@ def run_reduce_by_key(asked: Combination, keys: Keys, values: Pytree, size: int,
     return Grouped(firsts, reduced, room(name, runs, size))
 
 
-def keys_of_runs(name: str, keys: Keys, axis_name: AxisName | None) -> tuple[jax.Array, Columns | None]:
-    """Returns an array whose neighbours are equal exactly if neighbouring keys are, and the columns, if any."""
-    given = whole_keys(name, "keys", keys, axis_name)
-    return (given.run_keys(), given) if isinstance(given, Columns) else (given, None)
-
-
-def first_keys(columns: Columns | None, firsts: jax.Array, starts: jax.Array) -> Any:
+def first_keys(keys: jax.Array | Columns, firsts: jax.Array, starts: jax.Array) -> Any:
     """Returns the first key of each run, 0 past the runs. Columns are gathered at the starts of the runs."""
-    return firsts if columns is None else columns.structure([_firsts(x, starts) for x in columns.arrays])
+    return keys.structure([_firsts(x, starts) for x in keys.arrays]) if isinstance(keys, Columns) else firsts
 
 
 def _items_of_runs(

@@ -21,8 +21,9 @@ from jax_mgpu._src.arguments.check import count_operand, expect_leading_axis, in
 from jax_mgpu._src.arguments.counts import count_of
 from jax_mgpu._src.arguments.preconditions import by_construction
 from jax_mgpu._src.core.operation import jit_eager
+from jax_mgpu._src.keys.columns import run_keys, whole_keys
 from jax_mgpu._src.mesh import over_axis
-from jax_mgpu._src.ops.reduce import _run_heads, keys_of_runs
+from jax_mgpu._src.ops.reduce import _run_heads
 from jax_mgpu._src.ops.scan import Scan, run_scan
 
 __all__ = ["scan_by_key"]
@@ -79,7 +80,7 @@ def scan_by_key(
       Array([1, 3, 3, 4], dtype=int32)
     """
     name = "scan_by_key"
-    given, _ = keys_of_runs(name, keys, axis_name)
+    given = run_keys(whole_keys(name, "keys", keys, axis_name))
     n = given.shape[0]
     expect_leading_axis(name, "x", jax.tree.leaves(x), n, "keys")
     index_dtype(name, "keys", n)

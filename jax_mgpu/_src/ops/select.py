@@ -42,13 +42,13 @@ from jax_mgpu._src.arguments.values import fill_missing, flatten_values, plain_l
 from jax_mgpu._src.core.compat import platform_dependent, whole_axes
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.keys.bits import where
-from jax_mgpu._src.keys.columns import Columns, key_starts, whole_keys
+from jax_mgpu._src.keys.columns import alike, key_starts, run_keys, whole_keys
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ops.argsorted import scattered, sorted_back
 from jax_mgpu._src.ops.gather import scatter
 from jax_mgpu._src.ops.intervals import _expand, filled_tangent
 from jax_mgpu._src.ops.load_balance import _search
-from jax_mgpu._src.ops.reduce import _run_heads, first_keys, keys_of_runs
+from jax_mgpu._src.ops.reduce import _run_heads, first_keys
 from jax_mgpu._src.ops.scan import covered, next_marked, own_pieces, pieces, scan
 from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sort_strategy import is_long_permutation
@@ -428,8 +428,8 @@ def run_starts(
       Array([0, 2, 3], dtype=int32)
     """
     name = "run_starts"
-    keys, columns = keys_of_runs(name, keys, axis_name)
-    n = keys.shape[0]
+    given = whole_keys(name, "keys", keys, axis_name)
+    n = given.shape[0]
     size = n if size is None else static_size(name, "size", size)
     dtype = index_dtype(name, "keys", n)
     least = min(static_size(name, "least", least), np.iinfo(dtype).max)  # no run is longer
@@ -440,13 +440,15 @@ def run_starts(
         turns = pieces(segments, name, axis_name)
         inside = None if segments.ends is None else covered(n, turns)
         own = (None, None) if heads is None else (segments.heads, own_pieces(segments, turns))
-        found = over_axis(mesh.selections.run_starts, name, axis_name, keys, *own, size, count, least, inside)
+        found = over_axis(
+            mesh.selections.run_starts, name, axis_name, run_keys(given), *own, size, count, least, inside
+        )
         return found._replace(count=room(name, found.count, size))
     if heads is None and least <= 1:
-        starts, _, _, number = _run_heads(keys=keys, count=count, size=size)
+        starts, _, _, number = _run_heads(keys=run_keys(given), count=count, size=size)
         return Runs(starts, jnp.zeros((1,), dtype), room(name, number, size))
     bounds = pieces(segments)
-    is_start = key_starts(keys if columns is None else columns) | segment_starts(n, bounds)
+    is_start = key_starts(given) | segment_starts(n, bounds)
     if least > 1:
         lengths = next_marked(is_start, live_items(n, count, dtype)) - jnp.arange(n, dtype=dtype)
         is_start &= lengths >= least
@@ -521,11 +523,10 @@ def unique(
         ordered, order = asked.indices()
     else:
         ordered = asked.run()
-    columns = given.replaced(ordered) if isinstance(given, Columns) else None
-    keys = ordered if columns is None else columns.run_keys()
-    starts, firsts, covered, found = _run_heads(keys=keys, count=live, size=size)
+    sorted_keys = alike(given, ordered)
+    starts, firsts, covered, found = _run_heads(keys=run_keys(sorted_keys), count=live, size=size)
     covered = covered.reshape(1)
-    results = [first_keys(columns, firsts, starts)]
+    results = [first_keys(sorted_keys, firsts, starts)]
     if return_index:
         results.append(take_or_fill(order, starts, jnp.full((1,), -1, order.dtype)))
     if return_inverse:
