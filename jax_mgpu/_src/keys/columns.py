@@ -523,8 +523,10 @@ def directed_pair(
 ) -> tuple[Any, Any, Any, Callable[[Any], Any]]:
     """Returns two operands, their directions, and the function that gives result keys the form of the caller's.
 
-    Arrays in descending order become columns of one array, whose codes are in ascending order as kernels need it.
+    Their keys are tested for equality, as in `expect_told_apart`. Arrays in descending order become columns of one
+    array, whose codes are in ascending order as kernels need it.
     """
+    expect_told_apart(operation, a=a, b=b)
     if _is_columns(a) or not static_flag(operation, "descending", descending):
         return a, b, descending, lambda keys: keys
     return (a,), b if _is_columns(b) else (b,), (True,), lambda keys: keys[0]

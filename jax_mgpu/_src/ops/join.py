@@ -44,7 +44,7 @@ from jax_mgpu._src.functions import blocked_scan
 from jax_mgpu._src.functions.comparator_ops import ranked_pair
 from jax_mgpu._src.functions.operators import Kind
 from jax_mgpu._src.keys.bits import ordered_together, where
-from jax_mgpu._src.keys.columns import KeyPair, directed_pair, expect_pair, expect_told_apart, pair_counts, sorted_pair
+from jax_mgpu._src.keys.columns import KeyPair, directed_pair, expect_pair, pair_counts, sorted_pair
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ops.argsorted import Ordered
 from jax_mgpu._src.ops.bucket_join import BucketTables, bucket_tables, fit_for_buckets, mixed
@@ -182,7 +182,6 @@ def join(
         if not null_equal:
             raise value_error(name, "null_equal", "True where less is given", "False")
         a, b = ranked_pair(name, a, b, less, a_count, b_count, descending=descending).ranks
-    expect_told_apart(name, a=a, b=b)
     a, b, descending, _ = directed_pair(name, a, b, descending)
     aligned = static_flag(name, "aligned", aligned)
     if axis_name is not None:

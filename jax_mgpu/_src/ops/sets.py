@@ -43,7 +43,7 @@ from jax_mgpu._src.arguments.values import (
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.functions.comparator_ops import ranked_pair
 from jax_mgpu._src.keys.bits import ordered_together
-from jax_mgpu._src.keys.columns import KeyPair, directed_pair, expect_told_apart, sorted_pair
+from jax_mgpu._src.keys.columns import KeyPair, directed_pair, sorted_pair
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ops.unsorted_pairs import in_order_with
 
@@ -336,7 +336,6 @@ def _operate(asked: SetCall, a: Keys, b: Keys, a_values: Pytree, b_values: Pytre
             keys, values = result.values
             return SetResult(ranked.restore(keys), values, result.count)
         flatten_pair(name, a_values, b_values, 0, 0)
-    expect_told_apart(name, a=a, b=b)
     a, b, descending, restore = directed_pair(name, a, b, asked.descending)
     flags = {flag: static_flag(name, flag, getattr(asked, flag)) for flag in ("duplicates", "aligned", "assume_sorted")}
     if not flags["assume_sorted"]:

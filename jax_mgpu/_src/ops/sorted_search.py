@@ -52,7 +52,6 @@ from jax_mgpu._src.keys.columns import (
     directed_pair,
     expect_pair,
     expect_sorted,
-    expect_told_apart,
     pair_counts,
     sorted_pair,
 )
@@ -204,7 +203,6 @@ def sorted_match(
       (Array([0, 0, 0], dtype=int32), Array([3, 3], dtype=int32), Array(2, dtype=int32))
     """
     name = "sorted_match"
-    expect_told_apart(name, a=a, b=b)
     a, b, descending, _ = directed_pair(name, a, b, descending)
     if not static_flag(name, "assume_sorted", assume_sorted):
         if axis_name is not None:
@@ -256,7 +254,6 @@ def sorted_equal_count(
       Array([0, 3, 3, 1], dtype=int32)
     """
     name = "sorted_equal_count"
-    expect_told_apart(name, a=a, b=b)
     a, b, descending, _ = directed_pair(name, a, b, descending)
     pair = sorted_pair(name, a, b, a_count, b_count, descending=descending)
     aligned = static_flag(name, "aligned", aligned)
