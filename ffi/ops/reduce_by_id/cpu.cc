@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <memory>
 
+#include "cpu/dispatch_reduction.h"
 #include "cpu/policy.h"
-#include "ops/common/dispatch_operator.h"
 #include "ops/reduce_by_id/operands.h"
 #include "runtime/operations.h"
 
@@ -21,7 +21,7 @@ class ReduceById {
         op_(op),
         length_(operands.segments.length),
         width_(operands.width),
-        result_{operands.result, operands.wide_result} {}
+        result_(cpu::results_of<Operator>(operands)) {}
 
   // A problem's rows are cut into parts, each with states of all ids. A part has at least four rows per id, or two
   // items per id if rows have one column: combining states of parts costs less than finding the states of items. The
@@ -31,12 +31,13 @@ class ReduceById {
     const int64_t min_rows = std::max((width_ == 1 ? 2 : 4) * operands_.size, cpu::kIdMinPartRows);
     const int64_t parts = std::clamp<int64_t>(length_ / min_rows, 1, cpu::kIdMaxParts);
     // The states of the first part use the memory of the results, if these are as wide.
-    constexpr bool kInPlace = !Operator::kGivesIndex && sizeof(State) == sizeof(typename Operator::Result);
-    const int64_t stored = kInPlace ? parts - 1 : parts;
+    constexpr bool kSameWidth = !Operator::kGivesIndex && sizeof(State) == sizeof(typename Operator::Result);
+    const bool in_place = kSameWidth && (!cpu::kIsNarrow<Operator> || result_.wide);
+    const int64_t stored = in_place ? parts - 1 : parts;
     const auto scratch = std::make_unique_for_overwrite<State[]>(problems * stored * slots);
     const auto states_of = [&](int64_t problem, int64_t part) {
-      if (kInPlace && part == 0) return static_cast<State*>(operands_.result) + problem * slots;
-      return &scratch[(problem * stored + part - kInPlace) * slots];
+      if (in_place && part == 0) return static_cast<State*>(operands_.result) + problem * slots;
+      return &scratch[(problem * stored + part - in_place) * slots];
     };
     cpu::parallel_for(executor, problems * parts, [&](int64_t task) {
       const int64_t problem = task / parts, part = task % parts;
@@ -109,7 +110,7 @@ class ReduceById {
 void cpu::reduce_by_id(const Call& call, Executor& executor) {
   const ReduceByIdOperands operands(call);
   if (operands.segments.rows * operands.slots() == 0) return;
-  operands.dispatch_reduction<false>(call, [&](const auto& op) { ReduceById(operands, op).run(executor); });
+  dispatch_reduction(call, operands, [&](const auto& op) { ReduceById(operands, op).run(executor); });
 }
 
 }  // namespace mgpu

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "cpu/dispatch_reduction.h"
 #include "cpu/policy.h"
-#include "ops/common/dispatch_operator.h"
 #include "ops/reduce/segment_tiles.h"
 #include "ops/reduce_rows/operands.h"
 #include "runtime/operations.h"
@@ -65,9 +65,7 @@ class RunningRows {
 };
 
 template <typename Operator>
-constexpr bool kIsArithmetic = false;
-template <typename Element, typename State, ArithmeticKind kKind, typename Result>
-constexpr bool kIsArithmetic<Arithmetic<Element, State, kKind, Result>> = true;
+constexpr bool kIsArithmetic = requires(const Operator& op) { op.multiplies(); };
 
 template <typename Operator, bool kWeighted>
 class ReduceRows {
@@ -83,9 +81,13 @@ class ReduceRows {
         weights_(static_cast<const Element*>(operands.weights)),
         groups_(operands.groups),
         group_columns_(kWeighted ? sources_.width / groups_ : sources_.width),
-        result_{operands.result, operands.wide_result},
+        result_(cpu::results_of<Operator>(operands)),
         columns_(std::min(sources_.width, cpu::kReduceRowsColumns)),
-        slices_(ceil_div(sources_.width, columns_)) {}
+        slices_(ceil_div(sources_.width, columns_)) {
+#if defined(__x86_64__)
+    combines_whole_rows_ = __builtin_cpu_supports("avx2");
+#endif
+  }
 
   void run(cpu::Executor& executor) {
     const int64_t tile_units = std::max(cpu::kReduceRowsLeastUnits, cpu::kReduceRowsTile / columns_);
@@ -200,7 +202,7 @@ class ReduceRows {
                         : sources_.indices.data  ? kFewGatheredColumns
                                                  : kFewColumns;
     const bool has_product_rows = kWeighted && group_columns_ == 1 && columns.count >= 4;
-    if (has_product_rows || std::min(columns.count, group_columns_) > few) {
+    if ((has_product_rows || std::min(columns.count, group_columns_) > few) && combines_whole_rows_) {
       return combine_whole_rows(begin, end, columns, states);
     }
     if (group_columns_ == sources_.width) return reduce_group(begin, end, columns, 0, states);
@@ -256,62 +258,52 @@ class ReduceRows {
     }
   }
 
-  // Combines four rows at a time with the states of all columns, which stay in the L1 cache.
+  // Combines four rows at a time with the states of all columns, which stay in the L1 cache. Vectors of AVX2 are twice
+  // as wide as those that every x86_64 has. Results are the same in both, as no operation is fused.
+#if defined(__x86_64__)
+  [[gnu::target("avx2")]]
+#endif
   void combine_whole_rows(int64_t begin, int64_t end, Columns columns, State* states) const {
-#if defined(__x86_64__)
-    static const bool has_avx2 = __builtin_cpu_supports("avx2");
-    if (has_avx2) return combine_by_avx2(begin, end, columns, states);
-#endif
-    combine_listed(begin, end, columns, states);
-  }
-#if defined(__x86_64__)
-  // Vectors are twice as wide as those that every x86_64 has. Results are the same: no operation is fused.
-  [[gnu::target("avx2")]] void combine_by_avx2(int64_t begin, int64_t end, Columns columns, State* states) const {
-    combine_listed(begin, end, columns, states);
-  }
-#endif
-
-  [[gnu::always_inline]] void combine_listed(int64_t begin, int64_t end, Columns columns, State* states) const {
     const Element* const x = x_ + columns.begin;
     const int64_t width = sources_.width;
-    int64_t rows[kBlockRows + kItemsAhead];
-    list_rows(begin, end + kItemsAhead, rows);
-    const auto item = [=, &rows](int64_t i) { return Item{x + rows[i] * width, rows[i], begin + i}; };
+    int64_t rows[kBlockRows + kItemsAhead], items[kBlockRows];
+    const int64_t count = list_rows(begin, end, rows, items);
+    const auto item = [=, &rows, &items](int64_t i) { return Item{x + rows[i] * width, rows[i], items[i]}; };
     std::fill_n(states, columns.count, op_.identity());
-    const int64_t count = end - begin;
     int64_t i = 0;
     for (; i + 4 <= count; i += 4) {
       if (sources_.indices.data) {
-        for (int k = 0; k < 4; ++k) fetch(x + std::max<int64_t>(rows[i + kItemsAhead + k], 0) * width, columns.count);
+        for (int k = 0; k < 4; ++k) fetch(x + rows[i + kItemsAhead + k] * width, columns.count);
       }
-      if ((rows[i] | rows[i + 1] | rows[i + 2] | rows[i + 3]) >= 0) {
-        combine(columns, states, item(i), item(i + 1), item(i + 2), item(i + 3));
-      } else {
-        for (int64_t j = i; j < i + 4; ++j) {
-          if (rows[j] != RowSources::kNone) combine(columns, states, item(j));
-        }
-      }
+      combine(columns, states, item(i), item(i + 1), item(i + 2), item(i + 3));
     }
-    for (; i < count; ++i) {
-      if (rows[i] != RowSources::kNone) combine(columns, states, item(i));
-    }
+    for (; i < count; ++i) combine(columns, states, item(i));
   }
 
-  // Lists the rows of items [begin, end), RowSources::kNone for those outside and after the last item.
-  void list_rows(int64_t begin, int64_t end, int64_t* rows) const {
+  // Lists those of the items [begin, end) that have a row, with their rows. The rows of the kItemsAhead items after
+  // them follow, to be fetched. Returns the number of the listed items.
+  int64_t list_rows(int64_t begin, int64_t end, int64_t* rows, int64_t* items) const {
     if (!sources_.indices.data) {
-      for (int64_t i = begin; i < end; ++i) *rows++ = i;
-      return;
+      for (int64_t i = begin; i < end; ++i) *rows++ = *items++ = i;
+      return end - begin;
     }
-    const int64_t last = std::min(end, sources_.length * sources_.problems), number = sources_.count;
-    const int64_t first = begin < last ? sources_.problem_begin(begin) : 0;
-    std::fill(rows + (last - begin), rows + (end - begin), RowSources::kNone);
-    with_width<void>(sources_.indices, [=](auto indices) {
-      for (int64_t i = begin; i < last; ++i) {
+    const int64_t number = sources_.count, first = begin < end ? sources_.problem_begin(begin) : 0;
+    const int64_t last = std::min(end + kItemsAhead, sources_.length * sources_.problems);
+    int64_t count = 0;
+    with_width<void>(sources_.indices, [&](auto indices) {
+      for (int64_t i = begin; i < end; ++i) {
         const int64_t row = indices[i];
-        rows[i - begin] = row >= 0 && row < number ? first + row : RowSources::kNone;
+        rows[count] = first + row;
+        items[count] = i;
+        count += row >= 0 && row < number;
+      }
+      std::fill_n(rows + count, kItemsAhead, first);
+      for (int64_t i = end; i < last; ++i) {
+        const int64_t row = indices[i];
+        if (row >= 0 && row < number) rows[count + i - end] = first + row;
       }
     });
+    return count;
   }
 
   // Starts to fetch a row, or the first lines of a long one.
@@ -371,12 +363,14 @@ class ReduceRows {
   const ResultVector<Operator> result_;
   const int64_t columns_;  // the columns of a slice
   const int64_t slices_;
+  bool combines_whole_rows_ = true;
 };
 
 void run_unweighted(const Call& call, const GatheredRowsOperands& operands, cpu::Executor& executor) {
   if (operands.is_empty()) return;
-  operands.dispatch_reduction<false>(
-      call, [&]<typename Operator>(const Operator& op) { ReduceRows<Operator, false>(operands, op).run(executor); });
+  cpu::dispatch_reduction(call, operands, [&]<typename Operator>(const Operator& op) {
+    ReduceRows<Operator, false>(operands, op).run(executor);
+  });
 }
 
 }  // namespace
@@ -391,7 +385,7 @@ void cpu::gathered_rows(const Call& call, Executor& executor) {
   const auto run = [&]<typename Operator>(const Operator& op) {
     ReduceRows<Operator, true>(operands, op).run(executor);
   };
-  dispatch_weighted<ArithmeticKind::kSum>(call, operands.dtype, operands.sum_dtype, run);
+  dispatch_weighted(call, operands.dtype, operands.sum_dtype, run);
 }
 
 }  // namespace mgpu
