@@ -1,6 +1,7 @@
 // scan on the CPU, over fixed tiles that are spread over threads. Each tile is reduced, the tiles' states are combined
 // in order, then each tile is scanned from the state before it. The result does not depend on the number of threads.
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "algorithm/segments.h"
@@ -111,8 +112,9 @@ class Scan {
       }
     } else {
       for (int64_t begin = range.begin, end; begin < range.end; begin = end) {
-        end = begin + 1;
-        while (end < range.end && !cuts[end - range.begin]) ++end;
+        const uint8_t* const rest = cuts.data() + (begin + 1 - range.begin);
+        const void* const cut = std::memchr(rest, 1, range.end - begin - 1);
+        end = cut ? begin + 1 + (static_cast<const uint8_t*>(cut) - rest) : range.end;
         visit({begin, end}, cuts[begin - range.begin] != 0);
       }
     }
