@@ -103,6 +103,8 @@ ffi::Error run_call(const char* operation, ffi::RemainingArgs operands, ffi::Rem
   try {
     const FrameAttributes attributes(dictionary);
     Call call{operation, {}, {}, attributes};
+    call.operands.reserve(operands.size());
+    call.results.reserve(results.size());
     for (size_t i = 0; i < operands.size(); ++i) call.operands.push_back(array_of(*operands.get<ffi::AnyBuffer>(i)));
     for (size_t i = 0; i < results.size(); ++i) call.results.push_back(array_of(**results.get<ffi::AnyBuffer>(i)));
     expect_sizes(call);

@@ -13,6 +13,7 @@ class Check {
  public:
   Check(const Call& call, const Signature& signature, const Array* const* results)
       : call_(call), signature_(signature), results_(results) {
+    lengths_.reserve(8);
     for (size_t i = 0; i < named_count(signature.results) && rows_ < 0; ++i) {
       const int own = signature.results[i].rank;
       if (results[i] && own >= 0 && results[i]->rank() >= own) rows_ = Call::batch(*results[i], own);
