@@ -111,3 +111,12 @@ def devices():
     if not mesh_devices():
         pytest.skip(f"fewer than two devices of the default platform, and fewer than {DEVICES} of the CPU")
     return mesh_devices()
+
+
+@pytest.fixture(params=[False, True], ids=["in place", "moved"])
+def needles(request, monkeypatch):
+    """Needles of searches over a mesh axis stay in place, as on CPU devices, or move, as on GPUs."""
+    from tests import mesh
+
+    if request.param:
+        mesh.move_needles(monkeypatch)

@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from jax_mgpu._src.mesh import exchange, remote_gather
+from jax_mgpu._src.mesh import exchange, joins, remote_gather, visits
 
 AXIS = "devices"
 SIZES = (1, 2, 3, 4, 8)
@@ -108,9 +108,16 @@ def ragged_all_to_all(operand, into, starts, sizes, places, received, *, axis_na
 
 
 def use_form(monkeypatch, form):
-    """Exchanges take a form of another platform than that of the tests, with few updates, and fetches take rounds."""
+    """Exchanges, fetches and searches take a form of another platform than that of the tests, with few updates."""
     monkeypatch.setattr(exchange, "_gathered", getattr(exchange, form))
     if form != "_gathered":
         monkeypatch.setattr(remote_gather, "_gathered", remote_gather._in_rounds)
+        move_needles(monkeypatch)
     monkeypatch.setattr(exchange, "UPDATE_BITS", 2)
     monkeypatch.setattr(jax.lax, "ragged_all_to_all", ragged_all_to_all)
+
+
+def move_needles(monkeypatch):
+    """Searches sort their needles and send them to the device of their place, as on GPUs."""
+    monkeypatch.setattr(visits.SortedPair, "_gathered", visits.SortedPair._visiting)
+    monkeypatch.setattr(joins.Side, "_by_platform", lambda self, kept, moved: moved)

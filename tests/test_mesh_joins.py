@@ -69,6 +69,7 @@ def every_join(kinds, size):
         *(pytest.param(n, kinds, marks=pytest.mark.long) for n, kinds in KINDS_OVER.items()),
     ],
 )
+@pytest.mark.usefixtures("needles")
 def test_sorted_keys(rng, devices, kinds):
     size = SLOTS * OTHERS * devices + OTHERS
     call = mesh.by_vmap(every_join(kinds, size))
@@ -112,6 +113,7 @@ def check_any_order(rng, call, devices, kinds, dtype, size, **options):
     "devices, kinds",
     [(3, ("outer",)), *(pytest.param(n, kinds, marks=pytest.mark.long) for n, kinds in KINDS_OVER.items())],
 )
+@pytest.mark.usefixtures("needles")
 def test_any_order(rng, devices, kinds):
     """Joins of keys in any order, also if `size` is too small; NaNs have no partners."""
     size = 40
@@ -128,6 +130,7 @@ def columns_of(keys):
     "kind, null_equal",
     [("outer", False), *(pytest.param(kind, True, marks=pytest.mark.long) for kind in ("semi", "left"))],
 )
+@pytest.mark.usefixtures("needles")
 def test_columns_in_any_order(rng, kind, null_equal):
     """Columns whose code is two words. Rows with NaNs have partners, or have none."""
     size = 60
@@ -263,6 +266,7 @@ def test_any_order_on_devices(rng):
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("needles")
 def test_sorted_keys_on_devices(rng):
     call = mesh.by_devices(every_join(("right",), 500), 2)
     for a, b, _, _, sharded in problems(rng, 2, "int32"):

@@ -178,21 +178,21 @@ def test_no_data_is_gathered(name, devices, form):
 # exchanges of all platforms.
 MAX_EQUATIONS, MAX_TEXT = 1500, 100
 LONG_PROGRAMS = {
-    "asof_join": (3350, 185),
-    "asof_join, nearest": (2200, 136),
+    "asof_join": (3400, 110),
+    "asof_join, nearest": (2250, 100),
     "group_by": (2550, 170),
     "group_by, ranks": (3900, 283),
-    "join": (7200, 417),
-    "join, columns": (2000, 130),
-    "join, columns in any order": (5700, 333),
-    "lookup": (3200, 197),
+    "join": (7300, 365),
+    "join, columns": (2000, 100),
+    "join, columns in any order": (5700, 245),
+    "lookup": (3250, 112),
     "rank": (1850, 115),
     "rank, segments": (1800, 130),
-    "search": (1850, 116),
+    "search": (1850, 50),
     "segmented_quantile": (1500, 107),
-    "segmented_search": (2100, 130),
+    "segmented_search": (2100, 50),
     "segmented_top_k": (1500, 112),
-    "sorted_match": (1800, 130),
+    "sorted_match": (1850, 50),
     "unique": (1500, 104),
 }
 

@@ -30,6 +30,7 @@ def sharded(x, counts):
 
 @pytest.mark.parametrize("dtype", ["int32", "float32", "uint8", "bfloat16", "int64"])
 @pytest.mark.parametrize("devices", mesh.FEW)
+@pytest.mark.usefixtures("needles")
 def test_search(rng, devices, dtype):
     """Needles in any order have the same positions as on one device: jnp.searchsorted gives them by ranks of all
     keys."""
@@ -56,6 +57,7 @@ def data_codes(keys):
     return np.searchsorted(order, np.where(wide == 0, 0, wide))
 
 
+@pytest.mark.usefixtures("needles")
 def test_search_of_columns(rng):
     devices, counts = 3, np.array([13, 0, 7], np.int32)
     columns = np.sort(rng.integers(0, 4, (int(counts.sum()), 2)).astype(np.int32) @ [10, 1])
@@ -68,6 +70,7 @@ def test_search_of_columns(rng):
 
 @pytest.mark.parametrize("dtype", ["int32", "float32"])
 @pytest.mark.parametrize("devices", mesh.FEW)
+@pytest.mark.usefixtures("needles")
 def test_lookup(rng, devices, dtype):
     """The first row of a key counts; a key that the table does not have gets the default."""
     call = mesh.by_vmap(
@@ -140,6 +143,7 @@ def partner(time, candidates, direction, exact, tolerance=None):
 
 @pytest.mark.parametrize("dtype", ["int32", "float32"])
 @pytest.mark.parametrize("devices", mesh.FEW)
+@pytest.mark.usefixtures("needles")
 def test_asof_join(rng, devices, dtype):
     call = mesh.by_vmap(asof_joins)
     for a_counts, b_counts in pairs_of_counts(rng, devices)[:4]:

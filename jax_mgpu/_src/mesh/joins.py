@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from jax_mgpu._src.arguments.values import take_or_fill
 from jax_mgpu._src.core.compat import cond, has_64_bits
 from jax_mgpu._src.keys.bits import as_columns
 from jax_mgpu._src.mesh.axis import Axis
+from jax_mgpu._src.mesh.exchange import by_platform
 from jax_mgpu._src.mesh.hash_repartition import meet, with_room
 from jax_mgpu._src.mesh.pairs import AlignedPair, copies_of, pair_of
 from jax_mgpu._src.mesh.remote_gather import Share, begins_of, deal, deal_from, fetch, put
@@ -27,19 +28,48 @@ from jax_mgpu._src.ops.select import positions
 
 __all__ = ["Side", "join", "join_columns"]
 
+T = TypeVar("T")
+
 
 class Side:
-    """A table's sorted keys, which can send results back to its rows."""
+    """A table's sorted keys, which can send results back to its rows.
 
-    def __init__(self, axis: Axis, keys: jax.Array, count: jax.Array, dtype: DTypeLike, *, is_sorted: bool):
-        self.axis, self.n = axis, keys.shape[0]
+    If a side `only_asks`, no keys are searched in it. Then its rows stay in place where all devices can read the other
+    side's keys: searches in them need no order.
+    """
+
+    def __init__(
+        self,
+        axis: Axis,
+        keys: jax.Array,
+        count: jax.Array,
+        dtype: DTypeLike,
+        *,
+        is_sorted: bool,
+        only_asks: bool = False,
+    ):
+        self.axis, self.n, self.only_asks = axis, keys.shape[0], only_asks
         self.live = live_items(self.n, count, dtype)
         self.counts = axis.gather(self.live)
         self.keys, self.order, self.sorted_counts = keys, None, self.counts
         if not is_sorted:
-            with by_construction():
-                self.keys, self.order, live = sort_indices(axis, keys, count=self.live)
+            self.keys, self.order, live = self._by_platform(self._kept, self._sorted)(keys)
             self.sorted_counts = axis.gather(live.astype(dtype))
+
+    def _by_platform(self, kept: Callable[..., T], moved: Callable[..., T]) -> Callable[..., T]:
+        """Returns a call of `kept` if rows stay in place, else of `moved`."""
+        if not self.only_asks:
+            return moved
+        kept, moved = (lambda x, form=form: jax.tree.map(self.axis.varying, form(x)) for form in (kept, moved))
+        return by_platform(self.axis, kept, moved)
+
+    def _kept(self, keys: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        return keys, jnp.zeros((self.n,), self.live.dtype), self.live
+
+    def _sorted(self, keys: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        with by_construction():
+            sorted_keys, order, live = sort_indices(self.axis, keys, count=self.live)
+        return sorted_keys, order, live
 
     @property
     def begin(self) -> jax.Array:
@@ -56,8 +86,14 @@ class Side:
         if self.order is None:
             return found
         live = jnp.arange(self.n) < self.sorted_count
-        rows, slots = put(self.axis, found, jnp.where(live, self.order, -1), self.counts, self.n)
-        return [jnp.zeros_like(x).at[slots].set(x, mode="drop", unique_indices=True) for x in rows]
+        places = jnp.where(live, self.order, -1)
+
+        def moved(found: list[jax.Array]) -> list[jax.Array]:
+            rows, slots = put(self.axis, found, places, self.counts, self.n)
+            return [jnp.zeros_like(x).at[slots].set(x, mode="drop", unique_indices=True) for x in rows]
+
+        results: list[jax.Array] = self._by_platform(lambda found: found, moved)(found)
+        return results
 
 
 def join(
@@ -136,9 +172,10 @@ def _by_partners(
     It works for any number of copies of a key, and with fewer slots than rows.
     """
     n_a, n_b = a.shape[0], b.shape[0]
-    of_a, of_b = (Side(axis, x, count, dtype, is_sorted=is_sorted) for x, count in ((a, a_count), (b, b_count)))
-    pair = pair_of(axis, of_a.keys, of_b.keys, of_a.sorted_count, of_b.sorted_count, aligned=aligned)
     keep_a, keep_b = KINDS.get(kind, (False, False))
+    of_a = Side(axis, a, a_count, dtype, is_sorted=is_sorted, only_asks=not keep_b)
+    of_b = Side(axis, b, b_count, dtype, is_sorted=is_sorted)
+    pair = pair_of(axis, of_a.keys, of_b.keys, of_a.sorted_count, of_b.sorted_count, aligned=aligned)
 
     def rows_made() -> tuple[jax.Array, jax.Array, jax.Array]:
         """For each row of a, the number of its result rows, where its partners begin, and how many partners it has."""

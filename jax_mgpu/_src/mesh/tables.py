@@ -31,8 +31,8 @@ class _Found:
         self.axis, operands = axis, pair.code_operands if all(is_sorted) else pair.codes
         dtype = axis.index_dtype("a and b", operands[0].shape[0] + operands[1].shape[0])
         self.a, self.b = (
-            Side(axis, keys, count, dtype, is_sorted=known)
-            for keys, count, known in zip(operands[:2], operands[2:], is_sorted, strict=True)
+            Side(axis, keys, count, dtype, is_sorted=known, only_asks=asks)
+            for keys, count, known, asks in zip(operands[:2], operands[2:], is_sorted, (True, False), strict=True)
         )
         counts = self.a.sorted_count, self.b.sorted_count
         self._pair = pair_of(axis, self.a.keys, self.b.keys, *counts)

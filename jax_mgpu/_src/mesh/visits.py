@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src.arguments.counts import live_mask
+from jax_mgpu._src.arguments.rows import RowForm
 from jax_mgpu._src.arguments.values import take_or_fill
 from jax_mgpu._src.core.compat import fori_loop, stack
 from jax_mgpu._src.mesh.axis import Axis
-from jax_mgpu._src.mesh.exchange import Parts, exchange, send
+from jax_mgpu._src.mesh.exchange import Parts, by_platform, exchange, send
+from jax_mgpu._src.mesh.remote_gather import begins_of
 from jax_mgpu._src.mesh.splitters import Sorted, Words, equal, order_codes, search
-from jax_mgpu._src.ops.sorted_search import _search
+from jax_mgpu._src.ops.intervals import gather_rows
+from jax_mgpu._src.ops.sorted_search import _search, search_in_any_order
 
 __all__ = ["SortedPair", "code_at"]
 
@@ -24,7 +28,8 @@ SHARE = 4
 class SortedPair:
     """Two arrays, each sorted over all devices, and the place of each key of one among the keys of the other.
 
-    A key's place is on the first device whose last key of the other array is not before it. Keys whose place is on
+    CPU devices gather the other array and search in it; then the searching keys may have any order. On GPUs, keys move:
+    a key's place is on the first device whose last key of the other array is not before it. Keys whose place is on
     another device form one run for each such device, as both arrays are sorted. These visit it, and their places come
     back. If both arrays are distributed alike, few keys travel. If not, visitors take several rounds, each of a bounded
     number.
@@ -47,10 +52,27 @@ class SortedPair:
         return self._found[side]
 
     def _places(self, side: int, rights: list[bool]) -> list[jax.Array]:
-        axis, keys, (n,) = self.axis, self.keys[side], self.keys[side].shape
+        (n,) = self.keys[side].shape
         is_live = live_mask(n, self.live[side].reshape(1))
         if n == 0 or self.keys[1 - side].shape[0] == 0:
             return [jnp.where(is_live, jnp.zeros((n,), self.dtype), -1)] * len(rights)
+        forms = (functools.partial(form, side, rights, is_live) for form in (self._gathered, self._visiting))
+        return by_platform(self.axis, *forms)()
+
+    def _gathered(self, side: int, rights: list[bool], is_live: jax.Array) -> list[jax.Array]:
+        """Gathers the other array on all devices: for CPU devices, and for axes within one device."""
+        axis, form = self.axis, RowForm(self.axis.operation, "keys", self.keys[1 - side])
+        counts, (n, *_) = self._counts[:, 1 - side], self.keys[1 - side].shape
+        everything = jax.lax.all_gather(form.pack("keys", self.keys[1 - side]), axis.name, tiled=True)
+        total = counts.sum(dtype=self.dtype).reshape(1)
+        runs = {"starts": axis.devices.astype(self.dtype) * n, "offsets": begins_of(counts), "total": total}
+        packed = gather_rows(x=everything, **runs, fill_value=form.fill(0), size=axis.size * n, disjoint=True)[0]
+        operands = self.keys[side], form.unpack(packed), self.live[side].reshape(1), total
+        found = [search_in_any_order(operands, right=right).astype(self.dtype) for right in rights]
+        return [axis.varying(jnp.where(is_live, x, -1)) for x in found]
+
+    def _visiting(self, side: int, rights: list[bool], is_live: jax.Array) -> list[jax.Array]:
+        axis, keys, (n,) = self.axis, self.keys[side], self.keys[side].shape
         counts, slot = self._counts[:, 1 - side], jnp.arange(n, dtype=self.dtype)
         last, ends, later = self._runs(side, rights)
 
