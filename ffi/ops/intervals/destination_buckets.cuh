@@ -46,7 +46,7 @@ static __global__ void __launch_bounds__(kOrderThreads)
   __shared__ unsigned counts[kCopies][kRegions];
   __shared__ unsigned items[kCopies][kRegions];
   if (intervals.order.is_done()) return;
-  for (int i = threadIdx.x; i < kCopies * kRegions; i += kOrderThreads) counts[0][i] = items[0][i] = 0;
+  for (int i = threadIdx.x; i < kCopies * kRegions; i += kOrderThreads) (&counts[0][0])[i] = (&items[0][0])[i] = 0;
   __syncthreads();
   const int last = static_cast<int>(intervals.work.objects) - 1;
   const int begin = static_cast<int>(blockIdx.x * kOrderTile + threadIdx.x);
