@@ -159,6 +159,31 @@ def _bincount_case(name: str, size: int, ids: Callable[[np.random.Generator, int
     )
 
 
+def _top_k_of_segments(k: int, distribution: str, mean: int, max_ms: float | None = None) -> Case:
+    def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
+        n = size_at(scale, 2**24)
+        heads = ragged_heads(rng, n, mean, distribution)
+        return random_keys(rng, n, "float32"), heads, row_ids(heads, n)
+
+    def by_a_sort(x: jax.Array, heads: jax.Array, ids: jax.Array) -> Any:
+        n, positions = x.shape[0], jnp.arange(x.shape[0], dtype=jnp.int32)
+        _, ordered, order = jax.lax.sort((ids, -x, positions), num_keys=2)
+        places = heads[:, None] + jnp.arange(k)
+        exists = places < jnp.append(heads[1:], n)[:, None]
+        places = jnp.minimum(places, n - 1)
+        return jnp.where(exists, -ordered[places], 0), jnp.where(exists, order[places], -1)
+
+    return Case(
+        family="ranks",
+        name=f"top {k} of segments, {distribution}, mean {mean:,}",
+        inputs=inputs,
+        ours=lambda x, heads, ids: mgpu.segmented_top_k(x, heads, k)[:2],
+        peers={"XLA sort": by_a_sort},
+        bytes=lambda x, heads, ids: array_bytes(x) + (1 + 2 * k) * array_bytes(heads),
+        max_ms=max_ms,
+    )
+
+
 def _medians_of_segments(length: int) -> Case:
     def by_a_sort(x: jax.Array, heads: jax.Array, ids: jax.Array) -> jax.Array:
         ordered, ends = jax.lax.sort((ids, x), num_keys=2)[1], jnp.append(heads[1:], x.shape[0])
@@ -219,6 +244,8 @@ CASES = [
         target_ms=0.15,
     ),
     *(_medians_of_segments(length) for length in (30, 1000, 30_000)),
+    _top_k_of_segments(3, "uniform", 30, 0.10),
+    *(_top_k_of_segments(3, "pareto", mean) for mean in (4, 30, 300, 30_000)),
     _bincount_case("1,000 ids", 1000, lambda rng, n: rng.integers(0, 1000, n), 0.05),
     _bincount_case("one id, 1,000 bins", 1000, lambda rng, n: np.full(n, 500), None),
     _bincount_case("10^6 ids, skewed", 10**6, lambda rng, n: (rng.zipf(1.2, n) - 1) % 10**6, None),

@@ -13,7 +13,7 @@ from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
 from jax_mgpu._src.core.operation import REGISTRY
-from jax_mgpu._src.ops import order_statistics
+from jax_mgpu._src.ops import order_statistics, ranks
 from tests import data, oracle
 from tests.jaxprs import kernel_calls, scratch_bytes
 from tests.oracle import same_bits
@@ -30,6 +30,7 @@ def selected_on_cuda(monkeypatch):
     """CUDA selects items of any number, instead of sorting few."""
     monkeypatch.setattr(order_statistics, "CUDA_MIN_IN_SEGMENTS", 0)
     monkeypatch.setattr(order_statistics, "CUDA_MAX_SORTED", 0)
+    monkeypatch.setattr(ranks, "CUDA_MAX_SEGMENT_K", 32)
 
 
 def bounds_of(heads, n, count):
@@ -252,6 +253,62 @@ def test_a_sort_in_the_place_of_a_selection_agrees(rng):
         same_bits(got, np.asarray(expected))
 
 
+def lengths_at_edges(operation, most):
+    """Lengths of segments around those at which kernels change their way, with empty ones between."""
+    edges = (1, 32, 64, *data.tile_sizes(operation))
+    return np.array([0, *(edge + d for edge in edges if edge < most for d in (-1, 0, 1)), 0, most, 0, 5])
+
+
+def check_top_k_of_segments(x, heads, ends, k, **options):
+    best = jax.device_get(jax.jit(lambda x: mgpu.segmented_top_k(x, heads, k, ends=ends, **options))(x))
+    bounds = np.minimum([heads, ends], oracle.live_count(options.get("count"), len(x)))
+    orders = [first_of(x, b, e, k, options.get("largest", True)) for b, e in bounds.T]
+    same_bits(best.count, np.array([len(order) for order in orders], np.int32))
+    same_bits(best.indices, np.stack([oracle.padded(order.astype(np.int32), k, -1) for order in orders]))
+    same_bits(best.values, np.stack([oracle.padded(x[order], k, 0) for order in orders]))
+
+
+@pytest.mark.parametrize("dtype", long_but(FEW_DTYPES, data.KEY_DTYPES))
+@pytest.mark.parametrize("kind", ["random", "equal", "descending"])
+def test_top_k_of_segments_of_any_length(rng, dtype, kind):
+    lengths = lengths_at_edges("segmented_top_k", 70_001)
+    ends = np.cumsum(lengths).astype(np.int32)
+    n = int(ends[-1]) + 9
+    x = np.asarray(keys_of_kind(rng, dtype, kind, n))
+    for k, largest, count in ((1, True, None), (3, False, n // 2), (32, True, n - 10)):
+        check_top_k_of_segments(x, ends - lengths.astype(np.int32), ends, k, largest=largest, count=count)
+
+
+@pytest.mark.parametrize("mean", [0.5, 3, 7, 14, 30, 60])
+@pytest.mark.parametrize("dtype", ["uint16", "float32", "float64"])
+def test_top_k_of_many_short_segments(rng, dtype, mean):
+    """Some of the segments are much longer than the mean; between the others are gaps."""
+    m = int(3000 / (mean + 1))
+    lengths = np.concatenate([rng.poisson(mean, m), [1100, 40, 300, 17]])
+    lengths = rng.permutation(lengths)
+    ends = np.cumsum(lengths + rng.integers(0, 2, len(lengths))).astype(np.int32)
+    x = rng.permutation(np.resize(data.special_keys(dtype), ends[-1]))
+    for k, largest in ((1, False), (3, True), (20, False), (33, True)):
+        check_top_k_of_segments(x, ends - lengths.astype(np.int32), ends, k, largest=largest)
+
+
+@pytest.mark.parametrize("shared", ["nothing", "x", "heads"])
+def test_top_k_of_segments_of_a_batch(rng, shared):
+    x, counts = rng.integers(0, 50, (3, 2500)).astype(np.int16), np.array([2500, 1300, 0], np.int32)
+    heads = np.sort(rng.integers(0, 2600, (3, 40)), axis=1).astype(np.int32)
+    heads[1:, 3:] = 100  # a segment of more items than a warp takes
+    x, heads = (x[:1] if shared == "x" else x), (heads[:1] if shared == "heads" else heads)
+    axes = (None if shared == "x" else 0, None if shared == "heads" else 0, 0)
+    given = [y[0] if axis is None else y for y, axis in zip((x, heads, counts), axes, strict=True)]
+    best = jax.jit(jax.vmap(lambda x, heads, count: mgpu.segmented_top_k(x, heads, 4, count=count), axes))(*given)
+    for row, count in enumerate(counts):
+        own, bounds = x[row % len(x)], bounds_of(heads[row % len(heads)], 2500, count)
+        for i, (b, e) in enumerate(bounds):
+            order = first_of(own, b, e, 4, True)
+            same_bits(best.values[row, i], oracle.padded(own[order], 4, 0))
+            same_bits(best.indices[row, i], oracle.padded(order.astype(np.int32), 4, -1))
+
+
 def test_gradient_of_a_selection(rng):
     x, weights = rng.permutation(40).astype(float), rng.normal(size=3)
     gradient = jax.grad(lambda x: jnp.vdot(mgpu.top_k(x, 3, largest=False).values, weights))(x)
@@ -366,8 +423,21 @@ def test_which_kernels_select(rng):
         (2049, ["segmented_sort", "top_k_candidates"]),
         (2**19, ["segmented_sort"]),
     ):
-        text = jax.jit(lambda x, k=k: mgpu.top_k(x, k)).trace(x).lower(lowering_platforms=("cuda",)).as_text()
-        assert sorted(set(re.findall(r"@jax_mgpu\.(\w+)\(", text))) == kernels, k
+        assert kernels_on_cuda(lambda x, k=k: mgpu.top_k(x, k), x) == kernels, k
+
+
+def test_which_kernels_select_in_segments(rng):
+    """CUDA selects up to 32 items of a segment, and sorts segments for more of them."""
+    if not mgpu.has_cuda():
+        pytest.skip("a build without CUDA kernels")
+    x, heads = jax.ShapeDtypeStruct((2**20,), np.float32), jax.ShapeDtypeStruct((2**15,), np.int32)
+    assert kernels_on_cuda(lambda x, heads: mgpu.segmented_top_k(x, heads, 32), x, heads) == ["segmented_top_k"]
+    assert "segmented_sort" in kernels_on_cuda(lambda x, heads: mgpu.segmented_top_k(x, heads, 33), x, heads)
+
+
+def kernels_on_cuda(function, *shapes):
+    text = jax.jit(function).trace(*shapes).lower(lowering_platforms=("cuda",)).as_text()
+    return sorted(set(re.findall(r"@jax_mgpu\.(\w+)\(", text)))
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int64", "float32", "bfloat16"])
@@ -422,16 +492,10 @@ def test_quantile(rng, dtype):
             np.testing.assert_allclose(values.astype(np.float64), expected, rtol=tolerance, atol=1e-5)
 
 
-def lengths_at_edges(most):
-    """Lengths of segments around those at which kernels change their way, with empty ones between."""
-    edges = (1, 32, 64, *data.tile_sizes("segmented_order_statistics"))
-    return np.array([0, *(edge + d for edge in edges if edge < most for d in (-1, 0, 1)), 0, most, 0, 5])
-
-
 @pytest.mark.parametrize("dtype", long_but(FEW_DTYPES, data.KEY_DTYPES))
 @pytest.mark.parametrize("kind", ["random", "equal", "descending"])
 def test_quantiles_of_segments_of_any_length_are_items(rng, dtype, kind):
-    lengths = lengths_at_edges(70_001)
+    lengths = lengths_at_edges("segmented_order_statistics", 70_001)
     n = int(lengths.sum()) + 9
     x = np.array(keys_of_kind(rng, dtype, kind, n))
     x = np.where(np.isnan(x.astype(np.float64)), x.dtype.type(3), x) if dtype in data.FLOAT_DTYPES else x

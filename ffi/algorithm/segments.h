@@ -15,6 +15,23 @@ struct Range {
   MGPU_HOST_DEVICE Index size() const { return end - begin; }
 };
 
+// Segments given by their begins and ends: `segments` in each of `rows` rows of `length` items, some of them live.
+struct SegmentBounds {
+  int64_t rows;
+  int64_t length;
+  int64_t segments;  // per row
+  IndexVector begins, ends;
+  int64_t begins_stride, ends_stride;  // from row to row
+  LiveCounts counts;
+
+  // Positions in a row of the items of its segment i.
+  MGPU_HOST_DEVICE Range<int64_t> segment(int64_t row, int64_t i) const {
+    const int64_t live = counts(row, length);
+    const int64_t begin = clamp<int64_t>(begins[row * begins_stride + i], 0, live);
+    return {begin, clamp<int64_t>(ends[row * ends_stride + i], begin, live)};
+  }
+};
+
 // The segments of `rows` rows of `length` items, flattened: positions run from 0 to rows * length, and a row's first
 // position always starts a segment. Each item past a row's live count is its own segment, so nothing moves it. Broken
 // input (heads out of order or out of range) gives other segments, but never a range outside the row.

@@ -32,6 +32,7 @@
   OPERATION(segmented_search)      \
   OPERATION(segmented_shift)       \
   OPERATION(segmented_sort)        \
+  OPERATION(segmented_top_k)       \
   OPERATION(select)                \
   OPERATION(sets)                  \
   OPERATION(sorted_match)          \

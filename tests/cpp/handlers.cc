@@ -612,6 +612,18 @@ void segmented_order_statistics(Garbage& make) {
   make.result(dtype, {ranks, m});
 }
 
+void segmented_top_k(Garbage& make) {
+  const DType dtype = make.key_type();
+  const int64_t n = make.length(), m = make.length(), k = make.attribute("k", 0, make.flip() ? 9 : 40);
+  make.attribute("largest", 0, 1);
+  make.keys(dtype, n);
+  make.indices(m, n);
+  make.indices(m, n);
+  make.count(n);
+  make.result(dtype, {m, k});
+  make.result(make.index_type(), {m, k});
+}
+
 void segmented_search(Garbage& make) {
   const DType dtype = make.key_type(), index = make.index_type();
   const int64_t n = make.length(), size = make.length(), segments = make.length();

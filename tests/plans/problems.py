@@ -350,6 +350,15 @@ def segmented_order_statistics(draw: Draw) -> dict[str, int]:
     return {}
 
 
+def segmented_top_k(draw: Draw) -> dict[str, int]:
+    m = draw.length(1 << 20)
+    draw.array(draw.one_of(KEYS), draw.length())
+    draw.array(draw.index, m)
+    draw.array(draw.index, m)
+    draw.count()
+    return {"k": draw.random.randint(0, 32), "largest": draw.flip()}
+
+
 def segmented_search(draw: Draw) -> dict[str, int]:
     dtype, n = draw.one_of(KEYS), draw.length()
     size, segments = (draw.length(MOST_NARROW) for _ in "ab")
@@ -586,6 +595,7 @@ DRAWS: dict[str, Callable[[Draw], dict[str, int]]] = {
         segmented_shift,
         segmented_softmax,
         segmented_sort,
+        segmented_top_k,
         select,
         sets,
         sorted_match,

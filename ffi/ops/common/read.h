@@ -1,6 +1,7 @@
 // Helpers for reading any call.
 #pragma once
 
+#include "algorithm/segments.h"
 #include "algorithm/sorted_pair.h"
 #include "ops/common/dispatch.h"
 #include "runtime/call.h"
@@ -16,5 +17,8 @@ inline constexpr Enumeration kOperatorValues{
 
 SortedPair read_sorted_pair(const Call& call, const Array& a, const Array& b, const Array& a_count,
                             const Array& b_count, int64_t rows);
+
+// Reads the operands "begins", "ends" and "count" of rows of `length` items.
+SegmentBounds read_segment_bounds(const Call& call, const Arguments& in, int64_t rows, int64_t length);
 
 }  // namespace mgpu

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "algorithm/key_order.h"
+#include "cuda/block/last_block.cuh"
 #include "cuda/block/scan.cuh"
 #include "cuda/block/shared_counters.cuh"
 
@@ -24,21 +25,6 @@ struct DigitPass {
   int bits;   // of the digit
   bool is_first;
 };
-
-// Whether this block is the last of some blocks to finish, which can read what the others wrote. All threads of each
-// block call it once. The number of finished blocks is 0 before and after.
-__device__ inline bool is_last_block(unsigned* finished, int64_t blocks) {
-  __shared__ bool is_last;
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    is_last = atomicAdd(finished, 1u) == static_cast<unsigned>(blocks) - 1;
-    if (is_last) *finished = 0;
-  }
-  __syncthreads();
-  if (is_last) __threadfence();
-  return is_last;
-}
 
 // Sought ranks whose items begin with the same digits share the counts of the first of these ranks.
 template <typename Word, int kMaxRanks>

@@ -13,14 +13,14 @@ template <typename Order>
 void run(const Call& call, const SegmentedOrderStatisticsOperands& operands, Order order, cudaStream_t stream) {
   Workspace workspace = workspace_of(call);
   const Task<Order> task{operands, operands.layout(workspace), order};
-  check(call, cudaMemsetAsync(task.scratch.listed, 0, 2 * sizeof(unsigned), stream));
+  check(call, cudaMemsetAsync(task.scratch.list.listed, 0, 2 * sizeof(unsigned), stream));
   const int64_t blocks = ceil_div<int64_t>(operands.rows * operands.segments, kThreads / kWarp);
   find_in_segments<Order><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(task);
   check_launch(call);
-  if (task.scratch.segments == 0) return;
+  if (task.scratch.list.segments_room == 0) return;
   const auto kernel = count_segment_digits<Order>;
   constexpr int64_t kBytes = SegmentDigits<Order>::kCounterBytes;
-  const int resident = resident_blocks(call, kernel, kDigitThreads, kBytes, task.scratch.parts);
+  const int resident = resident_blocks(call, kernel, kDigitThreads, kBytes, task.scratch.list.parts_room);
   constexpr int kBits = 8 * sizeof(typename Order::Word);
   for (int shift = kBits - kSegmentDigitBits; shift >= 0; shift -= kSegmentDigitBits) {
     kernel<<<resident, kDigitThreads, kBytes, stream>>>(task,

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "algorithm/key_order.h"
-#include "cuda/block/shuffle.cuh"
+#include "cuda/block/list_segment.cuh"
 #include "cuda/block/sort_lanes.cuh"
 #include "ops/order_statistics/rank_digits.cuh"
 #include "ops/segmented_order_statistics/plan.h"
@@ -120,32 +120,14 @@ class WarpSegment {
   Lane sorted_ = 0;
 };
 
-// Lists a segment that is too long for a warp, with its parts. Returns false if there is no room, because segments
-// share items. All lanes of a warp call it.
+// Lists a segment, and begins the search for its items. Returns whether there is room. All lanes of a warp call it.
 template <typename Order>
-__device__ bool list_segment(const Task<Order>& task, const LongSegment& segment) {
+__device__ bool begin_long_segment(const Task<Order>& task, const RowSegment& segment) {
   const auto& scratch = task.scratch;
+  const int place = list_segment(scratch.list, segment);
+  if (place < 0) return false;
   const int lane = static_cast<int>(threadIdx.x % kWarp);
-  const auto parts = static_cast<int>(ceil_div(segment.size, kLongSegmentPart));
-  unsigned slot = 0, first = 0;
-  if (lane == 0) {
-    slot = atomicAdd(scratch.listed, 1u);
-    if (slot < scratch.segments) first = atomicAdd(scratch.listed + 1, static_cast<unsigned>(parts));
-  }
-  slot = shuffle(slot, 0);
-  first = shuffle(first, 0);
-  if (slot >= scratch.segments) return false;
-  const bool has_room = first + int64_t{parts} <= scratch.parts;
-  const auto end = static_cast<int>(minimum<int64_t>(parts, scratch.parts - first));
-  for (int part = lane; part < end; part += kWarp) {
-    scratch.long_parts[first + part] = {has_room ? static_cast<int>(slot) : -1, part};
-  }
-  if (!has_room) return false;
-  if (lane == 0) {
-    scratch.long_segments[slot] = segment;
-    scratch.finished[slot] = 0;
-  }
-  const int64_t ranks = task.operands.rank_count, begin = slot * ranks;
+  const int64_t ranks = task.operands.rank_count, begin = place * ranks;
   for (int64_t i = begin + lane; i < begin + ranks; i += kWarp) {
     scratch.prefixes[i] = 0;
     scratch.before[i] = 0;
@@ -168,7 +150,7 @@ __global__ void __launch_bounds__(kThreads) find_in_segments(const __grid_consta
   const int64_t row = all / operands.segments, number = all - row * operands.segments;
   const int ranks = static_cast<int>(operands.rank_count);
   const Range<int64_t> range = operands.segment(row, number);
-  if (range.size() > kWarpSegment && list_segment(task, {row, number, range.begin, range.size()})) return;
+  if (range.size() > kWarpSegment && begin_long_segment(task, {row, number, range.begin, range.size()})) return;
   if (range.size() == 0 || range.size() > kWarpSegment) {
     if (lane < ranks) static_cast<Word*>(operands.values)[operands.place(row, lane, number)] = 0;
     return;
@@ -190,12 +172,12 @@ __global__ void __launch_bounds__(kDigitThreads)
     count_segment_digits(const __grid_constant__ Task<Order> task, ranking::DigitPass pass) {
   using Digits = SegmentDigits<Order>;
   const auto& scratch = task.scratch;
-  const int64_t parts = minimum<int64_t>(scratch.listed[1], scratch.parts);
+  const int64_t parts = minimum<int64_t>(scratch.list.listed[1], scratch.list.parts_room);
   const auto ranks = static_cast<int>(task.operands.rank_count);
   for (int64_t i = blockIdx.x; i < parts; i += gridDim.x) {
-    const LongPart part = scratch.long_parts[i];
+    const LongPart part = scratch.list.parts[i];
     if (part.segment < 0) continue;
-    const LongSegment segment = scratch.long_segments[part.segment];
+    const RowSegment segment = scratch.list.segments[part.segment];
     const int64_t first = int64_t{part.segment} * ranks;
     const ranking::SoughtItems<Order> sought{task.order,
                                              task.items(segment.row, segment.begin),
@@ -205,7 +187,7 @@ __global__ void __launch_bounds__(kDigitThreads)
                                              scratch.counts + first * kSegmentDigits};
     const int64_t begin = part.part * kLongSegmentPart;
     Digits::count(sought, pass, begin, minimum(begin + kLongSegmentPart, segment.size));
-    if (ranking::is_last_block(scratch.finished + part.segment, ceil_div(segment.size, kLongSegmentPart))) {
+    if (is_last_block(scratch.list.finished + part.segment, ceil_div(segment.size, kLongSegmentPart))) {
       Digits::find(
           sought, pass, [&](int k) { return task.operands.rank(segment.row, k, segment.number, segment.size); },
           [&](int k, typename Order::Word rank) { task.put(segment.row, k, segment.number, rank); });

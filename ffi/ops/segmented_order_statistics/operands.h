@@ -2,7 +2,6 @@
 // of each segment.
 #pragma once
 
-#include "algorithm/index_vector.h"
 #include "algorithm/segments.h"
 #include "runtime/dtype.h"
 
@@ -15,26 +14,16 @@ class Workspace;
 // [.., 1] or absent. Result: values [.., k, m]. A rank past the items of a segment gives the last one; an empty segment
 // has any value. All NaNs are equal, so a NaN may have the bits of another NaN. Zeros of either sign are equal, and the
 // result is +0.
-struct SegmentedOrderStatisticsOperands {
+struct SegmentedOrderStatisticsOperands : SegmentBounds {
   DType key_type;
-  int64_t rows;
-  int64_t length;
-  int64_t segments;  // per row
   int64_t rank_count;
-  IndexVector begins, ends, ranks;
-  int64_t begins_stride, ends_stride, ranks_stride, x_stride;  // from row to row
-  LiveCounts counts;
+  IndexVector ranks;
+  int64_t ranks_stride, x_stride;  // from row to row
   const void* x;
   void* values;
 
   explicit SegmentedOrderStatisticsOperands(const Call& call);
 
-  // Positions in a row of the items of its segment i.
-  MGPU_HOST_DEVICE Range<int64_t> segment(int64_t row, int64_t i) const {
-    const int64_t live = counts(row, length);
-    const int64_t begin = clamp<int64_t>(begins[row * begins_stride + i], 0, live);
-    return {begin, clamp<int64_t>(ends[row * ends_stride + i], begin, live)};
-  }
   // Rank number k of segment i, clamped to its items, of which there are some.
   MGPU_HOST_DEVICE int64_t rank(int64_t row, int64_t k, int64_t i, int64_t size) const {
     return clamp<int64_t>(ranks[row * ranks_stride + k * segments + i], 0, size - 1);

@@ -6,18 +6,10 @@
 namespace mgpu {
 
 SegmentedOrderStatisticsOperands::Scratch SegmentedOrderStatisticsOperands::layout(Workspace& workspace) const {
-  const int64_t all = rows * length;
-  const int64_t room = length > kWarpSegment ? minimum(rows * segments, all / (kWarpSegment + 1)) : 0;
-  const int64_t parts = room == 0 ? 0 : room + all / kLongSegmentPart;
-  return {room,
-          parts,
-          workspace.take<unsigned>(2),
-          workspace.take<LongSegment>(room),
-          workspace.take<LongPart>(parts),
-          workspace.take<uint64_t>(room * rank_count),
-          workspace.take<int64_t>(room * rank_count),
-          workspace.take<uint64_t>(room * rank_count * kSegmentDigits),
-          workspace.take<unsigned>(room)};
+  const LongSegments list(workspace, *this, kWarpSegment);
+  const int64_t ranks = list.segments_room * rank_count;
+  return {list, workspace.take<uint64_t>(ranks), workspace.take<int64_t>(ranks),
+          workspace.take<uint64_t>(ranks * kSegmentDigits)};
 }
 
 int64_t workspace::segmented_order_statistics(const Call& call) {

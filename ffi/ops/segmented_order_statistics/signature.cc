@@ -17,18 +17,10 @@ SegmentedOrderStatisticsOperands::SegmentedOrderStatisticsOperands(const Call& c
   const Arguments in(call, signature::segmented_order_statistics);
   const Array& found = in.result("values");
   key_type = in["x"].dtype;
-  length = Call::length(in["x"]);
-  segments = Call::length(found);
   rank_count = found.dimensions[found.rank() - 2];
-  rows = Call::batch(found, 2);
-  const auto indices = [&](const char* name, int64_t each, int own_rank, int64_t& stride) {
-    stride = call.row_stride(in[name], each, rows, name, own_rank);
-    return call.index_vector(in[name], name);
-  };
-  begins = indices("begins", segments, 1, begins_stride);
-  ends = indices("ends", segments, 1, ends_stride);
-  ranks = indices("ranks", rank_count * segments, 2, ranks_stride);
-  counts = call.live_counts(in["count"], rows);
+  static_cast<SegmentBounds&>(*this) = read_segment_bounds(call, in, Call::batch(found, 2), Call::length(in["x"]));
+  ranks = call.index_vector(in["ranks"], "ranks");
+  ranks_stride = call.row_stride(in["ranks"], rank_count * segments, rows, "ranks", 2);
   x = in["x"].data;
   x_stride = call.row_stride(in["x"], length, rows, "x");
   values = found.data;

@@ -3,7 +3,7 @@
 // shared memory, and an item's place in the result is the number of listed items before it.
 #pragma once
 
-#include "algorithm/key_order.h"
+#include "cuda/block/ranked_place.cuh"
 #include "cuda/block/scan.cuh"
 #include "cuda/block/sort_lanes.cuh"
 #include "function/item.h"
@@ -17,10 +17,6 @@ struct TopK {
   Order order;
   bool is_aligned;  // whether x is aligned to 16 bytes
 };
-
-// An item's rank and its position in the row, so that no two items of a row are equal.
-template <typename Word>
-using RankedPlace = std::conditional_t<sizeof(Word) == 8, unsigned __int128, uint64_t>;
 
 // A warp's data about its rows.
 template <typename Word, TopKRowShape kShape>
@@ -104,9 +100,7 @@ class RowLanes {
     for (int i = 0; i < kItems; ++i) codes_[i] = order_.encode(codes_[i]);
   }
 
-  __device__ __forceinline__ Place place(Word code, int i) const {
-    return Place{order_.rank(code)} << 32 | static_cast<uint32_t>(position(i));
-  }
+  __device__ __forceinline__ Place place(Word code, int i) const { return ranked_place(order_, code, position(i)); }
 
   // Stores the position of an item that has `before` items before it. An item that is no result goes to a spare place,
   // as selecting a place takes fewer instructions than a branch.

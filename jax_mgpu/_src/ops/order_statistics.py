@@ -42,7 +42,7 @@ from jax_mgpu._src.ops.scan import scan_columns
 from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sort_primitives import Method
 
-__all__ = ["CUDA_FEW_ITEMS", "middle", "quantiles"]
+__all__ = ["CUDA_FEW_ITEMS", "heads_of_bounds", "middle", "quantiles"]
 
 METHODS = ("linear", "lower", "higher", "nearest", "midpoint")
 CUDA_FEW_ITEMS = 2**16  # with more items in short rows, the sort puts several rows in a block
@@ -130,8 +130,13 @@ def _sorted_segments(
     x: jax.Array, begins: jax.Array, ends: jax.Array, ranks: jax.Array, count: jax.Array
 ) -> tuple[Sort, jax.Array]:
     """Returns the sort of all segments, and the places of the sought items in its result, any for empty segments."""
-    heads = scan_columns(jnp.stack([begins, ends], -1).reshape(-1), Kind.MAX)  # of segments and gaps
+    heads = heads_of_bounds(begins, ends)
     return Sort("segmented_quantile", x, count=count, heads=heads, method=Method.MERGING), begins + ranks
+
+
+def heads_of_bounds(begins: jax.Array, ends: jax.Array) -> jax.Array:
+    """Returns the heads of segments and of the gaps between them."""
+    return scan_columns(jnp.stack([begins, ends], -1).reshape(-1), Kind.MAX)
 
 
 def _segmented_fallback(
@@ -164,7 +169,7 @@ _segmented_order_statistics.def_jvp(_segmented_jvp)
 
 
 class _OrderStatistics(Operation):
-    """A selection of the items at some ranks. Short rows are segments."""
+    """A selection of the items at some ranks. CUDA sorts short rows."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
         """Whether a batch needs many ranks of one array, or too many for the kernels, or rows are short or few."""
@@ -183,15 +188,9 @@ CUDA_MIN_COUNTED_ROW = 2**14
 
 
 def _statistics_fallback(x: jax.Array, ranks: jax.Array, count: jax.Array) -> Sequence[jax.Array]:
-    """Returns the items at ranks of one segment, which all live items are."""
-    live = live_items(x.shape[0], count, ranks.dtype)
-    begins, ends, known = (
-        jnp.zeros((1,), ranks.dtype),
-        live.reshape(1),
-        clip(ranks, 0, jnp.maximum(live - 1, 0))[:, None],
-    )
-    (items,) = _segmented_order_statistics(x=x, begins=begins, ends=ends, ranks=known, count=count)
-    return [where(live > 0, items[:, 0], jnp.zeros((), x.dtype))]
+    with by_construction():  # the count was checked
+        ordered = Sort("quantile", x, count=count).run()
+    return [take_or_fill(ordered, ranks)]
 
 
 def _statistics_jvp(primals: Operands, tangents: Tangents) -> tuple[Any, Any]:

@@ -37,10 +37,9 @@ from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.functions.operators import Kind
 from jax_mgpu._src.keys.bits import keeping_bits, part_of, where
 from jax_mgpu._src.mesh import over_axis
-from jax_mgpu._src.ops.order_statistics import CUDA_FEW_ITEMS, quantiles
+from jax_mgpu._src.ops.order_statistics import CUDA_FEW_ITEMS, heads_of_bounds, quantiles
 from jax_mgpu._src.ops.ragged import rows_of_segments
 from jax_mgpu._src.ops.reduce import _reduce
-from jax_mgpu._src.ops.scan import pieces
 from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sort_primitives import Method
 
@@ -150,7 +149,8 @@ def segmented_top_k(
       TypeError: as `top_k`.
       ValueError: as `top_k`.
 
-    Derivatives are those of `top_k`. A call takes the time of a sort, for any lengths of the segments.
+    Derivatives are those of `top_k`. Time is O(n k), in one pass over memory, for any lengths of the segments; on CUDA,
+    for `k` above 32, and over a mesh axis, it is that of a sort.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -164,12 +164,9 @@ def segmented_top_k(
     segments = segment_operands(name, heads, ends, count, n, axis_name=axis_name, whole=True)
     if axis_name is not None:
         return over_axis(mesh.ragged.segmented_top_k, name, axis_name, segments, x, k, largest)
-    asked = Sort(name, x, largest, segments.count, heads=pieces(segments), method=Method.MERGING)
-    items, order = asked.indices()
-    begin, end = segments.bounds()
-    taken = jnp.minimum(end - begin, k).astype(order.dtype)
-    items, order = (rows_of_segments(name, rows, begin, taken, k, fill) for rows, fill in ((items, 0), (order, -1)))
-    return TopK(items, order, taken)
+    begin, end = (bound.astype(index_dtype(name, "x", n)) for bound in segments.bounds())
+    values, indices = _select_first_of_segments(x=x, begins=begin, ends=end, count=segments.count, k=k, largest=largest)
+    return TopK(values, indices, jnp.minimum(end - begin, k))
 
 
 def _read(name: str, x: Pytree, k: int, largest: bool) -> tuple[jax.Array, int, bool]:
@@ -320,6 +317,53 @@ _select_first = _TopK(
     streamed=("x",),
 )
 _select_first.def_jvp(_first_jvp)
+
+
+class _SegmentedTopK(Operation):
+    """A selection in each segment. For a large k, a sort takes less time on CUDA."""
+
+    def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
+        """Whether k is too large for the kernels."""
+        k: int = attributes["k"]
+        return platform == "cuda" and k > CUDA_MAX_SEGMENT_K
+
+
+CUDA_MAX_SEGMENT_K = 8  # each result takes a step. The kernels take up to kSegmentedTopKMaxK
+
+
+def _first_of_segments_shapes(x: Aval, begins: Aval, *, k: int) -> Sequence[Any]:
+    index = index_dtype("segmented_top_k", "x", x.shape[0])
+    return [jax.ShapeDtypeStruct((begins.shape[0], k), dtype) for dtype in (x.dtype, index)]
+
+
+def _first_of_segments_fallback(
+    x: jax.Array, begins: jax.Array, ends: jax.Array, count: jax.Array, *, k: int, largest: int
+) -> Sequence[jax.Array]:
+    name = "segmented_top_k"
+    with by_construction():  # segments and count were checked
+        heads = heads_of_bounds(begins, ends)
+        items, order = Sort(name, x, bool(largest), count, heads=heads, method=Method.MERGING).indices()
+        taken = jnp.minimum(ends - begins, k).astype(order.dtype)
+        return [rows_of_segments(name, rows, begins, taken, k, fill) for rows, fill in ((items, 0), (order, -1))]
+
+
+_select_first_of_segments = _SegmentedTopK(
+    "segmented_top_k",
+    operands={"x": 1, "begins": 1, "ends": 1, "count": 1},
+    results=("values", "indices"),
+    attributes={"k": int, "largest": bool},
+    shapes=_first_of_segments_shapes,
+    fallback=_first_of_segments_fallback,
+)
+
+
+def _first_of_segments_jvp(primals: Operands, tangents: Tangents, **attributes: int) -> tuple[Any, Any]:
+    values, indices = _select_first_of_segments.run(primals, **attributes)
+    moved = None if tangents.x is None else take_or_fill(tangents.x, indices, unique=True)
+    return [values, indices], [moved, None]
+
+
+_select_first_of_segments.def_jvp(_first_of_segments_jvp)
 
 
 @jit_eager("method")

@@ -1,0 +1,30 @@
+// An item's rank and its position as one number, so that no two items of a sequence are equal.
+#pragma once
+
+#include "algorithm/key_order.h"
+
+namespace mgpu::cuda {
+
+template <typename Word>
+using RankedPlace = std::conditional_t<sizeof(Word) == 8, unsigned __int128, uint64_t>;
+
+// The place of the key at a position below 2^32.
+template <typename Order>
+__device__ __forceinline__ RankedPlace<typename Order::Word> ranked_place(const Order& order, typename Order::Word code,
+                                                                          uint32_t position) {
+  return RankedPlace<typename Order::Word>{order.rank(code)} << 32 | position;
+}
+
+// The place that another lane has. It is moved by shifts, because nvcc 13.0 copies bytes of 128-bit numbers through
+// local memory.
+template <typename Place>
+__device__ __forceinline__ Place shuffle_place_xor(Place place, int distance) {
+  Place moved = 0;
+#pragma unroll
+  for (int shift = 0; shift < static_cast<int>(8 * sizeof(Place)); shift += 64) {
+    moved |= Place{__shfl_xor_sync(0xffffffffu, static_cast<uint64_t>(place >> shift), distance)} << shift;
+  }
+  return moved;
+}
+
+}  // namespace mgpu::cuda

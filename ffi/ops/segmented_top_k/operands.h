@@ -1,0 +1,35 @@
+// The call of segmented_top_k as its kernels see it: the first items of each segment in sorted order, and their
+// positions.
+#pragma once
+
+#include "algorithm/segments.h"
+#include "runtime/dtype.h"
+
+namespace mgpu {
+
+struct Call;
+class Workspace;
+
+// Operands: x [.., n]; begins [.., m] and ends [.., m], the segments; count [.., 1] or absent. Attributes: k, largest.
+// Results: values [.., m, k] and indices [.., m, k], which count from the start of the row; past a segment's items,
+// these are 0 and -1.
+struct SegmentedTopKOperands : SegmentBounds {
+  DType key_type;
+  bool largest;
+  int64_t k;
+  const void* x;
+  int64_t x_stride;  // from row to row
+  void* values;
+  IndexResult indices;
+
+  explicit SegmentedTopKOperands(const Call& call);
+
+  // The place of the first result of a segment.
+  MGPU_HOST_DEVICE int64_t place(int64_t row, int64_t number) const { return (row * segments + number) * k; }
+
+  // The plan on CUDA (plan.h).
+  struct Scratch;
+  Scratch layout(Workspace& workspace) const;
+};
+
+}  // namespace mgpu
