@@ -15,7 +15,18 @@ import jax.numpy as _jnp
 import numpy as _np
 
 import jax_mgpu as _mgpu
-from jax_mgpu._src.drop_in import MAX_COLUMNS, NEVER, Call, along, is_array, is_float, is_key, like, order_statistics
+from jax_mgpu._src.drop_in import (
+    MAX_COLUMNS,
+    NEVER,
+    Call,
+    along,
+    is_array,
+    is_float,
+    is_key,
+    item_count,
+    like,
+    order_statistics,
+)
 
 __all__ = [
     "argsort",
@@ -497,7 +508,7 @@ def _bincount_now(call: Call) -> Any:
     return call.changed(length=max(call.minlength, int(_jnp.max(call.x)) + 1, 0)).again(bincount)
 
 
-@like(_jnp.bincount, "x", "weights", min_items=NEVER, unsized=("length", _bincount_now))
+@like(_jnp.bincount, "x", "weights", min_items=NEVER, min_items_on_gpu=2**15, unsized=("length", _bincount_now))
 def bincount(call: Call) -> Any:
     """`jax.numpy.bincount`, by the kernels of `jax_mgpu.bincount`; sums have the same bits in every run.
 
@@ -731,11 +742,15 @@ def intersect1d(call: Call) -> Any:
     return call.with_kernels() if _are_alike(call) else None
 
 
-# For few pairs, JAX's comparison of all is faster.
-FEW_TESTS, FEW_PAIRS = 128, 2**20
+# For few keys, JAX's comparison of all pairs is faster.
+FEW_TESTS = 128
 
 
-@like(_jnp.isin, "element", "test_elements", min_items=SORTED)
+def _pairs(call: Call) -> int:
+    return item_count(call.element) * item_count(call.test_elements)
+
+
+@like(_jnp.isin, "element", "test_elements", min_items=2**20, min_items_on_gpu=2**24, measure=_pairs)
 def isin(call: Call) -> Any:
     """`jax.numpy.isin`, by a search; JAX compares all pairs unless it is told otherwise.
 
@@ -747,8 +762,7 @@ def isin(call: Call) -> Any:
     items, tests = call.element, call.test_elements
     if not is_array(tests) or tests.dtype != items.dtype or not is_key(items) or tests.size == 0:
         return None
-    is_compared = tests.size <= FEW_TESTS or items.size * tests.size <= FEW_PAIRS
-    if call.method not in ("auto", "binary_search", "sort") or (call.method == "auto" and is_compared):
+    if call.method not in ("auto", "binary_search", "sort") or (call.method == "auto" and tests.size <= FEW_TESTS):
         return None
 
     def program() -> Any:

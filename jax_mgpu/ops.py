@@ -13,7 +13,7 @@ import jax.numpy as _jnp
 import numpy as _np
 
 import jax_mgpu as _mgpu
-from jax_mgpu._src.drop_in import NEVER, Call, is_array, is_key, like
+from jax_mgpu._src.drop_in import NEVER, Call, is_array, is_key, item_count, like
 from jax_mgpu.numpy import take
 
 __all__ = [
@@ -56,7 +56,23 @@ def _counted(function: str) -> tuple[str, Callable[[Call], Any]]:
     return "num_segments", now
 
 
-@like(jax.ops.segment_sum, "data", "segment_ids", min_items=NEVER, unsized=_counted("segment_sum"))
+def _freely_added(call: Call) -> int:
+    """Returns the number of items, or one more than any call has if their sum depends on the order."""
+    return item_count(call.data) if _jnp.issubdtype(call.data.dtype, _jnp.integer) else NEVER - 1
+
+
+SMALL = 2**17  # items of which XLA's scatter, a single kernel, takes less time on a GPU
+
+
+@like(
+    jax.ops.segment_sum,
+    "data",
+    "segment_ids",
+    min_items=NEVER,
+    min_items_on_gpu=SMALL,
+    measure=_freely_added,
+    unsized=_counted("segment_sum"),
+)
 def segment_sum(call: Call) -> Any:
     """`jax.ops.segment_sum`, by the kernels of `jax_mgpu.reduce_by_id`.
 
@@ -68,7 +84,15 @@ def segment_sum(call: Call) -> Any:
     return _reduced(call, "add")
 
 
-@like(jax.ops.segment_prod, "data", "segment_ids", min_items=NEVER, unsized=_counted("segment_prod"))
+@like(
+    jax.ops.segment_prod,
+    "data",
+    "segment_ids",
+    min_items=NEVER,
+    min_items_on_gpu=SMALL,
+    measure=_freely_added,
+    unsized=_counted("segment_prod"),
+)
 def segment_prod(call: Call) -> Any:
     """`jax.ops.segment_prod`, by the kernels of `jax_mgpu.reduce_by_id`.
 
@@ -80,7 +104,14 @@ def segment_prod(call: Call) -> Any:
     return _reduced(call, "mul")
 
 
-@like(jax.ops.segment_max, "data", "segment_ids", min_items=NEVER, unsized=_counted("segment_max"))
+@like(
+    jax.ops.segment_max,
+    "data",
+    "segment_ids",
+    min_items=NEVER,
+    min_items_on_gpu=SMALL,
+    unsized=_counted("segment_max"),
+)
 def segment_max(call: Call) -> Any:
     """`jax.ops.segment_max`, by the kernels of `jax_mgpu.reduce_by_id`.
 
@@ -92,7 +123,14 @@ def segment_max(call: Call) -> Any:
     return _reduced(call, "max")
 
 
-@like(jax.ops.segment_min, "data", "segment_ids", min_items=NEVER, unsized=_counted("segment_min"))
+@like(
+    jax.ops.segment_min,
+    "data",
+    "segment_ids",
+    min_items=NEVER,
+    min_items_on_gpu=SMALL,
+    unsized=_counted("segment_min"),
+)
 def segment_min(call: Call) -> Any:
     """`jax.ops.segment_min`, by the kernels of `jax_mgpu.reduce_by_id`.
 

@@ -23,7 +23,18 @@ from jax_mgpu._src.core.compat import compiles, evaluate, flatten, is_sharded, p
 from jax_mgpu._src.core.library import platforms
 from jax_mgpu._src.ops.order_statistics import _order_statistics
 
-__all__ = ["MAX_COLUMNS", "NEVER", "Call", "along", "is_array", "is_float", "is_key", "like", "order_statistics"]
+__all__ = [
+    "MAX_COLUMNS",
+    "NEVER",
+    "Call",
+    "along",
+    "is_array",
+    "is_float",
+    "is_key",
+    "item_count",
+    "like",
+    "order_statistics",
+]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Program = Callable[[], Any]
@@ -141,17 +152,19 @@ def like(
             """Returns the result of the kernels, or None if JAX's function must run."""
             kernels = platforms()
             least = min(min_items, min_items_on_gpu) if "cuda" in kernels else min_items
-            if measure is None and len(positional) > place and not is_faster(least, _items(positional[place])):
+            if measure is None and len(positional) > place and not is_faster(least, item_count(positional[place])):
                 return None
             try:
                 given = {**signed.defaults, **signed.signature.bind(*positional, **named).arguments}
             except TypeError:
                 return None  # JAX raises the error
             call, first = Call(signed, given), given[operands[0]]
-            measured = _items(first) if measure is None else measure(call)
+            if not signed.may_take(first):
+                return None
+            measured = item_count(first) if measure is None else measure(call)
             on_cpu = "cpu" in kernels and is_faster(min_items, measured)
             on_cuda = "cuda" in kernels and is_faster(min_items_on_gpu, measured)
-            if not (on_cpu or on_cuda) or not signed.may_take(first) or not compiles():
+            if not (on_cpu or on_cuda) or not compiles():
                 return None
             if unsized is not None and given[unsized[0]] is None:
                 traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(given))
@@ -172,9 +185,9 @@ def like(
     return decorate
 
 
-def is_faster(min_items: int, items: int) -> bool:
-    """Whether a call on that many items is faster with kernels."""
-    return items >= min_items
+def is_faster(min_items: int, measured: int) -> bool:
+    """Whether a call on that many items, or of that measure, is faster with kernels."""
+    return measured >= min_items
 
 
 def is_array(x: object) -> bool:
@@ -203,7 +216,7 @@ def _is_taken(x: jax.Array | np.ndarray) -> bool:
     return x.dtype == bool or x.dtype.name in KEY_DTYPES
 
 
-def _items(x: object) -> int:
+def item_count(x: object) -> int:
     """Returns the number of items of an array or a sequence of arrays; 0 if it is a symbol of an exported program."""
     sizes = [getattr(leaf, "size", 0) for leaf in (x if isinstance(x, list | tuple) else [x])]
     return sum(size for size in sizes if isinstance(size, int))
