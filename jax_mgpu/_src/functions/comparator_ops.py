@@ -39,7 +39,7 @@ from jax_mgpu._src.arguments.check import (
 )
 from jax_mgpu._src.arguments.counts import live_mask
 from jax_mgpu._src.arguments.values import Payload, flatten_values, plain_leaves, take_or_fill, take_rows
-from jax_mgpu._src.core.compat import evaluate, free_of_explicit_axes, whole_axes, without_values
+from jax_mgpu._src.core.compat import evaluate, free_of_explicit_axes, surely, whole_axes, without_values
 from jax_mgpu._src.core.operation import ABSENT, Keyed, Operation
 from jax_mgpu._src.functions import custom_operator
 from jax_mgpu._src.functions.comparator import compare_all, compares_keys, plain_sort_indices
@@ -189,7 +189,7 @@ def _order(operation: str, items: Items) -> tuple[Keyed, Sequence[Any]] | None:
     if items.n == 0 or not custom_operator.has_kernels():
         return None
     try:
-        if items.n >= 2**31:
+        if surely(lambda: items.n >= 2**31):
             raise Unsupported("2^31 items or more")
         return _compiled_comparator(items)
     except Unsupported as error:
