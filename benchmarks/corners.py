@@ -1,4 +1,4 @@
-"""Corner cases: lengths and layouts for which an operation once took longer than its bytes explain."""
+"""Corner cases: intervals of one or two items, which read an offset for each."""
 
 from __future__ import annotations
 
@@ -11,14 +11,11 @@ import numpy as np
 
 import jax_mgpu as mgpu
 from benchmarks.case import Case, array_bytes
-from benchmarks.inputs import random_keys, row_ids, size_at
+from benchmarks.inputs import random_keys, size_at
 
 __all__ = ["CASES"]
 
 ITEMS = 2**24
-
-
-# ---- Intervals of one length -----------------------------------------------------------------------------------------
 
 
 @functools.cache
@@ -64,29 +61,7 @@ def _interval_cases(length: int, items: int = ITEMS) -> list[Case]:
     ]
 
 
-# ---- Segments --------------------------------------------------------------------------------------------------------
-
-
-def _zipf(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-    """Makes keys, heads of segments, and the segment of each item. The lengths follow Zipf's law, up to n / 8."""
-    n = size_at(scale, ITEMS)
-    ends = np.cumsum(np.minimum(rng.zipf(1.5, n // 30 + 1), n // 8 + 1))
-    heads = np.append(0, ends[ends < n]).astype(np.int32)
-    return random_keys(rng, n), heads, row_ids(heads, n)
-
-
-ZIPF = Case(
-    family="corners",
-    name="segmented sort, Zipf lengths",
-    inputs=_zipf,
-    ours=lambda keys, heads, ids: mgpu.segmented_sort(keys, heads),
-    peers={"XLA": lambda keys, heads, ids: jax.lax.sort((ids, keys), num_keys=2, is_stable=False)[1]},
-    bytes=lambda keys, heads, ids: 2 * array_bytes(keys) + array_bytes(heads),
-    max_ms=0.50,
-)
-
 CASES = [
     *(case for length in (1, 2) for case in _interval_cases(length)),
     *(case for log in (14, 18, 20, 22) for length in (1, 2) for case in _interval_cases(length, 2**log)),
-    ZIPF,
 ]
