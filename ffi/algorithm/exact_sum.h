@@ -6,22 +6,23 @@
 namespace mgpu {
 
 // A superaccumulator (Neal, Fast exact summation using small and large superaccumulators, 2015). From the largest
-// exponent of all items down, each `binades` exponents share a limb, an integer of 64 bits. An item is a multiple of
-// its limb's unit, the last bit of the limb's lowest exponent. Each item adds to one limb, and a limb has room for all
-// items. Most items differ little in magnitude and share the first limb or two.
+// exponent of all items down, every `binades` consecutive exponents share a limb, a 64-bit integer. An item is a
+// multiple of its limb's unit, which is the last mantissa bit at the limb's lowest exponent. Each item adds to one
+// limb, and a limb has room for the sum of all items. Most items differ little in magnitude and share the first limb or
+// two.
 struct ExactSum {
   static constexpr unsigned kMantissaBits = 23;
   static constexpr unsigned kSpecial = 255;  // the exponent of infinities and NaN
 
   int binades;
-  unsigned factor;  // divides exponents by `binades`
+  unsigned factor;  // a product with it, shifted by 16, is a quotient by `binades`
 
-  // Of up to `items` items.
+  // For sums of up to `items` items.
   MGPU_HOST_DEVICE explicit ExactSum(int64_t items)
       : binades(clamp(63 - static_cast<int>(kMantissaBits) - ceil_log2(items), 1, 32)),
         factor((1u << 16) / static_cast<unsigned>(binades) + 1) {}
 
-  // The limbs of floats of all exponents.
+  // The number of limbs that cover all exponents.
   MGPU_HOST_DEVICE int limbs() const { return ceil_div(static_cast<int>(kSpecial) - 1, binades); }
 
   // Subnormal numbers have the exponent of the smallest normal one.
@@ -37,8 +38,8 @@ struct ExactSum {
     uint64_t value;
   };
 
-  // What an item adds to which limb. Limb `special_limb` counts infinities, in one half for each sign; a NaN counts in
-  // both.
+  // The limb that an item adds to, and the value that it adds. Limb `special_limb` counts infinities: the positive ones
+  // in its low half, the negative ones in its high half. A NaN counts in both halves.
   MGPU_HOST_DEVICE Term term(float x, uint32_t largest, unsigned special_limb) const {
     const unsigned bits = std::bit_cast<uint32_t>(x);
     const unsigned fraction = bits & ((1u << kMantissaBits) - 1), field = bits >> kMantissaBits & kSpecial;
@@ -53,7 +54,7 @@ struct ExactSum {
     return {at, is_negative ? uint64_t{0} - magnitude : magnitude};
   }
 
-  // The sum, rounded once; limb(i) is limb i of `used` ones, and gets changed.
+  // The sum, rounded once. limb(i) is a reference to limb i of `used` limbs, which this function changes.
   template <typename Limb>
   MGPU_HOST_DEVICE float round(Limb limb, int used, uint32_t largest) const {
     const uint64_t digit_mask = (uint64_t{1} << binades) - 1;
@@ -62,7 +63,8 @@ struct ExactSum {
       limb(i) = sum & digit_mask;
       limb(i - 1) += static_cast<uint64_t>(static_cast<int64_t>(sum) >> binades);
     }
-    // Digits follow the first limb as long as they fit. Of the rest, it matters only whether it is zero.
+    // Appends the digits of the next limbs to the first limb as long as they fit. Of the remaining digits, rounding
+    // depends only on whether all are zero.
     auto sum = static_cast<int64_t>(limb(0));
     int last = 0;
     bool has_rest = false;

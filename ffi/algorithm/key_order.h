@@ -114,7 +114,7 @@ struct FloatOrder {
   MGPU_HOST_DEVICE Word infinity() const { return static_cast<Word>(kSign - 1 - mantissa); }
 };
 
-// The key that has a rank; +0 for zeros.
+// The key with this rank, in an ascending order. The rank of the zeros gives +0.
 template <typename Order>
 MGPU_HOST_DEVICE typename Order::Word key_of_rank(const Order& order, typename Order::Word rank) {
   using Word = typename Order::Word;

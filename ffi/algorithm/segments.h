@@ -24,7 +24,7 @@ struct SegmentBounds {
   int64_t begins_stride, ends_stride;  // from row to row
   LiveCounts counts;
 
-  // Positions in a row of the items of its segment i.
+  // The items of segment i of a row, as a range of positions in the row.
   MGPU_HOST_DEVICE Range<int64_t> segment(int64_t row, int64_t i) const {
     const int64_t live = counts(row, length);
     const int64_t begin = clamp<int64_t>(begins[row * begins_stride + i], 0, live);
@@ -67,7 +67,7 @@ struct Segments {
     return row * length + (i == 0 ? 0 : row_head(row, i - 1));
   }
 
-  // The first listed head at or after `position`, as an index of flat_head. Only for the forms with heads.
+  // The first listed head at or after `position`, as an argument of flat_head. Only for segments given by heads.
   template <typename Find>
   MGPU_HOST_DEVICE int64_t listed_from(int64_t position, Find find) const {
     if (position >= total()) return flat_heads_count();
@@ -78,8 +78,8 @@ struct Segments {
     return row * (heads_count + 1) + 1 + i;
   }
 
-  // The segment of `position`. `find(begin, end, before)` is a partition_point, serial or by a warp. Only for the forms
-  // with heads.
+  // The segment of `position`. `find(begin, end, before)` is a partition_point, serial or by a warp. Only for segments
+  // given by heads.
   template <typename Find>
   MGPU_HOST_DEVICE Range<int64_t> segment_of(int64_t position, Find find) const {
     const int64_t row = this->row(position);
@@ -93,9 +93,9 @@ struct Segments {
     return {row_begin + minimum(begin, offset), row_begin + clamp(end, offset + 1, live)};
   }
 
-  // Calls mark(position) for every position of `tile` that starts a segment; `lanes` lanes share the work. `listed` are
-  // the indices of the tile's heads, from listed_from. If there are more than twice as many heads as positions
-  // (repeats, padding, or broken input), they are searched instead of walked, so the tile's width bounds its work.
+  // Calls mark(position) for every position of `tile` that starts a segment; `lanes` lanes share the work. `listed` is
+  // the range of the tile's heads, from listed_from. If there are more than twice as many heads as positions (repeats,
+  // padding, or broken input), each position is searched for among the heads, so the tile's width bounds its work.
   template <typename Mark>
   MGPU_HOST_DEVICE void mark_heads(Range<int64_t> tile, Range<int64_t> listed, int lane, int lanes, Mark mark) const {
     if (has_flags() || counts.given()) {

@@ -1,10 +1,11 @@
-// Finds the block that finishes last, which can read what the others wrote.
+// Finds the last of several blocks to finish. This block can read the results of all the others.
 #pragma once
 
 namespace mgpu::cuda {
 
-// Whether this block is the last of some blocks to finish, which can read what the others wrote. All threads of each
-// block call it once. The number of finished blocks is 0 before and after.
+// Whether this block is the last of `blocks` blocks to finish. If it is, it can read the memory that the others wrote.
+// All threads of each block call this function once. The counter `finished` is 0 before the first block calls it, and
+// again after the last one has.
 __device__ inline bool is_last_block(unsigned* finished, int64_t blocks) {
   __shared__ bool is_last;
   __threadfence();

@@ -1,4 +1,5 @@
-// An item's rank and its position as one number, so that no two items of a sequence are equal.
+// A place: one number that holds an item's rank and, in its low 32 bits, the item's position. Items of one sequence
+// have different places.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -8,15 +9,15 @@ namespace mgpu::cuda {
 template <typename Word>
 using RankedPlace = std::conditional_t<sizeof(Word) == 8, unsigned __int128, uint64_t>;
 
-// The place of the key at a position below 2^32.
+// The place of the key with this code, at a position below 2^32.
 template <typename Order>
 __device__ __forceinline__ RankedPlace<typename Order::Word> ranked_place(const Order& order, typename Order::Word code,
                                                                           uint32_t position) {
   return RankedPlace<typename Order::Word>{order.rank(code)} << 32 | position;
 }
 
-// The place that another lane has. It is moved by shifts, because nvcc 13.0 copies bytes of 128-bit numbers through
-// local memory.
+// Gets the place of the lane at this XOR distance. Shifts split it into words, because nvcc 13.0 copies the bytes of
+// 128-bit numbers through local memory.
 template <typename Place>
 __device__ __forceinline__ Place shuffle_place_xor(Place place, int distance) {
   Place moved = 0;

@@ -1,11 +1,11 @@
-// Sorts by compare-exchanges between lanes.
+// Bitonic sort of one value per lane.
 #pragma once
 
 #include "cuda/block/shuffle.cuh"
 
 namespace mgpu::cuda {
 
-// Sorts the values of each group of kLanes lanes.
+// Sorts the values of each group of kLanes lanes, in ascending order of lanes.
 template <int kLanes, typename Value>
 __device__ __forceinline__ Value sort_lanes(Value value) {
   const int lane = static_cast<int>(threadIdx.x % kLanes);

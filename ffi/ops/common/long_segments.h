@@ -1,4 +1,5 @@
-// Lists of the segments that are too long for a warp, for a kernel whose blocks take a part of one at a time.
+// A list of the segments that are too long for a warp, and a list of their parts. The blocks of a kernel take one part
+// at a time.
 #pragma once
 
 #include "algorithm/segments.h"
@@ -7,15 +8,15 @@ namespace mgpu {
 
 class Workspace;
 
-constexpr int64_t kLongSegmentPart = 1 << 14;  // the items that a block takes
+constexpr int64_t kLongSegmentPart = 1 << 14;  // items per part
 
 // A segment: its row, its number in the row, and its items.
 struct RowSegment {
   int64_t row, number, begin, size;
 };
 struct LongPart {
-  int segment;  // the place of the segment in its list, or -1
-  int part;     // of its items
+  int segment;  // the place of the segment in its list; -1 if the segment did not fit
+  int part;     // the number of this part in the segment
 };
 
 // Scratch memory of the lists. The parts of a segment are neighbours.
@@ -24,9 +25,9 @@ struct LongSegments {
   unsigned* listed;                   // [2]: the numbers of long segments and of their parts
   RowSegment* segments;
   LongPart* parts;
-  unsigned* finished;  // [segments_room]: blocks that are done
+  unsigned* finished;  // [segments_room]: how many parts of each segment are done
 
-  // The lists of segments of more than `most` items.
+  // Makes room to list all segments of more than `most` items.
   LongSegments(Workspace& workspace, const SegmentBounds& bounds, int64_t most);
 };
 

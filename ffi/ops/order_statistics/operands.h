@@ -36,8 +36,8 @@ struct OrderStatisticsOperands {
     return clamp<int64_t>(ranks[row * ranks_stride + i], 0, live(row) - 1);
   }
 
-  // The plan on CUDA (plan.h): whether a sample first narrows the ranks down to intervals, and for how many of a row's
-  // items in such intervals there is room.
+  // The plan on CUDA (plan.h). takes_sample() says whether a sample first narrows each rank down to an interval, and
+  // between_room() how many items of a row's intervals can be collected.
   MGPU_HOST_DEVICE bool takes_sample() const;
   MGPU_HOST_DEVICE int64_t between_room() const;
   struct Scratch;

@@ -17,12 +17,12 @@ struct SoughtItems {
   const Word* keys;
   int rank_count;
   uint64_t* prefixes;  // [rank_count]: the known digits of each rank's item
-  int64_t* befores;    // [rank_count]: how many items have lesser digits
+  int64_t* befores;    // [rank_count]: how many items have smaller digits
   uint64_t* counts;    // [rank_count, kDigits]: the numbers of items with each next digit, zero between passes
 };
 struct DigitPass {
   int shift;  // the lowest bit of the digit
-  int bits;   // of the digit
+  int bits;   // the width of the digit
   bool is_first;
 };
 
@@ -39,7 +39,7 @@ class RankDigits {
   using Word = typename Order::Word;
   static constexpr int kWarps = kThreads / kWarp;
   static constexpr int kEach = kDigits / kThreads;
-  static constexpr int kPitch = kDigits + 1;  // of counters, so that a digit's counters are in different banks
+  static constexpr int kPitch = kDigits + 1;  // of copies of counters: those of a digit are in different banks
 
  public:
   static constexpr int64_t kCounterBytes = sizeof(unsigned) * kMaxRanks * kPitch;  // of dynamic shared memory
@@ -50,7 +50,7 @@ class RankDigits {
     extern __shared__ uint4 shared_memory[];
     unsigned* const counters = reinterpret_cast<unsigned*>(shared_memory);
     __shared__ SharedRanks<Word, kMaxRanks> shared;
-    const int above = pass.shift + pass.bits;  // the place of the known digits
+    const int above = pass.shift + pass.bits;  // the lowest bit of the known digits
     if (threadIdx.x == 0) {
       int distinct = 0;
       for (int i = 0; i < sought.rank_count; ++i) {
@@ -105,8 +105,8 @@ class RankDigits {
     }
   }
 
-  // Finds the next digit of each rank, rank(i), from the counts, and clears them. Calls put(i, word) with the rank word
-  // of item number i after the last pass.
+  // Finds the next digit of the item at each sought rank, rank(i), from the counts, and clears the counts. In the last
+  // pass, calls put(i, word), where `word` is all digits of that item.
   template <typename RankOf, typename Put>
   __device__ static void find(const SoughtItems<Order>& sought, DigitPass pass, RankOf rank, Put put) {
     __shared__ int64_t warp_sums[kWarps];

@@ -10,7 +10,7 @@
 
 namespace mgpu::cuda::ranking {
 
-// An interval in the form that items are compared with: here, the ranks of its ends.
+// An interval in the form in which items are compared with it: here, the ranks of its ends.
 template <typename Order>
 struct Interval {
   using Word = typename Order::Word;
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kRankThreads) find_intervals(const __grid_cons
       }
       continue;
     }
-    // The interval has five standard deviations to each side: for random items, it misses one rank in a million.
+    // The interval extends five standard deviations to each side. For random items, it misses one rank in a million.
     const float share = static_cast<float>(rank) / static_cast<float>(live);
     const float deviation = sqrtf(kSample * share * (1 - share));
     const int before = static_cast<int>(kSample * share - 5 * deviation) - 3;
@@ -157,7 +157,7 @@ __device__ void place_ranks(const RanksTask<Order>& task, int64_t row) {
   found.holds_all = holds_all;
 }
 
-// A tile of gather_between: the items that a block has in registers. A thread's vectors are a warp of vectors apart.
+// A tile of gather_between: the items that a block has in registers. A thread's next vector is kWarp vectors further.
 template <typename Word>
 struct GatherTile {
   using Vector = cuda::Vector<Word>;
@@ -231,8 +231,8 @@ struct WarpStage {
     fill = 0;
   }
 
-  // Adds the keys that `taken` marks. They are `own` keys of this thread, `up_to` keys of the lanes up to this one, and
-  // `all` keys of the warp.
+  // Stages the keys in the bitmap `taken`. This lane has `own` such keys, the lanes up to and including it have
+  // `up_to`, and the warp has `all`.
   __device__ __forceinline__ void add(const Word (&keys)[kItems], unsigned taken, int own, int up_to, int all) {
     if (fill + all > kRoom) flush();
     int to = fill + up_to - own;
@@ -249,8 +249,8 @@ struct IntervalCounts {
   unsigned below, at_low, between, at_high;
 };
 
-// Ranks the keys in the bitmap `reached`, which may lie in interval j. Counts those at the interval's ends, and
-// collects those between the ends.
+// Ranks the keys in the bitmap `reached`, which may lie in interval j. Counts the keys at the interval's ends, and
+// collects the keys between its ends.
 template <typename Order, typename Word = typename Order::Word, int kItems>
 __device__ __forceinline__ void collect(const Order& order, const Word (&keys)[kItems], unsigned reached, int j,
                                         const Word* lows, const Word* highs, IntervalCounts* counts,
@@ -284,7 +284,7 @@ __device__ __forceinline__ void collect(const Order& order, const Word (&keys)[k
   stage.add(keys, taken, own, up_to, all);
 }
 
-// Adds a block's counts of each interval to those of the row. A thread adds those of one interval.
+// Adds a block's counts of each interval to the counts of the row. Each thread adds the counts of one interval.
 __device__ __forceinline__ void add_counts(const IntervalCounts* counts, RankIntervals& found) {
   const auto add = [](uint64_t& to, unsigned count) {
     if (count > 0) atomicAdd(reinterpret_cast<unsigned long long*>(&to), static_cast<unsigned long long>(count));

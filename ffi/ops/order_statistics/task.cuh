@@ -6,7 +6,7 @@
 
 namespace mgpu::cuda::ranking {
 
-constexpr int kRankThreads = kRankDigits / 4;  // each adds up four digits
+constexpr int kRankThreads = kRankDigits / 4;  // each sums the counts of four digits
 constexpr int kRankWarps = kRankThreads / kWarp;
 
 template <typename Order_>

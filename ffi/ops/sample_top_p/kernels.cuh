@@ -1,12 +1,16 @@
-// The kernels of sample_top_p. A row's tokens are ordered by falling logits, equal ones by position, and a token's
-// weight is the exponential of its logit relative to the largest one. The kept tokens end where the sum of weights
-// reaches the asked share of the total, and the drawn token is where it exceeds a random share of the kept weights.
-// Neither needs a sort: one pass finds the largest logit; one adds up weights in bins of logits, which tells in which
-// bins the two tokens are; one adds up the weights before these bins, and lists their tokens; and a block per row finds
-// both tokens by bisection among those that are listed, or, if they are too many, in the whole row.
+// The kernels of sample_top_p. A row's tokens are ordered by descending logit, and tokens with equal logits by
+// position. A token's weight is exp((logit - largest logit) / temperature). The last kept token is the one at which the
+// sum of weights reaches the asked mass of the total; if a share is given, tokens of smaller weight than the share are
+// not kept either. The drawn token is the first one at which the sum of weights exceeds a random fraction of the kept
+// weights. There are four kernels, and no sort:
+// - find_best finds the largest logit.
+// - add_up_bins adds up the weights in bins of logits, which shows in which bins the two tokens are.
+// - list_tokens adds up the weights before these bins, and lists the tokens in them.
+// - draw_tokens has a block per row. It finds both tokens by bisection among the listed tokens or, if too many would
+//   have to be listed, in the whole row.
 //
-// Sums that decide are of integers, so that they are the same in any order. Sums of bins are rounded, and only give
-// intervals that are a little wider than needed.
+// The sums that decide between tokens add integers, so they are the same in any order. The sums of bins are rounded, so
+// the intervals of bins that they give are a little wider than needed.
 #pragma once
 
 #include "algorithm/floats.h"
@@ -24,7 +28,7 @@ struct Task {
   SampleTopPOperands::Scratch scratch;
 };
 
-// Conversions of logits to float32: a NaN counts as -inf, and -0 as 0.
+// Conversions of logits to float32.
 struct FromFloat {
   using Word = uint32_t;
   __device__ __forceinline__ static float wide(Word bits) { return __uint_as_float(bits); }
@@ -42,12 +46,13 @@ __device__ __forceinline__ float infinity() { return __uint_as_float(0x7f800000u
 constexpr float kRounding = 1 << 23;
 using Sum = unsigned long long;
 
+// A logit as float32. A NaN counts as -inf, and -0 as 0.
 template <typename From>
 __device__ __forceinline__ float logit_of(typename From::Word bits) {
   const float x = From::wide(bits) + 0.0f;
   return x == x ? x : -infinity();
 }
-// A word that grows with the float.
+// An unsigned integer with the order of the float. float_of is the inverse.
 __device__ __forceinline__ uint32_t code_of(float x) {
   const uint32_t bits = __float_as_uint(x);
   return bits ^ (static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31) | 0x80000000u);
@@ -59,38 +64,40 @@ __device__ __forceinline__ float float_of(uint32_t code) {
 // The weights of a row.
 struct Weights {
   float best, inverse;  // the largest logit, 1 / temperature
-  float scale;          // bins per unit of logits
+  float scale;          // bins per unit of exponents
   float step;           // the reciprocal
-  float one;            // 2^bits as an integer is the weight of the largest logit
+  float one;            // the weight of the largest logit as an integer, a power of two
 
   __device__ Weights(const SampleRow& row, float temperature, int64_t length) {
     best = float_of(static_cast<uint32_t>(row.best >> 32));
     inverse = 1 / temperature;
-    // Bins share the range of logits evenly, where weights are above exp(-32).
+    // Bins of one width divide the range of exponents, or the part of it above -32.
     const float range = fminf(fmaxf((best - float_of(~row.least)) * inverse, 1.0f / 64), 32.0f);
     scale = (kSampleBins - 2) / range;
     step = 1 / scale;
     one = __uint_as_float(static_cast<uint32_t>(127 + 62 - maximum(ceil_log2(length), 17)) << 23);
   }
-  // At -1,000, the power is 0. It also takes the place of a NaN: of a -inf, at an infinite temperature.
+  // The exponent of a logit's weight, at least -1,000, whose exponential is 0. fmaxf also replaces a NaN by -1,000:
+  // that of a NaN logit, or that of -inf at an infinite temperature.
   __device__ __forceinline__ float exponent(float x) const {
     return x == best ? 0 : fmaxf((x - best) * inverse, -1000.0f);
   }
-  // The place of a logit among the bins. A sum with 2^23 rounds it to a bin without a conversion, which takes long.
-  // What lies behind the bins counts as being in the last one.
+  // The place of an exponent among the bins, and the nearest bin. An addition of 2^23 rounds the place, because a
+  // conversion to an integer is slow.
   __device__ __forceinline__ float place(float exponent) const { return -exponent * scale; }
   __device__ __forceinline__ static int nearest(float place) {
     return static_cast<int>(__float_as_uint(place + kRounding) - __float_as_uint(kRounding));
   }
+  // The bin of an exponent. The last bin also has all smaller exponents.
   __device__ __forceinline__ int bin(float exponent) const {
     return minimum(nearest(place(exponent)), kSampleBins - 1);
   }
   __device__ __forceinline__ float power(float x) const { return expf(exponent(x)); }
-  // Powers, or sums of them, as integers.
+  // A weight, or a sum of weights, as an integer.
   __device__ __forceinline__ Sum whole(float power) const { return __float2ull_rz(power * one); }
 };
 
-// Calls take(bits, position) for the items of a block's part of a row.
+// Calls take(bits, position) for each logit of a part of a row. All threads of a block share the part.
 template <typename From, typename Take>
 __device__ __forceinline__ void for_each_logit(const Task& task, int64_t row, int64_t part, Take take) {
   using Word = typename From::Word;
@@ -126,6 +133,7 @@ __device__ __forceinline__ void for_each_logit(const Task& task, int64_t row, in
   }
 }
 
+// Whether the largest logit decides alone: at temperature 0 its token is drawn, and if it is -inf, none is.
 __device__ __forceinline__ bool is_drawn_at_once(const SampleRow& row, float temperature) {
   return temperature == 0 || static_cast<uint32_t>(row.best >> 32) == code_of(-infinity());
 }
@@ -140,7 +148,7 @@ __global__ void __launch_bounds__(kThreads) find_best(const __grid_constant__ Ta
   uint32_t at = ~0u;
   for_each_logit<From>(task, row, part, [&](auto bits, int64_t position) {
     const float x = logit_of<From>(bits);
-    if (x > best || at == ~0u) {  // positions grow
+    if (x > best || at == ~0u) {  // positions ascend, so the first of equal logits is kept
       best = x;
       at = static_cast<uint32_t>(position);
     }
@@ -163,7 +171,7 @@ __global__ void __launch_bounds__(kThreads) find_best(const __grid_constant__ Ta
 // `ends` has room for the sum up to each bin.
 __device__ inline void find_bins(const Task& task, int64_t row, const Weights& weights, double* ends) {
   constexpr int kEach = kSampleBins / kThreads;
-  constexpr double kSlack = 1.0 / (1 << (kSampleBinBits - 2));  // of the rounded sums
+  constexpr double kSlack = 1.0 / (1 << (kSampleBinBits - 2));  // at least the relative error of the rounded sums
   __shared__ double warp_sums[kWarps];
   const float u = task.operands.u[row], mass = task.operands.mass[row], share = task.operands.share[row];
   const unsigned long long* const bins = task.scratch.bins + row * kSampleBins + threadIdx.x * kEach;
@@ -178,7 +186,7 @@ __device__ inline void find_bins(const Task& task, int64_t row, const Weights& w
   double end = sums.before;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) ends[threadIdx.x * kEach + i] = end += own[i];
-  // The first bin up to which the sum reaches a number, by bisection: one thread for each of two numbers.
+  // Finds the first bin up to which the sum reaches a number, by bisection.
   const auto find = [&](double number) {
     int low = 0, high = kSampleBins - 1;
     while (low < high) {
@@ -201,7 +209,7 @@ __device__ inline void find_bins(const Task& task, int64_t row, const Weights& w
     if (cuts_share) {
       const int bin = weights.bin(maximum(logf(minimum(share, 1.0f)), -1e30f));
       const SampleBins least{maximum(bin - 1, 0), minimum(bin + 1, kSampleBins - 1)};
-      // The earlier cut decides; if it is not known which one is, all their bins are listed.
+      // The earlier of the two cuts decides. If their bins overlap, the bins of both are listed.
       if (least.last < cut.first) {
         cut = least;
       } else if (least.first <= cut.last) {
@@ -220,7 +228,7 @@ __device__ inline void find_bins(const Task& task, int64_t row, const Weights& w
 // Adds up the weights in bins.
 template <typename From>
 __global__ void __launch_bounds__(kThreads) add_up_bins(const __grid_constant__ Task task) {
-  constexpr int kCopies = 4;  // so that equal logits cost a warp eight additions in turn
+  constexpr int kCopies = 4;  // if all logits of a warp are equal, eight lanes add to each copy in turn
   constexpr int kPitch = kSampleBins + kWarp / kCopies;
   __shared__ alignas(8) unsigned sums[kCopies * kPitch];
   __shared__ bool is_last;
@@ -236,8 +244,9 @@ __global__ void __launch_bounds__(kThreads) add_up_bins(const __grid_constant__ 
     const float place = weights.place(weights.exponent(From::wide(bits)));
     const float rounded = place + kRounding;
     const unsigned bin = __float_as_uint(rounded) - __float_as_uint(kRounding);
-    if (bin >= kSampleBins) return;  // below exp(-32)
-    // The power, relative to that of the bin's middle: at most 1/128 of an exponent away.
+    if (bin >= kSampleBins) return;  // its weight is below exp(-32)
+    // The weight relative to that at the bin's middle. Their exponents differ by at most 1/128, so a polynomial of
+    // degree 2 is enough.
     const float distance = ((rounded - kRounding) - place) * weights.step;
     const float power = fmaf(fmaf(distance, 0.5f, 1.0f), distance, 1.0f);
     atomicAdd(&own[bin], __float_as_uint(fmaf(power, 1 << kSampleBinBits, kRounding)) - __float_as_uint(kRounding));
@@ -275,12 +284,12 @@ __global__ void __launch_bounds__(kThreads) list_tokens(const __grid_constant__ 
   if (cut.first > cut.last) cut = {kNever, kNever};  // all tokens are before it
   if (threadIdx.x == 0) count = 0;
   __syncthreads();
-  // The number of bins from the first one to the last one, less one; the last bin of all has no end.
+  // The distance from the first bin to the last one. The last bin of all also has the tokens behind the bins.
   const auto span = [](SampleBins bins) {
     return static_cast<unsigned>(bins.last == kSampleBins - 1 ? kNever : bins.last - bins.first);
   };
   const unsigned cut_span = span(cut), draw_span = span(draw);
-  float own_total = 0, own_before_cut = 0, own_before_draw = 0;  // in an order that follows from the shape
+  float own_total = 0, own_before_cut = 0, own_before_draw = 0;  // added in an order that depends only on the shape
   for_each_logit<From>(task, row, part, [&](auto bits, int64_t position) {
     const float exponent = weights.exponent(From::wide(bits));
     const int bin = Weights::nearest(weights.place(exponent));
@@ -312,7 +321,7 @@ __global__ void __launch_bounds__(kThreads) list_tokens(const __grid_constant__ 
 
 constexpr int kDrawWarps = kSampleDrawThreads / kWarp;
 
-// The combination over a block. Two sets of values alternate, so that one barrier is enough.
+// Combines one value per thread over a block. Two shared buffers alternate, so each call needs only one barrier.
 struct BlockFold {
   Sum (&shared)[2][kDrawWarps];
   int turn = 0;
@@ -335,7 +344,7 @@ struct BlockFold {
   }
 };
 
-// Few tokens, which are compared in pairs.
+// Few tokens, each of which is compared with all others.
 struct Pairs {
   SampleCandidate tokens[kSampleDrawThreads];
   Sum weights[kSampleDrawThreads];
@@ -348,10 +357,10 @@ struct Pairs {
 struct Place {
   bool is_found;
   uint32_t position;
-  Sum end;  // the sum up to the token
+  Sum end;  // the sum of the weights up to and including the token's
 };
 
-// The position of token number `number` of a logit.
+// Among the tokens whose logit has the code `found`, finds the position of token number `number`.
 template <typename Each>
 __device__ uint32_t find_position(BlockFold& fold, const Each& each, uint32_t found, Sum number, int64_t length) {
   uint32_t low = 0, high = static_cast<uint32_t>(length - 1);
@@ -368,10 +377,11 @@ __device__ uint32_t find_position(BlockFold& fold, const Each& each, uint32_t fo
   return low;
 }
 
-// Finds the token whose weight covers `target`: the sum of the weights before it is at most that, and with its own
-// weight it is more. `each(visit)` calls visit(code, position) for a thread's share of some tokens; `before` is the sum
-// of the weights before those of them that are among(code), which are neighbours in order. Among all tokens of a row,
-// it finds the last one if sums are rounded differently, and the target is behind all.
+// Finds the token whose weight covers `target`: the sum of the weights before it is at most `target`, and the sum with
+// its own weight is more. `each(visit)` calls visit(code, position) for a thread's share of some tokens. The search is
+// limited to the tokens for which among(code) is true, which are consecutive in the order. `before` is the sum of the
+// weights before them. A search of the whole row always finds a token: the last one, if rounding puts `target` past the
+// sum of all weights.
 template <bool kIsWholeRow, typename Each, typename Among>
 __device__ Place find_place(BlockFold& fold, Pairs& pairs, const Weights& weights, const Each& each, const Among& among,
                             Sum before, Sum target, int64_t length) {
@@ -393,7 +403,7 @@ __device__ Place find_place(BlockFold& fold, Pairs& pairs, const Weights& weight
   if constexpr (kIsWholeRow) target = minimum(target, all - 1);
   if (target < before || target - before >= all) return {};
   target -= before;
-  Sum above = 0;  // the sum of the codes above `high`
+  Sum above = 0;  // the sum of the weights of codes above `high`
   while (low < high && number > kSampleDrawThreads) {
     const uint32_t middle = low + (high - low) / 2;  // below high
     Sum upper = 0, upper_number = 0;
@@ -413,7 +423,7 @@ __device__ Place find_place(BlockFold& fold, Pairs& pairs, const Weights& weight
       number -= upper_number;
     }
   }
-  if (number > kSampleDrawThreads) {  // they are of one logit, and so have one weight
+  if (number > kSampleDrawThreads) {  // they have one logit, and so one weight
     const Sum one = weight_of(high), earlier = (target - above) / one;
     return {true, find_position(fold, each, high, earlier, length), before + above + (earlier + 1) * one};
   }
@@ -422,7 +432,7 @@ __device__ Place find_place(BlockFold& fold, Pairs& pairs, const Weights& weight
   each([&](uint32_t code, uint32_t position) {
     if (code < low || code > high) return;
     const unsigned to = atomicAdd(&pairs.count, 1u);
-    if (to >= kSampleDrawThreads) return;  // never, as weights grow with codes
+    if (to >= kSampleDrawThreads) return;  // never: weights grow with codes, so `number` counts these tokens
     pairs.tokens[to] = {code, position};
     pairs.weights[to] = weight_of(code);
   });
@@ -445,7 +455,7 @@ __device__ Place find_place(BlockFold& fold, Pairs& pairs, const Weights& weight
   return {true, pairs.position, pairs.end};
 }
 
-// Draws a token of each row, whose block this is.
+// Draws a token of each row. One block per row.
 template <typename From>
 __global__ void __launch_bounds__(kSampleDrawThreads) draw_tokens(const __grid_constant__ Task task) {
   using Word = typename From::Word;
@@ -497,7 +507,8 @@ __global__ void __launch_bounds__(kSampleDrawThreads) draw_tokens(const __grid_c
     const Sum target = reached < 1 ? 0 : static_cast<Sum>(reached) - 1;
     Place last{};
     if (is_listed) last = find_listed(state.cut, state.before_cut, target);
-    // With a least share, the mass may end in bins that are not listed, behind those of the share.
+    // With a least share, the token at which the mass is reached may be in later bins, which are not listed. The share
+    // then decides.
     if (!last.is_found && !(is_listed && share > 0 && target >= state.before_cut)) {
       last = find_in_row(target);
     }

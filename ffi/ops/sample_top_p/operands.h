@@ -1,4 +1,4 @@
-// The call of sample_top_p as its kernels see it: a token of each row, among the most probable ones.
+// The call of sample_top_p as its kernels see it: it draws a token of each row, among the most probable ones.
 #pragma once
 
 #include "algorithm/index_vector.h"
@@ -16,8 +16,9 @@ struct RowNumber {
   MGPU_HOST_DEVICE float operator[](int64_t row) const { return data[row * stride]; }
 };
 
-// Operands: logits [.., n], and float32 [.., 1]: u, from 0 to less than 1; temperature; mass, of the most probable
-// tokens; share, the least probability relative to the most probable token. Result: token [.., 1].
+// Operands: logits [.., n], and four of float32 [.., 1]: u, in [0, 1), which selects the token; temperature; mass, the
+// total probability of the most probable tokens that are kept; share, the least probability of a kept token, relative
+// to the most probable one. Result: token [.., 1].
 struct SampleTopPOperands {
   DType type;  // of logits
   int64_t rows;

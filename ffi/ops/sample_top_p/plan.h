@@ -11,7 +11,8 @@ constexpr int kSampleBins = 2048;
 constexpr int kSampleListed = 2048;  // candidates of a part, at most
 constexpr int kSampleDrawThreads = 256;
 
-// Weights are sums of this many bits after the point in a bin, where the largest is 1: 2^14 of them fit 32 bits.
+// In a bin, weights relative to that at the bin's middle are added as integers with this many fractional bits. As these
+// weights are near 1, the sum of 2^14 of them fits 32 bits.
 constexpr int kSampleBinBits = 17;
 
 MGPU_HOST_DEVICE int64_t SampleTopPOperands::parts() const { return ceil_div<int64_t>(length, kSamplePart); }
@@ -21,16 +22,16 @@ struct SampleBins {
   int first, last;  // none if first > last
 };
 
-// What is known of a row.
+// The state of a row between kernels.
 struct SampleRow {
   unsigned long long best;                     // the code of the largest logit, and the complement of its position
   unsigned least;                              // the complement of the code of the smallest finite logit
   unsigned counted;                            // parts that are done
-  unsigned listed;                             // candidates
+  unsigned listed;                             // the number of candidates
   unsigned is_full;                            // whether candidates are missing
   SampleBins cut, draw;                        // the bins with the last kept token, and with the drawn one
   unsigned long long total;                    // the sum of all weights
-  unsigned long long before_cut, before_draw;  // the sums of the weights in the bins before
+  unsigned long long before_cut, before_draw;  // the sums of the weights in the bins before these
 };
 
 // A token that may be the last kept one, or the drawn one.
@@ -43,7 +44,7 @@ struct SampleCandidate {
 struct SampleTopPOperands::Scratch {
   SampleRow* state;             // [rows]
   unsigned long long* bins;     // [rows, kSampleBins]
-  int64_t bytes;                // of the zeroed memory, which begins with the rows
+  int64_t bytes;                // of the zeroed memory, which begins at `state`
   SampleCandidate* candidates;  // [rows, room()]
 };
 

@@ -1,6 +1,6 @@
-// The kernels of segmented_order_statistics. A warp takes a segment. It halves an interval of ranks, in which the
-// sought item is, until at most 32 items are in the interval, and sorts these; each halving reads the segment again,
-// from the first-level cache. Longer segments are listed with their parts, and found by passes over their digits.
+// The kernels of segmented_order_statistics. A warp takes a segment. It halves an interval of ranks that contains the
+// sought item, until the interval has at most 32 items, and sorts these. Each halving reads the segment again, from the
+// first-level cache. Longer segments are listed with their parts, and passes over the digits of ranks find their items.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -33,11 +33,11 @@ struct Task {
   }
 };
 
-// A warp's segment of one item or more.
+// A warp's search for items of its segment, which is not empty.
 template <typename Order>
 class WarpSegment {
   using Word = typename Order::Word;
-  using Lane = std::conditional_t<sizeof(Word) == 8, uint64_t, uint32_t>;  // what shuffles move
+  using Lane = std::conditional_t<sizeof(Word) == 8, uint64_t, uint32_t>;  // the type that shuffles move
 
  public:
   // `room` holds a rank for each lane.
@@ -67,7 +67,7 @@ class WarpSegment {
     return fold_warp(count, [](int a, int b) { return a + b; });
   }
 
-  // Finds an interval of at most 32 items, or of one rank, in which the sought item is.
+  // Finds an interval that contains the sought item and has at most 32 items, or only one rank.
   __device__ void narrow(int sought) {
     low_ = 0;
     high_ = static_cast<Word>(~Word{0});
@@ -120,7 +120,8 @@ class WarpSegment {
   Lane sorted_ = 0;
 };
 
-// Lists a segment, and begins the search for its items. Returns whether there is room. All lanes of a warp call it.
+// Lists a long segment, and clears the state of the search for its items. Returns false if a list is full. All lanes of
+// a warp call this function together.
 template <typename Order>
 __device__ bool begin_long_segment(const Task<Order>& task, const RowSegment& segment) {
   const auto& scratch = task.scratch;
@@ -166,7 +167,7 @@ __global__ void __launch_bounds__(kThreads) find_in_segments(const __grid_consta
   if (lane < ranks) task.put(row, lane, number, found);
 }
 
-// One pass over all parts of long segments.
+// One pass over all long segments. Each block takes parts of them.
 template <typename Order>
 __global__ void __launch_bounds__(kDigitThreads)
     count_segment_digits(const __grid_constant__ Task<Order> task, ranking::DigitPass pass) {

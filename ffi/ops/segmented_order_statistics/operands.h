@@ -11,9 +11,9 @@ struct Call;
 class Workspace;
 
 // Operands: x [.., n]; begins [.., m] and ends [.., m], the segments; ranks [.., k, m], k of each segment; count
-// [.., 1] or absent. Result: values [.., k, m]. A rank past the items of a segment gives the last one; an empty segment
-// has any value. All NaNs are equal, so a NaN may have the bits of another NaN. Zeros of either sign are equal, and the
-// result is +0.
+// [.., 1] or absent. Result: values [.., k, m]. A rank past the items of a segment gives the last one; the values of
+// an empty segment are unspecified. All NaNs are equal, so a NaN may have the bits of another NaN. Zeros of either sign
+// are equal, and the result is +0.
 struct SegmentedOrderStatisticsOperands : SegmentBounds {
   DType key_type;
   int64_t rank_count;
@@ -24,7 +24,7 @@ struct SegmentedOrderStatisticsOperands : SegmentBounds {
 
   explicit SegmentedOrderStatisticsOperands(const Call& call);
 
-  // Rank number k of segment i, clamped to its items, of which there are some.
+  // Rank number k of segment i, clamped to the segment's items. The segment is not empty.
   MGPU_HOST_DEVICE int64_t rank(int64_t row, int64_t k, int64_t i, int64_t size) const {
     return clamp<int64_t>(ranks[row * ranks_stride + k * segments + i], 0, size - 1);
   }

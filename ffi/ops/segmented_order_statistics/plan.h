@@ -6,16 +6,16 @@
 
 namespace mgpu {
 
-constexpr int kMaxSegmentRanks = 16;       // of a segment, as a block counts digits for all of them at once
+constexpr int kMaxSegmentRanks = 16;       // per segment, as a block counts digits for all of them at once
 constexpr int64_t kWarpSegment = 1 << 12;  // the most items that a warp takes: it reads them again and again
-constexpr int kSegmentDigitBits = 8;       // of the digits of a longer segment's ranks, one pass each
+constexpr int kSegmentDigitBits = 8;       // per digit of the ranks of longer segments; a pass finds one digit
 constexpr int kSegmentDigits = 1 << kSegmentDigitBits;
 
-// Scratch memory of the CUDA kernels, for long segments. All digits are of the ranks of their sought items.
+// Scratch memory of the CUDA kernels, for long segments. Digits are those of the ranks of the sought items.
 struct SegmentedOrderStatisticsOperands::Scratch {
   LongSegments list;
   uint64_t* prefixes;  // [segments, rank_count]: the known digits
-  int64_t* before;     // [segments, rank_count]: how many items have lesser digits
+  int64_t* before;     // [segments, rank_count]: how many items have smaller digits
   uint64_t* counts;    // [segments, rank_count, kSegmentDigits]: the numbers of items with each next digit
 };
 

@@ -1,10 +1,10 @@
-// The kernels of segmented_search. Each thread looks up several needles in lockstep, so that as many reads are in
+// The kernels of segmented_search. Each thread looks up several needles in lockstep, so that several reads are in
 // flight.
 //
-// A read whose lanes read different lines takes a multiprocessor a cycle per line: in 2^20 keys, the 20 steps of a
-// binary search take 500 cycles per warp. So a search reads keys one by one only until a sector has all remaining keys.
-// It then reads this sector, 32 bytes. With a search tree (search_tree.h), it searches the top of the tree in shared
-// memory, where a step takes some 3 cycles, and then reads one sector per level.
+// A load whose lanes read different cache lines occupies a multiprocessor for one cycle per line. In 2^20 keys, the 20
+// steps of a binary search take 500 cycles per warp. So a search reads keys one by one only until a sector has all
+// remaining keys. It then reads this sector, 32 bytes. With a search tree (search_tree.h), it searches the top of the
+// tree in shared memory, where a step takes some 3 cycles, and then reads one sector per level.
 #pragma once
 
 #include "cuda/ptx.cuh"
@@ -48,7 +48,7 @@ struct Node {
   __device__ __forceinline__ static Node load_once(const Word* from) {
     return {__ldcs(reinterpret_cast<const uint4*>(from)), __ldcs(reinterpret_cast<const uint4*>(from) + 1)};
   }
-  // `i` is a constant.
+  // `i` must be known at compile time.
   __device__ __forceinline__ Word key(int i) const {
     Word keys[kFanout];
     memcpy(keys, halves, sizeof(halves));
@@ -56,8 +56,8 @@ struct Node {
   }
 };
 
-// A search: the insertion point is in a range of positions, which count from the start of the sector of the row's first
-// key.
+// The search for a needle's insertion point, which is in `range`. Positions count from the start of the sector that
+// holds the row's first key.
 template <typename Word, typename Position>
 struct NeedleSearch {
   static constexpr int kFanout = SearchTree::fanout(sizeof(Word));
@@ -65,8 +65,8 @@ struct NeedleSearch {
   Word bound;  // keys whose codes are below it come before the needle
   Range<Position> range;
 
-  // The multiples of 2^shift in the range, as multiples. The keys at these positions are separators: they are in the
-  // level of the tree with this shift.
+  // The multiples of 2^shift in the range, divided by 2^shift. The keys at these positions are separators: they are in
+  // the level of the tree with this shift.
   __device__ __forceinline__ Range<Position> separators(int shift) const {
     const Position rest = (Position{1} << shift) - 1;
     return {(range.begin + rest) >> shift, (range.end + rest) >> shift};
@@ -90,7 +90,7 @@ struct NeedleSearch {
   }
 };
 
-// A row of the haystack from the start of the sector of its first key.
+// A row of the haystack, read from the start of the sector that holds its first key.
 template <typename Word, typename Position>
 struct HaystackRow {
   static constexpr int kFanout = SearchTree::fanout(sizeof(Word));
@@ -113,7 +113,7 @@ struct HaystackRow {
 template <typename Order, typename Index>
 struct NeedleRow {
   using Word = typename Order::Word;
-  using Position = std::make_unsigned_t<Index>;  // positions may pass 2^31 by the lead
+  using Position = std::make_unsigned_t<Index>;  // with the lead, positions may pass 2^31
   using Search = NeedleSearch<Word, Position>;
   const SegmentedSearchOperands& operands;
   Order order;
@@ -141,8 +141,8 @@ struct NeedleRow {
   }
 };
 
-// Searches for kCount needles in lockstep: needle `first`, and others `stride` apart. Past the end of the row, they are
-// for its last needle.
+// Searches for kCount needles in lockstep: needle `first`, and others `stride` apart. Searches past the end of the row
+// are for its last needle.
 template <typename Order, typename Index, int kCount>
 struct Searches {
   using Row = NeedleRow<Order, Index>;
@@ -172,7 +172,7 @@ struct Searches {
 
   __device__ __forceinline__ bool has_segment(int k) const { return segments[k] >= 0; }
 
-  // Reads where the segments begin and end.
+  // Reads where the needles' segments begin and end, and sets the ranges of the searches.
   __device__ __forceinline__ void start() {
     const auto count = static_cast<Index>(given->operands.segments);
     const bool has_ends = given->operands.ends;
@@ -183,7 +183,7 @@ struct Searches {
       if (needle(k) >= given->live || segments[k] >= count) segments[k] = -1;
       const Index segment = maximum(segments[k], Index{0});
       begins[k] = given->heads[segment];
-      // for the last segment without an end of its own, any value
+      // The last segment may have no end of its own. Then this value is not used.
       stops[k] = *(has_ends ? given->ends + segment : given->heads + segment + (segment + 1 < count));
     }
     hold(begins);
@@ -213,7 +213,7 @@ struct Searches {
       if (!has_probes) break;
 #pragma unroll
       for (int k = 0; k < kCount; ++k) {
-        const auto [begin, end] = searches[k].range;  // without a probe, any key
+        const auto [begin, end] = searches[k].range;  // a search without a probe reads any key
         const bool has_probe = probes[k] >= begin && probes[k] < end;
         keys[k] = given->haystack.keys[has_probe ? probes[k] : static_cast<Position>(given->haystack.lead)];
       }
@@ -280,8 +280,8 @@ struct Searches {
   }
 };
 
-// Each needle by a search of its own. `lanes` threads share a problem. Each takes kItems needles that are `lanes`
-// apart, so neighbouring threads read neighbouring needles.
+// Looks up each needle by a single search, without a tree. `lanes` threads share a problem. Each takes kItems needles
+// that are `lanes` apart, so neighbouring threads read neighbouring needles.
 template <typename Order, typename Index>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     search_segments(const __grid_constant__ SegmentedSearchOperands operands, Order order, int64_t lanes) {
@@ -349,7 +349,7 @@ __device__ __forceinline__ void narrow_by_top(NeedleSearch<Word, Position>& sear
   search.narrow(separators, static_cast<Position>(found), shift);
 }
 
-// A block looks up `part` needles of a row, of which `parts` blocks take one part each.
+// A block looks up `part` needles of a row. `parts` blocks share a row.
 template <typename Order, typename Index>
 __global__ void __launch_bounds__(kTreeThreads, 1)
     search_tree(const __grid_constant__ SegmentedSearchOperands operands, Order order,

@@ -1,5 +1,4 @@
-// The call of segmented_search as its kernels see it: each needle is looked up in its own segment, by the same binary
-// search on both platforms.
+// The call of segmented_search as its kernels see it: each needle is looked up in its own segment.
 #pragma once
 
 #include "algorithm/partition_points.h"
@@ -10,11 +9,11 @@ namespace mgpu {
 
 struct Call;
 
-// Operands: needles [.., n]; ids [.., n], the segment of each needle, or absent: all needles are looked up in the first
-// segment; haystack [.., size], sorted within each segment; heads [.., m] and ends [.., m] or absent; needles_count
+// Operands: needles [.., n]; ids [.., n], the segment of each needle (if absent, all needles are looked up in the first
+// segment); haystack [.., size], sorted within each segment; heads [.., m] and ends [.., m] or absent; needles_count
 // [.., 1] and haystack_count [.., 1], which may be absent. Attributes: right, for side "right"; exact, for side "left":
-// only needles that the segment has are found. Result: positions [.., n] in the haystack, -1 for a needle that is not
-// live, has no valid id, or is not found. Ids, heads, ends and positions have one type.
+// a needle is found only if its segment has an equal key. Result: positions [.., n] in the haystack, -1 for a needle
+// that is not live, has no valid id, or is not found. Ids, heads, ends and positions have one type.
 struct SegmentedSearchOperands {
   DType key_type;
   bool right;
@@ -40,9 +39,9 @@ struct SegmentedSearchOperands {
     return {begin, clamp<int64_t>(static_cast<const Index*>(ends)[problem * ends_stride], begin, live)};
   }
 
-  // Looks up kCount needles of a problem: needle `first`, and others `stride` apart. Past the end, it looks up the last
-  // needle again. Needles and segments must exist. Each kind of read is in one loop over all needles, without branches,
-  // so that no read waits for another; `hold` is as in partition_points.
+  // Looks up kCount needles of a problem on the CPU: needle `first`, and others `stride` apart. Past the end, it looks
+  // up the last needle again. Needles and segments must exist. Each kind of read is in one loop over all needles,
+  // without branches, so that no read waits for another; `hold` is as in partition_points.
   template <int kCount, typename Index, typename Order, typename Hold>
   MGPU_HOST_DEVICE void search(const Order& order, int64_t problem, int64_t first, int64_t stride, Hold hold) const {
     using Word = typename Order::Word;
@@ -71,7 +70,7 @@ struct SegmentedSearchOperands {
       has_segment[k] = (needle(k) < needles_live) & (segment[k] >= 0) & (segment[k] < segments);
       segment[k] = has_segment[k] ? segment[k] : Index{0};
       begins[k] = heads[segment[k]];
-      // for the last segment without an end of its own, any value
+      // The last segment may have no end of its own. Then this value is not used.
       stops[k] = *(has_ends ? ends + segment[k] : heads + segment[k] + (segment[k] + 1 < segments));
     }
     hold(begins);

@@ -11,13 +11,13 @@ using SearchRow = PlanRow<SegmentedSearchVariant, SegmentedSearchOperands>;
 
 int search_key_width(const SegmentedSearchOperands& operands) { return byte_width(operands.key_type); }
 
-// A search with the tree takes a third of the time of a search of its own. Reading the haystack, to make the tree,
-// takes the time that 1 / kSearchNeedleKeys of as many needles save; and blocks must have enough needles for the top of
-// the tree.
+// A search with the tree takes a third of the time of a single search. Making the tree reads the whole haystack, so it
+// pays from one needle per kSearchNeedleKeys keys on. Each block copies the top of the tree, so it also needs enough
+// needles to make up for the copy.
 constexpr int64_t kMinSearchNeedles = 1 << 17;
 constexpr int64_t kMinSearchRowNeedles = 1 << 10;
 constexpr int64_t kSearchNeedleKeys = 32;
-// In shorter segments, a search of its own reads about as many sectors, and takes fewer instructions.
+// In shorter segments, a single search reads about as many sectors, and takes fewer instructions.
 constexpr int64_t kMinMeanSegment = 64;
 
 bool prefers_tree(const SegmentedSearchOperands& operands) {
@@ -45,7 +45,7 @@ SearchTree SearchTree::of(const SegmentedSearchOperands& operands, int64_t max_t
   const int width = search_key_width(operands);
   const int64_t fanout = SearchTree::fanout(width);
   const SortedRows& haystack = operands.pair.b;
-  // The keys of a level, and one more: the haystack may begin anywhere in its first sector.
+  // The number of keys of a level, and one more, as the haystack may begin anywhere in its first sector.
   const auto keys_of_level = [&](int64_t gap) { return (haystack.length + fanout - 1) / gap + 1; };
   SearchTree tree;
   int64_t gap = 1;

@@ -1,4 +1,4 @@
-// How CUDA looks up needles: each by a search of its own, or with a search tree over the haystack.
+// How CUDA looks up needles: by single binary searches, or with a search tree over the haystack.
 #pragma once
 
 #include "ops/segmented_search/operands.h"

@@ -6,9 +6,10 @@
 
 namespace mgpu {
 
-// A search tree over each row of the haystack. Level 0 is the haystack itself. Each level above has every kFanout-th
-// key of the level below it, as a code. A node is what a search reads at once: the keys of a sector, of which the first
-// one is in the level above. So a search reads one sector per level. The top level is small enough for shared memory.
+// A search tree over each row of the haystack. Level 0 is the haystack itself. Each level above has every fanout-th
+// key of the level below it, as a code. A node is the keys of one sector, which a search reads at once. The first key
+// of a node is also in the level above, so a search reads one sector per level. The top level is small enough for
+// shared memory.
 //
 // Rows are aligned to sectors: a row's positions in the tree count from the start of the sector of its first key.
 struct SearchTree {
@@ -17,7 +18,7 @@ struct SearchTree {
   static constexpr int kTopBytes = 128 << 10;
   static constexpr int kSmallTopBytes = 32 << 10;
 
-  int levels = 0;  // above the haystack. If there are none, the haystack is the top
+  int levels = 0;  // above the haystack; if there are none, the haystack is the top
   int top_keys = 0;
   int64_t offsets[kMaxLevels + 1] = {};  // of the levels in a row's tree, in keys
   int64_t row_keys = 0;
@@ -25,12 +26,12 @@ struct SearchTree {
   int64_t rows = 0;
   void* keys = nullptr;  // scratch memory
 
-  // A level with no more keys is the top: the keys that fit, and some for a row that begins within a sector.
+  // The most keys of the top: those that fit, and some more, as a row may begin within a sector.
   static constexpr int max_top_keys(int key_width, int64_t top_bytes) {
     return static_cast<int>(top_bytes / key_width) + 2 * fanout(key_width);
   }
   static constexpr int fanout(int key_width) { return kSectorBytes / key_width; }
-  // Keys that are a power of two apart would be in few banks of shared memory, so the address grows faster than i.
+  // Keys that are a power of two apart would be in few banks of shared memory, so the place grows faster than i.
   static MGPU_HOST_DEVICE constexpr int top_place(int i) { return (i * 1057) >> 10; }
 
   // The tree of a haystack, without memory.

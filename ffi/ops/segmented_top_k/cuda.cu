@@ -9,7 +9,7 @@ namespace mgpu::cuda {
 
 namespace segment_top_k {
 
-// Launches groups of the fewest lanes that have room for a mean segment.
+// Launches the kernel with groups of the fewest lanes that have room for a segment of mean length.
 template <int kChoice, typename Order>
 void find_short(const Call& call, const Task<Order>& task, cudaStream_t stream) {
   constexpr int kLanes = kTopKLanes[kChoice];

@@ -1,7 +1,8 @@
-// The kernels of segmented_top_k. Threads share a sequence, and each knows the first of its own items in the sought
-// order. The first of these is the next result; its thread writes it, and looks for its next own item. A group of lanes
-// has the items of a short segment in registers; a warp reads a longer one again for each result. Blocks find the first
-// items of the parts of long segments; the last one to finish finds the first of these.
+// The kernels of segmented_top_k. The threads of a group share a sequence, and each knows the first of its own items in
+// the sought order. The first of these items is the next result. Its thread writes it, and then finds its own next
+// item. A group of lanes has the items of a short segment in registers. A warp reads a longer segment again for each
+// result. For the longest segments, each block finds the first items of one part. The last block of a segment to finish
+// then finds the first of the items that the blocks found.
 //
 // Predicted on an H200 for the first 3 of 2^24 float32 in segments of 0 to 60, 4 lanes each: 70,000 warps of about 875
 // instructions take 0.07 ms at one instruction per cycle and scheduler, 0.085 at four fifths of that (the copy takes
@@ -41,7 +42,7 @@ struct Task {
   __device__ int wanted(int64_t size) const { return static_cast<int>(minimum(operands.k, size)); }
   __device__ Place place(Word key, uint32_t position) const { return ranked_place(order, order.encode(key), position); }
 
-  // Puts result number i of a segment, the item at a position in it.
+  // Stores result i of a segment: the item at this position in the segment.
   __device__ void put(const RowSegment& segment, int i, int64_t position) const {
     const int64_t to = operands.place(segment.row, segment.number) + i;
     static_cast<Word*>(operands.values)[to] = keys(segment)[position];
@@ -54,7 +55,7 @@ struct Task {
   }
 };
 
-// The first of the places that the threads of a group have.
+// Finds the first of the places that the threads of a group have.
 template <int kGroup, typename Place>
 __device__ __forceinline__ Place first_of(Place own) {
 #pragma unroll
@@ -63,14 +64,15 @@ __device__ __forceinline__ Place first_of(Place own) {
   }
   if constexpr (kGroup > kWarp) {
     __shared__ Place firsts[kGroup / kWarp];
-    __syncthreads();  // the last call has read them
+    __syncthreads();  // all threads have read the values of the last call
     own = scan_warps<kGroup / kWarp>(firsts, own, own, [](Place a, Place b) { return minimum(a, b); }).all;
   }
   return own;
 }
 
-// Finds the first items of a sequence that kGroup threads share. next(place) is the first of a thread's own items from
-// a place on. put(i, place) gets item number i in its thread. All threads of a warp call it, or of a block.
+// Finds the first items of a sequence that kGroup threads share. next(place) gives the first of a thread's own items
+// that is not before `place`. The thread that has item i of the result calls put(i, place). All threads of the warp
+// call this function together or, if a group is larger than a warp, all threads of the block.
 template <int kGroup, typename Place, typename Next, typename Put>
 __device__ __forceinline__ void find_first(int wanted, Next next, Put put) {
   Place own = next(Place{0});
@@ -100,7 +102,8 @@ __device__ void find_first_keys(const Task& task, const typename Task::Word* key
   find_first<kGroup, Place>(wanted, next, put);
 }
 
-// The same for a segment that a group of lanes has in registers. The groups of a warp have different segments.
+// Finds the first items of a short segment. A group of lanes has the segment in registers, and each group of a warp has
+// its own segment.
 template <int kLanes, typename Task>
 __device__ __forceinline__ void find_in_registers(const Task& task, const RowSegment& segment) {
   using Place = typename Task::Place;
@@ -127,7 +130,8 @@ __device__ __forceinline__ void find_in_registers(const Task& task, const RowSeg
                             [&](int i, Place place) { task.put(segment, i, static_cast<uint32_t>(place)); });
 }
 
-// Finds the first items of a segment that is too long for a group of lanes. All lanes of a warp call it.
+// Finds the first items of a segment that is too long for a group of lanes, or lists the segment if it is too long for
+// a warp. All lanes of a warp call this function together.
 template <typename Task>
 __device__ void find_by_warp(const Task& task, const RowSegment& segment) {
   if (segment.size <= kTopKWarpSegment) {
@@ -138,7 +142,7 @@ __device__ void find_by_warp(const Task& task, const RowSegment& segment) {
   }
 }
 
-// A group of lanes has a segment.
+// Each group of kLanes lanes takes one segment.
 template <typename Order, int kLanes>
 __global__ void __launch_bounds__(kThreads) find_in_segments(const __grid_constant__ Task<Order> task) {
   const SegmentedTopKOperands& operands = task.operands;
@@ -158,7 +162,8 @@ __global__ void __launch_bounds__(kThreads) find_in_segments(const __grid_consta
   for (; longer != 0; longer &= longer - 1) find_by_warp(task, shuffle(segment, __ffs(longer) - 1));
 }
 
-// Finds the first items of a long segment among those that were kept of its parts, of each part in order.
+// Finds the first items of a long segment among the items that were kept of its parts. `kept` has the items of each
+// part in sorted order.
 template <typename Order>
 __device__ void find_in_kept(const Task<Order>& task, const RowSegment& segment, const uint32_t* kept) {
   using Place = typename Task<Order>::Place;
@@ -184,7 +189,7 @@ __device__ void find_in_kept(const Task<Order>& task, const RowSegment& segment,
   });
 }
 
-// A block has a part of a long segment.
+// Each block takes parts of long segments.
 template <typename Order>
 __global__ void __launch_bounds__(kPartThreads) find_in_parts(const __grid_constant__ Task<Order> task) {
   using Place = typename Task<Order>::Place;

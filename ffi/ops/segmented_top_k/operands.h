@@ -1,5 +1,5 @@
-// The call of segmented_top_k as its kernels see it: the first items of each segment in sorted order, and their
-// positions.
+// The call of segmented_top_k as its kernels see it: it finds the first items of each segment in sorted order, and
+// their positions.
 #pragma once
 
 #include "algorithm/segments.h"
@@ -11,8 +11,8 @@ struct Call;
 class Workspace;
 
 // Operands: x [.., n]; begins [.., m] and ends [.., m], the segments; count [.., 1] or absent. Attributes: k, largest.
-// Results: values [.., m, k] and indices [.., m, k], which count from the start of the row; past a segment's items,
-// these are 0 and -1.
+// Results: values [.., m, k] and indices [.., m, k], which count from the start of the row. If a segment has fewer than
+// k items, the other values are 0, and the other indices -1.
 struct SegmentedTopKOperands : SegmentBounds {
   DType key_type;
   bool largest;

@@ -1,4 +1,4 @@
-// How CUDA finds the first items of segments: how many lanes have a segment, and scratch memory for long ones.
+// How CUDA finds the first items of segments: how many lanes take a segment, and scratch memory for long segments.
 #pragma once
 
 #include "ops/common/long_segments.h"
@@ -6,9 +6,9 @@
 
 namespace mgpu {
 
-constexpr int kSegmentedTopKMaxK = 32;  // each result takes a step, so that a sort takes less time for a large k
-// A group of lanes has a segment in registers. Groups are so large that each lane has up to kTopKMeanItems items of a
-// mean segment. If the segment is longer than a group holds, the warp reads it for each result.
+constexpr int kSegmentedTopKMaxK = 32;  // each result takes a step, so a sort is faster for a larger k
+// A group of lanes has a segment in registers. A group is the fewest lanes that have up to kTopKMeanItems items each of
+// a segment of mean length, or a warp. If a segment is too long for its group, the warp reads it again for each result.
 constexpr int kTopKLanes[] = {1, 2, 4, 8, 16, 32};
 constexpr int kTopKLaneItems = 16;
 constexpr int kTopKMeanItems = 8;
@@ -17,7 +17,7 @@ constexpr int64_t kTopKWarpSegment = 1 << 10;  // the most items that a warp tak
 // Scratch memory of the CUDA kernels.
 struct SegmentedTopKOperands::Scratch {
   LongSegments list;
-  uint32_t* kept;  // [list.parts_room, k]: positions in a part of its first items
+  uint32_t* kept;  // [list.parts_room, k]: the positions of each part's first items in the part
 };
 
 }  // namespace mgpu

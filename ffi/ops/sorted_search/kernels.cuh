@@ -41,7 +41,7 @@ __device__ void for_each_dead(Range<int64_t> dead, Store store) {
   for (int64_t i = dead.begin + threadIdx.x; i < dead.end; i += kWorkers) store(i);
 }
 
-// The live ones of a thread's items, as a bitmap.
+// A bitmap of the live items of a thread.
 template <int kItems>
 __device__ unsigned live_items(const MergeTile& tile, int diagonal) {
   const int count = clamp(static_cast<int>(tile.live()) - diagonal, 0, kItems);
@@ -125,7 +125,7 @@ struct MatchProblem {
   SortedMatchOperands::Side b;
 };
 
-// Adds the threads' numbers to a count, whose value does not depend on their order. If keys are not sorted, tiles can
+// Adds the threads' numbers to a count. The order of the additions does not matter. If keys are not sorted, tiles can
 // share items: a thread that takes the count past the operand's length clamps it.
 __device__ void add_to_count(const IndexResult& counts, int64_t row, int number, int64_t length) {
   number = fold_warp(number, [](int a, int b) { return a + b; });
@@ -142,7 +142,7 @@ __device__ void add_to_count(const IndexResult& counts, int64_t row, int number,
   }
 }
 
-// The first indices and match flags of A and of B in a stage, aligned for bulk copies.
+// Where the indices and match flags of A and of B begin in a stage, aligned for bulk copies.
 struct MatchStage {
   int32_t *a_index, *b_index;
   bool *a_match, *b_match;

@@ -1,6 +1,6 @@
 // The best items of a sequence on the CPU. Items that come before the k-th best item so far are collected. From time to
-// time, all but the best k of them are dropped, which gives a better k-th item. Most blocks of items hold no such item,
-// and cost one vectorized comparison per item.
+// time, all but the best k of them are dropped, which gives a better k-th item. Most blocks of items have none to
+// collect, and cost one vectorized comparison per item.
 #pragma once
 
 #include <algorithm>
@@ -103,7 +103,8 @@ class Best {
 
   const Item* items() const { return items_; }
 
-  // Puts the best k, sorted, from place `to` on, and their positions behind `begin`; 0 and -1 if there are fewer.
+  // Stores the best k, sorted, from place `to` on, and their positions, which count from `begin`. If there are fewer
+  // than k items, the other values are 0, and the other positions -1.
   void store(void* values, const IndexResult& indices, int64_t to, int64_t begin) {
     const int64_t count = k_ > 0 ? sort() : 0;
     for (int64_t i = 0; i < k_; ++i) {
@@ -125,7 +126,7 @@ class Best {
   Word bound_ = 0;  // codes below it come before the k-th best
 };
 
-// Finds the best k keys with all threads: those of each part, then the best of these.
+// Finds the best k keys with all threads: first the best k of each part, then the best of these.
 template <typename Order>
 Best<Order> best_of_parts(Executor& executor, Order order, int64_t k, const typename Order::Word* keys, int64_t size) {
   const int64_t parts = ceil_div(size, std::max(kTopKPart, 8 * k));

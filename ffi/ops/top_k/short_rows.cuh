@@ -24,7 +24,7 @@ struct TopKWarp {
   static constexpr int kRows = kWarp / kShape.lanes;
   static constexpr int kRoom = kTopKRowRoom * kShape.lanes;  // the entries of a row's list
   static constexpr int kBatch = 4;                           // entries that are read together
-  static constexpr int kPitch = (kRoom + kBatch) | 1;        // lanes of different rows meet different banks
+  static constexpr int kPitch = (kRoom + kBatch) | 1;        // lanes of different rows use different banks
   static constexpr uint32_t kNone = ~uint32_t{0};
   static constexpr int kResults = kRows * kShape.max_k;
 
@@ -46,7 +46,7 @@ class RowLanes {
   using Place = RankedPlace<Word>;
   static constexpr int kLanes = kShape.lanes;
   static constexpr int kItems = kShape.items;
-  using Bits = std::conditional_t<(kItems > 32), uint64_t, uint32_t>;  // one per item
+  using Bits = std::conditional_t<(kItems > 32), uint64_t, uint32_t>;  // one bit per item
   static constexpr Word kLastCode = static_cast<Word>(~Word{0});
 
  public:
@@ -57,7 +57,7 @@ class RowLanes {
         row_(static_cast<int>(threadIdx.x % kWarp / kLanes)),
         lane_(static_cast<int>(threadIdx.x % kLanes)),
         k_(static_cast<int>(task.operands.k)) {
-    // A lane without a row takes the last row, and does not write its results.
+    // A lane without a row takes the last row. Its results are not stored.
     const int known = minimum(row_, rows - 1);
     const int length = static_cast<int>(task.operands.length);
     begin_ = known * length;

@@ -1,7 +1,7 @@
-// The kernels of top_k_candidates. A sample of each row gives a bound: the rank of an item that more than k items are
-// almost certainly within. A pass over the items sets a bit for each item of lower rank. A pass over the bits lists
-// these items in their order and, if they are fewer than k, then those of the bound's rank that are wanted too. If the
-// bound was too low, or too many items are below it, one block goes over the whole row.
+// The kernels of top_k_candidates. A sample of each row gives a bound: a rank that, almost certainly, more than k items
+// do not exceed. A pass over the items sets a bit for each item below the bound. A pass over the bits lists these items
+// in input order. If they are fewer than k, it then lists as many items of the bound's rank as are missing. If the
+// bound was too low, or if too many items are below it, one block selects from the whole row instead.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -31,7 +31,7 @@ struct Task {
   }
 };
 
-// Finds the bound of each row, whose block this is.
+// Finds the bound of each row. One block per row.
 template <typename Order>
 __global__ void __launch_bounds__(kCandidateSampleThreads) guess_bounds(const __grid_constant__ Task<Order> task) {
   using Word = typename Order::Word;
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kCandidateSampleThreads) guess_bounds(const __
   if (threadIdx.x == 0) task.scratch.bounds[row] = task.order.rank(known.highest());
 }
 
-// The codes of the items whose rank is that of a bound: they are neighbours.
+// The range of the codes whose rank is the bound: codes of one rank are consecutive.
 template <typename Order>
 struct Bound {
   using Word = typename Order::Word;
@@ -74,7 +74,7 @@ struct Bound {
       : first(order.rank(Word{0}) == rank ? Word{0} : rank), last(order.last_equal(rank)) {}
 };
 
-// A part of a row, which a block goes over group by group.
+// A block's part of a row. The block's warps take it group by group.
 template <typename Order>
 struct Part {
   using Word = typename Order::Word;
@@ -102,7 +102,7 @@ struct Part {
   }
 };
 
-// Sets a bit for each item below the bound, and counts these and the items at the bound.
+// Sets a bit for each item below the bound. Counts these items, and those at the bound.
 template <typename Order>
 __global__ void __launch_bounds__(kThreads, 4) mark_candidates(const __grid_constant__ Task<Order> task) {
   using Word = typename Order::Word;
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(kThreads, 4) mark_candidates(const __grid_cons
   }
 }
 
-// A row's results: first the items below a bound, then those at the bound, as long as they are wanted.
+// A row's results: first the items below a bound, then as many of the items at the bound as are wanted.
 template <typename Order>
 struct List {
   using Word = typename Order::Word;
@@ -165,7 +165,7 @@ struct List {
   __device__ int64_t count() const { return maximum(below, wanted); }
 };
 
-// Finds the first items of a row of which no bound is known.
+// Finds the first items of a row without a bound, by a selection from the whole row.
 template <typename Order>
 __device__ void list_whole_row(const Task<Order>& task, int64_t row) {
   using Word = typename Order::Word;
@@ -198,7 +198,8 @@ __device__ void list_whole_row(const Task<Order>& task, int64_t row) {
   }
 }
 
-// The number of a row's items below its bound and at it, in the parts before this one and in all.
+// The numbers of a row's items below the bound and at it. count_parts adds them up over the parts before this one, and
+// over all parts.
 struct Counts {
   int64_t below, equal;
   MGPU_HOST_DEVICE friend Counts operator+(const Counts& a, const Counts& b) {
@@ -222,10 +223,10 @@ __device__ Prefix<Counts> count_parts(const Task<Order>& task, int64_t row, int6
   return {before, all};
 }
 
-// Takes the bits of a group's items from the lanes that loaded them to lanes that have 32 neighbouring items each.
+// Moves the bits of a group from the lanes that loaded the items to the lanes that have 32 neighbouring items each.
 template <typename Part>
 __device__ __forceinline__ uint32_t neighbours(uint32_t marks) {
-  constexpr int kLanes = Part::kVectors;  // they loaded 32 neighbouring items
+  constexpr int kLanes = Part::kVectors;  // so many lanes loaded 32 neighbouring items
   const int lane = threadIdx.x % kWarp;
   uint32_t moved = 0;
 #pragma unroll
@@ -239,8 +240,8 @@ __device__ __forceinline__ uint32_t neighbours(uint32_t marks) {
 // The positions of a group's marked items, in order.
 using GroupList = uint16_t[kCandidateGroup];
 
-// Calls put(position in the group, number) for the marked items of a warp's group, numbered from 0. Neighbouring lanes
-// have neighbouring items.
+// Calls put(position, number) for the marked items of a warp's group. Positions are those in the group, and marked
+// items are numbered from 0. Neighbouring lanes have neighbouring items.
 template <typename Put>
 __device__ __forceinline__ void for_each_marked(GroupList& places, uint32_t marks, Put put) {
   const int lane = threadIdx.x % kWarp;
@@ -257,7 +258,7 @@ __device__ __forceinline__ void for_each_marked(GroupList& places, uint32_t mark
   for (int i = lane; i < all; i += kWarp) put(int{places[i]}, i);
 }
 
-// Lists the marked items and, if these are too few, those at the bound. Each warp has a group.
+// Lists the marked items and, if these are too few, items at the bound. Each warp takes one group at a time.
 template <typename Order>
 __global__ void __launch_bounds__(kThreads) list_candidates(const __grid_constant__ Task<Order> task) {
   using Word = typename Order::Word;

@@ -1,4 +1,4 @@
-// The call of top_k_candidates as its kernels see it: few items of each row, among which are its first k.
+// The call of top_k_candidates as its kernels see it: it finds few items of each row, among which are the first k.
 #pragma once
 
 #include "algorithm/index_vector.h"
@@ -10,8 +10,8 @@ struct Call;
 class Workspace;
 
 // Operands: x [.., n], count [.., 1] or absent. Attributes: k, largest. Results: values [.., room], positions
-// [.., room] and found [.., 1]. A stable sort of the first `found` values begins with the row's first k items; what
-// lies behind them is undefined. `found` is at least k, or the row's live items if these are fewer.
+// [.., room] and found [.., 1]. A stable sort of the first `found` values begins with the row's first k items.
+// Values and positions past these are undefined. `found` is at least k, or the row's live items if these are fewer.
 struct TopKCandidatesOperands {
   DType key_type;
   bool largest;

@@ -6,7 +6,7 @@
 namespace mgpu {
 
 TopKCandidatesOperands::Parts TopKCandidatesOperands::parts() const {
-  const int64_t vector = 16 / byte_width(key_type);  // a row may begin within one
+  const int64_t vector = 16 / byte_width(key_type);  // a row may begin within a vector
   const int64_t groups = ceil_div<int64_t>(length + vector - 1, kCandidateGroup);
   const int64_t blocks = maximum<int64_t>(1, kCandidateBlocks * kReferenceMultiprocessors / maximum<int64_t>(1, rows));
   const int64_t part = maximum(ceil_div(groups, blocks), kCandidatePart / kCandidateGroup);

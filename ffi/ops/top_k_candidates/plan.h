@@ -7,17 +7,18 @@
 namespace mgpu {
 
 constexpr int kCandidateThreads = 256;
-constexpr int kCandidateGroup = 1024;  // items of a warp, with a bit each
-constexpr int kCandidateWords = 32;    // of these bits, one for each lane
+constexpr int kCandidateGroup = 1024;  // items that a warp takes at a time; each has a bit
+constexpr int kCandidateWords = 32;    // words with these bits, one per lane
 constexpr int kCandidateSampleThreads = 1024;
-// The items of a row's sample. Each costs a sector of memory, so that a larger one of a short row would cost a pass.
+// The number of items of a row's sample. Each costs the read of a sector, so a larger sample of a short row would cost
+// as much as a pass over the row.
 constexpr int64_t candidate_sample(int64_t length, int key_width) {
   return clamp<int64_t>(length / 32, 2048, (32 << 10) / maximum(key_width, 4));
 }
-constexpr int64_t kCandidatePart = 1 << 14;  // the least items per block
-constexpr int64_t kCandidateBlocks = 8;      // per multiprocessor, if rows are few: then blocks share a row
+constexpr int64_t kCandidatePart = 1 << 14;  // the fewest items per block
+constexpr int64_t kCandidateBlocks = 8;      // per multiprocessor; if there are few rows, blocks share a row
 
-// The groups of a row. The row may begin within its first group. A block has a part of them.
+// The groups of a row. The row may begin within its first group. Each block takes a part: several groups.
 struct TopKCandidatesOperands::Parts {
   int64_t groups;  // of a row
   int64_t part;    // groups of a part
@@ -26,7 +27,7 @@ struct TopKCandidatesOperands::Parts {
 
 // Scratch memory of the CUDA kernels.
 struct TopKCandidatesOperands::Scratch {
-  uint64_t* bounds;  // [rows]: the rank up to which items may be candidates
+  uint64_t* bounds;  // [rows]: the rank that candidates do not exceed
   uint32_t* marks;   // [rows, groups, kCandidateWords]: a bit for each item below the bound
   uint32_t* below;   // [rows, parts]: items of lower rank than the bound
   uint32_t* equal;   // [rows, parts]: items of the bound's rank
