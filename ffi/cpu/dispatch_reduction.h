@@ -1,5 +1,5 @@
-// Maps a reduction on the CPU to one of its compiled operators. Sums and products of narrow elements learn the
-// elements' sign and the width of the results at run time: they are 22 operators, where types for each would be 40.
+// Maps a reduction on the CPU to one of its compiled operators. Sums and products of narrow elements learn
+// the elements' sign and the width of the results at run time. This takes 22 compiled operators instead of 40.
 #pragma once
 
 #include <string>
@@ -54,7 +54,8 @@ void dispatch_words(int width, bool multiply, Visit visit) {
   visit(Arithmetic<uint64_t, uint64_t, kKind>{multiply});
 }
 
-// Calls visit(operator) with the sum or product of numbers. Results have the elements' type, or one as wide as states.
+// Calls visit(operator) with the sum or product of numbers. Results have the type of the elements, or the wider type of
+// the states.
 template <ArithmeticKind kKind, typename Visit>
 void dispatch_arithmetic(const Call& call, DType dtype, DType result, bool multiply, Visit visit) {
   const KeyKind kind = key_kind(dtype);
@@ -104,8 +105,8 @@ void dispatch_reduction(const Call& call, const OperatorOperands& operands, Visi
   }
 }
 
-// Calls visit(operator) with a sum of products with weights: of floats, and of integers of 32 and 64 bits. Callers
-// widen narrower ones.
+// Calls visit(operator) with the operator that sums products of elements and weights. These are floats, or integers of
+// 32 or 64 bits. Callers widen narrower integers.
 template <typename Visit>
 void dispatch_weighted(const Call& call, DType dtype, DType result, Visit visit) {
   const bool is_float = is_number(dtype) && key_kind(dtype) == KeyKind::kFloat;
@@ -120,7 +121,7 @@ void dispatch_weighted(const Call& call, DType dtype, DType result, Visit visit)
 
 }  // namespace cpu
 
-// Results have the width of the states, or that of the elements unless `wide`.
+// Results have the width of the states if `wide` is set, else that of the elements.
 template <typename Operator>
   requires cpu::kIsNarrow<Operator>
 struct ResultVector<Operator> {

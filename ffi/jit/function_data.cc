@@ -171,7 +171,7 @@ constexpr Member kMembers[] = {
 struct Term {
   std::string text;
   const Type* type;
-  int64_t places = 0;  // if it is a place: the number that it is below
+  int64_t places = 0;  // of a place: its exclusive upper bound; else 0
 };
 
 struct Value {

@@ -1,6 +1,6 @@
-// The function of a call: an operator or an order, which the call carries as data, in lines of operations on scalars. A
-// program may come from any source, so the data are checked. The library generates C++ from them, and so decides all
-// that a function can do.
+// The function of a call: an operator or an order. The call carries it as data: lines of text with operations on
+// scalars. A program may come from any source, so the data are checked. The library generates C++ from them, and so
+// decides all that a function can do.
 #pragma once
 
 #include <cstdint>

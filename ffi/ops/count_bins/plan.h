@@ -6,13 +6,13 @@
 namespace mgpu {
 
 // Blocks count in shared memory. With one counter per lane for each bin, lanes never wait for each other, whatever the
-// items are. Every device has shared memory for one counter of each of this many bins, and for this many edges with a
-// table to find bins.
+// items are. Every device has enough shared memory for one counter of each of kMaxCountedBins bins, or for
+// kMaxCountedEdges edges and a table to find bins.
 constexpr int kCountBinsThreads = 512;
 constexpr int kMaxCountedBins = 12288;
-constexpr int64_t kMaxNumberedBins = (int64_t{1} << 31) - 1;  // a block counts some of more bins
+constexpr int64_t kMaxNumberedBins = (int64_t{1} << 31) - 1;  // of more than kMaxCountedBins, a block counts only some
 constexpr int kMaxCountedEdges = 2048;
 constexpr int kEdgeSlots = 1024;         // the slots of the table; a block would take longer to fill more
-constexpr int64_t kCountPart = 1 << 13;  // items of a block, or more
+constexpr int64_t kCountPart = 1 << 13;  // the fewest items per block
 
 }  // namespace mgpu

@@ -21,17 +21,17 @@ class Workspace;
 // [.., 1] or absent. Results: the leaves of the operation's results. Attributes: `leaves` and `captures`, the numbers
 // of the first two kinds of operands; `results`, the number of leaves of a result; `result_bytes`, the bytes of a
 // result in all its leaves; `batch_rank`, the number of batch axes; `item_bytes`, `widest` and `packed`, the sizes of
-// an item (ItemShape); and `state_bytes`. In a scan of rows, the leaves are [.., n, width], and an item is a number of
-// each.
+// an item (ItemShape); and `state_bytes`. In a scan of rows, the leaves are [.., n, width], and an item is one number
+// of each leaf.
 struct FunctionOperands {
   ItemShape shape;
   int64_t state_bytes;
-  int64_t width;  // of the rows of a scan; 0 of other operations
+  int64_t width;  // the columns of a scan of rows; 0 for other operations
   Segments segments;
   std::vector<const void*> leaves;
   int64_t result_leaves;
   Captures captures{};
-  bool aligned = true;  // all leaves
+  bool aligned = true;  // whether all leaves are aligned to 16 bytes
 
   // Reads a call with `outputs` results, each of which has all leaves.
   explicit FunctionOperands(const Call& call, int outputs = 1, int64_t width = 0);
@@ -47,8 +47,8 @@ struct FunctionOperands {
   AnyOperator op() const { return {captures, segments.length}; }
 };
 
-// More attributes: exclusive, reverse, total, segmented, which says whether tiles lie on a grid over all rows, and
-// width, above 0 where columns are scanned separately.
+// More attributes: exclusive; reverse; total; segmented, which says whether tiles lie on a grid over all rows; and
+// width, which is above 0 if columns are scanned separately.
 struct ScanFunctionOperands : FunctionOperands {
   bool exclusive;
   bool reverse;
@@ -62,7 +62,7 @@ struct ScanFunctionOperands : FunctionOperands {
     const int rows = restarts ? shape.segment_rows(state_bytes) : shape.rows();
     return int64_t{kScanThreads} * rows * shape.vector();
   }
-  // The number of tiles of a look-back, and of words of all look-backs.
+  // The number of tiles of a look-back, and the number of words of all look-backs.
   int64_t tiles(bool restarts) const {
     return ceil_div(restarts ? segments.total() : segments.length, tile_items(restarts));
   }
@@ -89,7 +89,7 @@ struct ReduceFunctionOperands : FunctionOperands {
 
   explicit ReduceFunctionOperands(const Call& call);
 
-  // The number of items of a block. Each of its warps has the same number.
+  // The number of items per block. All warps of a block have the same number.
   int64_t chunk_items() const {
     const int64_t step = int64_t{256} * shape.vector();
     int64_t items = maximum<int64_t>(kReduceChunkBytes / shape.packed / step, 1) * step;

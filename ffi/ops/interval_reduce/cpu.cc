@@ -55,8 +55,7 @@ class ReduceIntervals {
     for (int64_t c = 0; c < width_; ++c) states[c] = op.combine(states[c], from[c]);
   }
 
-  // Whether intervals are sliding windows: they begin and end in order, and the first one is so short that it costs no
-  // more than the others.
+  // Whether intervals are sliding windows: their begins and ends ascend, and none has more than kMostShared elements.
   bool moves_on(int64_t problem, int64_t first, int64_t last) const {
     Range<int64_t> before{0, 0};
     for (int64_t i = first; i < last; ++i) {

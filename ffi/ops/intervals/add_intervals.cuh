@@ -1,7 +1,7 @@
 // The kernel of interval_move with `adds`. A block has a tile of rows of the result. Begins and ends ascend, so the
-// intervals that contain a row are a range: those that begin up to the row, without those that end before it. Each
-// interval marks its begin and its end, and one scan of the marks gives the ranges of all rows. A thread then adds the
-// rows of x for a row of the result, in the order of the intervals.
+// intervals that contain a row are consecutive. Each interval marks its begin and its end, and one scan of the marks
+// gives the range of intervals of each row. The threads then add the rows of x to the rows of the result, in the order
+// of the intervals.
 #pragma once
 
 #include "algorithm/row_tiles.h"
@@ -12,7 +12,7 @@
 namespace mgpu::cuda::adding {
 
 constexpr int kThreads = 256;
-constexpr int kIntervals = 1024;  // whose marks are made at a time
+constexpr int kIntervals = 1024;  // the most intervals that are marked and added at a time
 
 template <typename Element>
 using Sum = std::conditional_t<std::is_same_v<Element, double>, double, float>;
@@ -34,7 +34,7 @@ struct AddTiles {
   int64_t tiles;      // per problem, without slices
   Divisor parts;      // units of a row in a tile
 
-  // There are about 512 tiles at least, unless each thread then has less than one unit.
+  // There are at least about 512 tiles, unless threads would then have less than one unit each.
   AddTiles(int64_t problems, int64_t count, int64_t row_units, int most_units) : row_units(row_units) {
     const int64_t share = ceil_div<int64_t>(problems * count * row_units, 512);
     units = static_cast<int>(clamp<int64_t>(ceil_div<int64_t>(share, kThreads), 1, most_units) * kThreads);
@@ -73,8 +73,8 @@ struct AddTile {
   }
 };
 
-// The first interval for which `before` is false, found by a warp that first looks near `guess`, at distances that grow
-// fourfold to both sides. Of windows at even distances, it takes two reads, one after the other, instead of five.
+// Finds the first interval for which `before` is false. A warp first probes intervals on both sides of `guess`, at
+// distances that grow fourfold. If intervals are evenly spaced, this takes two dependent reads instead of five.
 template <typename Before>
 __device__ int64_t find_interval(int64_t count, int64_t guess, Before before) {
   constexpr int kHalf = kWarp / 2;
@@ -88,7 +88,7 @@ __device__ int64_t find_interval(int64_t count, int64_t guess, Before before) {
                               part == kWarp ? count : minimum(high, count), before);
 }
 
-// Finds the intervals that contain rows of the tile, each end of their range by a warp. Needs a barrier afterwards.
+// Finds the range of the intervals that contain rows of the tile. One warp finds each bound. A barrier must follow.
 template <typename Intervals>
 __device__ void find_tile_intervals(const Intervals& intervals, const AddTile& tile, float density,
                                     int64_t (&bounds)[2]) {
@@ -102,9 +102,9 @@ __device__ void find_tile_intervals(const Intervals& intervals, const AddTile& t
   if (threadIdx.x % kWarp == 0) bounds[is_end] = bound;
 }
 
-// Gives each row of the tile the number of intervals that contain it (high half of its word) and the first of them (low
-// half). Marks of begins and of ends are counted in the halves of a word. `shifts` is the distance from an element of
-// the tile to that of x.
+// Finds, for each row of the tile, the number of intervals that contain it (the high half of its word) and the first of
+// them (the low half). One half of a word counts the begins that are marked there, the other half the ends. shifts[i]
+// is the distance from an element of the tile to the element of x that interval i adds to it.
 template <int kOwn, typename Position, typename Intervals>
 __device__ void find_intervals_of_rows(const Intervals& intervals, Range<int64_t> of, const AddTile& tile,
                                        int64_t width, uint32_t* words, Position* shifts, uint32_t* warp_sums) {
@@ -134,7 +134,8 @@ __device__ void find_intervals_of_rows(const Intervals& intervals, Range<int64_t
   __syncthreads();
 }
 
-// Each row's element of `into` is the first of its sum.
+// Adds the intervals of a tile to the result. Each sum begins with the element of the background or, without one, of
+// the result.
 template <int kColumns, bool kWide, typename Element>
 __global__ void __launch_bounds__(kThreads, kBlocks<kColumns, Element>)
     add_intervals(const __grid_constant__ Addition task) {
@@ -149,7 +150,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kColumns, Element>)
   const AddTile tile(task, blockIdx.x);
   const AddedIntervals<Indices> intervals(operands, tile.problem);
   find_tile_intervals(intervals, tile, task.density, bounds);
-  // The units of a tile follow each other in the result, and those of a thread lie kThreads apart.
+  // The units of a tile are consecutive in the result. The units of a thread are kThreads apart.
   const int thread = static_cast<int>(threadIdx.x);
   const auto exists = [&](int k) { return k * kThreads + thread < tile.units; };
   Element* const out = reinterpret_cast<Element*>(operands.out.of_problem(tile.problem)) + tile.begin * task.width +
@@ -194,7 +195,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kColumns, Element>)
       of[k] = exists(k) ? words[is_row ? unit : task.tiles.parts.quotient(unit)] : 0;
       most = maximum(most, of[k] >> 16);
     }
-    // Makes kOwn loads at a time: one for each of a group of units, or several for each of smaller groups.
+    // Makes kOwn loads at a time: kDeep for each unit of a group.
     const auto add_rows = [&](auto group) {
       constexpr int kGroup = group, kDeep = kOwn / kGroup;
 #pragma unroll

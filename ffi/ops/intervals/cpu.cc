@@ -72,7 +72,7 @@ void fill(const IntervalMoveOperands& operands, cpu::Executor& executor) {
   });
 }
 
-// Adds the intervals of each task's rows of the result, one interval after the other.
+// Each task adds the intervals that contain its rows of the result, one interval after the other.
 template <typename Element>
 void add(const IntervalMoveOperands& operands, cpu::Executor& executor) {
   using Sum = std::conditional_t<std::is_same_v<Element, double>, double, float>;

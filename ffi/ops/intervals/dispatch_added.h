@@ -1,4 +1,4 @@
-// The elements that interval_move adds.
+// Dispatches on the type of the elements that interval_move adds.
 #pragma once
 
 #include "algorithm/floats.h"
@@ -7,7 +7,7 @@
 
 namespace mgpu {
 
-// Calls visit(element) with an element of the result's type, a float.
+// Calls visit(element) with an element of the result's type, which must be a float type.
 template <typename Visit>
 void dispatch_added(const Call& call, Visit visit) {
   switch (const DType dtype = call.results[0].dtype) {

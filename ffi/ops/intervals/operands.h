@@ -7,12 +7,12 @@
 
 namespace mgpu {
 
-// Where the row of each object's first output lies: a vector [.., objects]. If null, output i has row i.
+// The row of each object's first output: a vector [.., objects]. If it is null, output i has row i.
 struct Starts {
   IndexVector at;
   int64_t stride = 0;
 
-  // The row that belongs to the output at `position`, an output of object j of this problem.
+  // The row of the output at `position`, which is an output of object j of this problem.
   MGPU_HOST_DEVICE int64_t target(const WorkRow& row, int64_t problem, int64_t j, int64_t position) const {
     return at.data ? at[problem * stride + j] + (position - row.start(j)) : position;
   }
@@ -59,7 +59,7 @@ struct RegionOrder {
   MGPU_HOST_DEVICE bool is_done() const { return is_mixed && *is_mixed == 0; }
 };
 
-// An item and its destination.
+// The bytes of an item with its destination.
 constexpr int64_t unit_move_bytes(int64_t row_bytes) { return row_bytes <= 4 ? 8 : 2 * row_bytes; }
 
 // The common part of interval_gather and interval_move: output `position` of object j moves row `gather.target` of x to
@@ -75,8 +75,8 @@ struct IntervalMoveOperands {
   Fill fill;
   Rows out;
   bool scatters = false;
-  // Whether rows are added to those of the result, in the order of the intervals. Then both the begins and the ends of
-  // the intervals in the result ascend, so that those which contain a row follow each other.
+  // Whether rows are added to the rows of the result, in the order of the intervals. Then both the begins and the ends
+  // of the intervals in the result ascend, so the intervals that contain a row are consecutive.
   bool adds = false;
 
   // Whether sums of starts, offsets and positions need 64 bits to distinguish rows.
@@ -170,13 +170,13 @@ struct AddedIntervals {
         count(operands.work.objects),
         live(operands.work.live(problem)) {}
 
-  // An interval's rows of the result, some of which may lie outside of it.
+  // The rows of the result to which interval j is added. Some may lie outside of the result.
   MGPU_HOST_DEVICE Range<int64_t> rows(int64_t j) const {
     const int64_t begin = offsets[j], target = targets[j];
     const int64_t end = minimum<int64_t>(j + 1 < count ? offsets[j + 1] : live, live);
     return {target, target + (begin < 0 ? 0 : maximum(end - begin, int64_t{0}))};
   }
-  // The row of x for its first row.
+  // The row of x that is added to the first of these rows.
   MGPU_HOST_DEVICE int64_t source(int64_t j) const { return gathers ? sources[j] : offsets[j]; }
 };
 
@@ -186,7 +186,7 @@ IntervalMoveOperands interval_gather_operands(const Call& call);
 
 // Operands: x [.., n, elements], gather_starts [.., objects], read only with `gathers`, scatter_starts [.., objects],
 // offsets [.., objects], total [.., 1] or absent, into [.., k, elements] or, if all its elements are equal, one element
-// [1]. Attribute: gathers. Result: [.., k, elements].
+// [1]. Attributes: gathers, adds. Result: [.., k, elements].
 IntervalMoveOperands interval_move_operands(const Call& call);
 
 }  // namespace mgpu

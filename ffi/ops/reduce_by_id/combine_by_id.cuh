@@ -8,7 +8,7 @@
 // 2^25 items on an H200, 2026-11-29: maxima by 5,000 ids take 0.071 ms (predicted: 0.075; with one table per warp, in
 // order: 0.62), by 10^6 ids 0.350 ms (by a sort 0.87). If ids follow Zipf's law with exponent 1.2, these take 0.070 and
 // 0.132 ms.
-// docs/notes/by_id.md has what was tried.
+// docs/notes/by_id.md tells what else was tried.
 #pragma once
 
 #include "algorithm/quotient.h"
@@ -57,8 +57,8 @@ struct Part {
   unsigned count;
   bool has_vectors;
 
-  // Neighbours of one id are a vector only if a block's table holds all results: in device memory, atomic operations on
-  // neighbours are faster if neighbouring lanes make them at once.
+  // Several columns of one id are loaded as a vector only if the block's table holds all results. In device memory,
+  // atomic operations on neighbouring states are faster if neighbouring lanes make them at once.
   __device__ Part(const IdCombination<Operator>& combination, int64_t problem, int64_t part, bool in_table)
       : size(combination.size), width(combination.width) {
     const unsigned vector_ids = width.divisor < kInFlight ? kInFlight / width.divisor : 1;
@@ -74,9 +74,9 @@ struct Part {
                   reinterpret_cast<uintptr_t>(ids.data) % minimum(id_bytes, 16u) == 0;
   }
 
-  // Calls use(elements, slots, row_of) for kInFlight items of each thread: slots of these items' results, or kNobody,
-  // and row_of(k) for their rows. All threads of a warp make each call together. The next items are loaded before these
-  // are used.
+  // Calls use(elements, slots, row_of) for kInFlight items of each thread at a time. `slots` are the slots of the
+  // items' results, or kNobody, and row_of(k) is the row of item k. All threads of a warp make each call together. The
+  // next items are loaded before these are used.
   template <typename Use>
   __device__ __forceinline__ void for_each(Use use) const {
     with_width<void>(ids, [&](auto ids) {
@@ -98,7 +98,7 @@ struct Part {
     return has_result ? static_cast<uint32_t>(id) * width.divisor + column : kNobody;
   }
 
-  // Takes neighbouring items that are loaded at once: those of one id, or several ids of one or two items.
+  // Takes neighbouring items that are loaded at once: items of one id, or of several ids with one or two columns.
   template <typename Id, typename Use>
   __device__ __forceinline__ void for_each_vector(const Id* ids, unsigned end, Use use) const {
     Element next[kInFlight];
@@ -200,11 +200,11 @@ __device__ void combine_atomically(const Bitwise<Element>& op, Word* to, Word st
   }
 }
 
-// The entry of a slot in a table of all slots; also the slot of an entry. Columns of one number would otherwise have
-// few banks of shared memory.
+// The entry of a slot in a table of all slots. The same function gives the slot of an entry. Without it, the slots of
+// one column could be in few banks of shared memory.
 __device__ __forceinline__ unsigned entry_of(uint32_t slot) { return slot ^ (slot >> 5 & 31); }
 
-// The entries of a table of all slots.
+// The number of entries of a table of all slots.
 MGPU_HOST_DEVICE int64_t whole_entries(int64_t slots) { return ceil_div<int64_t>(slots, 32) * 32; }
 
 // The places of the states of a thread's items: in the block's table, or in device memory. If a table does not hold all
@@ -253,7 +253,7 @@ class Places {
   }
 
  private:
-  // Of slots whose numbers differ by a large power of two, such as the limbs of an id, each has its own entry.
+  // Slots whose numbers differ by a large power of two, such as the limbs of an id, get different entries.
   __device__ __forceinline__ unsigned entry(int k) const {
     constexpr unsigned kSpread = 5461;
     return (entry_of(slots_[k]) + (slots_[k] >> 14) * kSpread) & mask_;
@@ -270,8 +270,8 @@ __device__ __forceinline__ bool are_alike(uint32_t slot) {
   return __all_sync(0xffffffffu, slot == __shfl_sync(0xffffffffu, slot, 0));
 }
 
-// The current value, or a recent one. If an item would not improve it, no atomic operation is needed, as the current
-// value is at least as good as an old one.
+// Reads a state that other threads change: the current value, or a recent one. If an item would not improve a recent
+// value, no atomic operation is needed, because the current value is at least as good.
 template <typename State>
 __device__ __forceinline__ State read_state(const State* at) {
   return *static_cast<const volatile State*>(at);

@@ -60,9 +60,9 @@ class ReduceById {
   }
 
  private:
-  static constexpr int kColumns = 8;  // combined at a time, by vector instructions
+  static constexpr int kColumns = 8;  // columns that are combined at a time, by vector instructions
 
-  // Combines the live ones of rows [begin, end) into states of all ids.
+  // Combines the live rows of [begin, end) into states of all ids.
   void add_rows(int64_t problem, int64_t begin, int64_t end, State* states) const {
     const Operator op = op_;
     const int64_t width = width_, size = operands_.size;

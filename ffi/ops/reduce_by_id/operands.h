@@ -33,8 +33,8 @@ struct ReduceByIdOperands : OperatorOperands {
   // Whether these are sums of floats of up to 32 bits, which CUDA adds up as integers.
   bool sums_exactly() const;
 
-  // Scratch memory of the CUDA kernels: the states of all results, or those of each part of the rows; for exact sums,
-  // the limbs of all results, and what blocks found of the items' magnitudes.
+  // Scratch memory of the CUDA kernels: the states of all results, once or for each part of the rows; for exact sums,
+  // the limbs of all results, and the magnitudes that blocks find.
   char* layout(Workspace& workspace, const Call& call) const;
 };
 

@@ -14,7 +14,7 @@ constexpr int64_t kIdTableBytes = (48 << 10) - kIdMasks * 4;
 constexpr int kIdMaxWarps = 32;
 constexpr int64_t kIdMaxParts = 2 * kReferenceMultiprocessors;
 constexpr int64_t kIdPartItems = 1 << 14;  // items per part, at least
-// For exact sums of floats: the most blocks that find the magnitudes of items, and the bytes of what each finds.
+// For exact sums of floats: the most blocks that find the magnitudes of items, and the bytes that each of them stores.
 constexpr int kMagnitudeBlocks = 1024;
 constexpr int64_t kMagnitudesBytes = 12;
 // If the order does not matter, a block takes whole rows, and counts its items in 32 bits.

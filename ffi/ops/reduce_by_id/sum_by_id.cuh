@@ -1,11 +1,11 @@
 // The kernels of reduce_by_id for sums of floats of 32 and 16 bits. Sums of floats depend on their order, so atomic
 // additions of floats would give other bits in each run. Here each item adds an integer to one limb of its id's exact
-// sum (algorithm/exact_sum.h), whose order does not matter. One pass over the items finds the exponents of their
-// magnitudes, and so the limbs in use. Then blocks add items up in a table in shared memory as far as possible, as in
-// combine_by_id.cuh: here an entry is of a limb.
+// sum (algorithm/exact_sum.h). The order of these additions does not matter. One pass over the items finds the range of
+// their exponents, which determines the limbs in use. Then blocks add items up in a table in shared memory as far as
+// possible, as in combine_by_id.cuh. Here each entry of a table is a limb.
 //
 // 2^25 items on an H200, 2026-11-29: 0.153 ms by 5,000 ids, 0.420 by 10^6 (predicted: 0.42; by a sort 0.855; plain
-// atomic additions of floats 0.367), 0.204 if ids are skewed. docs/notes/by_id.md has what was tried.
+// atomic additions of floats 0.367), 0.204 if ids are skewed. docs/notes/by_id.md tells what else was tried.
 #pragma once
 
 #include "algorithm/exact_sum.h"
@@ -16,7 +16,7 @@ namespace mgpu::cuda::id_summing {
 
 using namespace id_combining;
 
-// The magnitudes of items as the bits of floats, which are in the same order.
+// The magnitudes of items as the bits of floats, whose integer order is that of the floats.
 struct Magnitudes {
   uint32_t largest;   // of finite items
   uint32_t smallest;  // of items that are not 0, less 1
@@ -63,7 +63,7 @@ struct LimbRange {
 
 template <typename Operator>
 struct IdSums {
-  IdCombination<FindMagnitudes<typename Operator::Element>> items;  // `states` are those of the blocks that find them
+  IdCombination<FindMagnitudes<typename Operator::Element>> items;  // `states` are the magnitudes that blocks found
   int64_t x_count;                                                  // elements of all problems
   int blocks;                                                       // that find magnitudes
   int64_t table_bytes;                                              // of a block that adds items
@@ -75,7 +75,7 @@ struct IdSums {
   __device__ uint64_t* limbs_of(int64_t problem) const { return limbs + problem * (sum.limbs() + 1) * items.slots; }
 };
 
-// Joins the magnitudes that the threads of a block found, in all threads.
+// Joins the magnitudes that the threads of a block found. All threads get the result.
 __device__ inline Magnitudes join_block(Magnitudes own) {
   __shared__ Magnitudes of_warps[kWarp];
   const int lane = threadIdx.x % kWarp;
@@ -85,7 +85,7 @@ __device__ inline Magnitudes join_block(Magnitudes own) {
   return fold_warp(lane < static_cast<int>(blockDim.x) / kWarp ? of_warps[lane] : Magnitudes::none(), Magnitudes::join);
 }
 
-// Finds the magnitudes of all items, of dead ones too, as these only waste limbs.
+// Finds the magnitudes of all items, including dead items, which at worst waste limbs.
 template <typename Operator>
 __global__ void __launch_bounds__(kThreads) find_magnitudes(IdSums<Operator> sums) {
   start_next_kernel();
@@ -145,8 +145,8 @@ __device__ __forceinline__ void add_part(const IdSums<Operator>& sums, const Lim
       if (keys[k] != kNobody) keys[k] = term.value == 0 ? kNobody : keys[k] + term.limb * slot_count;
     }
     const Places<kHoldsAll, kInFlight> places(keys, tags, entries);
-    // A sum has two halves, as shared memory has no atomic addition of 64 bits: the value before an addition to the
-    // lower half tells the carry. All additions to lower halves are in flight before the first carry is needed.
+    // A sum has two halves, as shared memory has no native atomic addition of 64 bits. The value before an addition to
+    // the low half gives the carry. All additions to low halves are in flight before the first carry is needed.
     uint32_t before[kInFlight];
     bool in_halves[kInFlight];
 #pragma unroll

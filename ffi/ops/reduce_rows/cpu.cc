@@ -123,9 +123,9 @@ class ReduceRows {
  private:
   static constexpr int64_t kBlockRows = 32;      // rows combined one after the other; blocks are combined as a tree
   static constexpr int64_t kItemsAhead = 8;      // a row is fetched this many items before it is combined
-  static constexpr int64_t kMostLinesAhead = 8;  // fetched of a row
-  // Columns whose states are kept in registers, at most. Compilers vectorize other operators than sums and products
-  // only in loops over states in memory.
+  static constexpr int64_t kMostLinesAhead = 8;  // the most lines of a row that are fetched
+  // The most columns whose states are kept in registers: kFewStates for operators other than sums and products, because
+  // compilers vectorize those only in loops over states in memory.
   static constexpr int64_t kFewStates = 7;
   static constexpr int64_t kFewColumns = 32;
   static constexpr int64_t kFewGatheredColumns = 16;
@@ -226,7 +226,8 @@ class ReduceRows {
     }
   }
 
-  // Combines a few columns at a time, whose states stay in registers. The last ones may have been combined before.
+  // Combines a few columns at a time, whose states stay in registers. The last columns may include some that were
+  // combined before.
   template <int kCount, bool kHasNone, typename Source>
   void reduce_columns(int64_t begin, int64_t end, Columns columns, const Element* weights, State* states,
                       const Source& source) const {
@@ -280,8 +281,8 @@ class ReduceRows {
     for (; i < count; ++i) combine(columns, states, item(i));
   }
 
-  // Lists those of the items [begin, end) that have a row, with their rows. The rows of the kItemsAhead items after
-  // them follow, to be fetched. Returns the number of the listed items.
+  // Lists the items of [begin, end) that have a row, with their rows. Behind these, `rows` has the rows of the next
+  // kItemsAhead items, which are fetched ahead. Returns the number of listed items.
   int64_t list_rows(int64_t begin, int64_t end, int64_t* rows, int64_t* items) const {
     if (!sources_.indices.data) {
       for (int64_t i = begin; i < end; ++i) *rows++ = *items++ = i;

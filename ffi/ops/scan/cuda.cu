@@ -76,7 +76,8 @@ void launch(const Call& call, const ScanOperands& operands, const Operator& op, 
   }
 }
 
-// Returns false if another kernel is faster, or if vectors do not begin at multiples of 16 bytes.
+// Launches the kernel for several short rows per warp. Returns false if another kernel is faster, or if vectors do not
+// begin at multiples of 16 bytes.
 template <typename Operator>
 bool launch_packs(const Call& call, const ScanOperands& operands, const Operator& op, CUstream_st* stream) {
   const auto task = task_of<Operator>(operands);
@@ -88,7 +89,7 @@ bool launch_packs(const Call& call, const ScanOperands& operands, const Operator
   return true;
 }
 
-// Returns false if rows are too long for the kernel.
+// Launches the kernel for several short rows per block. Returns false if rows are too long for it.
 template <typename Operator>
 bool launch_short_rows(const Call& call, const ScanOperands& operands, const Operator& op, CUstream_st* stream) {
   const Segments& segments = operands.segments;
@@ -108,7 +109,7 @@ bool launch_short_rows(const Call& call, const ScanOperands& operands, const Ope
   return true;
 }
 
-// Scans rows with an initial item by a second pass over their results.
+// Combines initial items into the results of a scan, by a second pass over these.
 template <typename Operator>
 void launch_begin(const Call& call, const ScanOperands& operands, const Operator& op, CUstream_st* stream) {
   if constexpr (!Operator::kGivesIndex) {
@@ -129,7 +130,7 @@ void list_scan_shapes(const Call&, KernelShapeList& list) {
 
 namespace {
 
-// Scans the items of each row. Returns whether the scan begins with the row's initial item.
+// Scans the items of each row. Returns true if the results need no second pass for initial items.
 bool scan_items(const Call& call, const ScanOperands& operands, CUstream_st* stream) {
   using Path = ScanOperands::Path;
   const Segments& segments = operands.segments;

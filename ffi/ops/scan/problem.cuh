@@ -10,15 +10,15 @@ namespace mgpu::cuda::scanning {
 constexpr int kThreads = kScanThreads;
 constexpr int kWarps = kThreads / kWarp;
 
-// How far loops that do not limit a scan are unrolled. Each copy of a caller's function takes time to compile at the
-// first call, and copies for large states take long.
+// How far loops are unrolled that do not limit the speed of a scan. Each copy of a caller's function takes time to
+// compile at the first call, and copies for large states take long.
 template <typename Operator>
 constexpr int kRareUnroll = IsItem<typename Operator::Element> && sizeof(typename Operator::State) > 8 ? 1 : kWarp;
 
 template <typename Operator>
 struct ScanTask {
   SourceOf<typename Operator::Element> x;
-  bool aligned;  // x, result
+  bool aligned;  // whether x and the result are
   bool exclusive;
   bool reverse;
   Segments segments;
@@ -33,7 +33,8 @@ struct ScanTask {
   __device__ __forceinline__ bool is_exclusive() const { return scans_exclusively<Operator>(exclusive); }
   __device__ __forceinline__ bool is_reverse() const { return scans_in_reverse<Operator>(reverse); }
 
-  // A state of the row's items, with any item before them. No item of several leaves has one before it.
+  // A state of the row's items, combined with the row's initial item if there is one. Scans by callers' functions have
+  // no initial items.
   __device__ __forceinline__ typename Operator::State begun(const Operator& op, int64_t row,
                                                             const typename Operator::State& state) const {
     using Element = typename Operator::Element;
@@ -139,14 +140,14 @@ __device__ __forceinline__ void scan_vectors(const ScanTask<Operator>& task, con
   }
 }
 
-// The totals of rows without items.
+// Stores the totals of rows without items.
 template <typename Operator>
 __global__ void fill_totals(ResultVector<Operator> totals, int64_t rows, Operator op) {
   const int64_t row = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (row < rows) totals.store(row, op.finish(op.identity(), 0));
 }
 
-// Puts the initial item of each row before its results and its total.
+// Combines the initial item of each row with the row's results and total, which come after it.
 template <typename Operator>
 __global__ void begin_rows(ScanTask<Operator> task, Operator op) {
   const Segments& segments = task.segments;

@@ -8,8 +8,8 @@
 
 namespace mgpu::cuda::scanning {
 
-// A tile of the kernel: as many items as have their states in registers. Offsets in a tile are in the order of the
-// scan: a reverse scan counts them from the end of the tile's memory.
+// A tile of the kernel: as many items as a block has registers for their states. Offsets in a tile are in the order of
+// the scan: a reverse scan counts them from the end of the tile's memory.
 template <typename Operator>
 struct Shape {
   static constexpr int kVector = Vector<typename Operator::Element>::kItems;
@@ -36,7 +36,8 @@ struct Shape {
 template <typename Operator>
 constexpr int kBlocks = sizeof(typename Operator::State) > 4 || sizeof(typename Operator::Element) == 1 ? 2 : 3;
 
-// The listed heads before each tile, one warp per tile. A forward scan restarts at a head, a reverse one after it.
+// Counts the listed heads before each tile. One warp per tile. A forward scan restarts at a head, and a reverse scan at
+// the item before a head.
 template <int kBlock = kThreads>
 __global__ void __launch_bounds__(kBlock)
     list_heads(Segments segments, int64_t tiles, int tile_items, bool reverse, int64_t* listed) {
@@ -61,7 +62,7 @@ __device__ void mark_restarts(uint8_t* restarts, const Segments& segments, int64
                       });
 }
 
-// The marks of a vector, as a bitmap.
+// The bitmap of a vector's marks.
 template <int kVector>
 __device__ __forceinline__ unsigned restart_bits(const uint8_t* restarts) {
   using Word = std::conditional_t<kVector == 1, uint8_t, std::conditional_t<kVector == 2, uint16_t, uint32_t>>;
@@ -75,8 +76,8 @@ __device__ __forceinline__ unsigned restart_bits(const uint8_t* restarts) {
   return bits;
 }
 
-// The tile that begins at `begin`, by places in its memory. All places from `live` on are dead. If a tile has several
-// rows, each with its own count, other places may be dead too.
+// A tile that begins at `begin`. Places count the items of the tile in the order of memory. All places from `live` on
+// are dead. If a tile has several rows, each with its own count, other places may be dead too.
 template <typename Operator>
 struct SegmentTile {
   using Shape = scanning::Shape<Operator>;
@@ -129,8 +130,8 @@ struct SegmentTile {
   }
 };
 
-// Returns the sum of what comes before the thread's warp: of the tiles before, and of the warps before in the block.
-// The last tile stores the total, if all items are of one row.
+// Returns the sum of all items before the thread's warp: those of the preceding tiles, and those of the block's
+// preceding warps. The last tile stores the total if all items are of one row.
 template <typename Operator, typename Sums, typename Sum>
 __device__ __forceinline__ Sum sum_before(const ScanTask<Operator>& task, const Operator& op, const Sums& sums,
                                           const int64_t& index, bool mixes_rows, const Sum& warp_sum,

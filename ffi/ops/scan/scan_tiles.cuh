@@ -107,7 +107,7 @@ struct Staged<Element> {
 // published one step after the sum of its last tile, and the sum of a group of groups another step later: otherwise
 // each step would wait for the slowest of 32 blocks, which takes 0.39 ms instead of 0.28 for 2^27 floats.
 //
-// Blocks cannot wait for each other in a circle. Look-backs and groups wait for sums of tiles with earlier tickets, and
+// Blocks cannot wait for each other in a cycle. Look-backs and groups wait for sums of tiles with earlier tickets, and
 // a tile's sum is published after the block's look-backs and groups of tiles with earlier tickets.
 template <typename Operator>
 struct TileStream {

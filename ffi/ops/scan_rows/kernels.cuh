@@ -1,7 +1,7 @@
-// The kernel of scan_rows. A block takes a tile of rows and columns, in shared memory. Its threads are groups with one
-// thread for each column. Groups take neighbouring rows: a thread walks down its rows twice, first for their sum, then,
-// once it knows the sum of all rows before them, for the results. The blocks of a multiprocessor hide each other's
-// waits.
+// The kernel of scan_rows. A block takes a tile of rows and columns, in shared memory. Its threads form groups with one
+// thread for each column, and each group takes neighbouring rows. A thread walks down its rows twice: first to sum them
+// up, and then, once it knows the sum of all rows before them, to compute the results. The blocks of a multiprocessor
+// hide each other's waits.
 #pragma once
 
 #include "algorithm/quotient.h"
@@ -75,10 +75,10 @@ struct RowScan {
   unsigned slices;
   int columns;             // of a slice
   int groups;              // of the rows of a tile
-  bool contiguous;         // whether the rows of a tile are
-  bool aligned;            // whether vectors of 16 bytes are
-  Quotient row_copies{1};  // divides by the copies, of a vector or an element, of a tile's row
-  int element_space;       // bytes of shared memory of a leaf's elements; the marks come last
+  bool contiguous;         // whether the rows of a tile are contiguous
+  bool aligned;            // whether vectors of 16 bytes are aligned
+  Quotient row_copies{1};  // divides by the number of vectors, or else elements, that are copied per row of a tile
+  int element_space;       // bytes of shared memory for a leaf's elements; the marks come last
   bool exclusive;
   bool reverse;
   uint64_t* look_back;  // a ticket counter, then the slots of each slice
@@ -168,7 +168,7 @@ struct TileScan {
       return item;
     }
   }
-  // A bit for each row. Bits of rows before the tile come first, so that words are those in memory.
+  // A bit for each row. Bits of rows before the tile come first, so the words are the same as in memory.
   __device__ __forceinline__ uint32_t* marks() const {
     return reinterpret_cast<uint32_t*>(buffer + maximum(kLeaves, 1) * task.element_space);
   }
@@ -193,8 +193,8 @@ struct TileScan {
     return tile;
   }
 
-  // Calls visit.operator()<count>(place, offset) for the tile's elements in the first `rows` rows, which are `count`
-  // neighbours from `place` on in shared memory, and from `offset` on from the origin.
+  // Calls visit.operator()<count>(place, offset) for the elements of the tile's first `rows` rows, `count` neighbours
+  // at a time. In shared memory they begin at `place`; in the array, at a distance of `offset` from the origin.
   template <typename Visit>
   __device__ __forceinline__ void for_each_copy(int rows, Visit visit) const {
     task.aligned ? for_each_vector<kVector>(rows, visit) : for_each_vector<1>(rows, visit);
@@ -248,7 +248,7 @@ struct TileScan {
   }
 
   // Calls visit(row, element, restarts) for the thread's live rows, in the order of the scan. A forward scan restarts
-  // at a head, a reverse one before it.
+  // at a head, and a reverse scan at the row before a head.
   template <typename Visit>
   __device__ __forceinline__ void walk(Visit visit) const {
     if (!takes_rows()) return;
@@ -299,8 +299,8 @@ struct TileScan {
     return Sums::make(state, restarted);
   }
 
-  // Scans the groups' sums, for each column. If columns are fewer than a warp's lanes, each warp's groups are joined
-  // first. Contains barriers.
+  // Scans the groups' sums, for each column. If there are fewer columns than lanes of a warp, the sums of each warp's
+  // groups are joined first. Contains barriers.
   __device__ Prefix<Sum> scan_groups(Sum sum) const {
     const Sums sums{op};
     Sum* const parts = shared.parts;
@@ -338,7 +338,7 @@ struct TileScan {
   __device__ __forceinline__ void publish(int64_t i, const Sum& sum) const {
     if (group == 0) Slots::publish(slot(i), sum);
   }
-  // Adds up `count` slots. Each group takes neighbouring ones, and loads a few before it waits for the first. Contains
+  // Adds up `count` slots. Each group takes neighbouring slots, and loads a few before it waits for the first. Contains
   // barriers.
   template <typename SlotOf>
   __device__ Sum add_slots(int count, SlotOf slot_of) const {

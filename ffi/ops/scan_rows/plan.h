@@ -14,8 +14,9 @@ using RowLookBack = LookBackTree<16>;
 // A block takes a tile: some rows of a slice of the columns, in shared memory. A thread walks down a few rows of one
 // column. The tiles follow from the shapes alone, so results have the same bits on every device.
 //
-// A slice is narrow, so that a tile has many rows: the data that tiles publish and read back is a state for each of a
-// tile's columns. But a line of 128 bytes is read by one block. If a problem has few rows, slices are wider instead.
+// Slices are narrow, so that tiles have many rows: for each of its columns, a tile publishes a state, and reads states
+// back. But slices are wide enough that one block reads a whole line of 128 bytes. If a problem has few rows, slices
+// are wider.
 //
 // An element may also be an item of a caller's function, whose leaves, all of the same width, are arrays of rows. A
 // tile has each leaf's elements in a plane of its own.
@@ -25,10 +26,12 @@ struct RowScanTiling {
   int64_t element_bytes;
   int leaves = 0;  // of an item
 
-  // Rows that are loaded at once: fewer of items, as each copy of a caller's function takes time to compile.
+  // The number of rows that are loaded at once. It is smaller for items, as each copy of a caller's function takes time
+  // to compile.
   static constexpr int step(int leaves) { return leaves > 0 ? 4 : 8; }
-  // The rows of a thread. Lanes of neighbouring groups of rows read different banks, because all rows but one are a
-  // multiple of 128 bytes, in one plane or in all. A tile takes 33 to 35 KB, of many leaves at most 46.
+  // The number of rows of a thread. Lanes of neighbouring groups read different banks, because all rows of a group but
+  // one are a multiple of 128 bytes, in one plane or in all together. A tile takes 33 to 35 KB, or with many leaves up
+  // to 46 KB.
   static constexpr int thread_rows(int64_t element_bytes, int leaves) {
     const int64_t bytes = element_bytes * maximum(leaves, 1);
     return static_cast<int>(1 + maximum<int64_t>(128 / bytes / step(leaves), 1) * step(leaves));

@@ -10,8 +10,8 @@ namespace mgpu {
 constexpr int kSelectThreads = 256;
 constexpr int kSelectTile = 16 * kSelectThreads;
 
-// Blocks share a tile of wide rows if tiles are few. All of a block's rows, if all are kept, have this many bytes or
-// more.
+// Several blocks share a tile of wide rows if there are few tiles. Each block then has at least this many bytes to move
+// if all rows are kept.
 constexpr int64_t kSelectShareBytes = 16 << 10;
 constexpr int64_t kSelectBlocks = 1024;
 constexpr int64_t select_shares(int64_t tiles, int64_t row_bytes) {
