@@ -125,8 +125,8 @@ class Garbage {
 
   const std::vector<Array>& results() const { return results_; }
 
-  // Whether the k-th allocation of the call failed; the call must then report it, except stable_sort, which works
-  // without.
+  // Whether the k-th allocation of the call failed. The call must then report it, except bucket_join: std::stable_sort
+  // works without memory too.
   bool fails_at(int64_t k, const char* name, void (*function)(const Call&, cpu::Executor&), cpu::Executor& executor) {
     const Call call{name, operands_, results_, attributes_};
     bool tells = false;
@@ -185,7 +185,7 @@ class Garbage {
     are_indices ? fill_indices(arrays[place], largest_) : fill_keys(arrays[place]);
   }
 
-  // Makes the lengths of axes larger than any array's, equal ones equally. There is no data.
+  // Makes some lengths of axes larger than those of any array. Equal lengths stay equal. The arrays have no data.
   void stretch() {
     std::map<int64_t, int64_t> lengths;
     const auto stretch = [&](int64_t& length) {
@@ -231,7 +231,7 @@ class Garbage {
     return operands_.back();
   }
 
-  // Any bits; or few different ones, with many ties; or in the order of their words.
+  // Fills an array with any bits, or with few different keys and many ties, or with ascending words.
   void fill_keys(const Array& array) {
     const int width = byte_width(array.dtype);
     const int64_t kind = draw(0, 2);
@@ -242,7 +242,8 @@ class Garbage {
     }
   }
 
-  // Any bits; the extremes of the types and values around the limit; unsorted positions; sorted positions.
+  // Fills an array with any bits, with extremes of the types and values around the limit, with unsorted or sorted
+  // positions, or with a mixture.
   void fill_indices(const Array& array, int64_t limit) {
     using Limits = std::numeric_limits<int64_t>;
     constexpr int64_t kNarrow = int64_t{1} << 31;
@@ -837,7 +838,8 @@ TEST(every_handler_survives_garbage) {
 
 namespace {
 
-// Calls that are spoilt in one or several ways. An operation without CUDA's kernel has no workspace.
+// Makes calls that are valid, and then spoils them in one or several ways. `function` is null if an operation has none
+// on the CPU.
 void refuses(const char* name, void (*function)(const Call&, cpu::Executor&), int64_t (*workspace)(const Call&),
              void (*make)(Garbage&)) {
   ThreadPool pool(3);
@@ -853,7 +855,7 @@ void refuses(const char* name, void (*function)(const Call&, cpu::Executor&), in
   int64_t taken = 0, refused = 0;
   for (int seed = 0; seed < many(kThreadSanitizer ? 50 : 300); ++seed) {
     Garbage call(seed);
-    call.limit(kThreadSanitizer ? 64 : 1 << 9);  // as of interval_move
+    call.limit(kThreadSanitizer ? 64 : 1 << 9);  // see interval_move
     make(call);
     CHECK(workspace ? call.is_taken(name, workspace) : call.is_taken(name, run));
     CHECK(!workspace || (call.is_taken(name, on_cuda(true)) && !call.is_taken(name, on_cuda(false))));

@@ -13,7 +13,8 @@
 #include <utility>
 #include <vector>
 
-// Saves the registers of a fiber on its stack, and its stack pointer; continues another fiber.
+// Saves the running fiber's registers on its stack, and its stack pointer in *from. Continues the fiber whose stack
+// pointer is `to`.
 extern "C" void mgpu_switch_fiber(void** from, void* to);
 asm(R"(
 .globl mgpu_switch_fiber
@@ -43,8 +44,8 @@ namespace {
 constexpr int kMaxThreads = 1024;
 constexpr int kMaxWarps = kMaxThreads / kLanes;
 constexpr size_t kStackBytes = 1 << 18;
-constexpr size_t kMaxShared = 232448;   // of an H100
-constexpr int kMaxIdleRounds = 10'000;  // after these, nothing will end the wait of the threads
+constexpr size_t kMaxShared = 232448;   // that an H100 grants a block
+constexpr int kMaxIdleRounds = 10'000;  // after so many, the threads wait for something that never happens
 
 struct Fiber {
   void* stack_pointer = nullptr;
@@ -56,7 +57,8 @@ struct Barrier {
   unsigned passed = 0;
 
   void arrive(int expected);
-  // Lets those that wait pass if all expected threads have arrived; another may have ended.
+  // Lets the waiting threads pass if all expected threads have arrived. A thread that ends calls this too, as one fewer
+  // is then expected.
   void pass(int expected);
   void wait(int expected);
 };
@@ -70,7 +72,7 @@ struct Block {
   unsigned live_lanes[kMaxWarps];
   void* scheduler = nullptr;
   int current = 0;
-  int idle_rounds = 0;  // since a thread has passed a barrier or ended
+  int idle_rounds = 0;  // rounds since a thread last passed a barrier or ended
   const char* failure = nullptr;
   uint64_t values[kMaxWarps][kLanes];
   bool votes[kMaxThreads];
@@ -115,8 +117,8 @@ void run_fiber() {
   yield();
 }
 
-// A new stack for each thread. mgpu_switch_fiber finds registers of any contents there, and then run_fiber to return
-// to.
+// Prepares a stack for each thread. When mgpu_switch_fiber first continues a thread, it takes registers with any values
+// from the stack, and returns to run_fiber.
 std::vector<Fiber> new_fibers(int threads) {
   static std::vector<char*> stacks;
   while (static_cast<int>(stacks.size()) < threads) {
@@ -125,7 +127,7 @@ std::vector<Fiber> new_fibers(int threads) {
   }
   std::vector<Fiber> fibers(threads);
   for (int i = 0; i < threads; ++i) {
-    ASAN_UNPOISON_MEMORY_REGION(stacks[i], kStackBytes);  // of a thread that has not ended
+    ASAN_UNPOISON_MEMORY_REGION(stacks[i], kStackBytes);  // a thread that did not end may have left poison
     void** top = reinterpret_cast<void**>(stacks[i] + kStackBytes);
     *--top = nullptr;
     *--top = reinterpret_cast<void*>(run_fiber);
@@ -134,7 +136,7 @@ std::vector<Fiber> new_fibers(int threads) {
   return fibers;
 }
 
-// The order in which the threads of a block run in each round: any.
+// Draws the order in which the threads of a block run in each round.
 std::vector<int> thread_order(int threads) {
   static const char* const seed = std::getenv("MGPU_EMULATED_SEED");
   static std::mt19937 random(seed ? std::atoi(seed) : 0);
@@ -201,7 +203,7 @@ int count_block(bool vote) {
   return count;
 }
 
-// Addresses count from 2 GB before this library's data, and so are those of all of it.
+// Addresses count from 2 GB before the dynamic shared memory, so that all static variables of this library have one.
 uint32_t address_of(const void* shared) {
   return static_cast<uint32_t>(static_cast<const char*>(shared) - shared_ + (int64_t{1} << 31));
 }

@@ -19,7 +19,7 @@ namespace mgpu {
 
 namespace {
 
-constexpr int64_t kGuardBytes = 256;  // XLA aligns arrays on a GPU to as many
+constexpr int64_t kGuardBytes = 256;  // XLA aligns arrays on a GPU to as many bytes
 constexpr char kGarbage = static_cast<char>(emulator::kGarbage);
 
 // The copy of an array. Results begin as garbage. ASan sees each access to a guard.
@@ -59,7 +59,7 @@ class Copies {
     for (Array& array : call.results) take(array, "result " + std::to_string(&array - call.results.data()), true);
     take(call.workspace, "the scratch memory", true);
   }
-  // Checks what kernels have left unchanged, and returns the results.
+  // Checks that kernels have not changed guards and operands, and copies the results to XLA's arrays.
   void finish(const Call& call) const {
     for (const auto& [key, copy] : copies_) {
       if (!copy.has_intact_guards()) call.fail("a kernel wrote outside of " + copy.name);

@@ -10,7 +10,7 @@
 
 #include "emulator.h"
 
-// ---- Words of the language. Shared memory is static: blocks run one after the other.
+// ---- Keywords of the language. Shared memory is static, as blocks run one after the other.
 
 #define __device__
 #define __host__
@@ -224,7 +224,7 @@ inline double __longlong_as_double(long long x) { return emulator::value_of<doub
 inline unsigned long long __float2ull_rz(float x) {
   return x >= 0x1p64f ? ~0ull : x > 0 ? static_cast<unsigned long long>(x) : 0;
 }
-// A device gives one NaN for all, whatever the NaN of the operands.
+// A device returns the same NaN for all NaNs among the operands.
 inline float __fmaf_rn(float a, float b, float c) {
   const float sum = std::fma(a, b, c);
   return sum != sum ? __uint_as_float(0x7fffffffu) : sum;

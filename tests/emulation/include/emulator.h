@@ -1,7 +1,7 @@
 // Runs CUDA kernels on a CPU, one block after the other, on one thread of the CPU. The threads of a block are fibers:
-// each runs until it waits for others, at a barrier or for a value of its warp. They run in a random order, which is
-// another one in each block, so that the results of a kernel with a missing barrier vary. MGPU_EMULATED_SEED=1 draws
-// other orders.
+// each runs until it waits for others, at a barrier or for a value of its warp. They run in a random order,
+// which differs from block to block, so that the results of a kernel with a missing barrier vary. MGPU_EMULATED_SEED=1
+// draws other orders.
 //
 // It finds
 // - wrong results, by the tests;
@@ -36,7 +36,7 @@ using cudaStream_t = CUstream_st*;
 namespace emulator {
 
 constexpr int kLanes = 32;
-constexpr uint64_t kGarbage = 0xa5a5a5a5a5a5a5a5u;  // what memory that nothing has written holds
+constexpr uint64_t kGarbage = 0xa5a5a5a5a5a5a5a5u;  // the contents of memory that nothing has written
 
 // The index of the thread that runs, in its block.
 int thread();
@@ -54,7 +54,7 @@ void arrive_at(int barrier, int threads);
 // Lets other threads run. A thread that waits for another in a loop calls it.
 void yield();
 
-// Each lane of the mask gives a value, and gets those of all lanes that are in the mask and run, the `live` ones.
+// Each lane of the mask gives a value, and gets the values of the `live` lanes: those of the mask that have not ended.
 struct Votes {
   uint64_t values[kLanes];
   unsigned live;
@@ -62,7 +62,7 @@ struct Votes {
 Votes exchange(unsigned mask, uint64_t value);
 int count_block(bool vote);
 
-// The address in shared memory: all of it lies in this library's data.
+// Converts between pointers and 32-bit addresses in shared memory, all of which lies in this library's data.
 uint32_t address_of(const void* shared);
 void* at_address(uint32_t address);
 
@@ -70,7 +70,7 @@ void* at_address(uint32_t address);
 void run(const std::function<void()>& kernel, dim3 grid, int threads, size_t shared_bytes = 0,
          cudaStream_t stream = nullptr);
 
-extern "C" int64_t mgpu_emulated_launches();  // of the process until now
+extern "C" int64_t mgpu_emulated_launches();  // in this process so far
 
 template <typename T>
 uint64_t bits_of(const T& value) {
@@ -102,7 +102,7 @@ T reduce_lanes(unsigned mask, T value, Combine combine) {
   return value;
 }
 
-// The live lanes whose values the predicate takes.
+// A bitmap of the live lanes for whose values the predicate is true.
 template <typename Predicate>
 unsigned lanes_where(unsigned mask, uint64_t value, Predicate predicate) {
   const Votes votes = exchange(mask, value);

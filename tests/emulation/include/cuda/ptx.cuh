@@ -1,4 +1,5 @@
-// What ffi/cuda/ptx.cuh has, without PTX: the emulator's include path comes before that of the kernels.
+// The functions of ffi/cuda/ptx.cuh, without PTX. Kernels include this file instead, because the emulator's include
+// path comes first.
 #pragma once
 
 #include "algorithm/common.h"
@@ -21,7 +22,8 @@ inline float exp2_approximately(float x) {
 inline void start_next_kernel() {}
 inline void wait_for_last_kernel() {}
 
-// ---- Words in device memory that blocks exchange. A block that waits for a word lets others run.
+// ---- Words in device memory that blocks exchange. A thread that waits for a word lets the other
+// threads of its block run.
 
 template <typename Word>
 void store_relaxed(Word* word, Word value) {
