@@ -2,8 +2,8 @@
 // == +0 < … < +inf < NaN with all NaNs equal, or its reverse.
 //
 // A key is handled as an unsigned code. `encode` is a bijection of the key's bits, so decoding gives back the sign of
-// a zero and the payload of a NaN; `less` compares codes. Type and direction are run-time constants of the order,
-// so that signed, unsigned, ascending and descending keys of one width share one compiled kernel.
+// a zero and the payload of a NaN; `less` compares codes. Type and direction are members of an order, known
+// only at run time, so signed, unsigned, ascending and descending keys of one width share one compiled kernel.
 #pragma once
 
 #include "algorithm/common.h"

@@ -182,13 +182,13 @@ TEST(secants_find_splits_of_evenly_spread_keys_in_few_probes) {
         [&](int64_t i) { return ++probes, a.at(i); }, [&](int64_t i) { return b.at(i); },
         [](uint32_t x, uint32_t y) { return x < y; }, kSerialFind);
   }
-  CHECK(probes < 8 * splits);  // a binary search: 20
+  CHECK(probes < 8 * splits);  // a binary search takes 20 probes per split
 }
 
 namespace {
 
-// Checks that a range that claims to be ordered as integers is, and that ranges of usual floats of one sign do claim
-// it.
+// Checks that ranges which claim to be ordered as integers are, and that ranges between finite nonzero floats of one
+// sign claim it.
 template <typename Order>
 void check_integer_ranges(const Order& order, const std::vector<int64_t>& key_of_code,
                           const std::vector<long double>& values) {

@@ -91,7 +91,7 @@ class Garbage {
   // An attribute, and its value.
   int64_t attribute(const char* name, int64_t low, int64_t high) { return attributes_.values[name] = draw(low, high); }
 
-  // Operands have all batch axes or, if optional, none.
+  // Operands have all batch axes. Shareable ones sometimes have none.
   void keys(DType dtype, int64_t length, bool shareable = true) { fill_keys(operand(dtype, {length}, shareable)); }
   void rows(DType dtype, int64_t count, int64_t elements) { fill_keys(operand(dtype, {count, elements}, true)); }
   void into(DType dtype, int64_t count, int64_t elements) { fill_keys(operand(dtype, {count, elements}, false)); }

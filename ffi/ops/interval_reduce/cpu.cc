@@ -1,7 +1,7 @@
 // interval_reduce on the CPU. Most intervals are sliding windows, and these share their work. Several windows contain a
-// common row: the rows before it are combined backwards from it, once for all begins, and the rows after it are
-// combined forwards as the windows move. A window is the combination of one result of each kind. Other intervals
-// combine the totals of aligned groups of rows, of groups of such groups, and the rows that fill no group.
+// common row. The rows before it are combined backwards from it, which gives a state for each begin of a window. The
+// rows after it are combined forwards as the windows move. A window combines one state of each kind. Other intervals
+// combine the totals of aligned groups of rows, the totals of groups of such groups, and the rows that fill no group.
 #include <algorithm>
 #include <vector>
 

@@ -48,7 +48,7 @@ constexpr int64_t kSumEntryBytes = 12;
 
 // The limbs in use.
 struct LimbRange {
-  uint32_t largest;  // exponent
+  uint32_t largest;  // the largest exponent of finite items
   int used;          // limbs of finite items; the limb of special items follows them
   int all;           // with the limb of special items, if there are any
 

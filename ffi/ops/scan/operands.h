@@ -27,8 +27,8 @@ struct ScanOperands : OperatorOperands {
   // last tiles do not matter. kWarpByRow: one warp per row, if rows are shorter, or if there are enough rows to keep
   // the device busy. kSegments: tiles on one grid over all rows, with restarts. If there are several rows, kTilesByRow
   // takes only rows of whole vectors of 16 bytes. kWarpByRow also takes other rows if there are many: then a row's
-  // first and last vectors are shared with its neighbours. Products are rare, so the first two take only products of
-  // 8-byte items.
+  // first and last vectors are shared with its neighbours. Products are rare, so kTilesByRow and kWarpByRow take only
+  // products of 8-byte items.
   enum class Path { kTilesByRow, kWarpByRow, kSegments };
   Path path() const;
 

@@ -74,7 +74,7 @@ struct RowScan {
   unsigned tiles;  // of a problem
   unsigned slices;
   int columns;             // of a slice
-  int groups;              // of the rows of a tile
+  int groups;              // of rows, per tile
   bool contiguous;         // whether the rows of a tile are contiguous
   bool aligned;            // whether vectors of 16 bytes are aligned
   Quotient row_copies{1};  // divides by the number of vectors, or else elements, that are copied per row of a tile

@@ -97,9 +97,9 @@ struct SetKept {
 };
 
 // Moves the kept items of tiles. Blocks of one tile (blockIdx.y) share its items, if rows are wide. A warp lists the
-// positions of 32 neighbouring items at a time. Those of kept items are consecutive in the list, so the lanes write
-// without bank conflicts. With 32 registers per thread, eight blocks fit a large multiprocessor, and hide each other's
-// latency; with 48, five fit.
+// positions of 32 neighbouring items at a time. The positions of kept items are consecutive in the list, so the
+// lanes write without bank conflicts. With 32 registers per thread, eight blocks fit a large multiprocessor, and hide
+// each other's latency; with 48, five fit.
 template <bool kPartition, typename Mover>
 __global__ void __launch_bounds__(kThreads) write_kept(SelectTask task, Mover mover) {
   __shared__ int warp_counts[kWarps];

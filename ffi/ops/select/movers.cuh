@@ -36,7 +36,7 @@ struct MoveItems {
 template <typename Item>
 struct MoveWideRows {
   using Value = Item;
-  static constexpr int kBatch = 4;  // rows that a thread loads words of before the first is stored
+  static constexpr int kBatch = 4;  // rows from which a thread loads words before it stores the first
   Rows x;
   Rows out;
   Fill fill;
@@ -62,7 +62,7 @@ struct SetIndices {
   static constexpr int kBatch = 8;
   IndexResult indices;
   int64_t size;
-  int64_t length;  // the index for no item
+  int64_t length;  // the index that stands for no item
 
   __device__ Value load(int64_t, int64_t position, int64_t /*word*/ = 0) const { return position; }
   __device__ Value filling(int64_t) const { return length; }

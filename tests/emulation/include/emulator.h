@@ -1,7 +1,7 @@
 // Runs CUDA kernels on a CPU, one block after the other, on one thread of the CPU. The threads of a block are fibers:
-// each runs until it waits for others, at a barrier or for a value of its warp. They run in a random order,
-// which differs from block to block, so that the results of a kernel with a missing barrier vary. MGPU_EMULATED_SEED=1
-// draws other orders.
+// each runs until it waits for others, at a barrier or for a value of its warp. They run in a random order, which
+// differs from block to block, so that the results of a kernel with a missing barrier vary. MGPU_EMULATED_SEED=1 draws
+// other orders.
 //
 // It finds
 // - wrong results, by the tests;
