@@ -161,9 +161,9 @@ struct MatchStage {
 template <int kCount, typename Keys>
 __device__ __forceinline__ unsigned merge_matches(const MergeTile& tile, const Keys& keys, const MergeCursor& cursor,
                                                   unsigned& matches) {
-  const uint32_t a_first = shared_address(keys.buffer + keys.runs.a - (tile.a > 0));  // includes the item before the tile
-  const uint32_t b_end =
-      shared_address(keys.buffer + keys.runs.b_end + (tile.b_follows ? 1 : 0));  // includes the item after the tile
+  // These bounds include A's item before the tile and B's item after it, if there are such items.
+  const uint32_t a_first = shared_address(keys.buffer + keys.runs.a - (tile.a > 0));
+  const uint32_t b_end = shared_address(keys.buffer + keys.runs.b_end + (tile.b_follows ? 1 : 0));
   auto a_before = keys.buffer[maximum(cursor.a - 1, 0)];
   return keys.template merge_from<kCount>(cursor, [&](int i, bool in_b, const auto& heads) {
     // An item of A comes before all items of B that are not less, and can only equal the first of these. An item of B
