@@ -1,7 +1,7 @@
 """Functions of `jax.numpy` on the kernels of this package: the same signatures and results, often in less time.
 
 `import jax_mgpu.numpy as jnp` can replace the import of `jax.numpy`: all names that this module lacks come from there.
-Kernels run on CUDA, and on a CPU where they are faster; every other call is JAX's own.
+On CUDA and on a CPU, kernels run if they are faster; every other call is JAX's own.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def top_k(call: Call) -> Any:
 
 
 def _total_order(x: jax.Array) -> jax.Array:
-    """Integers in the order of `lax.top_k`: for floats, -0 is less than 0 there, and NaNs have signs."""
+    """Returns integers in the order of `lax.top_k`: for floats, -0 is less than 0 there, and NaNs have signs."""
     if not _jnp.issubdtype(x.dtype, _jnp.floating):
         return x
     words = jax.lax.bitcast_convert_type(x, _jnp.dtype(f"int{8 * x.dtype.itemsize}"))

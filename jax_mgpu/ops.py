@@ -50,18 +50,18 @@ def _counted(function: str) -> tuple[str, Callable[[Call], Any]]:
     def now(call: Call) -> Any:
         if not is_array(call.segment_ids) or call.segment_ids.size == 0:
             return None
-        number = int(_np.max(call.segment_ids) + 1)  # in the type of the ids, as JAX adds
+        number = int(_np.max(call.segment_ids) + 1)  # added in the type of the ids, as in JAX
         return call.changed(num_segments=number).again(globals()[function])
 
     return "num_segments", now
 
 
 def _freely_added(call: Call) -> int:
-    """Returns the number of items, or one more than any call has if their sum depends on the order."""
+    """Returns the number of items; a huge one, so that a GPU runs kernels, if their sum depends on the order."""
     return item_count(call.data) if _jnp.issubdtype(call.data.dtype, _jnp.integer) else NEVER - 1
 
 
-SMALL = 2**17  # items of which XLA's scatter, a single kernel, takes less time on a GPU
+SMALL = 2**17  # for fewer items, XLA's scatter, a single kernel, takes less time on a GPU
 
 
 @like(

@@ -223,7 +223,7 @@ def test_segments(case, reverse, rng) -> None:
 @pytest.mark.parametrize("case", long_but(["affine bytes", "last set", "matmul 8x8"], CASES))
 def test_segments_over_tiles(case, rng) -> None:
     """Items of every size that tiles of segments support, and of a size that they do not. There are many ends or few,
-    or many ends between long segments, each of which takes several rows of warps."""
+    or many ends between long segments, each of which spans several rows of a warp's items."""
     make, function, _ = CASES[case]
     ends_between = (np.cumsum([600, 1200] * 5)[:, None] + np.arange(20)).ravel()  # 580 and 1,180 items apart
     for n, live, ends in (
@@ -304,7 +304,7 @@ def test_traced_captures(rng) -> None:
 
 
 def test_captures_leak_no_tracers() -> None:
-    """The cache entry of a function or an order holds no values; newer JAX would keep them in its jaxprs."""
+    """The cache entry of an operator or a comparator holds no values; newer JAX would keep them in its jaxprs."""
     x = np.arange(40, dtype=I32)
     with jax.checking_leaks():
         jax.jit(lambda x, k: mgpu.scan(x, lambda a, b: a + b + k))(x, 3)
@@ -345,7 +345,7 @@ def largest(a, b):
 
 @pytest.mark.parametrize("function", [affine, largest])
 def test_columns_of_large_items(rng, function) -> None:
-    """A function that combines each column by itself runs on each column, with the results of one on whole items."""
+    """A function that combines each column by itself runs on each column. Any other function runs on whole items."""
     n, width = 300, 24
     x = (rng.random((n, width)).astype(np.float32), rng.normal(size=(n, 4, 6)).astype(np.float32))
     x = (x[0].reshape(n, 4, 6), x[1])
@@ -483,7 +483,7 @@ def test_functions_of_rows(rng, width, dtype):
 
 
 def test_functions_of_rows_have_the_bits_of_columns(rng):
-    """Floats are combined in an order that follows from the shapes, and close to float64; other forms agree."""
+    """Float results are the same in every run and close to float64; mixed types, `emit` and gradients work too."""
     x = [rng.normal(size=(5000, 24)).astype(np.float32) * scale for scale in (0.5, 1.0)]
     got = jax.device_get(jax.jit(lambda *x: mgpu.scan(x, affine))(*x))
     expect_equal(got, jax.device_get(jax.jit(lambda *x: mgpu.scan(x, affine))(*x)))

@@ -1,6 +1,6 @@
-"""Which library of kernels is loaded, and the errors of incompatible installations.
+"""The choice of a library of kernels, and the errors of incompatible installations.
 
-The CPU library stands in for the library of CUDA kernels, so that no nvcc is needed: no test makes a call.
+The CPU library stands in for the library of CUDA kernels, which is only loaded, so the tests need no nvcc.
 """
 
 from __future__ import annotations
@@ -280,7 +280,7 @@ HASHED = re.compile(r"^([\w.-]+)==(\S+) \\\n(?: +--hash=sha256:[0-9a-f]{64}(?: \
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_wheels_are_built_by_what_has_hashes(name) -> None:
-    """Each build requirement is installed by scripts/build_wheels.py in the version that pip would choose."""
+    """Each build requirement allows the version that scripts/build_wheels.py installs by its hash."""
     project = tomllib.loads((PACKAGES[name] / "pyproject.toml").read_text())
     settings = project["tool"]["scikit-build"]
     files = {ROOT / "wheels" / "requirements.txt", PACKAGES[name] / "requirements.txt"}

@@ -20,7 +20,7 @@ from tests.segmented_sorts import random_heads
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-# Items of both operands that one CUDA block (by the width of keys) or one CPU task walks along.
+# The number of items of both operands that a CUDA block, for each width of keys, or a CPU task merges.
 TILES = data.tile_sizes("sorted_search", "sorted_match")
 SIDES = ("left", "right")
 
@@ -243,7 +243,7 @@ def test_unsorted_input_does_no_harm(rng):
         assert 0 <= matches.b_match_count <= n_b
         found = np.asarray(mgpu.sorted_search(a, b))
         assert found.shape == (n_a,)
-    assert np.all((found >= 0) & (found <= LONG))  # the last are binary searches
+    assert np.all((found >= 0) & (found <= LONG))  # few needles in a long haystack are looked up by binary searches
 
 
 def test_what_a_misuse_says():
@@ -283,7 +283,7 @@ def sorted_in_segments(haystack, heads, count=None, ends=None):
 
 
 def needles_for(rng, haystack, n, m):
-    """Needles, half of which are from the haystack, and ids from -2 to one past the last segment."""
+    """Returns needles, half of which are from the haystack, and ids from -2 to one past the last segment."""
     needles = data.random_keys(rng, haystack.dtype.name, n)
     if len(haystack):
         taken = rng.choice(haystack.view(f"u{haystack.dtype.itemsize}"), n).view(haystack.dtype)
@@ -292,7 +292,7 @@ def needles_for(rng, haystack, n, m):
 
 
 def check_in_segments(needles, ids, haystack, heads, **options):
-    """Both sides."""
+    """Checks both sides on one problem."""
     for side in SIDES:
         expected = found_in_segments(needles, ids, haystack, heads, side, **options)
         same(mgpu.segmented_search(needles, ids, haystack, heads, side, **options), expected)
@@ -391,7 +391,7 @@ SEGMENTED = ("needles", "ids", "haystack", "heads", "ends", "needles_count", "ha
 def test_vmap_over_operands_of_a_segmented_search(rng, mapped):
     batch, n, size, m = 5, 33, 90, 8
     ends = np.sort(rng.integers(0, size + 1, (batch, 2 * m)).astype(np.int32))
-    haystack = np.stack([data.sorted_keys(rng, "float32", size) for _ in range(batch)])  # in any segments
+    haystack = np.stack([data.sorted_keys(rng, "float32", size) for _ in range(batch)])  # so any segments are sorted
     everything = {
         "needles": data.random_keys(rng, "float32", batch, n),
         "ids": rng.integers(-1, m + 1, (batch, n)).astype(np.int32),
@@ -443,7 +443,7 @@ def test_segments_without_order_stay_inside(rng):
 
 
 def test_positions_of_64_bits_in_segments(rng):
-    """If the haystack has 2^31 items, operands keep their types."""
+    """Ids and heads have 64 bits if the haystack has 2^31 items or more; here, they have them for a short haystack."""
     from jax_mgpu._src.ops.sorted_search import _segmented_search
 
     heads = random_heads(rng, 400, 9)
@@ -552,7 +552,7 @@ MANY = (1 << 17) + 3
 
 
 def expected_in_segments(needles, ids, haystack, heads, side):
-    """The positions in segments without gaps: those of pairs of an id and a key among the haystack's pairs."""
+    """Returns positions in segments without gaps, from a search for pairs of an id and a key."""
     ranks = oracle.rank(np.concatenate([needles, haystack]))
     ranks = np.unique(ranks, return_inverse=True)[1].astype(np.int64)
     rows = np.searchsorted(heads, np.arange(len(haystack)), "right") - 1
@@ -621,7 +621,7 @@ def test_many_needles_in_segments_with_gaps_and_counts(rng):
     check_in_segments(needles, ids, haystack, heads, ends=ends, **counts)
 
 
-# Rows that start anywhere in a sector; all within shared memory, and with levels outside of it.
+# Rows begin anywhere in a sector. A row's search tree fits into shared memory, or has levels outside of it.
 @pytest.mark.parametrize("sizes", [(33_001, 41_003), (3000, 1001), (70_001, 7)], ids=str)
 @pytest.mark.parametrize("dtype", ["uint32", "float64", "int16", "uint8"])
 def test_rows_of_many_needles(rng, dtype, sizes):

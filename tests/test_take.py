@@ -1,4 +1,4 @@
-"""Rows by index, and all derivatives that transpose a gather: they add rows in float32, in one order in every run."""
+"""`take`, and all derivatives that transpose a gather: these add rows in float32, in the same order in every run."""
 
 from __future__ import annotations
 
@@ -83,7 +83,6 @@ def test_derivatives_add_without_loss(call, dtype):
     assert gradient(table).dtype == dtype
     np.testing.assert_array_equal(np.asarray(gradient(table), np.float32), [MANY, 0, 0, 0])
     assert not adding_scatters(gradient, table)
-    # a batch of tables, and a batch of calls of one table
     tables = jnp.stack([table, table])
     batch = jax.jit(jax.vmap(jax.grad(loss)))(tables)
     np.testing.assert_array_equal(np.asarray(batch, np.float32), [[MANY, 0, 0, 0]] * 2)

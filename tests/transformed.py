@@ -47,7 +47,7 @@ def agree(got, expected, exact=True):
         if exact or g.dtype.kind in "biu":
             np.testing.assert_array_equal(oracle.bits(g), oracle.bits(e))
         else:
-            largest = np.max(np.abs(e), initial=0, where=np.isfinite(e))  # of which a sum may have lost a part
+            largest = np.max(np.abs(e), initial=0, where=np.isfinite(e))  # a sum's error may be a fraction of this
             np.testing.assert_allclose(g, e, rtol=1e-5, atol=max(1e-5, 1e-6 * largest))
 
 
@@ -66,7 +66,7 @@ def one_by_one(function, arguments, mapped, size):
 
 
 def mixes(arity):
-    """Returns all arguments mapped, each one alone, all but one."""
+    """Returns which arguments are mapped in each case: all of them, a single one, or all but one."""
     alone = [tuple(i == j for j in range(arity)) for i in range(arity)]
     return dict.fromkeys([(True,) * arity, *alone, *(tuple(not on for on in mix) for mix in alone if arity > 1)])
 

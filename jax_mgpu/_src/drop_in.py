@@ -1,7 +1,7 @@
 """Functions by JAX's names, with its signatures and results, which run kernels where these are faster.
 
 A function's plan inspects the shapes, types and options of a call, and returns a program of kernels. If it returns
-none, or if the kernels would be slower, JAX's own function runs, errors included.
+None, or if the kernels would be slower, JAX's own function runs, and raises its own errors.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Program = Callable[[], Any]
 
 MAX_COLUMNS = 8  # the most columns of keys that kernels sort by
-# More items than any call on a CPU has: its kernels are never faster there.
+# More items than any call has. As a minimum, it means that kernels are never faster.
 NEVER = 1 << 62
 
 
@@ -64,7 +64,7 @@ class Signed:
         return _is_array_taken(x)
 
     def _is_operand(self, x: object) -> bool:
-        """Whether this is an array, or a number other than an integer, whose bits a program's key does not hold."""
+        """Whether this is an array or, because a program's key holds no bits of floats, a number but no integer."""
         return self.may_take(x) or isinstance(x, jax.Array | np.ndarray | np.inexact | float | complex)
 
 
@@ -99,7 +99,7 @@ class Call:
         return self.changed(**changes).again(self._function.original)
 
     def with_kernels(self, **changes: Any) -> Program:
-        """JAX's own program, with kernels instead of its sorts, running sums and products."""
+        """Returns JAX's own program, with kernels instead of its sorts, running sums and products."""
 
         def program() -> Any:
             operands, options = self._function.split({**self._arguments, **changes})
@@ -123,7 +123,7 @@ def like(
     measure: Callable[[Call], Any] | None = None,
     unsized: tuple[str, Callable[[Call], Any]] | None = None,
 ) -> Callable[[Callable[[Call], Program | None]], Function]:
-    """Turns a plan into a function with the signature, the types and the results of one of JAX.
+    """Turns a plan into a function with the signature, the types and the results of a function of JAX.
 
     Args:
       original: JAX's function.
@@ -131,7 +131,7 @@ def like(
       min_items: the number of items of the first operand from which kernels are faster on a CPU.
       min_items_on_gpu: the same on a GPU, where a small call takes as long as its kernels take to start.
       takes_sequence: whether the first operand may be a sequence of arrays.
-      measure: the number to compare with both, instead of the items of the first operand.
+      measure: returns the number to compare with both minima, instead of the number of the first operand's items.
       unsized: the argument for the size of the results, and the function to run outside of `jit` if it is omitted.
     """
     signed = Signed(original, operands, takes_sequence)
@@ -223,7 +223,7 @@ def item_count(x: object) -> int:
 
 
 def _is_hashable(value: Any) -> bool:
-    """Whether options may be part of a program's key. Floats may not: the zeros are equal, and NaN is not."""
+    """Whether options may be part of a program's key. Floats may not: the zeros are equal, and a NaN never is."""
     if any(isinstance(part, float) for option in value for part in option):
         return False
     try:
@@ -248,7 +248,7 @@ def order_statistics(ranks: jax.Array) -> Callable[[jax.Array], jax.Array]:
 
 
 def _sort(parameters: Mapping[str, Any], *operands: jax.Array) -> list[jax.Array] | None:
-    """`lax.sort` of rows by their first few columns."""
+    """Sorts rows by their first few columns, like `lax.sort`; returns None if the kernels cannot."""
     number = parameters["num_keys"]
     if number > MAX_COLUMNS or operands[0].size == 0 or not all(x.dtype == bool or is_key(x) for x in operands):
         return None

@@ -146,12 +146,12 @@ class Operation:
             _warn_without_kernels(platforms)
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, Any], platform: str, devices: int) -> bool:
-        """Whether a program that could have kernels should have plain JAX."""
+        """Whether a program that could have kernels should run plain JAX."""
         del operands, attributes, platform, devices
         return False
 
     def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the attributes of the call of the handlers."""
+        """Returns the attributes with which the handlers are called."""
         del operands
         return dict(attributes)
 
@@ -213,7 +213,7 @@ class Operation:
                 return list(results), [result_tangents[i] for i in moving]
 
             given = [tangents[i] for i in live]
-            # If no operand is sharded, nothing has to be Auto, and the axes of a surrounding vmap must not be.
+            # If no operand is sharded, no axis has to be Auto, and those of a surrounding vmap must not become Auto.
             mapped = automatic(one_problem) if any(map(is_sharded, _arrays((*primals, *given)))) else one_problem
             axes = [0 if x.ndim > rank else None for x, rank in zip(primals, self.ranks, strict=True)]
             for _ in range(self._batch_rank(primals)):
@@ -227,7 +227,7 @@ class Operation:
         ad.primitive_jvps[self.primitive] = jvp
 
     def def_transpose(self, operand: str, rule: Callable[..., Any]) -> None:
-        """Declares the operation linear in an operand, jointly with any other so declared, and sets its transpose.
+        """Declares the operation linear in an operand, and jointly so in all declared ones, and sets its transpose.
 
         `rule(cotangents, operands, **attributes)` gets one problem: one cotangent per result (None if zero), and the
         operands by name, with a `jax.ShapeDtypeStruct` for each linear one. It returns the cotangent of `operand`.
@@ -477,7 +477,7 @@ def stored_aval(aval: Aval) -> jax.ShapeDtypeStruct:
 
 
 def _run_as_bytes(operation: Operation, operands: Sequence[Any], attributes: Mapping[str, Any]) -> list[Any]:
-    """The operation on float8 rows, which handlers move as bytes; elsewhere they are floats with derivatives."""
+    """Runs the operation on float8 rows, which handlers move as bytes. Elsewhere, they are floats with derivatives."""
     avals = operation._abstract(*map(jax.typeof, operands), **attributes)
     stored = [jax.lax.bitcast_convert_type(x, jnp.uint8) if _is_float8(x) else x for x in operands]
     results = operation.run(stored, **attributes)

@@ -68,14 +68,15 @@ __all__ = [
 
 RULES = "custom_jvp", "custom_vjp"  # prefixes of names of primitives with the caller's derivative rules
 
-# If a function works element by element, each column of the items is scanned by itself: along the rows if the numbers
-# of a column's item have one width and at most so many bytes, otherwise as a batch, if items are larger than this.
+# If a function works element by element, each column of the items is scanned by itself. A kernel walks along the rows
+# if all leaves have one width, and a column's item has at most MAX_ROW_ITEM_BYTES. Otherwise the columns are a batch,
+# if an item has more than MOST_JOINT_SCALARS numbers.
 MAX_ROW_ITEM_BYTES = 32
 MOST_JOINT_SCALARS = 16
 ELEMENTWISE = {*elementwise.RULES} - {"iota", "bitcast_convert_type"}
 # A row of at least this many bytes is scanned by tiles of its own; shorter ones share tiles.
 LONG_ROW_BYTES = 1 << 17
-# Larger states of segments do not fit a block's shared memory: their segments are scanned.
+# Larger states of segments do not fit into a block's shared memory: then a scan computes them.
 MAX_SEGMENT_BYTES = 72
 DIRECTIONS = "exclusive", "reverse", "total"  # the choices of a caller of a scan
 
@@ -201,7 +202,7 @@ def scan_by_function(
     load: Load | None = None,
     **flags: bool,
 ) -> Sequence[Any]:
-    """Returns the result of `scan`, pytrees like x."""
+    """Returns the results of `scan`, which are pytrees like x."""
     needs_nothing = operator.identity is not None and (flags["exclusive"] or flags["total"])
     of_column = None if n == 0 or load is not None or needs_nothing else _column_operator(operator, x)
     if of_column is not None:
@@ -368,7 +369,7 @@ def _prepare(
     reverse: bool = False,
     exclusive: bool = False,
 ) -> _Prepared | None:
-    """Returns the function for kernels, or None if there are none for it."""
+    """Returns the function as kernels take it, or None if no kernels can run it."""
     if n == 0 or (operator.function is None and operator.kind is None) or not has_kernels():
         return None
     leaves, structure = flatten(x)
@@ -424,7 +425,7 @@ def _written(
     written = emit_operator(
         closed, nothing=identity, reverse=reverse, exclusive=exclusive, commutes=operator.commutes, **given
     )
-    # If the kernels need no identity, it is the value of empty segments, which plain JAX fills in.
+    # An identity that the kernels do not need is only the value of empty segments, which plain JAX fills in.
     known = None if identity is None else tuple(_place(value, written.captures) for value in identity)
     traced = [
         None

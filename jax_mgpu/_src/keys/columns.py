@@ -74,7 +74,7 @@ class Columns:
         for name, x in zip(self.names, self.arrays, strict=True):
             if x.shape != self.shape:
                 raise value_error(operation, name, f"the length of {self.names[0]}, {self.shape[0]}", describe(x))
-        if not self.fits:  # packing is elementwise; what follows for several codes is not
+        if not self.fits:  # packing is elementwise, but the steps that several codes need are not
             self.arrays = [whole_axes(x) for x in self.arrays]
         self.descending = _directions(operation, descending, len(columns))
         self.structure: Callable[[Sequence[Any]], Any] = getattr(columns, "_make", tuple)
@@ -135,7 +135,7 @@ class Columns:
         return SortKey(self.arrays[0], self.descending[0], self.bits)
 
     def of_key(self, keys: jax.Array) -> Columns:
-        """Returns the columns of items by their key."""
+        """Returns the columns of items whose `key` is given."""
         return self.replaced([keys] if len(self.arrays) == 1 else self.unpacked([keys]))  # type: ignore[arg-type]
 
     @property
@@ -172,7 +172,7 @@ class Columns:
         return []
 
     def _cuts_behind(self, first: int, most_bits: int) -> list[tuple[int, int]]:
-        """Cuts the columns into the first ones, then single columns or integers of up to `most_bits` bits."""
+        """Cuts the columns into the first `first`, then into single columns or integers of up to `most_bits` bits."""
         n, edges = len(self.arrays), [0, first]
         for end in range(first + 1, n):
             joined = self.part(edges[-1], end + 1)
@@ -237,7 +237,7 @@ class Columns:
         return self.structure([filled_behind(x, live, fill(x.dtype)) for x in columns])
 
     def run_keys(self) -> jax.Array:
-        """Codes, or the numbers of runs: neighbours are equal exactly if the columns' neighbouring items are."""
+        """Returns codes, or the numbers of runs: neighbours are equal exactly if those in all columns are equal."""
         if self.fits:
             return self.codes()[0]
         starts = _run_starts(self.digits()).astype(index_dtype("keys", "keys", self.shape[0]))
@@ -298,7 +298,7 @@ def columns_of(keys: jax.Array | Columns) -> list[jax.Array]:
 
 
 def alike(keys: jax.Array | Columns, other: Any) -> Any:
-    """Returns other keys of the same types, in the caller's form, as checked ones."""
+    """Returns `other`, keys of the same types in the caller's form, as checked keys."""
     return keys.replaced(other) if isinstance(keys, Columns) else other
 
 
@@ -315,7 +315,7 @@ def in_form(keys: jax.Array | Columns) -> Any:
 def expect_told_apart(operation: str, **keys: Keys | None) -> None:
     """Raises an error if 64-bit floats of the host become equal once JAX cuts them to 32 bits.
 
-    For keys that are tested for equality.
+    Operations that test keys for equality call it.
     """
     wide = (getattr(x, "dtype", np.float64) == np.float64 for x in jax.tree.leaves(keys))
     if not has_64_bits() and any(wide):
@@ -637,7 +637,10 @@ def _column(digits: Sequence[Digit], at: int, dtype: np.dtype, descending: bool)
 
 
 def _sign_flipped(code: jax.Array) -> jax.Array:
-    """Signed integers of a code, or the reverse. The kernels' keys have integers of 32 bits as the bits of floats."""
+    """Returns the signed integers of a code, or the reverse.
+
+    Integers of 32 bits may become the bits of floats, so the flip is hidden from compilers: see `opaque`.
+    """
     bits = 8 * code.dtype.itemsize
     flipped: jax.Array = (opaque(code) if bits == WORD else code) ^ code.dtype.type(1 << (bits - 1))
     return flipped

@@ -34,8 +34,8 @@ T = TypeVar("T")
 class Side:
     """A table's sorted keys, which can send results back to its rows.
 
-    If a side `only_asks`, no keys are searched in it. Then its rows stay in place where all devices can read the other
-    side's keys: searches in them need no order.
+    If a side `only_asks`, no keys are looked up in it. Then its rows stay in place if all devices can read the other
+    side's keys, because the rows' keys may be looked up in any order.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Side:
         return self.sorted_counts[self.axis.index].reshape(1)
 
     def to_rows(self, found: list[jax.Array]) -> list[jax.Array]:
-        """Results for sorted keys, moved back to the rows of the keys; unspecified past the live rows."""
+        """Moves results for sorted keys back to the rows of the keys; results past the live rows are unspecified."""
         if self.order is None:
             return found
         live = jnp.arange(self.n) < self.sorted_count
@@ -201,7 +201,7 @@ def _by_partners(
         total = alone.total
     share = Share.even(axis, total, size)
 
-    # Without rows that have no partners, each row of the result of a row of a has one.
+    # If no row of a without a partner is kept, each result row of a row of a has a partner, and no numbers are needed.
     leaves = [first, number] if keep_a or kind not in KINDS else [first]
     leaves = [of_a.begin + jnp.arange(n_a, dtype=dtype), *leaves]
     following = jnp.append(before, paired)[axis.index + 1]

@@ -45,7 +45,7 @@ class _Named:
         self.x = x.astype(accumulator_dtype(x.dtype)) if summed else x
         self.live = axis.live("x", self.n, count)
         self.starts_from_items = begins_with_item(kind, x.dtype)
-        # The total of no items is then the identity, which takes part like any other.
+        # If scans start from items, the total of no items is the identity, which is combined like any other total.
         self.has_items = None if self.starts_from_items else self.live > 0
         self.begin = axis.begin(axis.gather(self.live)) if kind.gives_index else jnp.zeros((), self.live.dtype)
 
@@ -69,7 +69,7 @@ class _Named:
         return (x, jnp.broadcast_to(self.begin + position.astype(self.dtype), x.shape)) if self.kind.gives_index else x
 
     def combine(self, reverse: int) -> Callable[[Any, Any], Any]:
-        """Among equal extrema, the earlier item wins in either direction of a scan: it has the derivative."""
+        """Among equal extrema, the earlier item wins in either direction of a scan, and gets the derivative."""
         if self.kind.gives_index:
             return self._first_extremum
         if self.kind == Kind.LOGSUMEXP:
@@ -111,7 +111,7 @@ def _log_add(a: jax.Array, b: jax.Array) -> jax.Array:
 
 @_log_add.defjvp
 def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    """A state's derivative is its share of the sum. An infinite state has all of it: its item's derivative is NaN."""
+    """A state's derivative is its share of the sum. States that equal an infinite sum have equal shares of it."""
     largest = jax.lax.stop_gradient(jnp.maximum(*primals))
     same = [jnp.where(x == largest, 0, -jnp.inf).astype(x.dtype) for x in primals]  # exponents of infinite states
     powers = [jnp.exp(jnp.where(jnp.isinf(largest), y, x - largest)) for x, y in zip(primals, same, strict=True)]
@@ -171,7 +171,7 @@ def reduce(axis: Axis, op: Kind | Operator, x: Pytree, n: int, count: jax.Array)
 def scan(
     axis: Axis, op: Kind | Operator, x: Pytree, n: int, count: jax.Array, *, exclusive: int, reverse: int, total: int
 ) -> Sequence[Any]:
-    """Each device's prefixes, from the totals of the devices before it on."""
+    """Returns each device's prefixes, which start from the total of the devices before it."""
     local = _local(axis, op, x, n, count)
     combine, total_here = local.combine(reverse), local.total(count, reverse)
     has, states = _over_devices(axis, combine, local.has_items, total_here, reverse=reverse)
@@ -201,7 +201,8 @@ def segmented_reduce(axis: Axis, op: Kind | Operator, x: Pytree, n: int, heads: 
     has, states = _over_devices(axis, lambda later, earlier: combine(earlier, later), first > 0, front, starts, 1)
     has, rest = _from_neighbour(axis, has, states, 1)
     last = _row(results, last_slot)
-    # If no later device contributes, a cotangent of 0 times an infinite product must not reach one.
+    # If no later device contributes, `rest` is unused. It must still be finite, because the gradient of an infinite
+    # product would be NaN, even for a cotangent of 0.
     rest = jax.tree.map(lambda x, y: jnp.where(has, x, y), rest, last)
     whole = _one(combine, last, rest)
     is_last = (jnp.arange(heads.shape[0], dtype=last_slot.dtype) == last_slot) & starts & has
@@ -241,7 +242,7 @@ def segmented_scan(
 
 
 def own_ends(heads: jax.Array, n: int, live: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Whether a segment starts here, the first and last position where one does, and the number of the last head.
+    """Returns whether a segment starts here, the first and last positions where one does, and the last head's number.
 
     Without a head, the first position is past the live items, and the last one is 0: all items belong to one segment.
     """
@@ -288,7 +289,7 @@ def _over_devices(
             select(joined, combine(a_states, b_states), states),
         )
 
-    # What is known of all devices is not sent.
+    # A None is known to be the same on all devices, and is not sent.
     has, starts, states = axis.gather((has, starts, state))
     has = jnp.ones((axis.size,), bool) if has is None else has
     starts = jnp.zeros((axis.size,), bool) if starts is None else starts
@@ -304,7 +305,7 @@ def _over_devices(
 
 
 def _from_neighbour(axis: Axis, has: jax.Array, states: Pytree, reverse: int) -> tuple[jax.Array, Any]:
-    """Returns the result of the previous (or next) device, and whether there is one."""
+    """Returns whether the previous (or next) device has a result, and the result."""
     neighbour = axis.index + (1 if reverse else -1)
     inside = (neighbour >= 0) & (neighbour < axis.size)
     place = jnp.clip(neighbour, 0, axis.size - 1)
@@ -326,14 +327,14 @@ def _with_carry(
 
 
 def _or_identity(local: _Named | _Function, has: jax.Array, states: Pytree, index: int) -> Any:
-    """Returns a state, or the identity instead."""
+    """Returns a state, or the identity if there is none."""
     if local.identity is not None:
         states = select(has, states, identities(local.identity, states))
     return _row(states, index)
 
 
 def _one(combine: Callable[[Any, Any], Any], a: Pytree, b: Pytree) -> Any:
-    """Returns two states without a leading axis, combined."""
+    """Combines two states without a leading axis."""
     a, b = (jax.tree.map(lambda x: x[None], state) for state in (a, b))
     return _row(combine(a, b), 0)
 

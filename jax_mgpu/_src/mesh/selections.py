@@ -1,4 +1,7 @@
-"""Selections, runs and ranks over a mesh axis: items stay where they are, except for partitions and distinct keys."""
+"""Selections, runs and ranks over a mesh axis.
+
+Selected items and starts of runs stay on their devices. Partitions, distinct keys and ranks move items.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +94,7 @@ def partition(
 
 
 def _earlier(axis: Axis, has: jax.Array, found: Any) -> tuple[jax.Array, Any]:
-    """Returns the value of the nearest earlier device that has one, and whether there is one."""
+    """Returns whether an earlier device has a value, and the value of the nearest such device."""
     has, found = axis.gather((has, found))
     device = jnp.max(jnp.where(has & (axis.devices < axis.index), axis.devices, -1))
     return device >= 0, jax.tree.map(lambda x: x[jnp.maximum(device, 0)], found)
@@ -272,7 +275,7 @@ def _added(axis: Axis, x: jax.Array, places: jax.Array) -> jax.Array:
 
 
 def _added_bits(axis: Axis, x: jax.Array, places: jax.Array) -> jax.Array:
-    """`_added` bit for bit: floats are added as integers."""
+    """Returns the same items bit for bit: floats are added as integers."""
     if not jnp.issubdtype(x.dtype, jnp.floating):
         return _added(axis, x, places)
     word, bound = jnp.dtype(f"uint{8 * x.dtype.itemsize}"), axes_bound(axis.name)

@@ -1,4 +1,4 @@
-"""Exact splitters: cuts sequences that are sorted over all devices so that given numbers of items precede cuts."""
+"""Exact splitters: cuts sequences that are sorted over all devices so that a given number of items precedes each cut."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def equal(codes: Words, others: Words) -> jax.Array:
 
 
 def keys_of(codes: Words, dtype: Any) -> jax.Array:
-    """Returns keys from codes in ascending order. A code without a key gives a key above the same keys as the code."""
+    """Returns keys from codes in ascending order. A code that no key has gives a key that exceeds the same keys."""
     if jnp.issubdtype(dtype, jnp.complexfloating):
         return of_words(*codes)
     word = jnp.dtype(f"uint{8 * dtype.itemsize}")
@@ -176,7 +176,7 @@ def _paired(equal: jax.Array, rest: jax.Array) -> jax.Array:
 def even_edges(
     axis: Axis, sequences: Sequence[Sorted], counts: jax.Array, slots: int | None = None, *, pairs: bool = False
 ) -> jax.Array:
-    """`[sequences, devices, devices + 1]`: where each device's items are cut for the parts of all devices.
+    """Returns where each device's items are cut for the parts of all devices, `[sequences, devices, devices + 1]`.
 
     `counts` are the items of all devices, `[devices, sequences]`. Parts are equal or, with `slots`, fill the devices
     from the first one on.

@@ -1,4 +1,4 @@
-"""Searches, lookups and as-of joins over a mesh axis: keys are sorted, and results return."""
+"""Searches, lookups and as-of joins over a mesh axis: each row's key is looked up among sorted keys of all devices."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class _Found:
 
 
 def search(axis: Axis, pair: KeyPair, *, right: bool) -> jax.Array:
-    """Each needle's insertion point in the global haystack, on the needle's device."""
+    """Returns each needle's insertion point in the global haystack, on the needle's device."""
     return _Found(axis, pair, (False, True)).cut(right)
 
 
@@ -79,7 +79,7 @@ def segmented_search(
     if segments.ends is None:
         of_items = segment_ids(axis, segments.heads, segments.n, segments.count)
         own = jnp.where(is_inside, ids, -1).astype(of_items.dtype)
-    else:  # gaps have separate numbers, in which all keys are equal
+    else:  # gaps have numbers of their own, and all keys in gaps become equal
         of_items = item_codes(axis, segments)
         own = jnp.where(is_inside, 2 * ids.astype(of_items.dtype) + 2, -1)
         haystack = [jnp.where(of_items % 2 == 0, x, jnp.zeros((), x.dtype)) for x in haystack]

@@ -28,11 +28,11 @@ SHARE = 4
 class SortedPair:
     """Two arrays, each sorted over all devices, and the place of each key of one among the keys of the other.
 
-    CPU devices gather the other array and search in it; then the searching keys may have any order. On GPUs, keys move:
-    a key's place is on the first device whose last key of the other array is not before it. Keys whose place is on
-    another device form one run for each such device, as both arrays are sorted. These visit it, and their places come
-    back. If both arrays are distributed alike, few keys travel. If not, visitors take several rounds, each of a bounded
-    number.
+    CPU devices gather the other array and search in it; then the keys to look up may have any order. On GPUs, keys
+    move: a key's place is on the first device whose last key of the other array is not before it. Keys whose place is
+    on another device form one run for each such device, as both arrays are sorted. Each run visits its device, and the
+    places come back. If both arrays are distributed alike, few keys travel. If not, there are several rounds of visits,
+    each of a bounded number of keys.
     """
 
     def __init__(self, axis: Axis, keys: Sequence[jax.Array], live: Sequence[jax.Array]):
@@ -42,7 +42,7 @@ class SortedPair:
         self._found: dict[int, list[jax.Array]] = {}
 
     def cut(self, side: int, right: bool) -> jax.Array:
-        """Returns how many items of the other array are less than each of this one, or no greater; -1 past these."""
+        """Returns, for each key here, how many of the other array are less (if `right`, not greater); -1 if dead."""
         return self._places(side, [right])[0]
 
     def lower_and_upper(self, side: int) -> list[jax.Array]:
@@ -83,7 +83,7 @@ class SortedPair:
                 found[1] += jnp.where(equal(order_codes(keys, False), last), later, 0)
             return found
 
-        passed: jax.Array | int = 0  # the keys of other devices that are before each key behind their runs
+        passed: jax.Array | int = 0  # for each key, the number of keys on devices whose runs end before it
         for device in range(axis.size):
             is_behind = (slot >= ends[device]) & (axis.index != device)
             passed += jnp.where(is_behind, counts[device], 0)
@@ -108,10 +108,10 @@ class SortedPair:
     def _runs(self, side: int, rights: list[bool]) -> tuple[Words, jax.Array, jax.Array | None]:
         """Returns this device's last key of the other array, and where the run of keys with places on each device ends.
 
-        For both directions it also returns how many items on later devices equal that last key.
+        If both sides are asked for, it also returns how many items on later devices equal that last key.
 
-        A run begins where the previous one ends. If only items after equal ones are asked for, a key's place is on the
-        first device whose last key is greater.
+        A run begins where the previous one ends. If only the right side is asked for, a key's place is on the first
+        device whose last key is greater.
         """
         axis, other, live = self.axis, self.keys[1 - side], self.live[1 - side]
         last = take_or_fill(other, live.reshape(1) - 1)  # any key if there is none: its run is empty

@@ -29,7 +29,7 @@ __all__ = ["BucketTables", "bucket_tables", "fit_for_buckets", "mixed"]
 CAPACITY: int = cpu_library.tile_sizes()["bucket_capacity"][0]
 CHUNK: int = cpu_library.tile_sizes()["bucket_chunk"][0]
 CODE_BITS = 32
-# Odd numbers for which runs, multiples and floats filled the buckets as evenly as random codes.
+# Odd numbers, with which runs, multiples and floats filled the buckets as evenly as random codes did.
 MULTIPLIERS = (0xD9A297DB, 0xCFA391A9)
 
 
@@ -113,7 +113,7 @@ class BucketTables(NamedTuple):
 def bucket_tables(
     name: str, keys: Sequence[Any], counts: Sequence[jax.Array], *, null_equal: bool, size: int
 ) -> BucketTables | None:
-    """Returns the tables of a join of checked keys that buckets can serve; None if they cannot."""
+    """Returns the tables of a join of checked keys by buckets; None if buckets cannot serve it."""
     sides = [
         x if isinstance(x, Columns) else Columns(name, side, (x,), False) for side, x in zip("ab", keys, strict=True)
     ]
@@ -160,7 +160,7 @@ def _fallback(
     size: int,
     keep_a: int,
 ) -> Sequence[jax.Array]:
-    """The plain-JAX join, by sorts of the codes that put those past the last bucket at the end."""
+    """Joins in plain JAX, by sorts of the codes; codes past the last bucket are sorted to the end."""
 
     def in_order(codes: jax.Array, rows: jax.Array, bounds: jax.Array) -> tuple[jax.Array, jax.Array]:
         is_dead = jnp.arange(codes.shape[0], dtype=bounds.dtype) >= bounds[-1]

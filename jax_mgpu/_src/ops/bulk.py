@@ -109,8 +109,8 @@ def bulk_insert(
       ValueError: an argument's shape is not one of the above.
 
     The result is linear in `x` and `values`. Time is O(n + m): value `i` is item `indices[i] + i` of the result, and a
-    load-balancing search over these finds for each other item how many inserted items precede it (Baxter, moderngpu,
-    2013).
+    load-balancing search over these positions finds how many inserted items precede each item of `x` (Baxter,
+    moderngpu, 2013).
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

@@ -1,7 +1,7 @@
-"""Groups of equal keys in any order and ranks, built from sorts, scans and reductions; and shifts within segments.
+"""Groups and ranks of keys in any order, built from sorts, scans and reductions; and shifts within segments.
 
-Keys are sorted with their positions, the work is done in sorted order, and results go back to the rows. So a row's
-number is always its position in the caller's arrays.
+Keys are sorted with their positions. Groups and ranks are computed in sorted order; a result that belongs to a row, or
+names one, then gets the row's position in the caller's arrays.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ from jax_mgpu._src.ops.unsorted_pairs import but_nan
 
 __all__ = ["group_by", "rank", "segmented_shift"]
 
-# The operators that need to know which row each sorted row was.
+# The operators that need the position of each sorted row in the caller's arrays.
 GIVE_POSITIONS = ("first", "last", "argmin", "argmax")
 
 
@@ -253,7 +253,7 @@ class Groups(SegmentedItems):
         return take_or_fill(x, self.places(last=False), unique=True)
 
     def take(self, x: jax.Array, places: jax.Array) -> jax.Array:
-        """Returns rows of values that stay in the caller's order."""
+        """Returns rows of values that were not sorted, but stay in the caller's order."""
         return take_or_fill(x, self._given(places), unique=True)
 
     def _given(self, places: jax.Array) -> jax.Array:
@@ -261,7 +261,10 @@ class Groups(SegmentedItems):
         return take_or_fill(self.order, places, -1)
 
     def combined(self, asked: Combination, x: jax.Array, operator: str) -> jax.Array:
-        """Combines the values x of each group; x is in sorted order, or in the caller's order for values that stay."""
+        """Combines the values x of each group.
+
+        They are in sorted order or, for an operator of `OF_ANY_DTYPE`, in the caller's order.
+        """
         leaf, dtype = leaf_of_group(asked, x, operator)
         reduced = leaf.reduced(self)
         if leaf.kind.gives_index:

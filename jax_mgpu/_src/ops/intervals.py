@@ -38,7 +38,8 @@ from jax_mgpu._src.ops.sort import Sort
 
 __all__ = ["interval_expand", "interval_gather", "interval_move", "interval_scatter"]
 
-# From this many elements on, sums of many intervals each are faster by the kernel that adds intervals than by id.
+# From this many elements on, the kernel that adds intervals is faster than a sum by id, even if each element is in many
+# intervals.
 MANY_ELEMENTS = 1 << 14
 
 
@@ -222,7 +223,7 @@ def interval_move(
 
     Args:
       x: `[n, …]`, any dtype.
-      gather_starts: `[m]` integers: where each interval starts in `x`. They may overlap.
+      gather_starts: `[m]` integers: where each interval starts in `x`. Intervals may overlap there.
       scatter_starts: `[m]` integers: where each interval starts in `into`. Where intervals overlap there, it is not
         specified which of their rows stays.
       offsets: `[m]`, non-decreasing integers: the exclusive scan of the lengths.
@@ -280,7 +281,7 @@ def interval_move(
 def move_rows(
     rows: jax.Array, starts: jax.Array, places: jax.Array, offsets: jax.Array, total: jax.Array, into: jax.Array
 ) -> jax.Array:
-    """interval_move of rows."""
+    """Moves intervals of rows, like `interval_move`."""
     runs = {"gather_starts": starts, "scatter_starts": places, "offsets": offsets, "total": total}
     return _move(x=rows, **runs, into=into, gathers=True, adds=False)[0]
 
@@ -288,7 +289,7 @@ def move_rows(
 def scatter_rows(
     rows: jax.Array, starts: jax.Array, offsets: jax.Array, total: jax.Array, into: jax.Array
 ) -> jax.Array:
-    """interval_scatter of rows: an interval_move of consecutive rows."""
+    """Scatters consecutive rows to intervals, like `interval_scatter`."""
     return _move(x=rows, scatter_starts=starts, offsets=offsets, total=total, into=into, gathers=False, adds=False)[0]
 
 
@@ -365,7 +366,7 @@ def _move_fallback(
     return [into + add_rows(rows, places, into) if adds else into.at[places].set(rows, mode="drop")]
 
 
-# Derivatives. Rows move unchanged, so a tangent moves as its row does; elsewhere it is zero, or that of fill_value.
+# Derivatives. Rows move unchanged, so their tangents move likewise. Other rows have the tangent zero, or fill_value's.
 
 
 def filled_tangent(
@@ -451,11 +452,11 @@ def _add_runs(rows: jax.Array, heads: jax.Array, live: jax.Array) -> jax.Array:
 def _add_intervals(
     rows: jax.Array, starts: jax.Array, offsets: jax.Array, total: jax.Array, count: int, disjoint: int
 ) -> jax.Array:
-    """interval_scatter into zeros that adds where intervals overlap."""
+    """Scatters consecutive rows to intervals of zeros, and adds rows if intervals overlap."""
     size, objects = rows.shape[0], starts.shape[0]
     if disjoint or objects == 0 or count == 0:
         return scatter_rows(rows, starts, offsets, total, jnp.zeros((count, rows.shape[1]), rows.dtype))
-    # The operands of all branches below vary alike: if vmap selects between them, JAX makes all of them vary.
+    # All branches below get operands that vary over the same mesh axes, as JAX makes them do if vmap selects a branch.
     live = vary_as(jnp.asarray(live_items(size, total)), rows, offsets)
     dtype = common_dtype(starts, offsets, live)
     starts, offsets, live = (x.astype(dtype) for x in (starts, offsets, live))
@@ -489,14 +490,15 @@ def _add_intervals(
 
         return cond(_are_ordered(begins, sizes, most), when_sorted, add_by_id, rows)
 
-    # A thread adds the items of a row one after the other, so many items need many rows, which occupy all threads.
+    # A thread adds the items of a row one after the other. So if rows have many items, it takes many rows to occupy all
+    # threads.
     most = 64 if count * rows.shape[1] < MANY_ELEMENTS else max(64, 2 * -(-size // count))
     return cond(_are_ordered(starts, lengths, most), in_order, in_any_order, rows)
 
 
 def _are_ordered(starts: jax.Array, lengths: jax.Array, most: int) -> jax.Array:
     """Whether intervals' begins and ends ascend, and no row is in more than `most` of them."""
-    # A difference of ascending starts may overflow. It is negative then, and the answer no.
+    # A difference of ascending starts may overflow. Then it is negative, and the answer is no.
     gaps, shrinks = starts[1:] - starts[:-1], lengths[:-1] - lengths[1:]
     are_ordered = jnp.all((starts[1:] >= starts[:-1]) & (shrinks <= gaps))
     if starts.shape[0] > most:
@@ -546,7 +548,7 @@ gather_rows.def_jvp(_gather_jvp)
 gather_rows.def_transpose("x", _gather_transpose)
 
 # `gathers`: 0 if the rows are consecutive, and gather_starts is absent. `adds`: rows of floats are added to those of
-# `into`, where the begins and the ends of the intervals must ascend.
+# `into`; the begins and the ends of the intervals must then ascend.
 _move = _IntervalOperation(
     "interval_move",
     operands={"x": 2, "gather_starts": 1, "scatter_starts": 1, "offsets": 1, "total": 1, "into": 2},

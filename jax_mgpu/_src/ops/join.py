@@ -164,8 +164,8 @@ def join(
     Shmueli, Birk, 2012) finds the partners of each row of a, a scan of their numbers tells where its rows go, and equal
     parts of the output are then written (Baxter, moderngpu, 2013, relational joins). Columns cost as in `merge`. Keys
     in any order add two sorts with indices, and a sort of the rows; kinds semi and anti add two searches and a scan. On
-    a GPU, inner and left joins of 2^23 rows of a and more, by keys of 17 to 32 bits in all, replace the sorts by
-    partitioning both sides by half of the digits, unless keys of b are very frequent.
+    a GPU, inner and left joins of 2^23 rows of a and more, by keys of 17 to 32 bits in all, partition both sides by
+    half of the digits instead of sorting them, unless keys of b are very frequent.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -274,8 +274,8 @@ def rows_by_key(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Returns the numbers of the rows of a and b in each row of a join of unsorted codes, and how many rows there are.
 
-    They may come in any order, but the rows of one row of a are in order of b. If there are more than `size` rows, any
-    of them may be missing.
+    The join's rows may come in any order, but those of one row of a are in order of b. If there are more than `size`
+    rows, any of them may be missing.
     """
     n_a, n_b = (code.shape[0] for code in codes)
 

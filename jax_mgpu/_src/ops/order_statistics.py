@@ -110,7 +110,7 @@ class _SegmentedOrderStatistics(Operation):
     """A selection in each segment. For many ranks, or few items, a sort takes less time."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
-        """Whether a batch needs many ranks of one array, the segments more than the kernels take, or items are few."""
+        """Whether a batch needs many ranks of one array, segments need too many for the kernels, or items are few."""
         x, ranks = operands[0], operands[3]
         if x.ndim == 1 and ranks.size > CUDA_MAX_RANKS * ranks.shape[-1] and ranks.ndim > 2:
             return True  # plain JAX sorts the array once
@@ -129,7 +129,10 @@ def _statistics_shapes(x: Aval, ranks: Aval) -> Sequence[Any]:
 def _sorted_segments(
     x: jax.Array, begins: jax.Array, ends: jax.Array, ranks: jax.Array, count: jax.Array
 ) -> tuple[Sort, jax.Array]:
-    """Returns the sort of all segments, and the places of the sought items in its result, any for empty segments."""
+    """Returns the sort of all segments, and the places of the sought items in its result.
+
+    For an empty segment, the place is unspecified.
+    """
     heads = heads_of_bounds(begins, ends)
     return Sort("segmented_quantile", x, count=count, heads=heads, method=Method.MERGING), begins + ranks
 
@@ -172,7 +175,7 @@ class _OrderStatistics(Operation):
     """A selection of the items at some ranks. CUDA sorts short rows."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
-        """Whether a batch needs many ranks of one array, or too many for the kernels, or rows are short or few."""
+        """Whether a batch needs many ranks of one array, a row too many for the kernels, or rows are short or few."""
         x, ranks, _ = operands
         if x.ndim == 1 and ranks.size > CUDA_MAX_RANKS and ranks.ndim > 1:
             return True
@@ -213,7 +216,7 @@ _order_statistics = _OrderStatistics(
 _order_statistics.def_jvp(_statistics_jvp)
 
 
-# The bound of the rounding error of q in ranks. In a long segment, it could otherwise be whole ranks.
+# The most by which the rounding of q may change a rank. In a long segment, this error could otherwise be whole ranks.
 MAX_ERROR = 2**-10
 
 

@@ -150,7 +150,7 @@ def segmented_top_k(
       ValueError: as `top_k`.
 
     Derivatives are those of `top_k`. Time is O(n k), in one pass over memory, for any lengths of the segments; on CUDA,
-    for `k` above 32, and over a mesh axis, it is that of a sort.
+    for `k` above 8, and over a mesh axis, it is that of a sort.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -235,7 +235,7 @@ def _first_fallback(x: jax.Array, count: jax.Array, *, k: int, largest: int) -> 
 
 
 def _is_extremum(dtype: DTypeLike, k: int, largest: bool) -> bool:
-    """Whether the first item is what argmax or argmin finds: a NaN is both the largest and the smallest to these."""
+    """Whether argmax or argmin finds the first item: argmin takes a NaN first, which is the largest item here."""
     return k == 1 and (largest or jnp.issubdtype(dtype, jnp.integer))
 
 
@@ -295,7 +295,8 @@ def _candidates_fallback(x: jax.Array, count: jax.Array, *, room: int, largest: 
     return values, positions, found.reshape(1)
 
 
-# Some items, among which are the first k: a stable sort of the first `found` of them begins with these.
+# Candidates for the first k items. The results begin with `found` candidates, and a stable sort of these begins with
+# the first k items.
 _top_k_candidates = Operation(
     "top_k_candidates",
     operands={"x": 1, "count": 1},
@@ -328,7 +329,7 @@ class _SegmentedTopK(Operation):
         return platform == "cuda" and k > CUDA_MAX_SEGMENT_K
 
 
-CUDA_MAX_SEGMENT_K = 8  # each result takes a step. The kernels take up to kSegmentedTopKMaxK
+CUDA_MAX_SEGMENT_K = 8  # each result takes a step, so a sort wins for more; the kernels can find kSegmentedTopKMaxK
 
 
 def _first_of_segments_shapes(x: Aval, begins: Aval, *, k: int) -> Sequence[Any]:

@@ -418,7 +418,7 @@ def segmented_reduce(
     if indices is not None or weights is not None:
         return reduce_gathered(segmented_reduce, asked, x, heads, indices, weights, ends, count)
     has_ends = split_segments(name, heads, ends)[1] is not None
-    # Over an axis, what lies before the first head may belong to a segment that begins elsewhere.
+    # Over an axis, items before the first head may belong to a segment that begins on another device.
     inside = before_map(name, heads, ends, count, axis_name) if axis_name is None or has_ends else None
     x, load = asked.mapped(x, count, inside=inside)
     of, x, n, restore = asked.parts(x, lambda n: "empty segments")
@@ -561,7 +561,7 @@ def first_keys(keys: jax.Array | Columns, firsts: jax.Array, starts: jax.Array) 
 def _items_of_runs(
     asked: Combination, values: Pytree, n: int, count: Count
 ) -> tuple[Operator | list[Leaf], Any, Callable[[Any], Any], Load | None]:
-    """Returns the operator and its values, or the leaves by name; what restores the structure; the load of a map."""
+    """Returns an operator or named leaves, the values, a function that restores the structure, and a `map`'s load."""
     load = None
     if callable(asked.op) or asked.map is not None:
         leaves, unflatten = flatten_values(asked.name, "values", values, n, "keys")
@@ -621,7 +621,7 @@ def _rows_fallback(
 
 
 def as_floats(add: Callable[[jax.Array], jax.Array], rows: jax.Array) -> jax.Array:
-    """`add(rows)`, a linear function of floats. Complex numbers are added by parts, and float8 in float32."""
+    """Returns `add(rows)`, a linear function of floats. Complex numbers are added by parts, and float8 in float32."""
     if jnp.iscomplexobj(rows):
         return jax.lax.complex(as_floats(add, rows.real), as_floats(add, rows.imag))
     if jnp.finfo(rows.dtype).bits < 16:

@@ -59,8 +59,8 @@ __all__ = ["Groups", "group_ids", "reduce_by_id"]
 
 # The room of one warp of the CUDA kernel, in bytes (kIdTableBytes of ffi/ops/reduce_by_id/plan.h).
 TABLE_BYTES = 46 << 10
-# Sums of floats of up to 32 bits are computed in integers, exactly, if these take at most so many words for each item,
-# or so many in all.
+# Sums of floats of up to 32 bits are computed in integers, exactly, if the sums of all ids take at most so many words
+# for each item, and a constant number more.
 EXACT_WORDS_PER_ITEM = 2
 FEW_EXACT_WORDS = 1 << 18
 # The kernels with a table per warp take some 60 instructions for 32 elements, three times as long as reading them. So
@@ -176,7 +176,7 @@ class _ItemsOfIds(Grouping):
 
 
 class _ItemsOfGroups(_ItemsOfIds):
-    """The items of each id, whose order is known."""
+    """The items of each id, in an order that is known already."""
 
     def __init__(self, order: jax.Array, heads: jax.Array, count: jax.Array):
         self.n, self.leading = order.shape[0], heads.shape

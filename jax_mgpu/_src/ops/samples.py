@@ -165,10 +165,10 @@ def sample_logits(
       TypeError: an argument's dtype is not one of the above, or `key` is not a random key.
       ValueError: an argument's shape is not one of the above.
 
-    It computes in float32, with one random number per row, from `jax.random.uniform(key, logits.shape[:-1])`. There are
-    no derivatives. An array as `top_k` costs a sort of each row, and so does `top_p` alone, except on CUDA, where it
-    takes three passes over rows of 2,048 tokens or more; an integer `top_k` costs what `jax_mgpu.top_k` does; otherwise
-    there are two passes over the logits.
+    Probabilities are computed in float32. Each row takes one random number, from
+    `jax.random.uniform(key, logits.shape[:-1])`. There are no derivatives. An array as `top_k` costs a sort of each
+    row. `top_p` without `top_k` costs a sort too, but on CUDA only three passes over rows of 2,048 tokens or more. An
+    integer `top_k` costs as much as `jax_mgpu.top_k`. Without either, there are two passes over the logits.
 
     Example:
       >>> import jax, jax.numpy as jnp, jax_mgpu as mgpu
@@ -193,7 +193,7 @@ def _sample_logits(
     min_p: ArrayLike | None,
     most: int | None,
 ) -> jax.Array:
-    """`sample_logits`, where `most` is a static `top_k`, and `top_k` a traced one."""
+    """Runs `sample_logits` with `top_k` either static, as `most`, or traced."""
     name = "sample_logits"
     logits, key = _floats(name, "logits", logits), _random_key(name, key)
     if logits.ndim == 0:
@@ -239,7 +239,7 @@ def _without_nan(x: jax.Array) -> jax.Array:
 def _top_p_tokens(
     x: jax.Array, u: jax.Array, temperature: jax.Array | None, mass: jax.Array, share: jax.Array | None
 ) -> jax.Array:
-    """Draws a token from each row of logits. A number is a column, or one for all rows."""
+    """Draws a token from each row of logits. Each other argument is a column: a number for each row, or one for all."""
     one = jnp.ones((1, 1), jnp.float32)
     columns = [u, one if temperature is None else temperature, mass, 0 * one if share is None else share]
     axes = [0 if column.shape[0] == x.shape[0] else None for column in columns]

@@ -351,7 +351,7 @@ def _scanned(
 def _scanned_over_axis(
     asked: Scan, of: Any, x: Pytree, n: int, heads: jax.Array, count: jax.Array, load: Load | None
 ) -> tuple[list[Any], Any]:
-    """`_scanned` over a mesh axis."""
+    """Does over a mesh axis what `_scanned` does on one device."""
     del load
     name, axis_name = asked.name, asked.axis_name
     given = () if heads is ABSENT else (heads,)
@@ -572,7 +572,7 @@ def scan_columns(
 
 
 def scan_from(initial: jax.Array, x: jax.Array, op: Kind, count: jax.Array, **flags: bool) -> jax.Array:
-    """A scan of an array that begins with an item before it, in one pass; see `begins_with_item`."""
+    """Scans an array from an initial item, in one pass; see `begins_with_item`."""
     return _scan(x=x, count=count, initial=initial.reshape(1), op=op, total=False, **flags)[0]
 
 
@@ -584,7 +584,7 @@ def item_segments(name: str, n: int, heads: jax.Array, count: jax.Array) -> jax.
 
 
 def next_marked(marked: jax.Array, live: jax.Array) -> jax.Array:
-    """For each position, the next marked one, or the number of live items."""
+    """Returns, for each position, the next marked one, or the number of live items."""
     (n,) = marked.shape
     places = jnp.where(marked, jnp.arange(n, dtype=live.dtype), n)
     return jnp.minimum(_scan(x=places, op=Kind.MIN, exclusive=True, reverse=True, total=False)[0], live)
@@ -630,7 +630,7 @@ def _jvp(primals: Operands, tangents: Tangents, *, op: int, **flags: int) -> tup
 
 
 def _expect_indices(x: Aval, heads: jax.Array) -> None:
-    """A derivative may need the indices of items even if the scan itself does not."""
+    """Raises an error if indices do not fit: a derivative may need them even if the scan itself does not."""
     index_dtype(f"derivative of {'segmented_scan' if heads.size else 'scan'}", "x", x.shape[0])
 
 

@@ -567,7 +567,7 @@ def positions(keep: jax.Array, count: jax.Array, size: int) -> tuple[jax.Array, 
 
 
 def ranks(keep: jax.Array, count: jax.Array) -> jax.Array:
-    """Returns the number of kept items before each."""
+    """Returns the number of kept items before each item."""
     n = keep.shape[0]
     marks = (whole_axes(keep) & live_mask(n, count)).astype(index_dtype("select", "keep", n))
     return scan(marks, exclusive=True)

@@ -298,9 +298,9 @@ def search(
         `jax_enable_x64`.
 
     Time is O(n log m): a search for each needle. On a GPU, many needles are looked up in a tree of sectors, for which
-    the haystack is read once; it takes up to half the memory of the haystack's keys, a seventh for keys of 32 bits. On
-    a CPU, many needles in a long haystack take the time of a sort of the needles. Columns of more than 64 bits in all
-    are ranked first, by sorts of both sides.
+    the haystack is read once; the tree takes up to half the memory of the haystack's keys, a seventh for keys of 32
+    bits. On a CPU, many needles in a long haystack take the time of a sort of the needles. Columns of more than 64 bits
+    in all are ranked first, by sorts of both sides.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -331,9 +331,9 @@ def search(
 
 
 def search_in_any_order(operands: Sequence[jax.Array], *, right: bool = False, exact: bool = False) -> jax.Array:
-    """Returns the search of `_search`, with its operands, for needles in any order.
+    """Looks up needles in any order; the operands are those of `_search`.
 
-    If `exact`, it is the position of the first equal item, -1 if there is none.
+    If `exact`, returns the position of the first equal item, or -1 if there is none.
     """
     needles, haystack, needles_count, haystack_count = operands
     index = index_dtype("sorted_search", "haystack", haystack.shape[0])
@@ -377,8 +377,8 @@ def segmented_search(
       fill_value: the value of results past `needles_count`, and of needles that belong to no segment; an integer
         scalar.
       axis_name: look up the needles of all devices of a mesh axis, or of a tuple of axes, in the segments of all of
-        them, within `jax.shard_map`. Ids are the numbers of segments that `segment_ids` gives there, and with keys they
-        may have up to 64 bits in all; heads are the starts of the segments that start among a device's own items.
+        them, within `jax.shard_map`. Ids are the numbers of segments that `segment_ids` gives there; an id and a key
+        may have up to 64 bits together. Heads are the starts of the segments that start among a device's own items.
         Positions count in the global haystack.
 
     Returns:

@@ -1,7 +1,7 @@
 """Lookups and as-of joins: they find for each row of one table a row of another, by keys in any order.
 
-Keys are sorted with their positions, the work is done in that order, and results go back to the rows. So a row's number
-is always its position in the caller's arrays. As-of joins whose groups are few integers leave all rows in place.
+Where keys are sorted, their positions are sorted with them, so every result is a position in the caller's arrays.
+As-of joins whose groups are few integers leave all rows in place.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def lookup(
     # The branches below would need the same sharding.
     if not surely(lambda: 0 < m <= 2 * n) or not is_local(checked, table.keys, *leaves):
         return moved(by_search())
-    # On a GPU, only if the table of positions takes no more memory than the keys.
+    # A GPU looks keys up by position only if the table of positions takes no more memory than the keys.
     gains = {"cpu": surely(lambda: n >= CPU_MIN_PLACED), "cuda": surely(lambda: 4 * m <= n)}
     platforms = [platform for platform, holds in gains.items() if holds]
     if not platforms:
@@ -157,7 +157,7 @@ CPU_MIN_PLACED = 4096  # below this many keys, a search for each key takes less 
 
 
 def _places_by_search(name: str, keys: jax.Array | Columns, live: jax.Array, table: Ordered) -> jax.Array:
-    """Returns the place of each key among the table's sorted keys, the first of several, -1 if there is none."""
+    """Returns the first place of each key among the table's sorted keys, or -1 if the table does not have it."""
 
     def by_sort() -> jax.Array:
         rows = in_order(name, "keys", keys, live)
@@ -314,7 +314,7 @@ class AsofJoin(NamedTuple):
     largest: jax.Array | None
 
     def by_sort(self) -> jax.Array:
-        """Joins keys of any type: sorts rows by group and time, and returns results in the order of the rows."""
+        """Joins keys of any type: sorts rows by group and time, and returns results in the caller's order."""
         rows = [self._rows(*side) for side in zip("ab", self.keys, self.times, self.counts, strict=True)]
         pair = KeyPair(self.name, rows[0].keys, rows[1].keys, *self.counts)
         (*group, time), (*b_group, b_time) = (tuple(map(whole_axes, columns_of(side.keys))) for side in rows)
@@ -429,7 +429,7 @@ class GroupTable:
         return {**words, "group_count": self.number[None]}
 
     def _words(self, x: jax.Array) -> jax.Array:
-        """Groups as int32. Kernels use only their differences from the first one."""
+        """Returns groups as int32. Kernels use only their differences from the first one."""
         if x.dtype.itemsize < 4:
             return x.astype(jnp.int32)
         if x.dtype.itemsize == 8:
