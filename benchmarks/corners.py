@@ -1,4 +1,4 @@
-"""Corner cases: intervals of one or two items, which read an offset for each."""
+"""Corner cases: intervals of one or two items, so that an offset is read for every item or two."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def _top_k(
 
 
 def _unstable_top_k(k: int) -> dict[str, Any]:
-    """XLA's selection that breaks ties in any order, where JAX has it."""
+    """Returns XLA's selection that breaks ties in any order, if JAX has it."""
     if "is_stable" not in inspect.signature(jax.lax.top_k).parameters:
         return {}
     options: dict[str, Any] = {"is_stable": False}

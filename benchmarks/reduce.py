@@ -249,7 +249,7 @@ def _by_id_of_items_case(
 
 
 def _boosting_case() -> Case:
-    """Sums gradients and second derivatives by bins of 28 features of the same rows, as boosted trees need them."""
+    """Makes the case of sums that boosted trees need: rows are added by their bin, for each of 28 features."""
     bins, features = 2048, 28
 
     def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:

@@ -411,7 +411,7 @@ def compare(ours: Any, theirs: Any, rounds: bool) -> None:
             )
 
 
-PART = 250  # calls that one process draws, with a seed of their own
+PART = 250  # the most calls that one process draws; each part has a seed of its own
 
 MODES = "eager", "eager", "numpy", "jit", "vmap", "x64", "strict"
 
@@ -456,7 +456,7 @@ def drawn(name: str, cases: int, seed: int = 0) -> Callable[[], None]:
 
 
 def difference(name: str, cases: int, seed: int) -> str:
-    """Runs drawn calls of a function, and returns how the first one that differs does so, or an empty text."""
+    """Runs drawn calls of a function; describes the first call whose result differs, or returns an empty text."""
     quick.compile_quickly()
     quick.lower_quickly()
     try:

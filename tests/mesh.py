@@ -108,7 +108,7 @@ def ragged_all_to_all(operand, into, starts, sizes, places, received, *, axis_na
 
 
 def use_form(monkeypatch, form):
-    """Exchanges, fetches and searches take a form of another platform than that of the tests, with few updates."""
+    """Makes exchanges, fetches and searches take the form of another platform, and few updates."""
     monkeypatch.setattr(exchange, "_gathered", getattr(exchange, form))
     if form != "_gathered":
         monkeypatch.setattr(remote_gather, "_gathered", remote_gather._in_rounds)
@@ -118,6 +118,6 @@ def use_form(monkeypatch, form):
 
 
 def move_needles(monkeypatch):
-    """Searches sort their needles and send them to the device of their place, as on GPUs."""
+    """Makes searches sort their needles and send them to the device of their place, as on GPUs."""
     monkeypatch.setattr(visits.SortedPair, "_gathered", visits.SortedPair._visiting)
     monkeypatch.setattr(joins.Side, "_by_platform", lambda self, kept, moved: moved)

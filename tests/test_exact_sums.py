@@ -19,7 +19,7 @@ SUBNORMAL = np.float32(1e-45)
 
 
 def exact(x, ids, size):
-    """Sums of the rows of each id, rounded once."""
+    """Returns the sums of the rows of each id, rounded once."""
     items = [[[] for _ in range(x.shape[1])] for _ in range(size)]
     for row, i in zip(x.astype(np.float64), ids.tolist(), strict=True):
         if 0 <= i < size:
@@ -33,7 +33,7 @@ def exact(x, ids, size):
         rounded = math.fsum(values)
         rest = math.fsum([*values, -rounded])
         is_even = np.float64(rounded).view(np.uint64) % 2 == 0
-        # A float64 that is exactly between two float32 must tell on which side of it the sum is.
+        # The float64 may lie exactly between two float32. Its last bit then tells on which side of it the sum is.
         return math.nextafter(rounded, math.copysign(math.inf, rest)) if rest and is_even else rounded
 
     with np.errstate(over="ignore"):
@@ -151,7 +151,7 @@ def test_sums_of_many_items(rng, size, skewed):
 
 
 def test_shapes_of_sums_that_have_kernels():
-    """Sums take the kernels if exact sums take few words beside the items, and else a sort."""
+    """Kernels compute the sums if exact sums take few words, compared with the items; otherwise the ids are sorted."""
     with_kernel = [(2**25, 1, 10**6), (2**20, 2, 2048), (1000, 1, 10_000), (2_000_003, 1, 200_000)]
     assert all(has_kernel(*shape) for shape in with_kernel)
     assert not any(has_kernel(*shape) for shape in [(2**25, 1, 10**7), (2**19, 64, 10**5), (20_011, 8, 30_000)])

@@ -594,7 +594,7 @@ def whole_weights(rng, n, *trailing, dtype="float32"):
 
 @pytest.mark.parametrize("pattern", overlapping(np.random.default_rng(0)))
 def test_rows_gathered_several_times(rng, pattern):
-    """Cotangents add up, in rows whose intervals follow each other (one kernel) and in others."""
+    """Cotangents add up, whether a row's intervals are consecutive, which one kernel adds, or not."""
     starts, lengths = overlapping(rng)[pattern]
     size = int(lengths.sum()) + 3
     for trailing in ((), (2,), (4,), (3, 7)) if size < 10**5 else ((), (7,)):
@@ -612,7 +612,7 @@ def test_rows_of_each_float_gathered_several_times(rng, dtype, width):
         got, expected = pulled_back(starts, lengths, weights, 400)
         same = np.asarray(got).astype(expected.dtype)
         np.testing.assert_array_equal(same, np.asarray(expected.astype(got.dtype)).astype(expected.dtype))
-    if dtype in ("float16", "bfloat16"):  # in 16 bits, such a sum does not grow past 256, or 2048
+    if dtype in ("float16", "bfloat16"):  # a sum of ones in these types does not grow past 2048, or 256
         starts, lengths = np.zeros(3000, np.int32), np.ones(3000, np.int32)
         starts[:] = np.arange(3000) // 60
         got, expected = pulled_back(starts, lengths, jnp.full((3000, width), 101, dtype), 50)
@@ -673,7 +673,7 @@ def test_sums_of_windows_have_a_kernel_without_scratch_memory():
         return jnp.sum(mgpu.interval_gather(x, starts, starts * 2, 1980) ** 2)
 
     adding = [call for call in kernel_calls(jax.grad(loss), x, starts) if call.params.get("adds")]
-    assert sorted(call.params["gathers"] for call in adding) == [0, 1]  # in order, and sorted
+    assert sorted(call.params["gathers"] for call in adding) == [0, 1]  # for intervals in order, and for sorted ones
     assert all(scratch_bytes(call) == 0 for call in adding)
 
 

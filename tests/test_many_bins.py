@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 
 def counted(x, edges):
-    """The number of items in each bin between edges, the last of which may be NaN."""
+    """Returns the number of items in each bin between edges, the last of which may be NaN."""
     numbers, inner = (v[~np.isnan(v.astype(np.float64))].astype(object) for v in (x, edges[1:-1]))
     first, last = edges[[0, -1]].astype(object)
     inside = (numbers >= first) & ~(numbers > last)  # nothing is above a NaN

@@ -169,7 +169,7 @@ def test_no_data_is_gathered(name, devices, form):
     held = SLOTS if name in ONE or name in SEARCHES else 2 * SLOTS
     assert SLOTS <= max(map(mesh.elements, lines)) <= 2.2 * held
     gathered = [mesh.elements(line.rsplit("->", 1)[1]) for line in lines if "stablehlo.all_gather" in line]
-    arrays = 1 if name in ONE else 2  # whose cuts for the other devices are gathered at once
+    arrays = 1 if name in ONE else 2  # the cuts of so many arrays are gathered at once
     assert max(gathered, default=0) <= arrays * 2 * devices * (devices + 1)
     assert (form in text) == (name not in WITHOUT_EXCHANGE[form])
 

@@ -97,7 +97,7 @@ def test_many_needles_get_a_search_tree() -> None:
     million = 1 << 20
     assert search_plan(1 << 17, million, 1)["variant"] == "search tree"
     assert search_plan(1 << 17, million, 1, 64 * KIB)["variant"] == "search tree with a small top"
-    assert search_plan(1 << 17, 1 << 12, 1, 64 * KIB)["variant"] == "search tree"  # all of it fits
+    assert search_plan(1 << 17, 1 << 12, 1, 64 * KIB)["variant"] == "search tree"  # the whole tree fits
     for few in ((1 << 16, million, 1), (1 << 18, 1 << 26, 1), (1 << 24, million, million // 30)):
         assert search_plan(*few)["variant"] == "single searches"
     assert search_plan(1 << 24, million, million // 100)["variant"] == "search tree"

@@ -27,7 +27,7 @@ FEW_DTYPES = ["uint8", "int32", "bfloat16", "float64"]
 
 @pytest.fixture
 def selected_on_cuda(monkeypatch):
-    """CUDA selects items of any number, instead of sorting few."""
+    """Makes CUDA select even among few items, which it would sort, and for k up to 32 in segments."""
     monkeypatch.setattr(order_statistics, "CUDA_MIN_IN_SEGMENTS", 0)
     monkeypatch.setattr(order_statistics, "CUDA_MAX_SORTED", 0)
     monkeypatch.setattr(ranks, "CUDA_MAX_SEGMENT_K", 32)
@@ -106,7 +106,7 @@ def test_top_k(rng, dtype):
 )
 def test_top_k_of_rows(rng, rows, n, dtype):
     x = data.random_keys(rng, dtype, rows, n)
-    x[-1, 1::2] = np.sort(x[-1, 1::2])  # each is better than the last, or worse
+    x[-1, 1::2] = np.sort(x[-1, 1::2])  # each of these is better than the last one, or worse
     counts = np.resize(np.array([n, n - 1, n // 5, 3, 0], np.int32), rows)
     for k, largest in ((1, True), (n // 50 + 2, False), (n // 4, True)):
         top = jax.vmap(lambda x, count, k=k, largest=largest: mgpu.top_k(x, k, largest=largest, count=count))
@@ -254,7 +254,7 @@ def test_a_sort_in_the_place_of_a_selection_agrees(rng):
 
 
 def lengths_at_edges(operation, most):
-    """Lengths of segments around those at which kernels change their way, with empty ones between."""
+    """Returns lengths of segments around those at which kernels change their method, and empty segments."""
     edges = (1, 32, 64, *data.tile_sizes(operation))
     return np.array([0, *(edge + d for edge in edges if edge < most for d in (-1, 0, 1)), 0, most, 0, 5])
 
@@ -329,7 +329,7 @@ def test_gradient_of_top_k(rng):
 
 
 def candidate_sample(n, dtype):
-    """The positions that CUDA's kernels sample in a row of n items."""
+    """Returns the positions that CUDA's kernels sample in a row of n items."""
     count = min(max(n // 32, 2048), 2**15 // max(jnp.dtype(dtype).itemsize, 4), n)
     step = np.uint64((n << 32) // count)
     i = np.arange(count + 1, dtype=np.uint64)
@@ -342,7 +342,7 @@ CANDIDATE_KINDS = ["random", "equal", "few", "ascending", "descending", "special
 
 
 def rows_of_kind(rng, dtype, kind, rows, n):
-    """Rows in which the bound of a sample is right, tied by many items, or wrong."""
+    """Returns rows in which the bound from a sample is right, or wrong, or equals many items."""
     kind_of = jnp.dtype(dtype)
     x = data.random_keys(rng, dtype, rows, n)
     if kind == "equal":
@@ -391,7 +391,7 @@ CANDIDATE_EDGES = [edge + d for edge in data.tile_sizes("top_k_candidates") for 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "uint64"])
 def test_candidates_of_top_k(rng, dtype):
-    """A stable sort of the candidates begins with the first k items, for any room that holds these."""
+    """A stable sort of the candidates begins with the first k items, if there is room for k candidates or more."""
     candidates = REGISTRY["top_k_candidates"]
     for i, n in enumerate([1, 33, *CANDIDATE_EDGES]):
         x = rows_of_kind(rng, dtype, CANDIDATE_KINDS[i % 6], 2, n)
@@ -427,7 +427,7 @@ def test_which_kernels_select(rng):
 
 
 def test_which_kernels_select_in_segments(rng):
-    """CUDA selects up to 32 items of a segment, and sorts segments for more of them."""
+    """The CUDA kernels select up to 32 items of a segment; for more, the segments are sorted."""
     if not mgpu.has_cuda():
         pytest.skip("a build without CUDA kernels")
     x, heads = jax.ShapeDtypeStruct((2**20,), np.float32), jax.ShapeDtypeStruct((2**15,), np.int32)
@@ -442,7 +442,7 @@ def kernels_on_cuda(function, *shapes):
 
 @pytest.mark.parametrize("dtype", ["uint8", "int64", "float32", "bfloat16"])
 def test_the_first_item_alone(rng, dtype):
-    """The reduction in the place of a selection breaks ties alike, and takes a NaN for the largest item."""
+    """The reduction that replaces a selection breaks ties like it, and takes a NaN for the largest item."""
     for rows, n in ((3, 2049), (2, 70_001)):
         x = rng.choice(data.special_keys(dtype), (rows, n))
         x[0] = data.random_keys(rng, dtype, n)

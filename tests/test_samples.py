@@ -263,7 +263,7 @@ def test_narrow_logits_are_drawn_in_float32(rng, dtype):
 
 
 def expect_place(token, u, logits, temperature, top_p, min_p):
-    """Checks that a token covers the share u of the kept tokens' weights in falling order, up to rounding."""
+    """Checks that, up to rounding, the token's part of the running weights of kept tokens contains the share u."""
     logits = np.asarray(logits, np.float64)
     logits = np.where(np.isnan(logits), -np.inf, logits)
     best = logits.max()

@@ -337,7 +337,7 @@ def test_the_plain_jax_path_agrees_with_the_kernels(rng, op):
 
 # ---- Initial items --------------------------------------------------------------------------------------------------
 
-# The kernel of long rows begins with the initial item; the others get it in a second pass.
+# The kernel of long rows starts from the initial item; other kernels' results are combined with it in a second pass.
 INITIAL_SHAPES = [(0,), (1,), (5,), (1000,), (4097,), (300_001,), (3, 17), (5, 2048), (2, 40_000), (3, 33_333), (2, 0)]
 
 

@@ -168,7 +168,7 @@ def test_lookup_of_numbers(rng, dtype, monkeypatch):
 
 @form
 def test_many_lookups(rng, form):
-    """CUDA looks many keys up one by one, unless a table has few gaps; it does not sort them."""
+    """CUDA does not sort many keys, but looks each of them up by a search, unless a table has few gaps."""
     n, m = (1 << 17) + 1, 3000
     keys, table = few_keys(rng, form, n), few_keys(rng, form, m)
     ranks, table_ranks = ranks_of(keys, table)

@@ -1,4 +1,4 @@
-"""Exact splitters: cuts sequences that are sorted over all devices so that a given number of items precedes each cut."""
+"""Exact splitters: cuts sequences that are sorted over all devices; a given number of items precedes each cut."""
 
 from __future__ import annotations
 
