@@ -114,7 +114,7 @@ NEGATIVES = {
 @pytest.mark.parametrize("dtype", ["int8", "int16", "int32"])
 def test_extrema_of_negatives(dtype, name, items, rng) -> None:
     """ptxas compares the negative of the smallest integer of 16 bits as if it were positive. For 32 bits it loses the
-    sign of a negative among three operands, which a scan shows if the smallest item is not its own negative."""
+    negation of one of three operands. A scan shows that if the smallest item is not its own negative."""
     least = np.iinfo(dtype).min
     if items == "small":
         x = rng.integers(-3, 1, 7554).astype(dtype)

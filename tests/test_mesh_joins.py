@@ -18,7 +18,7 @@ from tests.test_mesh_pairs import OTHERS, SLOTS, problems
 pytestmark = pytest.mark.usefixtures("x64")
 
 KINDS = ("inner", "left", "right", "outer", "semi", "anti")
-# Kinds do not depend on the number of devices: all kinds over an odd number, and each once more over another.
+# Kinds do not depend on the number of devices. So three devices join by all kinds, and others by some.
 KINDS_OVER = {1: ("inner", "outer"), 2: ("left", "anti"), 3: KINDS, 4: ("right", "semi"), 8: ("outer", "anti")}
 TYPES = {1: "int16", 2: "float32", 3: "float32", 4: "int8", 8: "int32"}
 
@@ -154,7 +154,7 @@ def test_columns_in_any_order(rng, kind, null_equal):
 
 @pytest.mark.parametrize("words", [False, True])
 def test_rows_of_a_key_meet(rng, words):
-    """Each row is on one device, with all others of its key; rows of one key are in order, and may be too many."""
+    """All rows of a key meet on one device, in order, unless there are too many of them."""
     devices, slots = 3, 400
 
     def call(keys, count):

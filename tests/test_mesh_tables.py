@@ -19,7 +19,7 @@ KEYS = {"axis_name": mesh.AXIS}
 
 
 def pairs_of_counts(rng, devices):
-    """Live counts of two tables, which have different distributions over devices."""
+    """Returns live counts of two tables, which have different distributions over devices."""
     kinds = mesh.counts_of(rng, devices, SLOTS)
     return list(zip(kinds, kinds[2:] + kinds[:2], strict=True))
 
@@ -32,8 +32,7 @@ def sharded(x, counts):
 @pytest.mark.parametrize("devices", mesh.FEW)
 @pytest.mark.usefixtures("needles")
 def test_search(rng, devices, dtype):
-    """Needles in any order have the same positions as on one device: jnp.searchsorted gives them by ranks of all
-    keys."""
+    """Needles in any order have the positions that jnp.searchsorted gives for the ranks of all keys on one device."""
     call = mesh.by_vmap(
         lambda needles, haystack, count: [
             mgpu.search(needles, haystack, side, count=count, **KEYS) for side in ("left", "right")

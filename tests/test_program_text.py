@@ -85,13 +85,13 @@ NOTHING = {affine: (1.0, 0.0)}
 @pytest.mark.parametrize("op", ["mul", "max", "logsumexp", affine], ids=lambda op: getattr(op, "__name__", op))
 @pytest.mark.parametrize("name", SCANS)
 def test_gradients_of_scans_are_short(name, op):
-    """Gradients are loops over blocks, whose program size does not depend on the number of items. A loop on a CPU takes
-    one item per step, elsewhere one of each block."""
+    """Gradients are loops over blocks, whose program size does not depend on the number of items. A step of the loop
+    takes one item on a CPU, and one item of each block elsewhere."""
 
     def loss(x):
         return sum(leaf.sum() for leaf in jax.tree.leaves(SCANS[name]((x, x) if callable(op) else x, op)))
 
-    with warnings.catch_warnings(action="ignore"):  # by a function, a platform without kernels has the form of CUDA
+    with warnings.catch_warnings(action="ignore"):  # functions have one form for CUDA and other platforms
         for platform in ("cpu", *(["cuda"] if mgpu.has_cuda() else ["tpu"] if callable(op) else [])):
             expect_short(jax.grad(loss), jax.ShapeDtypeStruct((ITEMS,), np.float32), platform=platform)
 

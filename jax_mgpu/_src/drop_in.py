@@ -64,7 +64,7 @@ class Signed:
         return _is_array_taken(x)
 
     def _is_operand(self, x: object) -> bool:
-        """Whether this is an array or, because a program's key holds no bits of floats, a number but no integer."""
+        """Whether this is an array, or a number that is no integer: a program's key cannot hold the bits of floats."""
         return self.may_take(x) or isinstance(x, jax.Array | np.ndarray | np.inexact | float | complex)
 
 

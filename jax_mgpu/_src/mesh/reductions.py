@@ -201,8 +201,8 @@ def segmented_reduce(axis: Axis, op: Kind | Operator, x: Pytree, n: int, heads: 
     has, states = _over_devices(axis, lambda later, earlier: combine(earlier, later), first > 0, front, starts, 1)
     has, rest = _from_neighbour(axis, has, states, 1)
     last = _row(results, last_slot)
-    # If no later device contributes, `rest` is unused. It must still be finite, because the gradient of an infinite
-    # product would be NaN, even for a cotangent of 0.
+    # If no later device contributes, `last` replaces `rest`. Otherwise an infinite product, which is then unused, would
+    # have the gradient NaN, even for a cotangent of 0.
     rest = jax.tree.map(lambda x, y: jnp.where(has, x, y), rest, last)
     whole = _one(combine, last, rest)
     is_last = (jnp.arange(heads.shape[0], dtype=last_slot.dtype) == last_slot) & starts & has

@@ -1,7 +1,7 @@
 """Groups and ranks of keys in any order, built from sorts, scans and reductions; and shifts within segments.
 
-Keys are sorted with their positions. Groups and ranks are computed in sorted order; a result that belongs to a row, or
-names one, then gets the row's position in the caller's arrays.
+Keys are sorted with their positions, and groups and ranks are computed in sorted order. Then results for rows move back
+to the rows, and results that are positions become positions in the caller's arrays.
 """
 
 from __future__ import annotations

@@ -775,7 +775,7 @@ def _firsts(keys: jax.Array, heads: jax.Array) -> jax.Array:
 
 
 def _expect_indices(name: str, x: jax.Array) -> None:
-    """A derivative may need the indices of items even if the reduction itself does not."""
+    """Raises an error if indices do not fit: a derivative may need them even if the reduction itself does not."""
     index_dtype(f"derivative of {name}", "x", x.shape[0])
 
 

@@ -637,7 +637,7 @@ def _expect_indices(x: Aval, heads: jax.Array) -> None:
 def _extremum_tangents(
     kind: Kind, primals: Operands, dx: jax.Array, *, exclusive: int, reverse: int, total: int
 ) -> Sequence[jax.Array]:
-    """Tangents of a scan of minima or maxima: at each position, that of the extremum so far.
+    """Returns the tangents of a scan of minima or maxima: at each position, that of the extremum so far.
 
     An index stays until the scan reaches a better item, so the positions of one index form a run that begins at that
     item. A sum over each run, in which only the tangent of its first item is not 0, gives that tangent to all of them.
@@ -657,7 +657,7 @@ def _extremum_tangents(
 
 
 def _product_tangents(primals: Operands, dx: jax.Array, *, reverse: int, **flags: int) -> Sequence[jax.Array]:
-    """Tangents of a scan of products, which are right even if items are zero.
+    """Returns the tangents of a scan of products, which are right even if items are zero.
 
     y[i] = x[i] y[i - 1] has the tangent dy[i] = x[i] dy[i - 1] + y[i - 1] dx[i].
     """
@@ -669,7 +669,7 @@ def _product_tangents(primals: Operands, dx: jax.Array, *, reverse: int, **flags
 
 
 def _logsumexp_tangents(primals: Operands, dx: jax.Array, *, reverse: int, **flags: int) -> Sequence[jax.Array]:
-    """Tangents of a scan of logsumexp: means of the items' tangents, weighted by the exponentials of the items.
+    """Returns the tangents of a scan of logsumexp: means of the items' tangents, weighted by the items' exponentials.
 
     Exponentials are relative to the largest item so far, so their running sums are scaled down when it grows. As in
     reductions, an infinite item has the weight NaN and all others 0, and a NaN makes the weights of all items NaN.
@@ -702,7 +702,7 @@ def _along(
     reverse: int,
     total: int,
 ) -> Sequence[jax.Array]:
-    """Tangents of a scan and its total: the values of a linear recurrence of the terms, multiplied by any `shares`."""
+    """Returns tangents of a scan and its total: values of a linear recurrence of the terms, times `shares` if given."""
     heads, count = primals.heads, primals.count
     tangents = recurrence(factors, terms, heads, count, reverse=reverse)
     if shares is not None:
@@ -750,13 +750,13 @@ def _rows_fallback(x: jax.Array, heads: jax.Array, count: jax.Array, **attribute
 
 
 def _of_column(x: Any, heads: Any, count: Any, initial: Any = ABSENT) -> Any:
-    """The operands of the scan of a column."""
+    """Returns the operands of the scan of a column."""
     operands: Any = _scan.Operands
     return operands(x, heads, count, initial)
 
 
 def _rows_jvp(primals: Operands, tangents: Any, **attributes: int) -> tuple[Any, Any]:
-    """The derivative of the scan of each column."""
+    """Returns the derivative of the scan of each column."""
 
     def of_column(x: jax.Array, dx: jax.Array | None) -> tuple[Any, Any]:
         column = _of_column(x, primals.heads, primals.count)

@@ -289,7 +289,7 @@ def _segments(
 
 
 def flags_of_gaps(heads: jax.Array, ends: jax.Array, n: int) -> jax.Array:
-    """Flags for segments that have ends, set at each segment's start and at each item between segments."""
+    """Returns the flags of segments that have ends, set at each segment's start and at each item between segments."""
 
     def flags_of(heads: jax.Array, ends: jax.Array) -> jax.Array:
         starts, stops = heads_inside(heads, n), heads_inside(ends, n)
