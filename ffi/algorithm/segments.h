@@ -15,7 +15,7 @@ struct Range {
   MGPU_HOST_DEVICE Index size() const { return end - begin; }
 };
 
-// Segments given by their begins and ends: `segments` in each of `rows` rows of `length` items, some of them live.
+// The begins and ends of the segments of each row. Only the live items of a row belong to segments.
 struct SegmentBounds {
   int64_t rows;
   int64_t length;

@@ -6,7 +6,8 @@
 
 namespace mgpu {
 
-constexpr int kSegmentedTopKMaxK = 32;  // each result takes a step, so a sort is faster for a larger k
+// The most results that the kernels take. Each takes a step, so Python prefers a sort from a smaller k on.
+constexpr int kSegmentedTopKMaxK = 32;
 // A group of lanes has a segment in registers. A group is the fewest lanes that have up to kTopKMeanItems items each of
 // a segment of mean length, or a warp. If a segment is too long for its group, the warp reads it again for each result.
 constexpr int kTopKLanes[] = {1, 2, 4, 8, 16, 32};
