@@ -1,6 +1,8 @@
 // Finds the last of several blocks to finish. This block can read the results of all the others.
 #pragma once
 
+#include "algorithm/common.h"
+
 namespace mgpu::cuda {
 
 // Whether this block is the last of `blocks` blocks to finish. If it is, it can read the memory that the others wrote.
