@@ -559,12 +559,15 @@ void run_heads(Garbage& make) {
 
 void scan(Garbage& make) {
   const OperatorTypes types = operator_types(make, 8);
+  const bool gives_index = types.result != types.element || types.result == DType::s32 || types.result == DType::s64;
   const int64_t n = make.length();
   make.attribute("exclusive", 0, 1);
   make.attribute("reverse", 0, 1);
   make.keys(types.element, n, false);
-  make.flip() ? make.indices(make.length(), n) : make.absent();
+  const bool has_heads = make.flip();
+  has_heads ? make.indices(make.length(), n) : make.absent();
   make.count(n);
+  !has_heads && !gives_index && make.flip() ? make.keys(types.element, 1, false) : make.absent();
   make.result(types.result, {n});
   if (make.attribute("total", 0, 1)) make.result(types.result, {});
 }
@@ -615,7 +618,7 @@ void segmented_order_statistics(Garbage& make) {
 
 void segmented_top_k(Garbage& make) {
   const DType dtype = make.key_type();
-  const int64_t n = make.length(), m = make.length(), k = make.attribute("k", 0, make.flip() ? 9 : 40);
+  const int64_t n = make.length(), m = make.length(), k = make.attribute("k", 0, make.flip() ? 9 : 32);
   make.attribute("largest", 0, 1);
   make.keys(dtype, n);
   make.indices(m, n);
@@ -780,6 +783,7 @@ void segmented_reduce_by_function(Garbage& make) { make.result(DType::f32, {of_f
 
 void scan_by_function(Garbage& make) {
   for (const char* name : {"exclusive", "reverse", "segmented"}) make.attribute(name, 0, 1);
+  make.attribute("width", 0, 0);  // items of one number
   make.result(DType::f32, {of_function(make, false)});
   if (make.attribute("total", 0, 1)) make.result(DType::f32, {});
 }

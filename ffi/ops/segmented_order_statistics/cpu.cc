@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "ops/common/dispatch.h"
+#include "ops/common/read.h"
 #include "ops/order_statistics/rank_search.h"
 #include "ops/segmented_order_statistics/operands.h"
 #include "runtime/executor.h"
@@ -20,7 +21,8 @@ class SegmentRanks {
   using Word = typename Order::Word;
 
  public:
-  SegmentRanks(const SegmentedOrderStatisticsOperands& operands, Order order) : operands_(operands), order_(order) {}
+  SegmentRanks(const SegmentedOrderStatisticsOperands& operands, Order order)
+      : operands_(operands), order_(order), segments_(bounded_segments(operands)) {}
 
   void run(cpu::Executor& executor) const {
     const int64_t all = operands_.rows * operands_.segments;
@@ -46,7 +48,7 @@ class SegmentRanks {
  private:
   int64_t row(int64_t i) const { return i / operands_.segments; }
   int64_t number(int64_t i) const { return i % operands_.segments; }
-  Range<int64_t> segment(int64_t i) const { return operands_.segment(row(i), number(i)); }
+  Range<int64_t> segment(int64_t i) const { return segments_[i]; }
   const Word* keys(int64_t i) const {
     return static_cast<const Word*>(operands_.x) + row(i) * operands_.x_stride + segment(i).begin;
   }
@@ -65,6 +67,7 @@ class SegmentRanks {
 
   const SegmentedOrderStatisticsOperands& operands_;
   Order order_;
+  std::vector<Range<int64_t>> segments_;
 };
 
 }  // namespace

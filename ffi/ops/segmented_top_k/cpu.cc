@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "ops/common/dispatch.h"
+#include "ops/common/read.h"
 #include "ops/segmented_top_k/operands.h"
 #include "ops/top_k/best.h"
 #include "runtime/operations.h"
@@ -17,7 +18,8 @@ class SegmentedTopK {
   using Word = typename Order::Word;
 
  public:
-  SegmentedTopK(const SegmentedTopKOperands& operands, Order order) : operands_(operands), order_(order) {}
+  SegmentedTopK(const SegmentedTopKOperands& operands, Order order)
+      : operands_(operands), order_(order), segments_(bounded_segments(operands)) {}
 
   void run(cpu::Executor& executor) const {
     const int64_t all = operands_.rows * operands_.segments;
@@ -49,7 +51,7 @@ class SegmentedTopK {
   };
   Segment segment(int64_t i) const {
     const int64_t row = i / operands_.segments;
-    const Range<int64_t> range = operands_.segment(row, i - row * operands_.segments);
+    const Range<int64_t> range = segments_[i];
     return {static_cast<const Word*>(operands_.x) + row * operands_.x_stride + range.begin, range.begin, range.size()};
   }
   void store(int64_t i, const Segment& segment, cpu::Best<Order> best) const {
@@ -58,6 +60,7 @@ class SegmentedTopK {
 
   const SegmentedTopKOperands& operands_;
   Order order_;
+  std::vector<Range<int64_t>> segments_;
 };
 
 }  // namespace
