@@ -245,6 +245,7 @@ CASES = [
     ),
     *(_medians_of_segments(length) for length in (30, 1000, 30_000)),
     _top_k_of_segments(3, "uniform", 30, 0.10),
+    _top_k_of_segments(32, "uniform", 30),
     *(_top_k_of_segments(3, "pareto", mean) for mean in (4, 30, 300, 30_000)),
     _bincount_case("1,000 ids", 1000, lambda rng, n: rng.integers(0, 1000, n), 0.05),
     _bincount_case("one id, 1,000 bins", 1000, lambda rng, n: np.full(n, 500), None),

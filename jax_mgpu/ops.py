@@ -6,7 +6,7 @@ Ids may come in any order. Sums of floats have the same bits in every run, on a 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as _jnp
@@ -26,6 +26,8 @@ __all__ = [
     "segment_sum",
     "segment_variance",
 ]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 DROPPING = None, "fill", "drop", jax.lax.GatherScatterMode.FILL_OR_DROP
 
@@ -64,15 +66,14 @@ def _freely_added(call: Call) -> int:
 SMALL = 2**17  # for fewer items, XLA's scatter, a single kernel, takes less time on a GPU
 
 
-@like(
-    jax.ops.segment_sum,
-    "data",
-    "segment_ids",
-    min_items=NEVER,
-    min_items_on_gpu=SMALL,
-    measure=_freely_added,
-    unsized=_counted("segment_sum"),
-)
+def _by_segment(original: F, measure: Callable[[Call], int] | None = None) -> Callable[[Callable[[Call], Any]], F]:
+    """Turns a plan into a function like one of `jax.ops`."""
+    unsized = _counted(original.__name__)
+    options: dict[str, Any] = {"min_items": NEVER, "min_items_on_gpu": SMALL, "measure": measure, "unsized": unsized}
+    return like(original, "data", "segment_ids", **options)
+
+
+@_by_segment(jax.ops.segment_sum, _freely_added)
 def segment_sum(call: Call) -> Any:
     """`jax.ops.segment_sum`, by the kernels of `jax_mgpu.reduce_by_id`.
 
@@ -84,15 +85,7 @@ def segment_sum(call: Call) -> Any:
     return _reduced(call, "add")
 
 
-@like(
-    jax.ops.segment_prod,
-    "data",
-    "segment_ids",
-    min_items=NEVER,
-    min_items_on_gpu=SMALL,
-    measure=_freely_added,
-    unsized=_counted("segment_prod"),
-)
+@_by_segment(jax.ops.segment_prod, _freely_added)
 def segment_prod(call: Call) -> Any:
     """`jax.ops.segment_prod`, by the kernels of `jax_mgpu.reduce_by_id`.
 
@@ -104,14 +97,7 @@ def segment_prod(call: Call) -> Any:
     return _reduced(call, "mul")
 
 
-@like(
-    jax.ops.segment_max,
-    "data",
-    "segment_ids",
-    min_items=NEVER,
-    min_items_on_gpu=SMALL,
-    unsized=_counted("segment_max"),
-)
+@_by_segment(jax.ops.segment_max)
 def segment_max(call: Call) -> Any:
     """`jax.ops.segment_max`, by the kernels of `jax_mgpu.reduce_by_id`.
 
@@ -123,14 +109,7 @@ def segment_max(call: Call) -> Any:
     return _reduced(call, "max")
 
 
-@like(
-    jax.ops.segment_min,
-    "data",
-    "segment_ids",
-    min_items=NEVER,
-    min_items_on_gpu=SMALL,
-    unsized=_counted("segment_min"),
-)
+@_by_segment(jax.ops.segment_min)
 def segment_min(call: Call) -> Any:
     """`jax.ops.segment_min`, by the kernels of `jax_mgpu.reduce_by_id`.
 

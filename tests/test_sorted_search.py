@@ -20,6 +20,8 @@ from tests.segmented_sorts import random_heads
 
 pytestmark = pytest.mark.usefixtures("x64")
 
+MANY = (1 << 17) + 3  # needles, for which CUDA makes a search tree
+
 # The number of items of both operands that a CUDA block, for each width of keys, or a CPU task merges.
 TILES = data.tile_sizes("sorted_search", "sorted_match")
 SIDES = ("left", "right")
@@ -430,10 +432,11 @@ def test_what_fills_a_segmented_search():
     same(found, [2, 7, 2])
 
 
-def test_segments_without_order_stay_inside(rng):
-    size, m = 5000, 60
+@pytest.mark.parametrize(("n", "size"), [(9000, 5000), (MANY, 100_000)])
+def test_segments_without_order_stay_inside(rng, n, size):
+    m = 60
     heads = random_heads(rng, size, m)
-    needles, ids = rng.integers(0, 99, 9000, dtype=np.int32), rng.integers(0, m, 9000, dtype=np.int32)
+    needles, ids = rng.integers(0, 99, n, dtype=np.int32), rng.integers(0, m, n, dtype=np.int32)
     found = np.asarray(mgpu.segmented_search(needles, ids, rng.integers(0, 99, size, dtype=np.int32), heads))
     bounds = np.minimum(np.append(heads, size), size)
     assert np.all((found >= bounds[ids]) & (found <= bounds[ids + 1]))
@@ -548,8 +551,6 @@ def test_the_plain_lowering_agrees(rng):
 
 # ---- Many needles, which CUDA looks up with a search tree: from 2^17 on, and 2^10 in each row ------------------------
 
-MANY = (1 << 17) + 3
-
 
 def expected_in_segments(needles, ids, haystack, heads, side):
     """Returns positions in segments without gaps, from a search for pairs of an id and a key."""
@@ -635,18 +636,6 @@ def test_rows_of_many_needles(rng, dtype, sizes):
     for row, count in enumerate(counts):
         same(got[row], oracle.sorted_search(needles[row], haystacks[row][:count], "right"))
         same(of_one[row], oracle.sorted_search(needles[row], haystacks[1][:count]))
-
-
-def test_many_needles_in_segments_without_order_stay_inside(rng):
-    size, m = 100_000, 60
-    heads = random_heads(rng, size, m)
-    needles, ids = rng.integers(0, 99, MANY, dtype=np.int32), rng.integers(0, m, MANY, dtype=np.int32)
-    found = np.asarray(mgpu.segmented_search(needles, ids, rng.integers(0, 99, size, dtype=np.int32), heads))
-    bounds = np.minimum(np.append(heads, size), size)
-    assert np.all((found >= bounds[ids]) & (found <= bounds[ids + 1]))
-    shuffled = rng.permutation(np.append(heads, [-7, 2**31 - 1]).astype(np.int32))
-    found = np.asarray(mgpu.segmented_search(needles, ids, np.sort(needles)[:size], shuffled, ends=shuffled[::-1]))
-    assert np.all((found >= 0) & (found <= size))
 
 
 def test_many_needles_with_positions_of_64_bits(rng):

@@ -8,9 +8,8 @@ namespace mgpu {
 // Like partition_point for several searches in lockstep, so that one read of each search is in flight at the same time.
 // A finished search reads position 0 until all searches are done, because a branch would separate the reads. `read(k,
 // i)` gives the item of search k at a position, and `before(k, item)` says whether the search continues after it.
-// `hold(items)` keeps a compiler from postponing each read until its item is needed.
-template <int kCount, typename Index, typename Read, typename Before, typename Hold>
-MGPU_HOST_DEVICE void partition_points(Range<Index> (&searches)[kCount], Read read, Before before, Hold hold) {
+template <int kCount, typename Index, typename Read, typename Before>
+MGPU_HOST_DEVICE void partition_points(Range<Index> (&searches)[kCount], Read read, Before before) {
   Index longest = 0;
   MGPU_UNROLL
   for (int k = 0; k < kCount; ++k) longest = maximum(longest, searches[k].size());
@@ -24,7 +23,6 @@ MGPU_HOST_DEVICE void partition_points(Range<Index> (&searches)[kCount], Read re
       middles[k] = begin + (end - begin) / 2;
       items[k] = read(k, begin < end ? middles[k] : Index{0});
     }
-    hold(items);
     MGPU_UNROLL
     for (int k = 0; k < kCount; ++k) {
       const auto [begin, end] = searches[k];  // a search with one position left stays there

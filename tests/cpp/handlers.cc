@@ -861,11 +861,10 @@ void refuses(const char* name, void (*function)(const Call&, cpu::Executor&), in
     Garbage call(seed);
     call.limit(kThreadSanitizer ? 64 : 1 << 9);  // see interval_move
     make(call);
-    CHECK(workspace ? call.is_taken(name, workspace) : call.is_taken(name, run));
-    CHECK(!workspace || (call.is_taken(name, on_cuda(true)) && !call.is_taken(name, on_cuda(false))));
+    CHECK(call.is_taken(name, workspace));
+    CHECK(call.is_taken(name, on_cuda(true)) && !call.is_taken(name, on_cuda(false)));
     for (int64_t times = call.draw(1, 3); times > 0; --times) call.spoil();
     ++(call.is_taken(name, run) ? taken : refused);
-    if (!workspace) continue;
     call.is_taken(name, workspace);
     call.stretch();
     call.is_taken(name, workspace);

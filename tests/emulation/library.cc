@@ -83,16 +83,24 @@ class Copies {
   std::map<std::pair<void*, int64_t>, Copy> copies_;
 };
 
+// While it exists, the thread computes with denormal numbers as GPUs do. XLA's threads treat them as zeros.
+class DenormalNumbers {
+ public:
+  DenormalNumbers() { _mm_setcsr(0x1f80); }
+  ~DenormalNumbers() { _mm_setcsr(before_); }
+
+ private:
+  unsigned before_ = _mm_getcsr();
+};
+
 template <typename Kernels>
 void emulate(Call& call, Kernels kernels) {
   static std::mutex one_at_a_time;  // kernels have their shared memory in static variables
   const std::lock_guard lock(one_at_a_time);
-  const unsigned float_mode = _mm_getcsr();
-  _mm_setcsr(0x1f80);  // XLA's threads treat denormal numbers as zeros; GPUs do not
+  const DenormalNumbers denormal_numbers;
   take_workspace(call);
   const Copies copies(call);
   kernels(call, nullptr);
-  _mm_setcsr(float_mode);
   copies.finish(call);
 }
 

@@ -1,8 +1,6 @@
 // Helpers for reading any call.
 #pragma once
 
-#include <vector>
-
 #include "algorithm/segments.h"
 #include "algorithm/sorted_pair.h"
 #include "ops/common/dispatch.h"
@@ -22,9 +20,5 @@ SortedPair read_sorted_pair(const Call& call, const Array& a, const Array& b, co
 
 // Reads the operands "begins", "ends" and "count" of rows of `length` items.
 SegmentBounds read_segment_bounds(const Call& call, const Arguments& in, int64_t rows, int64_t length);
-
-// The segments of all rows, one row after the other. If segments overlap, as broken operands may give them, they have
-// no more items than a row in all: the first ones have theirs, and the others are cut.
-std::vector<Range<int64_t>> bounded_segments(const SegmentBounds& bounds);
 
 }  // namespace mgpu

@@ -1,6 +1,7 @@
 // segmented_search on the CPU: a task looks up several needles at a time, because a single search waits for memory.
 #include <algorithm>
 
+#include "algorithm/partition_points.h"
 #include "ops/common/dispatch.h"
 #include "ops/segmented_search/operands.h"
 #include "runtime/executor.h"
@@ -9,6 +10,54 @@
 namespace mgpu {
 
 namespace {
+
+// Looks up kCount needles of a problem, from needle `first` on; past the end, the last needle again. Needles and
+// segments must exist. Each kind of read is in one loop over all needles, without branches, so that no read waits for
+// another.
+template <int kCount, typename Index, typename Order>
+void search_group(const SegmentedSearchOperands& operands, const Order& order, int64_t problem, int64_t first) {
+  using Word = typename Order::Word;
+  const SortedPair& pair = operands.pair;
+  const Word* const needles = static_cast<const Word*>(pair.a.keys) + problem * pair.a.stride;
+  const Word* const haystack = static_cast<const Word*>(pair.b.keys) + problem * pair.b.stride;
+  const Index* const ids = static_cast<const Index*>(operands.ids) + problem * operands.ids_stride;
+  const Index* const heads = static_cast<const Index*>(operands.heads) + problem * operands.heads_stride;
+  const Index* const ends = static_cast<const Index*>(operands.ends) + problem * operands.ends_stride;
+  const int64_t needles_live = pair.a.live(problem), segments = operands.segments;
+  const auto live = static_cast<Index>(pair.b.live(problem));
+  const auto needle = [&](int k) { return minimum(first + k, pair.a.length - 1); };
+
+  Word codes[kCount];
+  Index segment[kCount];
+  for (int k = 0; k < kCount; ++k) segment[k] = operands.ids ? ids[needle(k)] : Index{0};
+  for (int k = 0; k < kCount; ++k) codes[k] = needles[needle(k)];
+  bool has_segment[kCount];
+  Range<Index> searches[kCount];
+  Index stops[kCount];
+  for (int k = 0; k < kCount; ++k) {
+    has_segment[k] = (needle(k) < needles_live) & (segment[k] >= 0) & (segment[k] < segments);
+    segment[k] = has_segment[k] ? segment[k] : Index{0};
+    const Index begin = clamp<Index>(heads[segment[k]], 0, live);
+    // The last segment may have no end of its own. Then the value that is read is not used.
+    const Index next = *(operands.ends ? ends + segment[k] : heads + segment[k] + (segment[k] + 1 < segments));
+    stops[k] = clamp<Index>(!operands.ends && segment[k] + 1 >= segments ? live : next, begin, live);
+    searches[k] = {begin, stops[k]};
+    codes[k] = order.rank(order.encode(codes[k]));
+  }
+  partition_points(
+      searches, [&](int, Index i) { return haystack[i]; },
+      [&](int k, Word bits) {
+        const Word code = order.rank(order.encode(bits));
+        return (code < codes[k]) | (operands.right & (code == codes[k]));
+      });
+  Index* const found = static_cast<Index*>(operands.positions.data) + problem * pair.a.length;
+  for (int k = 0; k < kCount; ++k) {
+    const Index position = searches[k].begin;
+    const auto is_equal = [&] { return order.rank(order.encode(haystack[position])) == codes[k]; };
+    const bool is_found = has_segment[k] && (!operands.exact || (position < stops[k] && is_equal()));
+    found[needle(k)] = is_found ? position : Index{-1};
+  }
+}
 
 // Looks up the needles of a problem in groups of kAtOnce.
 template <int kAtOnce, typename Index, typename Order>
@@ -20,7 +69,7 @@ void search_groups(const SegmentedSearchOperands& operands, Order order, cpu::Ex
     for (int64_t group = task * kTask; group < std::min(groups, (task + 1) * kTask); ++group) {
       const int64_t problem = group / row_groups;
       const int64_t first = (group - problem * row_groups) * kAtOnce;
-      operands.search<kAtOnce, Index>(order, problem, first, 1, [](auto&) {});
+      search_group<kAtOnce, Index>(operands, order, problem, first);
     }
   });
 }

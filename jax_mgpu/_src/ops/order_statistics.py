@@ -35,17 +35,16 @@ from jax_mgpu._src.arguments.segments import segment_operands
 from jax_mgpu._src.arguments.values import take_or_fill
 from jax_mgpu._src.core.compat import whole_axes
 from jax_mgpu._src.core.operation import ABSENT, Operation
-from jax_mgpu._src.functions.operators import Kind, accumulator_dtype
+from jax_mgpu._src.functions.operators import accumulator_dtype
 from jax_mgpu._src.keys.bits import clip, where
 from jax_mgpu._src.mesh import over_axis
-from jax_mgpu._src.ops.scan import scan_columns
+from jax_mgpu._src.ops.scan import heads_of_bounds
 from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sort_primitives import Method
 
-__all__ = ["CUDA_FEW_ITEMS", "heads_of_bounds", "middle", "quantiles"]
+__all__ = ["middle", "quantiles"]
 
 METHODS = ("linear", "lower", "higher", "nearest", "midpoint")
-CUDA_FEW_ITEMS = 2**16  # with more items in short rows, the sort puts several rows in a block
 
 
 def quantiles(
@@ -135,11 +134,6 @@ def _sorted_segments(
     """
     heads = heads_of_bounds(begins, ends)
     return Sort("segmented_quantile", x, count=count, heads=heads, method=Method.MERGING), begins + ranks
-
-
-def heads_of_bounds(begins: jax.Array, ends: jax.Array) -> jax.Array:
-    """Returns the heads of segments and of the gaps between them."""
-    return scan_columns(jnp.stack([begins, ends], -1).reshape(-1), Kind.MAX)
 
 
 def _segmented_fallback(

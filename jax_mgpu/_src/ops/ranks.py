@@ -37,9 +37,10 @@ from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.functions.operators import Kind
 from jax_mgpu._src.keys.bits import keeping_bits, part_of, where
 from jax_mgpu._src.mesh import over_axis
-from jax_mgpu._src.ops.order_statistics import CUDA_FEW_ITEMS, heads_of_bounds, quantiles
+from jax_mgpu._src.ops.order_statistics import quantiles
 from jax_mgpu._src.ops.ragged import rows_of_segments
 from jax_mgpu._src.ops.reduce import _reduce
+from jax_mgpu._src.ops.scan import heads_of_bounds
 from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sort_primitives import Method
 
@@ -276,6 +277,7 @@ def _first_jvp(primals: Operands, tangents: Tangents, **attributes: int) -> tupl
 SELECTED_PART = 4
 CUDA_MAX_K = 2048  # kTopKMaxK of ffi/ops/top_k/plan.h: a block has no room for more
 CUDA_MIN_ROW = 2048  # a block selects from one row, or a part of it; the sort puts several shorter rows in a block
+CUDA_FEW_ITEMS = 2**16  # with more items in short rows, the sort puts several rows in a block
 CUDA_SHORT_ROW, CUDA_SHORT_FIRST = 2048, 64  # a warp selects from such a row, for any number of rows
 
 
@@ -329,7 +331,7 @@ class _SegmentedTopK(Operation):
         return platform == "cuda" and k > CUDA_MAX_SEGMENT_K
 
 
-CUDA_MAX_SEGMENT_K = 8  # each result takes a step, so a sort wins for more; the kernels can find kSegmentedTopKMaxK
+CUDA_MAX_SEGMENT_K = 8  # each result takes a step; docs/notes/select_ranks.md has what 3 and 32 took
 
 
 def _first_of_segments_shapes(x: Aval, begins: Aval, *, k: int) -> Sequence[Any]:
@@ -394,8 +396,9 @@ def quantile(
       TypeError: an argument's dtype is not one of the above.
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    Derivatives go to the two items around each quantile, and to `q`. Time is O(n), in a few passes over memory; on
-    CUDA, for more than three quantiles or with a derivative, and over a mesh axis, it is that of a sort.
+    Derivatives go to the two items around each quantile, and to `q`. Time is O(n), in a few passes over memory; with
+    a derivative, over a mesh axis, and on CUDA for more than three quantiles, rows of less than 2^14 items or at most
+    2^20 items in all, it is that of a sort.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -441,7 +444,8 @@ def segmented_quantile(
       ValueError: as `quantile`.
 
     Derivatives are those of `quantile`. A call reads the items in a few passes, for any lengths of the segments. With a
-    derivative, over a mesh axis, and on CUDA for more than seven quantiles, it takes the time of a sort.
+    derivative, over a mesh axis, and on CUDA for more than seven quantiles or fewer than 2^22 items, it takes the time
+    of a sort.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

@@ -446,7 +446,12 @@ def pieces(segments: GivenSegments, operation: str = "", axis_name: AxisName | N
         return heads
     if axis_name is not None:
         return over_axis(mesh.ranges.pieces, operation, axis_name, segments)
-    return scan_columns(stack([heads, jnp.maximum(heads, ends)], -1).reshape(-1), Kind.MAX)
+    return heads_of_bounds(heads, jnp.maximum(heads, ends))
+
+
+def heads_of_bounds(begins: jax.Array, ends: jax.Array) -> jax.Array:
+    """Returns the heads of segments and of the gaps after them."""
+    return scan_columns(stack([begins, ends], -1).reshape(-1), Kind.MAX)
 
 
 def own_pieces(segments: GivenSegments, heads: jax.Array) -> jax.Array:

@@ -1,0 +1,58 @@
+// Walks over the segments of rows on the CPU.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "algorithm/segments.h"
+#include "runtime/executor.h"
+
+namespace mgpu::cpu {
+
+// A segment of a row.
+struct RowRange {
+  int64_t row;
+  int64_t number;  // in its row
+  Range<int64_t> range;
+};
+
+// The segments of all rows, one row after the other. If segments overlap, as broken operands may give them, they have
+// no more items than a row in all: the first ones have theirs, and the others are cut.
+inline std::vector<Range<int64_t>> bounded_segments(const SegmentBounds& bounds) {
+  std::vector<Range<int64_t>> segments;
+  segments.reserve(bounds.rows * bounds.segments);
+  for (int64_t row = 0; row < bounds.rows; ++row) {
+    int64_t left = bounds.length;  // items that no segment has yet, if none has an item of another
+    for (int64_t i = 0; i < bounds.segments; ++i) {
+      const Range<int64_t> given = bounds.segment(row, i);
+      segments.push_back({given.begin, given.begin + minimum(given.size(), left)});
+      left -= segments.back().size();
+    }
+  }
+  return segments;
+}
+
+// Calls visit_short(segment) for each segment of at most `part` items, with several segments per task. Then it calls
+// visit_long(segment) for the others, one after the other; such a call may use all threads. There must be a segment.
+template <typename Short, typename Long>
+void for_each_segment(Executor& executor, const SegmentBounds& bounds, int64_t part, Short visit_short,
+                      Long visit_long) {
+  const std::vector<Range<int64_t>> ranges = bounded_segments(bounds);
+  const auto segment = [&](int64_t i) {
+    const int64_t row = i / bounds.segments;
+    return RowRange{row, i - row * bounds.segments, ranges[i]};
+  };
+  const auto all = static_cast<int64_t>(ranges.size());
+  const int64_t mean = bounds.length / bounds.segments;
+  const int64_t group = std::max<int64_t>(1, part / 4 / (mean + 16));  // segments of a task
+  parallel_for(executor, ceil_div(all, group), [&](int64_t task) {
+    for (int64_t i = task * group; i < std::min(all, (task + 1) * group); ++i) {
+      if (ranges[i].size() <= part) visit_short(segment(i));
+    }
+  });
+  for (int64_t i = 0; i < all; ++i) {
+    if (ranges[i].size() > part) visit_long(segment(i));
+  }
+}
+
+}  // namespace mgpu::cpu
