@@ -1,3 +1,5 @@
+# Types of the extension module that ffi/python/module.cc makes: it opens a library of kernels and reads its table.
+
 import os
 import pathlib
 from collections.abc import Mapping, Sequence

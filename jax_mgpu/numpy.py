@@ -98,7 +98,7 @@ def argsort(call: Call) -> Any:
 
 @like(_jnp.lexsort, "keys", min_items=SORTED, takes_sequence=True)
 def lexsort(call: Call) -> Any:
-    """`jax.numpy.lexsort`, by the kernels of `jax_mgpu.sort`, up to eight keys.
+    """`jax.numpy.lexsort`, by the kernels of `jax_mgpu.sort`, for up to eight keys.
 
     Example:
       >>> import jax_mgpu.numpy as jnp
@@ -164,7 +164,7 @@ def quantile(call: Call) -> Any:
 
 @like(_jnp.percentile, "a", "q", "weights", min_items=SORTED)
 def percentile(call: Call) -> Any:
-    """`jax.numpy.percentile`, as `quantile`.
+    """`jax.numpy.percentile`, computed like `quantile`.
 
     Example:
       >>> import jax_mgpu.numpy as jnp
@@ -177,7 +177,7 @@ def percentile(call: Call) -> Any:
 
 @like(_jnp.median, "a", min_items=SORTED)
 def median(call: Call) -> Any:
-    """`jax.numpy.median`, as `quantile`.
+    """`jax.numpy.median`, computed like `quantile`.
 
     Example:
       >>> import jax_mgpu.numpy as jnp
@@ -192,7 +192,10 @@ SELECTED_ROW, SELECTED = 1024, 3
 
 
 def _selection(call: Call, q: Any, method: str, names: Sequence[str], whole: int = 1) -> Callable[[], Any] | None:
-    """Returns a program that computes quantiles from the items of two ranks, as JAX does; None if a sort is better."""
+    """Returns a program that computes each quantile from the items of two ranks, as JAX does; None if a sort is better.
+
+    `names` are the arguments that the program can serve. `whole` is 100 if `q` is in percent.
+    """
     a, axis, keepdims = call.a, call.axis, call.keepdims
     axes = range(a.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     if not all(_is_axis(one, a) for one in axes) or not call.gives_only(*names):
@@ -282,14 +285,14 @@ def _nonzero(call: Call) -> list[jax.Array]:
 
 
 def _counted(function: str) -> tuple[str, Callable[[Call], Any]]:
-    """Outside of `jit`, the results of `nonzero` and similar functions are counted first."""
+    """Returns the argument `unsized` of `like`: outside of `jit`, the nonzero items are counted first."""
     return "size", lambda call: globals()[function](
         call.a, size=int(_jnp.count_nonzero(call.a)), fill_value=call.fill_value
     )
 
 
 def _finds(call: Call) -> bool:
-    """Whether the kernels find the nonzero items. JAX fills the result of no items by 0, whatever the fill value."""
+    """Whether the kernels find the nonzero items. Without items, JAX ignores the fill value and fills with 0."""
     fill = call.fill_value
     return (
         call.a.size > 0 < call.a.ndim
@@ -313,7 +316,7 @@ def nonzero(call: Call) -> Any:
 
 @like(_jnp.flatnonzero, "a", "fill_value", min_items=64, unsized=_counted("flatnonzero"))
 def flatnonzero(call: Call) -> Any:
-    """`jax.numpy.flatnonzero`, as `nonzero`.
+    """`jax.numpy.flatnonzero`, computed like `nonzero`.
 
     Example:
       >>> import jax_mgpu.numpy as jnp
@@ -325,7 +328,7 @@ def flatnonzero(call: Call) -> Any:
 
 @like(_jnp.argwhere, "a", "fill_value", min_items=64, unsized=_counted("argwhere"))
 def argwhere(call: Call) -> Any:
-    """`jax.numpy.argwhere`, as `nonzero`.
+    """`jax.numpy.argwhere`, computed like `nonzero`.
 
     Example:
       >>> import jax_mgpu.numpy as jnp
@@ -336,6 +339,7 @@ def argwhere(call: Call) -> Any:
     return (lambda: _jnp.stack(_nonzero(call), axis=-1)) if _finds(call) else None
 
 
+# Returns a program that selects the slices of `a` along `axis` where `condition` holds, or None.
 def _compressed(call: Call, condition: Any, a: Any, axis: int | None) -> Callable[[], Any] | None:
     size = call.size
     axis = 0 if axis is None else axis
@@ -393,7 +397,7 @@ def compress(call: Call) -> Any:
     unsized=("size", lambda call: compress(_jnp.ravel(call.condition), _jnp.ravel(call.arr))),
 )
 def extract(call: Call) -> Any:
-    """`jax.numpy.extract`, as `compress`.
+    """`jax.numpy.extract`, computed like `compress`.
 
     Example:
       >>> import jax_mgpu.numpy as jnp
@@ -418,7 +422,7 @@ def _repeated(call: Call) -> bool:
 
 
 def _repeat_now(call: Call) -> Any:
-    """Outside of `jit`, the lengths are added up first."""
+    """Outside of `jit`, the repeats are added up first."""
     if not is_array(call.repeats) or call.repeats.dtype.name not in ("int32", "int64"):
         return None
     filled = call.changed(total_repeat_length=int(_np.sum(_np.asarray(call.repeats))))
@@ -440,7 +444,7 @@ def repeat(call: Call) -> Any:
     a = call.a.reshape(-1) if call.axis is None else call.a
 
     def program() -> Any:
-        offsets = _mgpu.scan(call.repeats, exclusive=True)  # the last item fills the rest
+        offsets = _mgpu.scan(call.repeats, exclusive=True)  # the last item fills the rest, as in JAX
         rows = _mgpu.interval_expand(_jnp.moveaxis(a, axis, 0), offsets, call.total_repeat_length)
         return _jnp.moveaxis(rows, 0, axis)
 
@@ -502,7 +506,7 @@ def searchsorted(call: Call) -> Any:
 
 
 def _bincount_now(call: Call) -> Any:
-    """Outside of `jit`: the largest id gives the length."""
+    """Outside of `jit`, the largest item gives the length."""
     if call.x.size == 0 or not _jnp.issubdtype(call.x.dtype, _jnp.integer) or not _is_size(call.minlength):
         return None
     return call.changed(length=max(call.minlength, int(_jnp.max(call.x)) + 1, 0)).again(bincount)
@@ -564,7 +568,7 @@ def histogram(call: Call) -> Any:
 
 
 def _unique_now(call: Call) -> Any:
-    """Outside of `jit`, there is first room for as many results as items, and then the unused room is cut off."""
+    """Outside of `jit`, runs with as many results as items, and then cuts off the unused ones."""
     axis = 0 if call.axis is None else call.axis
     if call.ar.size == 0 or not (call.axis is None or _has_few_columns(call)):
         return None
@@ -606,7 +610,7 @@ def _has_few_columns(call: Call) -> bool:
     unsized=("size", lambda call: unique(call.x, equal_nan=False)),
 )
 def unique_values(call: Call) -> Any:
-    """`jax.numpy.unique_values`, as `unique`.
+    """`jax.numpy.unique_values`, computed like `unique`.
 
     Example:
       >>> import jax_mgpu.numpy as jnp
@@ -626,7 +630,7 @@ def _unique_counts_now(call: Call) -> Any:
 
 @like(_jnp.unique_counts, "x", "fill_value", min_items=SORTED, unsized=("size", _unique_counts_now))
 def unique_counts(call: Call) -> Any:
-    """`jax.numpy.unique_counts`, as `unique`.
+    """`jax.numpy.unique_counts`, computed like `unique`.
 
     Example:
       >>> import jax_mgpu.numpy as jnp
@@ -655,7 +659,7 @@ def _are_alike(call: Call) -> bool:
     unsized=("size", lambda call: unique(_jnp.concatenate([call.ar1, call.ar2], axis=None))),
 )
 def union1d(call: Call) -> Any:
-    """`jax.numpy.union1d`, as `unique`.
+    """`jax.numpy.union1d`, computed like `unique`.
 
     Example:
       >>> import jax_mgpu.numpy as jnp
@@ -742,7 +746,7 @@ def intersect1d(call: Call) -> Any:
     return call.with_kernels() if _are_alike(call) else None
 
 
-# For few keys, JAX's comparison of all pairs is faster.
+# Up to this many test elements, JAX's comparison of all pairs is faster.
 FEW_TESTS = 128
 
 

@@ -29,11 +29,12 @@ __all__ = [
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+# The modes in which JAX drops ids outside of `[0, num_segments)`.
 DROPPING = None, "fill", "drop", jax.lax.GatherScatterMode.FILL_OR_DROP
 
 
 def _reduced(call: Call, op: Any) -> Callable[[], Any] | None:
-    """Returns the rows of each segment combined. On a CPU, XLA's scatter is faster; it also serves all other calls."""
+    """Returns a program that combines the rows of each segment, or None if JAX's own function must run."""
     data, ids, number = call.data, call.segment_ids, call.num_segments
     if call.bucket_size is not None or call.mode not in DROPPING or getattr(call, "out_sharding", None) is not None:
         return None
@@ -47,7 +48,7 @@ def _reduced(call: Call, op: Any) -> Callable[[], Any] | None:
 
 
 def _counted(function: str) -> tuple[str, Callable[[Call], Any]]:
-    """Outside of `jit`, the largest id gives the number of segments."""
+    """Returns the argument `unsized` of `like`: outside of `jit`, the largest id gives the number of segments."""
 
     def now(call: Call) -> Any:
         if not is_array(call.segment_ids) or call.segment_ids.size == 0:
@@ -59,7 +60,7 @@ def _counted(function: str) -> tuple[str, Callable[[Call], Any]]:
 
 
 def _freely_added(call: Call) -> int:
-    """Returns the number of items; a huge one, so that a GPU runs kernels, if their sum depends on the order."""
+    """Returns the number of items; for floats, a huge one: on a GPU kernels always add them, in a fixed order."""
     return item_count(call.data) if _jnp.issubdtype(call.data.dtype, _jnp.integer) else NEVER - 1
 
 
@@ -67,7 +68,7 @@ SMALL = 2**17  # for fewer items, XLA's scatter, a single kernel, takes less tim
 
 
 def _by_segment(original: F, measure: Callable[[Call], int] | None = None) -> Callable[[Callable[[Call], Any]], F]:
-    """Turns a plan into a function like one of `jax.ops`."""
+    """Turns a plan into a function like one of `jax.ops`. On a CPU, XLA's scatter is always faster."""
     unsized = _counted(original.__name__)
     options: dict[str, Any] = {"min_items": NEVER, "min_items_on_gpu": SMALL, "measure": measure, "unsized": unsized}
     return like(original, "data", "segment_ids", **options)

@@ -1,7 +1,8 @@
-"""Functions by JAX's names, with its signatures and results, which run kernels where these are faster.
+"""Makes functions with JAX's names, signatures and results, which run kernels where these are faster.
 
-A function's plan inspects the shapes, types and options of a call, and returns a program of kernels. If it returns
-None, or if the kernels would be slower, JAX's own function runs, and raises its own errors.
+`jax_mgpu.numpy` and `jax_mgpu.ops` declare their functions by `like`. A function's plan inspects the shapes, types and
+options of a call, and returns a program of kernels. If it returns None, or if the kernels would be slower, JAX's own
+function runs, and raises its own errors.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class Call:
         return Call(self._function, {**self._arguments, **changes})
 
     def again(self, function: Callable[..., Any]) -> Any:
-        """Returns the result of another function of the same signature."""
+        """Returns the result of another function of the same signature, called with these arguments."""
         bound = inspect.BoundArguments(self._function.signature, self._arguments)
         return function(*bound.args, **bound.kwargs)
 
@@ -243,7 +244,7 @@ def along(axis: int, function: Callable[..., Any], *operands: jax.Array) -> Any:
 
 
 def order_statistics(ranks: jax.Array) -> Callable[[jax.Array], jax.Array]:
-    """Returns the items of a vector at some ranks."""
+    """Returns a function that gives the items of a vector that a sort would put at these ranks."""
     return lambda x: _order_statistics(x=x, ranks=ranks)[0]
 
 
@@ -267,7 +268,7 @@ def _sort(parameters: Mapping[str, Any], *operands: jax.Array) -> list[jax.Array
 
 
 def _scan(op: ScannedName) -> Callable[..., Any]:
-    """Returns a running sum or product."""
+    """Returns the rule that computes a running sum or product by the kernels of `jax_mgpu.scan`."""
 
     def rule(parameters: Mapping[str, Any], x: jax.Array) -> list[jax.Array] | None:
         if not is_key(x) or x.size == 0:

@@ -62,7 +62,7 @@ Side: TypeAlias = Literal["left", "right"]
 
 # Types of the layers below the public functions.
 Pytree: TypeAlias = object  # any tree of arrays: nothing is known of it before it is flattened
-Count: TypeAlias = ArrayLike | None  # the number of live items; None if all are live
+Count: TypeAlias = ArrayLike | None  # the first `count` items of an array are live, others padding; None: all are live
 Aval: TypeAlias = jax.ShapeDtypeStruct | jax.core.ShapedArray | jax.Array  # anything with a shape and a dtype
 Attribute: TypeAlias = "int | Keyed"
 

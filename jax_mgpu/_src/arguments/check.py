@@ -83,7 +83,7 @@ def host_array(x: Any, operation: str, argument: str, limit: int | None) -> jax.
             and isinstance(x, (list, tuple))
             and all(isinstance(i, int) for i in _items(x))
         ):
-            host = np.asarray(x, object)  # NumPy makes floats of integers about 2^63
+            host = np.asarray(x, object)  # NumPy makes floats of a list with both 2^63 and smaller integers
     except (TypeError, ValueError) as error:
         raise type_error(operation, argument, "an array of numbers", type(x).__name__) from error
     return _fitting(operation, argument, _numbers(operation, argument, host, x), limit)
@@ -111,7 +111,7 @@ def _numbers_instead(host: np.ndarray) -> str:
     """Returns how to convert texts and times to numbers; empty for anything else."""
     not_numbers = (str, bytes, datetime.date, datetime.time, datetime.timedelta)
     if host.ndim == 0 or not (
-        host.dtype.kind in "USTmM"  # T: of NumPy 2
+        host.dtype.kind in "USTmM"  # T is NumPy 2's type of strings of any length
         or (host.dtype == object and any(isinstance(item, not_numbers) for item in host.flat))
     ):
         return ""
@@ -276,7 +276,7 @@ def expect_item_dtype(operation: str, dtype: DTypeLike) -> None:
 
 
 def count_operand(operation: str, argument: str, count: Count, length: int) -> jax.Array:
-    """Returns a live count as an operand of shape [1], or the absent operand if there is none."""
+    """Returns the number of live items as an operand of shape [1], or the absent operand if the count is None."""
     if count is None:
         return ABSENT
     given, count = count, as_array(operation, argument, count)

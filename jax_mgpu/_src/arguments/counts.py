@@ -1,7 +1,8 @@
 """Which items of an operand are live, and which start a segment, in plain JAX.
 
-A count operand has shape `[1]`, or is absent and empty. Positions have the type of indices into the array, whatever the
-type of the operands: sizes of 2^31 and more do not fit the int32 that a count or a head may have.
+The first `count` items are live; the others are padding. A count operand has shape `[1]`, or is absent and empty: then
+all items are live. Heads are the positions where segments start. Positions have the type of indices into the array,
+whatever the type of the operands: sizes of 2^31 and more do not fit the int32 that a count or a head may have.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def live_mask(n: int, count: jax.Array) -> jax.Array:
 
 
 def heads_from_zero(heads: jax.Array) -> jax.Array:
-    """Returns the heads, preceded by the head of the first segment, whether it is listed or not."""
+    """Returns 0 and the heads: the first segment starts at 0, whether or not the heads list it."""
     first = jnp.zeros((1,), heads.dtype)
     # Under shard_map, the CPU compiler of jaxlib 0.11.2 crashes if an array is joined to an empty one.
     return jnp.concatenate([first, heads]) if heads.shape[0] else first
@@ -54,7 +55,7 @@ def partition_points(low: jax.Array, high: jax.Array, n: int, before: Callable[[
 
 @jax.custom_batching.custom_vmap
 def of_all(holds: jax.Array) -> jax.Array:
-    """Whether a condition holds for a whole batch: with one answer per problem, JAX would run both branches."""
+    """Whether a condition holds for a whole batch. With one answer per problem, `lax.cond` would run both branches."""
     return holds
 
 
@@ -109,7 +110,10 @@ def segment_numbers(positions: jax.Array, heads: jax.Array, flags: jax.Array, co
 
 
 def segment_bounds(heads: jax.Array, n: int, count: jax.Array, index: Any = None) -> tuple[jax.Array, jax.Array]:
-    """Returns where each head's segment begins and ends among the live items of n, in the dtype of their number."""
+    """Returns where each head's segment begins and ends among the live items of n.
+
+    `index` is the dtype of the number of live items, by default that of indices into n items.
+    """
     live = live_items(n, count, index)
     dtype = common_dtype(heads, live)
     live = live.astype(dtype)
@@ -120,7 +124,7 @@ def segment_bounds(heads: jax.Array, n: int, count: jax.Array, index: Any = None
 
 
 def segment_lengths(heads: jax.Array, n: int, count: jax.Array, dtype: DTypeLike) -> jax.Array:
-    """Counts the live items of each head's segment, also for 2^31 items and more if JAX has 32 bits."""
+    """Counts the live items of each head's segment, for 2^31 items and more even without `jax_enable_x64`."""
     positions = jax.dtypes.canonicalize_dtype(np.uint64)
     limit = smaller(n, int(jnp.iinfo(positions).max))
     begin, end = segment_bounds(jnp.maximum(heads, 0).astype(positions), limit, count, positions)

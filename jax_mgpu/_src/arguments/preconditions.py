@@ -176,7 +176,7 @@ def same_rows(
 
 
 def row_offsets(operation: str, offsets: jax.Array, capacity: int) -> jax.Array:
-    """Returns offsets; with checks on, raises unless they begin with 0, do not decrease, and end by `capacity`."""
+    """Returns offsets; with checks on, raises unless they begin with 0 and do not decrease or exceed `capacity`."""
     return _require(
         operation,
         "offsets",
@@ -210,7 +210,10 @@ def ids_in_order(operation: str, ids: jax.Array, number: int) -> jax.Array:
 
 
 def ids_hold(numpy: Any, ids: Any, known: Any, latest: Any) -> Any:
-    """Whether each id is in order, given which ids are known and the latest known id up to each."""
+    """Whether each id is in order, given which ids are known and the latest known id up to each.
+
+    `numpy` is the module of the arrays, NumPy or `jax.numpy`.
+    """
     n = ids.shape[0]
     goes_on = numpy.append(numpy.full((1,), -1, latest.dtype), latest)[:n] == ids
     is_behind_gap = numpy.append(numpy.ones((1,), bool), ~known)[:n]

@@ -87,7 +87,7 @@ def split_segments(
     argument: str = "count",
     **others: object,
 ) -> tuple[ArrayLike, ArrayLike | None, Count]:
-    """Heads, ends and count. A `Segments` as `heads` gives all three, and excludes these and other arguments."""
+    """Returns heads, ends and count. A `Segments` as `heads` gives all three; then all other arguments must be None."""
     if not isinstance(heads, Ranges):
         return heads, ends, count
     for name, given in {"ends": ends, argument: count, **others}.items():

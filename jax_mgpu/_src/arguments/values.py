@@ -1,8 +1,8 @@
 """The values that a sort or a merge carries along with its keys.
 
-A kernel moves one payload of 4 or 8 bytes with each item. A single vector of such items travels as it is. A sort packs
-the leaves of a pytree into one such vector if their rows have up to 8 bytes together. Any other values are gathered
-after the sort, by the sorted indices.
+A kernel moves one payload of 4 or 8 bytes with each item. A single vector of such items travels as it is. A long sort
+on a GPU packs the leaves of a pytree into one such vector if their rows have up to 8 bytes together. Any other values
+are gathered after the sort, by the sorted indices.
 """
 
 from __future__ import annotations
@@ -183,10 +183,11 @@ def take_from_pair(
     *,
     tangents: bool = False,
 ) -> Any:
-    """Gathers rows of A and B by indices into their concatenation, each used at most once; at -1 the fill element.
+    """Gathers rows of A and B by indices into their concatenation. Each index occurs at most once, except for -1.
 
-    The fill element has shape `[1]`. A and B are read in place, without a concatenation in memory. A tangent may be
-    None, which is zero. With `tangents`, A, B and the fill element are tangents, and JAX can transpose the function.
+    An index of -1 takes the fill element, which has shape `[1]`. A and B are read in place, without a concatenation in
+    memory. A tangent may be None, which is zero. With `tangents`, A, B and the fill element are tangents, and JAX can
+    transpose the function.
     """
 
     def rows(x: jax.Array | None, indices: jax.Array) -> jax.Array | None:
@@ -224,6 +225,7 @@ def take_or_fill(
 ) -> jax.Array:
     """Returns rows of x at the indices; the fill element, `[1]`, or 0, at indices outside of x such as -1.
 
+    A `fill` that is an int serves only integers and bools; floats get 0.
     `unique` says that no row is taken twice. Then the transpose of the derivative scatters rows and adds none.
     `or_none` says that an index outside of x is negative.
     """

@@ -100,7 +100,7 @@ WHOLE = PartitionSpec()
 
 def switch(name: str, what: str) -> Any:
     """A setting of JAX, off by default: an environment variable, and a context manager that makes jit trace anew."""
-    known = _config.config._value_holders.get(name)  # if the package was imported before, and is again
+    known = _config.config._value_holders.get(name)  # defined already if the package is imported a second time
     if known is not None:
         return known
     return _config.bool_state(name, False, what, include_in_jit_key=True, include_in_trace_context=True)

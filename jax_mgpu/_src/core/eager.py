@@ -38,7 +38,7 @@ from jax_mgpu._src.core.compat import (
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# The types of settings and host values by which a call is found in a table.
+# A call is found in the table `_Public.calls` only if its settings and its values of the host have these types.
 PLAIN_SETTINGS, NUMBERS = frozenset([type(None), bool, int, str]), frozenset([bool, int, float])
 OF_HOST = NUMBERS | {np.ndarray}
 
@@ -144,7 +144,7 @@ class _Public:
         program = _program((function, key, structure), settings, leaves)
         if found_by is not None:
             kept = [name for name, value in given.items() if value is not None]
-            order = sorted(range(len(kept)), key=lambda i: kept[i])  # as the leaves of a dictionary
+            order = sorted(range(len(kept)), key=lambda i: kept[i])  # JAX orders a dictionary's leaves by key
             if len(self.calls) >= MAX_PROGRAMS:
                 self.calls.clear()
             self.calls[found_by] = program.call, None if order == [*range(len(kept))] else order
@@ -152,16 +152,16 @@ class _Public:
 
 
 class HostChecked:
-    """A pytree whose NumPy arrays the host checks before each call, though a program takes them unconverted."""
+    """A pytree whose NumPy arrays the host checks before each call, even if a program could take them unconverted."""
 
     def on_host(self) -> Any:
-        """Checks the arrays as `on_host` does, without making them operands."""
+        """Returns the pytree with its NumPy arrays as values of the host, so that checks see them."""
         children, structure = flatten(self)
         return structure.unflatten([x.view(_HostArray) if type(x) is np.ndarray else x for x in children])
 
 
 class _HostArray(np.ndarray):
-    """A NumPy array that is not an operand."""
+    """A NumPy array that is a value of the host, whatever its type: `_is_operand` is false for it."""
 
 
 def on_host(convert: Callable[..., Any], x: object, *static: object) -> jax.Array:
@@ -366,7 +366,7 @@ class _Weak:
 
 
 def _parts(function: Callable[..., Any]) -> tuple[Any, ...]:
-    """Returns the objects that identify a function. A method is new on each access: its object and function do."""
+    """Returns the objects that identify a function. Each access makes a new method of the same object and function."""
     return (function.__self__, function.__func__) if isinstance(function, types.MethodType) else (function,)
 
 

@@ -7,7 +7,7 @@ same name, the plain-JAX lowering for every other platform, batching and the hid
 It checks these conventions:
 
 - The description names operands, results and attributes once. A call gives operands by name, and a rule gets those that
-  it names among its parameters. The libraries have the same names: `expect_compiled_names`.
+  it names among its parameters. `expect_compiled_names` checks that the libraries have the same names.
 - A call leaves out an operand that is absent. The operand is then `ABSENT`, an empty int32 vector.
 - Attributes are Python ints (flags and enumerations too), or `Keyed`. An operation with a `Keyed` attribute gives the
   handlers other attributes in its place: `call_attributes`.
@@ -196,8 +196,8 @@ class Operation:
     def def_jvp(self, rule: Callable[..., tuple[Sequence[Any], Sequence[Any]]]) -> None:
         """Sets the forward derivative.
 
-        `rule(primals, tangents, **attributes)` gets one problem, its operands and their tangents by name. Tangents that
-        are zero are None, and it may return None for zero.
+        `rule(primals, tangents, **attributes)` gets the operands of one problem and their tangents, by name. It returns
+        the results and their tangents. None stands for a tangent that is zero.
         """
 
         def jvp(primals: Sequence[Any], tangents: Sequence[Any], **attributes: Attribute) -> tuple[Any, Any]:

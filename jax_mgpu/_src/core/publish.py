@@ -1,4 +1,4 @@
-"""Settings of public names: the package as their module, documented fields, types that `jax.export` knows."""
+"""Prepares public names: makes the package their module, documents fields, and registers types with `jax.export`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from jax_mgpu._src.core.compat import exportable
 
 
 def publish(value: Any) -> None:
-    """Makes a public function or class one of `jax_mgpu`, by which pickles and exported programs name it."""
+    """Makes `jax_mgpu` the module of a public function or class: pickles and exported programs contain this name."""
     if inspect.isclass(value):
-        value.__annotations__ = typing.get_type_hints(value)  # annotations name what the module imports
+        value.__annotations__ = typing.get_type_hints(value)  # before its module changes: they use that module's names
         if hasattr(value, "_fields"):
             _document_fields(value)
         exportable(value)

@@ -96,7 +96,7 @@ def combined(combine: Combine, states: Pytree, live: jax.Array | None = None) ->
 
 
 def _folded(join: Combine, items: Pytree) -> Any:
-    """Returns all items of each column combined, `[steps, columns, ...]`."""
+    """Returns all items of each column combined; the items are `[steps, columns, ...]`."""
     first = _first(join, items)
     rest = jax.tree.map(lambda x: x[1:], items)
     return jax.lax.scan(lambda state, item: (join(state, item), None), first, rest)[0]
@@ -188,7 +188,7 @@ def _steps(
     unroll: int,
     tells_cuts: bool,
 ) -> tuple[jax.Array | None, Any]:
-    """For each column of `[steps, columns, ...]`, or for one, `[steps]`, the scans of its blocks.
+    """Returns the scan of each block of each column. States are `[steps, columns, ...]`, or `[steps]` for one column.
 
     With `tells_cuts`, and if there are cuts, it also tells for each item whether a cut has occurred since its block
     began.

@@ -235,7 +235,7 @@ class _Value:
 
     Args:
       aval: its shape and dtype.
-      of: the items that it depends on.
+      origin: the items that it depends on: 0, `FIRST`, `SECOND` or `BOTH`.
       number: equal for equal functions of an item, be it the first or the second.
       constant: its value, if that is known.
     """

@@ -183,8 +183,8 @@ class _Order:
 def _order(operation: str, items: Items) -> tuple[Keyed, Sequence[Any]] | None:
     """Compiles an order; returns it with its captured values, or None if kernels cannot or should not run it.
 
-    There are no kernels if there are no items, no CUDA compiler or an unsupported function. They should not run if a
-    sort of one column gives the same order, because that sort is faster.
+    They cannot if there are no items, if the CUDA kernels are not installed, or if the function is unsupported. They
+    should not if keys are wide and a sort of columns gives the same order, because that sort is faster.
     """
     if items.n == 0 or not custom_operator.has_kernels():
         return None
@@ -283,12 +283,12 @@ def _of_words(words: jax.Array, item: Sequence[Any]) -> list[jax.Array]:
 
 
 def _compiled_comparator(items: Items) -> tuple[Keyed, Sequence[Any]] | None:
-    """Compiles an order; returns it with its captured values, or None if a sort of one column is faster."""
+    """Compiles an order; returns it with its captured values, or None if a sort of columns is faster."""
     is_wide = sum(map(_item_bytes, items.item)) > FEW_BYTES
     with free_of_explicit_axes():
         closed = jax.make_jaxpr(items.less)(*items.item, *items.item)
     if is_wide and compares_keys(closed, len(items.item)):
-        return None  # a sort by one column takes O(n), and moves no other column
+        return None  # a sort by the compared columns takes O(n), and moves no others
     written = emit_order(closed, items.item)
     consts = tuple(custom_operator._place(const, written.captures) for const in closed.consts)
     captured = tuple(const for const in consts if isinstance(const, custom_operator._Captured))

@@ -369,7 +369,10 @@ def _prepare(
     reverse: bool = False,
     exclusive: bool = False,
 ) -> _Prepared | None:
-    """Returns the function as kernels take it, or None if no kernels can run it."""
+    """Returns the function as kernels take it, or None if no kernels can run it.
+
+    `needs_nothing` says that a result over no items can occur, so that the kernels need the identity.
+    """
     if n == 0 or (operator.function is None and operator.kind is None) or not has_kernels():
         return None
     leaves, structure = flatten(x)
@@ -382,7 +385,7 @@ def _prepare(
 
 
 def has_kernels() -> bool:
-    """Whether functions can be compiled."""
+    """Whether the CUDA library, which compiles functions, is installed."""
     return library.has_cuda()
 
 
@@ -695,6 +698,7 @@ class FunctionOperation(Operation):
         return results, [None if tangent.dtype == jax.dtypes.float0 else tangent for tangent in moved]
 
 
+# Runs a batch in plain JAX, for operations whose captured values differ from problem to problem.
 def _map_plainly(
     operation: Operation, operands: Sequence[Any], axes: Sequence[Any], attributes: Mapping[str, Any]
 ) -> tuple[Any, Any]:

@@ -314,7 +314,7 @@ def named_leaves(
     given or they are `scanned`. `made` allows operators that are made of several combinations by a `Grouping`.
     """
     if isinstance(x, (list, tuple)) and x and all(np.ndim(leaf) == 0 for leaf in jax.tree.leaves(x)):
-        x = as_array(operation, argument, x)  # of numbers
+        x = as_array(operation, argument, x)  # a list of numbers is one array
     structure: PyTreeDef
     paths, structure = jax.tree_util.tree_flatten_with_path(x)
     if not paths:

@@ -159,7 +159,10 @@ def _global_positions(
 
 
 def one_leaf(load: Load | None, leaves: list[Leaf]) -> tuple[Load | None, list[Leaf]]:
-    """Returns the load, if a named operator combines one array of items: kernels that map support nothing else."""
+    """Returns the load, and the leaf as it combines loaded items; None and the given leaves if no kernel can map them.
+
+    Kernels that map support one named operator over one array of numbers.
+    """
     if load is None or len(leaves) != 1:
         return None, leaves
     leaf, function = leaves[0].converted, load.function

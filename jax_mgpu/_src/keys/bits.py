@@ -1,4 +1,4 @@
-"""Floats as integers: keys in their order, moves and choices that keep every bit."""
+"""Treats floats as integers: integers in the order of keys, and moves and selections that keep every bit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def is_random_key(dtype: DTypeLike) -> bool:
 
 
 def where(condition: jax.Array, x: Any, y: Any) -> jax.Array:
-    """`jnp.where`. For arrays of one shape and dtype, and numbers, it is one or two steps of a program, not a call."""
+    """`jnp.where`. For arrays of one shape and dtype, and numbers, it adds one or two equations, not a nested `jit`."""
     like = next((v for v in (x, y) if isinstance(v, jax.Array) and condition.shape in ((), v.shape)), None)
     if like is None or _over_a_mesh(like):
         return jnp.where(condition, x, y)

@@ -18,7 +18,7 @@ __all__ = ["bulk_insert", "bulk_remove"]
 def bulk_remove(
     axis: Axis, rows: jax.Array, indices: jax.Array, count: jax.Array, *, size: int, fill_value: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """The remaining items of this device stay on it."""
+    """Returns this device's remaining items, which stay on it, and their number."""
     n = rows.shape[0]
     counts = axis.gather(axis.live("x", n, count))
     _, slots = put(axis, [], indices, counts, n)
@@ -37,7 +37,7 @@ def bulk_insert(
     size: int,
     fill_value: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """A merge by positions, in which an inserted item comes before the existing one."""
+    """Merges inserted and existing items by position, inserted ones first; returns this device's items."""
     n = rows.shape[0]
     live = axis.live("x", n, count)
     counts = axis.gather(live)

@@ -19,8 +19,8 @@ __all__ = ["Parts", "by_platform", "exchange", "exchange_together", "in_rounds",
 
 T = TypeVar("T")
 
-# XLA:GPU copies one update of a ragged all-to-all by one block: on four H200s, one update per device reaches 4 GB/s, 32
-# reach 93, 128 reach 199 and 512 reach 227.
+# XLA:GPU copies one update (a contiguous piece) of a ragged all-to-all by one block: on four H200s, one update per
+# device reaches 4 GB/s, 32 reach 93, 128 reach 199 and 512 reach 227.
 UPDATE_BITS = 8
 # For more devices, XLA:GPU uses NCCL, with one operation per update.
 MAX_RAGGED = 8
@@ -201,7 +201,10 @@ def _ragged(sent: Sent, into: jax.Array, *, keeps: bool) -> jax.Array:
 
 
 def _updates(parts: Parts) -> list[jax.Array]:
-    """`[devices, updates]` to other devices: where they begin, their sizes and their places; the received sizes."""
+    """Returns where the updates to other devices begin, their sizes and places, and the sizes of received ones.
+
+    Each is `[devices, updates]`.
+    """
     axis, updates = parts.axis, jnp.arange((1 << UPDATE_BITS) + 1, dtype=parts.sizes.dtype)
 
     def cut(sizes: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -218,7 +221,7 @@ def _updates(parts: Parts) -> list[jax.Array]:
 
 
 def _chunked(sent: Sent, into: jax.Array, *, keeps: bool) -> jax.Array:
-    """Rounds of all-to-alls of equal chunks."""
+    """Exchanges items in rounds of all-to-alls of equal chunks."""
     del keeps
     for parts_of, x in sent:
         for parts in parts_of:

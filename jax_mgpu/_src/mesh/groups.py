@@ -52,7 +52,10 @@ def group_by(
     size: int,
     count: jax.Array,
 ) -> tuple[Any, list[jax.Array], jax.Array]:
-    """Each value is combined where its rows are. Indices of extrema are fetched by their positions."""
+    """Returns the keys of this device's groups, their results, and their number.
+
+    Each value is combined where its sorted rows are. Indices of extrema are fetched by their positions.
+    """
     n = keys.shape[0]
     names: Any = asked.op
     given = axis.live("keys", n, count)

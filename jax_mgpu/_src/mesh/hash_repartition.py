@@ -49,8 +49,8 @@ def with_room(slots: int) -> int:
 def meet(axis: Axis, codes: Sequence[jax.Array], lives: Sequence[jax.Array], begins: Sequence[jax.Array]) -> Meeting:
     """Sends each row to the device that owns its key's bucket.
 
-    Buckets are ranges of mixed codes. The devices count the rows of each bucket, and split the buckets as evenly as
-    possible. Very frequent keys can give a device more rows than it has room for.
+    Buckets are ranges of mixed (hashed) codes. The devices count the rows of each bucket, and split the buckets as
+    evenly as possible. Very frequent keys can give a device more rows than it has room for.
 
     Args:
       axis: the devices.

@@ -81,7 +81,7 @@ def load_balance_search(axis: Axis, offsets: jax.Array, total: jax.Array, *, siz
 def interval_gather(
     axis: Axis, rows: jax.Array, starts: jax.Array, offsets: jax.Array, total: jax.Array, fill: jax.Array, *, size: int
 ) -> jax.Array:
-    """Rows from any device: runs of them if intervals are long, and otherwise each by a request."""
+    """Gathers rows from any device: runs of rows if intervals are few and long, otherwise each row by a request."""
     starts = _wide(axis, starts, rows, size)
     if fits(axis, starts.shape[0], size):
         whole = live_items(axis.size * size, total, starts.dtype)

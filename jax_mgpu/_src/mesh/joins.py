@@ -178,7 +178,7 @@ def _by_partners(
     pair = pair_of(axis, of_a.keys, of_b.keys, of_a.sorted_count, of_b.sorted_count, aligned=aligned)
 
     def rows_made() -> tuple[jax.Array, jax.Array, jax.Array]:
-        """For each row of a, the number of its result rows, where its partners begin, and how many partners it has."""
+        """Returns, for each row of a, the number of its result rows, where its partners begin, and their number."""
         low, high = pair.lower_and_upper(0)
         first, number = of_a.to_rows([low, high - low])
         made = jnp.maximum(number, 1) if keep_a else number

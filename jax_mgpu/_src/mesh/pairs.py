@@ -132,7 +132,7 @@ class AlignedPair:
         return [self.cut(side, right) for right in (False, True)]
 
     def _copies(self, side: int, other: int, *, smallest: bool) -> jax.Array:
-        """For each key of a side, how many copies another side has on earlier devices, or on later ones."""
+        """Returns, for each key of a side, how many copies another side has on earlier devices, or on later ones."""
         return jnp.where(equal(self._codes(side), self._end(smallest)), self._elsewhere(other, smallest), 0)
 
     def rank(self, side: int) -> jax.Array:
@@ -196,7 +196,7 @@ def merge(
     even: bool,
     aligned: bool,
 ) -> tuple[jax.Array, list[jax.Array], jax.Array]:
-    """Merges two arrays that are sorted over all devices: keys, leaves, and the number of this device's items."""
+    """Merges two arrays that are sorted over all devices; returns this device's keys, their leaves and their number."""
     slots = a.shape[0] + b.shape[0]
     dtype = axis.index_dtype("a and b", slots)
     if axis.size > 1 and not aligned:
@@ -237,21 +237,21 @@ def sorted_search(
     right: bool,
     aligned: bool,
 ) -> jax.Array:
-    """Each needle's insertion point in the global haystack, on the needle's device."""
+    """Returns each needle's insertion point in the global haystack, on the needle's device."""
     return pair_of(axis, needles, haystack, needles_count, haystack_count, aligned=aligned).cut(0, right)
 
 
 def sorted_equal_count(
     axis: Axis, a: jax.Array, b: jax.Array, a_count: jax.Array, b_count: jax.Array, *, aligned: bool
 ) -> jax.Array:
-    """The number of items of the global b that equal each item of a."""
+    """Returns the number of items of the global b that equal each item of a."""
     return copies_of(pair_of(axis, a, b, a_count, b_count, aligned=aligned), 0)
 
 
 def sorted_match(
     axis: Axis, a: jax.Array, b: jax.Array, a_count: jax.Array, b_count: jax.Array, *, right: bool, aligned: bool
 ) -> SortedMatch:
-    """Both arrays looked up in each other; the numbers of matches are those of all devices."""
+    """Looks up both arrays in each other; the numbers of matches are those of all devices."""
     pair = pair_of(axis, a, b, a_count, b_count, aligned=aligned)
     sides, totals = [], []
     for side in (0, 1):
@@ -277,7 +277,11 @@ def set_operation(
     fill_value: ArrayLike,
     aligned: bool,
 ) -> SetResult:
-    """Returns each device's part of the result. The balanced path makes its operands complete multisets."""
+    """Returns each device's part of the result.
+
+    Unless the arrays are aligned, items move along the balanced path: the r-th copies of a key in both arrays stay
+    together, so each device works alone.
+    """
     name, n_a, n_b = axis.operation, a.shape[0], b.shape[0]
     a_leaves, b_leaves, unflatten = set_leaves(name, kind, a_values, b_values, n_a, n_b)
     if aligned:

@@ -33,14 +33,14 @@ class Share:
 
     @classmethod
     def even(cls, axis: Axis, total: jax.Array, size: int) -> Share:
-        """Shares whose sizes differ by at most one."""
+        """Returns shares whose sizes differ by at most one."""
         device = axis.devices.astype(total.dtype)
         lows = device * (total // axis.size) + jnp.minimum(device, total % axis.size)
         return cls(axis, lows, total // axis.size + (device < total % axis.size).astype(total.dtype), size)
 
     @classmethod
     def of_slots(cls, axis: Axis, total: jax.Array, size: int) -> Share:
-        """Shares that fill the slots of the devices from the first one on."""
+        """Returns shares that fill the slots of the devices from the first one on."""
         lows = jnp.minimum(axis.devices.astype(total.dtype) * size, total)
         return cls(axis, lows, jnp.minimum(total - lows, size), size)
 

@@ -70,7 +70,10 @@ def sort(
 def one_key(
     operation: str, keys: jax.Array | Columns, leaves: Sequence[jax.Array]
 ) -> tuple[jax.Array, list[jax.Array], Callable[..., tuple[Any, list[jax.Array]]]]:
-    """Returns keys as one array, their leaves, and the function that rebuilds the caller's keys and the count."""
+    """Returns keys as one array, leaves that move with them, and the function that makes the caller's form of both.
+
+    That function takes moved keys and leaves, and the number of live ones.
+    """
     if not isinstance(keys, Columns):
         return keys, list(leaves), lambda keys, leaves, live: (keys, leaves)
     (code, rest), number = keys.code_and_rest(operation), len(leaves)

@@ -29,7 +29,7 @@ class Aligned(NamedTuple):
 
     Example:
       >>> import jax, jax.numpy as jnp, jax_mgpu as mgpu
-      >>> a, b = jnp.array([[1, 2], [3, 9]]), jnp.array([[3], [4]])  # a row a device
+      >>> a, b = jnp.array([[1, 2], [3, 9]]), jnp.array([[3], [4]])  # one row per device
       >>> def count(a, b):
       ...     both = mgpu.align(a, b, axis_name="devices")
       ...     counts = {"a_count": both.a_count, "b_count": both.b_count}
@@ -91,7 +91,7 @@ def align(
 
     Example:
       >>> import jax, jax.numpy as jnp, jax_mgpu as mgpu
-      >>> a, b = jnp.array([[1, 2], [3, 9]]), jnp.array([[3], [4]])  # a row a device
+      >>> a, b = jnp.array([[1, 2], [3, 9]]), jnp.array([[3], [4]])  # one row per device
       >>> both = jax.vmap(lambda a, b: mgpu.align(a, b, axis_name="devices"), axis_name="devices")(a, b)
       >>> both.a_count, both.b_count
       (Array([3, 1], dtype=int32), Array([0, 2], dtype=int32))

@@ -138,6 +138,8 @@ def bulk_insert(
 def _starts(x: jax.Array, indices: jax.Array, count: jax.Array, drift: int, size: int) -> tuple[Any, Any, Any, Any]:
     """Returns how many items of x are live, which indices are in range, objects' starts, and how many results are live.
 
+    `drift` is 1 for an insertion and -1 for a removal: by this, each index moves the items after it.
+
     Object `j` of the load-balancing search is inserted value `j` and the items up to the next one, or the items between
     removed item `j` and the next one. Starts are positions in the result; an object whose index is out of range starts
     at -1 or past all results.

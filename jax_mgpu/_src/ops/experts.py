@@ -30,7 +30,7 @@ from jax_mgpu._src.ops.segments import Segments
 
 __all__ = ["Dispatched", "combine", "dispatch"]
 
-NO_WEIGHTS = np.zeros((0, 0), np.int32)  # has as many axes as weights
+NO_WEIGHTS = np.zeros((0, 0), np.int32)  # absent weights: `ABSENT` has one axis, weights have two
 
 
 class Dispatched(NamedTuple):

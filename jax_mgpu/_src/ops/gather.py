@@ -28,7 +28,7 @@ def gather(x: jax.Array, indices: jax.Array, *, unique: bool = False, inside: bo
     """Returns rows of x at indices of any rank; 0 at indices outside of x, negative ones included.
 
     `unique` says that no row is taken twice, so that the transpose scatters rows without adding. `inside` says that no
-    index lies outside.
+    index lies outside. `fill` replaces the 0, for integers and bools only.
     """
     if not jnp.issubdtype(x.dtype, jnp.inexact):
         return _take(x, indices, inside, fill)
@@ -141,7 +141,7 @@ def _scatter(row_rank: int, index_rank: int) -> Operation:
     return operation
 
 
-_SUMS: list[Callable[..., jax.Array]] = []
+_SUMS: list[Callable[..., jax.Array]] = []  # set by reduce_by_id.py, which imports this module
 
 
 def add_rows(rows: jax.Array, indices: jax.Array, like: Aval) -> jax.Array:

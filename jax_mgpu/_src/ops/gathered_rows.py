@@ -2,7 +2,7 @@
 
 Sums, and other operators that need no position, are one operation over the table: kernels read, weight and combine a
 row at once. Its derivatives are sums too: by row for the table, and dots of rows for the weights. All other operators
-combine rows that are gathered first, without the dropped ones.
+combine rows that are gathered first. Entries whose index lies outside of the table are dropped.
 """
 
 from __future__ import annotations
@@ -59,9 +59,10 @@ NAME = "segmented_reduce"
 SUMS = ("add", "sum", "mean")  # the operators that accept weights
 DIRECT = (*SUMS, "mul", "prod", "min", "max", "any", "all", "and", "or", "xor", "logsumexp")
 POSITIONS = ("argmin", "argmax")
-# From this width on, the derivative by x on CUDA sorts the entries by row. Narrower rows take less time in memory.
+# From this width on, the derivative by x on CUDA sorts the entries by row. For narrower rows, it takes less time to
+# write the cotangent of each entry to memory, and to add them by index.
 LEAST_SORTED_WIDTH = 16
-NO_WEIGHTS = cast(jax.Array, np.zeros((0, 0), np.int32))  # has as many axes as weights
+NO_WEIGHTS = cast(jax.Array, np.zeros((0, 0), np.int32))  # absent weights: `ABSENT` has one axis, weights have two
 
 
 def reduce_gathered(

@@ -135,7 +135,7 @@ def group_by(
 
     Without `dtype`, a mean, variance or median of integers is a float of 32 bits, or of 64 for 64-bit integers. Rows of
     a key are combined in input order. A call takes the time of a sort of the keys and, for each value, of a segmented
-    reduction and a gather; values of up to 8 bytes per row travel with the keys. `"nunique"` and `"median"` sort once
+    reduction and a gather, unless the value travels with the keys as in `sort`. `"nunique"` and `"median"` sort once
     more.
 
     Example:

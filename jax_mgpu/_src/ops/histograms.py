@@ -233,7 +233,7 @@ class _CountBins(Operation):
         return platform == "cuda" and attributes["bins"] > max_bins
 
 
-# kMaxNumberedBins and kMaxCountedEdges of ffi/ops/count_bins/plan.h.
+# kMaxNumberedBins of ffi/ops/count_bins/plan.h, and one less than its kMaxCountedEdges.
 CUDA_MAX_BINS = 2**31 - 1
 CUDA_MAX_BINS_BETWEEN_EDGES = 2047
 

@@ -1,4 +1,4 @@
-"""Relational joins of sorted keys, and the columns that go with them."""
+"""Relational joins of tables by keys, sorted or in any order, and gathers of the joined columns."""
 
 from __future__ import annotations
 
@@ -478,7 +478,7 @@ def _shapes(a: Aval, b: Aval, *, size: int) -> Sequence[Any]:
 def _fallback(
     a: jax.Array, b: jax.Array, a_count: jax.Array, b_count: jax.Array, *, size: int, keep_a: int, keep_b: int
 ) -> Sequence[jax.Array]:
-    """Two binary searches per row of A, a scan, and one binary search per row of the result."""
+    """Joins in plain JAX: two binary searches per row of A, a scan, and one binary search per row of the result."""
     a_spec, b_spec, count_spec = _shapes(a, b, size=size)
     n_a, n_b = a.shape[0], b.shape[0]
     a_live, b_live = live_items(n_a, a_count), live_items(n_b, b_count)

@@ -255,7 +255,7 @@ def _fallback(
     payload: int,
     size: int,
 ) -> Sequence[jax.Array]:
-    """A stable lax.sort of the concatenation: first by whether an item is dead, then by pair of runs, then by key."""
+    """Merges in plain JAX by a stable lax.sort: first by whether an item is dead, then by pair of runs, then by key."""
     n_a, n_b = a.shape[0], b.shape[0]
     runs = run_ends.shape[0]
     keys = a[:size] if runs else jnp.concatenate([a, b])

@@ -346,7 +346,7 @@ class Ragged:
 
     def to_rows(self) -> list[Any]:
         """A list of the rows as NumPy arrays or pytrees of them; not within `jit`. A batch gives a list of lists."""
-        if self.segments.starts.ndim > 1:  # a batch of vmap's
+        if self.segments.starts.ndim > 1:  # a batch that vmap returned
             return [jax.tree.map(lambda x, i=i: x[i], self).to_rows() for i in range(self.segments.starts.shape[0])]
         values = jax.tree.map(_on_host, self.values)
         return [jax.tree.map(lambda x, b=b, e=e: x[b:e], values) for b, e in _bounds(self.segments)]
@@ -604,7 +604,7 @@ def _listed(name: str, rows: Iterable[Any]) -> list[Any]:
 
 
 def _expect_lengths(name: str, lengths: Integers, capacity: int) -> None:
-    """Lengths from the host, checked: they are not negative, and add up to at most the number of items."""
+    """Checks lengths that the host knows: they are not negative, and add up to at most the number of items."""
     host = known_integers(lengths)
     if host is None or not isinstance(capacity, int):  # a symbol of an exported program
         return
@@ -618,7 +618,7 @@ def _expect_lengths(name: str, lengths: Integers, capacity: int) -> None:
 
 
 def _expect_ends(name: str, offsets: Integers, capacity: int) -> None:
-    """Offsets from the host, checked: in order, from 0 to at most the number of items."""
+    """Checks offsets that the host knows: they are in order, from 0 to at most the number of items."""
     host = known_integers(offsets)
     if host is None or not isinstance(capacity, int):  # a symbol of an exported program
         return

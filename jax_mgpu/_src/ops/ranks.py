@@ -254,7 +254,7 @@ def _sort_candidates(x: jax.Array, count: jax.Array, k: int, largest: bool) -> S
 
 
 def _candidates_room(n: int, k: int, width: int) -> int:
-    """A number of items that the candidates of random rows do not exceed, up to one row in a million.
+    """Returns a number of items that the candidates of random rows do not exceed, except in one row of a million.
 
     CUDA's kernels choose the bound of the candidates from a sample: the item of rank `k * sample / n`, and four
     standard deviations more. The room is for five standard deviations more.
@@ -397,7 +397,7 @@ def quantile(
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
     Derivatives go to the two items around each quantile, and to `q`. Time is O(n), in a few passes over memory; with
-    a derivative, over a mesh axis, and on CUDA for more than three quantiles, rows of less than 2^14 items or at most
+    a derivative, over a mesh axis, and on CUDA for more than three quantiles, rows of fewer than 2^14 items or at most
     2^20 items in all, it is that of a sort.
 
     Example:

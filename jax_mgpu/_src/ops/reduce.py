@@ -192,9 +192,8 @@ def reduce(
         2^31 items or more without `jax_enable_x64`.
 
     Time is O(n), in one pass over memory; the tree of operations is fixed, so float results are the same in every run.
-    On a GPU, XLA computes the sums of a small batch that `jax.vmap` makes: in rows of less than 512 bytes, the last
-    bits of floats may differ from process to process. A function is compiled into the CUDA kernels; on other platforms,
-    and if it cannot be compiled, a loop in plain JAX runs it.
+    A function is compiled into the CUDA kernels; on other platforms, and if it cannot be compiled, a loop in plain JAX
+    runs it.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -232,7 +231,7 @@ LEAST_FOLDED, FOLDED_COLUMNS = 1 << 16, 64
 
 
 def _fold(kind: Kind, x: jax.Array) -> int:
-    """Returns how many rows become one wider row of whole vectors: 2 or more if rows are short or not whole vectors.
+    """Returns how many rows become one wider row: 2 or more if rows are short, or not whole vectors of 16 bytes.
 
     Extrema are not folded, because their derivatives belong to the first item.
     """

@@ -333,7 +333,7 @@ def _is_narrow_float(x: Aval) -> bool:
 
 
 def _exact_words(n: int) -> int:
-    """The words of an exact sum of n items (`ExactSum` of `ffi/algorithm/exact_sum.h`)."""
+    """Returns the number of words of an exact sum of n items (`ExactSum` of `ffi/algorithm/exact_sum.h`)."""
     binades = min(max(40 - max(n - 1, 0).bit_length(), 1), 32)
     return -(-254 // binades) + 1
 

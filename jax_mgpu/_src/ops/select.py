@@ -201,8 +201,8 @@ def inverse_permutation(order: ArrayLike, *, count: ArrayLike | None = None) -> 
       TypeError: `order` or count are not integers.
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
-    A call takes the time of one scatter. On a GPU, for more than 2^23 items, it takes the time of a sort, which is
-    faster.
+    A call takes the time of one scatter. On a GPU, from 2^23 items on and without `count`, it takes the time of a sort,
+    which is faster.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

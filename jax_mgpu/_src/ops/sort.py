@@ -109,10 +109,10 @@ def sort(
 
     Time is O(n b) for keys of b bits; scratch memory is one copy of keys and values. On a GPU, long arrays are sorted
     by digits of 8 bits (Adinets and Merrill, "Onesweep: A Faster Least Significant Digit Radix Sort for GPUs", 2022); a
-    digit that all keys share costs nothing. Short arrays are sorted by merging, as in `mergesort`. Rows of a batch
-    whose keys have at most 16 bits, or at most 16 `bits`, are sorted by digits in one launch. Values of up to 8 bytes
-    per row travel with the keys; others are gathered by the sorted indices. Several columns are sorted by one code, or
-    one after the other.
+    digit that all keys share costs nothing. Short arrays are sorted by merging, as in `mergesort`. Rows of a batch that
+    fit a block, with keys of at most 16 bits or at most 16 `bits`, are sorted by digits in one launch. One vector of 4-
+    or 8-byte values travels with the keys, and on a GPU, from 2^23 items on, so do any values of up to 8 bytes per row;
+    others are gathered by the sorted indices. Several columns are sorted by one code, or one after the other.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -240,7 +240,7 @@ class Sort:
         return sorted_keys, moved[0]
 
     def rows(self, leaves: Sequence[jax.Array], *, ordered: bool) -> tuple[Any, list[jax.Array]]:
-        """Sorted keys and their rows; with `ordered`, the first of the rows is the position that each key came from."""
+        """Returns sorted keys and their rows; with `ordered`, the position that each key came from is the first row."""
         keys, bits = self._low_bits()
         return sort_rows(self.operation, keys, self._given, bits, leaves, ordered=ordered)
 

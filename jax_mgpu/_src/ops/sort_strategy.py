@@ -117,7 +117,7 @@ def sort_rows(
     *,
     ordered: bool = False,
 ) -> tuple[Any, list[jax.Array]]:
-    """Sorted keys and leaves; with `ordered`, the first of the leaves is the position that each key came from."""
+    """Returns sorted keys and leaves; with `ordered`, the position that each key came from is the first leaf."""
     (n,) = keys.shape
     positions = [jnp.arange(n, dtype=index_dtype(operation, "keys", n))] if ordered else []
     carried = [*positions, *leaves]

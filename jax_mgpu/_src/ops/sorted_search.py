@@ -297,10 +297,10 @@ def search(
       ValueError: an argument's shape or side is not one of the above; 2^31 haystack items or more without
         `jax_enable_x64`.
 
-    Time is O(n log m): a search for each needle. On a GPU, many needles are looked up in a tree of sectors, for which
-    the haystack is read once; the tree takes up to half the memory of the haystack's keys, a seventh for keys of 32
-    bits. On a CPU, many needles in a long haystack take the time of a sort of the needles. Columns of more than 64 bits
-    in all are ranked first, by sorts of both sides.
+    Time is O(n log m): a search for each needle. On a GPU, many needles are looked up in a search tree with nodes of 32
+    bytes, for which the haystack is read once; the tree takes up to half the memory of the haystack's keys, a seventh
+    for keys of 32 bits. On a CPU, many needles in a long haystack take the time of a sort of the needles. Columns of
+    more than 64 bits in all are ranked first, by sorts of both sides.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

@@ -336,7 +336,7 @@ class Csr:
         return result
 
     def matmul(self, other: Csr, *, size: int) -> Csr:
-        """The product of two sparse matrices, with room for `size` entries. No row of `self` has a column twice."""
+        """The product of two sparse matrices, with room for `size` entries. No row of `self` may repeat a column."""
         name = "Csr.matmul"
         if not isinstance(other, Csr):
             raise type_error(name, "other", "a Csr (A @ x multiplies by arrays)", describe(other))
@@ -466,7 +466,7 @@ def _numbers(name: str, argument: str, x: ArrayLike, ndim: int | None = 1) -> ja
 
 
 def _expect_offsets(name: str, offsets: ArrayLike, capacity: int) -> None:
-    """Offsets from the host, checked: in order, from 0 to at most the number of values."""
+    """Checks offsets that the host knows: they are in order, from 0 to at most the number of values."""
     host = known_integers(offsets)
     if host is None or not isinstance(capacity, int):  # a symbol of an exported program
         return

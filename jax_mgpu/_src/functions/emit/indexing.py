@@ -1,4 +1,4 @@
-"""The primitives that index by data: selects among the names of small arrays, and loads elements of large ones."""
+"""The primitives that index by data: rules select among the names of small arrays, and load elements of large ones."""
 
 from __future__ import annotations
 

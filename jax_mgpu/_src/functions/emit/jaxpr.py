@@ -137,7 +137,7 @@ def _loop(
     avals: Sequence[Any],
     body: Callable[[], list[Any]],
 ) -> None:
-    """A loop whose body gives the next values of the carried variables."""
+    """Writes a loop whose body gives the next values of the carried variables."""
     writer.branches = True
     writer.line(*opening)
     held = []

@@ -109,7 +109,7 @@ class Lines:
             self.line("set", variables[index], values[index])
 
     def constant(self, value: Any, dtype: DTypeLike) -> Names:
-        """Constants, written in place of names."""
+        """Returns the texts of constants, which stand in place of names."""
         value = np.asarray(value)
         names = np.empty(value.shape, object)
         for index in np.ndindex(*value.shape):

@@ -12,7 +12,7 @@ from jax_mgpu._src.arguments.annotations import DTypeLike
 from jax_mgpu._src.arguments.check import describe
 from jax_mgpu._src.functions.emit.scalars import Unsupported, scalar_type
 
-MAX_CAPTURES = 16  # as ffi/function/item.h has room for
+MAX_CAPTURES = 16  # as many as ffi/function/item.h has room for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Memory:
 
     @classmethod
     def of(cls, capture: int, dtype: DTypeLike, shape: Sequence[int]) -> Memory:
-        """Returns a whole array."""
+        """Returns the reference to a whole array."""
         strides = [int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))]
         return cls(capture, np.dtype(dtype), tuple(shape), tuple(strides))
 
@@ -43,7 +43,7 @@ class Memory:
         return len(self.shape)
 
     def shifted(self, steps: Iterable[tuple[str, int]], shape: Sequence[int], strides: Sequence[int]) -> Memory:
-        """Returns a view that begins some strides further: a number of them, or the place with that name."""
+        """Returns a view that begins further on: by each place, a number or the name of one, times its stride."""
         offset, named = self.offset, list(self.steps)
         for place, stride in steps:
             if place.isdecimal():
