@@ -22,7 +22,7 @@ template <typename Index, typename KeysA, typename KeysB, typename Less, typenam
 MGPU_HOST_DEVICE Split<Index> balanced_from_merged(Index b_count, Index a_merged, Index diagonal, KeysA a, KeysB b,
                                                    Less less, bool duplicates, Find find) {
   const Index b_merged = diagonal - a_merged;
-  // Merge path has just taken copies in A of the next key of B, or the two orders agree here.
+  // The two orders differ only where merge path has just taken copies in A of the next key of B.
   if (a_merged == 0 || b_merged == b_count) return {a_merged, b_merged};
   const auto key = b(b_merged);
   if (less(a(a_merged - 1), key)) return {a_merged, b_merged};

@@ -35,7 +35,7 @@ MGPU_HOST_DEVICE constexpr T clamp(T x, T low, T high) {
   return minimum(maximum(x, low), high);
 }
 
-// The number of doublings that take one cell to at least `cells` cells.
+// The least n with 2^n >= cells.
 MGPU_HOST_DEVICE constexpr int ceil_log2(int64_t cells) {
   int rounds = 0;
   while ((int64_t{1} << rounds) < cells) ++rounds;

@@ -1,4 +1,4 @@
-// The digits of keys that sorts and selections use.
+// The width of the digits into which sorts and selections divide keys.
 #pragma once
 
 namespace mgpu {

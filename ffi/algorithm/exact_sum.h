@@ -1,4 +1,4 @@
-// Sums of floats by additions of integers: they are exact, so any order gives the same bits.
+// Sums of float32 by additions of integers: they are exact, so any order gives the same bits.
 #pragma once
 
 #include "algorithm/common.h"
@@ -28,7 +28,7 @@ struct ExactSum {
   // Subnormal numbers have the exponent of the smallest normal one.
   MGPU_HOST_DEVICE static uint32_t exponent(uint32_t bits) { return maximum(bits >> kMantissaBits & kSpecial, 1u); }
 
-  // The limb of an exponent, if `largest` is that of the largest item.
+  // The limb of an exponent, if `largest` is the exponent of the largest item.
   MGPU_HOST_DEVICE unsigned limb(uint32_t exponent, uint32_t largest) const {
     return ((largest - exponent) * factor) >> 16;
   }

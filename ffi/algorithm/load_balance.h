@@ -9,7 +9,8 @@
 
 namespace mgpu {
 
-// The objects of one problem. Object j owns the outputs from start(j) up to the next object's start.
+// The objects of one problem. Object j owns the outputs from start(j) up to the next object's start. WorkList says what
+// `drift` and `live` are.
 template <typename Offsets, typename Index>
 struct WorkRowOf {
   static constexpr Index kLast = static_cast<Index>(~uint64_t{0} >> (65 - 8 * sizeof(Index)));
@@ -60,14 +61,15 @@ struct WorkList {
   int64_t problems = 1;
   int64_t size = 0;      // outputs per problem, live or not
   int64_t objects = 0;   // per problem
-  int64_t capacity = 0;  // the number of live items if no count is given, and the maximum of any
+  int64_t capacity = 0;  // the number of live items if no count is given, and the most that a count can give
   int64_t drift = 0;
 
   IndexVector offsets;  // [problems or 1, objects]
   int64_t offsets_stride = 0;
   LiveCounts counts;
 
-  // For a single problem: if *is_replaced, which a kernel may decide, these replace the offsets and the count.
+  // Only for a single problem: if *is_replaced, which an earlier kernel may set, other_offsets and other_count replace
+  // the offsets and the count.
   const int32_t* is_replaced = nullptr;
   IndexVector other_offsets;
   const int64_t* other_count = nullptr;
@@ -87,7 +89,8 @@ struct WorkList {
   MGPU_HOST_DEVICE WorkRow row(int64_t problem) const { return {offsets_of(problem), objects, drift, live(problem)}; }
 };
 
-// Calls visit(object, outputs) for each run of one object among `outputs`, in order; object `first - 1` is none.
+// Calls visit(object, outputs) for each run of one object among `outputs`, in order. Outputs before the first object
+// have object `first - 1`, which does not exist.
 template <typename Visit>
 inline void for_each_run(const WorkRow& row, Range<int64_t> outputs, Visit visit) {
   int64_t next = row.first_from(outputs.begin + 1, [](auto... search) { return partition_point(search...); });

@@ -1,4 +1,4 @@
-// Consecutive sorted runs of an array that are merged in pairs, each pair in place.
+// Consecutive sorted runs of an array that are merged in pairs, each pair into the slots that it has.
 #pragma once
 
 #include "algorithm/index_vector.h"

@@ -1,7 +1,7 @@
 // The operators of reductions and scans. An operator extracts a state from an element and its position, combines
-// states, and finishes a state into a result; state, element and result may have three types. If an operator commutes,
-// as every built-in one does, a kernel may combine in any order that is the same in every run; otherwise it combines in
-// the order of the items.
+// states, and finishes a state into a result; state, element and result may have three types. dead() is the result for
+// an item past its row's count. If an operator commutes, as every built-in one does, a kernel may combine in any order
+// that is the same in every run; otherwise it combines in the order of the items.
 #pragma once
 
 #include "algorithm/common.h"
@@ -228,8 +228,8 @@ struct ArgExtremum {
   MGPU_HOST_DEVICE Result dead() const { return -1; }
 };
 
-// Whether states are integers, whose combinations have the same bits in any order. One atomic operation makes each of
-// them, except for products, which callers exclude.
+// Whether states are integers, whose combinations have the same bits in any order. There is an atomic instruction for
+// each of these combinations but the product, which callers exclude.
 template <typename Operator>
 constexpr bool has_integer_state() {
   return std::is_same_v<typename Operator::State, uint32_t> || std::is_same_v<typename Operator::State, uint64_t>;

@@ -25,7 +25,7 @@ MGPU_HOST_DEVICE void partition_points(Range<Index> (&searches)[kCount], Read re
     }
     MGPU_UNROLL
     for (int k = 0; k < kCount; ++k) {
-      const auto [begin, end] = searches[k];  // a search with one position left stays there
+      const auto [begin, end] = searches[k];  // a finished search, with begin == end, stays as it is
       const bool is_before = before(k, items[k]);
       searches[k] = {is_before ? minimum<Index>(middles[k], end - 1) + 1 : begin, is_before ? end : middles[k]};
     }

@@ -1,12 +1,13 @@
-// Sequential code that runs inside one part of a partition.
+// Sequential merges and small sorts, which run inside one part of a partition.
 #pragma once
 
 #include "algorithm/merge_path.h"
 
 namespace mgpu {
 
-// Returns 0 or 1, and hides from the compiler where it comes from. So the compiler cannot make a branch of it, which
-// would be mispredicted half of the time. NVRTC compiles this as a device function, whose registers have other names.
+// Returns `taken`, which is 0 or 1, and hides from the compiler where it comes from. So the compiler cannot make a
+// branch of it, which would be mispredicted half of the time. NVRTC compiles this as a device function, whose registers
+// have other names.
 inline int64_t opaque(int64_t taken) {
 #ifndef __CUDACC_RTC__
   asm("" : "+r"(taken));
@@ -116,7 +117,7 @@ namespace network {
 
 template <typename Word>
 MGPU_HOST_DEVICE void exchange(Word& a, Word& b) {
-  if constexpr (sizeof(Word) == 8) {  // one comparison, of two instructions
+  if constexpr (sizeof(Word) == 8) {  // compares once: a comparison takes two instructions
     const bool swap = b < a;
     const Word low = swap ? b : a;
     b = swap ? a : b;

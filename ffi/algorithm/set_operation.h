@@ -28,6 +28,7 @@ struct SetStep {
   int keep;  // whether the result keeps the item taken; if both items of a pair are taken, A's item
 };
 
+// The step if A's next item is less than B's (a_first is 1), greater (b_first is 1) or equal (both are 0).
 MGPU_HOST_DEVICE SetStep set_step(int a_first, int b_first, SetRule rule) {
   const int pair = (a_first | b_first) ^ 1;
   return {b_first ^ 1, a_first ^ 1, (a_first & rule.a_unpaired) | (b_first & rule.b_unpaired) | (pair & rule.pairs)};

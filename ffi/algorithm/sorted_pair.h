@@ -18,8 +18,8 @@ struct SortedRows {
   MGPU_HOST_DEVICE int64_t live(int64_t row) const { return counts(row, length); }
 };
 
-// The slots of a merge. A row has one slot for each item of A and of B: first for the live items in merged order, then
-// for the dead items of A, then for those of B. Slots are numbered through all rows.
+// Both sides, and the slots of their merge. A row has one slot for each item of A and of B: first for the live items in
+// merged order, then for the dead items of A, then for those of B. Slots are numbered through all rows.
 struct SortedPair {
   int64_t rows = 1;
   SortedRows a;

@@ -1,5 +1,5 @@
-// Maps a reduction on the CPU to one of its compiled operators. Sums and products of narrow elements learn the
-// elements' sign and the width of the results at run time. This takes 22 compiled operators instead of 40.
+// Maps a reduction on the CPU to one of its compiled operators. Sums and products of narrow elements learn at run time
+// whether elements are signed, and how wide results are. This takes 22 compiled operators instead of 40.
 #pragma once
 
 #include <string>

@@ -16,8 +16,8 @@ struct RowRange {
   Range<int64_t> range;
 };
 
-// The segments of all rows, one row after the other. If segments overlap, as broken operands may give them, they have
-// no more items than a row in all: the first ones have theirs, and the others are cut.
+// The segments of all rows, one row after the other. In broken operands, segments may overlap. Then the segments of a
+// row are cut, so that all of them together have no more items than the row; the first ones keep theirs.
 inline std::vector<Range<int64_t>> bounded_segments(const SegmentBounds& bounds) {
   std::vector<Range<int64_t>> segments;
   segments.reserve(bounds.rows * bounds.segments);

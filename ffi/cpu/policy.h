@@ -19,13 +19,13 @@ constexpr int64_t kReduceTile = 1 << 15;           // items of a reduction; item
 constexpr int64_t kReduceRowsTile = 1 << 17;
 constexpr int64_t kReduceRowsColumns = 1 << 10;
 constexpr int64_t kReduceRowsLeastUnits = 1 << 6;
-constexpr int64_t kIdMinPartRows = 1 << 13;  // rows, each part of which has states of all ids
+constexpr int64_t kIdMinPartRows = 1 << 13;  // rows per part, at least; each part has states of all ids
 constexpr int64_t kIdMaxParts = 256;         // parts at most
 constexpr int64_t kRunHeadsTile = 1 << 15;   // keys
 constexpr int64_t kScanTile = 1 << 14;       // items
 constexpr int64_t kSelectTile = 1 << 14;     // items
 constexpr int64_t kSetTile = 1 << 14;        // items of both inputs
 constexpr int64_t kSortTile = 1 << 14;       // items, at least
-constexpr int64_t kTopKPart = 1 << 16;       // items of a row that a task shares with others
+constexpr int64_t kTopKPart = 1 << 16;       // items of a part, if several tasks share a row
 
 }  // namespace mgpu::cpu

@@ -413,7 +413,7 @@ MGPU_HOST_DEVICE T logistic(T x) {
   }
 }
 
-// ---- Functions of two.
+// ---- Functions of two numbers.
 
 template <typename T, typename Power>
 MGPU_HOST_DEVICE T pow(T x, Power y) {

@@ -33,7 +33,7 @@ using compiled::Image;
 
 [[noreturn]] void fail(const std::string& what) { throw std::runtime_error(what); }
 
-// ---- The driver, whose functions are found at run time: the module does not link libcuda.
+// ---- The driver, whose functions are found at run time: the library does not link libcuda.
 
 template <typename Function>
 Function driver_function(const char* name) {

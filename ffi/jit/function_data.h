@@ -23,7 +23,8 @@ namespace mgpu {
 //   function NAME [called] [branches]      begins combine, dead, neutral or nothing, load, finish; or less, of an order
 //   give OPERAND ...                       ends it, with an operand for each scalar that it returns
 //
-// and within a function:
+// A `called` function is not inlined. If combine `branches`, kernels run it only on two items, never on a missing one.
+// Within a function:
 //
 //   vN TYPE OPERATION OPERAND ...          the N-th value of the function, from 0 on
 //   set vN OPERAND                         gives a `variable` its value

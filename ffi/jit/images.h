@@ -1,6 +1,6 @@
 // The cache of compiled functions on the disk. Each image has one file, which is complete or absent. MGPU_CACHE_DIR
-// names the folder; if it is empty, there is no cache. MGPU_CACHE_BYTES limits the bytes in the folder, of which the
-// most recently used files stay.
+// names the folder; if it is empty, there is no cache. MGPU_CACHE_BYTES limits the bytes in the folder: the most
+// recently used files stay.
 #pragma once
 
 #include <optional>
@@ -19,7 +19,7 @@ struct Image {
 // The file that the compiler gets: the function, as the struct `mgpu::function::Function`, after this header.
 std::string source_file(std::string_view header, std::string_view function);
 
-// `key` holds everything that an image depends on.
+// Reads an image with this number of kernels, if the cache has it. `key` holds everything that an image depends on.
 std::optional<Image> read_image(const std::string& key, size_t names);
 // Keeps an image that was just compiled.
 void keep_image(const std::string& key, const Image& image);

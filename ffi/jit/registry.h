@@ -1,4 +1,5 @@
-// The compiled kernels of this process. They are never unloaded: a program may still run them.
+// What this process has made for each key: compiled kernels, or functions read from data. Kernels are never unloaded,
+// because a program may still run them.
 #pragma once
 
 #include <functional>
@@ -13,7 +14,7 @@ namespace mgpu::compiled {
 template <typename Kernels>
 class Registry {
  public:
-  // The kernels of a key. The first thread to ask compiles them, while others that ask for the same key wait. After an
+  // The kernels of a key. The first thread to ask makes them, while others that ask for the same key wait. After an
   // error, the next thread tries again.
   const Kernels& get(const std::string& key, const std::function<Kernels()>& make) {
     Entry* entry = nullptr;

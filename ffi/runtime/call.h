@@ -63,8 +63,8 @@ struct DeviceMemoryError final : std::bad_alloc {
 
 struct FunctionData;
 
-// A limit, which is more than a process can address. An array has fewer bytes than this. All rows of a batch have fewer
-// items of an operand, even if the rows share them. So sizes computed from these do not overflow.
+// A limit, which is more than a process can address. An array has fewer bytes than this. The number of rows times the
+// items of a row is also less, even if all rows share their items. So sizes computed from these do not overflow.
 constexpr int64_t kMaxArrayBytes = int64_t{1} << 47;
 
 struct Call {

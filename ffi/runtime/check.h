@@ -10,7 +10,7 @@
 
 namespace mgpu {
 
-// The shortest text of a number that reads back as the same number.
+// The shortest text of a number that reads back as the same number. For a 16-bit float or a bool, the name of its type.
 inline std::string number_text(const void* data, DType dtype, int64_t index) {
   char text[32];
   const auto write = [&](auto zero) {

@@ -97,6 +97,7 @@ ffi::Error prepare_call(const char* operation, const ffi::Dictionary& attributes
   }
 }
 
+// Runs an operation's function on XLA's frame. What the function throws becomes XLA's error.
 template <typename Run>
 ffi::Error run_call(const char* operation, ffi::RemainingArgs operands, ffi::RemainingRets results,
                     const ffi::Dictionary& dictionary, Run run) {

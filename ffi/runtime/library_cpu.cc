@@ -1,4 +1,4 @@
-// The library that is always built: CPU handlers, workspace sizes of the CUDA ones, build information.
+// The library that is always built: CPU handlers, plans and workspace sizes of CUDA calls, facts of the build.
 #include <cstring>
 #include <map>
 #include <string>

@@ -1,6 +1,6 @@
 // The list of operations with kernels, one line each. A line declares the operation's CPU function, its CUDA function,
-// the size of its CUDA workspace, and its signature. It registers both functions as FFI handlers under the operation's
-// name.
+// the size of its CUDA workspace, and its signature. The libraries make an FFI handler of each function, with the
+// operation's name.
 #pragma once
 
 #include "runtime/call.h"

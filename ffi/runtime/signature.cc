@@ -123,7 +123,7 @@ void expect_sizes(const Call& call) {
     for (const Array& array : *arrays) {
       int64_t bytes = byte_width(array.dtype);
       for (const int64_t size : array.dimensions) {
-        // This holds for an empty batch of large rows too.
+        // After a size of 0, the other sizes are checked too: rows of an empty batch may not be too large.
         call.expect(size >= 0 && (size == 0 || bytes < kMaxArrayBytes / size),
                     "expected arrays of less than 2^47 bytes");
         bytes *= maximum<int64_t>(size, 1);

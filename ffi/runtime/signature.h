@@ -26,8 +26,8 @@ struct Enumeration {
 inline const Enumeration kNumber{"number", {}};
 
 // The sizes of kernels' tiles, by dimension, for tests at the edges of tiles. They include the sizes of both platforms,
-// all widths, and devices of any size. `sort_items` and `sort_cells` are the items that a thread or a block sorts
-// first.
+// all widths, and devices of any size. `sort_items` has the numbers of items that a thread sorts first, `sort_cells`
+// those of a block.
 using TileSizes = std::map<std::string, std::set<int64_t>>;
 inline constexpr int kKeyWidths[] = {1, 2, 4, 8};  // bytes of a key, or of an element
 inline constexpr int kStateWidths[] = {4, 8, 16};  // bytes of an operator's state
@@ -107,8 +107,8 @@ struct Signature {
   Argument operands[8] = {};
   Argument results[8] = {};  // without the workspace
   Attribute attributes[4] = {};
-  void (*tiles)(TileSizes& sizes) = nullptr;                             // adds those of the kernels
-  PlanReport (*plan)(const Call& call, const Traits& traits) = nullptr;  // null: one kernel for every call
+  void (*tiles)(TileSizes& sizes) = nullptr;                             // adds the operation's tiles
+  PlanReport (*plan)(const Call& call, const Traits& traits) = nullptr;  // null: there is no table of plans
 };
 
 inline std::string_view name_of(std::string_view name) { return name; }

@@ -1,5 +1,5 @@
-// bucket_join on the CPU: one task per bucket. It sorts the bucket's rows of b by slot and code, then looks up the rows
-// of a, a chunk at a time.
+// bucket_join on the CPU: one task per bucket, which is the rows whose codes share their highest bits. It sorts the
+// bucket's rows of b by code, then looks up the rows of a, a chunk at a time.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kSlots = 1 << kBucketSlotBits;
 
-// A bucket's rows of b, stably sorted by slot and code.
+// A bucket's rows of b, stably sorted by slot (the next bits of the code), then by code.
 class BucketTable {
  public:
   BucketTable(const BucketJoinOperands& operands, const BucketSide& b, Range<int64_t> bucket) : operands_(operands) {
@@ -36,7 +36,7 @@ class BucketTable {
     }
   }
 
-  // The range of the entries with a code.
+  // The range of the entries that have this code.
   Range<int> find(uint32_t code) const {
     const int slot = bucket_slot(code, operands_.bits);
     const int end = begins_[slot + 1];
@@ -71,7 +71,7 @@ void join_bucket(const BucketJoinOperands& operands, int64_t problem, int64_t nu
       found[i] = table.find(a.codes[begin + i]);
       made += maximum<int64_t>(found[i].size(), operands.keep_a);
     }
-    // Slots past the end of the result are counted but not written.
+    // Output rows past the end of the result are counted but not written.
     auto slot = static_cast<int64_t>(counter.fetch_add(made, std::memory_order_relaxed));
     const auto put = [&](int32_t a_row, int32_t b_row) {
       if (slot < operands.size) {

@@ -77,7 +77,7 @@ class BucketTable {
     }
     *counters = make_uint4(0, 0, 0, 0);
     __syncthreads();
-    PackedPlaces places{};  // first the number of earlier arrivals in its slot
+    PackedPlaces places{};  // at first, how many entries each item found in its slot
 #pragma unroll
     for (int k = 0; k < kItems; ++k) {
       if (k * kThreads + thread >= count) continue;
@@ -86,7 +86,7 @@ class BucketTable {
       places.set(k, static_cast<int>(atomicAdd(shared_.begins + at / 2, 1u << shift) >> shift & 0xffff));
     }
     __syncthreads();
-    int32_t row[kItems];  // loads in flight while the counters are scanned
+    int32_t row[kItems];  // loaded here, so that the loads overlap the scan of the counters
 #pragma unroll
     for (int k = 0; k < kItems; ++k) {
       const int i = k * kThreads + thread;
@@ -237,7 +237,7 @@ __device__ __forceinline__ void join_part(const BucketJoinOperands& operands, in
   const int lane = thread % kWarp;
   const uint32_t* const codes = a.codes + a_begin;
   const int32_t* const rows = a.rows + a_begin;
-  uint32_t found[kItems];  // first the code
+  uint32_t found[kItems];  // first the code, then the word that kLone describes
   int32_t row[kItems];
 #pragma unroll
   for (int k = 0; k < kItems; ++k) {
@@ -259,7 +259,7 @@ __device__ __forceinline__ void join_part(const BucketJoinOperands& operands, in
     made += static_cast<int>(found[k] & 0xffff);
   }
 
-  // The block claims its slots of the output, then each warp claims its own, in the order of the rows of a.
+  // One atomic addition claims slots of the output for the whole block. Each warp takes those after the earlier warps'.
   const auto [before, all] = sum_block<kWarps>(shared.sums, made);
   if (thread == 0) shared.first_slot = atomicAdd(counters + problem, static_cast<unsigned long long>(all));
   const int warp_before = __shfl_sync(~0u, before, 0);
@@ -303,7 +303,8 @@ __device__ __forceinline__ void join_part(const BucketJoinOperands& operands, in
   }
 }
 
-// The first blocks take one bucket each. The blocks after them share the chunks of a beyond the first of each bucket.
+// The first blocks of a problem take one bucket each. The blocks after them share the chunks of a beyond the first of
+// each bucket.
 static __global__ void __launch_bounds__(kThreads, resident_blocks_wanted())
     join_buckets(const __grid_constant__ BucketJoinOperands operands, unsigned long long* counters) {
   start_next_kernel();

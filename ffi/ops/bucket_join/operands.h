@@ -76,7 +76,7 @@ struct BucketJoinOperands {
     counts.set(problem, static_cast<int64_t>(counts.wide ? count : minimum(count, kLargest)));
   }
 
-  // The largest number of chunks beyond the first chunk of each bucket.
+  // The most chunks that all buckets of a problem together can have beyond their first ones.
   MGPU_HOST_DEVICE int64_t max_extra_chunks() const { return a.length / kBucketChunk; }
   // The launch on CUDA (plan.h): one block per bucket, then blocks that share the extra chunks. Scratch memory holds
   // each problem's number of rows.

@@ -1,4 +1,4 @@
-// The routes of bulk_remove and bulk_insert: where their rows come from.
+// The routes of bulk_remove and bulk_insert for ops/move_rows/kernels.cuh: where each row of the result comes from.
 #pragma once
 
 #include "ops/bulk/operands.h"
@@ -30,7 +30,7 @@ struct BulkRoute {
         values.of_problem(kInserts ? tile.problem : 0) + tile.before * width_of<kRowBytes>(values);
     char* const out_rows = out_row<kRowBytes>(tile, 0);
     return [=, this, &tile](int i, auto mark, bool is_made) {
-      // rows of x are counted from `origin`, in the type of the marks
+      // Rows of x are counted from `origin`. They have the width of the marks, which TileWork chooses.
       using Row = std::conditional_t<sizeof(mark) == 4, int, int64_t>;
       constexpr int64_t kFar = int64_t{1} << (8 * sizeof(Row) - 2);
       const Row begin = static_cast<Row>(clamp(-origin, -kFar, kFar));

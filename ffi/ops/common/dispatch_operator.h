@@ -103,8 +103,8 @@ void dispatch_wide(const Call& call, DType dtype, DType result, bool multiply, V
   }
 }
 
-// Calls visit(operator) with a sum of products with weights: of floats, and of integers of 32 and 64 bits. Callers
-// widen narrower ones.
+// Calls visit(operator) with the sum for elements that are multiplied by weights. They are floats, or integers of 32 or
+// 64 bits: callers widen narrower integers.
 template <ArithmeticKind kKind, typename Visit>
 void dispatch_weighted(const Call& call, DType dtype, DType result, Visit visit) {
   call.expect(dtype == result || result == DType::f32, "result: wrong type");

@@ -75,7 +75,8 @@ struct ResultVector<Operator> {
   }
 };
 
-// The kind of a scan. A compiled function has one kind, and other operators learn theirs at run time.
+// Whether a scan is exclusive, or in reverse. A caller's function is compiled for one kind of scan; for other
+// operators, the kind is an attribute of the call.
 template <typename Operator>
 MGPU_HOST_DEVICE constexpr bool scans_exclusively(bool exclusive) {
   if constexpr (requires { Operator::kExclusive; }) {

@@ -15,7 +15,7 @@ namespace {
 
 using cpu::kCountBinsPart;
 
-// The bin of an item, or -1.
+// Gives the bin of an item that is itself the number of a bin, or -1 if there is no such bin.
 template <typename Item>
 struct NumberedBins {
   int64_t bins;

@@ -15,7 +15,8 @@ constexpr int64_t shared_bytes(int64_t bins_bytes, int64_t counters) {
 template <typename Bins>
 void run(const Call& call, const CountBinsOperands& operands, const Bins& bins, cudaStream_t stream) {
   const auto kernel = count_parts<Bins>;
-  // Each lane has its own counters if two blocks of a multiprocessor have room for them and a block has enough items.
+  // A block has a copy of the counters for each lane, or for several lanes if two blocks would not fit a multiprocessor
+  // otherwise, or if a row has fewer items than all copies have counters.
   const int64_t max_bytes =
       maximum(shared_memory_limit(call) / 2 - 1024, shared_bytes(Bins::kSharedBytes, operands.bins));
   const int64_t min_part = maximum(kCountPart, 4 * operands.bins);

@@ -63,7 +63,7 @@ struct Comparable<FloatOrder<Word_>> {
   __device__ static Value greatest() { return static_cast<Value>(__int_as_float(0x7f800000)); }
 };
 
-// Maps the values from the lowest edge to the highest to slots from 0 up to, not including, `most`. The slot never
+// Maps the values from the lowest edge to the highest to slots from 0 up to, not including, `slots_end`. The slot never
 // decreases as the value increases.
 template <typename Value>
 struct IntegerSlots {
@@ -119,8 +119,8 @@ struct EvenSlots {
   }
 };
 
-// Finds bins by a table of the edges in each slot. Most slots have no edge, and most others have one, so most items are
-// compared with one edge.
+// Finds bins by slots, which are ranges of values, and a table of the edges in each slot. Most slots have no edge, and
+// most others have one, so most items are compared with one edge.
 template <typename Order>
 struct BinsBetweenEdges {
   using Item = typename Order::Word;
@@ -182,7 +182,7 @@ struct BinsBetweenEdges {
     return crowded;
   }
 
-  // `inner`: the number of edges between the outer ones.
+  // Makes the table. `inner` is the number of edges between the first and the last.
   template <typename Slots>
   __device__ static void fill_slots(Shared& table, int inner, Value lowest, const Slots& slots) {
     for (int slot = threadIdx.x; slot < kEdgeSlots; slot += kThreads) table.slots[slot].bin = 0;

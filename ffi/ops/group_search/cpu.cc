@@ -1,4 +1,5 @@
-// group_search on the CPU: tasks walk along the rows of both sides with a table of the last row of b of each group.
+// group_search on the CPU: each task walks along a part of the rows of both sides, with a table of the last row of b of
+// each group.
 #include <algorithm>
 #include <vector>
 
@@ -20,7 +21,7 @@ struct Search {
   cpu::Executor& executor;
   const int64_t parts = operands.parts(cpu::kGroupSearchParts, cpu::kGroupSearchPart);
   std::vector<int64_t> splits{};  // rows of a before each part
-  std::vector<Index> lasts{};     // the last row of b of each group before each part, if there are several
+  std::vector<Index> lasts{};     // the last row of b of each group before each part, if there are several parts
 
   int64_t width_of(const Walk& walk) const { return ceil_div(walk.slots(), parts); }
 
@@ -32,8 +33,8 @@ struct Search {
     return {minimum(part * width, walk.slots()) - before[0], minimum((part + 1) * width, walk.slots()) - before[1]};
   }
 
-  // Splits are clamped, so that even if cuts are not sorted each row is in exactly one part, and no two parts write one
-  // place.
+  // Finds `splits`. They are clamped, so that each row of a is in exactly one part even if cuts are not sorted. So no
+  // two tasks write the same place.
   void split() {
     splits.resize(operands.problems * (parts + 1));
     cpu::parallel_for(executor, operands.problems, [&](int64_t problem) {

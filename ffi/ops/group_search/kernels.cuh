@@ -4,9 +4,9 @@
 // block walks its part in tiles.
 //
 // Within a tile, all rows of b enter the table, one window of 32 rows at a time, before any row of a reads it. So a row
-// of a may find a row of b after its cut, and has to step back. So each row of b keeps a mask of the rows of its group
-// in its window, and the last row of its group before the window. One step for each window of the tile that has the
-// group is then enough, for any order of groups.
+// of a may find a row of b after its cut, and has to step back. For this, each row of b keeps a mask of the rows of its
+// group in its window, and the last row of its group before the window. One step for each window of the tile that has
+// the group is then enough, for any order of groups.
 #pragma once
 
 #include "algorithm/segments.h"
@@ -26,8 +26,8 @@ constexpr int kSpreadWarps = 32;
 static_assert(kTile % kWarp == 0 && kThreads % kWarp == 0);
 
 // Entries of a block's table: positions in b relative to the part's first row, which fit 32 bits.
-constexpr int32_t kNone = static_cast<int32_t>(0x80000000u);
-constexpr int32_t kFar = kNone + 1;  // with int64 positions: a row too far before the part
+constexpr int32_t kNone = static_cast<int32_t>(0x80000000u);  // no row
+constexpr int32_t kFar = kNone + 1;                           // with int64 positions: a row too far before the part
 constexpr uint32_t kNoGroup = ~uint32_t{0};
 
 struct GroupSearchTask {
@@ -159,7 +159,7 @@ struct TileColumn {
   }
 };
 
-// The number of the warp's rows of a that are among the first slots of a walk, of which the first row of b is `b_row`.
+// The number of the warp's rows of a among the first `slots` slots of a tile, whose first row of b is `b_row`.
 template <typename Walk, typename Index>
 __device__ __forceinline__ int warp_rows_before(const Walk& walk, const TileColumn<Index>& cuts, int a_count,
                                                 int64_t b_row, int slots) {
@@ -173,7 +173,8 @@ __device__ __forceinline__ int warp_rows_before(const Walk& walk, const TileColu
   return rows;
 }
 
-// Compares the groups of a tile's rows of b, a window of a warp at a time.
+// Writes, for each of a tile's rows of b, its group and the mask of the rows of this group in its window. A warp has a
+// window of 32 rows at a time.
 template <typename Walk>
 __device__ __forceinline__ void compare_groups(const Walk& walk, const TileColumn<uint32_t>& words, int b_count,
                                                int32_t* entries, unsigned* alike) {
@@ -252,7 +253,7 @@ __global__ void __launch_bounds__(kThreads, kGroupSearchBlocks)
   for (int group = thread; group < walk.groups; group += kThreads) {
     const Index last = task.parts > 1 ? task.lasts<Index>(blockIdx.x)[group] : Index{-1};
     const int64_t place = last - part.b.begin;
-    const bool is_before = last >= 0 && place < 0;  // any row found is, if cuts are sorted
+    const bool is_before = last >= 0 && place < 0;  // true of each row found, if cuts are sorted
     table[group] = !is_before ? kNone : place <= kFar && sizeof(Index) == 8 ? kFar : static_cast<int32_t>(place);
   }
   if (thread == 0) taken = 0;

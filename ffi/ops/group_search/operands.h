@@ -1,5 +1,5 @@
-// The call of group_search as its kernels see it: for each row of a, the row of b of its group that is nearest to its
-// cut.
+// The call of group_search as its kernels see it. Each row of a has a cut, a position in b. The operation finds the
+// nearest row of b before the cut, or from it on, that is of the same group as the row of a.
 #pragma once
 
 #include "algorithm/index_vector.h"
@@ -97,7 +97,7 @@ struct GroupSearchOperands {
   }
 
   // The number of parts of each problem, which are walked concurrently: at most `max_parts` over all problems, or one
-  // per problem, with at least `min_slots` slots each. A position in a part fits 32 bits.
+  // per problem, with about `min_slots` slots each or more. A position in a part fits 32 bits.
   int64_t parts(int64_t max_parts, int64_t min_slots) const {
     const int64_t slots = a_length + b_length;
     const int64_t wanted = minimum(max_parts / maximum<int64_t>(problems, 1), ceil_div(slots, min_slots));

@@ -13,7 +13,7 @@ namespace mgpu {
 // the reference device.
 constexpr TileShape kGroupSearchShape{256, 4};
 constexpr int kGroupSearchBlocks = 3;          // blocks that a multiprocessor should hold
-constexpr int64_t kGroupSearchPart = 1 << 13;  // rows of both sides, or more
+constexpr int64_t kGroupSearchPart = 1 << 13;  // about the fewest rows of both sides in a part
 constexpr int kGroupLastsThreads = 512;
 
 // Scratch memory of the CUDA kernels if problems have several parts: the number of rows of a before each part, and the

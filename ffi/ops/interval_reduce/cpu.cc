@@ -72,7 +72,7 @@ class ReduceIntervals {
     const Operator op = op_;
     const Element* const x = rows_of(problem);
     std::vector<State> fronts(std::max(kMostShared, width_)), back(width_);
-    int64_t begin = 0, shared = 0, end = 0;  // fronts combine rows up to `shared`, back combines [shared, end)
+    int64_t begin = 0, shared = 0, end = 0;  // a front combines [its row, shared), back combines [shared, end)
     for (int64_t i = first; i < last; ++i) {
       const Range<int64_t> interval = operands_.interval(problem, i);
       if (interval.size() == 0) {

@@ -22,7 +22,7 @@ struct IntervalReduceOperands : OperatorOperands {
   explicit IntervalReduceOperands(const Call& call);
   IntervalReduceOperands(const Call& call, const Arguments& in);
 
-  // The rows of all problems, one after the other, unless all problems share theirs.
+  // The number of rows in x: those of all problems or, if all problems share them, of one.
   MGPU_HOST_DEVICE int64_t rows() const { return x_stride == 0 ? segments.length : problems * segments.length; }
   // The rows of interval i of a problem.
   MGPU_HOST_DEVICE Range<int64_t> interval(int64_t problem, int64_t i) const {

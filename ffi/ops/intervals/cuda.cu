@@ -41,8 +41,8 @@ void move_units(const Call& call, const RegionIntervals& intervals, const Interv
   });
 }
 
-// Launches the kernels that order intervals by region, in the first part of the workspace, and fills the result if
-// needed.
+// Launches the kernels that order intervals by the region of the result that they go to (RegionOrder), and fills the
+// result if needed. The order is in the first part of the workspace.
 RegionOrder order_by_region(const Call& call, const IntervalMoveOperands& operands, Workspace& workspace,
                             cudaStream_t stream) {
   const RegionOrder order = operands.take_order(workspace);
@@ -64,7 +64,7 @@ RegionOrder order_by_region(const Call& call, const IntervalMoveOperands& operan
   return order;
 }
 
-// Moves intervals that most likely have one length.
+// Moves intervals that probably all have kLength items.
 template <int kLength, bool kIsLarge, typename Route>
 void launch_likely_units(const Call& call, const IntervalMoveOperands& operands, const Route& route,
                          cudaStream_t stream) {

@@ -150,7 +150,7 @@ struct IntervalMoveOperands {
 
   RegionOrder take_order(Workspace& workspace) const;
 
-  // The order comes first in the workspace.
+  // Takes the scratch memory of a move. A RegionOrder, if there is one, comes first.
   WorkTiles layout(Workspace& workspace) const;
 };
 

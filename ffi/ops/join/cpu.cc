@@ -51,7 +51,7 @@ class Join {
     const int64_t paired = rows[tiles];
     operands_.set_count(row_, paired + unmatched[tiles]);
 
-    // Where each row of A starts in the output.
+    // Finds where each row of A starts in the output, and writes the rows of unmatched items of B.
     cpu::parallel_for(executor, tiles, [&](int64_t tile) {
       int64_t start = rows[tile];
       int64_t slot = paired + unmatched[tile];
@@ -101,7 +101,7 @@ class Join {
     });
   }
 
-  // Records the partners of item i of A, which start at item j of B, and returns the number of their rows.
+  // Records the partners of item i of A, which start at item j of B, and returns the number of output rows.
   int64_t find_partners(int64_t i, int64_t j) {
     const Word key = a(i);
     const int64_t end = galloping_partition_point(j, b_live_, [&](int64_t k) { return !less(key, b(k)); });
@@ -136,7 +136,7 @@ class Join {
   const Word* a_keys_;
   const Word* b_keys_;
   std::vector<Partners> partners_;
-  std::vector<int64_t> starts_;  // where the rows of each row of A start in the output
+  std::vector<int64_t> starts_;  // where each row of A starts in the output
 };
 
 }  // namespace

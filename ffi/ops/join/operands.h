@@ -1,4 +1,4 @@
-// The call of join as its kernels see it: the same on both platforms.
+// The call of join as its kernels see it: it finds the pairs of equal keys of two sorted vectors.
 #pragma once
 
 #include "algorithm/sorted_pair.h"
@@ -10,8 +10,9 @@ struct Call;
 class Workspace;
 
 // Operands: a [.., n_a], b [.., n_b], a_count [.., 1], b_count [.., 1]; counts may be absent (empty). Attributes:
-// keep_a and keep_b, whether a row of A or of B without a partner makes an output row of its own. Results: a_indices
-// [.., size], b_indices [.., size], count [..].
+// keep_a and keep_b, whether an item of A or of B without a partner makes an output row of its own. Results: a_indices
+// [.., size] and b_indices [.., size], the items of each pair, -1 for a missing partner, and both -1 past the count;
+// count [..], which may exceed the size.
 struct JoinOperands {
   DType key_type;
   SortedPair pair;

@@ -39,7 +39,7 @@ struct Shared {
   Plan plan;
   int64_t slot;            // the slot of the tile's first row
   int64_t unmatched_slot;  // the slot of its first item of B without a partner
-  int64_t skipped;         // rows of the first entry to be written that come before the first row
+  int64_t skipped;         // the rows of the first written entry that come before the first written row
   int first_entry;
 };
 
@@ -168,7 +168,7 @@ class Tile {
     __syncthreads();
   }
 
-  // Writes the `rows` placed rows of `entries` entries, from `slot` on. Index holds every index.
+  // Writes the `rows` placed rows of `entries` entries, from `slot` on. Index is the type of the results.
   template <bool kMany, typename Index>
   __device__ void write(int rows, int entries, int64_t slot) const {
     const int lane = threadIdx.x % kWarp;

@@ -1,4 +1,5 @@
-// The kernels of load_balance_search, and the partition that every kernel over a load-balancing search starts with.
+// The kernels of load_balance_search, and the kernel that runs before every other kernel over such a search: it finds
+// the cells of its tiles (WorkTiles in algorithm/load_balance.h).
 #pragma once
 
 #include "cuda/block/load_balance.cuh"

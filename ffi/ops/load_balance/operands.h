@@ -1,4 +1,4 @@
-// The call of load_balance_search as its kernels see it: the same on both platforms.
+// The call of load_balance_search as its kernels see it: it finds the object that owns each output.
 #pragma once
 
 #include "algorithm/load_balance.h"
@@ -8,8 +8,9 @@ namespace mgpu {
 struct Call;
 class Workspace;
 
-// Operands: offsets [.., objects], total [.., 1] or absent. Attribute: return_rank. Results: objects [.., size] and,
-// with return_rank, ranks [.., size], both int32 or both int64.
+// Operands: offsets [.., objects], the first output of each object; total [.., 1] or absent. Attribute: return_rank.
+// Results: objects [.., size] and, with return_rank, ranks [.., size], the number of each output among those of its
+// object; both int32 or both int64, and -1 for outputs without an object.
 struct LoadBalanceOperands {
   WorkList work;
   bool wide;  // int64 results

@@ -1,4 +1,4 @@
-// The partition that every kernel over a load-balancing search starts with.
+// The partition that runs before every kernel over a load-balancing search.
 #pragma once
 
 #include "algorithm/load_balance.h"
@@ -8,7 +8,7 @@ struct CUstream_st;
 
 namespace mgpu::cuda {
 
-// Finds tiles.cells. Runs before the kernels that use TileWork.
+// Launches the kernel that finds tiles.cells, which the kernels that use TileWork read.
 void partition_work(const Call& call, CUstream_st* stream, const WorkList& work, const WorkTiles& tiles);
 
 }  // namespace mgpu::cuda

@@ -33,7 +33,7 @@ __device__ __forceinline__ void take_indices(Payload (&values)[kItems], unsigned
   }
 }
 
-// The payload of merged items, from a stage.
+// The payload of merged items, from a stage (a tile's buffer in shared memory).
 template <int kItems, typename Payload>
 __device__ __forceinline__ void take_values(Payload (&values)[kItems], unsigned from_b, const Payload* payload, int a,
                                             int b) {

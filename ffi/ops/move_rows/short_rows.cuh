@@ -18,7 +18,7 @@ __device__ RowMove move_in_row(const WorkRows& rows, const Route& route, int slo
     if constexpr (std::is_same_v<typename Route::Slot, NoSlot>) {
       return move_of(i, object, is_made);
     } else {
-      const int known = maximum(object, 0);  // any object may be read
+      const int known = maximum(object, 0);  // if there is no object, any may be read
       return move_of(i, slots_of(route)(output)(known, output.row.offsets[known]), is_made);
     }
   });

@@ -1,4 +1,5 @@
-// order_statistics on the CPU: rows are searched one after the other by all threads or, if there are many, at once.
+// order_statistics on the CPU: all threads search one row after the other or, if there are many rows, each thread
+// searches a row.
 #include <algorithm>
 
 #include "ops/common/dispatch.h"

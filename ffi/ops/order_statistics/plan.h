@@ -17,8 +17,8 @@ constexpr int64_t kRankSampledItems = 1 << 24;
 constexpr int kRankSampleBytes = 32 << 10;
 constexpr int64_t kRankGatheredPart = 1 << 15;  // the least collected items per block, as its counters take time to add
 
-// The intervals in which a row's sought items are: disjoint, in ascending order. Their ends are the ranks of items, as
-// words of their keys.
+// The intervals in which a row's sought items are: disjoint, in ascending order. Their ends are words that are ordered
+// like the keys (Order::rank).
 struct RankIntervals {
   struct Interval {
     uint64_t low, high;                        // the ends

@@ -249,8 +249,8 @@ struct IntervalCounts {
   unsigned below, at_low, between, at_high;
 };
 
-// Ranks the keys in the bitmap `reached`, which may lie in interval j. Counts the keys at the interval's ends, and
-// collects the keys between its ends.
+// Takes the keys in the bitmap `reached`, which may lie in interval j: counts those at the interval's ends, and
+// collects those between its ends.
 template <typename Order, typename Word = typename Order::Word, int kItems>
 __device__ __forceinline__ void collect(const Order& order, const Word (&keys)[kItems], unsigned reached, int j,
                                         const Word* lows, const Word* highs, IntervalCounts* counts,

@@ -84,8 +84,9 @@ bool launch_equal_shares(const Call& call, const reducing::WholeRows<Operator>& 
   }
 }
 
-// Reduces whole rows by specialized kernels: in equal shares, or rows of whole vectors by packs or by loops. Returns
-// false for other rows, and for rows that are too long for packs and that a few lanes per row reduce faster.
+// Reduces whole rows by specialized kernels: in equal shares, or rows of whole vectors by packs (several rows at a time
+// in a warp) or by loops. Returns false for other rows, and for rows that are too long for packs and that a few lanes
+// per row reduce faster.
 template <typename Operator>
 bool launch_whole_rows(const Call& call, const ReduceOperands& operands, const reducing::Reduction<Operator>& reduction,
                        const Operator& op, cudaStream_t stream) {

@@ -1,5 +1,5 @@
 // The kernels of reduce. Blocks reduce chunks of a fixed size, then one block per row reduces the chunks' states, so
-// that the tree depends only on the shape. A warp reduces one or several short rows.
+// that the order of combination depends only on the shape. A warp reduces one or several short rows.
 #pragma once
 
 #include "cuda/block/packed_rows.cuh"
@@ -200,8 +200,8 @@ constexpr int kPacks = 2;               // per warp
 constexpr int kMinBlockVectors = 512;   // the fewest vectors of a row that a block reduces in equal shares
 constexpr int kMaxShareThreads = 1024;  // per row
 
-// Rows of whole vectors, all of whose items are live. Such short kernels spend most of their time on loading parameters
-// and computing addresses, so they have few of both.
+// Rows without dead items, of whole vectors or of a half or a quarter of a vector. The kernels of such rows are so
+// short that loading parameters and computing addresses takes most of their time, so they have few of both.
 template <typename Operator>
 struct WholeRows {
   SourceOf<typename Operator::Element> x;
@@ -296,9 +296,9 @@ __global__ void __launch_bounds__(kThreads)
   if (thread == 0) rows.result.store(row, op.finish(state, begin));
 }
 
-// A warp reduces several rows, of up to 32 vectors each: two packs of them. 2^22 floats in rows of 8, 32 and 128 take
-// 0.0061, 0.0059 and 0.0059 ms with two packs, 0.0064, 0.0062 and 0.0063 with one, and 0.0062, 0.0061 and 0.0061 with
-// four (H200).
+// A warp reduces two packs. A pack is as many rows as 32 vectors hold, one vector per lane. 2^22 floats in rows of 8,
+// 32 and 128 take 0.0061, 0.0059 and 0.0059 ms with two packs, 0.0064, 0.0062 and 0.0063 with one, and 0.0062, 0.0061
+// and 0.0061 with four (H200).
 template <typename Operator>
 __global__ void __launch_bounds__(kThreads) reduce_packs(const __grid_constant__ WholeRows<Operator> rows,
                                                          const __grid_constant__ PackedRows packed, Operator op) {

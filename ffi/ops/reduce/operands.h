@@ -1,4 +1,4 @@
-// The calls of reduce and segmented_reduce as their kernels see them: the same on both platforms.
+// The calls of reduce and segmented_reduce as their kernels see them: each row, or each segment, becomes one result.
 #pragma once
 
 #include "algorithm/merge_path.h"

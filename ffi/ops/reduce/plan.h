@@ -39,8 +39,8 @@ struct SegmentTiling {
 
   int64_t tiles() const { return ceil_div<int64_t>(ends.units(), tile_units(largest_bytes)); }
 
-  // Scratch memory: the number of items before each tile, and the states of the tile's first and last segments, the
-  // latter with a flag.
+  // Scratch memory: the number of items before each tile, and the states of the tile's first and last segments. The
+  // latter has a flag, whether a segment ends in the tile.
   struct Scratch {
     int64_t* items_before;
     char* opening;

@@ -10,7 +10,7 @@ namespace mgpu::cuda {
 
 namespace segment_reducing {
 
-// Returns false if rows are too long for the kernel.
+// Reduces the segments of short rows. Returns false if rows are too long for the kernel.
 template <typename Operator>
 bool reduce_short_rows(const Call& call, const SegmentedReduceOperands& operands, const Operator& op,
                        cudaStream_t stream) {

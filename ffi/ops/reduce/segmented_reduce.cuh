@@ -172,8 +172,8 @@ template <typename State>
 struct WarpParts {
   State opening;
   State open;
-  int first;
-  int ends;
+  int first;  // the number of the warp's first end in the tile
+  int ends;   // the number of its ends
 };
 
 template <typename Operator>

@@ -12,6 +12,7 @@ namespace mgpu::cuda {
 constexpr int kPartitionThreads = 256;
 constexpr int kSearchLanes = 4;
 
+// A tile: where it begins, and the numbers of its units, items and ends.
 struct TileUnits {
   int64_t first_item;
   int64_t first_end;
@@ -36,8 +37,9 @@ struct UnitTiles {
         units(units),
         items_before(items_before) {}
 
-  // Whether one thread per end finds the tiles that begin there, instead of a search per tile. Then ends are few, and
-  // so are the tiles that begin between two ends: with 25 such tiles, sums of 2^26 items take 75 us instead of 71.
+  // Whether one thread per end finds the tiles that begin there, instead of a search per tile. This pays if ends are
+  // few, and so are the tiles that begin between two ends: with 25 such tiles, sums of 2^26 items would take 75 us
+  // instead of 71.
   MGPU_HOST_DEVICE bool are_placed_by_ends() const { return total_ends <= 16 * tiles && tiles <= 4 * total_ends; }
 
   unsigned partition_blocks() const {

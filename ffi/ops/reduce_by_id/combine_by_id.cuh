@@ -233,7 +233,7 @@ class Places {
 
   __device__ __forceinline__ bool in_table(int k) const { return kHoldsAll || in_table_[k]; }
 
-  // The place of the item's state, or any place that may be read.
+  // The place of the item's state or, if it has none, any place that may be read.
   template <typename State>
   __device__ __forceinline__ State* address(int k, State* table, State* states) const {
     if constexpr (kHoldsAll) return table + (is_used(k) ? entry_of(slots_[k]) : 0);

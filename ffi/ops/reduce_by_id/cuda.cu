@@ -73,7 +73,7 @@ int64_t most_blocks(const Call& call, Kernel kernel, int64_t bytes) {
   return resident_blocks(call, kernel, id_combining::kThreads, bytes, INT32_MAX);
 }
 
-// The entries of a tagged table: as many as the device has room for.
+// The entries of a table that does not hold all results, and tags each entry: as many as the device has room for.
 int tagged_entries(const Call& call, int64_t entry_bytes) {
   int entries = id_combining::kMaxTaggedEntries;
   while (entries * entry_bytes > shared_memory_limit(call)) entries /= 2;

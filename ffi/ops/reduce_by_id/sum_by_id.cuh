@@ -19,8 +19,8 @@ using namespace id_combining;
 // The magnitudes of items as the bits of floats, whose integer order is that of the floats.
 struct Magnitudes {
   uint32_t largest;   // of finite items
-  uint32_t smallest;  // of items that are not 0, less 1
-  uint32_t most;      // of all
+  uint32_t smallest;  // of items that are not 0, minus 1
+  uint32_t most;      // of all items, also infinities and NaN
 
   __device__ static Magnitudes none() { return {0, ~uint32_t{0}, 0}; }
   __device__ static Magnitudes join(const Magnitudes& a, const Magnitudes& b) {

@@ -1,7 +1,7 @@
 // reduce_rows and gathered_rows on the CPU. Threads share tiles of rows and segment ends. States are combined in the
-// order of tiles, so the result does not depend on the number of threads. Rows are read in place, four at a time and as
-// a whole. Each column is combined separately, by vector instructions over neighbouring columns. gathered_rows may also
-// have weights.
+// order of tiles, so the result does not depend on the number of threads. Rows are read in place: wide rows as a whole,
+// four at a time; narrow rows a few columns at a time. Each column is combined separately, by vector instructions over
+// neighbouring columns. gathered_rows may also have weights.
 #include <algorithm>
 #include <vector>
 
@@ -15,7 +15,7 @@ namespace mgpu {
 
 namespace {
 
-// A `Running` for each column of rows. All columns have equally many parts, so they are combined by vector
+// A `Running` (cpu/fold.h) for each column of rows. All columns have equally many parts, so they are combined by vector
 // instructions.
 template <typename Operator>
 class RunningRows {
@@ -124,8 +124,8 @@ class ReduceRows {
   static constexpr int64_t kBlockRows = 32;      // rows combined one after the other; blocks are combined as a tree
   static constexpr int64_t kItemsAhead = 8;      // a row is fetched this many items before it is combined
   static constexpr int64_t kMostLinesAhead = 8;  // the most lines of a row that are fetched
-  // The most columns whose states are kept in registers: kFewStates for operators other than sums and products, because
-  // compilers vectorize those only in loops over states in memory.
+  // The most columns whose states are kept in registers. They are few for operators other than sums and products, which
+  // compilers vectorize only in loops over states in memory.
   static constexpr int64_t kFewStates = 7;
   static constexpr int64_t kFewColumns = 32;
   static constexpr int64_t kFewGatheredColumns = 16;

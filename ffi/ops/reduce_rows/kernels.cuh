@@ -261,7 +261,7 @@ __device__ __forceinline__ TileUnits find_tile(const RowReduction<Operator>& red
 
 // The problems of a batch to which consecutive units of a tile belong.
 struct TileProblems {
-  int64_t first;    // the position of the first unit
+  int64_t first;    // the problem of the first unit
   int to_next;      // units of the tile before the next problem
   unsigned length;  // the length of a problem, or a number above the units of a tile
 
@@ -702,7 +702,7 @@ __global__ void __launch_bounds__(kJoinThreads) join_tiles(RowReduction<Operator
     }
   }
   __syncthreads();
-  // The threads of the block in columns and rows, if a row is short.
+  // The block's threads as a table, which has the columns of the slice. Its rows share the tiles of a segment.
   const int columns = static_cast<int>(minimum<int64_t>(width - first_column, lanes));
   const int rows = kJoinThreads / columns, row = thread / columns;
   for (int i = 0; i < long_count; ++i) {

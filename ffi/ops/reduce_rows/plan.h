@@ -16,7 +16,7 @@ constexpr int kReduceRowsTileBytes = 24 << 10;                      // the share
 constexpr int kReduceRowsStagedBytes = 28 << 10;                    // the same for short rows
 constexpr int kReduceRowsStagedUnits = 9;                           // the most units per worker
 constexpr int kReduceRowsLeastUnits = 4;                            // the fewest units per worker
-constexpr int64_t kReduceRowsWave = 5 * kReferenceMultiprocessors;  // five blocks on each
+constexpr int64_t kReduceRowsWave = 5 * kReferenceMultiprocessors;  // blocks that run at once
 // A table whose rows are read several times by index is cut by columns into slices that stay in the L2 cache. A slice
 // has at least as many bytes of each row as a cache line.
 constexpr int64_t kReduceRowsSliceBytes = int64_t{36} << 20;

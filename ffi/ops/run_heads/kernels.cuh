@@ -42,8 +42,8 @@ struct RunTask {
 
 // Returns the warp's bitmap of heads, one word per lane: a word has the bits of 32 neighbouring keys. `bits` has the
 // lane's own heads: kVector bits for each of its kRows vectors, from bit 32 / kRows * row on. The lanes exchange bits
-// by butterfly shuffles. As long as a lane has several rows, each step halves them, so a word takes one shuffle per
-// doubling.
+// by butterfly shuffles. As long as a lane has several rows, it keeps half of them in each step and sends the others,
+// so that one shuffle per step is enough.
 template <int kVector, int kRows>
 __device__ __forceinline__ unsigned words_of_bits(unsigned bits) {
   constexpr int kWordLanes = 32 / kVector;  // the lanes whose bits make a word
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kThreads) mark_heads(RunTask<Order> task) {
   const Word before_warp = has_before ? keys[first - 1] : Word{};
 
   const auto class_of = [&](Word key) { return static_cast<Class>(task.order.rank(task.order.encode(key))); };
-  Class before_row = class_of(before_warp);  // right in lane 0
+  Class before_row = class_of(before_warp);  // used by lane 0 only
   unsigned bits = 0;
 #pragma unroll
   for (int row = 0; row < kRows; ++row) {
@@ -141,6 +141,7 @@ __global__ void __launch_bounds__(kThreads) mark_heads(RunTask<Order> task) {
   }
 }
 
+// Stores a row's number of runs, and how many items they cover unless a run does not fit the result.
 struct SetRuns {
   IndexResult runs;
   IndexResult covered;

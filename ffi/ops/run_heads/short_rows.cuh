@@ -15,9 +15,9 @@ struct RunHeads {
   const Word* keys;
   Divisor length;
   Divisor size;
-  int pitch;
-  int room;
-  int share;
+  int pitch;  // the distance from row to row in shared memory (shared_pitch)
+  int room;   // the room for the keys of a tile
+  int share;  // the keys of a thread
   IndexResult heads;
   Word* firsts;
   IndexResult covered;
