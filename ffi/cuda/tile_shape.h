@@ -1,4 +1,4 @@
-// The unit of a block's work.
+// The shape of a tile, the unit of a block's work.
 #pragma once
 
 namespace mgpu {

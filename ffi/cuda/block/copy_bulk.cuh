@@ -1,5 +1,5 @@
-// One warp copies runs between device and shared memory, and the block's other warps work on them. On sm_90 the copy
-// engine moves a whole run with one instruction; on older devices, the warp moves it chunk by chunk.
+// One warp copies runs between device and shared memory, and the block's other warps work on them. From sm_90 on, the
+// copy engine moves a whole run with one instruction; on older devices, the warp moves it chunk by chunk.
 #pragma once
 
 #include "algorithm/common.h"
@@ -10,7 +10,7 @@
 
 namespace mgpu::cuda {
 
-// The place of item `first` of an array within its line.
+// The place of item `first` of an array within its line of kLineBytes.
 template <typename Word>
 __device__ int place_in_line(const Word* array, int64_t first) {
   return static_cast<int>(reinterpret_cast<uintptr_t>(array + first) % kLineBytes / sizeof(Word));
@@ -82,7 +82,7 @@ class BulkLoad {
         low_(static_cast<int>(maximum<int64_t>(array - from_, 0))),
         high_(static_cast<int>(minimum<int64_t>(array + size - from_, chunks_ * kItems))) {}
 
-  // Returns the number of bytes that the barrier should wait for.
+  // Starts the copy. The whole warp calls it. Returns the number of bytes that the barrier should wait for.
   __device__ uint32_t start([[maybe_unused]] CopyBarrier& barrier) const {
     const int lane = threadIdx.x % kWarp;
     const int begin = low_ > 0;  // whole chunks of the array

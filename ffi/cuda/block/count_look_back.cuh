@@ -1,6 +1,6 @@
 // Decoupled look-back for counts: Merrill and Garland, "Single-pass Parallel Prefix Scan with Decoupled Look-back"
 // (2016). Sums of integers are exact, so a tile may add up whatever mixture of counts and sums its predecessors have
-// published, and waits only for words up to the nearest sum. look_back.cuh fixes the tree, for floats.
+// published, and waits only for words up to the nearest sum. For floats, look_back.cuh adds in a fixed tree.
 //
 //   const int64_t tile = take_ticket(&counter, ticket);            // counter and words zeroed before the launch
 //   if (thread == 0) publish_count(words, tile, is_first, count);  // as soon as it is known

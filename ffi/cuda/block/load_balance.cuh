@@ -1,4 +1,4 @@
-// Load-balancing search by a block: the object of each output of a tile.
+// Load-balancing search by a block: finds the object, such as a segment, that each output of a tile belongs to.
 #pragma once
 
 #include "algorithm/load_balance.h"

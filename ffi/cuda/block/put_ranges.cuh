@@ -1,4 +1,4 @@
-// Ranges of positions, one per lane, most of them short.
+// Visits the positions of ranges, one range per lane, most of them short.
 #pragma once
 
 #include "cuda/block/partition.cuh"

@@ -1,9 +1,10 @@
-// Tiles of whole short rows: which rows and slots a thread works on, rows brought to shared memory, scans within rows.
+// Tiles of whole short rows: finds the rows and slots that a thread works on, brings rows to shared memory, and scans
+// within rows.
 //
 //   const RowTile tile(tiles);
 //   ... load_rows of each operand: one coalesced run, or one row that serves them all ...
 //   __syncthreads();
-//   const RowLane lane(tile, tiles, share);   // the thread's share of one row: diagonals, serial steps
+//   const RowLane lane(tile, tiles, share);   // the thread's share of one row, which it walks serially
 //   ... scan_rows where results are compacted: a row never leaves its tile, so nothing looks back ...
 //   for_each_slot(tile, size, ...);    // all slots of the tile's rows: one coalesced run again
 #pragma once

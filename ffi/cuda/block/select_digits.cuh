@@ -1,5 +1,5 @@
-// A block selects the item at a rank among the items in shared memory. This is a radix select: it counts the items'
-// digits, the most significant first.
+// A block selects the item that has a given rank, its place in sorted order, among items that it reads once per digit.
+// This is a radix select: it counts the items' digits, the most significant first.
 #pragma once
 
 #include "algorithm/digits.h"

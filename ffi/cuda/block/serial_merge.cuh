@@ -84,7 +84,7 @@ struct MergeHeads {
         a_key(keys[cursor.a]),
         b_key(keys[cursor.b]) {}
 
-  // Whether B's head goes first. It uses & and |, because nothing here is worth a branch.
+  // Whether B's head goes first. It uses & and |, because a branch would cost more than the comparisons.
   template <typename Less>
   __device__ bool next_is_b(Less less) const {
     return (b < b_end) & ((a >= a_end) | less(b_key, a_key));

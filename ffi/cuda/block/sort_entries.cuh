@@ -41,8 +41,8 @@ class SortedEntry<Rank> {
 };
 
 // Sorts the entries of `size` slots, a power of two from kItems to kThreads * kItems. Thread t has the slots from t *
-// kItems on. Slots without an entry must hold one that comes after all others. `shared` has room for `size` entries,
-// and may be overwritten after a barrier of the caller. Contains barriers if the entries span several warps.
+// kItems on. Slots without an entry must hold one that comes after all others. `shared` has room for kThreads * kItems
+// entries, and may be overwritten after a barrier of the caller. Contains barriers if the entries span several warps.
 template <int kThreads, int kItems, typename Entry>
 __device__ __forceinline__ void sort_entries(Entry (&entries)[kItems], Entry* shared, int size) {
   static_assert((kItems & (kItems - 1)) == 0);

@@ -183,7 +183,7 @@ struct PackedCodes {
     numbers = twice(order.largest_number) | 0x80008000u;
   }
 
-  // The smallest of `least` and the codes of the items in four bytes, in each half.
+  // Takes the items in the four bytes of `items`. Returns the smallest code in each half, that of `smallest` included.
   __device__ __forceinline__ unsigned take(unsigned items, unsigned smallest) const {
     if constexpr (sizeof(Word) == 1) {
       const unsigned codes = items ^ flip;

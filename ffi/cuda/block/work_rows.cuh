@@ -1,5 +1,5 @@
-// Load-balancing search in a tile of short rows: each object marks the first of its outputs. The last mark in a row, at
-// or before an output, gives the output's object.
+// Load-balancing search in a tile of short rows: each object, such as a segment, marks the first of its outputs. The
+// last mark in a row, at or before an output, gives the output's object.
 #pragma once
 
 #include "algorithm/load_balance.h"
@@ -43,7 +43,8 @@ struct ShortWork {
   MGPU_HOST_DEVICE bool is_shared() const { return pitch == 0 && work.drift == 0; }
 };
 
-// An output of a short row, in the form in which routes take tiles. The tile begins with the row.
+// An output of a short row, in the form in which the routes of move_rows take tiles (a route says which row goes
+// where). The tile begins with the row.
 struct RowOutput {
   WorkRowOf<const int*, int> row;
   int64_t problem;

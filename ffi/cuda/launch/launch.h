@@ -61,8 +61,8 @@ inline Traits device_traits(const Call& call) {
       .capability = 10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor)};
 }
 
-// Lets a kernel use more shared memory than every device grants without a request: it allows all there is, because
-// another thread may be about to launch the same kernel with more than this call needs.
+// Lets a kernel use more shared memory than every device grants without a request: it allows the device's limit,
+// because another thread may be about to launch the same kernel with more than this call needs.
 template <typename Kernel>
 void allow_shared(const Call& call, Kernel kernel, size_t bytes) {
   constexpr int64_t kUnasked = 48 << 10;

@@ -3,8 +3,9 @@
 // sum of weights reaches the asked mass of the total; if a share is given, tokens of smaller weight than the share are
 // not kept either. The drawn token is the first one at which the sum of weights exceeds a random fraction of the kept
 // weights. There are four kernels, and no sort:
-// - find_best finds the largest logit.
-// - add_up_bins adds up the weights in bins of logits, which shows in which bins the two tokens are.
+// - find_best finds the largest logit and the smallest finite one.
+// - add_up_bins adds up the weights in bins of logits. These sums show in which bins the last kept token and the drawn
+//   token are.
 // - list_tokens adds up the weights before these bins, and lists the tokens in them.
 // - draw_tokens has a block per row. It finds both tokens by bisection among the listed tokens or, if too many would
 //   have to be listed, in the whole row.
@@ -65,7 +66,7 @@ __device__ __forceinline__ float float_of(uint32_t code) {
 struct Weights {
   float best, inverse;  // the largest logit, 1 / temperature
   float scale;          // bins per unit of exponents
-  float step;           // the reciprocal
+  float step;           // 1 / scale
   float one;            // the weight of the largest logit as an integer, a power of two
 
   __device__ Weights(const SampleRow& row, float temperature, int64_t length) {
@@ -82,8 +83,8 @@ struct Weights {
   __device__ __forceinline__ float exponent(float x) const {
     return x == best ? 0 : fmaxf((x - best) * inverse, -1000.0f);
   }
-  // The place of an exponent among the bins, and the nearest bin. An addition of 2^23 rounds the place, because a
-  // conversion to an integer is slow.
+  // The place of an exponent among the bins (place i is the middle of bin i), and the nearest bin. An addition of 2^23
+  // rounds the place, because a conversion to an integer is slow.
   __device__ __forceinline__ float place(float exponent) const { return -exponent * scale; }
   __device__ __forceinline__ static int nearest(float place) {
     return static_cast<int>(__float_as_uint(place + kRounding) - __float_as_uint(kRounding));
@@ -167,8 +168,8 @@ __global__ void __launch_bounds__(kThreads) find_best(const __grid_constant__ Ta
   }
 }
 
-// Finds the bins of the last kept token and of the drawn one from the sums of all bins. All threads of a block call it.
-// `ends` has room for the sum up to each bin.
+// Finds the bins of the last kept token and of the drawn one, from the sums of all bins. All threads of a block call
+// it. `ends` has room for the sum up to each bin.
 __device__ inline void find_bins(const Task& task, int64_t row, const Weights& weights, double* ends) {
   constexpr int kEach = kSampleBins / kThreads;
   constexpr double kSlack = 1.0 / (1 << (kSampleBinBits - 2));  // at least the relative error of the rounded sums
@@ -186,7 +187,7 @@ __device__ inline void find_bins(const Task& task, int64_t row, const Weights& w
   double end = sums.before;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) ends[threadIdx.x * kEach + i] = end += own[i];
-  // Finds the first bin up to which the sum reaches a number, by bisection.
+  // The first bin up to which the sum reaches `number`, by bisection.
   const auto find = [&](double number) {
     int low = 0, high = kSampleBins - 1;
     while (low < high) {
@@ -201,7 +202,7 @@ __device__ inline void find_bins(const Task& task, int64_t row, const Weights& w
   __syncthreads();
   const bool cuts_mass = mass < 1, cuts_share = share > 0;
   if (threadIdx.x == 0) {
-    SampleBins cut{kSampleBins, kSampleBins - 1};  // behind all
+    SampleBins cut{kSampleBins, kSampleBins - 1};  // no bin: all tokens are kept
     if (cuts_mass) {
       cut.first = find(sums.all * mass * (1 - kSlack));
       cut.last = find(sums.all * mass * (1 + kSlack));
@@ -225,7 +226,7 @@ __device__ inline void find_bins(const Task& task, int64_t row, const Weights& w
   }
 }
 
-// Adds up the weights in bins.
+// Adds up the weights in bins. The last block of a row to finish finds the bins that list_tokens needs.
 template <typename From>
 __global__ void __launch_bounds__(kThreads) add_up_bins(const __grid_constant__ Task task) {
   constexpr int kCopies = 4;  // if all logits of a warp are equal, eight lanes add to each copy in turn
@@ -284,7 +285,8 @@ __global__ void __launch_bounds__(kThreads) list_tokens(const __grid_constant__ 
   if (cut.first > cut.last) cut = {kNever, kNever};  // all tokens are before it
   if (threadIdx.x == 0) count = 0;
   __syncthreads();
-  // The distance from the first bin to the last one. The last bin of all also has the tokens behind the bins.
+  // The distance from the first bin to the last one. The last bin of all also has the tokens whose exponents are below
+  // the bins.
   const auto span = [](SampleBins bins) {
     return static_cast<unsigned>(bins.last == kSampleBins - 1 ? kNever : bins.last - bins.first);
   };
@@ -344,7 +346,7 @@ struct BlockFold {
   }
 };
 
-// Few tokens, each of which is compared with all others.
+// A few tokens in shared memory. Each is compared with all others.
 struct Pairs {
   SampleCandidate tokens[kSampleDrawThreads];
   Sum weights[kSampleDrawThreads];
@@ -423,7 +425,7 @@ __device__ Place find_place(BlockFold& fold, Pairs& pairs, const Weights& weight
       number -= upper_number;
     }
   }
-  if (number > kSampleDrawThreads) {  // they have one logit, and so one weight
+  if (number > kSampleDrawThreads) {  // all have the logit `high`, and so one weight
     const Sum one = weight_of(high), earlier = (target - above) / one;
     return {true, find_position(fold, each, high, earlier, length), before + above + (earlier + 1) * one};
   }

@@ -16,9 +16,10 @@ struct RowNumber {
   MGPU_HOST_DEVICE float operator[](int64_t row) const { return data[row * stride]; }
 };
 
-// Operands: logits [.., n], and four of float32 [.., 1]: u, in [0, 1), which selects the token; temperature; mass, the
-// total probability of the most probable tokens that are kept; share, the least probability of a kept token, relative
-// to the most probable one. Result: token [.., 1].
+// Operands: logits [.., n] of float16, bfloat16 or float32, and four of float32 [.., 1]: u, in [0, 1), which selects
+// the token; temperature; mass, the total probability of the most probable tokens that are kept; share, the least
+// probability of a kept token, relative to the most probable one. Result: token [.., 1], or -1 if no logit is above
+// -inf.
 struct SampleTopPOperands {
   DType type;  // of logits
   int64_t rows;

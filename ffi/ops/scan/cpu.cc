@@ -48,7 +48,7 @@ class Scan {
         totals_(problem.totals),
         total_(segments_.total()),
         tiles_(ceil_div(total_, kTile)) {
-    marking_.counts = {};  // this class fills the results of dead items itself, so they need no marks
+    marking_.counts = {};  // dead items (past a row's count) need no marks: scan_piece fills their results
   }
 
   void run(Executor& executor) const {

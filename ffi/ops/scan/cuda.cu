@@ -1,7 +1,7 @@
 // scan on CUDA, in one pass over memory. There are kernels for tiles of long rows, for whole rows that are not long,
-// for several short rows per warp or block, and for scans that restart at heads. They read vectors of 16 bytes. A
-// warp's items are in rows of 32 vectors. A row of vectors is scanned by shuffles in the registers that it was loaded
-// to, so most kernels transpose nothing through shared memory.
+// for several short rows per warp or block, and for scans that restart at heads. All but the kernel for short rows per
+// block read vectors of 16 bytes. A warp's items are in rows of 32 vectors, one per lane. A row of vectors is scanned
+// by shuffles in the registers that it was loaded to, so most kernels transpose nothing through shared memory.
 #include "cuda/launch/overlapping.h"
 #include "cuda/launch/shapes.h"
 #include "ops/common/dispatch_operator.h"
@@ -76,8 +76,8 @@ void launch(const Call& call, const ScanOperands& operands, const Operator& op, 
   }
 }
 
-// Launches the kernel for several short rows per warp. Returns false if another kernel is faster, or if vectors do not
-// begin at multiples of 16 bytes.
+// Launches the kernel for several short rows per warp. Returns false if another kernel is faster, or if the arrays do
+// not begin at multiples of 16 bytes.
 template <typename Operator>
 bool launch_packs(const Call& call, const ScanOperands& operands, const Operator& op, CUstream_st* stream) {
   const auto task = task_of<Operator>(operands);
@@ -109,7 +109,7 @@ bool launch_short_rows(const Call& call, const ScanOperands& operands, const Ope
   return true;
 }
 
-// Combines initial items into the results of a scan, by a second pass over these.
+// Combines initial items into the results of a scan, by a second pass over the results.
 template <typename Operator>
 void launch_begin(const Call& call, const ScanOperands& operands, const Operator& op, CUstream_st* stream) {
   if constexpr (!Operator::kGivesIndex) {
@@ -160,7 +160,8 @@ bool scan_items(const Call& call, const ScanOperands& operands, CUstream_st* str
     path == Path::kWarpByRow ? scanning::launch<Path::kWarpByRow>(call, operands, op, stream)
                              : scanning::launch<Path::kTilesByRow>(call, operands, op, stream);
   };
-  // Sums have kernels of their own in the forms that matter most; products of up to 4 bytes share the segmented one.
+  // Sums have their own instances of the kernels for whole rows. The segmented kernel has one instance for sums and
+  // products, and it alone takes products of up to 4 bytes.
   if (path != Path::kSegments && operands.kind == OperatorKind::kAdd) {
     dispatch_arithmetic<ArithmeticKind::kSum>(call, operands.dtype, false, launch_whole);
     return path == Path::kTilesByRow;

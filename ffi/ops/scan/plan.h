@@ -18,7 +18,7 @@ constexpr TileShape scan_segments_shape(int64_t state_bytes, int64_t element_byt
 }
 
 struct ScanOperands::Tiles {
-  int64_t per_row;  // the words of one look-back
+  int64_t per_row;  // the tiles of one look-back: those of a row, or all tiles if `rows` is 1
   int64_t rows;
   int64_t state_bytes;
   int64_t count() const { return per_row * rows; }
@@ -26,8 +26,8 @@ struct ScanOperands::Tiles {
 };
 
 // Scratch memory of the CUDA kernels: a ticket counter with the tiles' look-back words, and the number of listed heads
-// before each tile of the segmented kernel. There is always room for the segmented kernel, because it can replace the
-// other kernels.
+// before each tile of the segmented kernel. There is always room for the segmented kernel (Path::kSegments), because it
+// can replace the other kernels.
 struct ScanOperands::Scratch {
   uint64_t* look_back;
   int64_t* listed;

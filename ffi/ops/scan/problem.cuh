@@ -1,4 +1,4 @@
-// The problem of the kernels of a scan, and the scan of a row of vectors by a warp, which all of them use.
+// The parameter of the kernels of a scan, and how a warp scans a row of vectors, one per lane.
 #pragma once
 
 #include "cuda/block/scan.cuh"
@@ -18,11 +18,11 @@ constexpr int kRareUnroll = IsItem<typename Operator::Element> && sizeof(typenam
 template <typename Operator>
 struct ScanTask {
   SourceOf<typename Operator::Element> x;
-  bool aligned;  // whether x and the result are
+  bool aligned;  // whether x and the result begin at multiples of 16 bytes
   bool exclusive;
   bool reverse;
   Segments segments;
-  Segments restarts;      // without counts, because dead items change nothing, and need no segment of their own
+  Segments restarts;      // without counts, because items past a count change nothing, and need no segment
   int64_t tiles;          // the tiles over which a look-back goes
   uint64_t* look_back;    // a ticket counter, then the slots of each row
   const int64_t* listed;  // per tile: the number of listed heads before the first place where it may restart
@@ -80,7 +80,7 @@ struct Stretch {
   int64_t row;
   int64_t begin;  // its first item in memory
   int size;
-  int live;    // items from `live` on are dead
+  int live;    // items from `live` on are dead: past the row's count
   bool whole;  // all of them are live, and vectors are aligned
 };
 

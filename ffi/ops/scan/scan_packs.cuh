@@ -7,13 +7,14 @@
 
 namespace mgpu::cuda::scanning {
 
-// The position of a lane's items in a pack. Rows and places in them are counted in the order of the scan.
+// The position of a lane's items in a pack, the rows that a warp scans at once. Rows and places in them are counted in
+// the order of the scan.
 template <int kVector>
 struct PackedVector {
   int at;           // the distance of the first item in memory from the start of the pack
   int row;          // the row of the first item in the order of the scan
   int place;        // the place in that row
-  unsigned starts;  // a bitmap: whether each item, and the next lane's first one, begins a row
+  unsigned starts;  // bit k: whether item k begins a row; bit kVector: the next lane's first item
   int back;         // how many lanes back the row of this lane's last item begins
 
   // `lead` items of the pack's first vector belong to the previous pack.
@@ -107,7 +108,7 @@ struct WarpPacks {
     return first_row + pack * packed.rows + (task.reverse ? packed.rows - 1 - row : row);
   }
 
-  // The dead items of a vector, as a bitmap, found row by row.
+  // The dead items of a vector (past their row's count), as a bitmap, found row by row.
   __device__ __forceinline__ unsigned dead_items(int pack, const PackedVector<kVector>& vector) const {
     const auto bits = [](int begin, int count) { return ((1u << count) - 1) << begin; };
     unsigned dead = 0;

@@ -8,8 +8,8 @@
 
 namespace mgpu::cuda::scanning {
 
-// A tile of the kernel: as many items as a block has registers for their states. Offsets in a tile are in the order of
-// the scan: a reverse scan counts them from the end of the tile's memory.
+// The shape of the kernel's tiles: as many items as a block has registers for their states. Offsets in a tile are in
+// the order of the scan: a reverse scan counts them from the end of the tile's memory.
 template <typename Operator>
 struct Shape {
   static constexpr int kVector = Vector<typename Operator::Element>::kItems;
@@ -77,7 +77,7 @@ __device__ __forceinline__ unsigned restart_bits(const uint8_t* restarts) {
 }
 
 // A tile that begins at `begin`. Places count the items of the tile in the order of memory. All places from `live` on
-// are dead. If a tile has several rows, each with its own count, other places may be dead too.
+// are dead, past their row's count. If a tile has several rows, each with its own count, other places may be dead too.
 template <typename Operator>
 struct SegmentTile {
   using Shape = scanning::Shape<Operator>;

@@ -16,7 +16,8 @@ namespace mgpu::cuda::row_scanning {
 constexpr int kThreads = kScanRowsThreads;
 constexpr int kWarps = kThreads / kWarp;
 
-// An element is a number, or an item whose leaves are numbers, each in an array of its own.
+// An element is a number (leaves_of is then 0), or an item of a caller's function, whose leaves are numbers, each in an
+// array of its own.
 template <typename Element>
 constexpr int leaves_of() {
   if constexpr (IsItem<Element>) {
@@ -125,7 +126,7 @@ struct TileScan {
     int64_t first_row;  // the tile's first row in the problem
     int64_t first_column;
     int64_t origin;   // the tile's first element in memory
-    uint64_t* words;  // the words of the slice
+    uint64_t* words;  // the look-back words of the slice
     unsigned index;   // among the tiles of a slice, in the order of the scan
     int size;         // rows
     int live;
@@ -168,7 +169,8 @@ struct TileScan {
       return item;
     }
   }
-  // A bit for each row. Bits of rows before the tile come first, so the words are the same as in memory.
+  // A bit for each row: whether it is a head. Bits of rows before the tile come first, so the words are the same as in
+  // memory.
   __device__ __forceinline__ uint32_t* marks() const {
     return reinterpret_cast<uint32_t*>(buffer + maximum(kLeaves, 1) * task.element_space);
   }
@@ -362,9 +364,9 @@ struct TileScan {
     return scan_groups(sum).all;
   }
 
-  // The sum of all tiles before this one, in the tree of look_back.cuh: the prefix of the spans before its own, then
-  // the sums of the nodes before its own at each level. All are read at once. The last tile of a node publishes the
-  // node's sum first. Contains barriers.
+  // The sum of all tiles before this one, in the tree of algorithm/look_back.h: the prefix of the spans (kFan^3 tiles
+  // each) before its own, then the sums of the nodes before its own at each level. All are read at once. The last tile
+  // of a node publishes the node's sum first. Contains barriers.
   __device__ Sum look_back(const Sum& own) const {
     constexpr int kFan = Tree::kFan;
     constexpr int kLists = Tree::kLevels + 1;
@@ -405,7 +407,7 @@ struct TileScan {
     return before;
   }
 
-  // Whether a leaf of the results is as wide as the elements, which it replaces in shared memory.
+  // Whether a leaf of the results is as wide as the elements. It then replaces them in shared memory.
   template <int kLeaf>
   static constexpr bool replaces() {
     if constexpr (IsItem<Result>) {

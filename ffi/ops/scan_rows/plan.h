@@ -29,9 +29,9 @@ struct RowScanTiling {
   // The number of rows that are loaded at once. It is smaller for items, as each copy of a caller's function takes time
   // to compile.
   static constexpr int step(int leaves) { return leaves > 0 ? 4 : 8; }
-  // The number of rows of a thread. Lanes of neighbouring groups read different banks, because all rows of a group but
-  // one are a multiple of 128 bytes, in one plane or in all together. A tile takes 33 to 35 KB, or with many leaves up
-  // to 46 KB.
+  // The number of rows of a thread. Lanes of neighbouring groups read different banks: apart from one row, a group's
+  // rows hold a multiple of 128 bytes per column, in one plane or in all together. A tile takes 33 to 35 KB, or with
+  // many leaves up to 46 KB.
   static constexpr int thread_rows(int64_t element_bytes, int leaves) {
     const int64_t bytes = element_bytes * maximum(leaves, 1);
     return static_cast<int>(1 + maximum<int64_t>(128 / bytes / step(leaves), 1) * step(leaves));
@@ -61,12 +61,12 @@ struct RowScanTiling {
   int64_t look_back_words(int64_t state_bytes) const {
     return tiles() == 1 ? 0 : RowLookBack{tiles()}.words(columns() * state_bytes);
   }
-  // The words with a bit for each row of a problem.
+  // 32-bit words, with a bit for each row of a problem.
   int64_t mark_words() const { return rows / 32 + 1; }
 };
 
-// Scratch memory of the CUDA kernels: a ticket counter, then the words of each problem's slices; the marks of rows that
-// restart the scan. All are zeroed before a launch.
+// Scratch memory of the CUDA kernels: a ticket counter, then the look-back words of each problem's slices, then the
+// marks of heads. All are zeroed before a launch.
 struct RowScanScratch {
   uint64_t* look_back;
   uint32_t* marks;

@@ -11,7 +11,7 @@ namespace mgpu {
 
 namespace {
 
-// Finds the items of a segment's ranks.
+// Finds the items at a segment's ranks, which are positions in its sorted order.
 template <typename Order, typename ForEach>
 void find(const SegmentedOrderStatisticsOperands& operands, Order order, const cpu::RowRange& segment,
           ForEach for_each) {

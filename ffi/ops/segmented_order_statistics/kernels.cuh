@@ -1,6 +1,8 @@
-// The kernels of segmented_order_statistics. A warp takes a segment. It halves an interval of ranks that contains the
-// sought item, until the interval has at most 32 items, and sorts these. Each halving reads the segment again, from the
-// first-level cache. Longer segments are listed with their parts, and passes over the digits of ranks find their items.
+// The kernels of segmented_order_statistics. `sought` is a position in a sorted segment. The rank of a key is an
+// unsigned word in the order of the keys (key_order.h). A warp takes a segment. It halves an interval of ranks that
+// contains the sought item, until the interval has at most 32 items, and sorts these. Each halving reads the segment
+// again, from the first-level cache. Long segments are listed with their parts, and each pass over them finds one more
+// digit of the ranks of the sought items.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -139,7 +141,7 @@ __device__ bool begin_long_segment(const Task<Order>& task, const RowSegment& se
   return true;
 }
 
-// One warp per segment.
+// Finds the items of short segments, and lists the long ones. One warp per segment.
 template <typename Order>
 __global__ void __launch_bounds__(kThreads) find_in_segments(const __grid_constant__ Task<Order> task) {
   using Word = typename Order::Word;
@@ -157,7 +159,7 @@ __global__ void __launch_bounds__(kThreads) find_in_segments(const __grid_consta
     return;
   }
   const auto size = static_cast<int>(range.size());
-  const int own = lane < ranks ? static_cast<int>(operands.rank(row, lane, number, size)) : 0;  // the lane's rank
+  const int own = lane < ranks ? static_cast<int>(operands.rank(row, lane, number, size)) : 0;  // the sought position
   WarpSegment<Order> segment(task.order, task.items(row, range.begin), size, rooms[warp]);
   Word found = 0;
   for (int k = 0; k < ranks; ++k) {
@@ -167,7 +169,7 @@ __global__ void __launch_bounds__(kThreads) find_in_segments(const __grid_consta
   if (lane < ranks) task.put(row, lane, number, found);
 }
 
-// One pass over all long segments. Each block takes parts of them.
+// One pass over all long segments, which finds one more digit. Each block takes parts of them.
 template <typename Order>
 __global__ void __launch_bounds__(kDigitThreads)
     count_segment_digits(const __grid_constant__ Task<Order> task, ranking::DigitPass pass) {

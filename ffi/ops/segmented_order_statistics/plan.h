@@ -8,10 +8,11 @@ namespace mgpu {
 
 constexpr int kMaxSegmentRanks = 16;       // per segment, as a block counts digits for all of them at once
 constexpr int64_t kWarpSegment = 1 << 12;  // the most items that a warp takes: it reads them again and again
-constexpr int kSegmentDigitBits = 8;       // per digit of the ranks of longer segments; a pass finds one digit
+constexpr int kSegmentDigitBits = 8;       // each pass over a longer segment finds one digit
 constexpr int kSegmentDigits = 1 << kSegmentDigitBits;
 
-// Scratch memory of the CUDA kernels, for long segments. Digits are those of the ranks of the sought items.
+// Scratch memory of the CUDA kernels, for long segments. Digits are those of the sought items, as unsigned words in the
+// order of keys.
 struct SegmentedOrderStatisticsOperands::Scratch {
   LongSegments list;
   uint64_t* prefixes;  // [segments, rank_count]: the known digits

@@ -11,9 +11,9 @@ namespace mgpu {
 
 namespace {
 
-// Looks up kCount needles of a problem, from needle `first` on; past the end, the last needle again. Needles and
-// segments must exist. Each kind of read is in one loop over all needles, without branches, so that no read waits for
-// another.
+// Looks up kCount needles of a problem, from needle `first` on. The last needle stands for those past the end. There
+// must be a needle and a segment. Each kind of read is in one loop over all needles, without branches, so that no read
+// waits for another.
 template <int kCount, typename Index, typename Order>
 void search_group(const SegmentedSearchOperands& operands, const Order& order, int64_t problem, int64_t first) {
   using Word = typename Order::Word;
@@ -75,8 +75,8 @@ void search_groups(const SegmentedSearchOperands& operands, Order order, cpu::Ex
 }
 
 // If there is one segment, all searches are in the same range. So they take equally many steps and need no bounds of
-// their own; a step is a read, a comparison and an addition. Each needle is replaced by the lowest or the highest of
-// the codes that are equal to it, so the codes of the haystack need no ranks.
+// their own; a step is a read, a comparison and an addition. Each needle is replaced by the lowest or the highest code
+// of the keys that equal it (zeros of both signs, or NaNs), so codes of the haystack are compared as they are.
 template <bool kRight, typename Index, typename Order>
 void search_one_segment(const SegmentedSearchOperands& operands, Order order, cpu::Executor& executor) {
   using Word = typename Order::Word;

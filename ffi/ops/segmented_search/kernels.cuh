@@ -20,7 +20,7 @@ constexpr int kTreeItems = 2;
 constexpr int kMakeThreads = 256;
 constexpr int64_t kMaxMakeBlocks = 1 << 12;
 
-// Hides from the compiler how all items were computed, so that all reads come before the first use.
+// Hides from the compiler how the items were computed, so that all reads come before the first use.
 template <typename Item, int kCount>
 __device__ __forceinline__ void hold(Item (&items)[kCount]) {
 #pragma unroll

@@ -9,10 +9,11 @@ namespace mgpu {
 struct Call;
 
 // Operands: needles [.., n]; ids [.., n], the segment of each needle (if absent, all needles are looked up in the first
-// segment); haystack [.., size], sorted within each segment; heads [.., m] and ends [.., m] or absent; needles_count
-// [.., 1] and haystack_count [.., 1], which may be absent. Attributes: right, for side "right"; exact, for side "left":
-// a needle is found only if its segment has an equal key. Result: positions [.., n] in the haystack, -1 for a needle
-// that is not live, has no valid id, or is not found. Ids, heads, ends and positions have one type.
+// segment); haystack [.., size], sorted within each segment; heads [.., m], where segments begin, and ends [.., m] or
+// absent; needles_count [.., 1] and haystack_count [.., 1], which may be absent. Attributes: right, for side "right" of
+// a sorted search; exact, only for side "left": a needle is then found only if its segment has an equal key. Result:
+// positions [.., n] in the haystack, -1 for a needle that is not live, has no valid id, or is not found. Ids, heads,
+// ends and positions have one type.
 struct SegmentedSearchOperands {
   DType key_type;
   bool right;

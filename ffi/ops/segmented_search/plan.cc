@@ -17,7 +17,7 @@ int search_key_width(const SegmentedSearchOperands& operands) { return byte_widt
 constexpr int64_t kMinSearchNeedles = 1 << 17;
 constexpr int64_t kMinSearchRowNeedles = 1 << 10;
 constexpr int64_t kSearchNeedleKeys = 32;
-// In shorter segments, a single search reads about as many sectors, and takes fewer instructions.
+// In shorter segments, a single search reads about as many sectors as one with the tree, and takes fewer instructions.
 constexpr int64_t kMinMeanSegment = 64;
 
 bool prefers_tree(const SegmentedSearchOperands& operands) {

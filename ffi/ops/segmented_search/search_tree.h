@@ -6,10 +6,9 @@
 
 namespace mgpu {
 
-// A search tree over each row of the haystack. Level 0 is the haystack itself. Each level above has every fanout-th
-// key of the level below it, as a code. A node is the keys of one sector, which a search reads at once. The first key
-// of a node is also in the level above, so a search reads one sector per level. The top level is small enough for
-// shared memory.
+// Level 0 is the haystack itself. Each level above has every fanout-th key of the level below it, as a code. A node is
+// the keys of one sector, which a search reads at once. The first key of a node is also in the level above, so a search
+// reads one sector per level. The top level is small enough for shared memory.
 //
 // Rows are aligned to sectors: a row's positions in the tree count from the start of the sector of its first key.
 struct SearchTree {

@@ -7,8 +7,8 @@
 namespace mgpu {
 
 // Operands: x [.., n, elements]; heads [.., m], the first of which is 0; by [.., 1]; count [.., 1] or absent;
-// fill_value [.., 1]. Result: [.., n, elements], whose row i is row i - by of x if both are live and in one segment,
-// and is filled otherwise. Heads are int64 if int32 does not hold 2 n.
+// fill_value [.., 1]. Result: [.., n, elements]. Its row i is row i - by of x if both rows are live and in one segment,
+// else the fill value. Heads are int64 if int32 does not hold 2 n.
 struct SegmentedShiftOperands {
   WorkList work;  // its objects are the segments
   Rows x;

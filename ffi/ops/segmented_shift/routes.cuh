@@ -1,4 +1,4 @@
-// The sources of the rows of segmented_shift.
+// Which row of x each row of segmented_shift's result is, for the kernels of move_rows.
 #pragma once
 
 #include "ops/move_rows/short_rows.cuh"

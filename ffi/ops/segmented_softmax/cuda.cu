@@ -41,7 +41,7 @@ void launch(const Call& call, const SegmentedSoftmaxOperands& operands, CUstream
                           ? (has_tangents ? differentiate_tiles<true, Element> : normalize_tiles<true, Element>)
                           : (has_tangents ? differentiate_tiles<false, Element> : normalize_tiles<false, Element>);
   launch_overlapping(call, stream, kernel, tiles * tiling.slabs, kThreads, tiling.shared_bytes(sizeof(Float)), task);
-  // The other kernels take a power of two of columns a block.
+  // The blocks of the other kernels take 2^bits columns each.
   const auto column_bits = [&](int most_columns) { return minimum(ceil_log2(tiling.width), ceil_log2(most_columns)); };
   const auto blocks = [&](int64_t tiles, int bits) {
     return tiles * ceil_div<int64_t>(tiling.width, int64_t{1} << bits);
@@ -49,7 +49,8 @@ void launch(const Call& call, const SegmentedSoftmaxOperands& operands, CUstream
   const int join_bits = column_bits(kJoinColumns), close_bits = column_bits(kCloseColumns);
   launch_overlapping(call, stream, join_parts<Element>, blocks(ceil_div<int64_t>(tiles, kJoinWarps), join_bits),
                      kJoinThreads, 0, task, join_bits);
-  // About a hundred rows of a tile are open if segments are short, and eight rows of a column take a thread.
+  // If segments are short, about a hundred rows of a tile are in segments that cross its edges, and a thread takes
+  // eight rows of a column.
   launch_overlapping(call, stream, has_tangents ? close_tiles<true, Element> : close_tiles<false, Element>,
                      blocks(tiles, close_bits), clamp(16 << close_bits, 64, kCloseThreads), 0, task, close_bits);
 }

@@ -1,7 +1,7 @@
-// The kernels of segmented_softmax. The first kernel finishes the segments that begin and end in a tile, and reads and
-// writes their rows once. For the two segments that cross the tile's edges, it stores the maximum and the sum of each
-// column. A second kernel joins these along each segment, and a third one writes the rows of such segments, so that no
-// tile waits for another.
+// The kernels of segmented_softmax. After list_heads of scan, the first kernel finishes the segments that begin and end
+// in a tile, and reads and writes their rows once. For the two segments that cross the tile's edges, it stores the
+// maximum and the sum of each column. A second kernel joins these along each segment, and a third one writes the rows
+// of such segments, so that no tile waits for another.
 #pragma once
 
 #include "algorithm/floats.h"
@@ -44,11 +44,11 @@ __device__ __forceinline__ Float least() {
 __device__ __forceinline__ float power(float x) { return exp2_approximately(x * 0x1.715476p0f); }
 __device__ __forceinline__ double power(double x) { return exp(x); }
 
-// Divides by a sum of exponentials, which is never so large that the fast division is inexact.
+// Divides 1 by a sum of exponentials, which is never so large that the fast division is inexact.
 __device__ __forceinline__ float reciprocal(float sum) { return __fdividef(1, sum); }
 __device__ __forceinline__ double reciprocal(double sum) { return 1 / sum; }
 
-// Joins two parts. A part of items of -inf has no sum.
+// Joins two parts. If all items of a part are -inf, the part's sum is 0.
 template <typename Float>
 __device__ __forceinline__ Part<Float> join(const Part<Float>& a, const Part<Float>& b) {
   const Float max = a.max < b.max ? b.max : a.max;
@@ -79,12 +79,12 @@ struct Softmax {
   Divisor group_items;  // items of the rows of a thread, in all columns
   bool is_aligned;      // whether all arrays are aligned to 16 bytes
   Segments segments;
-  Segments restarts;  // without counts, because a dead row is in no sum, and needs no segment
+  Segments restarts;  // without counts, because a row past a count is in no sum, and needs no segment
   int64_t tiles;
   const int64_t* listed;
   int* first_head;  // per tile; the tile's size if it has no head
   int* last_head;
-  Part<Float>* opening;  // per tile and column
+  Part<Float>* opening;  // per tile and column, the part of the segment open at the tile's start
   Part<Float>* open;
 
   __device__ __forceinline__ int64_t begin(int64_t tile) const { return tile * tiling.tile_rows; }
@@ -134,7 +134,7 @@ struct Exchange {
   Float totals[kThreads + kWarp];
 };
 
-// A thread's place in shared memory for a number of each of its rows.
+// A thread's places in shared memory, one for a number of each of its rows.
 template <typename Float>
 struct Slots {
   Float* first;
@@ -206,10 +206,11 @@ struct Group {
     return max;
   }
 
-  // Combines the values value(i) of the thread's rows from head to head. Then calls put(opening, open) with the totals
-  // of the segments of the thread's first row, before its first head, and of its last row, and take(i, total) with the
-  // map of the total of each row's segment, from the last row to the first. `slots` keeps the totals of segments that
-  // end at the thread's heads, because registers cannot be indexed. Contains two barriers.
+  // Combines value(i) of the rows i of each segment, over all threads. Then calls put(opening, open): `opening` is the
+  // total of the segment before the thread's first head, and `open` that of the segment of its last row. Last, calls
+  // take(i, map(total)) for the thread's rows, from the last to the first, with the total of row i's segment. `slots`
+  // keeps the totals of segments that end at the thread's heads, because registers cannot be indexed. Contains two
+  // barriers.
   template <typename Operator, typename Value, typename Put, typename Map, typename Take>
   __device__ __forceinline__ void total(const Operator& op, Exchange<Float>& exchange, const Slots<Float>& slots,
                                         Value value, Put put, Map map, Take take) const {
@@ -236,8 +237,9 @@ struct Group {
   }
 
  private:
-  // Computes the totals, over all threads, of the segment of the thread's rows after its last head and of the segment
-  // of the rows before its first head, whose state is `opening`. Returns the total after the last head.
+  // `since` is the state of the thread's rows since its last head, and `opening` that of its rows before its first
+  // head. Replaces `opening` by the total of its segment over all threads. Returns the total of the segment after the
+  // last head.
   template <typename Operator>
   __device__ __forceinline__ Float exchange_states(const Operator& op, Exchange<Float>& exchange, Float since,
                                                    Float& opening) const {
@@ -437,8 +439,8 @@ struct Share {
 };
 
 // Computes a tile. Items are shifted by the maximum of their segment if kExact, else by the maximum of their column of
-// the tile, which takes half the instructions. Then it returns false, and nothing is stored, if the sum of a segment is
-// so small that it has lost precision, or is NaN.
+// the tile, which takes half the instructions. In the second case it returns false, and stores no results, if the sum
+// of a segment is so small that it has lost precision, or is NaN.
 template <bool kExact, bool kStaged, typename Element>
 __device__ __forceinline__ bool normalize_tile(const Softmax<Element>& task) {
   using Float = Accumulator<Element>;
@@ -548,8 +550,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks) normalize_tiles(const __gri
   normalize_exactly<kStaged>(task);
 }
 
-// Computes a tile of the tangents of a softmax or of its logarithm, which need one total. The operands are read again,
-// mostly from the cache, because registers have no room for both.
+// Computes a tile of the tangents of a softmax or of its logarithm. They need one total of each segment. The operands
+// are read again, mostly from the cache, because registers have no room for both.
 template <bool kStaged, typename Element>
 __global__ void __launch_bounds__(kThreads, kBlocks) differentiate_tiles(Softmax<Element> task) {
   using Float = Accumulator<Element>;

@@ -15,8 +15,8 @@ struct SoftmaxTiling;
 // transpose of this derivative.
 enum class SoftmaxRule { kSoftmax, kLogSoftmax, kSoftmaxTangent, kLogTangent, kLogCotangent };
 
-// Operands: x [.., n, width], of floats, t, like x, for tangents, heads [.., m], count [.., 1] or absent. Attribute:
-// rule. Result: [.., n, width].
+// Operands: x [.., n, width], of floats; t, the tangents, like x, or absent if the rule has none; heads [.., m]; count
+// [.., 1] or absent. Attribute: rule. Result: [.., n, width].
 struct SegmentedSoftmaxOperands {
   DType dtype;
   Segments segments;  // the segments of rows

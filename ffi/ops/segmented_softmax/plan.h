@@ -44,7 +44,7 @@ struct SoftmaxTiling {
   MGPU_HOST_DEVICE int lanes() const { return 1 << lane_bits; }
   int64_t tiles() const { return ceil_div<int64_t>(rows, tile_rows); }
 
-  // A thread's rows lie together in shared memory. Their distance from the next thread's rows makes the banks differ.
+  // A thread's rows are contiguous in shared memory. A gap before the next thread's rows makes their banks differ.
   MGPU_HOST_DEVICE int group_items() const { return thread_rows * static_cast<int>(width); }
   MGPU_HOST_DEVICE int gap(int accumulator_bytes) const {
     return lane_bits == 0 ? 16 / accumulator_bytes : (maximum(lanes(), 4) - group_items()) & 31;

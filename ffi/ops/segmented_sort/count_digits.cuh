@@ -60,8 +60,8 @@ __device__ void add_counters(const P& problem, int64_t segment, const unsigned* 
   }
 }
 
-// Turns a segment's counts into starts, one warp per place. Returns the passes that the segment takes, as a bitmap. All
-// threads of one block call it.
+// Turns a segment's counts into starts (where the keys with each digit begin), one warp per place. Returns the passes
+// that the segment takes, as a bitmap. All threads of one block call it.
 template <typename P>
 __device__ uint32_t find_starts(const P& problem, int64_t segment, int64_t live_items) {
   using Offset = typename P::Offset;

@@ -1,4 +1,5 @@
-// segmented_sort on CUDA: segments are sorted by sort_segments.h, whole rows here.
+// segmented_sort on CUDA. This file merges whole rows; sort_segments.h sorts segments, digits.cu and row_digits.cu sort
+// by digits.
 #include "cuda/launch/overlapping.h"
 #include "cuda/launch/shapes.h"
 #include "ops/common/dispatch.h"
@@ -92,11 +93,11 @@ void launch_sort_rows(const Call& call, const P& problem, cudaStream_t stream) {
   check_launch(call);
 }
 
-// Cells of wide keys with payload are small.
+// Whether cells may be large. Those of 8-byte keys with payload are always small.
 template <typename Order, typename Payload>
 constexpr bool kHasLargeCells = sizeof(typename Order::Word) < 8 || std::is_same_v<Payload, NoPayload>;
 
-// Sorts whole rows that need few comparisons.
+// Sorts whole rows by comparing each item with all others, if these are few.
 template <typename Order, typename Payload>
 void run_ranks(const Call& call, const SegmentedSortOperands& operands, Order order, cudaStream_t stream) {
   using P = RowProblem<Order, Payload, kOneCellShape>;
@@ -250,7 +251,7 @@ void run_plan(const Call& call, const SortPlan& plan, const SortScratch& scratch
     case SortVariant::kSegments: {
       const SegmentKernels<Order, Payload> kernels{call, stream};
       sort_segments<Order, Payload>(call, plan, scratch, order, stream, kernels);
-      // After the merges, because pairs in the scratch memory share memory with their items.
+      // After the merges: pairs in the scratch memory (DigitProblem::kJoined) may overlap the items that are merged.
       if (plan.variant() == SortVariant::kLongSegments) sort_by_digits(call, plan, scratch, Disorder{}, stream);
       return;
     }

@@ -1,8 +1,8 @@
-// The merges that a nearly sorted row still needs once its cells are sorted: the overlaps of neighbouring cells. A
-// phase sorts groups of 16 cells; each group is a cell of the next phase. A cell is cut if no item of the group's
-// earlier cells is greater than any item of its later cells. Then the cell's items between the largest earlier and the
-// smallest later item are in place. The items between two cuts are a segment to merge, in one or two rounds of four
-// runs, or by one warp at once if it is short.
+// Finds the merges that a nearly sorted row still needs once its cells are sorted: the overlaps of neighbouring cells.
+// A cell is what one block sorts. A phase sorts groups of 16 cells; each group is a cell of the next phase. A cell is
+// cut if no item of the group's earlier cells is greater than any item of its later cells. Then the cell's items
+// between the largest earlier and the smallest later item are in place. The items between two cuts are a segment to
+// merge, in one or two rounds of four runs, or by one warp at once if it is short.
 #pragma once
 
 #include "algorithm/partition_points.h"
@@ -31,7 +31,7 @@ struct Phase {
   Counts* counts;
 };
 
-// A value of another cell of the group.
+// The `value` of the lane that has cell `from` of the group.
 template <typename T>
 __device__ __forceinline__ T from_cell(T value, int from) {
   return static_cast<T>(__shfl_sync(0xffffffffu, value, from, kGroupCells));
@@ -66,7 +66,7 @@ __device__ __forceinline__ void for_groups(int64_t first_cell, int64_t width, in
   visit(rounds - 1, merge_group<int64_t>(segment, begin_cell, width, begin_cell, rounds - 1));
 }
 
-// Claims places in a list for each lane, after those of the lanes before.
+// Claims `count` places in a list for each lane, in the order of the lanes. Returns the lane's first place.
 __device__ __forceinline__ int claim_places(int count, int* counter, int lane) {
   constexpr unsigned kAll = 0xffffffffu;
   int sum = count;
@@ -80,7 +80,8 @@ __device__ __forceinline__ int claim_places(int count, int* counter, int lane) {
   return __shfl_sync(kAll, base, kWarp - 1) + sum - count;
 }
 
-// One warp per group. Both halves of the warp have one cell in each lane.
+// Finds the cuts of a group of cells, and lists the segments between them. One warp per group; each half of the warp
+// has one cell per lane.
 template <typename P>
 __global__ void __launch_bounds__(128)
     cut_cells(const __grid_constant__ P problem, const __grid_constant__ Phase phase) {
@@ -157,7 +158,7 @@ __global__ void __launch_bounds__(128)
     const auto runs = merge_group<int64_t>(segment, first_cell + own, width, first_cell + own, 0);
     phase.groups[problem.most_groups() - 1 - short_place] = {runs, row.begin, 0, 0, phase.last};
   }
-  // The warp lists one segment after the other: in the last phase, a segment may have all tiles of a row.
+  // All lanes list the tiles of one segment after the other: in the last phase, a segment may have all tiles of a row.
   for (unsigned segments = __ballot_sync(kAll, begins && !is_short); segments; segments &= segments - 1) {
     const int at = __ffs(segments) - 1;
     const auto its = [&](auto value) { return __shfl_sync(kAll, value, at); };
@@ -183,7 +184,8 @@ __global__ void __launch_bounds__(128)
 
 constexpr int kStartThreads = 256;
 
-// Moves the parts of a tile whose rounds start in the other buffer to that buffer. Decodes the items that are in place.
+// Copies a tile's parts of segments whose rounds start in the other buffer to that buffer. Decodes the items that are
+// in place if `decodes`.
 template <typename P>
 __device__ void start_tile(const P& problem, const Phase& phase, int64_t tile, bool decodes) {
   const int64_t row_index = problem.segments.rows == 1 ? 0 : tile / problem.row_tiles;
@@ -223,7 +225,7 @@ __device__ void start_tile(const P& problem, const Phase& phase, int64_t tile, b
   }
 }
 
-// Moves the segments whose rounds start in the other buffer to that buffer. In the last phase, items in place are
+// Copies the segments whose rounds start in the other buffer to that buffer. In the last phase, items in place are
 // decoded to keys. Few blocks run this kernel, because usually there is nothing to do.
 template <typename P>
 __global__ void __launch_bounds__(kStartThreads)

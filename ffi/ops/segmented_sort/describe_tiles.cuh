@@ -10,7 +10,8 @@ namespace mgpu::cuda::sorting {
 
 constexpr int64_t kNowhere = int64_t{1} << 62;
 
-// Describes the tile of a segment. Segments of `min_long` items and more are not merged but sorted by digits.
+// The descriptor of a tile whose first position is in `segment`. Raises `max_rounds` to the segment's rounds. Segments
+// of `min_long` items and more are not merged but sorted by digits.
 inline __device__ TileDescriptor described(Range<int64_t> segment, int64_t listed, int tile_width, int64_t min_long,
                                            int* max_rounds) {
   const bool is_long = segment.size() >= min_long;

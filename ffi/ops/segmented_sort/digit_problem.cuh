@@ -1,6 +1,6 @@
-// The problem of the kernels of a radix sort. It sorts whole rows, or long segments of rows, by one digit of the keys'
-// ranks per pass, the least significant first. A digit has 8 bits. (Adinets and Merrill, "Onesweep: A Faster Least
-// Significant Digit Radix Sort for GPUs", 2022.)
+// The parameter of the kernels of a radix sort, which sorts whole rows, or long segments of rows, by one digit per
+// pass, the least significant first. A digit has 8 bits of a key's rank, an unsigned word in the order of the keys
+// (key_order.h). (Adinets and Merrill, "Onesweep: A Faster Least Significant Digit Radix Sort for GPUs", 2022.)
 #pragma once
 
 #include "ops/segmented_sort/problem.cuh"
@@ -77,10 +77,10 @@ struct DigitProblem : std::conditional_t<kListed_, ListedSegments, WholeRows> {
   Columns<Word, Payload> input;
   Columns<Word, Payload> buffers[2];  // the output, and the scratch memory
   Offset* starts;                     // [segments, places, kDigits]: a digit's count, later that of lower digits
-  Offset* sums;                       // [tiles, kDigits], of the look-back
+  Offset* sums;                       // [tiles, kDigits], the words of the look-back
   uint64_t* tickets;                  // [places]
   unsigned* counted;  // blocks that finished a row; positions in a listed segment's tiles that are counted
-  uint32_t* passes;   // [rows], of whole rows
+  uint32_t* passes;   // [rows], the passes that each whole row takes
   Disorder disorder;  // if it was measured and is not large, the kernels do nothing
 
   // The place of a pass's digit. Only keys of 4 bytes are partitioned, because the kernels for other widths have no

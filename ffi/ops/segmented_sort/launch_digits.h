@@ -14,7 +14,7 @@ constexpr int count_shared_bytes(int places) {
 
 template <typename P>
 constexpr int64_t most_shared_bytes() {
-  constexpr int64_t kStatic = 1024;  // the counting kernel needs some more
+  constexpr int64_t kStatic = 1024;  // static shared memory of the counting kernel, at most
   return maximum<int64_t>(count_shared_bytes<P>(sizeof(typename P::Word)) + kStatic, sizeof(ScatterShared<P>));
 }
 

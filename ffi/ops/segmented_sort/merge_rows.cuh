@@ -11,7 +11,7 @@
 
 namespace mgpu::cuda::sorting {
 
-// Merges a short group in place. One warp calls it; `codes` has room for the group's codes.
+// Merges a group of at most kShortItems items in place. One warp calls it; `codes` has room for the group's codes.
 template <typename P>
 __device__ void merge_short_group(const P& problem, const RunGroup& run_group, typename P::Word* codes) {
   constexpr int kEach = kShortItems / kWarp;
@@ -43,7 +43,8 @@ __device__ void merge_short_group(const P& problem, const RunGroup& run_group, t
   }
 }
 
-// Merges the short groups of a phase. All warps of the kernel that splits the phase's first round call it.
+// Merges the short groups of a phase (cut_rows.cuh). All warps of the kernel that splits the phase's first round call
+// it.
 template <typename P>
 __device__ void merge_short_groups(const P& problem) {
   constexpr int kWarps = kPlanThreads / kWarp;
@@ -55,7 +56,8 @@ __device__ void merge_short_groups(const P& problem) {
   }
 }
 
-// Finds the splits at the starts of all tiles. In the first round of a phase, it merges the short groups first.
+// Finds the splits at the starts of all tiles: how many items of each run come before a tile. In the first round of a
+// phase, it merges the short groups first.
 template <typename P>
 __global__ void __launch_bounds__(kPlanThreads, 4) split_rows(const __grid_constant__ P problem, int round) {
   wait_for_last_kernel();

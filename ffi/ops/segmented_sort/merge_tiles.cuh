@@ -1,4 +1,4 @@
-// The merges of a round, tile by tile, as plan_tiles planned them.
+// Merges the tiles of a round, as plan_tiles planned them.
 #pragma once
 
 #include "cuda/block/copy_run.cuh"

@@ -18,8 +18,8 @@ constexpr TileShape tile_shape(int key_width) { return {256, key_width == 16 ? 7
 constexpr int tile_items(int key_width) { return tile_shape(key_width).tile(); }
 
 // ---- Whole rows, without heads, have separate kernels. Blocks of shape `sort` sort cells; blocks of shape `merge`
-// merge tiles of at most half a cell. A merging block has one thread more than its tile needs: each of the two merges
-// of its first level takes a whole number of threads.
+// merge tiles, which are a cell or equal parts of one. A merging block has one thread more than its tile needs: each of
+// the two merges of its first level takes a whole number of threads.
 struct RowShape {
   TileShape sort;
   TileShape merge;
@@ -138,7 +138,7 @@ struct TileDescriptor {
   int64_t listed;
   int64_t first_tile;       // the tile in which the segment starts
   int rounds;               // the rounds that the segment takes, or kByDigits
-  int32_t is_left_out = 0;  // this is the first whole tile of a radix-sorted segment that overlaps others
+  int32_t is_left_out = 0;  // 1: the long segment that first starts a tile here overlaps others, and is not sorted
 
   // The first tile that starts in a segment, if any does.
   MGPU_HOST_DEVICE int64_t first_start(int tile_width) const { return ceil_div<int64_t>(segment.begin, tile_width); }
@@ -221,7 +221,7 @@ struct SortScratch {
   void* payload;
   TileDescriptor* tiles;
   int* rounds;           // [kCounters]: rounds, planned tiles per round; for whole rows a flag, counters of phases
-  int64_t zeroed_bytes;  // from the rounds on, before the kernels for segments
+  int64_t zeroed_bytes;  // from `rounds` on; zeroed before the kernels for segments
   MergePlan* plans;
   int64_t* splits;  // kRuns per tile
   CellCut* cuts;    // the cuts of nearly sorted rows
@@ -276,7 +276,8 @@ class SortPlan {
 
  private:
   DigitCounts take_digit_counts(Workspace& workspace) const;
-  // As in DigitProblem::kSavesMemory. If digits are counted, the zeroed memory is right before the memory of the keys.
+  // Lays out the memory as DigitProblem::kSavesMemory says: digits are counted at the start of the memory for keys,
+  // right after the other zeroed memory.
   void take_keys_behind_counts(Workspace& workspace, SortScratch& scratch) const;
   void take_digits(Workspace& workspace, SortScratch& scratch) const;
 

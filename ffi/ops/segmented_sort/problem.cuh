@@ -1,4 +1,4 @@
-// The problem of the kernels of a segmented sort.
+// The parameter of the kernels that sort segments tile by tile, and what they share with the other sorts.
 #pragma once
 
 #include "algorithm/key_order.h"

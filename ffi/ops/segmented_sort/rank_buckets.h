@@ -1,5 +1,6 @@
-// Distributes the keys of a long segment to buckets in the order of their ranks. Then each bucket is a short segment,
-// whereas a merge sort of the long one would take a round for each doubling.
+// Distributes the keys of a long segment to buckets in the order of their ranks (unsigned words in the order of the
+// keys). Then each bucket is a short segment, whereas a merge sort of the long one would take a round for each
+// doubling.
 #pragma once
 
 #include <algorithm>

@@ -7,10 +7,10 @@
 
 namespace mgpu::cuda::sorting {
 
-// Sorts rows by counting. A block places 32 items: lane i of each of its warps has the block's item i, and counts the
-// items before it in the warp's part of the row.
 constexpr int kRankWarps = 32;  // the most warps of a block
 
+// Sorts rows by counting. A block places 32 items: lane i of each of its warps has the block's item i, and counts the
+// items before it in the warp's part of the row.
 template <typename P>
 __global__ void __launch_bounds__(kRankWarps* kWarp) rank_rows(const __grid_constant__ P problem, int64_t row_groups) {
   using Word = typename P::Word;
@@ -74,8 +74,8 @@ __global__ void __launch_bounds__(kRankWarps* kWarp) rank_rows(const __grid_cons
   if constexpr (P::kHasPayload) target.payload[row.begin + rank] = payload;
 }
 
-// Moves the places of items in other runs on to the first code that is not below the item's limit. All searches go in
-// step; the longest one is of `max_width` codes, and places end at `high`.
+// Advances the place of each item in each other run to the first code that is not below the item's limit. All searches
+// go in step. The longest one is of `max_width` codes, and no place passes `high`.
 template <typename Order, typename Word, int kOthers, int kItems>
 __device__ __forceinline__ void narrow(const Order& order, const Word* codes, const Word (&limit)[kOthers][kItems],
                                        const int (&high)[kOthers], int max_width, int (&at)[kOthers][kItems]) {

@@ -1,4 +1,4 @@
-// Sorts whole rows that fit one block by digits.
+// Launches the sort by digits of whole rows, one block per row.
 #include "cuda/launch/overlapping.h"
 #include "ops/segmented_sort/digit_sort.h"
 #include "ops/segmented_sort/sort_rows_by_digits.cuh"
@@ -9,7 +9,7 @@ namespace {
 
 // Calls visit(problem) with the problem types for these keys and payload: with the type for keys of `places` digits, or
 // with all if `places` is 0. Floats of more than 16 bits have more than two digits. Keys of more than two digits
-// without payload have none, because merging is faster.
+// without payload have no type, because merging is faster.
 template <typename Order, typename Payload, typename Visit>
 void for_row_digits(int places, Visit visit) {
   constexpr int kWidth = sizeof(typename Order::Word);

@@ -1,5 +1,5 @@
-// The problem of the kernels that sort whole rows. Without heads, the positions of a row, of its runs and of its tiles
-// follow from a block's index.
+// The parameter of the kernels that sort whole rows in cells and merge them. Without heads, the positions of a row, of
+// its runs and of its tiles follow from a block's index.
 #pragma once
 
 #include "ops/segmented_sort/problem.cuh"
@@ -143,7 +143,7 @@ class PackedCell {
   int thread_, threads_;
 };
 
-// The problem of short rows, several of which share a cell.
+// The parameter for short rows, several of which share a cell.
 template <typename Order, typename Payload, RowShape kShape>
 struct PackedProblem : RowProblem<Order, Payload, kShape> {
   static constexpr bool kPacked = true;

@@ -188,7 +188,7 @@ class DigitScatter {
     }
   }
 
-  // Copies the dead items in the last pass, if earlier passes need the result's memory.
+  // Copies the dead items in the last pass, because until then the result's memory may hold starts (P::kSavesMemory).
   __device__ __forceinline__ void finish(const PassTile& tile) const {
     if (tile.size == P::kTile || tile.after != 0 || !problem_.row_passes(tile.segment).takes(pass_)) return;
     const int64_t begin = int64_t{tile.index} * P::kTile;
@@ -196,7 +196,7 @@ class DigitScatter {
                         minimum(begin + P::kTile, problem_.length));
   }
 
-  // Moves the items in registers to their places in the tile.
+  // Sorts the items in registers by their digit, in shared memory, and stores them at their places in the segment.
   template <bool kWhole>
   __device__ __forceinline__ void scatter(const PassTile& tile) {
     count<kWhole>(tile);
@@ -408,7 +408,8 @@ __global__ void __launch_bounds__(P::kShape.tiles.threads, P::kShape.blocks)
     scatter_digits(const __grid_constant__ P problem, int pass) {
   extern __shared__ __align__(16) unsigned char shared_bytes[];
   auto& shared = *reinterpret_cast<ScatterShared<P>*>(shared_bytes);
-  // This kernel starts with the last block of the previous one: earlier starts would load multiprocessors unevenly.
+  // This kernel starts when the last block of the previous one ends: earlier starts would load multiprocessors
+  // unevenly.
   wait_for_last_kernel();
   if (problem.is_left_to_merging()) return;
   if constexpr (P::kListed) {

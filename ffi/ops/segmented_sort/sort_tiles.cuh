@@ -1,4 +1,4 @@
-// The kernel that sorts the tiles.
+// The kernel that sorts tiles, the first step of sort_segments.h.
 #pragma once
 
 #include "algorithm/serial_merge.h"

@@ -1,12 +1,12 @@
 // The kernels of segmented_top_k. The threads of a group share a sequence, and each knows the first of its own items in
-// the sought order. The first of these items is the next result. Its thread writes it, and then finds its own next
-// item. A group of lanes has the items of a short segment in registers. A warp reads a longer segment again for each
-// result. For the longest segments, each block finds the first items of one part. The last block of a segment to finish
-// then finds the first of the items that the blocks found.
+// sorted order. The first of these items is the next result. Its thread writes it, and then finds its own next item. A
+// group of lanes has the items of a short segment in registers. A warp reads a longer segment again for each result.
+// For the longest segments, each block finds the first items of one part. The last block of a segment to finish then
+// finds the first of the items that the blocks found.
 //
 // Predicted on an H200 for the first 3 of 2^24 float32 in segments of 0 to 60, 4 lanes each: 70,000 warps of about 875
-// instructions take 0.07 ms at one instruction per cycle and scheduler, 0.085 at four fifths of that (the copy takes
-// 0.02); measured 0.103. Codes of items are 37% of the instructions.
+// instructions take 0.07 ms at one instruction per cycle and scheduler, 0.085 at four fifths of that (a copy of the
+// items takes 0.02); measured 0.103. Codes of items are 37% of the instructions.
 #pragma once
 
 #include "cuda/block/last_block.cuh"
@@ -55,7 +55,8 @@ struct Task {
   }
 };
 
-// Finds the first of the places that the threads of a group have.
+// Finds the first of the places that the threads of a group have. A place (ranked_place.cuh) holds an item's rank and
+// position, so places are in the order of the items.
 template <int kGroup, typename Place>
 __device__ __forceinline__ Place first_of(Place own) {
 #pragma unroll

@@ -10,9 +10,9 @@ namespace mgpu {
 struct Call;
 class Workspace;
 
-// Operands: x [.., n]; begins [.., m] and ends [.., m], the segments; count [.., 1] or absent. Attributes: k, largest.
-// Results: values [.., m, k] and indices [.., m, k], which count from the start of the row. If a segment has fewer than
-// k items, the other values are 0, and the other indices -1.
+// Operands: x [.., n]; begins [.., m] and ends [.., m], the segments; count [.., 1] or absent. Attributes: k; largest,
+// for descending order. Results: values [.., m, k] and indices [.., m, k], which count from the start of the row. If a
+// segment has fewer than k items, the other values are 0, and the other indices -1.
 struct SegmentedTopKOperands : SegmentBounds {
   DType key_type;
   bool largest;

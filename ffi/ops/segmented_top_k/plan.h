@@ -6,10 +6,12 @@
 
 namespace mgpu {
 
-// The most results that the kernels take. Each takes a step, so Python prefers a sort from a smaller k on.
+// The most results that the kernels find. Each takes a step, so from a smaller k on (CUDA_MAX_SEGMENT_K in ranks.py)
+// Python sorts instead.
 constexpr int kSegmentedTopKMaxK = 32;
-// A group of lanes has a segment in registers. A group is the fewest lanes that have up to kTopKMeanItems items each of
-// a segment of mean length, or a warp. If a segment is too long for its group, the warp reads it again for each result.
+// A group of lanes has a segment in registers. A group has as few lanes as leave each at most kTopKMeanItems items of a
+// segment of mean length, but no more than a warp. If a segment is too long for its group, the warp reads it again for
+// each result.
 constexpr int kTopKLanes[] = {1, 2, 4, 8, 16, 32};
 constexpr int kTopKLaneItems = 16;
 constexpr int kTopKMeanItems = 8;

@@ -24,7 +24,7 @@ struct SelectTask {
   SelectOperands operands;
   SelectOperands::Scratch scratch;
   int64_t row_tiles;
-  bool aligned;    // whether the mask of each row is aligned
+  bool aligned;    // whether each row's mask is aligned to 16 bytes
   int mark_tiles;  // per block
 };
 
@@ -97,9 +97,9 @@ struct SetKept {
 };
 
 // Moves the kept items of tiles. Blocks of one tile (blockIdx.y) share its items, if rows are wide. A warp lists the
-// positions of 32 neighbouring items at a time. The positions of kept items are consecutive in the list, so the
-// lanes write without bank conflicts. With 32 registers per thread, eight blocks fit a large multiprocessor, and hide
-// each other's latency; with 48, five fit.
+// positions of 32 neighbouring items at a time. The positions of kept items are consecutive in the list, so the lanes
+// write without bank conflicts. With 32 registers per thread, eight blocks fit a multiprocessor of 2,048 threads, and
+// hide each other's latency; with 48, five fit.
 template <bool kPartition, typename Mover>
 __global__ void __launch_bounds__(kThreads) write_kept(SelectTask task, Mover mover) {
   __shared__ int warp_counts[kWarps];

@@ -12,9 +12,9 @@ struct Call;
 class Workspace;
 
 // Operands: a [.., n_a], b [.., n_b], a_count [.., 1], b_count [.., 1], fill [.., 1], a_values [.., n_a], b_values [..,
-// n_b], values_fill [.., 1]; counts and values may be absent (empty). Attributes: kind, duplicates, payload. Results:
-// keys [.., size], the payload [.., size] if there is one, count [..]. A payload of indices numbers A's items first,
-// then B's items; past the count, it is -1.
+// n_b], values_fill [.., 1]; counts and values may be absent (empty). Attributes: kind; duplicates, whether a key may
+// occur twice in A or in B; payload. Results: keys [.., size], the payload [.., size] if there is one, count [..]. A
+// payload of indices numbers A's items first, then B's items; past the count, it is -1.
 struct SetsOperands {
   // The rows of an array; null if it is absent.
   struct Rows {

@@ -1,4 +1,4 @@
-// The problem of the kernels of a set operation, the kernel that splits the inputs along the balanced path, and the
+// The parameter of the kernels of a set operation, the kernel that splits the inputs along the balanced path, and the
 // plan of a block's tile.
 #pragma once
 

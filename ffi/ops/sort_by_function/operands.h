@@ -15,8 +15,7 @@ std::string word_type(int64_t word_bytes);
 
 // Operands: keys [.., n] as words of 1, 2 or 4 bytes, or [.., n, 2] or [.., n, 4] uint32, which are words of 8 or 16;
 // heads, flags and count as in segmented_sort; the arrays that the function captured. Attributes: word_bytes; captures,
-// the number of captured arrays; payload, as in segmented_sort, but none is given. Results: keys in the form of the
-// input, and the payload.
+// the number of captured arrays; payload, none or indices. Results: keys in the form of the input, and the payload.
 struct SortFunctionOperands {
   SegmentedSortOperands sort;
   Captures captures{};

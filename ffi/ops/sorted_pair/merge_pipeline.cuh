@@ -167,8 +167,8 @@ struct PipelineTiles {
   }
 };
 
-// Finds where A is split at the start of each tile; split(i, find) is the split of tile i. The time is that of the
-// sectors read. The lanes of a tile make the same guesses, and share the search in the remaining range.
+// Finds where A is split at the start of each tile; split(i, find) is the split of tile i. Most of the time goes into
+// reading sectors, so the lanes of a tile make the same guesses, and share the search in the remaining range.
 constexpr int kSplitLanes = 4;
 constexpr int kSplitThreads = 128;
 
@@ -259,7 +259,8 @@ struct MergePipeline {
   }
 
  private:
-  // Named barriers: one of the workers, then two each, by stages, of the copying warp and the workers.
+  // Named barriers: one among the workers; between the copying warp and the workers, two for each purpose, one per
+  // stage.
   static constexpr int kWorkersBarrier = 1;
   static constexpr int kDoneBarrier = 2;
   static constexpr int kLoadedBarrier = 4;

@@ -1,4 +1,3 @@
-
 #include "ops/common/read.h"
 
 namespace mgpu {

@@ -62,7 +62,7 @@ struct PairRows {
   SharedRows<Word> a;
   SharedRows<Word> b;
 
-  // The caller puts a barrier after it.
+  // Loads the tile's rows. The caller must put a barrier after it.
   __device__ PairRows(const ShortPair<Order>& problem, Word* keys)
       : problem(problem),
         tile(problem.tiles),

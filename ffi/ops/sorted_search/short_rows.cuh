@@ -5,7 +5,7 @@
 
 namespace mgpu::cuda::short_rows {
 
-// The problem of a search in short rows.
+// The parameter of a search in short rows.
 template <typename Order>
 struct Search {
   using Word = typename Order::Word;

@@ -1,9 +1,10 @@
 // The kernel of top_k. A block goes over its items tile by tile, and appends those that may be among the best k to a
-// list in shared memory. When the list is full, all but the best k are dropped: digits of the ranks are counted, the
-// most significant first, until it is known which items to drop. The k-th best item is then a bound for later items.
-// The first bound is guessed from a sample of the row, so nearly all random items are read once and compared once. If
-// several blocks share a row, there are several levels: each block of a level keeps the best k items of its part, and
-// the next level selects from the items that were kept, until one block has all of them.
+// list in shared memory. When the list is full, all but the best k are dropped: digits of the ranks (unsigned words in
+// the order of the keys) are counted, the most significant first, until it is known which items to drop. The k-th best
+// item is then a bound for later items. The first bound is guessed from a sample of the row, so nearly all random items
+// are read once and compared once. If several blocks share a row, there are several levels: each block of a level keeps
+// the best k items of its part, and the next level selects from the items that were kept, until one block has all of
+// them.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -316,8 +317,8 @@ class BlockBest {
     count_ = count;
   }
 
-  // Finds leading digits of the key of the item with this rank, counted from 1, among the first `count` items. It finds
-  // as many digits as it takes until at most `spare` worse items share these digits.
+  // Finds leading digits of item number `rank`, from 1 on, of the first `count` items in sorted order. It finds digits
+  // until at most `spare` worse items share them.
   __device__ Digits find_last(int count, int rank, int spare) {
     return select_digits_.template operator()<Word>(
         count, rank, [&](int i) { return order_.rank(shared_.codes[i]); }, [](int) { return true; },
@@ -372,7 +373,8 @@ class BlockBest {
   uint32_t bound_position_;
 };
 
-// One block per part of a row.
+// One level: keeps the best k items of each part, one block per part of a row. The last level also sorts and stores
+// them.
 template <typename Order, bool kIsFirst, int kThreads>
 __global__ void __launch_bounds__(kThreads, 1024 / kThreads) keep_best_k(const __grid_constant__ TopKTask<Order> task) {
   using Word = typename Order::Word;

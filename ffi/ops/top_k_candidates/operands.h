@@ -1,4 +1,4 @@
-// The call of top_k_candidates as its kernels see it: it finds few items of each row, among which are the first k.
+// The call of top_k_candidates as its kernels see it: it finds a few items of each row, among which are the first k.
 #pragma once
 
 #include "algorithm/index_vector.h"
