@@ -220,7 +220,7 @@ struct TileWork {
         const int h = base + b * kThreads;
         if (has_slots && h <= heads) shared.slots[h] = slots[b];
         const unsigned position = position_of(offset[b], h);
-        // of several objects with one start, all but the last are empty
+        // Of several objects with one start, all but the last are empty.
         const bool is_last = h == heads || (h < heads && position_of(next[b], h + 1) != position);
         if (h > 0 && is_last && position < size) shared.marks[position] = static_cast<uint16_t>(h);
       }

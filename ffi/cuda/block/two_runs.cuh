@@ -52,7 +52,8 @@ __device__ TwoRuns two_runs(const SortedPair& pair, int64_t row, int64_t a, int 
   return runs;
 }
 
-// Starts to copy the runs, which have kItems items at most, to `keys`, at the start of a chunk; copy_commit follows.
+// Starts to copy the runs, which have kItems items at most, to `keys`, at the start of a chunk. A call of finish_copy
+// must follow.
 template <int kThreads, int kItems, typename Word>
 __device__ void start_copy(const SortedPair& pair, const TwoRuns& runs, Word* keys) {
   if (!runs.whole) {

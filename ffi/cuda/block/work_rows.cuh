@@ -48,7 +48,7 @@ struct ShortWork {
 struct RowOutput {
   WorkRowOf<const int*, int> row;
   int64_t problem;
-  int live;
+  int live;   // outputs below the total, as in TileWork
   int start;  // the start of the object that made the output
   static constexpr int begin = 0;
   static constexpr int before = 0;

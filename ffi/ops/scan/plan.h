@@ -7,7 +7,7 @@
 
 namespace mgpu {
 
-// If nothing restarts inside a row, a thread loads vectors of 16 bytes at a time.
+// If nothing restarts inside a row, a thread loads kScanVectors vectors of 16 bytes at a time.
 constexpr int kScanThreads = 256;
 constexpr int kScanVectors = 4;
 constexpr int64_t kScanTileBytes = kScanThreads * kScanVectors * 16;

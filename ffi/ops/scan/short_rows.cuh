@@ -13,8 +13,8 @@ struct Scan {
   const typename Operator::Element* x;
   Segments segments;
   Divisor length;
-  int pitch;
-  int share;
+  int pitch;  // states from row to row in shared memory
+  int share;  // states of a row per thread
   bool exclusive;
   bool reverse;
   ResultVector<Operator> result;

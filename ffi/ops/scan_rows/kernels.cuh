@@ -1,7 +1,7 @@
 // The kernel of scan_rows. A block takes a tile of rows and columns, in shared memory. Its threads form groups with one
 // thread for each column, and each group takes neighbouring rows. A thread walks down its rows twice: first to sum them
-// up, and then, once it knows the sum of all rows before them, to compute the results. The blocks of a multiprocessor
-// hide each other's waits.
+// up, and then, once it knows the sum of all rows before them, to compute the results. While one block of a
+// multiprocessor waits, the others work.
 #pragma once
 
 #include "algorithm/quotient.h"
@@ -72,12 +72,12 @@ struct RowScan {
   SourceOf<typename Operator::Element> x;
   Segments segments;  // of the rows of each problem
   int64_t width;
-  unsigned tiles;  // of a problem
-  unsigned slices;
+  unsigned tiles;          // of a problem
+  unsigned slices;         // of the columns
   int columns;             // of a slice
   int groups;              // of rows, per tile
   bool contiguous;         // whether the rows of a tile are contiguous
-  bool aligned;            // whether vectors of 16 bytes are aligned
+  bool aligned;            // whether rows are copied by aligned vectors of 16 bytes
   Quotient row_copies{1};  // divides by the number of vectors, or else elements, that are copied per row of a tile
   int element_space;       // bytes of shared memory for a leaf's elements; the marks come last
   bool exclusive;

@@ -153,7 +153,7 @@ struct Group {
   unsigned ballot;     // lanes of the warp with a head
   int first_warp;      // the last warp before this one with a head, or 0
   bool begins_before;  // whether a segment starts in the tile before the thread's rows
-  int next;            // the next thread of the same column that has a head, or kThreads + its lane
+  int next;            // the next thread of the column that has a head; if there is none, kThreads + the column
 
   __device__ __forceinline__ Group(Exchange<Float>& exchange, int lanes, unsigned heads)
       : lanes(lanes), heads(heads), ballot(__ballot_sync(~0u, heads != 0)) {

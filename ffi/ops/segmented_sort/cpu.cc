@@ -44,7 +44,7 @@ template <typename Order, typename Payload>
 class SegmentedSort {
   using Buffer = EntryBuffer<Order, Payload>;
   using Item = typename Buffer::Item;
-  // Equal items have the same bits, so that a network may exchange them.
+  // Whether equal items have the same bits, so that a sorting network may exchange them.
   static constexpr bool kPlainCodes = Order::kTotal && std::is_same_v<Payload, NoPayload>;
 
  public:

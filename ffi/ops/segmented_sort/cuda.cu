@@ -36,7 +36,7 @@ void run_phases(const Call& call, P problem, const SortScratch& scratch, int max
   constexpr int kCellTiles = P::kCell / P::kTile;
   static_assert(kCellTiles == 1 || kCellTiles == 2);
   constexpr int kCellTilesShift = kCellTiles - 1;
-  auto* counts = reinterpret_cast<Phase::Counts*>(scratch.rounds + 1);  // after the flag
+  auto* counts = reinterpret_cast<Phase::Counts*>(scratch.rounds + 1);  // after the flag `unplain`
   for (int first_round = 0; first_round < max_rounds; first_round += kPhaseRounds, ++counts) {
     const int64_t width = int64_t{P::kCell} << (2 * first_round);
     const Phase phase{width,

@@ -1,4 +1,4 @@
-// The launches of a sort by digits.
+// Launches the kernels of a sort by digits.
 #pragma once
 
 #include "cuda/launch/overlapping.h"

@@ -1,4 +1,4 @@
-// The segments of a radix sort, and the tiles of each.
+// Lists the segments of a radix sort, and counts their tiles.
 #pragma once
 
 #include "cuda/block/scan.cuh"

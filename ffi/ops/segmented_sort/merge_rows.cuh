@@ -1,5 +1,5 @@
-// A merge round of a sort of whole rows. It merges groups of four runs, or of two, and each block computes one tile of
-// the output.
+// One round of merging in a sort of whole rows. It merges groups of four runs, or of two, and each block computes a
+// tile of the output at a time.
 #pragma once
 
 #include "cuda/block/copy_run.cuh"

@@ -206,10 +206,10 @@ struct DigitCounts {
   DigitTile* tiles;
   int64_t max_tiles;  // the most tiles of all segments
 
-  // For whole rows.
+  // Takes the memory for whole rows.
   static DigitCounts take(Workspace& workspace, int64_t rows, int64_t length, int places, int tile,
                           int64_t offset_bytes);
-  // For at most this many segments.
+  // Takes the memory for at most this many segments.
   static DigitCounts take_listed(Workspace& workspace, int64_t segments, int64_t total, int places, int tile);
 };
 
@@ -220,7 +220,7 @@ struct SortScratch {
   void* keys;
   void* payload;
   TileDescriptor* tiles;
-  int* rounds;           // [kCounters]: rounds, planned tiles per round; for whole rows a flag, counters of phases
+  int* rounds;  // [kCounters]: the rounds, then planned tiles per round; for whole rows: a flag, then Phase::Counts
   int64_t zeroed_bytes;  // from `rounds` on; zeroed before the kernels for segments
   MergePlan* plans;
   int64_t* splits;  // kRuns per tile

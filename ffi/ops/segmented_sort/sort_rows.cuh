@@ -20,8 +20,8 @@ __device__ __forceinline__ Word exchange_words(Word word, int mask) {
 }
 
 // Sorts the words of a warp, kItems per lane, a power of two. Each lane sorts its own words by a network, then bitonic
-// merges (Batcher 1968) join the runs of lanes. Not stable. A shuffle takes one cycle of shared memory, an item of a
-// merge by merge path about six.
+// merges (Batcher 1968) join the runs of lanes. The sort is not stable. A shuffle takes one cycle of shared memory, an
+// item of a merge by merge path about six.
 template <int kItems, typename Word>
 __device__ void warp_sort(Word (&words)[kItems]) {
   const int lane = threadIdx.x % kWarp;

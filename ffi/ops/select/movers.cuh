@@ -1,4 +1,4 @@
-// The outputs of a selection: rows of words, or the positions of items.
+// The movers of a selection load what a kept item gives, and store it: a row of words, or the item's position.
 #pragma once
 
 #include "cuda/block/tail.cuh"

@@ -10,7 +10,7 @@ struct Select {
   RowTiles tiles;
   SelectOperands operands;
   Divisor size;
-  int share;
+  int share;  // bools of a row per thread
 
   explicit Select(const SelectOperands& operands)
       : tiles(operands.rows, maximum(operands.length, operands.size)),

@@ -15,7 +15,7 @@ struct Search {
   Order order;
   Divisor needles_length;
   Divisor haystack_length;
-  int pitch;
+  int pitch;  // items from row to row of the haystack in shared memory
   bool right;
   IndexResult positions;
 

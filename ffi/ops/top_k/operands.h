@@ -9,8 +9,8 @@ namespace mgpu {
 struct Call;
 class Workspace;
 
-// Operands: x [.., n], count [.., 1] or absent. Attributes: k, largest. Results: values [.., k] and indices [.., k];
-// past a row's live items, these are 0 and -1.
+// Operands: x [.., n], count [.., 1] or absent. Attributes: k; largest, for descending order. Results: values [.., k]
+// and indices [.., k]; past a row's live items, these are 0 and -1.
 struct TopKOperands {
   DType key_type;
   bool largest;
