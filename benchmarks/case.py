@@ -42,10 +42,10 @@ class Case:
     Args:
       family: name of the module.
       name: distinguishes the case within its family.
-      inputs: makes the arrays from `(rng, scale)`; scale 1 is mostly 2^26 items. Cases that share it share the arrays.
+      inputs: makes the arrays from `(rng, scale)`; scale 1 is mostly 2^26 items. Cases with the same one share arrays.
       ours: our function, jittable, which takes the arrays.
       peers: the peers by name: a jittable function of the same arrays, a `HostPeer` or a `TorchPeer`.
-      bytes: from the arrays to the bytes of one read of each input and one write of each output.
+      bytes: computes, from the arrays, the bytes of one read of each input and one write of each output.
       max_ms: the longest time that an H200 may take at scale 1, in milliseconds.
       target_ms: a more ambitious time, in milliseconds.
       agree: whether a peer's result equals ours. By default, the arrays must be equal.

@@ -79,7 +79,7 @@ def _top_k(k: int) -> Goal:
 
 
 def _by_less(what: str, factor: float, less: Callable[..., Any]) -> Goal:
-    """Returns a sort by absolute values, by a comparator."""
+    """Returns the goal of a sort by absolute values, with a comparator."""
 
     def inputs(rng: np.random.Generator) -> tuple[Any, ...]:
         return (random_keys(rng, 2**20, "float32"),)
@@ -152,7 +152,7 @@ def _ids(items: int, ids: int, *trailing: int) -> Callable[[np.random.Generator]
 
 
 def _weighted(width: int) -> Goal:
-    """Returns a sum of 2^20 weighted rows of a table, in segments of 16."""
+    """Returns the goal of sums of 2^20 weighted rows of a table, in segments of 16."""
     entries = 2**20
 
     def inputs(rng: np.random.Generator) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Gradients and their forward passes. A gradient may take four times its forward pass, or the time of its bytes."""
+"""Gradients and their forward passes. A gradient's goal is four forward passes, or the time to move its bytes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _cases(
     ours: Callable[..., jax.Array],
     xla: Callable[..., jax.Array],
 ) -> list[Case]:
-    """Returns two cases, the forward pass and the gradient of the sum of the squares in the first argument."""
+    """Returns two cases: the forward pass, and the gradient of the sum of squares by the first argument."""
 
     def gradient(function: Callable[..., jax.Array]) -> Callable[..., Any]:
         def loss(*arrays: Any) -> jax.Array:

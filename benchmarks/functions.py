@@ -100,7 +100,7 @@ def _gradient(scan: Callable[..., Any]) -> Callable[..., Any]:
 def _recurrence(
     name: str, shape: tuple[int, ...], ours: Callable[..., Any], xla: Callable[..., Any], moved: float, max_ms: float
 ) -> Case:
-    """Returns a case of affine recurrences in each column; `moved` arrays are read or written for each two read."""
+    """Returns a case of affine recurrences in each column, which moves `moved` times the bytes of its two inputs."""
     return Case(
         family="functions",
         name=f"affine recurrences of rows, [{', '.join(map(str, ('n', *shape)))}]{name}",

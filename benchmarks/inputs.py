@@ -25,7 +25,7 @@ FULL_SIZE = 2**26
 
 
 def size_at(scale: float, full: int = FULL_SIZE) -> int:
-    """Returns a size of the published figures (`full`) at another scale, but at least 1."""
+    """Multiplies a size of the published figures (`full`) by the scale; returns at least 1."""
     return max(1, int(full * scale))
 
 

@@ -21,7 +21,7 @@ CUB_KEYS = ("uint32", "uint64", "float32")
 MILLISECONDS = {"keys uint32": (0.30, 0.27), "pairs uint32": (0.618, 0.55)}  # maximum, target
 
 
-# Sorted keys, and their positions as values. Rows of keys and of pairs share these arrays.
+# Sorted keys, and their positions as values. Cases of keys and of pairs share these arrays.
 @functools.cache
 def _inputs(dtype: str, n_a: int, n_b: int) -> Any:
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:

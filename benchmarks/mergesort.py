@@ -20,7 +20,7 @@ CUB_KEYS = ("uint32", "uint64", "float32")
 MILLISECONDS = {"keys uint32": (2.90, 1.6), "pairs uint32": (4.5, 2.5)}  # maximum, target
 
 
-# Keys, and their positions as values. Rows of keys, of pairs and of indices share these arrays.
+# Keys, and their positions as values. Cases of keys, of pairs and of indices share these arrays.
 @functools.cache
 def _inputs(dtype: str, n: int) -> Any:
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:

@@ -83,7 +83,7 @@ def _xla_top_p(u: Any, x: Any) -> Any:
 
 
 def _top_p(rows: int, n: int, max_ms: float | None = None) -> Case:
-    """Makes the case of tokens drawn from the most probable 0.9 of normal logits."""
+    """Returns a case that draws tokens of normal logits, from the most probable ones that make up 0.9 together."""
 
     def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         own = max(1, int(rows * min(1, scale * 64)))
@@ -103,9 +103,9 @@ def _top_p(rows: int, n: int, max_ms: float | None = None) -> Case:
 
 
 def _softmax_of_rows(width: int, distribution: str, mean: int) -> Case:
-    """Makes the case of 2^26 floats as rows of `width`, in segments of this mean length, or in a single one.
+    """Returns the case of 2^26 floats in rows of `width`, in segments of this mean length, or in one if `mean` is 0.
 
-    If `width` is 0, it is the case of 2^24 floats.
+    If `width` is 0, the case has 2^24 single floats.
     """
 
     def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:

@@ -131,7 +131,7 @@ def _empty_segments_case() -> Case:
 
 
 def _by_key_case(shortening: int) -> Case:
-    """CUB writes only the runs. Ours writes n / `shortening` slots, a bound that the caller gives."""
+    """Returns a reduction by key. CUB writes only the runs; ours writes n / `shortening` slots, the caller's bound."""
 
     def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         n = size_at(scale)
@@ -221,7 +221,7 @@ def _by_id_case(dtype: str, max_ms: float, target_ms: float) -> Case:
 def _by_id_of_items_case(
     op: str, dtype: str, log_items: int, width: int, size: int, ids: str, max_ms: float | None, target_ms: float | None
 ) -> Case:
-    """Reduces items by ids that are uniform, skewed (Zipf's law with exponent 1.2), or all equal."""
+    """Returns a reduction by ids that are uniform, skewed (Zipf's law with exponent 1.2), or all equal."""
 
     def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         n = size_at(scale, 2**log_items // width)
@@ -249,7 +249,7 @@ def _by_id_of_items_case(
 
 
 def _boosting_case() -> Case:
-    """Makes the case of sums that boosted trees need: rows are added by their bin, for each of 28 features."""
+    """Returns the case of sums that boosted trees need: rows are added by their bin, for each of 28 features."""
     bins, features = 2048, 28
 
     def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:

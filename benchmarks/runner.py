@@ -75,7 +75,7 @@ class Outcome:
     """The outcome of one side of a case: a timing, or why there is none."""
 
     timing: Timing | None = None
-    note: str | None = None  # why the side did not run without an error: it is not built, or not for this device
+    note: str | None = None  # why the side was skipped: not built, not for this device, or the same as the peer
     error: str | None = None
     agrees: bool | None = None
 

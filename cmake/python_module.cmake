@@ -16,7 +16,8 @@ find_package(nanobind CONFIG REQUIRED)
 nanobind_add_module(_kernels STABLE_ABI FREE_THREADED NB_STATIC NB_DOMAIN jax_mgpu ffi/python/module.cc)
 target_include_directories(_kernels PRIVATE ffi)
 target_link_libraries(_kernels PRIVATE ${CMAKE_DL_LIBS})
-# Of what is linked statically, in wheels the C++ runtime too, nothing is exported, so what is not needed is left out.
+# The module exports nothing of the libraries that are linked into it (in wheels also the C++ runtime), so the linker
+# leaves out the parts that it does not need.
 target_link_options(_kernels PRIVATE ${MGPU_LINK_OPTIONS} -Wl,--exclude-libs,ALL)
 if(SKBUILD)
   install(TARGETS _kernels LIBRARY DESTINATION jax_mgpu)

@@ -101,7 +101,7 @@ class Family(SphinxDirective):
 
 
 def is_no_empty_glob(record: logging.LogRecord) -> bool:
-    """A missing folder of notebooks is no defect; `suppress_warnings` cannot say so: this warning has no type."""
+    """Drops the warning about a missing folder of notebooks, which `suppress_warnings` cannot name: it has no type."""
     return getattr(record, "subtype", None) != "empty_glob"
 
 

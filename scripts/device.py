@@ -42,7 +42,7 @@ KNOWN = {
     ("racecheck", "garbage"): {"expand_words", "match_tiles", "move_words", "search_tiles"},
     ("initcheck", "garbage"): {"merge_tiles", "plan_tiles"},
 }
-GARBAGE_SHARES = 6
+GARBAGE_SHARES = 6  # programs among which the calls on arbitrary values are divided
 TEST_SHARE = 0.6  # the largest share of the time that tests may take
 
 

@@ -66,7 +66,7 @@ def growth(call: Callable[[int], Any], calls: int) -> list[int]:
 
 
 def main() -> int:
-    """Prints the sizes; returns 1 if a process grew by more than MAX_GROWTH."""
+    """Prints the sizes; returns 1 if the process grew by more than MAX_GROWTH during the calls of a function."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calls", type=int, default=10_000, help="calls of each function (default 10000)")
     parser.add_argument("--functions", type=int, default=200, help="calls that take a new function (default 200)")

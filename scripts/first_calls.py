@@ -27,7 +27,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 import jax
 import numpy as np
 
-SIZES = 60, 60 * 16_667, 60 * 1_118_481  # 10^6 and 2^26, as multiples of the examples' own size
+SIZES = 60, 60 * 16_667, 60 * 1_118_481  # the examples' own size, and its multiples next to 10^6 and 2^26
 
 
 def main() -> int:

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator
 
 ROOT = pathlib.Path(__file__).parent.parent
 MAX_FAILURES = 100  # per function and set of operands
-# A library that is loaded before the C library, and makes one allocation of the kernels' library fail.
+# The source of a library that is loaded before the C library, and makes one allocation of the kernels' library fail.
 FAILING_MALLOC = """
 #define _GNU_SOURCE
 #include <errno.h>

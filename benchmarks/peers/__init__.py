@@ -26,7 +26,7 @@ COUNT = Spec((), np.int32)
 
 
 class NotBuilt(RuntimeError):
-    """The benchmarks' extension, or the GPU that it is for, is missing."""
+    """The library of peers, or the GPU that it needs, is missing."""
 
 
 def cub(name: str) -> Callable[..., Any]:

@@ -78,7 +78,7 @@ def matching(queries: dict[str, Any], options: argparse.Namespace) -> dict[str, 
 def compare(
     options: argparse.Namespace, queries: dict[str, Any], frames: Any, words: Any, database: Any = None
 ) -> None:
-    """Checks the rows of each query and prints its times; DuckDB takes part on its database."""
+    """Checks the rows of each query and prints its times; DuckDB runs it too if there is a database."""
     columns = run.arrays(frames)
     for name, query in queries.items():
         program = run.compiled(query.query, words)

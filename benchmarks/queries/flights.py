@@ -19,7 +19,7 @@ __all__ = ["QUERIES", "load"]
 
 HOUR = ["month", "day", "hour", "origin"]
 OLDEST = 25  # years
-STEP, MOST = 10, 120  # minutes
+STEP, MOST = 10, 120  # minutes of delay: the width of a bin, and where the last bin begins
 FLIGHTS = [*HOUR, "dep_time", "dep_delay", "arr_delay", "carrier", "tailnum", "dest", "distance"]
 
 
@@ -35,7 +35,7 @@ class Words:
 
 
 def load() -> tuple[types.SimpleNamespace, Words]:
-    """Flights, weather and planes as pandas frames of numbers, and the words of their codes."""
+    """Returns flights, weather and planes as pandas frames of numbers, and the words of their codes."""
     flights = read("flights", FLIGHTS)
     weather = read("weather", [*HOUR, "visib"])
     planes = read("planes", ["tailnum", "year"])

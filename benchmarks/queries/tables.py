@@ -80,7 +80,7 @@ def generate(scale: float, folder: pathlib.Path) -> None:
 
 
 def connect(folder: pathlib.Path) -> Any:
-    """DuckDB with the tables in memory."""
+    """Returns a connection to DuckDB, with the tables in memory."""
     import duckdb  # noqa: PLC0415
 
     connection = duckdb.connect()

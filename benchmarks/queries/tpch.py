@@ -723,7 +723,7 @@ GROUP BY c_custkey, o_orderkey, o_orderdate, o_totalprice ORDER BY o_totalprice 
         return ordered(columns, ("o_totalprice", "o_orderdate"), (True, False), count, 100)
 
 
-KINDS = [
+KINDS = [  # brand, containers, smallest and largest quantity, largest size
     ("Brand#12", ("SM CASE", "SM BOX", "SM PACK", "SM PKG"), 1, 11, 5),
     ("Brand#23", ("MED BAG", "MED BOX", "MED PKG", "MED PACK"), 10, 20, 10),
     ("Brand#34", ("LG CASE", "LG BOX", "LG PACK", "LG PKG"), 20, 30, 15),

@@ -127,7 +127,7 @@ TEST(merge_paths_by_secants_are_those_of_a_binary_search) {
     using Key = decltype(zero);
     for (int repeat = 0; repeat < 300; ++repeat) {
       const auto keys = [&] {
-        // Evenly spread, clustered near either end, or with few values; sometimes unsorted.
+        // Keys that are evenly spread, clustered near either end, or of few values; sometimes unsorted.
         std::vector<Key> result(draw(random, 0, 3000));
         const int64_t kind = draw(random, 0, 4);
         for (Key& key : result) {
@@ -631,6 +631,7 @@ int sign_of_sum(const std::vector<double>& numbers) {
   return parts.empty() ? 0 : (parts.back() > 0) - (parts.back() < 0);
 }
 
+// The rounded sum of items, in limbs with room for `room` of them.
 float add_up(const std::vector<float>& items, int64_t room) {
   const ExactSum sum(room);
   uint32_t largest = 1, smallest = 254;
@@ -655,7 +656,7 @@ TEST(exact_sums_are_rounded_once) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   for (int round = 0; round < 4000; ++round) {
     const int64_t n = draw(random, 1, round % 10 == 0 ? 2000 : 5);
-    // Subnormal items, their neighbours, the largest items, items near each other, and any items.
+    // Five kinds in turn: subnormal items, their neighbours, the largest items, items near each other, and any items.
     const int64_t most = round % 5 == 4 ? 254 : round % 5 == 2 ? 254 : round % 5 == 3 ? 140 : 3 * (round % 5);
     const int64_t least = round % 5 == 2 ? 250 : round % 5 == 3 ? 100 : 0;
     std::vector<float> items(n);

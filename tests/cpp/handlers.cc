@@ -1,7 +1,7 @@
-// Every operation's CPU function, called as XLA's handler calls it, on operands that break each precondition: unsorted
-// keys, any heads, offsets, indices and counts, empty arrays, batches; on unsupported arrays and attributes; and
-// without memory. Arrays have exactly their size, so that the sanitizers see any access outside; operands must be
-// unchanged afterwards.
+// Calls every operation's CPU function as XLA's handler does: on operands that break each precondition (unsorted keys,
+// any heads, offsets, indices and counts, empty arrays, batches), on unsupported arrays and attributes, and without
+// memory. Arrays have exactly their size, so that the sanitizers see any access outside; operands must be unchanged
+// afterwards.
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>

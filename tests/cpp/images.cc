@@ -1,5 +1,5 @@
-// The cache of compiled functions: kept images come back. Truncated and special files, and files that other users may
-// have written, do not, and reading them does not block.
+// Tests the cache of compiled functions: kept images come back. Truncated and special files, and files that other users
+// may have written, do not, and reading them does not block.
 #include "jit/images.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// A failure of CUDA as the handlers see it. Runs with and without a GPU: calls fail in both cases.
+// Tests how failures of CUDA reach the handlers. The calls fail with a GPU and without one.
 #include "check.h"
 #include "cuda/launch/launch.h"
 

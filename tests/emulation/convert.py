@@ -12,7 +12,7 @@ import sys
 LAUNCH = re.compile(r"([\w:]+(?:<[^;{}]*?>)?)\s*<<<(.*?)>>>\(", re.DOTALL)
 DYNAMIC = re.compile(r"extern __shared__ (?:__align__\([^)]*\) )?([\w ]+?) (\w+)\[\];")
 ALIGNED = re.compile(r"__shared__ alignas\((\w+)\)")
-# GCC 12 takes a constant that a generic lambda reads for a variable that it must capture, unless it is static.
+# If a generic lambda reads a constant, GCC 12 treats it as a variable that must be captured, unless it is static.
 CONSTANT = re.compile(r"^  (constexpr (?:int kSample|bool kHasPayload) =)", re.MULTILINE)
 
 

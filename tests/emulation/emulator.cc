@@ -44,7 +44,7 @@ namespace {
 constexpr int kMaxThreads = 1024;
 constexpr int kMaxWarps = kMaxThreads / kLanes;
 constexpr size_t kStackBytes = 1 << 18;
-constexpr size_t kMaxShared = 232448;   // that an H100 grants a block
+constexpr size_t kMaxShared = 232448;   // the bytes that an H100 grants a block
 constexpr int kMaxIdleRounds = 10'000;  // after so many, the threads wait for something that never happens
 
 struct Fiber {

@@ -17,7 +17,7 @@ from tests.many_items import spots
 
 
 def ids_of(rng: np.random.Generator) -> np.ndarray:
-    """Six different ids, and some items without an id."""
+    """Draws ids from -1 to 7. With a size of 6, items with the ids -1, 6 and 7 belong to no id."""
     return rng.integers(-1, 8, N).astype(np.int32)
 
 
@@ -68,7 +68,7 @@ ARGUMENTS = {f"{name}: x": Argument("floats") for name in ("softmax_by_id", "log
 
 
 def large_softmax_by_id(n, index):
-    """The last items have one id, and all earlier ones none."""
+    """Gives a few items over the whole range one id, and all others none."""
     at = spots(n, index)
     x, ids = np.zeros(n, np.float16), np.full(n, -1, np.int8)
     ids[at] = 1
@@ -96,9 +96,9 @@ LARGE_WITH_INDICES = {"group_ids": large_group_ids} | {
 
 
 def softmaxes(shape: Shape) -> Call:
-    """softmax_by_id, log_softmax_by_id."""
+    """Draws a call of softmax_by_id or log_softmax_by_id."""
     name = shape.choice(("softmax_by_id", "log_softmax_by_id"))
-    shape.derivative = False  # is not affine between ties; tests/test_by_id.py has its derivatives
+    shape.derivative = False  # a softmax is not affine; tests/test_by_id.py tests its derivatives
     n = shape.size()
     dtype = shape.choice(("float16", "bfloat16", "float32", *(("float64",) if shape.x64 else ())))
     trailing, size = shape.choice(((), (), (2,), (2, 1), (0,))), shape.choice((0, 1, 3, n // 5, n + 3))
@@ -130,7 +130,7 @@ def softmaxes(shape: Shape) -> Call:
 
 
 def groups(shape: Shape) -> Call:
-    """group_ids."""
+    """Draws a call of group_ids."""
     n, size, dtype = shape.size(), shape.choice((0, 1, 3, 200, 5000)), shape.index_dtype(0)
     shape.say(f"size={size}")
 

@@ -142,7 +142,7 @@ ARGUMENTS = {
 
 
 def backwards(n, index):
-    """Returns intervals that cover n items, and their starts in the opposite order."""
+    """Returns the offsets of intervals that cover n items, their starts in the opposite order, and their lengths."""
     offsets = spots(n, index)
     starts = n - np.append(offsets[1:].astype(np.int64), n)
     if starts[0] > np.iinfo(index).max:  # int32 cannot hold this start: use one order for both
@@ -197,7 +197,7 @@ LARGE_WITH_INDICES = {
 
 
 def intervals(shape: Shape) -> Call:
-    """interval_expand, interval_gather, interval_scatter, interval_move."""
+    """Draws a call of interval_expand, interval_gather, interval_scatter or interval_move."""
     name = shape.choice(("interval_expand", "interval_gather", "interval_scatter", "interval_move", "interval_move"))
     form, size = shape.rows(), shape.size()
     if size > 5000 and int(np.prod(form.trailing)) > 8:
@@ -277,7 +277,7 @@ def side_by_side(rng: np.random.Generator, m: int, end: int, places: int) -> tup
 
 
 def spaced(rng: np.random.Generator, m: int, end: int, places: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draws lengths, and places that fit the lengths of every draw. The last interval may grow; it lies last."""
+    """Draws lengths, and places that fit the lengths of any other draw. The last interval may grow, so it lies last."""
     width = places // max(m, 1)
     lengths = rng.integers(0, width + 1, m)
     lengths[np.cumsum(lengths) > end] = 0

@@ -101,7 +101,7 @@ LARGE_WITH_INDICES = {"join": large_join, "join_columns": large_join_columns}
 
 
 def join(shape: Shape) -> Call:
-    """join, then join_columns of its rows."""
+    """Draws a call of join, often followed by join_columns of its rows."""
     (dtype, descending), kind = directed(shape), shape.choice(("inner", "left", "right", "outer"))
     n_a, n_b = shape.size(), shape.size()
     if shape.flag(0.15) and not shape.derivative:

@@ -174,7 +174,7 @@ LARGE_WITH_INDICES = {
 
 
 def batches(shape: Shape) -> Call:
-    """segment_ids, to_dense, from_dense, take_segments."""
+    """Draws a call of segment_ids, to_dense, from_dense or take_segments."""
     name = shape.choice(("segment_ids", "to_dense", "from_dense", "take_segments"))
     n = shape.size()
     form = rows_of(shape, n)
@@ -247,7 +247,7 @@ def batches(shape: Shape) -> Call:
 
 
 def softmaxes(shape: Shape) -> Call:
-    """segmented_softmax, segmented_log_softmax."""
+    """Draws a call of segmented_softmax or segmented_log_softmax."""
     name = shape.choice(("segmented_softmax", "segmented_log_softmax"))
     shape.derivative = False  # a softmax is not affine; tests/test_segmented_softmax.py tests its derivatives
     n = shape.size()

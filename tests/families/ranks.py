@@ -189,7 +189,7 @@ LARGE_WITH_INDICES = {
 
 
 def ranks(shape: Shape) -> Call:
-    """unique, top_k, segmented_top_k, quantile, segmented_quantile."""
+    """Draws a call of unique, top_k, segmented_top_k, quantile or segmented_quantile."""
     name = shape.choice(("unique", "top_k", "segmented_top_k", "quantile", "segmented_quantile"))
     n = shape.size()
     dtype, count = shape.key_dtype(), shape.count(n)
@@ -255,7 +255,7 @@ def ranks(shape: Shape) -> Call:
 
 
 def _quantiles(x: np.ndarray, q: np.ndarray, method: str) -> np.ndarray:
-    """Returns NumPy's quantiles of hundredths in float32, with ranks rounded to the nearest whole or half."""
+    """Returns NumPy's quantiles. `q` holds hundredths in float32, so ranks close to a whole or a half are rounded."""
     if method == "linear" or np.isnan(x).any():
         return np.asarray(np.quantile(x, q.astype(np.float64)))
     ranks = np.round(q.astype(np.float64), 4) * (len(x) - 1)
@@ -282,7 +282,7 @@ def _unique(x: np.ndarray, n: int, size: int, asked: dict[str, bool]) -> list[An
 
 
 def counts(shape: Shape) -> Call:
-    """bincount, histogram."""
+    """Draws a call of bincount or histogram."""
     name = shape.choice(("bincount", "histogram"))
     n = shape.size()
     dtype = shape.key_dtype() if name == "histogram" else shape.index_dtype(0)

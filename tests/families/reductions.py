@@ -42,8 +42,8 @@ def product(item: Any) -> Any:
     return item[0] * item[1]
 
 
-MADE = ("var", "std", "nanmean")
-ORDERED = ("median", "last")
+MADE = ("var", "std", "nanmean")  # operators that are made of others
+ORDERED = ("median", "last")  # operators that take items by their rank or place
 EXAMPLES = {
     "reduce": Example(
         lambda x, count: mgpu.reduce(x, count=count),
@@ -260,7 +260,7 @@ LARGE_WITH_INDICES = {
 
 
 def reductions(shape: Shape, item_map: ItemMap | None = None) -> Call:
-    """reduce, segmented_reduce, reduce_by_key."""
+    """Draws a call of reduce, segmented_reduce or reduce_by_key."""
     name = shape.choice(("reduce", "segmented_reduce", "reduce_by_key"))
     operator, n = operator_of(shape), shape.size()
     count = shape.count(n)

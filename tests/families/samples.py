@@ -32,7 +32,7 @@ def experts_of(rng: np.random.Generator, n: int = N) -> np.ndarray:
 
 
 def back_of(rng: np.random.Generator) -> np.ndarray:
-    """Returns the row of each slot: no row occurs twice, and some are out of range."""
+    """Draws the row of each slot. No row occurs twice, and a fifth of the slots have none (-1)."""
     return np.where(rng.random(N) < 0.2, -1, rng.permutation(N)).reshape(-1, SLOTS).astype(np.int32)
 
 
@@ -175,7 +175,7 @@ LARGE_WITH_INDICES = {
 
 
 def choices(shape: Shape) -> Call:
-    """weighted_choice, of weights whose sums are exact."""
+    """Draws a call of weighted_choice, with weights whose sums are exact."""
     n, k, dtype = shape.size(), shape.size(), shape.choice(("float32", "int32", "uint8", "bfloat16", "int8"))
     m = shape.choice((None, 1, 3, n // 5))
     shape.say(dtype, f"m={m}", f"k={k}")
@@ -203,7 +203,7 @@ def choices(shape: Shape) -> Call:
 
 
 def tokens(shape: Shape) -> Call:
-    """sample_logits, with one possible token per row."""
+    """Draws a call of sample_logits, with one possible token per row."""
     rows, n = shape.choice((0, 1, 5, 40)), shape.choice((0, 1, 7, 300))
     dtype = shape.choice(("float32", "float16", "bfloat16"))
     one = shape.choice(({"temperature": 0}, {"top_k": 1}, {"top_p": 0.0}, {"top_k": np.int32(1)}))
@@ -230,7 +230,7 @@ def tokens(shape: Shape) -> Call:
 
 
 def routes(shape: Shape) -> Call:
-    """dispatch, combine."""
+    """Draws a call of dispatch or combine."""
     name = shape.choice(("dispatch", "combine"))
     n, slots, number = shape.size(), shape.choice((1, 2, 3)), shape.choice((0, 1, 5, 300))
     n = min(n, 5000)

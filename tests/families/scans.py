@@ -146,7 +146,7 @@ LARGE_WITH_INDICES = {"scan, argmax": large_scan_argmax, "scan_by_key": large_sc
 
 
 def scans(shape: Shape, item_map: ItemMap | None = None) -> Call:
-    """scan, segmented_scan and scan_by_key."""
+    """Draws a call of scan, segmented_scan or scan_by_key."""
     name = shape.choice(("scan", "segmented_scan", "segmented_scan", "scan_by_key"))
     exclusive, reverse = shape.flag(0.4), shape.flag(0.4)
     operator, n = operator_of(shape, exclusive), shape.size()
@@ -217,7 +217,7 @@ def scans(shape: Shape, item_map: ItemMap | None = None) -> Call:
 
 
 def _begun(leaf: Any, op: str, live: int) -> Any:
-    """Returns a scan that begins with 3."""
+    """Returns the results of the same scan with the initial state 3."""
     results = leaf.expected if isinstance(leaf, Equal) else leaf
     combine = {"add": np.add, "min": np.minimum, "max": np.maximum}[op]
     with np.errstate(over="ignore"):

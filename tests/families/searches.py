@@ -216,7 +216,7 @@ LARGE_WITH_INDICES = {
 
 
 def searches(shape: Shape) -> Call:
-    """search, sorted_search, sorted_match, sorted_equal_count, segmented_search."""
+    """Draws a call of search, sorted_search, sorted_match, sorted_equal_count or segmented_search."""
     name = shape.choice(("sorted_search", "sorted_match", "sorted_equal_count", "segmented_search", "search"))
     if name in ("segmented_search", "search"):
         return segmented_searches(shape) if name == "segmented_search" else searches_in_any_order(shape)
@@ -298,7 +298,7 @@ def reordered(keys: Any, order: np.ndarray) -> Any:
 
 
 def segmented_searches(shape: Shape) -> Call:
-    """segmented_search."""
+    """Draws a call of segmented_search."""
     dtype, side, gaps = shape.key_form(), shape.choice(("left", "right")), shape.flag(0.3)
     n, size = shape.size(), shape.size()
     m = shape.choice((0, 1, 3, size // 5, size // 2, size, size + 3))
@@ -340,7 +340,7 @@ def segmented_searches(shape: Shape) -> Call:
 
 
 def searches_in_any_order(shape: Shape) -> Call:
-    """search."""
+    """Draws a call of search."""
     dtype, side, n, m = shape.key_form(), shape.choice(("left", "right")), shape.size(), shape.size()
     count = shape.count(m)
     shape.say(side)

@@ -96,7 +96,7 @@ LARGE_WITH_INDICES = {
 
 
 def sets(shape: Shape) -> Call:
-    """Returns the four set operations."""
+    """Draws a call of one of the four set operations."""
     name = "set_" + shape.choice(("intersection", "union", "difference", "symmetric_difference"))
     takes_b = name in ("set_union", "set_symmetric_difference")
     (dtype, descending), duplicates = directed(shape), shape.flag(0.75)

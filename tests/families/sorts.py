@@ -31,12 +31,12 @@ from tests.many_items import bytes_of, everywhere, pieces, same, sort_bytes, spo
 
 
 def greater(a: Any, b: Any) -> Any:
-    """Returns a comparator of the reverse order."""
+    """Compares keys in the reverse order."""
     return a > b
 
 
 def by_difference(a: Any, b: Any) -> Any:
-    """Returns a comparator that does not compare keys directly."""
+    """Compares by the difference, which is not a direct comparison of keys."""
     return a - b < 0
 
 
@@ -244,7 +244,7 @@ LARGE_WITH_INDICES = {
 
 
 def sorts(shape: Shape) -> Call:
-    """sort, mergesort, locality_sort, segmented_sort, each with values or with indices."""
+    """Draws a call of sort, mergesort, locality_sort or segmented_sort, with values or with indices."""
     name = shape.choice(("sort", "mergesort", "locality_sort", "segmented_sort", "segmented_sort"))
     (dtype, descending), n = directed(shape), shape.size()
     count, indices = shape.count(n), shape.flag(0.4)

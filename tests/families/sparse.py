@@ -73,7 +73,7 @@ LARGE_WITH_INDICES = {"sddmm": large_sddmm}
 
 
 def products(shape: Shape) -> Call:
-    """sddmm, of small integers, whose sums are exact."""
+    """Draws a call of sddmm, of small integers, whose sums are exact."""
     entries, m, n, k = min(shape.size(), 3000), *(shape.choice((0, 1, 7, 60)) for _ in range(3))
     shape.say(f"{m} x {n} x {k}")
 
@@ -128,7 +128,7 @@ def held(x: np.ndarray, dtype: Any) -> np.ndarray:
 
 
 def matrices(shape: Shape) -> Call:
-    """Csr of entries in any order, outside of the shape too; of small integers, whose sums are exact."""
+    """Draws a computation with Csr of entries in any order, some outside of the shape. Sums of values are exact."""
     # The derivative of `from_dense` is that of the entries: it has none where the matrix is 0.
     what = shape.choice(tuple(what for what in PRODUCTS if not (shape.derivative and what == "from dense")))
     entries = min(shape.size(), 60 if "matmul" in what else 1000)

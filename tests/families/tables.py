@@ -172,7 +172,7 @@ LARGE_WITH_INDICES = {
 
 
 def lookups(shape: Shape) -> Call:
-    """lookup."""
+    """Draws a call of lookup."""
     dtype, forms = shape.key_form(), shape.values(1)
     n, m = shape.size(), shape.size()
     count, table_count = shape.count(n), shape.count(m)
@@ -207,12 +207,13 @@ def lookups(shape: Shape) -> Call:
 
 
 def asof(shape: Shape) -> Call:
-    """asof_join."""
+    """Draws a call of asof_join."""
     dtype, direction = shape.key_dtype(), shape.choice(("backward", "forward", "nearest"))
     n_a, n_b = (min(n, 1500) for n in (shape.size(), shape.size()))
     a_count, b_count = shape.count(n_a), shape.count(n_b)
     groups = shape.choice((None, None, ("int8",), ("int32",), ("uint16",), ("float32", "uint16")))
-    spread = shape.choice((1, 1, 3000, 10_000)) if groups in (("int32",), ("uint16",)) else 1  # beyond a table, or not
+    # Groups span less or more than the kernels' table.
+    spread = shape.choice((1, 1, 3000, 10_000)) if groups in (("int32",), ("uint16",)) else 1
     is_sorted, tolerance, overflows = shape.flag(), shape.choice((None, 0, 3)), shape.flag(0.2)
     exact = not shape.flag(0.3)
     shape.say(
@@ -295,7 +296,7 @@ OPERATORS, ROUNDED = (*OPERATORS, "var", "std"), ("mean", "median", "var", "std"
 
 
 def groups(shape: Shape) -> Call:
-    """group_by."""
+    """Draws a call of group_by."""
     op = shape.choice(("add", "max", "mean", "first", "last") if shape.derivative else OPERATORS)
     keys_form, n = shape.key_form(), shape.size()
     count, size = shape.count(n), shape.choice((0, 3, n // 2, n, n + 2))
@@ -388,7 +389,7 @@ def _combined(
 
 
 def windows(shape: Shape) -> Call:
-    """rank, segmented_shift."""
+    """Draws a call of rank or segmented_shift."""
     name = shape.choice(("rank", "segmented_shift"))
     n = shape.size()
     count, m, head_dtype = shape.count(n), shape.choice((0, 1, 3, n // 5, n + 3)), shape.index_dtype(0)

@@ -15,8 +15,7 @@ from tests.fuzz.shared import both, directed, int32, mixed_pair, nulls, ranks_in
 
 
 def any_order(shape: Shape) -> Call:
-    """Joins of all kinds, sorted_match and sets of keys in any order; joins with null keys may be of sorted keys
-    too."""
+    """Draws a join, a sorted_match or a set operation of keys in any order. The keys of a join may be sorted, too."""
     name = shape.choice(("join", "join", "join", "sorted_match", "set_union", "set_difference", "set_intersection"))
     dtype, descending = directed(shape)
     n_a, n_b = (min(n, 300) for n in (shape.size(), shape.size()))

@@ -164,7 +164,7 @@ ANY_VALUES = {("interval_reduce", "heads"), ("search", "needles"), ("segmented_r
 
 
 def preconditions(rng: np.random.Generator) -> Other:
-    """Returns one argument broken, with checks: the error names operation, argument and position."""
+    """Draws a call of which each run breaks one argument, with checks: the error names it and the position."""
     call, text = _call(rng, MAKES, 200)
     name = text.split(":")[0]
     program = jax.jit(lambda operands: call.function(**operands))
@@ -213,8 +213,8 @@ def preconditions(rng: np.random.Generator) -> Other:
                 if not re.search(wanted, str(error), re.DOTALL):
                     raise AssertionError(f"{str(error)[:300]}; wanted {wanted}") from None
                 return
-        # Results without items are not computed, and operands without items rarely. A scan by the last item returns the
-        # items unchanged, whatever the heads.
+        # Checks may say nothing if results or operands have no items, because these are often not computed. A scan by
+        # the last item returns the items unchanged, whatever the heads.
         if "function last" in text and argument == "heads":
             return
         if any(x.size for x in jax.tree.leaves(results)) and all(np.size(x) for x in jax.tree.leaves(operands)):

@@ -101,7 +101,7 @@ def _drawn_order(shape: Shape) -> tuple[str, Callable[..., Any], str]:
 
 
 def less(shape: Shape) -> Call:
-    """Returns the operations that take a comparator."""
+    """Draws a call of an operation that takes a comparator."""
     return shape.choice((_sorts, _sorts, _pairs))(shape)
 
 

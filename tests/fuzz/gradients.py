@@ -24,7 +24,10 @@ MOST = 5000
 
 
 def cotangents(shape: Shape, rng: np.random.Generator, dtype: str, *sizes: int) -> np.ndarray:
-    """Draws small integers, none negative: an infinite partial derivative times a sum of 0 is NaN. Many are 0."""
+    """Draws small integers, many of them 0, and none negative.
+
+    Otherwise a sum of cotangents could be 0, whose product with an infinite partial derivative is NaN.
+    """
     return (rng.integers(0, 4, sizes) * (rng.random(sizes) < rng.choice([0.1, 1]))).astype(jnp.dtype(dtype))
 
 
@@ -35,7 +38,7 @@ def _pulled(function: Any, x: Any, cotangent: Any) -> Any:
 
 
 def repeated(shape: Shape) -> Call:
-    """take, lookup, join_columns, quantile, which read some rows many times."""
+    """Draws the gradient of take, lookup, join_columns or quantile, which read some rows many times."""
     name = shape.choice(("take", "take", "lookup", "join_columns", "quantile"))
     n, k, dtype = min(shape.size(), MOST), min(shape.size(), MOST), shape.choice(FLOATS)
     n = max(n, 1) if name in ("lookup", "quantile") else n
@@ -79,7 +82,7 @@ def repeated(shape: Shape) -> Call:
 
 
 def ruled(shape: Shape) -> Call:
-    """reduce, scan, segmented_reduce, segmented_scan, reduce_by_id by min, max and logsumexp."""
+    """Draws the gradient of scan, segmented_scan, segmented_reduce or reduce_by_id by min, max or logsumexp."""
     name = shape.choice(("scan", "segmented_scan", "segmented_scan", "segmented_reduce", "reduce_by_id"))
     op, dtype, n = shape.choice(("logsumexp", "logsumexp", "min", "max")), shape.choice(FLOATS), min(shape.size(), 40)
     exclusive, reverse, m = shape.flag(), shape.flag(), shape.choice((1, 2, 5))
@@ -143,5 +146,5 @@ def ruled(shape: Shape) -> Call:
 
 
 def gradients(shape: Shape) -> Call:
-    """Gradients of repeated reads, or of operators with rules."""
+    """Draws a gradient of repeated reads, or of an operator with a rule for its derivative."""
     return shape.choice((repeated, ruled))(shape)

@@ -254,7 +254,7 @@ CONTRADICTIONS += (r"or a function of two items, got <function",)
 
 
 def misuse(rng: np.random.Generator) -> Other:
-    """Returns one function, with each argument wrong in turn."""
+    """Draws a function; each run passes it one invalid argument."""
     name = str(rng.choice([name for name in FUNCTIONS if name != "sddmm"]))  # no kind of misuse fits its arguments
     cases = cases_of(name)
 

@@ -331,7 +331,7 @@ def mesh_of(axis_type: Any) -> Any:
 
 
 def meshed(call: Call, rng: np.random.Generator) -> tuple[str, Call, Runner]:
-    """A batch over a mesh: by shard_map, or left to XLA on Auto and on Explicit axes; or the operation's own axis."""
+    """Returns the call over a mesh: a batch, by shard_map or by XLA on Auto or Explicit axes, or its own axis."""
     # XLA gathers an operation's own axis through sums, in which a subnormal may become zero.
     kind = str(
         rng.choice(["shard_map", "explicit", "auto", *["own_explicit"] * (call.finite and " of " not in call.text)])

@@ -23,7 +23,7 @@ from tests.jaxprs import size_scratch_memory
 
 
 def mapped(shape: Shape) -> Call:
-    """Reductions and scans of mapped items."""
+    """Draws a reduction or a scan of mapped items."""
     item_map = shape.choice(functions.MAPS)
     shape.say(item_map.name)
     return shape.choice((reductions, scans))(shape, item_map)
@@ -197,7 +197,7 @@ def _drawn(make: Callable[[Shape], Call], rng: np.random.Generator) -> tuple[Cal
 
 @contextlib.contextmanager
 def optimizations(on: bool) -> Iterator[None]:
-    """XLA's optimizations, on or most of them off."""
+    """Enables XLA's optimizations, or disables most of them."""
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", not on)
     try:

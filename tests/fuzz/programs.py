@@ -165,7 +165,7 @@ def expand_step(shape: Shape, v: Vector) -> Step:
 
 
 def search_step(shape: Shape, a: Vector, b: Vector) -> Step:
-    """Searches for the items of one vector in another; dead items give the end."""
+    """Searches for the live items of one vector in another; the slots past them give 0."""
     side = shape.choice(("left", "right"))
 
     def run(pool: Pool) -> list[Any]:

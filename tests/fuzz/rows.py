@@ -75,7 +75,7 @@ def _segments(heads: np.ndarray, ends: Any, live: int) -> list[np.ndarray]:
 
 
 def _entries(x: Any, parts: list[np.ndarray], indices: Any, weights: Any) -> tuple[Any, list[np.ndarray]]:
-    """Returns the combined part of each array, and the positions of each segment in it that are not dropped."""
+    """Returns the entries of each array, by index and weighted, and the entries of each segment that are kept."""
     if indices is not None:
         is_row = (indices >= 0) & (indices < len(x[0]))
         parts = [part[is_row[part]] for part in parts]
@@ -95,7 +95,7 @@ def _options(shape: Shape, names: set[str], dtype: str) -> dict[str, Any]:
 
 
 def rows(shape: Shape) -> Call:
-    """reduce, segmented_reduce, reduce_by_id, interval_reduce."""
+    """Draws a call of reduce, segmented_reduce, reduce_by_id or interval_reduce."""
     name = shape.choice(("reduce", "segmented_reduce", "reduce_by_id", "interval_reduce"))
     n, width = min(shape.size(), 3000), shape.choice(((), (1,), (3,), (2, 4), (17,)))
     names = NAMES if name == "interval_reduce" else ALL_NAMES

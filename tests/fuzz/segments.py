@@ -183,7 +183,7 @@ def search(x: Any, s: Any, **ends: Any) -> Any:
 
 
 def pooled(x: Any, s: Any, **ends: Any) -> Any:
-    """Weighted sums of entries by index: entry j is item n - 1 - j, and every third entry is dropped.
+    """Returns weighted sums of entries by index: entry j is item n - 1 - j, and every third entry is dropped.
 
     Weights have x's type, as strict promotion asks for; tests/test_gathered_rows.py mixes types.
     """
@@ -288,7 +288,7 @@ FUNCTIONS = (
 
 
 def segments(shape: Shape) -> Call:
-    """Any function of segments, with a Segments of any form."""
+    """Draws a call of any function of segments, with a Segments of any form."""
     function, form = shape.choice(FUNCTIONS), shape.choice(FORMS)
     shape.derivative = False
     n = min(shape.size(), 20_000)

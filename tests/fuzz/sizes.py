@@ -25,7 +25,7 @@ def plus(a: Any, b: Any) -> Any:
     return a + b
 
 
-# Each takes x [n] of floats and h [m] of positions; n is large.
+# Each takes x [n] of floats, h [9] of positions and k [9] of floats; n is large.
 CALLS: dict[str, Callable[..., Any]] = {
     "merge": lambda x, h, k: mgpu.merge(x, k, x, k),
     "sort": lambda x, h, k: mgpu.sort(x, x),
@@ -99,7 +99,7 @@ CALLS: dict[str, Callable[..., Any]] = {
 
 
 def sizes(rng: np.random.Generator) -> Other:
-    """Returns one call over several large sizes and types of positions, with its derivatives."""
+    """Draws a function; each run traces a call of it, or a derivative, over a large size."""
     name = str(rng.choice(list(CALLS)))
     call = CALLS[name]
 

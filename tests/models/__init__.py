@@ -44,7 +44,7 @@ def lines_of(function) -> int:
 
 
 def program(module: ModuleType, form: str):
-    """Returns a form of a model as it runs: with its gradient, or exported, if the module says so."""
+    """Returns a form of a model under jit, with its gradient if the module has `GRADIENT`."""
     function = getattr(module, form)
     if hasattr(module, "GRADIENT"):
         return jax.jit(jax.value_and_grad(lambda *x: mean_square(function(*x)), module.GRADIENT))

@@ -1,7 +1,7 @@
 """Many particle filters at once, each with any number of particles, which are resampled by weight in each filter.
 
-Systematic resampling: one random number per filter, for all of its equal parts. Prioritised replay draws in the same
-way.
+Systematic resampling takes one random number per filter, for all of its equal parts. Prioritised replay draws in the
+same way.
 """
 
 import jax

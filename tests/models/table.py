@@ -1,4 +1,4 @@
-"""A data frame: orders are joined with their customers, and give their number, mean and maximum for each region.
+"""A data frame of orders: they are joined with their customers, and give a number, mean and maximum for each region.
 
 Keys are in any order, some customers are not known, and regions are any numbers.
 """

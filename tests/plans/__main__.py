@@ -1,7 +1,7 @@
 """Prints what runs for the random problems, or writes it to the file that a test compares with.
 
-python -m tests.plans                     one line per problem, 100,000 for all operations: to compare two trees by diff
-python -m tests.plans --operations scan   only for these operations
+python -m tests.plans                     prints one line per problem, so that diff can compare two trees
+python -m tests.plans --operations scan   prints only the lines of these operations
 python -m tests.plans --write             writes tests/plans/choices.txt, with which tests/test_plans.py compares
 """
 

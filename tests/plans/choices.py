@@ -11,8 +11,8 @@ from jax_mgpu._src.core import library
 from jax_mgpu._src.core.operation import REGISTRY
 from tests.plans.problems import OPERATIONS, Problem, drawn
 
-# 37 operations have 97 blocks of 32 problems each. The file has the lines of an operation's first block, and a hash of
-# each of the others.
+# Each operation has 97 blocks of 32 problems. The file has the lines of an operation's first block, and a hash of each
+# of the others.
 BLOCK, BLOCKS = 32, 97
 PLATFORMS = ("cpu", "cuda")
 H200 = library.Traits(multiprocessors=132, shared_memory=227 << 10, l2_cache=50 << 20, capability=90)

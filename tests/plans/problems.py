@@ -44,7 +44,7 @@ class Problem(NamedTuple):
 
 
 class Draw:
-    """The parts of a problem. `operands` is in the order of the operation's."""
+    """Draws the parts of a problem, and collects its operands in the order in which the operation lists them."""
 
     def __init__(self, operation: str, number: int):
         self.random = random.Random(f"{operation} {number}")
