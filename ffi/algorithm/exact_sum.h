@@ -15,7 +15,7 @@ struct ExactSum {
   static constexpr unsigned kSpecial = 255;  // the exponent of infinities and NaN
 
   int binades;
-  unsigned factor;  // a product with it, shifted by 16, is a quotient by `binades`
+  unsigned factor;  // x * factor >> 16 is x / binades
 
   // For sums of up to `items` items.
   MGPU_HOST_DEVICE explicit ExactSum(int64_t items)

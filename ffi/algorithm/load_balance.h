@@ -1,5 +1,5 @@
 // Load-balancing search: objects own runs of outputs, and each output looks up its object (Baxter, moderngpu, 2013).
-// Interval moves and bulk insertion and removal are this search and a few lines of their own.
+// Interval moves, bulk insertions and bulk removals are made of this search and a few lines more.
 #pragma once
 
 #include "algorithm/common.h"

@@ -235,8 +235,8 @@ constexpr bool has_integer_state() {
   return std::is_same_v<typename Operator::State, uint32_t> || std::is_same_v<typename Operator::State, uint64_t>;
 }
 
-// The state that part of a segmented sequence passes on: the combination since its last restart, and whether there was
-// one. Combining such states is associative but does not commute.
+// The state that a part of a segmented sequence passes on: the combination since its last restart, and whether there
+// was a restart. Combining such states is associative but does not commute.
 template <typename State>
 struct SinceRestart {
   using Flag = std::conditional_t<sizeof(State) % 8 == 0, uint64_t, uint32_t>;  // leaves no padding

@@ -44,8 +44,8 @@ struct RowTiles {
         lanes(kThreads / tile_rows) {}
 
   int64_t tiles() const { return ceil_div<int64_t>(rows, tile_rows); }
-  // The number of items that a thread takes of `items` items of a row. odd_share makes it odd, so that threads whose
-  // items lie this far apart access different banks.
+  // The number of items that a thread takes of `items` items of a row. If more than four threads share a row, odd_share
+  // makes it odd, so that threads whose items lie this far apart access different banks.
   int share(int64_t items) const { return static_cast<int>(ceil_div<int64_t>(items, lanes.divisor)); }
   int odd_share(int64_t items) const { return lanes.divisor > 4 ? share(items) | 1 : share(items); }
 };

@@ -10,8 +10,9 @@ namespace mgpu {
 
 constexpr int kRuns = 4;
 
-// In one step, every sample of every open window is judged, then `narrow` is called. Among equal items, an earlier run
-// comes first. If runs are not sorted, the answers still lie within the runs and add up to `rank`.
+// In one step, every sample of every open window (of several possible answers) is judged, then `narrow` is called.
+// Among equal items, an earlier run comes first. If runs are not sorted, the answers still lie within the runs and add
+// up to `rank`.
 template <typename Index, int kSamples>
 struct RunSplit {
   Index begin[kRuns], end[kRuns];  // the answer of run j lies in [begin[j], end[j]]

@@ -22,7 +22,7 @@ inline std::vector<Range<int64_t>> bounded_segments(const SegmentBounds& bounds)
   std::vector<Range<int64_t>> segments;
   segments.reserve(bounds.rows * bounds.segments);
   for (int64_t row = 0; row < bounds.rows; ++row) {
-    int64_t left = bounds.length;  // items that no segment has yet, if none has an item of another
+    int64_t left = bounds.length;  // the items that further segments may have
     for (int64_t i = 0; i < bounds.segments; ++i) {
       const Range<int64_t> given = bounds.segment(row, i);
       segments.push_back({given.begin, given.begin + minimum(given.size(), left)});

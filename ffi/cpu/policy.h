@@ -14,8 +14,8 @@ constexpr int64_t kLoadBalanceTile = 1 << 14;  // outputs
 constexpr int64_t kMergeTile = 1 << 16;
 constexpr int64_t kOrderStatisticsPart = 1 << 16;  // items
 constexpr int64_t kReduceTile = 1 << 15;           // items of a reduction; items and ends of a segmented reduction
-// The elements of rows and of ends in all columns of a tile; the largest number of its columns; the smallest number of
-// its rows and ends.
+// The number of rows and ends of a tile, times the number of its columns; the most columns of a tile; the fewest rows
+// and ends of a tile.
 constexpr int64_t kReduceRowsTile = 1 << 17;
 constexpr int64_t kReduceRowsColumns = 1 << 10;
 constexpr int64_t kReduceRowsLeastUnits = 1 << 6;

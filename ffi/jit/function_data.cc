@@ -171,7 +171,7 @@ constexpr Member kMembers[] = {
 struct Term {
   std::string text;
   const Type* type;
-  int64_t places = 0;  // of a place: its exclusive upper bound; else 0
+  int64_t places = 0;  // what nearest_place gave is below this number; 0 for other terms
 };
 
 struct Value {

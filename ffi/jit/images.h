@@ -12,7 +12,7 @@
 namespace mgpu::compiled {
 
 struct Image {
-  std::vector<std::string> names;  // the names of its kernels, if they are found by names
+  std::vector<std::string> names;  // the names by which the driver finds its kernels
   std::string code;
 };
 

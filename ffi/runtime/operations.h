@@ -51,7 +51,7 @@
   // one line each, in alphabetical order
 // clang-format on
 
-// Operations by a function, which CUDA compiles when a program is loaded. On the CPU, plain JAX runs them.
+// Operations by a caller's function, which NVRTC compiles when a program is loaded. On the CPU, plain JAX runs them.
 // clang-format off
 #define MGPU_FUNCTION_OPERATIONS(OPERATION) \
   OPERATION(reduce_by_function)             \

@@ -15,7 +15,7 @@ struct RowSegment {
   int64_t row, number, begin, size;
 };
 struct LongPart {
-  int segment;  // the place of the segment in its list; -1 if the segment did not fit
+  int segment;  // the place of the segment in its list; -1 if the list was full
   int part;     // the number of this part in the segment
 };
 

@@ -1,4 +1,4 @@
-// The common part of reductions and scans.
+// The operands that reductions and scans have in common, and their arrays of results.
 #pragma once
 
 #include "algorithm/operators.h"

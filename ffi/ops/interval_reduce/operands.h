@@ -7,8 +7,8 @@ namespace mgpu {
 
 class Arguments;
 
-// Operands: x [.., n, width], starts [.., k], ends [.., k], count [.., 1] or absent. Attribute: op. Result [.., k,
-// width]: for each interval, cut to the live rows, the combination of its rows.
+// Operands: x [.., n, width], starts [.., k], ends [.., k], count [.., 1], the number of live rows, or absent.
+// Attribute: op. Result [.., k, width]: for each interval, cut to the live rows, the combination of its rows.
 struct IntervalReduceOperands : OperatorOperands {
   int64_t width;  // elements of a row
   int64_t count;  // intervals of a problem

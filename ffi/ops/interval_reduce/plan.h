@@ -41,8 +41,8 @@ struct GroupLevels {
   MGPU_HOST_DEVICE int64_t count(int level) const { return rows >> (kIntervalGroupBits * level); }
 };
 
-// The intervals of a tile, the tiles of a problem, and the scratch memory of the CUDA kernels: the tiles that take the
-// totals of groups, how many there are, and these totals.
+// The intervals of a tile, the tiles of a problem, and the scratch memory of the CUDA kernels: the number and the list
+// of the tiles that need the totals of groups, and these totals.
 struct IntervalReduceOperands::Scratch {
   int64_t tile;
   int64_t tiles;

@@ -18,8 +18,8 @@ struct Starts {
   }
 };
 
-// Operands: values [.., objects, elements], offsets [.., objects], total [.., 1] or absent, fill_value [.., 1]. Result:
-// [.., size, elements].
+// Operands: values [.., objects, elements], offsets [.., objects], the first output of each object, total [.., 1], the
+// end of the last object's outputs, or absent, fill_value [.., 1]. Result: [.., size, elements].
 struct IntervalExpandOperands {
   WorkList work;
   Rows values;

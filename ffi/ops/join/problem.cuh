@@ -8,10 +8,11 @@
 namespace mgpu::cuda::joining {
 
 constexpr unsigned kAllLanes = 0xffffffffu;
-// One heavy tile in the state that counts both heavy tiles and units. One atomic addition counts both, so the tiles are
+// What a heavy tile adds to heavy_state, besides its units. One atomic addition counts both, so heavy tiles are listed
 // in the order of their units.
 constexpr uint64_t kHeavyTile = uint64_t{1} << 40;
-// Partners of one item are counted up to about this number. A tile with more is heavy, and no sum overflows.
+// The partners that an item of A has in earlier tiles are counted up to this number. A tile with more is heavy, and no
+// sum overflows.
 constexpr int kMaxEntering = 1 << 17;
 static_assert(kMaxEntering > kJoinHeavy);
 

@@ -39,7 +39,7 @@ class RankDigits {
   using Word = typename Order::Word;
   static constexpr int kWarps = kThreads / kWarp;
   static constexpr int kEach = kDigits / kThreads;
-  static constexpr int kPitch = kDigits + 1;  // of copies of counters: those of a digit are in different banks
+  static constexpr int kPitch = kDigits + 1;  // from copy to copy, so that a digit's counters are in different banks
 
  public:
   static constexpr int64_t kCounterBytes = sizeof(unsigned) * kMaxRanks * kPitch;  // of dynamic shared memory

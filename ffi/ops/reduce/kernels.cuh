@@ -85,7 +85,7 @@ __device__ typename Operator::State fold_in_order(const Operator& op, const Sour
   return state;
 }
 
-// Whether this is an argmin or argmax of floats that have instructions for their extrema.
+// Whether this is an argmin or argmax of float32, for whose extrema there are instructions.
 template <typename Operator>
 MGPU_HOST_DEVICE bool has_float_instructions(const Operator& op) {
   if constexpr (std::is_same_v<Operator, ArgExtremum<uint32_t, typename Operator::State>>) {

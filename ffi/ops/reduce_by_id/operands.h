@@ -7,8 +7,8 @@ namespace mgpu {
 
 class Arguments;
 
-// Operands: x [.., n, width], ids [.., n], count [.., 1] or absent. Attributes: op, wide, size. Result: [.., size,
-// width]. A row whose id is not in [0, size) is ignored.
+// Operands: x [.., n, width], ids [.., n], count [.., 1], the number of live rows, or absent. Attributes: op, wide,
+// size. Result: [.., size, width]. A row whose id is not in [0, size) is ignored.
 struct ReduceByIdOperands : OperatorOperands {
   int64_t width;
   int64_t size;

@@ -1,4 +1,5 @@
-// The call of reduce_rows as its kernels see it: segments of rows, whose columns are reduced separately.
+// The calls of reduce_rows and gathered_rows as their kernels see them: segments of rows, whose columns are reduced
+// separately.
 #pragma once
 
 #include "ops/reduce/operands.h"
@@ -29,8 +30,8 @@ struct RowSources {
   }
 };
 
-// Operands: x [.., n, width], heads [.., m], indices [.., k] of rows or absent, count [.., 1] or absent. Attributes:
-// op, wide. Result: [.., m, width].
+// Operands: x [.., n, width], heads [.., m], where segments begin, indices [.., k] of rows or absent, count [.., 1],
+// the number of live items, or absent. Attributes: op, wide. Result: [.., m, width].
 struct ReduceRowsOperands : OperatorOperands {
   RowSources sources;
   void* result;
