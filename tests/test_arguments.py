@@ -376,7 +376,7 @@ ERRORS = {
         lambda: mgpu.join(KEYS, KEYS, ["inner"], size=3)
     ),
     "sorted_search: side: expected 'left' or 'right', got int32[3]": lambda: mgpu.sorted_search(KEYS, KEYS, KEYS),
-    "join_columns: result: expected what join gave, got tuple": lambda: mgpu.join_columns((1, 2), KEYS),
+    "join_columns: result: expected the result of join, got tuple": lambda: mgpu.join_columns((1, 2), KEYS),
     "load_balance_search: fill_value: expected an integer scalar, got 0.5": lambda: mgpu.load_balance_search(
         KEYS, 9, fill_value=0.5
     ),

@@ -618,7 +618,7 @@ def test_errors_name_the_column():
     with pytest.raises(ValueError, match=r"mergesort: keys: expected 1 to 8 columns, got 9 columns"):
         mgpu.mergesort((x,) * 9)
     with pytest.raises(
-        ValueError, match=r"mergesort: descending: expected .*a tuple of 2, one a column, got \(True,\)"
+        ValueError, match=r"mergesort: descending: expected .*a tuple of 2, one per column, got \(True,\)"
     ):
         mgpu.mergesort((x, x), descending=(True,))
     with pytest.raises(TypeError, match=r"mergesort: descending\[1\]: expected a static True or False, got 2"):

@@ -30,7 +30,7 @@ AT_ONCE = {
     ),
     "lengths negative": (
         lambda: mgpu.Segments.from_lengths([2, -1]),
-        "Segments.from_lengths: lengths: expected a number from 0 on, got -1 at position 1",
+        "Segments.from_lengths: lengths: expected a number of at least 0, got -1 at position 1",
     ),
     "lengths float": (
         lambda: mgpu.Segments.from_lengths([2.0, 1.0]),
@@ -67,11 +67,11 @@ AT_ONCE = {
     ),
     "segments and ends": (
         lambda: mgpu.segmented_reduce(ITEMS, SEGMENTS, ends=[2, 6]),
-        "segmented_reduce: ends: expected None with Segments, which say it, got [2, 6]",
+        "segmented_reduce: ends: expected None with Segments, which contain it, got [2, 6]",
     ),
     "segments and count": (
         lambda: mgpu.segmented_reduce(ITEMS, SEGMENTS, count=3),
-        "segmented_reduce: count: expected None with Segments, which say it, got 3",
+        "segmented_reduce: count: expected None with Segments, which contain it, got 3",
     ),
     "segments and flags": (
         lambda: mgpu.segmented_sort(ITEMS, SEGMENTS, flags=[True] * 6),
@@ -548,7 +548,7 @@ UNDER_CHECKS = {
     ),
     "temperature": (
         lambda: mgpu.sample_logits(RANDOM_KEY, ITEMS[None], temperature=-1.0),
-        "sample_logits: temperature: expected a number from 0 on, first broken at position 0, got -1",
+        "sample_logits: temperature: expected a number of at least 0, first broken at position 0, got -1",
     ),
     "hist bins": (
         lambda: mgpu.histogram(ITEMS, np.float32([3, 1, 2])),

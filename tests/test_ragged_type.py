@@ -152,7 +152,7 @@ def test_rows_put_together(ragged):
     for row, want in zip(mgpu.Ragged.concatenate([tree, tree]).to_rows(), rows + rows, strict=True):
         same_bits(row["y"][0], want)
     for parts, got in (([], "none"), ([ragged, 3], "3")):
-        with pytest.raises(TypeError, match=f"^Ragged.concatenate: parts: expected one Ragged at least.*, got {got}"):
+        with pytest.raises(TypeError, match=f"^Ragged.concatenate: parts: expected at least one Ragged.*, got {got}"):
             mgpu.Ragged.concatenate(parts)
     with pytest.raises(ValueError, match=r"^Ragged\.concatenate: parts: expected items of one structure"):
         mgpu.Ragged.concatenate([ragged, tree])
@@ -498,7 +498,7 @@ ERRORS = {
         X, []
     ),
     "Ragged: values: expected an array or a pytree of arrays, got no array": lambda r: mgpu.Ragged((), [0]),
-    "Ragged: values: expected arrays with the leading axis of each other, 5, got float32[4]": lambda r: mgpu.Ragged(
+    "Ragged: values: expected arrays with the leading axis of the first, 5, got float32[4]": lambda r: mgpu.Ragged(
         (X, X[:4]), [0]
     ),
     "Ragged +: other: expected rows of the same lengths, 3 items in row 0, got 2": lambda r: (
@@ -538,7 +538,7 @@ def test_checks_within_jit(ragged):
             ([2, -1, 3], "1, got -1"),
             ([0, 2**31 - 1, 9], f"1, got {2**31 - 1}"),
         ):
-            message = rf"Ragged\.from_lengths: lengths: expected lengths from 0 on, 5 items in all at most, .* {at}"
+            message = rf"Ragged\.from_lengths: lengths: expected lengths of at least 0, at most 5 items in all, .* {at}"
             with pytest.raises(Exception, match=message):
                 jax.block_until_ready(mgpu.Ragged.from_lengths(X, jnp.array(lengths)))
         jax.block_until_ready(mgpu.Ragged.from_lengths(X, jnp.array([3, 0, 2])))

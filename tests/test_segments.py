@@ -414,7 +414,7 @@ def test_segments_exclude_what_they_say():
 
 
 TOLD = {
-    "from_lengths: lengths: expected a number from 0 on": lambda c: Segments.from_lengths(c([2, -1, 3])),
+    "from_lengths: lengths: expected a number of at least 0": lambda c: Segments.from_lengths(c([2, -1, 3])),
     "from_offsets: offsets: .*from_lengths takes lengths": lambda c: Segments.from_offsets(c([2, 1, 3])),
     "from_offsets: offsets: .*from_lengths takes lengths.*, got 1": lambda c: Segments.from_offsets(c([0, 2, 1])),
     "from_heads: heads: .*from_lengths takes lengths": lambda c: Segments.from_heads(c([2, 1, 3]), count=6),
@@ -445,7 +445,11 @@ def test_mistakes_are_told(message):
             ValueError,
             "from_heads: ends and count: expected one of them, got neither",
         ),
-        (lambda: Segments.from_heads([0, 2], count=-1), ValueError, "from_heads: count: expected an integer from 0 on"),
+        (
+            lambda: Segments.from_heads([0, 2], count=-1),
+            ValueError,
+            "from_heads: count: expected an integer of at least 0",
+        ),
         (lambda: Segments.from_heads([0, 2], count=[5]), ValueError, "from_heads: count: expected an integer scalar"),
         (lambda: Segments.from_heads([0, 2], count=1.5), TypeError, "from_heads: count: expected an integer scalar"),
         (lambda: Segments.from_heads([0.5], count=2), TypeError, "from_heads: heads: expected integers, got float64"),

@@ -46,7 +46,7 @@ OTHER_SOURCES = {
 def test_a_library_of_other_sources_is_one_error(name, platform, monkeypatch):
     make, difference = OTHER_SOURCES[name]
     monkeypatch.setattr(library, f"{platform}_library", make())
-    with pytest.raises(ImportError, match=f"was not built of the sources.*other {re.escape(difference)}") as caught:
+    with pytest.raises(ImportError, match=f"was not built from the sources.*other {re.escape(difference)}") as caught:
         operation.expect_compiled_names()
     assert "pip install" in str(caught.value)
     assert "\n" not in str(caught.value)

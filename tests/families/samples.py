@@ -95,7 +95,7 @@ BROKEN = {
     "weighted_choice: heads": (lambda: mgpu.weighted_choice([0.5], WEIGHTS, [0, 4, 2], [0]), HEADS, 2),
     "sample_logits: temperature": (
         lambda: mgpu.sample_logits(jax.random.key(0), np.ones((3, 2), np.float32), temperature=[1.0, 0.0, -1.0]),
-        "a number from 0 on",
+        "a number of at least 0",
         2,
     ),
     **{

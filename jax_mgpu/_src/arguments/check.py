@@ -349,7 +349,7 @@ def expect_pytree(
     if first.ndim == 0:
         raise value_error(operation, argument, f"arrays with a leading axis ({hint})", describe(first))
     n = first.shape[0]
-    return expect_leading_axis(operation, argument, leaves, n, "each other"), structure, n
+    return expect_leading_axis(operation, argument, leaves, n, "the first"), structure, n
 
 
 def expect_leading_axis(

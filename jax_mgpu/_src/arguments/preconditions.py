@@ -143,7 +143,7 @@ def inside(operation: str, argument: str, x: jax.Array, limit: int) -> jax.Array
 
 def not_negative(operation: str, argument: str, x: jax.Array) -> jax.Array:
     """Returns x; with checks on, raises unless it holds numbers of at least 0."""
-    return _require(operation, argument, "a number from 0 on", x, lambda x: x >= 0)
+    return _require(operation, argument, "a number of at least 0", x, lambda x: x >= 0)
 
 
 def fractions(operation: str, argument: str, x: jax.Array) -> jax.Array:
@@ -237,7 +237,7 @@ def row_lengths(operation: str, lengths: jax.Array, capacity: int) -> jax.Array:
         ends = jnp.cumsum(jnp.minimum(lengths, capacity + 1))  # the first one that is too large may become negative
         return (lengths >= 0) & (ends >= 0) & (ends <= capacity)
 
-    return _require(operation, "lengths", f"lengths from 0 on, {capacity} items in all at most", lengths, holds)
+    return _require(operation, "lengths", f"lengths of at least 0, at most {capacity} items in all", lengths, holds)
 
 
 def room(operation: str, count: jax.Array, size: int) -> jax.Array:

@@ -92,7 +92,7 @@ def split_segments(
         return heads, ends, count
     for name, given in {"ends": ends, argument: count, **others}.items():
         if given is not None:
-            raise value_error(operation, name, "None with Segments, which say it", describe(given))
+            raise value_error(operation, name, "None with Segments, which contain it", describe(given))
     return heads.starts, heads.ends, None
 
 

@@ -167,7 +167,7 @@ def _of_call(operation: Operation, equation: Any, device: str) -> Iterator[Step]
     platform = "cpu" if device == "cpu" else "cuda"
     is_plain = not library.platforms() or operation.only not in (None, platform)
     if is_plain or operation.prefers_xla(operands, equation.params, platform, 1):
-        yield Step(operation.name, "plain JAX", "what the kernels do not take, or not faster", {}, 1, 0, None)
+        yield Step(operation.name, "plain JAX", "no kernel takes this call, or XLA is faster", {}, 1, 0, None)
 
         def plain(*xs: Any) -> Sequence[Any]:
             return run_fallback(operation, xs, equation.params)

@@ -177,7 +177,7 @@ def _difference(description: Mapping[str, Any], operations: Mapping[str, Mapping
 
 def _other_sources(library: Library, difference: str) -> ImportError:
     return ImportError(
-        f"{library.path} was not built of the sources in {PACKAGE}: it has other {difference}. Build it again: "
+        f"{library.path} was not built from the sources in {PACKAGE}: it has other {difference}. Build it again: "
         "`pip install --no-cache-dir .` in the source folder, or `ninja -C build` where it was built by CMake."
     )
 

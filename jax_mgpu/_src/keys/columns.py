@@ -366,7 +366,7 @@ def _directions(operation: str, descending: Directions, columns: int) -> tuple[b
     if not isinstance(descending, tuple):
         return (static_flag(operation, "descending", descending),) * columns
     if len(descending) != columns:
-        expected = f"a static True or False, or a tuple of {columns}, one a column"
+        expected = f"a static True or False, or a tuple of {columns}, one per column"
         raise value_error(operation, "descending", expected, descending)
     return tuple(static_flag(operation, f"descending[{i}]", flag) for i, flag in enumerate(descending))
 

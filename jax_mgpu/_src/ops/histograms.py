@@ -142,7 +142,7 @@ def histogram(
     if _is_number(bins):
         number = static_size(name, "bins", bins)
         if number == 0:
-            raise value_error(name, "bins", "one at least", number)
+            raise value_error(name, "bins", "at least one", number)
         index_dtype(name, "bins", number)
         bounds = None if range is None else _range(range)
         return _between_even_edges(x, bounds, weights, size=number, axis_name=axis_name)
@@ -204,7 +204,7 @@ def _between_edges(
     expect_same_dtype(name, "x", x, "bins", edges)
     size = edges.shape[0] - 1
     if size < 1:
-        raise value_error(name, "bins", "two edges at least", edges.shape[0])
+        raise value_error(name, "bins", "at least two edges", edges.shape[0])
     dtype = index_dtype(name, "x", x.shape[0] * devices_of(name, axis_name))
     if weights is None:
         numbers = _count_bins(x=x, edges=edges, bins=size)[0]

@@ -418,7 +418,7 @@ def join_columns(
     """
     name = "join_columns"
     if not (hasattr(result, "a_indices") and hasattr(result, "b_indices")):
-        raise type_error(name, "result", "what join gave", type(result).__name__)
+        raise type_error(name, "result", "the result of join", type(result).__name__)
     a, a_null = _gather(name, "a", result.a_indices, a_columns, a_order, fill_value, a_count, axis_name)
     b, b_null = _gather(name, "b", result.b_indices, b_columns, b_order, fill_value, b_count, axis_name)
     return JoinedColumns(a, b, a_null, b_null)

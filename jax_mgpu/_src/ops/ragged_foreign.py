@@ -65,7 +65,7 @@ def awkward_parts(operation: str, array: Any) -> tuple[Any, np.ndarray]:
     ak = _package(operation, "awkward", "awkward")
     layout = ak.to_layout(ak.to_packed(array))
     if not layout.is_list:
-        raise type_error(operation, "array", "an Awkward Array of lists, one a row", str(ak.type(array)))
+        raise type_error(operation, "array", "an Awkward Array of lists, one per row", str(ak.type(array)))
     packed = layout.to_ListOffsetArray64(True)
 
     def values(layout: Any) -> Any:

@@ -177,7 +177,7 @@ class Ragged:
         parts = list(parts)
         if not parts or not all(isinstance(part, Ragged) for part in parts):
             got = "none" if not parts else next(describe(part) for part in parts if not isinstance(part, Ragged))
-            raise type_error(name, "parts", "one Ragged at least, and nothing else", got)
+            raise type_error(name, "parts", "at least one Ragged, and nothing else", got)
         expected: Any = jax.tree.structure(parts[0].values)
         for part in parts:
             if jax.tree.structure(part.values) != expected:
@@ -224,7 +224,7 @@ class Ragged:
                 for row, is_list in zip(trees, lists, strict=True)
             ]
         if not trees:
-            raise value_error(name, "rows", "one row at least", "none")
+            raise value_error(name, "rows", "at least one row", "none")
         structure: PyTreeDef = jax.tree.structure(trees[0])
         flat = []
         for i, row in enumerate(trees):
@@ -588,7 +588,7 @@ def _items(name: str, values: Pytree) -> tuple[Any, int]:
     if first.ndim == 0:
         raise value_error(name, "values", "arrays with a leading axis", describe(first))
     capacity = first.shape[0]
-    return structure.unflatten(expect_leading_axis(name, "values", leaves, capacity, "each other")), capacity
+    return structure.unflatten(expect_leading_axis(name, "values", leaves, capacity, "the first")), capacity
 
 
 def _listed(name: str, rows: Iterable[Any]) -> list[Any]:

@@ -128,7 +128,7 @@ def reduce_by_id(
     if isinstance(ids, Groups):
         expect_no_axis(name, "Groups", axis_name)
         if count is not None:
-            raise value_error(name, "count", "None with Groups, which say it", describe(count))
+            raise value_error(name, "count", "None with Groups, which contain it", describe(count))
         items = _ItemsOfGroups(*group_operands(name, ids, n, size))
         return restore([leaf.reduced(items) for leaf in leaves])
     ids = index_vector(name, "ids", ids, size * devices)

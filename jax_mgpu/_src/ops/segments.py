@@ -139,7 +139,7 @@ class Segments(Ranges):
         name = "Segments.from_lengths"
         given = _positions(name, "lengths", lengths)
         if isinstance(given, np.ndarray):
-            _expect(name, "lengths", "a number from 0 on", given, given >= 0)
+            _expect(name, "lengths", "a number of at least 0", given, given >= 0)
             known = np.cumsum(given, dtype=np.int64)
             return cls.of(*_narrow(known - given, known))
         given = not_negative(name, "lengths", given)
@@ -299,7 +299,7 @@ def _count(name: str, count: ArrayLike) -> Positions:
     given = _positions(name, "count", count, rank=0).reshape(1)
     if not isinstance(given, np.ndarray):
         return not_negative(name, "count", given)
-    _expect(name, "count", "an integer from 0 on", given, given >= 0)
+    _expect(name, "count", "an integer of at least 0", given, given >= 0)
     return given
 
 

@@ -34,7 +34,7 @@ def emit_order(closed: ClosedJaxpr, avals: Sequence[Any]) -> OrderData:
     (result,) = writer.closed(closed, item.names("a") + item.names("b"))
     given = writer.loaded(result)
     if writer.may_not_end:
-        raise Unsupported("a while loop in an order, which the kernels also ask about what is no key")
+        raise Unsupported("a while loop in an order, which may not end for padding that the kernels also compare")
     emitted = writer.emitted([given], None)
     lines = [item.line("item"), *function_lines("less", emitted.body, [given], emitted.is_large)]
     return OrderData("\n".join(lines), tuple(capture.arrays))
