@@ -29,7 +29,7 @@ void run(const Call& call, const SampleTopPOperands& operands, cudaStream_t stre
 void sample_top_p(const Call& call, cudaStream_t stream) {
   const SampleTopPOperands operands(call);
   if (operands.rows == 0) return;
-  call.expect(operands.length > 0 && operands.length <= INT32_MAX, "logits: expected as many as the kernels take");
+  call.expect(operands.length > 0 && operands.length <= INT32_MAX, "logits: expected rows of 1 to 2^31 - 1 tokens");
   switch (operands.type) {
     case DType::f16: return sampling::run<sampling::FromHalf>(call, operands, stream);
     case DType::bf16: return sampling::run<sampling::FromBfloat>(call, operands, stream);

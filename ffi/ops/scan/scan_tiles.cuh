@@ -19,7 +19,7 @@ struct TileShape {
   static constexpr int kStages = kAhead + 3;
   static constexpr int kBytes = kStages * static_cast<int>(kScanTileBytes);
   static constexpr int kStaticBytes = 2048;  // the most bytes of static shared memory
-  static_assert(kAhead + 1 >= LookBackLayout::kLevels - 1, "a block is to publish all groups before it ends");
+  static_assert(kAhead + 1 >= LookBackLayout::kLevels - 1, "a block must publish all groups before it ends");
 };
 
 // A tile in shared memory. Each thread has its own vectors, one in each of kRows rows.

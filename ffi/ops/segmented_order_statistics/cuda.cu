@@ -34,7 +34,9 @@ void run(const Call& call, const SegmentedOrderStatisticsOperands& operands, Ord
 void segmented_order_statistics(const Call& call, cudaStream_t stream) {
   const SegmentedOrderStatisticsOperands operands(call);
   if (operands.rows * operands.segments * operands.rank_count == 0) return;
-  call.expect(operands.rank_count <= kMaxSegmentRanks, "ranks: expected no more than the kernels take");
+  if (operands.rank_count > kMaxSegmentRanks) {
+    call.fail("ranks: expected at most " + std::to_string(kMaxSegmentRanks) + " per segment");
+  }
   dispatch_order(call, operands.key_type, false,
                  [&](auto order) { segment_ranks::run(call, operands, order, stream); });
 }

@@ -257,7 +257,7 @@ void run_plan(const Call& call, const SortPlan& plan, const SortScratch& scratch
     }
     default: break;
   }
-  call.fail(std::string("plan: expected a way that has kernels for these keys, got ") + plan.name());
+  call.fail(std::string("plan: expected a variant that has kernels for these keys, got ") + plan.name());
 }
 
 }  // namespace sorting

@@ -41,7 +41,7 @@ void run(const Call& call, const SegmentedTopKOperands& operands, Order order, c
 void segmented_top_k(const Call& call, cudaStream_t stream) {
   const SegmentedTopKOperands operands(call);
   if (operands.rows * operands.segments * operands.k == 0) return;
-  call.expect(operands.k <= kSegmentedTopKMaxK, "k: expected no more than the kernels take");
+  if (operands.k > kSegmentedTopKMaxK) call.fail("k: expected at most " + std::to_string(kSegmentedTopKMaxK));
   dispatch_order(call, operands.key_type, operands.largest,
                  [&](auto order) { segment_top_k::run(call, operands, order, stream); });
 }

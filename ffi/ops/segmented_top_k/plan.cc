@@ -12,7 +12,7 @@ SegmentedTopKOperands::Scratch SegmentedTopKOperands::layout(Workspace& workspac
 
 int64_t workspace::segmented_top_k(const Call& call) {
   const SegmentedTopKOperands operands(call);
-  call.expect(operands.k <= kSegmentedTopKMaxK, "k: expected no more than the kernels take");
+  if (operands.k > kSegmentedTopKMaxK) call.fail("k: expected at most " + std::to_string(kSegmentedTopKMaxK));
   return layout_bytes(operands);
 }
 

@@ -65,7 +65,8 @@ SegmentedSortOperands word_operands(const Call& call) {
   }
   call.expect(!call.results.empty(), "expected more results");
   const Array& sorted = call.results[0];
-  call.expect(sorted.dtype == keys.dtype && sorted.dimensions == keys.dimensions, "result: expected that of the keys");
+  call.expect(sorted.dtype == keys.dtype && sorted.dimensions == keys.dimensions,
+              "result: expected the type and shape of the keys");
   const int64_t payload = call.attributes["payload"];
   call.expect(payload != static_cast<int64_t>(PayloadMode::kGiven), "payload: expected none");
   return sort_of_words(call, as_words(keys, word_bytes), as_words(sorted, word_bytes), 1, payload);

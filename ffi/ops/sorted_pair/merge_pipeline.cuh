@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(kSplitThreads)
 template <typename Order, int kItems, bool kNeighbours>
 struct MergePipeline {
   using Word = typename Order::Word;
-  static_assert(kItems % 2 == 1, "an even number would have lanes meet in the same bank");
+  static_assert(kItems % 2 == 1, "with an even number, lanes would access the same bank");
   static constexpr int kWorkers = kPipelineWorkers;
   static constexpr int kThreads = kPipelineThreads;
   static constexpr int kTile = kWorkers * kItems;

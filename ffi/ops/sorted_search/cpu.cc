@@ -40,7 +40,7 @@ void search_by_merging(const SortedSearchOperands& operands, Order order, cpu::E
 }
 
 template <typename Index, typename Order>
-void prefers_binary_search(const SortedSearchOperands& operands, Order order, cpu::Executor& executor) {
+void search_each_needle(const SortedSearchOperands& operands, Order order, cpu::Executor& executor) {
   using Word = typename Order::Word;
   constexpr int64_t kTask = 1 << 10;
   const SortedRows& needles = operands.needles();
@@ -118,7 +118,7 @@ void cpu::sorted_search(const Call& call, Executor& executor) {
   if (operands.pair.rows * operands.needles().length == 0) return;
   dispatch_order(call, operands.key_type, false, [&](auto order) {
     dispatch_index(operands.positions.wide, [&](auto index) {
-      operands.prefers_binary_search() ? prefers_binary_search<decltype(index)>(operands, order, executor)
+      operands.prefers_binary_search() ? search_each_needle<decltype(index)>(operands, order, executor)
                                        : search_by_merging<decltype(index)>(operands, order, executor);
     });
   });

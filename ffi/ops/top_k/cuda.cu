@@ -76,8 +76,8 @@ void top_k(const Call& call, cudaStream_t stream) {
     });
     return;
   }
-  call.expect(operands.k <= kTopKMaxK && operands.length <= kTopKMaxLength,
-              "k: expected no more than the kernels take");
+  if (operands.k > kTopKMaxK) call.fail("k: expected at most " + std::to_string(kTopKMaxK));
+  call.expect(operands.length <= kTopKMaxLength, "x: expected rows of fewer than 2^32 items");
   dispatch_order(call, operands.key_type, operands.largest,
                  [&](auto order) { ranking::run(call, operands, order, stream); });
 }

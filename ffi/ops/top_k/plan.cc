@@ -38,7 +38,7 @@ TopKOperands::Scratch TopKOperands::layout(Workspace& workspace) const {
 
 int64_t workspace::top_k(const Call& call) {
   const TopKOperands operands(call);
-  call.expect(operands.k <= kTopKMaxK, "k: expected no more than the kernels take");
+  if (operands.k > kTopKMaxK) call.fail("k: expected at most " + std::to_string(kTopKMaxK));
   return layout_bytes(operands);
 }
 

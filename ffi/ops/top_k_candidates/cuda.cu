@@ -27,7 +27,7 @@ void run(const Call& call, const TopKCandidatesOperands& operands, Order order, 
 void top_k_candidates(const Call& call, cudaStream_t stream) {
   const TopKCandidatesOperands operands(call);
   if (operands.rows == 0) return;
-  call.expect(operands.length <= INT32_MAX, "x: expected no more items than the kernels take");
+  call.expect(operands.length <= INT32_MAX, "x: expected rows of fewer than 2^31 items");
   dispatch_order(call, operands.key_type, operands.largest,
                  [&](auto order) { candidates::run(call, operands, order, stream); });
 }
