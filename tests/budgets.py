@@ -1,4 +1,7 @@
-"""The size of the programs of all public functions, in equations and bytes of text, for any number of items."""
+"""Makes the programs of all public functions for any number of items, and counts their equations.
+
+tests/test_program_text.py and scripts/first_calls.py measure how large they are.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from tests.transformed import loss_of_sums
 
 __all__ = ["SIZED", "equations", "of_items", "operands", "programs"]
 
-# The flags of segmented_sort_indices are a bitmap of 60 items.
+# All examples but segmented_sort_indices, whose flags are a bitmap of 60 items.
 SIZED = {name: example for name, example in families.EXAMPLES.items() if name != "segmented_sort_indices"}
 Program = tuple[Callable[..., Any], list[Any]]
 
@@ -45,7 +48,7 @@ def operands(example: Example, n: int) -> list[Any]:
 
 
 def programs(example: Example, n: int) -> dict[str, Program]:
-    """Returns the function and its operands under each transformation, made before they are traced in `of_items(n)`."""
+    """Returns the function and its operands under each transformation; the caller traces them in `of_items(n)`."""
     given = operands(example, n)
     batch = [jax.ShapeDtypeStruct((3, *x.shape), x.dtype) for x in given]
     found: dict[str, Program] = {"plain": (example.call, given), "vmap": (jax.vmap(example.call), batch)}

@@ -1,4 +1,4 @@
-"""Settings of all test runs: the choice of the tested jax_mgpu, and a summary of the run's coverage."""
+"""Settings, options and fixtures of all tests, and a summary of each run: on which platform, what was skipped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.variants import pytest_collection_modifyitems  # noqa: F401
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "4")  # meshes are tested on any machine
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # the processes of a run share a GPU
 for module in ("families", "many_items", "segmented_sorts", "transformed"):
-    pytest.register_assert_rewrite(f"tests.{module}")  # its assertions say what they compared
+    pytest.register_assert_rewrite(f"tests.{module}")  # failed assertions in it show the values
 
 
 def pytest_addoption(parser) -> None:
@@ -90,7 +90,7 @@ def pytest_terminal_summary(terminalreporter) -> None:
 
 @pytest.fixture
 def lowers_for_cuda(monkeypatch):
-    """Functions lower to calls of CUDA's kernels on a machine without a GPU, also in a build without these kernels."""
+    """Makes functions of callers lower to calls of CUDA's kernels, also without a GPU and in a build without them."""
     from jax_mgpu._src.core import library
     from jax_mgpu._src.functions import custom_operator
 

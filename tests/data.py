@@ -14,7 +14,7 @@ MANTISSA_BITS = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
 
 
 def tile_sizes(*names: str) -> tuple[int, ...]:
-    """Returns the edges of the kernels' tiles, of both platforms and all widths."""
+    """Returns the sizes of the named tiles, in ascending order, of both platforms and for items of all widths."""
     sizes = cpu_library.tile_sizes()
     return tuple(sorted(set().union(*(sizes[name] for name in names))))
 
@@ -66,8 +66,8 @@ def in_order(keys: np.ndarray, descending: bool = False) -> np.ndarray:
     return keys[oracle.sort_indices(keys, descending)]
 
 
-# Lengths of two operands whose rows share a tile with others, fill it, and are slightly too long for it; most key
-# types.
+# Maps the lengths of two operands to a key type. A row of this length shares a tile with others, fills a tile, or is
+# slightly too long for one.
 SHORT_ROWS = {
     (1, 1): "uint32", (0, 3): "float64", (3, 5): "uint8", (8, 8): "int32", (17, 16): "bfloat16", (100, 100): "float32",
     (8, 504): "int64", (512, 512): "int16", (1000, 1048): "float32", (1024, 1025): "uint16", (2048, 2048): "uint64",
@@ -90,12 +90,12 @@ def sorted_rows(rng: np.random.Generator, dtype: str, n: int, counts: np.ndarray
 
 
 def row_counts(rng: np.random.Generator, n: int, rows: int) -> np.ndarray:
-    """Counts of live items, in range and just outside."""
+    """Draws for each row how many of its n items are live (the first ones), from -1 to n + 1."""
     return rng.integers(-1, n + 2, rows).astype(np.int32)
 
 
 def without_subnormals(keys: np.ndarray) -> np.ndarray:
-    """Float keys with zeros for subnormals, which XLA's CPU code treats as zeros; the kernels do not."""
+    """Changes subnormals of float keys into zeros: XLA's CPU code treats them as zeros, but the kernels do not."""
     with np.errstate(invalid="ignore"):  # signalling NaNs
         keys[np.abs(keys.astype(np.float64)) < float(jnp.finfo(keys.dtype).tiny)] = 0
     return keys

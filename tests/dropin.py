@@ -45,7 +45,7 @@ class Case:
         self.rounds = False
 
     def rounded(self) -> Case:
-        """Returns a call whose floats agree within rounding."""
+        """Allows the floats of the results to differ by rounding; returns the case itself."""
         self.rounds = True
         return self
 
@@ -104,7 +104,7 @@ def filled(draw: Draw, **options: Any) -> dict[str, Any]:
 
 def _sort(draw: Draw) -> Case:
     x, axis = rows(draw)
-    stable = x.dtype.kind not in "iub" or pick(draw, True, False)  # unstable sorts mix the zeros
+    stable = x.dtype.kind not in "iub" or pick(draw, True, False)  # unstable sorts mix both zeros
     options = {"axis": axis, "descending": pick(draw, False, True), "stable": stable}
     if pick(draw, False, False, False, True):
         options["kind"] = "stable"
@@ -386,7 +386,10 @@ def outcome(function: Callable[..., Any], case: Case, mode: str) -> Any:
 
 
 def compare(ours: Any, theirs: Any, rounds: bool) -> None:
-    """Checks that two results agree in structure, types and bits; sums of floats may differ by rounding."""
+    """Checks that two results agree in structure, types, values and signs of zeros, or are the same type of error.
+
+    With `rounds`, floats may differ by rounding.
+    """
     if isinstance(theirs, type):
         assert ours is theirs, f"{ours} instead of {theirs}"
         return

@@ -1,7 +1,7 @@
 """Classes and helpers of the examples in tests/families/.
 
-A family's `EXAMPLES` has valid calls, `GARBAGE` has a call of any values over many items, and `BROKEN` breaks each
-precondition.
+In each module, `EXAMPLES` has valid calls, `GARBAGE` has a call of each function that any values over many items may be
+passed to, and `BROKEN` has calls that break each precondition.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def segments_apart(rng: np.random.Generator, m: int = 6, n: int = N) -> tuple[np
 
 
 def live(rng: np.random.Generator, n: int = N) -> np.int32:
-    """Returns a live count."""
+    """Returns a live count: how many items, the first ones, take part in an operation."""
     return np.int32(rng.integers(n // 2, n + 1))
 
 
@@ -85,8 +85,8 @@ def interval_operands(rng: np.random.Generator, m: int = 9) -> tuple[np.ndarray,
     """Returns starts and offsets of m intervals, and the sum of their lengths, at most 5 m.
 
     The starts are 7 apart, so that no intervals overlap, even if a batch pairs the starts of one problem with the
-    lengths of the next. The last interval has the last start: it grows with another problem's total. If scattered
-    intervals overlap, the result differs between devices.
+    lengths of the next. The last interval has the last start, because another problem's total can make it longer. If
+    scattered intervals overlap, the result differs between devices.
     """
     lengths = rng.integers(0, 6, m)
     starts = np.append(rng.permutation(m - 1), m - 1) * 7
@@ -94,7 +94,7 @@ def interval_operands(rng: np.random.Generator, m: int = 9) -> tuple[np.ndarray,
 
 
 def of_segments(call: Callable[..., Any], row: tuple[int, ...] = (), **options: Any) -> Example:
-    """Returns a call of items or rows, the heads of their segments, and a live count."""
+    """Returns an example whose arguments are items or rows, the heads of their segments, and a live count."""
     return Example(
         call,
         lambda rng, real: (numbers(rng, real, N, *row), positions(rng), live(rng)),
@@ -119,8 +119,8 @@ class Argument:
 
 # ---- Operands that break preconditions -------------------------------------------------------------------------------
 
-# Several tiles, so that tasks and blocks share the work. `GARBAGE` gets unsorted `keys` and `few`, the second
-# with many ties; `near`, positions in and just outside the array; `far`, any integers.
+# So many items fill several tiles, which tasks or blocks share. A call of `GARBAGE` gets two unsorted arrays of keys,
+# the second with many ties, then positions in and just outside the array, then any integers.
 MANY = 150_000
 
 # `BROKEN` maps "operation: argument" to the call, the expectation, and the first offending position.
@@ -165,6 +165,6 @@ def broken_columns(call: Callable[..., Any], width: int) -> dict[str, Broken]:
 
 
 def broken_ends(call: Callable[..., Any], *before: Any, items: Any = KEYS, **named: Any) -> dict[str, Broken]:
-    """Returns a call with a segment that ends within the next one; `before` are the arguments after the heads."""
+    """Returns a call with a segment that ends within the next one; `before` are arguments between heads and ends."""
     run = functools.partial(call, items, [0, 2, 2, 5], *before, ends=[2, 2, 6, 9], **named)
     return {f"{call.__name__}: ends": (run, "segments that do not overlap", 2)}

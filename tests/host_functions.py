@@ -1,4 +1,7 @@
-"""Functions as C++ compiled by the host's compiler, many in one library, over arrays of items."""
+"""Compiles functions of callers for the host, many in one library, and applies them to arrays of items.
+
+So the C++ that the package generates from a jaxpr runs without a GPU.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ extern "C" void apply{number}(const void* const* a, const void* const* b, void* 
 
 
 def cpp(data: str) -> str:
-    """Returns the C++ that the library makes of a function."""
+    """Returns the C++ that the library of CPU kernels generates from a function's data."""
     return library.cpu_library.function_source(data)
 
 
@@ -65,7 +68,7 @@ def operator(function, item) -> emit.OperatorData:
 
 @functools.cache
 def working_compiler() -> str | None:
-    """Returns a C++ compiler that can make a library, which needs its assembler and linker."""
+    """Returns a C++ compiler that has an assembler and linker, so that it can make a library; None if there is none."""
     name = shutil.which("c++") or shutil.which("g++")
     if name is None:
         return None
@@ -127,7 +130,7 @@ def corner_values(dtype: np.dtype) -> np.ndarray:
 
 
 def items(rng: np.random.Generator, shape, dtype, n: int) -> np.ndarray:
-    """Draws random scalars, a third of them extreme values."""
+    """Draws n items of this shape, with a third of their elements extreme values."""
     dtype = np.dtype(dtype)
     if dtype.kind in "iub":
         wide = rng.integers(0, 2**63, (n, *shape), dtype=np.uint64) * 2 + rng.integers(0, 2, (n, *shape), np.uint64)

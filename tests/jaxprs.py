@@ -1,4 +1,4 @@
-"""Inspects the calls of a program."""
+"""Finds the calls of kernels in a program, and the scratch memory that they take on CUDA."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def scratch_bytes(call: Any) -> int:
 
 
 def size_scratch_memory(function: Callable[..., Any], *arguments: Any) -> None:
-    """Evaluates the rules of the CUDA lowering, for programs that are not lowered for CUDA."""
+    """Runs the rules of the CUDA lowering on a CPU, where programs are not lowered for CUDA, to find their errors."""
     if jax.default_backend() == "cpu":
         for call in kernel_calls(function, *arguments):
             if call.primitive.name.removeprefix("mgpu_") in REGISTRY:

@@ -1,4 +1,4 @@
-"""Operations over 2^32 + 17 items, where 32-bit counters end: helpers of the families' calls over so many items.
+"""Helpers of calls over 2^32 + 17 items, where 32-bit counters overflow; the modules of tests/families have the calls.
 
 Keys and values are bytes that repeat every 251 items, so that an offset truncated to 32 bits finds another byte.
 """
@@ -63,7 +63,7 @@ def same(got, expected):
 
 
 def same_repeated(got, values, counts):
-    """Like same(got, np.repeat(values, counts)), but makes only stretches."""
+    """Like same(got, np.repeat(values, counts)), but never holds all expected values in memory."""
     got = np.asarray(got)
     assert (got.shape, got.dtype) == ((counts.sum(),), values.dtype)
     ends = np.cumsum(counts)

@@ -53,7 +53,7 @@ def counts_of(rng, devices, slots):
 
 
 def shard(x, counts, slots, fill=7):
-    """Returns a global array distributed over devices, `[devices, slots, ...]`, with any values past the live items."""
+    """Returns a global array distributed over devices, `[devices, slots, ...]`, with `fill` past the live items."""
     sharded = np.full((len(counts), slots, *x.shape[1:]), fill).astype(x.dtype)
     ends = np.cumsum(counts)
     for device, (count, end) in enumerate(zip(counts, ends, strict=True)):
@@ -91,7 +91,7 @@ def elements(types):
 
 
 def ragged_all_to_all(operand, into, starts, sizes, places, received, *, axis_name):
-    """jax.lax.ragged_all_to_all by its documentation, as it does not compile for CPU devices."""
+    """Does what the documentation of jax.lax.ragged_all_to_all says; the original does not compile for CPU devices."""
     devices, me = jax.lax.axis_size(axis_name), jax.lax.axis_index(axis_name)
     updates = sizes.shape[0] // devices
     everything = jax.lax.all_gather(operand, axis_name)
@@ -108,7 +108,10 @@ def ragged_all_to_all(operand, into, starts, sizes, places, received, *, axis_na
 
 
 def use_form(monkeypatch, form):
-    """Makes exchanges, fetches and searches take the form of another platform, and few updates."""
+    """Makes exchanges take this form, and unless it is that of CPUs, fetches and searches that of GPUs.
+
+    Ragged exchanges take 4 updates per device instead of 256, which the stand-in for ragged_all_to_all searches.
+    """
     monkeypatch.setattr(exchange, "_gathered", getattr(exchange, form))
     if form != "_gathered":
         monkeypatch.setattr(remote_gather, "_gathered", remote_gather._in_rounds)

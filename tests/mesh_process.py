@@ -26,8 +26,8 @@ def start(process: int, processes: int, port: str) -> None:
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.config.update("jax_disable_most_optimizations", True)
     jax.config.update("jax_enable_x64", True)
-    # In XLA of JAX 0.11, a program from the cache has lost the order between a loop's collectives and others, so two
-    # processes wait for each other.
+    # With JAX 0.11, a program that XLA loads from the cache no longer has the order between a loop's collectives and
+    # others, so two processes wait for each other.
     jax.config.update("jax_enable_compilation_cache", False)
     address = f"127.0.0.1:{port}"
     options = {"coordinator_bind_address": address, "initialization_timeout": SECONDS}
@@ -35,7 +35,7 @@ def start(process: int, processes: int, port: str) -> None:
 
 
 def over_processes(function, devices):
-    """Runs the function on all devices of all processes, `[devices, ...]` in and out; each process gets all results."""
+    """Returns the function on the devices of all processes, `[devices, ...]` in and out; each one gets all results."""
     from tests import mesh
 
     spread, whole = (NamedSharding(mesh.mesh_of(devices), spec) for spec in (P(mesh.AXIS), P()))
@@ -56,7 +56,8 @@ def main(process: str, processes: str, port: str) -> None:
     devices = EACH * int(processes)
     assert (jax.process_count(), len(jax.devices()), len(jax.local_devices())) == (int(processes), devices, EACH)
 
-    # A call takes about 50 ms, in which processes wait for each other: uneven counts, and some devices without items.
+    # A call takes about 50 ms, in which processes wait for each other. So tests have only two of the distributions:
+    # uneven counts, and some devices without items.
     every_count = mesh.counts_of
     mesh.counts_of = lambda *arguments: every_count(*arguments)[1:3]
 

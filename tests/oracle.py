@@ -1,4 +1,4 @@
-"""Independent answers in NumPy and plain Python, in the order of lax.sort."""
+"""Expected results of operations, computed in NumPy and plain Python; keys are ordered as by lax.sort."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def sort_indices(keys: np.ndarray, descending: bool = False) -> np.ndarray:
 
 
 def segment_bounds(n: int, heads: np.ndarray, count: int | None = None) -> list[tuple[int, int]]:
-    """Returns the non-empty segments of the live items."""
+    """Returns the begin and end of each non-empty segment of the live items, which are the first `count`."""
     live = n if count is None else max(0, min(int(count), n))
     starts = sorted({0, *(int(h) for h in np.asarray(heads) if 0 <= h < live)})
     return [(b, e) for b, e in zip(starts, [*starts[1:], live], strict=True) if b < e]
@@ -70,7 +70,7 @@ def segmented_sort_indices(
         return order
     segments = np.cumsum(np.bincount(heads[(heads >= 0) & (heads < live)], minlength=live))
     if segments.size and segments[-1] < 2**16:
-        segments = segments.astype(np.uint16)  # which NumPy sorts by digits
+        segments = segments.astype(np.uint16)  # NumPy sorts this type by digits, which is faster
     return np.concatenate([np.lexsort((*sort_columns(keys[:live], descending), segments)), np.arange(live, n)])
 
 
@@ -101,7 +101,7 @@ def same_bits(got: np.ndarray, expected: np.ndarray) -> None:
 
 
 def work_items(offsets: np.ndarray, total: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the object of each work item, and the item's position within it."""
+    """Returns the results of a load-balancing search: each work item's object, and the item's position within it."""
     offsets = np.asarray(offsets).astype(np.int64)
     ends = np.append(offsets[1:], total)[: len(offsets)]
     lengths = np.clip(ends, 0, total) - np.clip(offsets, 0, total)
@@ -117,7 +117,7 @@ def padded(rows: np.ndarray, size: int, fill_value) -> np.ndarray:
 
 
 def moved(x: np.ndarray, sources: np.ndarray, places: np.ndarray, into: np.ndarray) -> np.ndarray:
-    """Returns `into` with rows of x at places; pairs that are out of range on either side are dropped."""
+    """Returns `into` with row sources[i] of x at places[i]; pairs that are out of range on either side are dropped."""
     keep = (sources >= 0) & (sources < len(x)) & (places >= 0) & (places < len(into))
     out = into.copy()
     out[places[keep]] = x[sources[keep]]
@@ -233,7 +233,7 @@ def total(x: np.ndarray, op: str) -> np.ndarray:
 
 
 def summed(x: np.ndarray, op: str) -> np.ndarray:
-    """Returns items in the type of reductions: sums and products of 8 and 16 bits in the type of jnp.sum."""
+    """Returns the items in the type of their reduction: for sums of 8 and 16 bits, and products, that of jnp.sum."""
     is_narrow = op in ("add", "mul") and x.dtype.kind in "iu" and x.dtype.itemsize < 4
     return x.astype(jax.eval_shape(jnp.sum, x).dtype) if is_narrow else x
 
@@ -244,7 +244,7 @@ def reduce(x: np.ndarray, op: str) -> np.ndarray:
 
 
 def segmented_reduce(x: np.ndarray, heads: np.ndarray, op: str, count: int | None = None) -> np.ndarray:
-    """Returns one result per head."""
+    """Returns the combination of each segment, one per head; for an empty segment, the identity."""
     x, heads = summed(np.asarray(x), op), np.asarray(heads)
     live = live_count(count, len(x))
     bounds = np.append(np.clip(heads.astype(np.float64), 0, live).astype(np.int64), live)

@@ -11,10 +11,10 @@ import jax_mgpu as mgpu
 from tests import data, oracle
 from tests.oracle import same_bits
 
-# The numbers of items that one thread, one block and one CPU task sort.
+# The numbers of items that one thread sorts, and that one block or one CPU task sorts.
 CELLS = data.tile_sizes("sort_items")
 TILES = data.tile_sizes("segmented_sort")
-BLOCK = TILES[-2]  # of keys of 32 bits and fewer
+BLOCK = TILES[-2]  # a block's tile of keys of 32 bits and fewer
 SEVERAL_TILES = 3 * TILES[-1] + 77
 
 

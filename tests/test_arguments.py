@@ -1,4 +1,4 @@
-"""Arguments that callers pass: 64-bit integers without x64, flags, sizes, fill values, odd arrays, and functions.
+"""Arguments that callers pass: 64-bit numbers without x64, flags, sizes, fill values, arrays of no numbers, functions.
 
 Every error is of one form, `operation: argument: expected ..., got ...`, and names the operation that was called.
 """
@@ -163,7 +163,7 @@ def first(a):
     return a
 
 
-# ---- Keys, which the layers below take as they were checked ----------------------------------------------------------
+# ---- Keys: the public function checks them, and no layer below it does again -----------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_flags(name):
 
 
 def test_functions_that_are_no_operators_before_what_else_is_missing():
-    """An error says that a function takes one item even if an identity is missing."""
+    """The error is about the function, even if an identity is missing too."""
     for name, call in {
         "reduce": lambda op: mgpu.reduce(KEYS[:0], op),
         "segmented_reduce": lambda op: mgpu.segmented_reduce(KEYS, [0], op),
@@ -323,7 +323,7 @@ FUNCTIONS_OF_ARRAYS += [(max, "max"), (jnp.argmin, "argmin"), (jax.nn.logsumexp,
 
 @pytest.mark.parametrize("op, operator", FUNCTIONS_OF_ARRAYS)
 def test_functions_of_arrays_are_no_operators(op, operator):
-    """Functions that take an array, a common first attempt at an operator."""
+    """Callers often pass a function of an array first; the error says what to pass instead."""
     got = f"got {op.__name__}, a function of an array"
     for name, call in {
         "reduce": lambda: mgpu.reduce(KEYS, op),
@@ -427,7 +427,7 @@ def test_a_function_whose_result_is_no_array():
 
 
 def test_errors_of_derivatives_name_what_was_called():
-    """Errors at 2^31 items if a derivative needs indices that the operation itself does not."""
+    """At 2^31 items, a derivative that needs indices is an error, even if the operation itself needs none."""
     x = jax.ShapeDtypeStruct((2**31,), jnp.float32)
     few = jax.ShapeDtypeStruct((2,), jnp.float32)
 

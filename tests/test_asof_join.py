@@ -1,4 +1,7 @@
-"""As-of joins, and the search for rows of the same group beside a cut, which they use for few groups."""
+"""As-of joins, and the operation group_search, which they use for few groups.
+
+For each row of a, the search finds the nearest row of b in the same group before or after a cut, a position in b.
+"""
 
 from __future__ import annotations
 
@@ -162,7 +165,7 @@ def search_groups(forward):
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("forward", [False, True], ids=["backward", "forward"])
 def test_rows_of_a_group_beside_a_cut(rng, pattern, forward):
-    """The numbers of live rows are around the edges of tiles and parts; arrays have few sizes."""
+    """The numbers of live rows are around the edges of tiles and parts; the arrays have two sizes, for few programs."""
     tile, *_, part = data.tile_sizes("group_search")
     program = search_groups(forward)
     for n, m, slots in (
@@ -255,7 +258,10 @@ def test_asof_join_by_groups_of_each_type(x64, rng, dtype, direction):
 
 
 def test_rows_stay_in_place_where_groups_fit_a_table(rng):
-    """The program has both methods, or only the table if all groups of the type fit, and takes the right one."""
+    """The program has only the table if all groups of the type fit, and both methods for wider integers.
+
+    For floats, or rows in any order, it has no table.
+    """
     times = np.arange(20, dtype=np.int32)
 
     def primitives(dtype, **options):

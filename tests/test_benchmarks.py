@@ -1,4 +1,7 @@
-"""One small row of each family: it runs, and every peer agrees. Rows that fail are handled."""
+"""The programs of benchmarks/: the first row of each family (a call and its peers) runs on few items, and all agree.
+
+Options, timing, saved rows and rows that fail are tested without measuring anything.
+"""
 
 from __future__ import annotations
 
@@ -122,7 +125,7 @@ def test_bad_options_of_many_rows_are_told(monkeypatch, capsys, options, words):
 
 @pytest.mark.long
 def test_an_interrupt_saves_the_rows_of_all_processes(tmp_path):
-    """The run ends its processes early, long before the hundreds of rows."""
+    """The run ends its processes early, long before they have run hundreds of rows."""
     chosen = ["--families", "sort", "--scale", str(SCALE), "--repeat", "1", "--only-ours", "--processes", "2"]
     command = [sys.executable, "-m", "benchmarks", *chosen, "--output", str(tmp_path)]
     # A process that ignores interrupts, like background jobs of a shell, starts others that ignore them.
@@ -165,7 +168,7 @@ def test_a_function_may_not_be_faster_than_the_one_with_its_name(ratio, fails):
 
 @pytest.mark.parametrize("near_ms, again", [(30.0, ""), (10.5, "ours near")])
 def test_quick_cases_are_timed_again_if_a_peer_is_close(monkeypatch, near_ms, again):
-    """Only ours and the nearest peer are timed again, with the samples and time of all other rows."""
+    """Only ours and the nearest peer are timed again, with as many samples and as long as in usual runs."""
     taken = []
 
     def compile_program(function, input_sets):
@@ -174,7 +177,7 @@ def test_quick_cases_are_timed_again_if_a_peer_is_close(monkeypatch, near_ms, ag
     def time_program(program, repeats, *, queued_ms):
         name = program.run.__name__
         taken.append((name, repeats, queued_ms))
-        ms = {"ours": 10.0, "near": near_ms, "far": 20.0}[name]  # one call to a program
+        ms = {"ours": 10.0, "near": near_ms, "far": 20.0}[name]  # one call per program
         return measure.Timing(ms, ms, ms, repeats, 1)
 
     def side(name):
@@ -371,7 +374,7 @@ def test_programs_without_kernels_are_told():
     inputs = [(jnp.arange(9),)]
     assert measure.compile_program(mgpu.mergesort, inputs).has_kernels
     assert not measure.compile_program(jnp.sort, inputs).has_kernels
-    text = 'HloModule jit_chain\n\nFileNames\n1 "jax_mgpu/_src/ops/reduce.py"\n'  # a program names where it comes from
+    text = 'HloModule jit_chain\n\nFileNames\n1 "jax_mgpu/_src/ops/reduce.py"\n'  # its text names source files
     assert not measure.Program(types.SimpleNamespace(as_text=lambda: text), inputs).has_kernels
 
 

@@ -13,13 +13,13 @@ import pytest
 import jax_mgpu as mgpu
 from jax_mgpu._src.functions import blocked_scan
 
-# Sizes of one block, around the edges of blocks and of groups, and of several levels.
+# Numbers of items within one block, around the edges of blocks and of groups, and for several levels.
 SIZES = (1, 2, 63, blocked_scan.MAX_STEPS, blocked_scan.MAX_STEPS + 1, 64 * 8 + 3, 5000)
 U32 = np.uint32
 
 
 def compose(a, b):
-    """Returns affine maps of numbers modulo 2^32, which do not commute."""
+    """Composes affine maps of numbers modulo 2^32: an associative operator that does not commute."""
     return a[0] * b[0], a[1] * b[0] + b[1]
 
 
@@ -72,7 +72,7 @@ def test_scans(way, reverse, rng, monkeypatch) -> None:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("reverse", [False, True])
 def test_derivatives(way, reverse, rng, monkeypatch) -> None:
-    """Derivatives equal those of one loop over items, by jax.lax.scan; a factor of 0 stops no other derivative."""
+    """Derivatives equal those of one loop over items, by jax.lax.scan, also where factors are 0."""
     monkeypatch.setattr(blocked_scan, "MAX_TOTALS", 8)
     n = 600
     x, weights = (tuple(rng.normal(size=n) for _ in range(2)) for _ in range(2))
@@ -123,7 +123,7 @@ def test_programs_of_many_items_are_small(platform, max_kb) -> None:
 
 
 def test_sums_of_many_floats_round_little(monkeypatch) -> None:
-    """Sums in blocks: added one after the other, ones of float16 would stop at 2,048."""
+    """Blocks are summed, then their sums; float16 ones, added one after the other, would stop at 2,048."""
     monkeypatch.setattr(blocked_scan, "LONG_BLOCK", 256)
     monkeypatch.setattr(blocked_scan, "MAX_IN_ONE_BLOCK", 600)
     x = jnp.ones((2**13,), np.float16)

@@ -124,7 +124,7 @@ def test_pairs_of_buckets_in_batches(rng):
 
 
 def test_bounds_of_any_value(rng):
-    """No access outside of the tables, and the kernels terminate."""
+    """Whatever the bounds are, the kernels return no row outside of the tables, and terminate."""
     a, b = (rng.integers(0, 2**32, n, dtype=np.uint32) for n in (3 * CHUNK, 3 * CAPACITY))
     given = list(operands(rng, a, b))
     program = run(5000, True)
@@ -142,7 +142,7 @@ def test_bounds_of_any_value(rng):
 
 @pytest.mark.parametrize("bits", [1, 8, 11, 32])
 def test_partition_by_the_highest_bits(rng, bits):
-    """A GPU partitions many items by radix sort. Otherwise sorts partition, which order the lower bits too."""
+    """A GPU partitions many items by radix sort. Other platforms sort the codes, which also orders the lower bits."""
     for n, live in ((1000, 800), (300_000, 300_000), (300_000, 299_000)):
         codes = rng.integers(0, 2**32, n, dtype=np.uint32)
         codes[::3] = codes[0]
@@ -238,12 +238,12 @@ def test_the_mixing_of_codes(rng):
     for codes in (step, step << 16, step * 1000, np.float32(step).view(np.uint32), data.special_keys("uint32")):
         mixed = np.asarray(bucket_join.mixed(jnp.asarray(codes)))
         assert len(np.unique(mixed)) == len(np.unique(codes))
-        if len(codes) == len(step):  # 2,048 in the mean
+        if len(codes) == len(step):  # 2,048 on average
             assert np.bincount(mixed >> 27, minlength=32).max() < 2300
 
 
 def test_programs_for_a_cpu_sort(monkeypatch):
-    """The other platforms have the kernels: test_transformations.py lowers for CUDA."""
+    """A CPU joins long tables by sorts. CUDA joins them by buckets, as test_transformations.py tests."""
     monkeypatch.undo()
     keys = jax.ShapeDtypeStruct((sort_strategy.LONG_PERMUTATION,), jnp.int32)
     join = jax.jit(lambda a, b: mgpu.join(a, b, size=100, assume_sorted=False))

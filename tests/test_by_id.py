@@ -1,4 +1,4 @@
-"""Softmax by id in any order, against NumPy and the softmax of sorted segments."""
+"""Softmax by id in any order, against NumPy and the softmax of sorted segments; the order of ids, kept by group_ids."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.test_take import adding_scatters
 pytestmark = pytest.mark.usefixtures("x64")
 
 FUNCTIONS = {False: mgpu.softmax_by_id, True: mgpu.log_softmax_by_id}
-IDS = np.array([2, 0, 2, -1, 4, 0, 2, 7, 4, 5], np.int32)  # of five: no item has 1 or 3, and two items have none
+IDS = np.array([2, 0, 2, -1, 4, 0, 2, 7, 4, 5], np.int32)  # below 5: no item has 1 or 3; three items have no id
 
 
 def softmax(x, ids, size, log=False):
@@ -54,7 +54,7 @@ def test_nothing():
 
 @pytest.mark.parametrize("log", [False, True])
 def test_infinities_stay_within_their_ids(log):
-    """Like jax.nn.softmax; items without an id have no effect."""
+    """Results are those of jax.nn.softmax over the items of each id; items without an id have no effect."""
     x = np.array([-np.inf, 1, np.inf, 2, -np.inf, 1, 0, np.nan, np.inf, np.nan], np.float32)
     ids = np.array([0, 0, 1, 2, 3, 0, 1, 4, -1, 9])
     theirs = jax.nn.log_softmax if log else jax.nn.softmax
@@ -125,7 +125,7 @@ OPERATORS = ["add", "mul", "min", "argmax", "mean", "logsumexp", "var", "count",
 
 @pytest.mark.parametrize("op", OPERATORS)
 def test_groups_reduce_as_ids_do(rng, op):
-    """Bitwise equal if no sum is rounded, for items and rows, with derivatives."""
+    """Results and derivatives agree within rounding, for items and rows."""
     x, ids = rng.integers(1, 4, (50, 2)).astype(np.float64), rng.integers(-1, 9, 50)
     groups = mgpu.group_ids(ids, 8)
     for rows in (x[:, 0], x):

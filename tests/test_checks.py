@@ -60,7 +60,7 @@ def test_errors_of_a_program_that_has_run():
 
 
 def test_every_precondition_is_here(monkeypatch):
-    """Every check of values occurs in the examples, or in BROKEN above."""
+    """Each check of values that the examples and BROKEN make is broken by a call of BROKEN."""
     asked = set()
 
     def require(operation, argument, expected, x, holds, shown=None):

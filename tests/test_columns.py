@@ -182,6 +182,7 @@ def test_any_columns(rng, mix):
             same_bits(mgpu.argsort(columns, descending=flags), order.astype(np.int32))
 
 
+# Each pair is a range of columns, which one sort orders.
 def test_where_columns_are_cut():
     def cuts(dtypes, *values):
         columns = Columns("test", "keys", tuple(np.zeros(2, d) for d in dtypes), False)
@@ -201,7 +202,7 @@ def test_where_columns_are_cut():
     assert cuts([f32, f32, f32], u32) == cuts([f32] * 4) == []
 
 
-# ---- Two columns of integers of 32 bits: keys alone by two sorts, with values by one code ----
+# ---- Two columns of integers of 32 bits, alone and with values -------------------------------------------------------
 
 
 def words(rng, n, dtypes=("int32", "uint32"), few=False):
@@ -379,7 +380,7 @@ def test_merge(rng, form, counts):
     v = np.arange(650, dtype=np.uint32)
     if counts == (None, None):
         same(mgpu.merge(a, b, descending=form[1], **given), expected)
-        v = v[:, None]  # fetched by index
+        v = v[:, None]  # rows are fetched by index
     keys, moved = mgpu.merge(a, b, v[:300], v[300:], descending=form[1], **given)
     same(keys, expected)
     same_bits(moved, oracle.padded(v[order], 650, 0))
@@ -646,7 +647,7 @@ def test_checks_name_the_column():
 
 
 def test_sorts_of_columns_leak_no_tracers():
-    """Sorts of one column, and of columns with floats, which are sorted part by part, leak none either."""
+    """Also for one column, and for columns with floats, which are sorted part by part."""
     columns = (jnp.arange(5.0), jnp.arange(5)[::-1])
     with jax.checking_leaks():
         jax.jit(lambda keys: mgpu.mergesort((keys,)))(columns[0])

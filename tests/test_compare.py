@@ -1,4 +1,4 @@
-"""The comparison of two trees' benchmark rows, with made-up times."""
+"""scripts/compare.py, which compares the benchmark rows of two source trees; the times are made up."""
 
 import importlib.util
 import pathlib

@@ -55,7 +55,7 @@ def test_threads_trace_compile_and_call(programs):
 
 
 def test_threads_share_the_tasks_of_large_calls():
-    """Calls that use all of XLA's threads, from more threads than there are."""
+    """Calls that use all of XLA's threads, made from several threads at once."""
     rng = np.random.default_rng(12)
     keys = rng.integers(0, 1000, N, dtype=np.int32)
     ordered = np.sort(keys)
@@ -125,7 +125,7 @@ def resident_bytes() -> int:
 
 @pytest.mark.skipif(not pathlib.Path("/proc/self/statm").exists(), reason="no /proc to read the resident memory from")
 def test_memory_is_flat(programs):
-    """10^4 calls of programs that all stay alive: one program that kept its 64 KB would keep 13 MB."""
+    """10^4 calls of programs that all stay alive: if one of them kept 64 KB per call, it would keep 5 MB."""
     large = np.arange(1 << 14, dtype=np.float32)[::-1].copy()
     calls = [
         *[(program, cases[0]) for program, cases in programs],

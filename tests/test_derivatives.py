@@ -128,7 +128,7 @@ def test_reverse_derivatives_of_narrow_floats(example, rng, real):
 @pytest.mark.parametrize("batched", [False, True], ids=["one", "batch"])
 @pytest.mark.parametrize("call, lengths", LINEAR_CALLS.values(), ids=LINEAR_CALLS)
 def test_linear_transpose(call, lengths, batched):
-    """The transpose has the columns of the call's matrix, which come from unit vectors."""
+    """The transpose is that of the call's matrix, whose columns are the results for unit vectors."""
     if batched:
         call, lengths = jax.vmap(call), [(2, n) for n in lengths]
     zeros = [jnp.zeros(n) for n in lengths]

@@ -45,7 +45,7 @@ def run_session(text, namespace, where, line):
 
 
 def run_script(text, namespace, where, line):
-    """Runs a program whose lines with `print` say in a comment what they print."""
+    """Runs a program, and checks that each line with `print` prints what its comment says."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile("\n" * line + text, where, "exec"), namespace)

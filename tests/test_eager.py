@@ -15,12 +15,12 @@ from jax_mgpu._src.core import eager
 from tests.families import EXAMPLES
 from tests.transformed import loss_of_sums, stack
 
-CALLS = 10  # with arrays of JAX, with arrays of NumPy, and with values of a notebook: 30 calls of each function
+CALLS = 10  # with each kind of operands: arrays of JAX, arrays of NumPy, and values as in notebooks
 
 
 @contextlib.contextmanager
 def compilations():
-    """The programs that are compiled within the context."""
+    """Yields a list that gets an item for each program that is compiled within the context."""
     programs = []
 
     def count(event, seconds, **_):
@@ -73,7 +73,7 @@ def test_a_call_is_one_program(name):
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_call_compiles_once(name):
-    """Calls of the same shapes: any values on the host or the device, mapped or differentiated."""
+    """Calls of the same shapes share programs: with any values, on the host or the device, mapped or differentiated."""
     example, rng = EXAMPLES[name], np.random.default_rng(1)
     for run in (lambda xs: example.call(*xs), lambda xs: mapped(example.call, xs), lambda xs: derived(example, xs)):
         for kind in (jnp.asarray, np.asarray, of_host):
@@ -205,7 +205,7 @@ def test_calls_are_found_by_their_arguments(monkeypatch):
     }
     for call, expected in calls.values():
         assert call().tolist() == expected
-    monkeypatch.setattr(eager, "_program", None)
+    monkeypatch.setattr(eager, "_program", None)  # another program cannot be made
     for call, expected in calls.values():
         assert call().tolist() == expected
     with pytest.raises(TypeError):

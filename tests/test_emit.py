@@ -1,5 +1,5 @@
 # ruff: noqa: PLC3002, PLR0124, PLW0108 -- functions are written as callers might
-"""Functions as C++ against JAX on the CPU, over items with every corner case, by the host's compiler."""
+"""Functions of callers as C++, by the host's compiler, against JAX on the CPU over random items and corner cases."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def place(x, most=5):
     return jnp.clip(jnp.nan_to_num(x), -most, most).astype(jnp.int32)
 
 
-# Results are exact without floats, or if a float is the result of a single operation; others agree to some ulps.
+# Results are exact without floats, or if a float is the result of a single operation; others have a tolerance.
 CASES = {
     "affine": ((F32, F32), lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1])),
     "affine f64": ((F64, F64), lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1])),
@@ -285,7 +285,7 @@ def sizes(items) -> tuple[int, int]:
 
 
 def grouped() -> list[list[str]]:
-    """Returns the cases in as few functions as possible, such that items have room for pairs and states stay small."""
+    """Groups the cases, each group for one function, whose items have room for pairs and whose states stay small."""
     groups: list[list[str]] = [[]]
     for name in sorted(CASES, key=lambda name: str(CASES[name][0])):
         with_it = [CASES[other][0] for other in (*groups[-1], name)]

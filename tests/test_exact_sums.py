@@ -47,7 +47,7 @@ def has_kernel(n, width, size):
 
 
 def check(got, x, ids, size, n=None):
-    """Compares with exact sums of all n items (default: those of x)."""
+    """Compares with exact sums of x; n is the number of items of the call, if x has only the live ones."""
     expected = exact(x, ids, size)
     if ON_GPU and has_kernel(x.shape[0] if n is None else n, x.shape[1], size):
         return np.testing.assert_array_equal(got, expected.astype(got.dtype))
@@ -136,7 +136,7 @@ def test_a_batch_has_the_bits_of_its_problems(rng, mapped):
 @pytest.mark.parametrize("size", [3, 5000, 200_000])
 @pytest.mark.parametrize("skewed", [False, True])
 def test_sums_of_many_items(rng, size, skewed):
-    """The same bits in any order of the items; NumPy sums in float64."""
+    """Sums are close to NumPy's in float64; on a GPU, they have the same bits in any order of the items."""
     n = 2_000_003
     ids = (rng.zipf(1.2, n) - 1) % size if skewed else rng.integers(0, size, n)
     for x in (rng.normal(size=n).astype(np.float32), mixed(rng, n, -20, 10)):

@@ -1,4 +1,4 @@
-"""dispatch and combine compared with loops over tokens and slots, and two small models trained with them."""
+"""dispatch and combine compared with loops over tokens and slots, and the models of docs/experts.md."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def dense(matrices, router, x, slots):
 
 @jax.default_matmul_precision("float32")  # a GPU would round the matrices to 11 bits
 def learned(rng, apply, step, model, parts):
-    """Checks that a layer equals one that runs all experts, and that training reduces its loss."""
+    """Checks that a layer equals one that runs all experts; returns whether training halves its loss."""
     x = rng.normal(size=(64, 6)).astype(np.float32)
     target = np.tanh(x @ rng.normal(size=(6, 6))).astype(np.float32)
     np.testing.assert_allclose(apply(model, x), dense(*map(np.asarray, parts(model)), x, 2), rtol=1e-4, atol=1e-5)

@@ -147,7 +147,7 @@ for name, example in EXAMPLES.items():
         report[f"{name}, {how}"] = len(misses) - before, time.process_time() - start
 print(json.dumps([report, len(hits)]))
 """
-MAX_SECONDS = 0.2
+MAX_SECONDS = 0.2  # of processor time, for a program from the cache
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""Memory: an allocation failure is an error, and the next call is right; no memory is kept for long."""
+"""Failed allocations and wrong direct calls are errors, and the next call is right; no memory is kept for long."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(program: str) -> str:
 
 @reads_proc
 def test_a_call_without_memory_is_an_error_and_the_next_is_right():
-    """Tasks that cannot allocate memory, on any thread."""
+    """The address space is limited, so that tasks on any thread cannot allocate memory."""
     failures = run("""
         x = np.random.default_rng(0).integers(0, 1 << 30, 1 << 23, dtype=np.int32)
         large, small = jnp.asarray(x), jnp.asarray(x[: 1 << 17])
@@ -109,7 +109,7 @@ def shaped(text):
 
 @pytest.mark.parametrize("name", DIRECT)
 def test_a_direct_call_that_is_wrong_is_an_error(name):
-    """Wrong direct calls, by `jax.ffi.ffi_call` or an edited program, are errors; so are requests of their memory."""
+    """A wrong direct call, by `jax.ffi.ffi_call` or an edited program, is an error, and so is asking for its memory."""
     operation, operands, results, attributes = DIRECT[name]
     with jax.enable_x64(True):
         avals = [jax.ShapeDtypeStruct(shape, dtype) for dtype, shape in map(shaped, results)]

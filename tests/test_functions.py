@@ -267,7 +267,7 @@ def test_runs_of_keys_and_batches_of_segments(rng) -> None:
 
 
 def test_many_items(rng) -> None:
-    """Several tiles, groups of tiles and chunks."""
+    """The items fill several tiles, groups of tiles and chunks."""
     n = 3_000_017
     x = (np.where(rng.random(n) < 0.001, 3, 1).astype(U32), integers(rng, n, U32))
     with np.errstate(over="ignore"):
@@ -389,7 +389,7 @@ def test_calls_for_cuda() -> None:
 
 
 def choose_later(a, b):
-    """For items with random keys: returns the key of the item with the greater number."""
+    """Returns the greater number, and the random key that comes with it."""
     return jnp.maximum(a[0], b[0]), jnp.where(a[0] > b[0], a[1], b[1])
 
 
@@ -428,7 +428,7 @@ def test_random_keys_in_kernels(impl) -> None:
 @pytest.mark.usefixtures("lowers_for_cuda")
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="lowers for a GPU from a machine without one")
 def test_without_a_compiler(monkeypatch) -> None:
-    """Plain JAX is in the program, with one warning that says what is missing."""
+    """The program has plain JAX instead of the kernel, and a warning says what is missing."""
     monkeypatch.setattr(library, "compiler_problem", lambda: "NVRTC is missing: pip install it")
     monkeypatch.setattr(custom_operator, "_WARNED", set())
     traced = jax.jit(lambda x: mgpu.scan(x, lambda a, b: a * b + 1)).trace(jnp.arange(10.0))

@@ -1,4 +1,4 @@
-"""The randomised tester draws every public function, finds defects, and prints how to repeat them."""
+"""tests/fuzz, the randomised tester, draws every public function, finds defects, and prints how to repeat them."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_what_the_jax_at_hand_cannot_run_is_left_out(monkeypatch, capsys):
 
 @pytest.mark.long
 def test_loops_that_a_compiler_does_not_survive_are_left_out(monkeypatch):
-    """Loops over arrays without items, in JAX 0.11 on a CPU; even a Cholesky decomposition has such a loop."""
+    """On a CPU, JAX 0.11 crashes on loops over arrays without items, which a Cholesky decomposition too may contain."""
     programs = [program for index in range(4000) if "shard_map" in (program := Program(21, "sort", index)).mode]
     with_comparators = [Program(86001, "less", 0), Program(86002, "less", 56)]
     monkeypatch.setattr(jax, "default_backend", lambda: "cpu")

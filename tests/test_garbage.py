@@ -18,13 +18,13 @@ ROWS = 2
 
 
 def corners(dtype: np.dtype) -> list[int]:
-    """Invalid indices and counts: far outside on either side, and just outside."""
+    """Returns indices and counts around both ends of 60 items, and far outside on either side."""
     limits = np.iinfo(dtype)
     return [int(limits.min), int(limits.min) + 1, -61, -1, 0, 59, 60, 61, int(limits.max) - 1, int(limits.max)]
 
 
 def garbage_like(x: np.ndarray) -> st.SearchStrategy:
-    """Returns arrays of this shape and type: any values, and few values that repeat."""
+    """Returns a strategy for arrays of this shape and type: any values, and few values that repeat."""
     if x.dtype == bool:
         elements = st.booleans()
     elif x.dtype.kind == "f":

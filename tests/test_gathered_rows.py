@@ -20,7 +20,7 @@ NAMES = ["add", "mul", "min", "max", "argmin", "argmax", "mean", "any", "all", "
 
 
 def drawn(rng, dtype, *shape):
-    """Small numbers, whose sums and products of a few are exact."""
+    """Draws small numbers, so that sums, and products of a few, are exact."""
     if dtype == "bool":
         return rng.random(shape) < 0.8
     low = 0 if dtype.startswith("u") else -2
@@ -28,7 +28,7 @@ def drawn(rng, dtype, *shape):
 
 
 def entries_of(rng, n=N, entries=ENTRIES, m=M):
-    """Indices, a fifth of which are out of range, heads with empty segments and padding, and a count."""
+    """Draws indices, some of them out of range, heads with empty segments and padding, and a count of live entries."""
     indices = rng.integers(-2, n + 2, entries).astype(np.int32)
     heads = np.sort(rng.integers(3, entries + 5, m)).astype(np.int32)
     return indices, heads, np.int32(rng.integers(entries // 2, entries + 1))
@@ -74,7 +74,7 @@ def test_names(op, dtype):
 @pytest.mark.parametrize("op", ["add", "mul", "max", "logsumexp"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_widths(op, dtype):
-    """Rows in registers and rows as a whole, of full vectors of columns and others, gathered and in order."""
+    """Narrow and wide rows, of full vectors of columns or with some left over, gathered and in order."""
     rng = np.random.default_rng(len(op))
     indices, heads, count = entries_of(rng)
     tables = [drawn(rng, dtype, ENTRIES, width) for width in (2, 4, 7, 8, 11, 16, 17, 29, 32, 33, 72)]
@@ -273,7 +273,7 @@ def test_derivatives_of_other_names(op):
 
     full = np.array([len(part) > 0 for part in parts])
     got = jax.jit(jax.grad(lambda x: ours(x)[full].sum()))(x)
-    expected = jax.grad(lambda x: plain(x).sum())(x)  # jnp divides it among a row's entries, and adds these up
+    expected = jax.grad(lambda x: plain(x).sum())(x)  # jnp also adds up what a row's entries get
     np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-12)
 
 

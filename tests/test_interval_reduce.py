@@ -22,7 +22,7 @@ NAMES = ["add", "mul", "min", "max", "argmin", "argmax", "mean", "any", "all", "
 
 
 def drawn(rng, dtype, *shape):
-    """Small numbers, whose sums and products are exact."""
+    """Draws small numbers, whose sums and products are exact."""
     if dtype == "bool":
         return rng.random(shape) < 0.8
     return rng.integers(0 if dtype.startswith("u") else -1, 2, shape).astype(jnp.dtype(dtype))
@@ -67,13 +67,13 @@ def test_names(op, dtype):
 
 @pytest.mark.parametrize("n", [1, 2, 3, 15, 16, 17, 33, 257, 529])
 def test_all_intervals_of_a_few_items_by_an_operator_that_does_not_commute(n):
-    """Numbers as digits: the combination of an interval is its text."""
+    """The operator joins runs of positions, so that results tell which items they have, and whether in order."""
     starts, ends = (x.reshape(-1) for x in np.mgrid[: n + 1, : n + 1])
     if n > 40:
         chosen = np.random.default_rng(n).choice(len(starts), 900, replace=False)
         starts, ends = starts[chosen], ends[chosen]
 
-    def joined(a, b):  # of first, last and number of items, and whether all in between follow each other
+    def joined(a, b):  # first, last and number of items, and whether all of them follow each other
         return a[0], b[1], a[2] + b[2], a[3] & b[3] & (a[1] + 1 == b[0])
 
     places = jnp.arange(n)
@@ -182,7 +182,7 @@ def test_derivatives(op):
 
 @pytest.mark.parametrize("d", [1, 3])
 def test_derivatives_of_windows(d):
-    """Sliding windows share a cotangent's rows; in a batch, other windows do not."""
+    """The starts and ends of sliding windows ascend; a batch may also have intervals in any order."""
     rng = np.random.default_rng(4)
     n, k, count = 700, 900, 650
     x = rng.normal(size=(n, d))

@@ -174,7 +174,7 @@ def ones_but(size, *changes):
 
 
 def ones_of_each_case(size, half):
-    """Returns offsets and totals."""
+    """Returns the offsets and the total of each case; most intervals have one row."""
     return {
         "one row each": (ones_but(size), None),
         "fewer items than intervals": (ones_but(size, (slice(half, None), half)), half),
@@ -475,7 +475,7 @@ def test_nested_batch_with_a_shared_fill_and_into(rng):
 @pytest.mark.parametrize("gathers", [False, True])
 def test_into_is_kept_unless_donated(rng, gathers):
     x, _, offsets, totals, into = (a[0] for a in batch_arguments(rng))
-    starts, into = spaced_starts((1,)), jnp.add(into, 0)  # JAX's own memory: NumPy's, where it is shared, stays
+    starts, into = spaced_starts((1,)), jnp.add(into, 0)  # an array of JAX: memory that NumPy shares is not donated
     before = np.array(into)
     move = OPERATIONS["move" if gathers else "scatter"]
     expected = np.asarray(jax.jit(move)(x, starts, offsets, totals, into))

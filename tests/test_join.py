@@ -180,7 +180,7 @@ def test_columns_in_the_order_before_the_sort(rng):
 
 @pytest.mark.parametrize(("dtype", "n"), [("int8", 127), ("uint8", 256), ("int16", 300), ("uint16", 2**16)])
 def test_orders_of_small_types(rng, dtype, n):
-    """With 256 rows, uint8 has no value for a missing row, and int8 has none for the number of rows."""
+    """With 256 rows of uint8, or 2^16 of uint16, each value is a row, so none is left for a missing row."""
     order = rng.permutation(n).astype(dtype)
     keys = np.arange(n, dtype=np.int32)
     rows = mgpu.join(keys, keys[: n // 2], "left", size=n + 3)

@@ -18,6 +18,7 @@ on_cuda_build = pytest.mark.skipif(cuda_library is None, reason="a build without
 on_gpu = pytest.mark.skipif(jax.default_backend() != "gpu", reason="the limit is one of CUDA devices")
 
 
+# The shared memory of the first shape that devices with this limit can run; None if there is none.
 def taken(shapes, limit):
     return next((size for size, least in shapes if least <= limit), None)
 
@@ -39,7 +40,7 @@ def test_every_kernel_has_a_shape_that_fits(limit):
 
 @on_cuda_build
 def test_what_99_kib_are_enough_for():
-    """With 99 KB, separate kernels sort and scan whole rows, as on larger devices."""
+    """With 99 KB, all kernels fit that larger devices use, except those for 8-byte keys with payloads."""
     missing = [name for name, shapes, _ in cuda_library.kernel_shapes() if taken(shapes, 99 * KIB) is None]
     assert not [name for name in missing if "uint64, payload of" not in name and "float64, payload of" not in name]
 

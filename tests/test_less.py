@@ -76,7 +76,7 @@ def weight(x, i):
     return -int(x["number"][i]), -float(x["x"][i].sum() + int(x["text"][i].astype(int).sum()) - float(x["half"][i]))
 
 
-# Keys, a comparator, and Python's sort key: each with many equal keys of different values.
+# Keys, a comparator, and Python's sort key. In each case, many keys are equal to the comparator but have other bits.
 CASES = {
     "by size": (few, by_size, lambda x, i: abs(x[i])),
     "rationals": (rationals, quotient, lambda x, i: fractions.Fraction(int(x[0][i]), int(x[1][i]))),
@@ -401,7 +401,7 @@ def test_ways_of_plain_jax(case, rng, monkeypatch) -> None:
 
 @pytest.mark.parametrize("case", ["a table of each", "a difference", "a loop of both"])
 def test_batches_over_a_mesh(case, rng, monkeypatch) -> None:
-    """Batches over Explicit axes, and over manual axes, over which items vary but the start of a loop does not."""
+    """Batches over Explicit and manual axes. Items vary over a manual axis, but the first state of a loop does not."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: False)
     less, devices = PLAIN[case][1], jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
@@ -419,7 +419,7 @@ def test_batches_over_a_mesh(case, rng, monkeypatch) -> None:
 
 
 def test_an_order_for_each_problem_of_a_shard(rng, monkeypatch) -> None:
-    """An order is traced with captured values that vary over the mesh and items that do not, and runs with both."""
+    """The comparator is traced with captured values that vary over the mesh and items that do not; here, both vary."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices)
@@ -464,7 +464,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("case", long_but(["always", "a circle", "noise by a table", "NaN of both"], BROKEN))
 def test_broken_orders_lose_nothing(case, way, rng) -> None:
-    """A function that is not a strict weak order gives a permutation of the keys, except in the kernels of orders."""
+    """A function that is not a strict weak order gives a permutation of the keys; CUDA's kernels may repeat some."""
     if way == "primitive" and jax.default_backend() == "gpu":
         x, less = few(rng, 9029), BROKEN[case]
         for keys, order in ((x, less), ((x, x, x), lambda a, b: less(a[0], b[0]))):

@@ -20,7 +20,7 @@ F32, I32, U8 = np.float32, np.int32, np.uint8
 
 @pytest.fixture(params=["plain", "primitives"])
 def way(request, monkeypatch):
-    """Runs a test with maps by jax.vmap, and through the primitives of functions, plain JAX on a CPU."""
+    """Runs a test with maps by jax.vmap, and through the primitives of functions, which are plain JAX on a CPU."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: request.param == "primitives")
 
 
@@ -51,7 +51,7 @@ NAMED = {
 
 
 def prefixes(op, mapped):
-    """Returns the position of the first extremum of each prefix."""
+    """Returns the position of the first maximum of each prefix."""
     return np.array([np.argmax(mapped[: i + 1]) for i in range(len(mapped))], I32)
 
 
@@ -114,7 +114,7 @@ NEGATIVES = {
 @pytest.mark.parametrize("dtype", ["int8", "int16", "int32"])
 def test_extrema_of_negatives(dtype, name, items, rng) -> None:
     """ptxas compares the negative of the smallest integer of 16 bits as if it were positive. For 32 bits it loses the
-    negation of one of three operands. A scan shows that if the smallest item is not its own negative."""
+    negation of one of three operands, which a scan shows if no item is the smallest integer."""
     least = np.iinfo(dtype).min
     if items == "small":
         x = rng.integers(-3, 1, 7554).astype(dtype)
@@ -290,7 +290,7 @@ def test_derivatives_of_choices_over_an_explicit_mesh(rng) -> None:
 @pytest.mark.parametrize("operation", ["reduce", "scan", "segmented_reduce"])
 @pytest.mark.long
 def test_derivatives_of_items_made_of_positions(operation, rng) -> None:
-    """Under shard_map, with a jitted choice, and a part of an item that depends only on its position."""
+    """Under shard_map, a map chooses by position with a jitted function, and makes one part of the position alone."""
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices)
     x = rng.normal(size=(len(devices), 7)).astype(F32)
@@ -330,7 +330,7 @@ def test_defaults_and_nothing() -> None:
 
 
 def source_of(call, *arguments):
-    """Returns the function of a call's kernels, and its captured arrays."""
+    """Returns the function of a call's kernels, and the equation of the call."""
     (equation,) = kernel_calls(call, *arguments)
     return equation.params["function"].value, equation
 
@@ -406,7 +406,7 @@ def test_cpp(rng, monkeypatch) -> None:
 @pytest.mark.usefixtures("lowers_for_cuda")
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="lowers for a GPU from a machine without one")
 def test_calls_for_cuda() -> None:
-    """A reduction is one call on the items as they are in memory, without a map before it."""
+    """A scan of mapped items is one call on the items as they are in memory, without a map before it."""
     x = jnp.arange(1000, dtype=jnp.uint8)
     text = jax.jit(lambda x: mgpu.scan(x, map=lambda x: jnp.exp(x.astype(jnp.float32))))
     text = text.trace(x).lower(lowering_platforms=("cuda",)).as_text()

@@ -31,7 +31,7 @@ def live_part(x, indices, slots):
 
 
 def check(a, b, *, descending=False, a_count=None, b_count=None, merge=mgpu.merge):
-    """Checks keys and values, which the kernel moves itself, or which are fetched by its indices."""
+    """Checks keys alone, with values that the kernel moves, and with rows that are fetched by its indices."""
     counts = {"a_count": a_count, "b_count": b_count}
     slots = len(a) + len(b)
     order = oracle.merge_indices(a, b, descending, **counts)
@@ -267,7 +267,7 @@ def test_unsorted_input_stays_inside(rng):
         assert np.all((np.asarray(moved) >= 1) & (np.asarray(moved) <= 100))
 
 
-# ---- Neighbouring runs ----------------------------------------------------------------------------------------------
+# ---- Neighbouring runs of one array, merged in pairs ----------------------------------------------------------------
 
 
 def ends_of_runs(rng, runs, n):
@@ -332,7 +332,7 @@ def test_rounds_of_runs(rng, dtype, descending):
 @pytest.mark.parametrize("runs", [1, 2, 3, 8])
 @pytest.mark.parametrize("n", RUN_SIZES)
 def test_runs_of_every_size(rng, n, runs):
-    """Runs of every size. A pair's last tile ends where the pair ends."""
+    """A pair's last tile ends where the pair ends, whatever the size of its runs."""
     options = {"descending": False, "size": n}
     call = jax.jit(functools.partial(a_round, **options))
     for dtype in ("uint8", "float32"):

@@ -31,7 +31,7 @@ def order_of(keys, descending=False, count=None):
 
 
 def check(keys, name="mergesort", *, descending=False, count=None):
-    """Keys and their original positions, which show stability."""
+    """Checks keys and their original positions, which show stability."""
     order = order_of(keys, descending, count)
     sorted_keys, indices = jitted(f"{name}_indices", descending=descending)(keys, count=count)
     same_bits(sorted_keys, keys[order])
@@ -78,7 +78,7 @@ def test_sizes_around_powers_of_two(rng, name, dtype):
 
 
 def with_equals(rng, keys):
-    """Zeros of both signs and NaNs of several bits, which are equal, or many copies of the largest integer."""
+    """Replaces three keys in ten: floats by zeros, NaNs and infinities of both signs, integers by the largest one."""
     if np.issubdtype(keys.dtype, np.integer):
         return np.where(rng.random(keys.size) < 0.3, np.iinfo(keys.dtype).max, keys)
     specials = np.array([0.0, -0.0, np.nan, -np.nan, np.inf, -np.inf], keys.dtype)
@@ -166,7 +166,7 @@ def test_nearly_sorted_keys_in_three_phases(rng, width):
 
 
 def test_more_keys_and_indices_than_merge_in_pairs(rng):
-    n = 257 * 2**13 + 5  # above 16 MB, CUDA kernels merge four runs a round
+    n = 257 * 2**13 + 5  # above 16 MB, CUDA kernels merge four runs at a time
     keys = rng.integers(0, 2**20, n).astype(np.int32)
     check(keys)
     check(keys, count=n - 5000)
@@ -190,8 +190,7 @@ def test_a_batch_of_nearly_sorted_rows(rng):
 
 def test_the_order_is_that_of_lax_sort(rng):
     keys = data.random_keys(rng, "float32", 1000)
-    # XLA's CPU code treats subnormals as zeros when it sorts, its GPU code does not; only their values are compared
-    # here.
+    # XLA's CPU code treats subnormals as zeros when it sorts, its GPU code does not, so these keys have none.
     keys[np.abs(keys) < np.finfo(np.float32).tiny] = 0
     for name in SORTS:
         same_bits(getattr(mgpu, name)(keys), jax.lax.sort(jnp.asarray(keys), is_stable=True))

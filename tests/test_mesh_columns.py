@@ -24,7 +24,7 @@ each_type = pytest.mark.parametrize(
 
 
 def draw(rng, dtypes, n):
-    """Columns with many equal items, or any values."""
+    """Draws two columns: the first has many equal items, the second has too, or any values."""
     few = [rng.choice(data.random_keys(rng, dtype, 4), n) for dtype in dtypes]
     return few if rng.integers(2) else [few[0], data.random_keys(rng, dtypes[1], n)]
 
@@ -80,7 +80,7 @@ def test_sorts_on_devices(rng):
 
 
 def test_keys_alone(rng):
-    """Sorts of columns without values and counts."""
+    """Columns may come without values and counts."""
     columns = draw(rng, ["int32", "uint32"], DEVICES * SLOTS)
     given = [x.reshape(DEVICES, SLOTS) for x in columns]
     got = mesh.by_vmap(lambda *keys: mgpu.sort(keys, axis_name=mesh.AXIS))(*given)

@@ -19,7 +19,7 @@ INTERVALS, ROWS, SIZE = 7, 12, 17
 
 
 def problems(rng, devices):
-    """Yields lengths of random intervals, of one that covers everything, of empty ones, and of short ones."""
+    """Yields lengths, offsets and totals: random lengths, one for all slots, none, on the last device alone, 0 or 1."""
     m, slots = devices * INTERVALS, devices * SIZE
     one, none, last = np.zeros((3, m), int)
     one[rng.integers(m)] = slots
@@ -120,7 +120,7 @@ def test_intervals_on_devices(rng):
 
 @pytest.mark.parametrize("devices", mesh.FEW)
 def test_few_long_intervals(rng, devices, monkeypatch):
-    """All devices know all intervals, and send runs of rows."""
+    """If intervals are few and long, all devices know all of them, and send runs of rows."""
     monkeypatch.setattr(f"{__name__}.SIZE", INTERVALS * devices**2)
     monkeypatch.setattr(f"{__name__}.ROWS", INTERVALS * devices**2 - 3)
     check(rng, mesh.by_vmap(every_interval), devices)

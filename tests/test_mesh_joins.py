@@ -132,7 +132,7 @@ def columns_of(keys):
 )
 @pytest.mark.usefixtures("needles")
 def test_columns_in_any_order(rng, kind, null_equal):
-    """Columns whose code is two words. Rows with NaNs have partners, or have none."""
+    """The code of two columns is two words. Rows with NaNs have partners with `null_equal`, and none without."""
     size = 60
 
     def call(a, b, a_count, b_count):
@@ -194,7 +194,7 @@ def test_nothing_in_any_order(n_a, n_b, size):
 
 @pytest.mark.long
 def test_any_order_by_buckets(rng, monkeypatch):
-    """The method of a GPU for long tables."""
+    """Joins as a GPU joins long tables."""
     monkeypatch.setattr(sort_strategy, "LONG_PERMUTATION", 1)
     monkeypatch.setattr(jax.lax, "platform_dependent", lambda *operands, cuda, default: cuda(*operands))
     kinds, size = ("left", "anti"), 90

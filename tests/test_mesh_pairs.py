@@ -20,7 +20,7 @@ SETS = ("intersection", "union", "difference", "symmetric_difference")
 
 
 def problems(rng, devices, dtype):
-    """Pairs of sorted global arrays (any keys, few, one, disjoint ones), in every distribution over the devices."""
+    """Yields pairs of sorted global arrays (any keys, few, one, disjoint ones), with each distribution over devices."""
     kind = np.dtype(dtype)
     for a_counts, b_counts in zip(
         mesh.counts_of(rng, devices, SLOTS), rng.permutation(mesh.counts_of(rng, devices, OTHERS)), strict=True
@@ -119,7 +119,7 @@ def test_sets_on_devices(rng):
 
 
 def all_aligned(a, b, a_count, b_count, a_ids, b_ids):
-    """Both arrays are aligned once, and then no operation exchanges items."""
+    """Aligns both arrays once, after which no operation exchanges items."""
     named = {"a_count": a_count, "b_count": b_count, "axis_name": mesh.AXIS}
     both = mgpu.align(a, b, {"x": a_ids}, b_ids, **named)
     named.update(aligned=True, a_count=both.a_count, b_count=both.b_count)

@@ -19,7 +19,6 @@ from tests import budgets, mesh
 
 SLOTS = 1 << 12
 KEYS = {"axis_name": mesh.AXIS}
-# Calls of each function, with keys, indices and a count. Calls with two operands have twice as many items.
 
 
 def ranges_of(i):
@@ -27,6 +26,7 @@ def ranges_of(i):
     return mgpu.Segments.from_ranges(2 * i, 2 * i + 1)
 
 
+# Calls of each function, with keys, indices and a count. Those of TWO have two operands, so twice as many items.
 ONE = {
     "argsort": lambda k, i, c: mgpu.argsort(k, count=c, **KEYS),
     "bincount": lambda k, i, c: mgpu.bincount(i, SLOTS, k, **KEYS),
@@ -103,7 +103,8 @@ TWO = {
     "sorted_match": lambda k, i, c: mgpu.sorted_match(k, k, a_count=c, **KEYS),
     "sorted_search": lambda k, i, c: mgpu.sorted_search(k, k, needles_count=c, **KEYS),
 }
-# These send nothing, or send requests and rows, or equal parts, for which one all-to-all of all devices suffices.
+# The calls of IN_PLACE send no items. Those of EQUAL_PARTS send requests and rows, or equal parts, for which an
+# all-to-all suffices; a ragged one sends parts of any size.
 IN_PLACE = {
     "reduce",
     "reduce_by_key",
@@ -206,8 +207,8 @@ def test_programs_are_short(name):
     assert len(made.lower(lowering_platforms=("cpu",)).as_text()) <= most_text << 10
 
 
-# The memory that a device needs for its operands, its results and in between, as a multiple of its operands: operands,
-# results, and received items. Four devices take two rounds of merges, which need one more array.
+# The most memory that a device needs, as a multiple of its operands' size, by the number of devices: for operands,
+# results and received items. Among four devices, a sort takes two rounds of merges, which need one more array.
 PLANS = {
     "sort": (lambda k, v: mgpu.sort(k, v, **KEYS), {2: 3.1, 4: 4.1}),
     "merge": (lambda k, v: mgpu.merge(k, v, **KEYS), {2: 3.1, 4: 3.1}),
@@ -242,7 +243,7 @@ def test_long_tables_are_joined_by_buckets():
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
 @pytest.mark.parametrize("name", [*ONE, *TWO])
 def test_other_axes_are_left_to_jax(name, kind):
-    """`shard_map` has only the operation's axis."""
+    """Here, `shard_map` is over the operation's axis alone, and JAX distributes the other axis."""
     both = AbstractMesh((4, 2), (mesh.AXIS, "other"), axis_types=(kind,) * 2)
     options = {"mesh": both, "in_specs": P(mesh.AXIS), "out_specs": P(mesh.AXIS), "axis_names": {mesh.AXIS}}
 

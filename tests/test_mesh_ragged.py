@@ -14,7 +14,7 @@ KEYS = {"axis_name": mesh.AXIS}
 
 
 class Global:
-    """Segments of the global array: where each begins and ends, on which device it is, and its place there."""
+    """Segments of the global array: where each begins and ends, its device, its place there, and its number."""
 
     def __init__(self, begin, end, device, place, number):
         self.begin, self.end, self.device, self.place, self.number = begin, end, device, place, number
@@ -191,7 +191,7 @@ def test_segments(rng, devices):
 
 
 def test_derivatives(rng):
-    """Items in gaps have derivatives of 0, even infinite ones; those of a segment go to the devices of its items."""
+    """Items in gaps have derivatives of 0, even if they are infinite; items on other devices get their segment's."""
     devices = 3
     segments, (starts, ends) = by_ranges(rng, devices)
     order = rng.choice(segments.number, (devices, 3)).astype(np.int32)
@@ -275,7 +275,7 @@ def test_from_dense(rng, devices):
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("devices", mesh.FEW)
 def test_segmented_search(rng, devices, side):
-    """Needles of any device in segments of any other device, by heads and with gaps."""
+    """A device's needles are searched in segments of any device; segments come by heads, or with gaps."""
     find = lambda needles, ids, haystack, heads, count: mgpu.segmented_search(  # noqa: E731
         needles, ids, haystack, heads, side, haystack_count=count, fill_value=-5, **KEYS
     )

@@ -89,7 +89,7 @@ def test_every_operator_and_number_of_devices(rng, case):
 
 @pytest.mark.parametrize("dtype", long_but(["int8", "uint32", "bfloat16", "float64"], data.KEY_DTYPES))
 def test_every_type(rng, dtype):
-    """A sum and an extremum of each type; on two devices the first extremum wins."""
+    """Sums and extrema of each type; if several devices have equal extrema, the first one wins."""
 
     def call(x, count):
         named = {"count": count, "axis_name": mesh.AXIS}
@@ -116,7 +116,7 @@ OF_ROWS = {"sum": "bool", "min": "bool", "prod": "int8", "argmax": "int16", "mea
     "op", [pytest.param(op, marks=() if op in OF_ROWS or op == "logsumexp" else pytest.mark.long) for op in NAMES]
 )
 def test_rows_of_every_operator(rng, op):
-    """Columns are reduced separately; one scan in two forms; runs whose keys are the heads."""
+    """Each column of rows is combined on its own; the keys of runs change at the heads of segments."""
     devices, dtype = 3, OF_ROWS.get(op, "float32" if takes(op, "float32") else "int32")
     form, back = {"exclusive": True, "reverse": False}, {"exclusive": False, "reverse": True}
 

@@ -57,7 +57,7 @@ def check_every_sort(rng, call, devices, dtype):
 
 @pytest.fixture
 def few_items(monkeypatch):
-    """Makes few slots enough for parts of segments that are sorted separately, and for longer ones."""
+    """Lowers the number of received items up to which only these are sorted, so that few slots take both methods."""
     monkeypatch.setattr(segments, "FEW_ITEMS", 6)
 
 
@@ -86,7 +86,7 @@ def test_only_segments_across_boundaries_travel(rng):
 
 
 def runs_of(keys, x, op):
-    """Runs of equal neighbours, and the results of their values."""
+    """Returns the heads of runs of equal neighbours, and the combination of each run's values."""
     ranks = oracle.rank(keys)
     heads = np.flatnonzero(np.append(True, ranks[1:] != ranks[:-1])[: len(keys)])
     return heads, oracle.segmented_reduce(x, heads, op)
@@ -153,7 +153,7 @@ def test_derivatives(rng):
 
 
 def segments_of(rng, devices):
-    """Live counts, their sum, global heads, and each device's own heads."""
+    """Yields live counts, their sum, global heads, and each device's own heads."""
     for counts in mesh.counts_of(rng, devices, SLOTS):
         for heads in heads_of(rng, counts):
             yield counts, int(counts.sum()), heads, mesh.shard_heads(heads, counts, SLOTS, 3 * SLOTS)[0]
@@ -268,7 +268,7 @@ def every_rank(keys, other, heads, count):
 
 
 def ranks_of(keys, heads, form, descending=False):
-    """Ranks in plain Python, of the segments of the global array."""
+    """Returns the ranks of keys in the segments of a global array; a list holds integers that compare as the keys."""
     ranks = oracle.column_ranks([keys], descending) if not isinstance(keys, list) else keys[0]
     found = np.zeros(len(ranks))
     for begin, end in oracle.segment_bounds(len(ranks), heads):

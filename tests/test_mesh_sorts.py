@@ -21,7 +21,7 @@ MERGED = {1: "uint16", 2: "int8", 3: "float64", 4: "uint32", 8: "float16"}
 
 
 def arrays(rng, dtype, total):
-    """Yields keys of several kinds: random, few distinct ones, a single one, sorted, and reversed."""
+    """Yields keys of several kinds: random, few distinct ones, a single one, sorted, reversed, half of them equal."""
     keys = data.random_keys(rng, dtype, total)
     kind = jnp.dtype(dtype)
     yield keys
@@ -88,7 +88,7 @@ def test_sorts_on_devices(rng, devices):
 
 
 def test_without_counts(rng):
-    """Every device is full, before and after: without a count in or out."""
+    """All devices are full, before and after, so no count is passed or returned."""
     keys = rng.integers(0, 9, (3, SLOTS)).astype(np.int32)
     rows = rng.normal(size=(3, SLOTS, 2)).astype(np.float16)
     random = jax.random.split(jax.random.key(3), (3, SLOTS))
@@ -191,7 +191,7 @@ def test_forms_of_the_exchange(rng, form, monkeypatch):
 )
 @pytest.mark.long
 def test_runs_are_merged_in_pairs(rng, devices, form, dtype, monkeypatch):
-    """Runs are merged in place, whatever their lengths."""
+    """Received runs are merged in place, even if they are short, and whatever their lengths."""
     mesh.use_form(monkeypatch, form)
     monkeypatch.setattr(sorts, "FEW_KEYS", 0)
     check_every_sort(rng, mesh.by_vmap(every_sort), dtype, devices)
@@ -205,7 +205,7 @@ def test_runs_on_devices(rng, dtype, monkeypatch):
 
 
 def every_wide_sort(keys, values, count):
-    """Returns values that are sorted by their indices."""
+    """Returns the results of every_sort, with values of two leaves, which are gathered by sorted indices."""
     ascending, rows, n = mgpu.mergesort(
         keys, {"ids": values, "rows": values[:, None] + 1.0}, count=count, axis_name=mesh.AXIS
     )

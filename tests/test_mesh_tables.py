@@ -32,7 +32,7 @@ def sharded(x, counts):
 @pytest.mark.parametrize("devices", mesh.FEW)
 @pytest.mark.usefixtures("needles")
 def test_search(rng, devices, dtype):
-    """Needles in any order have the positions that jnp.searchsorted gives for the ranks of all keys on one device."""
+    """Needles in any order have the positions that np.searchsorted gives for the ranks of all keys."""
     call = mesh.by_vmap(
         lambda needles, haystack, count: [
             mgpu.search(needles, haystack, side, count=count, **KEYS) for side in ("left", "right")
@@ -110,7 +110,7 @@ LOOKS = tuple(itertools.product(("backward", "forward", "nearest"), (False, True
 
 
 def asof_joins(a, b, by_a, by_b, counts):
-    """As-of joins of sorted times, of times in any order, and by keys."""
+    """Returns as-of joins of sorted times, with and without groups, and of times in any order."""
     given = {"a_count": counts[0], "b_count": counts[1], **KEYS}
     found = []
     for direction, exact in LOOKS:

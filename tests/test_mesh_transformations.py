@@ -210,7 +210,7 @@ def test_functions_of_nothing_under_shard_map(call, devices):
 
 @pytest.mark.parametrize("call, lengths", LINEAR_CALLS.values(), ids=LINEAR_CALLS)
 def test_linear_transpose_on_an_explicit_mesh(call, lengths, devices):
-    """Cotangents of a batch over the mesh."""
+    """The cotangents are a batch over the mesh."""
     mesh = mesh_of(devices, AxisType.Explicit)
     zeros = [jnp.zeros(n) for n in lengths]
     shapes = jax.eval_shape(call, *zeros)

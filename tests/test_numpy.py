@@ -113,7 +113,7 @@ def test_kernels_run_where_they_are_faster():
     for function in (mnp.sort, mnp.argsort, mnp.median, lambda x: mnp.unique(x, size=9)):
         assert _uses_kernels(function, x)
         assert _uses_kernels(function, x[:10]) == on_gpu  # only a CPU's kernels need a minimum of items
-    for items, runs in ((10, False), (64, True), (2**15, True)):  # with CUDA kernels, 64 items use those of a CPU
+    for items, runs in ((10, False), (64, True), (2**15, True)):  # 64 items have kernels only for a CPU
         assert _uses_kernels(mnp.cumsum, jnp.zeros(items)) == runs
     assert not _uses_kernels(lambda x: mnp.sort(x.astype(complex)), x)
     assert _uses_kernels(lambda x: mnp.histogram(x)[0], x) == on_gpu  # a scatter is faster on a CPU

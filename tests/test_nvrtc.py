@@ -1,4 +1,4 @@
-"""Every kernel header compiles unchanged by NVRTC, which has no host compiler and no headers: no GPU is needed."""
+"""NVRTC, which has no host compiler and no standard headers, compiles every kernel header unchanged, without a GPU."""
 
 import ctypes
 import functools
@@ -38,7 +38,8 @@ ARGUMENTS = {
     "typename Payload": "uint32_t",
     "typename Word": "uint32_t",
 }
-# Kernels whose templates need other arguments, by header. A header with its own route compiles move_words for it.
+# Kernels whose templates need other arguments, by header. If a header defines a route (which rows the kernel move_words
+# moves where), move_words is compiled for it too.
 SPECIAL = {
     "ops/bulk/routes.cuh": ["move_words<uint32_t, mgpu::cuda::BulkRoute<true>>"],
     "ops/reduce_by_id/combine_by_id.cuh": [
@@ -202,7 +203,7 @@ def kernels_of(header: str) -> list[str]:
 
 @functools.cache
 def nvrtc() -> ctypes.CDLL:
-    """NVRTC from the package that jax[cuda12] or jax[cuda13] depends on, or from the folder MGPU_TEST_NVRTC."""
+    """Loads NVRTC from the package that jax[cuda12] or jax[cuda13] depends on, or from the folder MGPU_TEST_NVRTC."""
     given, spec = os.environ.get("MGPU_TEST_NVRTC"), importlib.util.find_spec("nvidia")
     packages = [pathlib.Path(root) for root in spec.submodule_search_locations] if spec else []
     installed = [folder for root in packages for folder in sorted(root.glob("cu*/lib"))]
@@ -227,7 +228,7 @@ def known_architectures() -> list[int]:
 
 
 def compile_log(source: str, expressions: list[str], architecture: int) -> str:
-    """NVRTC's messages; empty on success."""
+    """Returns NVRTC's messages, or an empty text on success."""
     library = nvrtc()
     assert architecture in known_architectures()
     program = ctypes.c_void_p()
@@ -284,7 +285,7 @@ FUNCTIONS = {
 }
 
 
-# Types of items, and reductions of them.
+# Types of items, and reductions that map them first.
 MAPPED = {
     "squares": (np.float32, lambda x: jax_mgpu.reduce(x, map=lambda x: x * x)),
     "where the first is": (np.float16, lambda x: jax_mgpu.reduce(x, "argmin", map=lambda x, i: x * (i % 3))),

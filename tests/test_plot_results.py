@@ -1,4 +1,4 @@
-"""README's picture shows the saved rows that it should."""
+"""scripts/plot_results.py, which draws README's picture of speeds from saved rows: which rows and peers it shows."""
 
 from __future__ import annotations
 

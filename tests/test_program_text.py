@@ -91,7 +91,7 @@ def test_gradients_of_scans_are_short(name, op):
     def loss(x):
         return sum(leaf.sum() for leaf in jax.tree.leaves(SCANS[name]((x, x) if callable(op) else x, op)))
 
-    with warnings.catch_warnings(action="ignore"):  # functions have one form for CUDA and other platforms
+    with warnings.catch_warnings(action="ignore"):  # a platform without kernels warns
         for platform in ("cpu", *(["cuda"] if mgpu.has_cuda() else ["tpu"] if callable(op) else [])):
             expect_short(jax.grad(loss), jax.ShapeDtypeStruct((ITEMS,), np.float32), platform=platform)
 

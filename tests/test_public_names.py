@@ -80,7 +80,7 @@ assert importlib.util.find_spec("jax_mgpu.merge") is None
 
 
 def test_distributed_forms_are_found_without_earlier_imports():
-    """A module's attribute is also there once another import has loaded it, which hides that the package lacks it."""
+    """Once another import has loaded a module, its package has it as an attribute, even if it does not import it."""
     sources = pathlib.Path(mgpu.__file__).parent.rglob("*.py")
     named = {name for path in sources for name in re.findall(r"over_axis\(\s*mesh\.(\w+)\.", path.read_text("utf-8"))}
     assert named and named <= {*mesh.__all__}

@@ -17,7 +17,7 @@ QUICK = ["Q1", "Q3", "Q6", "Q12", "Q18"]
 
 @pytest.fixture(scope="module")
 def tpch(tmp_path_factory):
-    """A connection to DuckDB, the frames, the words, and the columns as arrays."""
+    """Returns a connection to DuckDB, the frames, the words that codes stand for, and the columns as arrays."""
     pytest.importorskip("duckdb")
     folder = tmp_path_factory.mktemp("tpch")
     try:
@@ -45,7 +45,7 @@ def test_tpch(tpch, name):
 
 @pytest.fixture(scope="module")
 def new_york():
-    """The frames, the words, and the columns as arrays."""
+    """Returns the frames, the words that codes stand for, and the columns as arrays."""
     frames, words = flights.load()
     with jax.enable_x64(True):
         return frames, words, run.arrays(frames)

@@ -83,7 +83,7 @@ def test_rows_of_ids_ranges_and_segments(ragged):
 
 
 def with_gaps():
-    """A Ragged with the usual rows, and other items before, between and after them."""
+    """Returns a Ragged with the usual rows, and other items before, between and after them."""
     return mgpu.Ragged.from_ranges(np.float32([9, 3, 1, 3, 9, 9, 2, 5, 4, 9]), [1, 5, 6, 8], [4, 5, 8, 9])
 
 
@@ -291,7 +291,7 @@ def test_repr(ragged):
 )
 def test_arithmetic(ragged, name):
     function = getattr(operator, name)
-    same = close if name in ("truediv", "pow") else same_bits  # which devices round as they like
+    same = close if name in ("truediv", "pow") else same_bits  # devices round these differently
     other = mgpu.Ragged.from_rows([[1.0, 2.0, 4.0], [], [2.0, 3.0], [4.0]], size=9)
     per_row = np.array([2.0, 7.0, 3.0, 4.0], np.float32)
     rows = floats(ROWS)
@@ -376,7 +376,7 @@ def test_rows_taken_and_items_selected(ragged):
 
 
 def program(r):
-    """A function that uses most methods of Ragged: rows are scaled, sorted and summed up."""
+    """Scales rows by their softmax, sorts them and adds them up."""
     scaled = (r - r.reduce("max")).softmax() * r
     return scaled.sort(), scaled.reduce()
 

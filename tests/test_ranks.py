@@ -222,7 +222,7 @@ def short_rows(rng, dtype, rows, n):
     return np.array([kinds[row % len(kinds)].astype(jnp.dtype(dtype)) for row in range(rows)]).reshape(rows, n)
 
 
-# One k is tested in both directions. There are few programs, because each length needs its own.
+# Each length needs its own programs, so it has only two: for k = 8, and for another k in the other direction.
 @pytest.mark.parametrize(
     "dtype",
     long_but(["float32"], ["int8", "uint8", "bfloat16", "float16", "float32", "int32", "uint64", "float64"]),

@@ -18,7 +18,7 @@ SIZES = (200, 1)
 
 @pytest.fixture(scope="module")
 def recipes():
-    """The names that the page defines. test_documentation.py compares the results that it shows."""
+    """Returns the names that the page defines. test_documentation.py compares the results that it shows."""
     text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
     namespace = {}
     for block in FENCE.finditer(text):

@@ -114,7 +114,7 @@ def test_long_segments(rng, op, dtype):
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize(("op", "dtype"), [("add", "int32"), ("argmax", "int8")])
 def test_few_segments_of_many_tiles(rng, op, dtype, rows, m):
-    """On CUDA, threads for ends place tiles of 4,064 units, if there are at most 16 ends per tile."""
+    """On CUDA, one thread per end finds tiles of 4,064 items and ends, if a tile has at most 16 ends on average."""
     n = 300_001
     x = items(rng, dtype, op, rows, n)
     anywhere = rng.integers(0, n + 1, m)
@@ -126,7 +126,7 @@ def test_few_segments_of_many_tiles(rng, op, dtype, rows, m):
         n - 50 + anywhere % 99,
         n // 2 + np.arange(m) // 4 * 3,
         tile * 5 + np.arange(m) - m // 2,
-        np.arange(m) // 31 * tile + tile // 2,  # as many ends as a tile may have
+        np.arange(m) // 31 * tile + tile // 2,  # 31 ends in the middle of each tile
         np.arange(m) * tile,
         np.arange(m) * tile + 1,
         np.arange(m) * 4064,
@@ -217,7 +217,7 @@ def test_the_first_extremum_wins():
 @pytest.mark.parametrize("op", ["argmin", "argmax"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_first_extrema_among_floats_of_every_class(rng, dtype, op):
-    """Rows that a few lanes, a warp or a block reduce, of zeros of both signs, infinities, NaNs, or one value alone."""
+    """CUDA reduces rows by a few lanes, a warp or a block: rows of both zeros, infinities, NaNs, or one value alone."""
     classes = [
         [0.0, -0.0],
         [np.inf],
@@ -595,7 +595,7 @@ def test_dead_items_and_ties():
         same(jax.grad(lambda x, op=op: mgpu.reduce(x, op, count=np.int32(2)))(x), np.array(expected, float))
 
 
-# ---- The general path -----------------------------------------------------------------------------------------------
+# ---- Plain JAX ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("op", OPERATORS)

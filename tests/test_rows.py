@@ -219,7 +219,7 @@ def test_sums_and_products_of_bools_have_the_type_of_jnp(wide):
 
 @pytest.mark.parametrize("dtype", ["int8", "int32", "float16", "bfloat16", "float32"])
 def test_means_of_equal_items_are_that_item(dtype):
-    """Means of numbers whose product with the reciprocal of the number of items differs from NumPy's quotient."""
+    """For these numbers, a sum times the reciprocal of the number of items would not be the mean."""
     with jax.enable_x64(False):
         for n, value in ((41, 127), (49, 98), (107, 101)):
             x = np.full(n, value, jnp.dtype(dtype))
@@ -413,7 +413,7 @@ def test_segments_with_gaps(rng, heads, ends):
     for (op, count), (reduced, scans) in zip(forms, every_form(x), strict=True):
         agree(reduced, of_parts(x, op, parts(n, heads, count, ends)), op)
         fill = -1 if op == "argmin" else 0
-        for exclusive, got in zip((False, True), scans, strict=False):  # there is no scan by means
+        for exclusive, got in zip((False, True), scans, strict=False):  # means have no scans here
             expected = np.full(x.shape, fill, np.int32)
             for part in parts(n, heads, count, ends):
                 piece = x[part]
@@ -511,7 +511,7 @@ SUMMED = ["float32", "float16", "bfloat16"]
 
 @pytest.mark.parametrize("dtype", SUMMED)
 def test_float_sums_by_id_lose_less_than_float32(rng, dtype):
-    """An id's items have all magnitudes; ids are uniform, skewed, or all equal. Another order gives the same bits."""
+    """An id's items have all magnitudes; ids are uniform, skewed, or all equal."""
     n, dtype = 30_000, np.dtype(dtype)
     for size in (1, 900, 40_000):
         reduced = jax.jit(lambda x, ids, size=size: mgpu.reduce_by_id(x, ids, size))
@@ -550,7 +550,7 @@ def test_sums_by_id_are_the_same_in_every_run(rng):
 
 @pytest.mark.parametrize("width", [1 << 30, (1 << 30) + 1])
 def test_rows_too_long_to_be_counted_in_32_bits_are_sorted(width):
-    """The lowering and the kernels agree."""
+    """The lowering and the kernels agree on the longest row that is not sorted."""
     from jax_mgpu._src.core import library
     from jax_mgpu._src.functions.operators import Kind
     from jax_mgpu._src.ops.reduce_by_id import _reduce_by_id
@@ -630,7 +630,7 @@ def test_derivatives_of_rows(rng, op):
 
 
 def test_batches_of_blocks_over_an_explicit_axis(rng):
-    """Items with several trailing axes, which results have too."""
+    """Items have several trailing axes, and so have the results."""
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
     x = rng.integers(-9, 9, (len(devices), 5, 2, 4), np.int32)
@@ -704,7 +704,7 @@ def test_misuse(call, error, message):
 @pytest.mark.parametrize("width", [2, 3, 8, 65, 66])
 @pytest.mark.parametrize("dtype", ["int8", "uint32", "bfloat16", "float32", "float64"])
 def test_short_rows_are_read_as_wider_ones(rng, dtype, width):
-    """Enough items for `reduce` to fold rows; a number of rows that is odd is not folded."""
+    """`reduce` folds many short rows into fewer, wider ones, unless their number is odd."""
     n = 1 << 15 if width < 10 else 1 << 11
     x = rng.integers(0, 3, (n, width)).astype(jnp.dtype(dtype))
     x[rng.random(x.shape) < 0.999] = 1  # so that products are exact

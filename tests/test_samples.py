@@ -75,7 +75,7 @@ def test_nothing_to_choose():
 
 
 def test_special_weights():
-    """NaNs and negative weights count as 0. With an infinite weight, the last item is chosen, by the definition."""
+    """NaNs and negative weights count as 0. If a weight is infinite, the last item of a positive weight is chosen."""
     weights = np.array([np.nan, -np.inf, -1, 2, np.nan, 2, 0], np.float32)
     assert mgpu.weighted_choice(np.array([0, 0.49, 0.5, 1, 7, np.nan], np.float32), weights).tolist() == [
         3,
@@ -215,7 +215,7 @@ def test_a_million_draws():
 
 
 def test_parameters_of_rows(rng):
-    """Rows with different parameters, also with an array of top_k, give the tokens that they give alone."""
+    """Rows with different parameters, also of top_k, get tokens that these allow; equal ones give a scalar's tokens."""
     rows = rng.normal(size=(6, 5, 50)).astype(np.float32)
     t, k = np.array([0, 1, 0.5, 2, 1, 0.1] * 5).reshape(6, 5), rng.integers(1, 60, (6, 5))
     p, q = rng.random((6, 5)), rng.random((6, 5)) * 0.3

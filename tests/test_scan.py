@@ -44,7 +44,7 @@ def same(got, expected):
 
 
 def random_heads(rng, n, m):
-    """Heads of m segments with empty ones among them and padding at the end."""
+    """Draws heads of m segments with empty ones among them and padding at the end."""
     padding = m // 8
     return np.concatenate([np.sort(rng.integers(0, max(n, 1), m - padding)), np.full(padding, n + 3)]).astype(np.int32)
 
@@ -314,7 +314,7 @@ def test_dead_items_do_not_reach_derivatives():
             assert np.isfinite(jax.grad(lambda x, scan=scanned: scan(x).sum())(x)).all()
 
 
-# ---- The general path -----------------------------------------------------------------------------------------------
+# ---- Plain JAX ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("op", OPERATORS)

@@ -17,7 +17,7 @@ FORMS = list(itertools.product((False, True), (False, True)))
 
 
 def in_turn(x, combine, first, exclusive, reverse):
-    """Returns one run, by plain Python, which begins with `first`."""
+    """Returns the scan of one run from `first` on, in plain Python."""
     state, results = first, []
     for item in x[:: -1 if reverse else 1]:
         before, state = state, combine(state, item)

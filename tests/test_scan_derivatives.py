@@ -38,7 +38,7 @@ def jacobian(x, op, heads, exclusive, reverse, live):
 
 
 def times(rows, vector):
-    """Returns a product in which 0 wins over any weight, as the transposes take it."""
+    """Returns the product of a vector and a matrix, in which 0 times any weight is 0, as in the transposes."""
     with np.errstate(all="ignore"):
         return np.where(vector[:, None] == 0, 0, rows * vector[:, None]).sum(0)
 
@@ -78,7 +78,7 @@ def test_derivatives_of_each_prefix(op, segmented, exclusive, reverse, counted, 
         rows = jacobian(x, op, heads, exclusive, reverse, live)
         if segmented:
             rows[N] = 0
-        # none negative: those of an infinite weight that cancel would count as unused
+        # none is negative: if cotangents of an infinite weight cancelled, the weight would count as unused
         cotangents = np.vstack([np.eye(N + 1)[[0, 5, 7, N - 1, N]], rng.integers(0, 3, N + 1)])
         tangent = rng.integers(-2, 3, N)
         cotangent = cotangents[-1]

@@ -19,7 +19,7 @@ from tests.variants import long_but
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-# The rows of a thread, and of a tile of slices of 128 bytes.
+# The numbers of rows that a thread scans, and that a tile has, whose rows are slices of 128 bytes.
 TILES = data.tile_sizes("scan_rows")
 
 
@@ -37,7 +37,7 @@ def every_form(x, heads, count, op):
 
 
 def some(columns):
-    """A few columns: both ends, and some of each slice."""
+    """Returns a few columns: both ends, and some of each slice."""
     return sorted({0, columns - 1, *range(0, columns, 1 + columns // 9)})
 
 
@@ -81,7 +81,7 @@ def test_widths_and_edges_of_tiles(rng, dtype, width):
 
 @jax.jit
 def forms_of_edges(cases):
-    """Returns one program of all sizes, because one program per size takes twice as long to compile."""
+    """Scans all sizes in one program, because one program per size takes twice as long to compile."""
     return [(mgpu.segmented_scan(x, heads, reverse=True), mgpu.scan(x, exclusive=True)) for x, heads in cases]
 
 
@@ -171,7 +171,7 @@ def test_columns_are_one_operation(rng):
 
 
 def test_the_operation_itself(rng):
-    """Both forms of the operation, on operands with and without the axes of a batch."""
+    """The rows of a batch have heads of their own, or share them."""
     scan_rows = REGISTRY["scan_rows"]
     x, heads = rng.integers(0, 99, (2, 600, 9)), np.sort(rng.integers(0, 600, (2, 20)))
     for of in (heads, heads[0]):

@@ -69,7 +69,7 @@ def check(x, heads, count=None):
 
 
 def heads_of(rng, n, mean, size):
-    """`size` heads of segments of this mean length, some of them empty; heads past the items are padding."""
+    """Draws `size` heads of segments of this mean length, some of them empty; heads past the items are padding."""
     return np.minimum(np.cumsum(rng.integers(0, 2 * mean + 1, size)), n + 3).astype(np.int32)
 
 

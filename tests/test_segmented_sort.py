@@ -61,10 +61,10 @@ def test_heads_of_every_integer_type(rng, kind):
 def test_the_order_is_that_of_lax_sort(rng):
     for dtype in data.FLOAT_DTYPES:
         keys = data.random_keys(rng, dtype, 1000)
-        # XLA's CPU code takes subnormals for zeros when it sorts, its GPU code does not; here their value counts.
+        # XLA's CPU code takes subnormals for zeros when it sorts, its GPU code does not, so these keys have none.
         with np.errstate(invalid="ignore"):  # signalling NaNs
             keys[np.abs(keys.astype(np.float64)) < float(jnp.finfo(keys.dtype).tiny)] = 0
-        # by its order: the sort itself may make bfloat16's signalling NaNs quiet on CPUs without such instructions
+        # only its order is compared: it may make bfloat16's signalling NaNs quiet on CPUs without such instructions
         _, order = jax.lax.sort((jnp.asarray(keys), jnp.arange(1000)), num_keys=1, is_stable=True)
         same_bits(mgpu.segmented_sort(keys, np.zeros(0, np.int32)), keys[np.asarray(order)])
 
@@ -163,7 +163,7 @@ def test_batches_of_segments_with_gaps(rng):
 
 
 def test_no_segments_over_devices(rng):
-    """XLA of jaxlib 0.11 ended the process if everything computed from an empty array under shard_map folded away."""
+    """XLA of jaxlib 0.11 ends the process if everything computed from an empty array under shard_map folds away."""
     keys, none = data.random_keys(rng, "int32", 2, 300), np.zeros((2, 0), np.uint16)
     sort = mesh.by_devices(lambda k, h, e: mgpu.segmented_sort(k, h, ends=e), 2)
     same_bits(sort(keys, none, none), keys)

@@ -146,7 +146,7 @@ def test_any_lengths(lengths, seed, count, descending, form):
 
 # ---- Long segments --------------------------------------------------------------------------------------------------
 
-# Few heads for all items. If segments have so many items on average, CUDA kernels sort them by digits.
+# If segments have so many items on average, CUDA kernels sort them by digits. So these tests have few heads.
 LONG_MEANS = {1: 2**14, 2: 2**14, 4: 2**15, 8: 2**19}  # by the bytes of a key
 LONG_HEADS = 7
 
@@ -306,7 +306,7 @@ def check_mixed(keys, heads, form="heads", descending=False, count=None):
 
 
 def mixed_lengths(rng, dtype):
-    """Lengths around the least long one and around the tiles of both methods, in any order; one is a third of all."""
+    """Draws lengths around the least that is long and around the tiles of both methods; one is a third of all items."""
     least = LONG_MEANS[jnp.dtype(dtype).itemsize]
     edges = [least + d for d in (-1, 0, 1)] + [least + tile + d for tile in TILES for d in (-1, 0, 1)]
     edges += [4 * tile + d for tile in data.tile_sizes("sort_digits") for d in (-1, 0, 1)] + [MIXED // 3]

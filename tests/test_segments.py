@@ -59,6 +59,7 @@ def ranges_of(starts, ends):
     return Segments.from_ranges, (starts, ends), {}
 
 
+# Each form: a function that returns the constructor and its arguments, and the bounds that the form can express.
 FORMS = {
     "lengths": (lengths_of, ["full", "with empty ones", "empty"]),
     "offsets": (offsets_of, ["full", "with empty ones", "empty"]),

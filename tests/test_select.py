@@ -17,7 +17,7 @@ EDGES = (0, 1, 2, 33, *(tile + d for tile in data.tile_sizes("select") for d in 
 
 
 def masks(rng, n):
-    """Masks that keep all items, none, a few, half of them, or runs."""
+    """Returns masks that keep all items, none, a few, half of them, or runs."""
     runs = np.repeat(rng.random(n // 50 + 1) < 0.5, 50)[:n]
     return [np.ones(n, bool), np.zeros(n, bool), rng.random(n) < 0.01, rng.random(n) < 0.5, runs]
 
@@ -228,7 +228,7 @@ ERRORS = {
 
 
 def test_runs_of_single_items_under_shard_map():
-    """No index is empty: over one, the CPU compiler of jaxlib 0.11.2 ended the process."""
+    """No array of indices is empty: with an empty one, the CPU compiler of jaxlib 0.11.2 ends the process."""
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices)
     spec = jax.sharding.PartitionSpec("x")

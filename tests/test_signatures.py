@@ -15,12 +15,12 @@ COMPILED = library.cpu_library
 
 
 def altered(**changes):
-    """Returns the CPU library, with another description."""
+    """Returns a stand-in for a library: the CPU library's description, with these parts replaced."""
     return types.SimpleNamespace(path=COMPILED.path, description={**COMPILED.description, **changes})
 
 
 def changed(name, **changes):
-    """Returns the signatures of C++ with other entries for one operation."""
+    """Returns such a stand-in, in which the signature of one operation has other entries."""
     table = COMPILED.description["signatures"]
     return altered(signatures={**table, name: {**table.get(name, {}), **changes}})
 

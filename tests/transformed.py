@@ -131,6 +131,7 @@ def tangent_of(x):
     return jnp.ones_like(x) if jnp.issubdtype(x.dtype, jnp.floating) else np.zeros(x.shape, jax.dtypes.float0)
 
 
+# Calls that are linear in their arguments, and the lengths of these.
 LINEAR_CALLS = {
     "bulk_insert": (lambda x, values: mgpu.bulk_insert(x, ODD, values, count=7), (8, 3)),
     "bulk_insert, values": (lambda values: mgpu.bulk_insert(jnp.zeros(8), ODD, values), (3,)),

@@ -1,7 +1,7 @@
 """A program as a user writes it, which mypy and pyright check strictly (.ci/run) and a test runs."""
 
 # pyright: strict, reportUnknownMemberType=false
-# (jax.numpy has members whose types are not whole)
+# (the types of some members of jax.numpy are partly unknown)
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Variants of a test, a few of which always run. pytest takes the options and the choice from here."""
+"""Selects the variants of each test that run without `--long`, and defines this option; conftest.py hands both on."""
 
 from __future__ import annotations
 
