@@ -410,7 +410,7 @@ class Reader {
       line("switch (xla::nearest_place(xla::convert<int32_t>(" + operand(words_[1], kWords).text + "), " +
            places_text(block.cases) + ")) {");
     } else if (block.kind == "loop") {
-      expect(words_.size() == 1 && member_->given, "a loop, in no order");
+      expect(words_.size() == 1 && member_->given, "a loop, but not in an order");
       line("for (;;) {");
       line("  xla::make_progress();");
     } else {

@@ -135,10 +135,11 @@ bool is_own(const struct stat& found) {
 void warn(const fs::path& folder, const std::string& why) {
   static std::once_flag once;
   std::call_once(once, [&] {
-    std::fprintf(stderr,
-                 "jax_mgpu: warning: compiled functions are not kept on the disk: %s: %s. MGPU_CACHE_DIR names another "
-                 "folder; empty, it says that none is wanted.\n",
-                 folder.c_str(), why.c_str());
+    std::fprintf(
+        stderr,
+        "jax_mgpu: warning: compiled functions are not kept on the disk: %s: %s. Set MGPU_CACHE_DIR to another "
+        "folder, or to nothing if you want no cache.\n",
+        folder.c_str(), why.c_str());
   });
 }
 

@@ -161,7 +161,7 @@ class Library {
   // Returns a function of the table, or throws if this library (the base or the CUDA library) lacks it.
   template <typename Function>
   Function asked(Function function) const {
-    if (!function) throw nb::attribute_error((path_.string() + " does not answer this").c_str());
+    if (!function) throw nb::attribute_error((path_.string() + " has no such function").c_str());
     return function;
   }
 

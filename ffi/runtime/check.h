@@ -49,7 +49,7 @@ inline void expect_check_operands(const Call& call) {
   call.expect(call.operands.size() == 3 && call.results.size() == 1 && call.operands[1].dtype == DType::s32 &&
                   call.operands[2].size() == call.operands[1].size(),
               "expected an argument, positions and as many values");
-  call.expect(call.results[0].bytes() == call.operands[0].bytes(), "expected a result as the argument");
+  call.expect(call.results[0].bytes() == call.operands[0].bytes(), "expected a result like the argument");
 }
 
 }  // namespace mgpu

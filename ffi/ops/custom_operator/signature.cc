@@ -13,7 +13,7 @@ constexpr int64_t kMaxItemBytes = 1 << 12;
 
 FunctionOperands::FunctionOperands(const Call& call, int outputs, int64_t width) : width(width) {
   const Attributes& attributes = call.attributes;
-  call.expect(width >= 0, "width: expected none or columns");
+  call.expect(width >= 0, "width: expected 0 or the number of columns");
   const int64_t columns = maximum<int64_t>(width, 1);
   for (const char* name : {"item_bytes", "widest", "packed", "state_bytes"}) {
     call.expect(attributes[name] > 0 && attributes[name] <= kMaxItemBytes, "expected the sizes of an item");
@@ -110,7 +110,7 @@ ScanFunctionOperands::ScanFunctionOperands(const Call& call)
   call.expect(segmented || segments.heads_count == 0, "heads: expected none");
   if (call.function) {
     call.expect(exclusive == call.function->exclusive && reverse == call.function->reverse,
-                "expected the directions of the function");
+                "exclusive and reverse: expected those of the function");
   }
   for (const void* data : result) aligned = aligned && reinterpret_cast<uintptr_t>(data) % 16 == 0;
 }

@@ -38,7 +38,7 @@ GroupSearchOperands::GroupSearchOperands(const Call& call) {
   a_counts = call.live_counts(in["a_count"], problems, "a_count");
   b_counts = call.live_counts(in["b_count"], problems, "b_count");
   positions = call.index_result(result, problems * a_length, "positions");
-  call.expect(positions.wide || b_length < int64_t{1} << 31, "cuts: expected int64 for as many rows");
+  call.expect(positions.wide || b_length < int64_t{1} << 31, "cuts: expected int64 for so many rows");
 }
 
 }  // namespace mgpu

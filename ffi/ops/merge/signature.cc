@@ -54,7 +54,7 @@ MergeOperands::MergeOperands(const Call& call) {
     const Array& values = in[name];
     const int64_t length = Call::length(keys);
     call.expect(values.dtype == payload_out.dtype, "values: expected the type of the result");
-    call.expect(Call::length(values) == length, "values: expected one a key");
+    call.expect(Call::length(values) == length, "values: expected one per key");
     return {values.data, call.row_stride(values, length, pair.rows, name), values.size()};
   };
   a_payload = side("a_values", in["a"]);

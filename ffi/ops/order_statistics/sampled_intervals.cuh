@@ -1,6 +1,6 @@
 // Narrows long rows down before the passes of order_statistics. A sample gives, for each sought rank, an interval that
-// almost certainly contains its item. One pass over the row collects the items in the intervals, about 4% of the row,
-// and counts the items below each interval. The passes of order_statistics then go over the collected items. If an
+// almost certainly contains its item. One pass over the row collects the items in the intervals, a few percent of the
+// row, and counts the items below each interval. The passes of order_statistics then go over the collected items. If an
 // interval missed its item, or if the collected items do not fit, they go over the whole row.
 #pragma once
 
