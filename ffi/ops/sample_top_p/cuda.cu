@@ -1,4 +1,4 @@
-// sample_top_p on CUDA.
+// Launches the four kernels of sample_top_p.
 #include "cuda/launch/launch.h"
 #include "ops/sample_top_p/kernels.cuh"
 #include "runtime/operations.h"

@@ -1,4 +1,5 @@
-// segmented_order_statistics on CUDA.
+// Launches segmented_order_statistics on CUDA: a kernel with a warp per segment, then passes over the digits of long
+// segments.
 #include "cuda/launch/launch.h"
 #include "ops/common/dispatch.h"
 #include "ops/segmented_order_statistics/kernels.cuh"

@@ -1,4 +1,4 @@
-// top_k on CUDA.
+// Launches top_k on CUDA: one kernel level after level, or a kernel for short rows.
 #include "cuda/launch/overlapping.h"
 #include "cuda/launch/shapes.h"
 #include "ops/top_k/kernels.cuh"
