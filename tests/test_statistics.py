@@ -1,4 +1,4 @@
-"""Variances, counts, ends, medians and forms without NaN: the same in all reductions, as in NumPy and pandas."""
+"""Variances, counts, first and last items, medians, forms without NaN: the same in all reductions, as in pandas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The saved figures: how a raw run adds to them, a file's contents, and the benchmarks page."""
+"""benchmarks/summary.py: how a run's rows are added to the saved figures, their file, and the page of benchmarks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of keys in any order, against pandas and plain Python."""
+"""Joins, matches, sets, lookups, groups, ranks and shifts of keys in any order, against pandas and plain Python."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 
 
 def few_keys(rng, form, n):
-    """Unsorted keys with few different values, some equal with different bits."""
+    """Draws unsorted keys with few different values, some of which are equal with different bits."""
     columns = tuple(rng.choice(rng.choice(data.special_keys(d), 4), n) for d in form)
     return columns if len(columns) > 1 else columns[0]
 
@@ -143,7 +143,7 @@ def test_lookup(rng, form):
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "int64"])
 def test_lookup_of_numbers(rng, dtype, monkeypatch):
-    """Tables of integers that are close together, or that have one outlier."""
+    """The table's integers are close together, or all but one are: only the former are found by their place."""
     monkeypatch.setattr(tables, "CPU_MIN_PLACED", 0)
     limits = np.iinfo(dtype)
     lookup = jax.jit(mgpu.lookup)

@@ -242,7 +242,7 @@ def test_reduce_by_id_differentiates_in_any_order(rng):
 @pytest.mark.filterwarnings("ignore:jax_mgpu runs without its kernels")
 @differentiable_cases(EXAMPLES)
 def test_no_gradient_adds_by_scatters(example, rng):
-    """Gradients of one problem, of a batch, of shared arguments, and of the gradient itself."""
+    """The gradients of a batch, of a gradient, and of arguments that all problems of a batch share."""
     loss, places, arguments = loss_of(example), example.differentiable, example.make(rng, np.float32)
     gradient = jax.grad(loss, argnums=places)
     batch = batch_of(example, rng, 2)

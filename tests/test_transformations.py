@@ -41,11 +41,11 @@ BY_FUNCTION = set(library.cpu_library.description["by_function"].split())  # ope
 
 def test_every_operation_has_an_example(rng):
     covered = set().union(*(primitives(example.call, *example.make(rng, np.float32)) for example in EXAMPLES.values()))
-    long = jax.ShapeDtypeStruct((LONG_PERMUTATION,), np.int32)  # rows, which join takes by buckets
+    long = jax.ShapeDtypeStruct((LONG_PERMUTATION,), np.int32)  # so many rows are joined by buckets
     covered |= primitives(lambda a, b: mgpu.join(a, b, size=8, assume_sorted=False), long, long)
     covered |= primitives(mgpu.scan, jax.ShapeDtypeStruct((1 << 20, 2), np.float32))  # fewer rows are transposed
     row, key = jax.ShapeDtypeStruct((1 << 17,), np.float32), jax.random.key(0)
-    sorts = functools.partial(operation.REGISTRY["top_k"].fallback, k=3000, largest=1)  # CUDA sorts candidates alone
+    sorts = functools.partial(operation.REGISTRY["top_k"].fallback, k=3000, largest=1)  # CUDA sorts only candidates
     covered |= primitives(sorts, row, jax.ShapeDtypeStruct((0,), np.int32))
     covered |= primitives(lambda x: mgpu.sample_logits(key, x, top_p=0.9), row)
     unregistered = {"combine", "divide", "put", "spread", "take"}

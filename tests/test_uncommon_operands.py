@@ -1,4 +1,4 @@
-"""Uncommon operands and functions: callables that are not functions, other kinds of arrays, dead NaNs."""
+"""Uncommon operands and functions: callables that are not functions, other kinds of arrays, NaNs past the count."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_rank_promotion() -> None:
 
 def test_tolerances_from_zero_on() -> None:
     times = np.array([5, 10], np.int32), np.array([1, 5], np.int32)
-    np.testing.assert_array_equal(mgpu.asof_join(*times, tolerance=-1), [1, -1])  # that of 0, not of 2^32 - 1
+    np.testing.assert_array_equal(mgpu.asof_join(*times, tolerance=-1), [1, -1])  # as with 0, not as with 2^32 - 1
     with mgpu.checks(), pytest.raises(jax.errors.JaxRuntimeError, match="tolerance: expected a number of at least 0"):
         jax.block_until_ready(mgpu.asof_join(*times, tolerance=-1))
 
@@ -156,7 +156,7 @@ def test_a_function_with_rules_is_one_function() -> None:
 
 
 @pytest.mark.usefixtures("way")
-@pytest.mark.filterwarnings("ignore:jax_mgpu. reduce. op or map. runs in plain JAX")  # those with rules do there
+@pytest.mark.filterwarnings("ignore:jax_mgpu. reduce. op or map. runs in plain JAX")  # those with rules do
 def test_functions_within_shard_map(devices) -> None:
     """Functions run within shard_map, outside of jit too; all results vary over the mesh."""
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices)
