@@ -30,17 +30,18 @@ namespace mgpu {
 //   set vN OPERAND                         gives a `variable` its value
 //   switch OPERAND COUNT                   runs the case of this number, or else the nearest case
 //   case                                   begins each of the COUNT cases of a switch
-//   loop                                   repeats its lines
+//   loop                                   repeats its lines; not in an order
 //   while OPERAND                          leaves the loop if the operand is false
 //   repeat COUNT                           repeats its lines this many times
 //   end                                    ends a switch, a loop or a repeat
 //
 // TYPE is bool, i8 to i64, u8 to u64, f16, bf16, f32 or f64. An OPERAND is one of: a value, vN; a scalar of an item,
 // with its leaf L and element E, as aL.E of the first item, bL.E of the second, or xL.E of the only one; `position`; a
-// constant, as TYPE: and its bits in hexadecimal. OPERATION is the name of a function of ffi/function/primitives.h with
-// as many operands as it takes; or variable, copy, convert, bits, select, pick, nearest_place and is_place (an operand
-// and a number of places); or load CAPTURE OFFSET [PLACE STRIDE] ..., which reads the element of a captured array at
-// OFFSET plus each PLACE times its STRIDE. A PLACE is a value that nearest_place gave.
+// constant, as TYPE:BITS in hexadecimal, such as f32:3f800000. OPERATION is the name of a function of
+// ffi/function/primitives.h with as many operands as it takes; or variable, copy, convert, bits, select, pick,
+// nearest_place and is_place (an operand and a number of places); or load CAPTURE OFFSET [PLACE STRIDE] ..., which
+// reads the element of a captured array at OFFSET plus each PLACE times its STRIDE. A PLACE is a value that
+// nearest_place gave.
 struct FunctionData {
   struct Leaf {
     DType dtype;

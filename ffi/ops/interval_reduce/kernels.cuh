@@ -53,7 +53,7 @@ struct Tile {
   }
 };
 
-// Stores the results of an interval in kColumns columns, elements of all results from `to` on.
+// Stores the results of an interval in kColumns columns, which are the elements from `to` on of all results.
 template <int kColumns, typename Operator>
 __device__ __forceinline__ void store_results(const Task<Operator>& task, const Operator& op, const Tile& tile,
                                               const typename Operator::State (&states)[kColumns], int64_t to) {
@@ -367,8 +367,9 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---- Listed tiles
 
-// Combines a run of at most a group's length, from its end on if it ends with a group. Neighbouring threads read
-// unrelated places, so a thread reads up to four items at a time if the array, of `length` items, has as many.
+// Combines a run of at most a group's length; backwards, from its last item on, if it is the end of a group.
+// Neighbouring threads read unrelated places, so a thread reads up to four items at a time if the array, of `length`
+// items, has as many.
 template <typename Operator, typename T, typename Extract>
 __device__ __forceinline__ typename Operator::State combine_run(const Operator& op, const T* items, int64_t length,
                                                                 bool is_aligned, Range<int64_t> run, bool backwards,
@@ -446,7 +447,8 @@ template <typename Operator>
 constexpr int kThreadColumns =
     static_cast<int>(minimum(16 / sizeof(typename Operator::Element), 32 / sizeof(typename Operator::State)));
 
-// Combines a run of rows in kColumns columns, from its end on if it ends with a group. `items` points to row 0.
+// Combines a run of rows in kColumns columns; backwards, from its last row on, if it is the end of a group. `items`
+// points to row 0.
 template <int kColumns, typename Operator, typename T, typename Extract>
 __device__ __forceinline__ void combine_rows(const Operator& op, const T* items, int64_t width, Range<int64_t> run,
                                              bool backwards, Extract extract,

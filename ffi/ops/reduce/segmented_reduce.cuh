@@ -12,7 +12,7 @@
 namespace mgpu::cuda::segment_reducing {
 
 constexpr int kThreads = segmented_reduce_shape(4).threads;
-constexpr int kMaxUnmarkedEnds = 8;  // the positions of so few ends in a tile are not marked
+constexpr int kMaxUnmarkedEnds = 8;  // a tile with so few ends does not mark their positions
 constexpr int kJoinThreads = 256;
 constexpr int kJoinTiles = 8;  // per thread and step, if a block looks back
 
