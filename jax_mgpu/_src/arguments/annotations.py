@@ -46,12 +46,12 @@ OperatorName: TypeAlias = (
     | Literal["var", "std", "count", "first", "last", "nunique", "median", "nansum", "nanmean", "nanmin", "nanmax"]
 )
 OperatorTree: TypeAlias = OperatorName | Mapping[Any, Any] | Sequence[Any]  # a name, or a pytree of names
-Integers: TypeAlias = ArrayLike | Sequence[int]  # where lists are accepted too
+Integers: TypeAlias = ArrayLike | Sequence[int]  # integers as an array or a list
 Keys: TypeAlias = ArrayLike | tuple[ArrayLike, ...]  # one array, or columns
 Directions: TypeAlias = bool | tuple[bool, ...]
 PairFunction: TypeAlias = Callable[[Any, Any], Any]  # a function of two items, each a pytree
 ItemFunction: TypeAlias = Callable[..., Any]  # a function of an item, or of an item and its position
-LessFunction: TypeAlias = Callable[[Any, Any], Any]  # whether the first of two items comes first
+LessFunction: TypeAlias = Callable[[Any, Any], Any]  # tells whether the first of two items comes first
 JoinKind: TypeAlias = Literal["inner", "left", "right", "outer", "semi", "anti"]
 AsofDirection: TypeAlias = Literal["backward", "forward", "nearest"]
 QuantileMethod: TypeAlias = Literal["linear", "lower", "higher", "nearest", "midpoint"]

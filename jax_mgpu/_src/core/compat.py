@@ -99,7 +99,7 @@ WHOLE = PartitionSpec()
 
 
 def switch(name: str, what: str) -> Any:
-    """A setting of JAX, off by default: an environment variable, and a context manager that makes jit trace anew."""
+    """Returns a setting, off by default: an environment variable, and a context manager under which jit traces anew."""
     known = _config.config._value_holders.get(name)  # defined already if the package is imported a second time
     if known is not None:
         return known
@@ -128,7 +128,7 @@ def compiling() -> AbstractContextManager[Any]:
 
 def reconcile_vma(operands: Sequence[jax.Array]) -> Sequence[jax.Array]:
     """Gives all operands the varying manual axes of any of them, as jax.lax's functions do under shard_map."""
-    name = "auto_insert_reshard" if hasattr(_core, "auto_insert_reshard") else "standard_insert_pvary"  # JAX 0.10.0
+    name = "auto_insert_reshard" if hasattr(_core, "auto_insert_reshard") else "standard_insert_pvary"  # in JAX 0.10.0
     varying: Sequence[jax.Array] = getattr(_core, name)(*operands)
     return varying
 
@@ -357,7 +357,7 @@ def automatic_batches(function: Callable[..., T], batch: Sequence[Any] = ()) -> 
 
 
 def free_of_explicit_axes() -> AbstractContextManager[Any]:
-    """A context for making a jaxpr that runs under any mesh: a jaxpr made under Explicit axes stays tied to them.
+    """Returns a context for making a jaxpr that runs under any mesh: one made under Explicit axes stays tied to them.
 
     Without Explicit axes it changes nothing, because values that vary over Manual axes are part of a jaxpr.
     """
@@ -406,7 +406,7 @@ def invariant_gather(x: jax.Array, axis_name: AxisName, index: jax.Array) -> jax
 
 
 def axes_bound(name: AxisName) -> Callable[[], AbstractContextManager[Any]]:
-    """Binds the currently bound mesh axes for rules that JAX runs later, as it does for jax.custom_jvp within vmap."""
+    """Returns a function whose context binds the mesh axes bound here, for rules that JAX runs later, as under vmap."""
     sizes = [(axis, jax.lax.axis_size(axis)) for axis in (name if isinstance(name, tuple) else (name,))]
 
     def bound() -> AbstractContextManager[Any]:

@@ -131,7 +131,7 @@ class _Public:
         function, static = self.function, self.static
         given = {**dict(zip(self.names, positional)), **named}  # noqa: B905 - the argument takes half a microsecond
         if len(given) < len(positional) + len(named):
-            return function(*positional, **named)  # Python's own error
+            return function(*positional, **named)  # raises Python's own error
         for name, value in given.items():
             if isinstance(value, HostChecked):
                 given[name] = value.on_host()
@@ -165,7 +165,7 @@ class _HostArray(np.ndarray):
 
 
 def on_host(convert: Callable[..., Any], x: object, *static: object) -> jax.Array:
-    """`convert(x, *static)` of an argument, or of a list of arguments, as an array.
+    """Returns `convert(x, *static)` of an argument, or of a list of arguments, as an array.
 
     In the program of an eager call, the result is an operand, which the host computes before each call.
     """
@@ -182,7 +182,7 @@ def on_host(convert: Callable[..., Any], x: object, *static: object) -> jax.Arra
 
 
 def check_on_host(check: Callable[..., None], x: object, *static: object) -> None:
-    """`check(x, *static)` of a pytree of arguments; in the program of an eager call, the host runs it before each call.
+    """Runs `check(x, *static)` on a pytree of arguments; for an eager call's program, the host does before each call.
 
     There it sees only the host's values: an `ARRAY` stands for each array.
     """
@@ -347,7 +347,7 @@ class _Program:
 
         try:
             self.watched = [weakref.ref(part, forget) for one in functions for part in _parts(one)]
-        except TypeError:  # of a type without weak references
+        except TypeError:  # a type without weak references
             return
         if len(_PROGRAMS) >= MAX_PROGRAMS:
             for oldest in list(_PROGRAMS)[: len(_PROGRAMS) + 1 - MAX_PROGRAMS]:

@@ -16,7 +16,7 @@ __all__ = ["Explanation", "Step", "explain"]
 
 class _Device(NamedTuple):
     traits: library.Traits
-    peak: float  # bytes of memory a second
+    peak: float  # the memory's bandwidth, in bytes per second
 
 
 def _gpu(processors: int, shared_kib: int, l2_mib: int, capability: int, terabytes: float) -> _Device:

@@ -35,7 +35,7 @@ class Traits(NamedTuple):
     multiprocessors: int = 0
     shared_memory: int = 0  # bytes that a block gets on request
     l2_cache: int = 0  # bytes
-    capability: int = 0  # 90 of sm_90
+    capability: int = 0  # 90 for sm_90
 
 
 class NoLibrary:
@@ -47,7 +47,7 @@ class NoLibrary:
         self.description = {"build": build, "is_wheel": False, "signatures": {}, "by_function": ""}
 
     def tile_sizes(self) -> Mapping[str, Sequence[int]]:
-        """Stand-ins for tiles that no kernel has: the smallest sizes that are valid."""
+        """Returns stand-ins for tiles that no kernel has: the smallest sizes that are valid."""
         return collections.defaultdict(lambda: [2])
 
     def handlers(self) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def _load_cuda(version: str) -> Library | None:
 
 
 def driver_problem(version: int) -> str:
-    """Why a driver of this version of CUDA (12040 for 12.4, 0 for none) can load no kernel; empty if it can."""
+    """Says why a driver of this version of CUDA (12040 for 12.4, 0 for none) can load no kernel; empty if it can."""
     if version == 0 or version >= OLDEST_DRIVER:
         return ""
     has, needs = (f"CUDA {v // 1000}.{v % 1000 // 10}" for v in (version, OLDEST_DRIVER))
@@ -188,7 +188,7 @@ def target(operation: str) -> str:
 
 
 def compiler_problem() -> str:
-    """Why no function can be compiled for CUDA; empty if it can."""
+    """Says why no function can be compiled for CUDA; empty if functions can be."""
     return "" if cuda_library is None else cuda_library.compiler_problem()
 
 

@@ -196,7 +196,7 @@ def _steps(
     steps, joins = _length(states), None
     if cut is not None or length < steps:
         places = jnp.arange(steps)
-        joins = jax.lax.rem(places, jnp.asarray(length, places.dtype)) != 0  # the previous item of its block
+        joins = jax.lax.rem(places, jnp.asarray(length, places.dtype)) != 0  # with the previous item of its block
         joins = joins[:, None] if jax.tree.leaves(states)[0].ndim > 1 else joins
         joins = joins[::-1] if reverse else joins
         joins = joins if cut is None else joins & ~cut

@@ -22,12 +22,12 @@ from jax_mgpu._src.keys.bits import shifted
 
 
 def recurrence(a: jax.Array, b: jax.Array, heads: jax.Array, count: jax.Array, *, reverse: int) -> jax.Array:
-    """y[i] = a[i] y[i - 1] + b[i], from the start of each segment, or from its end; 0 for dead items."""
+    """Returns y[i] = a[i] y[i - 1] + b[i], from the start of each segment, or from its end; 0 for dead items."""
     return _recurrence(a=a, b=b, heads=heads, count=count, reverse=reverse)[0]
 
 
 def neighbours(y: jax.Array, heads: jax.Array, count: jax.Array, *, reverse: int) -> jax.Array:
-    """y[i - 1], or y[i + 1], within each segment; 0 where there is none, and for dead items."""
+    """Returns y[i - 1], or y[i + 1], within each segment; 0 where there is none, and for dead items."""
     return jnp.where(_edges(y.shape[0], heads, count, reverse), 0, shifted(y, -1 if reverse else 1))
 
 

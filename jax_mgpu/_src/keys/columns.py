@@ -331,7 +331,7 @@ def _expect_told_apart(keys: Sequence[Any], operation: str, names: Sequence[str]
         numbers = np.concatenate(list(host.values()))
         with np.errstate(over="ignore"):
             if np.array_equal(numbers, numbers.astype(np.float32), equal_nan=True):
-                continue  # one pass if float32 holds them exactly
+                continue  # float32 holds them exactly; this usual case takes one pass
             numbers.sort()
             cut = numbers.astype(np.float32)
         merged = np.flatnonzero((numbers[1:] != numbers[:-1]) & (cut[1:] == cut[:-1]))

@@ -18,7 +18,7 @@ from jax_mgpu._src.ops.sorted_search import insertion_points
 
 __all__ = ["fits", "gather_runs"]
 
-# XLA's exchange copies whole rows by words of up to as many bytes.
+# XLA's exchange copies each row in words of up to this many bytes.
 UNIT_BYTES = 16
 
 
@@ -66,7 +66,8 @@ class _Runs:
         self.total = whole.astype(dtype)
         lengths = jnp.append(self.offsets[1:], self.total[None]) - self.offsets
         edges = jnp.arange(axis.size + 1, dtype=dtype)[:, None] * self.n
-        self.cuts = jnp.clip(edges - self.starts, 0, lengths)  # [devices + 1, intervals]: of each interval by device
+        # [devices + 1, intervals]: where in each interval the rows of each device begin.
+        self.cuts = jnp.clip(edges - self.starts, 0, lengths)
         sizes = self.cuts[1:] - self.cuts[:-1]
         self.packed = jax.vmap(lambda x: scan_columns(x, Kind.ADD, exclusive=True))(sizes)  # [devices, intervals]
         # Where the packed rows of each device for the slots of each begin: [from, to + 1].
@@ -97,7 +98,7 @@ class _Runs:
     def received(self, rows: jax.Array) -> jax.Array:
         """Returns the rows that other devices send, in units, followed by this device's own rows."""
         axis, dtype, width = self.axis, self.starts.dtype, rows.shape[1] * self.unit
-        window = -(-self.size // self.unit) + -(-self.size // (32 * self.unit))  # of packed units that a round sends
+        window = -(-self.size // self.unit) + -(-self.size // (32 * self.unit))  # the packed units that a round sends
         needed = -(-jnp.max(self.ends) // window)  # equal on all devices, which must all enter a round or none
         own = jnp.pad(rows, ((self.parts.slots * self.unit, -self.n % self.unit), (0, 0))).reshape(-1, width)
 

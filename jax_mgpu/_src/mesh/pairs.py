@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 
-# Arrays of lengths that are no multiple of a few items take XLA three times as long.
+# XLA takes three times as long for arrays whose length is not a multiple of a few items.
 SLOTS = 32
 
 
@@ -64,7 +64,7 @@ def pair_parts(
     Items of the first array come before equal ones of the second; with `pairs`, the r-th copies of a key stay together.
     """
     slots = sum(x.shape[0] for x in arrays)
-    if pairs:  # one more, as no cut parts a pair, and a length of whole vectors
+    if pairs:  # one slot more, because no cut parts a pair, and then a multiple of SLOTS
         slots = (slots // SLOTS + 1) * SLOTS
     dtype = axis.index_dtype("a and b", slots)
     live = [live_items(x.shape[0], count, dtype) for x, count in zip(arrays, counts, strict=True)]

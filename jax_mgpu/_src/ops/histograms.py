@@ -129,7 +129,7 @@ def histogram(
         more without `jax_enable_x64`.
 
     Time is O(n log m), in one pass over memory; on CUDA with 2,048 bins or more, that of a sort. The range of the items
-    takes one more pass, and weights take the time of `bincount`. Results are linear in `weights`.
+    takes two more passes, and weights take the time of `bincount`. Results are linear in `weights`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

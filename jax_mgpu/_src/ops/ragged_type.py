@@ -204,7 +204,7 @@ class Ragged:
 
     @classmethod
     def from_rows(cls, rows: Iterable[Any], *, size: int | None = None) -> Ragged:
-        """A list of rows, each an array or list, or a pytree of arrays; not within `jit`. Room for `size` items."""
+        """Rows from a list, each an array, a list or a pytree of arrays; not within `jit`. Room for `size` items."""
         name = "Ragged.from_rows"
         rows = _listed(name, rows)
         lists = [
@@ -606,7 +606,7 @@ def _listed(name: str, rows: Iterable[Any]) -> list[Any]:
 def _expect_lengths(name: str, lengths: Integers, capacity: int) -> None:
     """Checks lengths that the host knows: they are not negative, and add up to at most the number of items."""
     host = known_integers(lengths)
-    if host is None or not isinstance(capacity, int):  # a symbol of an exported program
+    if host is None or not isinstance(capacity, int):  # it may be a symbol of an exported program
         return
     ends = np.cumsum(np.where(host > capacity, np.int64(capacity + 1), host), dtype=np.int64)
     broken = np.flatnonzero((host < 0) | (ends > capacity))
@@ -620,7 +620,7 @@ def _expect_lengths(name: str, lengths: Integers, capacity: int) -> None:
 def _expect_ends(name: str, offsets: Integers, capacity: int) -> None:
     """Checks offsets that the host knows: they are in order, from 0 to at most the number of items."""
     host = known_integers(offsets)
-    if host is None or not isinstance(capacity, int):  # a symbol of an exported program
+    if host is None or not isinstance(capacity, int):  # it may be a symbol of an exported program
         return
     ends = host.astype(np.int64)
     if ends[0] != 0:

@@ -57,9 +57,9 @@ from jax_mgpu._src.ops.sorted_search import sorted_search
 
 __all__ = ["Groups", "group_ids", "reduce_by_id"]
 
-# The room of one warp of the CUDA kernel, in bytes (kIdTableBytes of ffi/ops/reduce_by_id/plan.h).
+# The bytes that a warp of the CUDA kernel has for the states of all ids (kIdTableBytes of ffi/ops/reduce_by_id/plan.h).
 TABLE_BYTES = 46 << 10
-# Sums of floats of up to 32 bits are computed in integers, exactly, if the sums of all ids take at most so many words
+# Sums of floats of up to 32 bits are computed in integers, exactly, if the sums of all ids take at most this many words
 # for each item, and a constant number more.
 EXACT_WORDS_PER_ITEM = 2
 FEW_EXACT_WORDS = 1 << 18

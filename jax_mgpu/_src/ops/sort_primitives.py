@@ -44,7 +44,7 @@ def _fallback(
     descending: int,
     payload: int,
 ) -> Sequence[jax.Array]:
-    """A stable `lax.sort` by segment (if there are several) and by key."""
+    """Sorts in plain JAX, by a stable `lax.sort` by segment (if there are several) and then by key."""
     (n,) = keys.shape
     positions = jnp.arange(n, dtype=index_dtype("segmented_sort", "keys", n))
     segments = segment_numbers(positions, heads, flags, count)

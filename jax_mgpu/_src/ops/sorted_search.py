@@ -484,13 +484,13 @@ def _match_shapes(a: Aval, b: Aval) -> Sequence[Any]:
 
 
 def _bounds(needles: jax.Array, haystack: jax.Array, live: jax.Array, right: bool, index: DTypeLike) -> jax.Array:
-    """Binary searches in the first `live` items, all needles in lockstep."""
+    """Returns insertion points among the first `live` items, by binary searches of all needles in lockstep."""
     low = jnp.zeros(needles.shape, index)
     return _bounds_between(needles, haystack, low, jnp.full_like(low, live.astype(index)), right)
 
 
 def _bounds_between(needles: jax.Array, haystack: jax.Array, low: jax.Array, high: jax.Array, right: bool) -> jax.Array:
-    """Binary searches from `low` to `high`, for each needle."""
+    """Returns each needle's insertion point from `low` to `high`, by a binary search."""
     if haystack.shape[0] == 0:
         return low
 

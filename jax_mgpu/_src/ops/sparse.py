@@ -468,7 +468,7 @@ def _numbers(name: str, argument: str, x: ArrayLike, ndim: int | None = 1) -> ja
 def _expect_offsets(name: str, offsets: ArrayLike, capacity: int) -> None:
     """Checks offsets that the host knows: they are in order, from 0 to at most the number of values."""
     host = known_integers(offsets)
-    if host is None or not isinstance(capacity, int):  # a symbol of an exported program
+    if host is None or not isinstance(capacity, int):  # it may be a symbol of an exported program
         return
     ends = host.astype(np.int64)
     broken = np.flatnonzero(np.diff(ends, prepend=0) < 0)

@@ -496,7 +496,7 @@ def _group_search_fallback(
     *,
     forward: int,
 ) -> Sequence[jax.Array]:
-    """Binary searches for a's pairs (group, cut) among b's sorted pairs (group, position)."""
+    """Finds a's pairs (group, cut) among b's sorted pairs (group, position), by binary searches in plain JAX."""
     m = b_groups.shape[0]
     if m == 0:
         return [jnp.full_like(cuts, -1)]
