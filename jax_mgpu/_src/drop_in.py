@@ -24,19 +24,6 @@ from jax_mgpu._src.core.compat import compiles, evaluate, flatten, is_sharded, p
 from jax_mgpu._src.core.library import platforms
 from jax_mgpu._src.ops.order_statistics import _order_statistics
 
-__all__ = [
-    "MAX_COLUMNS",
-    "NEVER",
-    "Call",
-    "along",
-    "is_array",
-    "is_float",
-    "is_key",
-    "item_count",
-    "like",
-    "order_statistics",
-]
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 Program = Callable[[], Any]
 

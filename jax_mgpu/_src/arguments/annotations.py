@@ -12,31 +12,7 @@ if TYPE_CHECKING:
     from jax_mgpu._src.core.operation import Keyed
     from jax_mgpu._src.ops.segments import Segments
 
-__all__ = [
-    "ArrayLike",
-    "AsofDirection",
-    "Attribute",
-    "Aval",
-    "AxisName",
-    "Count",
-    "DTypeLike",
-    "Directions",
-    "Integers",
-    "ItemFunction",
-    "JoinKind",
-    "Keys",
-    "Operands",
-    "OperatorName",
-    "OperatorTree",
-    "PairFunction",
-    "Pytree",
-    "QuantileMethod",
-    "RankMethod",
-    "ScannedName",
-    "SegmentsLike",
-    "Side",
-    "Tangents",
-]
+__all__ = ["ArrayLike", "DTypeLike"]  # which other modules take from here
 
 ScannedName: TypeAlias = Literal[
     "add", "sum", "mul", "prod", "min", "max", "argmin", "argmax", "mean", "any", "all", "and", "or", "xor", "logsumexp"

@@ -20,8 +20,6 @@ import numpy as np
 
 import jax_mgpu as mgpu
 
-__all__ = ["MAX_SIZE", "PLOT_FORMATS", "ROWS", "default_size", "milliseconds", "progress", "run", "sort_rows"]
-
 MAX_SIZE = 2**29  # a union has twice as many items, still fewer than 2^31
 PLOT_FORMATS = (".png", ".svg", ".pdf")
 MEAN_ROW, MEAN_INTERVAL = 30, 5

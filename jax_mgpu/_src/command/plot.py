@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 import matplotlib
 from matplotlib.figure import Figure
 
-__all__ = ["Bar", "draw_bars"]
-
 OURS, THEIRS = "#1f5a99", "#b5b5b5"
 INCHES_PER_PAIR = 0.42
 SETTINGS: Any = {"svg.hashsalt": "jax_mgpu", "font.size": 9}  # the salt makes equal data give equal files

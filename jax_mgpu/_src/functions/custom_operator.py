@@ -57,15 +57,6 @@ from jax_mgpu._src.functions.operators import (
 )
 from jax_mgpu._src.functions.transform import Load, map_leaves
 
-__all__ = [
-    "reduce_by_function",
-    "reduce_mapped",
-    "scan_by_function",
-    "scan_mapped",
-    "segmented_reduce_by_function",
-    "segmented_reduce_mapped",
-]
-
 RULES = "custom_jvp", "custom_vjp"  # prefixes of names of primitives with the caller's derivative rules
 
 # If a function works element by element, each column of the items is scanned by itself. A kernel walks along the rows

@@ -17,8 +17,6 @@ from jax_mgpu._src.keys.columns import Columns, alike
 from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sort_strategy import is_long_permutation
 
-__all__ = ["Ordered", "in_order", "rows_in_order", "scattered", "sorted_back"]
-
 
 class Ordered(NamedTuple):
     """Sorted keys, and the position of each in the input.

@@ -23,8 +23,6 @@ from jax_mgpu._src.keys.columns import Columns
 from jax_mgpu._src.ops.scan import _scan
 from jax_mgpu._src.ops.sort_strategy import is_long_permutation, partitioned
 
-__all__ = ["BucketTables", "bucket_tables", "fit_for_buckets", "mixed"]
-
 # kBucketCapacity and kBucketChunk of ffi/ops/bucket_join/operands.h.
 CAPACITY: int = cpu_library.tile_sizes()["bucket_capacity"][0]
 CHUNK: int = cpu_library.tile_sizes()["bucket_chunk"][0]

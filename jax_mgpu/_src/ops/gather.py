@@ -21,8 +21,6 @@ from jax_mgpu._src.core.compat import partition_spec, rows_sharding, vary_as
 from jax_mgpu._src.core.operation import Operation
 from jax_mgpu._src.keys.bits import keeping_bits
 
-__all__ = ["add_rows", "add_taken_rows", "gather", "scatter", "set_sums"]
-
 
 def gather(x: jax.Array, indices: jax.Array, *, unique: bool = False, inside: bool = False, fill: int = 0) -> jax.Array:
     """Returns rows of x at indices of any rank; 0 at indices outside of x, negative ones included.

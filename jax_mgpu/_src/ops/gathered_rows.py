@@ -53,8 +53,6 @@ from jax_mgpu._src.functions.transform import takes_position
 from jax_mgpu._src.ops.gather import add_rows, add_taken_rows, gather
 from jax_mgpu._src.ops.scan import before_map, item_segments, pieces, scan_columns
 
-__all__ = ["reduce_gathered", "weighted_rows"]
-
 NAME = "segmented_reduce"
 SUMS = ("add", "sum", "mean")  # the operators that accept weights
 DIRECT = (*SUMS, "mul", "prod", "min", "max", "any", "all", "and", "or", "xor", "logsumexp")

@@ -42,8 +42,6 @@ from jax_mgpu._src.ops.scan import heads_of_bounds
 from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sort_primitives import Method
 
-__all__ = ["middle", "quantiles"]
-
 METHODS = ("linear", "lower", "higher", "nearest", "midpoint")
 
 

@@ -11,8 +11,6 @@ import numpy as np
 
 from jax_mgpu._src.arguments.check import describe, type_error, value_error
 
-__all__ = ["arrow_parts", "awkward_parts", "to_arrow", "to_awkward"]
-
 
 def _package(operation: str, name: str, install: str) -> Any:
     """Imports an optional package."""

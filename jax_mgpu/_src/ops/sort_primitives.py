@@ -15,8 +15,6 @@ from jax_mgpu._src.arguments.counts import segment_numbers
 from jax_mgpu._src.arguments.values import Payload, sort_operands, take_keys, take_moved, take_rows
 from jax_mgpu._src.core.operation import ABSENT, Operation
 
-__all__ = ["SORT", "Method"]
-
 
 class Method(enum.IntEnum):
     """How kernels sort keys: their attribute `method`. Only MERGING takes heads or flags."""

@@ -18,9 +18,6 @@ from jax_mgpu._src.keys.columns import Columns, SortKey, key_starts, travelling
 from jax_mgpu._src.keys.digits import WIDEST, WORD
 from jax_mgpu._src.ops.sort_primitives import SORT, Method
 
-__all__ = ["is_long_permutation", "partitioned", "sort_indices", "sort_keys", "sort_rows"]
-
-
 # A permutation of more words than a GPU's cache holds reads or writes a cache line for each. For 2^26 words on an H200,
 # a scatter takes 4.4 ms, a gather 1.7 ms, and a sort of the words by their positions 1.7 ms. A sort takes 0.6 ms more
 # for 4 more bytes of payload.

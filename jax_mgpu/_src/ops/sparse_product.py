@@ -24,8 +24,6 @@ from jax_mgpu._src.ops.scan import scan
 from jax_mgpu._src.ops.sort import sort
 from jax_mgpu._src.ops.sorted_search import sorted_search
 
-__all__ = ["pattern_of_product", "product_on_pattern"]
-
 NAME = "Csr.matmul"
 MIN_CHUNK = 1024
 

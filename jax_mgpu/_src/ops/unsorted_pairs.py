@@ -22,8 +22,6 @@ from jax_mgpu._src.ops.argsorted import Ordered, in_order
 from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sorted_search import _search
 
-__all__ = ["Matches", "but_nan", "in_order_with", "is_nan", "matches"]
-
 
 def in_order_with(
     name: str, argument: str, keys: Keys, values: Pytree, count: Count, descending: Directions = False
