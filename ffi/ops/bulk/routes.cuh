@@ -30,7 +30,7 @@ struct BulkRoute {
         values.of_problem(kInserts ? tile.problem : 0) + tile.before * width_of<kRowBytes>(values);
     char* const out_rows = out_row<kRowBytes>(tile, 0);
     return [=, this, &tile](int i, auto mark, bool is_made) {
-      // Rows of x are counted from `origin`. They have the width of the marks, which TileWork chooses.
+      // Rows of x are numbered from `origin`, by numbers as wide as the marks of TileWork.
       using Row = std::conditional_t<sizeof(mark) == 4, int, int64_t>;
       constexpr int64_t kFar = int64_t{1} << (8 * sizeof(Row) - 2);
       const Row begin = static_cast<Row>(clamp(-origin, -kFar, kFar));

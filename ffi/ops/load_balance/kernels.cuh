@@ -1,5 +1,5 @@
-// The kernels of load_balance_search, and the kernel that runs before every other kernel over such a search: it finds
-// the cells of its tiles (WorkTiles in algorithm/load_balance.h).
+// The kernels of load_balance_search, and the partition that precedes them and the kernels of ops/move_rows: it finds
+// the cells of their tiles (WorkTiles in algorithm/load_balance.h).
 #pragma once
 
 #include "cuda/block/load_balance.cuh"

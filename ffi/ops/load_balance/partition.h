@@ -1,4 +1,4 @@
-// The partition that runs before every kernel over a load-balancing search.
+// The partition of a load-balancing search into tiles, before the kernels over these tiles.
 #pragma once
 
 #include "algorithm/load_balance.h"
