@@ -21,8 +21,8 @@ std::string compiler_problem();
 using Kernel = CUkern_st*;
 
 // The kernels of these C++ names, in this order, for the architecture of a device. `header` defines them, and `source`
-// defines the `struct Function` that they run. They are compiled, or read from the disk, on first request, and then stay
-// loaded.
+// defines the `struct Function` that they run. They are compiled, or read from the disk, on first request, and then
+// stay loaded.
 const std::vector<Kernel>& kernels_of(std::string_view source, std::string_view header,
                                       const std::vector<std::string>& names, int device);
 
