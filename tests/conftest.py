@@ -20,11 +20,11 @@ for module in ("families", "many_items", "segmented_sorts", "transformed"):
 
 def pytest_addoption(parser) -> None:
     variants.pytest_addoption(parser)
-    parser.addoption("--optimized", action="store_true", help="compile as users do, by all of XLA's passes")
+    parser.addoption("--optimized", action="store_true", help="compile as users do, with all of XLA's passes")
 
 
 def pytest_configure(config) -> None:
-    config.addinivalue_line("markers", "long: takes long, and is run with --long alone")
+    config.addinivalue_line("markers", "long: takes long, and runs only with --long")
     if not config.getoption("--optimized"):
         quick.compile_quickly()
     quick.lower_quickly()
@@ -82,7 +82,9 @@ def pytest_terminal_summary(terminalreporter) -> None:
             "NO KERNEL RAN ON A GPU: on a machine with one, MGPU_CUDA=ON pip install '.[test]' && pytest"
         )
     if not terminalreporter.config.getoption("--long"):
-        terminalreporter.line("without --long: no test that takes long, and of everything one variant in sixteen")
+        terminalreporter.line(
+            "without --long: no test that takes long; if none was named, one in sixteen of each test's variants"
+        )
     terminalreporter.line(f"skipped: {sum(skipped.values())}")
     for reason, times in skipped.most_common():
         terminalreporter.line(f"  {times} x {reason}")

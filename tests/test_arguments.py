@@ -64,7 +64,7 @@ def test_integers_that_do_not_fit_are_an_error(name):
         call(unsigned)
 
 
-def test_integers_that_fit_are_as_before():
+def test_integers_that_fit_are_converted():
     for given in (np.array([4, 1, 2]), [4, 1, 2], pd.Series([4, 1, 2]), np.array([4, 1, 2], np.uint64)):
         with jax.enable_x64(False):
             got = mgpu.mergesort(given)
@@ -240,7 +240,7 @@ def test_flags(name):
         jax.tree.map(np.testing.assert_array_equal, call(flag), call(True))
 
 
-def test_functions_that_are_no_operators_before_what_else_is_missing():
+def test_an_error_of_the_function_precedes_that_of_a_missing_identity():
     """The error is about the function, even if an identity is missing too."""
     for name, call in {
         "reduce": lambda op: mgpu.reduce(KEYS[:0], op),

@@ -116,7 +116,7 @@ def test_processes_spread_over_gpus(monkeypatch):
         (["--skip", "missing.json"], "--skip: missing.json is not a file"),
     ],
 )
-def test_bad_options_of_many_rows_are_told(monkeypatch, capsys, options, words):
+def test_wrong_options_of_many_rows_are_errors(monkeypatch, capsys, options, words):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
     with pytest.raises(SystemExit):
         main(["--families", "load_balance", *options])
@@ -160,7 +160,7 @@ def test_parts_of_rows_are_all_of_them():
 
 
 @pytest.mark.parametrize("ratio, fails", [(0.9, True), (0.97, False), (3.0, False)])
-def test_a_function_may_not_be_faster_than_the_one_with_its_name(ratio, fails):
+def test_a_function_may_not_be_slower_than_the_one_it_replaces(ratio, fails):
     row = {"family": "names", "name": "sort", "ours": {"ms": 1.0}, "peers": {"JAX": {"ms": ratio, "ratio": ratio}}}
     assert bool(report.row_failures({**row, "replaces": "JAX"})) == fails
     assert not report.row_failures({**row, "replaces": None})
@@ -353,7 +353,7 @@ def test_a_shape_that_xla_does_faster_is_measured_again(tmp_path, monkeypatch, t
     assert next(measurements, None) is None
 
 
-def test_what_becomes_of_slow_shapes():
+def test_slow_shapes_are_failures():
     def measured(name, ours, xla=None, same_rate=True):
         shape = shapes.Shape("merge", name, lambda rng: (), jnp.sort, same_rate=same_rate)
         return shapes.Measured(shape, 10**9, ours, xla)
@@ -370,7 +370,7 @@ def test_what_becomes_of_slow_shapes():
 
 
 @pytest.mark.skipif(not mgpu.has_cuda() and jax.default_backend() == "gpu", reason="there are no kernels for the GPU")
-def test_programs_without_kernels_are_told():
+def test_programs_without_kernels_are_recognized():
     inputs = [(jnp.arange(9),)]
     assert measure.compile_program(mgpu.mergesort, inputs).has_kernels
     assert not measure.compile_program(jnp.sort, inputs).has_kernels

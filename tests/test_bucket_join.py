@@ -242,7 +242,7 @@ def test_the_mixing_of_codes(rng):
             assert np.bincount(mixed >> 27, minlength=32).max() < 2300
 
 
-def test_programs_for_a_cpu_sort(monkeypatch):
+def test_long_tables_are_joined_by_sorts_on_a_cpu(monkeypatch):
     """A CPU joins long tables by sorts. CUDA joins them by buckets, as test_transformations.py tests."""
     monkeypatch.undo()
     keys = jax.ShapeDtypeStruct((sort_strategy.LONG_PERMUTATION,), jnp.int32)

@@ -51,9 +51,7 @@ def test_functions_of_cpp_are_found_with_their_lines():
 
 def test_functions_of_python_are_found_with_their_lines(tmp_path):
     module = tmp_path / "module.py"
-    module.write_text(
-        'def f(\n    x,\n):\n    """Two\n    lines."""\n    # why\n\n    def g():\n        pass\n\n    return g\n'
-    )
+    module.write_text(PYTHON)
     assert dict(check_code.python_functions(module)) == {"f": 6, "g": 2}
 
 

@@ -147,7 +147,7 @@ OFFENDERS = {
 
 
 @pytest.mark.parametrize("value", OFFENDERS)
-def test_the_offending_value_is_told(x64, value):
+def test_the_offending_value_is_reported(x64, value):
     with mgpu.checks():
         message = full_error_of(lambda: mgpu.merge(OFFENDERS[value], OFFENDERS[value][:1]))
     if OFFENDERS[value].dtype == jnp.bfloat16:
@@ -173,7 +173,7 @@ WITH_HEADS = {
 
 
 @pytest.mark.parametrize("name", WITH_HEADS)
-def test_ids_given_as_heads_are_told_where_they_exceed_the_items(name):
+def test_ids_given_as_heads_are_reported_where_they_exceed_the_items(name):
     call = jax.jit(WITH_HEADS[name])
     ids = np.int32([6, 7, 7, 7, 90, 90])
     expected = "where segments start (Segments.from_ids takes the segment of each item), first broken at position 2"
@@ -189,7 +189,7 @@ def test_ids_given_as_heads_are_told_where_they_exceed_the_items(name):
             jax.block_until_ready(call(np.int32(padded)))
 
 
-def test_mistaken_structure_is_told():
+def test_mistaken_structure_is_reported():
     """Errors recognize confused values: fractions and percentages, ends and lengths, counts of other arrays."""
     heads = np.int32([0, 2])
     calls = {

@@ -73,7 +73,7 @@ def test_strict_promotion():
         assert (A.count, (A + A).count, A.matmul(A.T, size=4).count, (B @ np.ones(3, np.float32)).size) == (2, 2, 2, 2)
 
 
-def test_a_size_that_is_too_small_is_told():
+def test_a_size_that_is_too_small_is_reported():
     rows, columns, values = [2, 0, 9, 1, 2, -1], [0, 1, 0, 1, 2, 0], [1.0, 2.0, 9.0, 3.0, 4.0, 9.0]
     A = mgpu.Csr.from_coo(rows, columns, values, shape=(3, 3), size=2)
     assert (A.count, A.capacity) == (4, 2)

@@ -82,7 +82,7 @@ def test_the_first_pages_have_examples():
     assert {"README.md", "quickstart.md", "coming_from.md"} <= with_examples
 
 
-def test_keys_are_said_to_be_the_types_that_are_taken():
+def test_documented_key_types_are_those_accepted():
     texts = [getattr(mgpu, name).__doc__ for name in mgpu.__all__]
     texts += [page.read_text(encoding="utf-8") for page in [*PAGES, *REFERENCE.glob("*.md"), ROOT / "CHANGELOG.md"]]
     assert any("floats of 16 to 64 bits" in " ".join(text.split()) for text in texts)

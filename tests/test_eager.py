@@ -118,7 +118,7 @@ def test_values_of_the_host_are_those_of_each_call():
         mgpu.lookup(keys, keys, (keys * 10).astype(np.int32), default=2**70)
 
 
-def test_settings_are_told_apart_to_the_bit():
+def test_calls_with_other_settings_have_other_results():
     x = np.array([1, 0, 2])
     assert mgpu.reduce(x, "max") == 2
     assert mgpu.reduce(x, "min") == 0
@@ -149,7 +149,7 @@ def test_a_function_as_operator_is_one_program():
         assert len(programs) == 1
 
 
-def test_a_program_goes_with_the_function():
+def test_a_program_is_dropped_with_its_function():
     x = np.arange(3, dtype=np.float32)
     gc.collect()
     kept = len(eager._PROGRAMS)

@@ -96,7 +96,7 @@ def test_derivatives_of_any_order(rng):
 
 
 @pytest.mark.filterwarnings("ignore:jax_mgpu runs without its kernels")
-def test_gradients_neither_scatter_nor_lose(rng):
+def test_gradients_do_not_scatter_and_lose_no_precision(rng):
     """A token's cotangents are added in float32 (in bfloat16 1 + 1/256 + … would stay 1) without a scatter."""
     experts = np.tile(np.arange(8), (3, 1))
 

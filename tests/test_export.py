@@ -131,7 +131,7 @@ import gc, json, sys, time
 import jax, numpy as np
 from tests.families import EXAMPLES
 from tests.transformed import loss_of_sums
-gc.disable()  # a collection of all programs before it is no part of a program's start
+gc.disable()  # a collection of garbage would count as part of a program's start
 hits, misses = [], []
 events = {"/jax/compilation_cache/cache_hits": hits, "/jax/compilation_cache/cache_misses": misses}
 jax.monitoring.register_event_listener(lambda event, **_: events.get(event, []).append(event))

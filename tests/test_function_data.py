@@ -199,7 +199,7 @@ def test_what_is_refused(what) -> None:
         source(REFUSED[what])
 
 
-def test_large_ones_are_refused() -> None:
+def test_large_functions_are_refused() -> None:
     with pytest.raises(ValueError, match="function: expected at most 16 MB"):
         source(ADD + "\n" * (1 << 24))
     line = "v{} i32 add a0.0 b0.0\n"

@@ -482,7 +482,7 @@ def test_functions_of_rows(rng, width, dtype):
         expect_equal([leaf[i, :live] for leaf in batched], [leaf[:live] for leaf in expected])
 
 
-def test_functions_of_rows_have_the_bits_of_columns(rng):
+def test_functions_of_rows_of_floats(rng):
     """Float results are the same in every run and close to float64; mixed types, `emit` and gradients work too."""
     x = [rng.normal(size=(5000, 24)).astype(np.float32) * scale for scale in (0.5, 1.0)]
     got = jax.device_get(jax.jit(lambda *x: mgpu.scan(x, affine))(*x))

@@ -212,7 +212,7 @@ def test_extrema_differentiate_to_the_first():
     np.testing.assert_array_equal(slope(x), [0, 1, 0, 10, 0, 100])
 
 
-def test_products_of_no_interval_have_no_derivative():
+def test_items_in_no_interval_have_a_derivative_of_0():
     x = jnp.full(64, 1e200)
     slope = jax.grad(lambda x: mgpu.interval_reduce(x / 1e200, [0], [2], "mul").sum())(x)
     assert np.isfinite(slope).all()

@@ -214,7 +214,7 @@ def test_one_row_each(rng, least, case, dtype):
     same_bits(got, oracle.moved(x, source, to, into))
 
 
-def test_rows_of_one_place_are_as_many_as_come(rng):
+def test_one_row_of_each_place_remains(rng):
     """If places overlap, one of their rows remains, and no row at another place is lost."""
     size = LARGE + 77
     x = rng.integers(1, 2**32, size, np.uint32)

@@ -184,7 +184,7 @@ def test_aligned_on_devices(rng):
     check_aligned(rng, mesh.by_devices(all_aligned, 3), 3, "int32")
 
 
-def test_aligned_operations_exchange_nothing():
+def test_aligned_operations_exchange_no_items():
     """After one alignment, an operation exchanges only a few numbers."""
     x, count = np.zeros((4, 64), np.float32), np.zeros(4, np.int32)
 

@@ -573,13 +573,13 @@ def error_of(call):
 
 
 @pytest.mark.parametrize("mistake", AT_ONCE)
-def test_told_at_once(mistake):
+def test_error_at_once(mistake):
     call, message = AT_ONCE[mistake]
     assert error_of(call) == message
 
 
 @pytest.mark.parametrize("mistake", UNDER_CHECKS)
-def test_told_under_checks(mistake):
+def test_error_under_checks(mistake):
     call, message = UNDER_CHECKS[mistake]
     jax.block_until_ready(call())
     with mgpu.checks():

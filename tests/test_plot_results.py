@@ -36,7 +36,7 @@ def test_every_row_of_the_picture_is_saved_and_one_of_them_is_a_loss(tmp_path, c
     assert "<svg" in (tmp_path / "new" / "speed.svg").read_text()
 
 
-def test_two_devices_are_no_picture(tmp_path):
+def test_rows_of_two_devices_are_an_error(tmp_path):
     name = next(iter(SHOWN))
     summary.write(tmp_path / "d.csv", [row(name, 1.0, XLA=2.0), row("f/b", 1.0, "E", XLA=2.0)])
     with pytest.raises(SystemExit) as left:

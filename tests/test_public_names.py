@@ -40,14 +40,14 @@ def test_star_import_gives_the_public_names():
     assert namespace.keys() - {"__builtins__"} == set(mgpu.__all__)
 
 
-def test_the_page_of_names_has_the_signatures_of_now():
+def test_the_page_of_names_has_the_current_signatures():
     """`PYTHONPATH=. python scripts/signatures.py` writes the signatures."""
     page = signatures.PAGE.read_text(encoding="utf-8")
     assert signatures.replaced(page) == page
 
 
 @pytest.mark.long  # it traces the examples of all functions
-def test_the_page_on_architecture_has_the_ways_of_now():
+def test_the_page_on_architecture_has_the_current_ways():
     """`PYTHONPATH=. python scripts/ways.py` writes the paths, and fails for a path of more than seven files."""
     page = ways.PAGE.read_text(encoding="utf-8")
     assert ways.replaced(page) == page

@@ -116,7 +116,7 @@ def test_rows_of_every_operator_and_type(rng, op, dtype):
 
 
 @pytest.mark.parametrize("op", ["mean", "any", "and", "xor", "logsumexp"])
-def test_new_names_without_trailing_axes(rng, op):
+def test_other_names_without_trailing_axes(rng, op):
     for dtype in ("int16", "uint64", "float32", "bfloat16", "bool"):
         if takes(op, dtype):
             x = rows(rng, dtype, op, 5_000)

@@ -58,9 +58,6 @@ def test_initial(rng, exclusive, reverse):
     x, forms = rng.integers(1, 5, 40).astype(np.int32), {"exclusive": exclusive, "reverse": reverse}
     heads, ends = np.array([3, 20, 20], np.int32), np.array([9, 20, 37], np.int32)
 
-    def by_digits(a, b):
-        return (a * 10 + b) % 10_007  # of numbers that begin with 0
-
     def after(a, b):
         """Returns one affine map after another: [m, t]."""
         return jnp.stack([a[0] * b[0], a[1] * b[0] + b[1]])
@@ -84,19 +81,11 @@ def test_initial(rng, exclusive, reverse):
         return np.array([a[0] * b[0], a[1] * b[0] + b[1]])
 
     states = [affine, first, exclusive, reverse]
-    expected = of_rows(maps, *states)
+    expected = in_turn(maps, *states)
     got = mgpu.scan(jnp.asarray(maps), after, initial=first, **forms)
     same(got, expected)
     got = mgpu.segmented_scan(jnp.asarray(maps), [0, 11, 11], after, initial=first, count=25, **forms)
-    same(got[:25], np.concatenate([of_rows(maps[:11], *states), of_rows(maps[11:25], *states)]))
-
-
-def of_rows(x, combine, first, exclusive, reverse):
-    state, results = first, []
-    for item in x[:: -1 if reverse else 1]:
-        before, state = state, combine(state, item)
-        results.append(before if exclusive else state)
-    return np.array(results[:: -1 if reverse else 1], x.dtype)
+    same(got[:25], np.concatenate([in_turn(maps[:11], *states), in_turn(maps[11:25], *states)]))
 
 
 def test_initial_of_trees_and_types(rng):

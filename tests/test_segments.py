@@ -414,7 +414,7 @@ def test_segments_exclude_what_they_say():
             call()
 
 
-TOLD = {
+MISTAKES = {
     "from_lengths: lengths: expected a number of at least 0": lambda c: Segments.from_lengths(c([2, -1, 3])),
     "from_offsets: offsets: .*from_lengths takes lengths": lambda c: Segments.from_offsets(c([2, 1, 3])),
     "from_offsets: offsets: .*from_lengths takes lengths.*, got 1": lambda c: Segments.from_offsets(c([0, 2, 1])),
@@ -428,9 +428,9 @@ TOLD = {
 }
 
 
-@pytest.mark.parametrize("message", TOLD)
-def test_mistakes_are_told(message):
-    make = TOLD[message]
+@pytest.mark.parametrize("message", MISTAKES)
+def test_mistakes_are_reported(message):
+    make = MISTAKES[message]
     with pytest.raises(ValueError, match=f"^Segments.{message}"):
         make(lambda x: x)
     make(jnp.array)

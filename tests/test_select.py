@@ -73,7 +73,7 @@ def test_partition(rng, n):
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 300])
-def test_a_size_of_ones_own(rng, size):
+def test_other_sizes(rng, size):
     x, keep = rng.normal(size=100).astype(np.float32), rng.random(100) < 0.5
     indices = kept(keep)
     got = mgpu.select(x, keep, size=size, fill_value=np.nan)
