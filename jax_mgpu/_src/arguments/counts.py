@@ -104,7 +104,7 @@ def segment_numbers(positions: jax.Array, heads: jax.Array, flags: jax.Array, co
     if not heads.size and not flags.size and not count.size:
         return None
     segments = jnp.cumsum(marked_starts(n, heads, flags), dtype=positions.dtype)
-    if count.size and n:  # dead items form a segment after all live ones
+    if count.size and n:  # each dead item is a segment of its own, after all live ones, so that it stays in place
         segments = where(live_mask(n, count), segments, segments[-1:] + 1 + positions)
     return segments
 

@@ -59,9 +59,10 @@ def pair_parts(
     descending: bool = False,
     even: bool = True,
 ) -> list[Parts]:
-    """Returns both arrays redistributed, so that all devices have the same number of items of both together.
+    """Returns the parts by which both arrays are redistributed, so that all devices get equally many items of both.
 
-    Items of the first array come before equal ones of the second; with `pairs`, the r-th copies of a key stay together.
+    Unless `even`, devices are filled from the first one on instead. Items of the first array come before equal ones of
+    the second; with `pairs`, the r-th copies of a key stay together.
     """
     slots = sum(x.shape[0] for x in arrays)
     if pairs:  # one slot more, because no cut parts a pair, and then a multiple of SLOTS

@@ -155,7 +155,7 @@ def _normalize(
 
 
 def softmax_rows(rows: jax.Array, heads: jax.Array, count: jax.Array, *, log: bool) -> jax.Array:
-    """Returns the softmax of each column over each segment, and over the rows before the first head; 0 past them."""
+    """Returns the softmax of each column over each segment, and over the rows before the first head; 0 if dead."""
     rule = Rule.LOG_SOFTMAX if log else Rule.SOFTMAX
     int(rows.shape[0])  # an unknown number of rows is an error here, which names the function called
     absent = jnp.zeros((0, 0), rows.dtype)  # of the rank of tangents, so that batches can repeat it
