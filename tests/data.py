@@ -114,7 +114,7 @@ def flags_of(n: int, heads: np.ndarray) -> np.ndarray:
 
 
 def words_of(flags: np.ndarray) -> np.ndarray:
-    """Bool flags as uint32 words, item i at bit i % 32 of word i // 32."""
+    """Returns bool flags as uint32 words, with item i at bit i % 32 of word i // 32."""
     padded = np.zeros(-(-len(flags) // 32) * 32, bool)
     padded[: len(flags)] = flags
     return np.packbits(padded, bitorder="little").view(np.uint32)

@@ -1,7 +1,7 @@
 """Classes and helpers of the examples in tests/families/.
 
-In each module, `EXAMPLES` has valid calls, `GARBAGE` has a call of each function that any values over many items may be
-passed to, and `BROKEN` has calls that break each precondition.
+In each module, `EXAMPLES` has valid calls, `BROKEN` has calls that break each precondition, and `GARBAGE` has a call of
+each function for which any values over many items are safe.
 """
 
 from __future__ import annotations

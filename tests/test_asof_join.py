@@ -118,7 +118,7 @@ MAX_GROUPS = tables.MAX_GROUPS
 
 
 def rows_beside_cuts(cuts, a_groups, b_groups, forward):
-    """For each row of a: the last row of b in its group before its cut or, forward, the first one from the cut on."""
+    """Returns, for each row of a, its group's last row of b before its cut or, forward, the first one from it on."""
     found, rows = np.full(len(cuts), -1), {}
     if forward:
         j = len(b_groups)
@@ -138,7 +138,7 @@ def rows_beside_cuts(cuts, a_groups, b_groups, forward):
 
 
 def cut_rows(rng, pattern, n, m):
-    """Ascending cuts of n rows of a among m rows of b, and groups of both, in patterns that are hard for the tiles."""
+    """Draws ascending cuts of n rows of a among m rows of b, and groups of both, in patterns hard for the tiles."""
     if pattern == "all cuts at one end":
         cuts = np.repeat([0, m], [n // 2, n - n // 2])
     else:

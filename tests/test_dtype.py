@@ -55,7 +55,7 @@ def test_conversions_from_every_kind_of_type(rng, x64, dtype):
         for segments in got[2:5]:
             same(segments, added(in_rows, np.sum, dtype))
         same(got[5], added(in_rows, np.cumsum, dtype))
-        if to.itemsize > 2 or dtype not in data.FLOAT_DTYPES:  # jnp.sum rounds sums of 16 bits elsewhere
+        if to.itemsize > 2 or dtype not in data.FLOAT_DTYPES:  # jnp.sum rounds 16-bit sums at other steps
             same(got[0], jnp.sum(items, dtype=dtype))
             same(got[1], jnp.cumsum(items, dtype=dtype))
 

@@ -285,7 +285,7 @@ def sizes(items) -> tuple[int, int]:
 
 
 def grouped() -> list[list[str]]:
-    """Groups the cases, each group for one function, whose items have room for pairs and whose states stay small."""
+    """Returns groups of cases. One function serves a group: its items and states are few enough for the kernels."""
     groups: list[list[str]] = [[]]
     for name in sorted(CASES, key=lambda name: str(CASES[name][0])):
         with_it = [CASES[other][0] for other in (*groups[-1], name)]
@@ -300,7 +300,7 @@ GROUPS = grouped()
 
 
 def group_of(names):
-    """The distinct items of a group, and a function of pairs of them that gives the results of all its cases."""
+    """Returns the distinct items of a group, and a function of pairs of them with the results of all its cases."""
     items = {str(CASES[name][0]): CASES[name][0] for name in names}
     calls = [(CASES[name][1], list(items).index(str(CASES[name][0]))) for name in names]
     return list(items.values()), lambda pairs: [jax.tree.leaves(f(pairs[0][i], pairs[1][i])) for f, i in calls]
@@ -410,7 +410,7 @@ CHOICES = [lax.lt, lax.le, lax.eq, lax.gt]
 
 
 def expressions():
-    """Functions of two integers, as trees: an index into one of the lists above and its operands."""
+    """Returns a strategy for functions of two integers as trees: an index into one of the lists above, and operands."""
     leaves = st.sampled_from(["a", "b", 0, 1, 7, 31])
     return st.recursive(
         leaves,

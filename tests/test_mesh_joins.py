@@ -212,7 +212,7 @@ def aligned_joins(kinds, size, **options):
 
 
 def check_aligned(rng, call, devices, kinds, size, **options):
-    """A device has the rows of its own part of a; those past `size` are lost."""
+    """Checks that each device has the rows of its own part of a; those past `size` are lost."""
     for a, b, _, _, sharded in problems(rng, devices, TYPES[devices]):
         a_counts, found = jax.device_get(call(*sharded))
         owner = np.repeat(np.arange(devices), a_counts)

@@ -21,7 +21,7 @@ SECONDS = 120  # two idle cores need 15
 
 @contextlib.contextmanager
 def free_port():
-    """A free port: it stays bound here, and gRPC, which shares ports, may bind it too."""
+    """Yields a free port. It stays bound here, and gRPC, which shares ports, may bind it too."""
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         held.bind(("127.0.0.1", 0))

@@ -167,7 +167,7 @@ def test_cuda_lowering(example, rng):
         with_kernels = by_functions | names & of_cuda
         assert called >= with_kernels
         assert called == with_kernels or names - with_kernels  # other operations are plain JAX, or call kernels
-        assert all("xui8>" in line.rsplit("->", 1)[1] for line in calls)  # the workspace
+        assert all("xui8>" in line.rsplit("->", 1)[1] for line in calls)  # the scratch memory
         assert "callback" not in text
 
 

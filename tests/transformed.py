@@ -82,7 +82,7 @@ def axes(mapped, axis=0):
 
 @functools.cache
 def mesh_devices():
-    """Four devices of the default platform, or two, or else four of the CPU."""
+    """Returns four devices of the default platform, or two, or else four of the CPU; () if there are none."""
     for platform, least in ((None, 2), ("cpu", DEVICES)):
         try:
             devices = jax.devices(platform)
