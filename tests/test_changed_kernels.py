@@ -21,7 +21,7 @@ LISTING = """
 INTEGERS, FLOATS = "_ZN4mgpu4cuda7sorting4scanIiEEvT_", "_ZN4mgpu4cuda7sorting4scanIfEEvT_"
 
 
-def test_code_counts_and_its_encoding_does_not():
+def test_kernels_are_compared_by_their_code_and_not_by_its_encoding():
     codes = changed_kernels.code_of(LISTING.splitlines())
     assert list(codes) == [INTEGERS, FLOATS]
     assert codes[INTEGERS] != codes[FLOATS]
@@ -31,7 +31,7 @@ def test_code_counts_and_its_encoding_does_not():
     assert changed_kernels.code_of(stored.splitlines())[INTEGERS] != codes[INTEGERS]
 
 
-def test_each_kernel_has_one_fate():
+def test_kernels_are_the_same_changed_gone_or_new():
     before = {"a": "1", "b": "2", "c": "3"}
     after = {"a": "1", "b": "4", "d": "5"}
     assert changed_kernels.differences(before, after) == {

@@ -23,14 +23,14 @@ def test_all_operations_are_drawn() -> None:
     assert with_plans | FUNCTION_DRAWS.keys() == set(OPERATIONS) == REMEMBERED.keys()
 
 
-def test_choices_are_those_remembered() -> None:
+def test_choices_are_those_recorded() -> None:
     for operation in OPERATIONS:
         assert block(operation, 0) == REMEMBERED[operation][0]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_all_choices_are_those_remembered(operation: str) -> None:
+def test_all_choices_are_those_recorded(operation: str) -> None:
     hashes = [summary(block(operation, number)) for number in range(1, BLOCKS)]
     assert hashes == REMEMBERED[operation][1], "`python -m tests.plans` prints them, to compare with the tree before"
 
@@ -55,7 +55,7 @@ def sort_plan(n: int, dtype: str, shared_memory: int) -> str:
     return library.plan("segmented_sort", operands, [keys], attributes, device)["variant"]
 
 
-def test_a_device_with_less_shared_memory_takes_a_later_row() -> None:
+def test_a_device_with_less_shared_memory_sorts_by_another_method() -> None:
     for dtype, least in (("uint8", 64), ("uint32", 64), ("uint64", 99)):
         assert [sort_plan(1 << 24, dtype, limit * KIB) for limit in (64, 99)] == [
             "digits" if limit >= least else "segments" for limit in (64, 99)

@@ -81,7 +81,7 @@ def test_codes_keep_the_order(kind):
     assert a_codes.dtype == np.int8
 
 
-def test_codes_of_what_is_missing_and_of_many():
+def test_codes_of_missing_words_and_of_many_words():
     (codes,), words = factorize(pd.Series(["b", None, "a"]))
     assert codes.tolist() == [1, -1, 0]
     assert words.tolist() == ["a", "b"]

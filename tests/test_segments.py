@@ -397,7 +397,7 @@ def test_lengths_that_are_something_else():
             mgpu.segmented_reduce(jnp.arange(5), Segments.from_lengths(given))
 
 
-def test_segments_exclude_what_they_say():
+def test_segments_replace_counts_ends_and_flags():
     segments = Segments.from_lengths([2, 3])
     x = jnp.arange(5.0)
     for name, call in {
@@ -504,7 +504,7 @@ def test_segments_in_loops_and_pickles():
     assert paths == [".starts", ".ends"]
 
 
-def test_batched_segments_tell_their_forms():
+def test_properties_of_batched_segments():
     batch = jax.vmap(Segments.from_lengths)(jnp.array([[2, 3], [1, 0]]))
     assert batch.number == 2
     np.testing.assert_array_equal(batch.lengths, [[2, 3], [1, 0]])

@@ -193,7 +193,7 @@ def test_derivatives(rng, op):
         check_grads(reductions, (x,), order=2, modes=("rev",), rtol=1e-3, atol=1e-4)
 
 
-def test_derivatives_of_what_is_read_alone():
+def test_only_items_that_are_read_have_derivatives():
     """Items past the count or in no segment have a derivative of 0, whatever their values; so has a deviation of 0."""
     x = np.array([np.nan, 1, 2, 5, np.inf, np.nan], np.float32)
     for op in ("var", "std"):
