@@ -30,7 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from jax_mgpu._src.arguments.annotations import Attribute, Aval, Operands
+from jax_mgpu._src.arguments.annotations import Attribute, Aval, Operands, Tangents
 from jax_mgpu._src.core import library
 from jax_mgpu._src.core.compat import (
     InconclusiveSize,
@@ -92,9 +92,10 @@ class Operation:
         name. If the program makes the operand from one scalar, as `jnp.zeros` does, kernels get that scalar, `[1]`, and
         fill the result.
       streamed: operands that kernels read contiguously over the whole batch. One without batch axes is repeated.
-      only: the one platform with kernels, if others have none ("" if none has). Other platforms run the plain-JAX form
-        without a warning: it consists of other kernels, or warns itself.
-      is_registered: whether the libraries know the operation by these names.
+      only: the one platform with kernels, if others have none. Other platforms run the plain-JAX form without a
+        warning: it consists of other kernels, or warns itself. "": no platform has kernels, and the libraries do not
+        know the operation.
+      is_registered: whether the libraries know an operation with kernels by these names.
 
     Every rule takes the operands and attributes that it names among its parameters. The rules of derivatives get the
     operands together, as a tuple with their names.
@@ -106,7 +107,7 @@ class Operation:
         *,
         operands: Mapping[str, int],
         results: Sequence[str],
-        attributes: Mapping[str, type],
+        attributes: Mapping[str, type] | None = None,
         shapes: Callable[..., Sequence[jax.ShapeDtypeStruct]],
         fallback: Callable[..., Sequence[jax.Array]],
         aliases: Mapping[str, str] | None = None,
@@ -115,7 +116,7 @@ class Operation:
         is_registered: bool = True,
     ):
         self.name = name
-        self.operands, self.results, self.attributes = tuple(operands), tuple(results), dict(attributes)
+        self.operands, self.results, self.attributes = tuple(operands), tuple(results), dict(attributes or {})
         self.Operands = namedtuple(f"{name}_operands", self.operands)  # type: ignore[misc]
         self.ranks = tuple(operands.values())
         self.shapes = self._by_name(shapes)
@@ -132,7 +133,7 @@ class Operation:
         self.primitive.def_abstract_eval(self._abstract)
         batching.primitive_batchers[self.primitive] = self._batch
         _register_lowerings(self)
-        if is_registered:
+        if is_registered and only != "":
             REGISTRY[name] = self
 
     @property
@@ -225,6 +226,23 @@ class Operation:
             return results, result_tangents
 
         ad.primitive_jvps[self.primitive] = jvp
+
+    def def_linear(self, **transposes: Callable[..., Any]) -> None:
+        """Declares the first result linear in each of these operands, and sets its transposes and forward derivative.
+
+        No other result has a tangent. So if no operand is given, no result has one.
+        """
+        for operand, rule in transposes.items():
+            self.def_transpose(operand, rule)
+        self.def_jvp(self.linear_jvp)
+
+    def linear_jvp(self, primals: Operands, tangents: Tangents, **attributes: Attribute) -> tuple[Any, Any]:
+        """Returns the results and their tangents, where the first result is linear in each operand with a transpose."""
+        results = self.run(primals, **attributes)
+        linear = {self.operands[i] for i in self.transposes}
+        moving = {name: dx for name, dx in tangents._asdict().items() if dx is not None and name in linear}
+        parts = [self.run(primals._replace(**{name: dx}), **attributes)[0] for name, dx in moving.items()]
+        return results, [sum(parts[1:], parts[0]) if parts else None, *[None] * (len(results) - 1)]
 
     def def_transpose(self, operand: str, rule: Callable[..., Any]) -> None:
         """Declares the operation linear in an operand, and jointly so in all declared ones, and sets its transpose.

@@ -25,9 +25,7 @@ from jax_mgpu._src.arguments.annotations import (
     Directions,
     Keys,
     LessFunction,
-    Operands,
     Pytree,
-    Tangents,
 )
 from jax_mgpu._src.arguments.check import (
     count_operand,
@@ -313,7 +311,7 @@ class _OrderOperation(Operation):
             is_registered=False,
             **description,
         )
-        self.def_jvp(self._no_tangents)
+        self.def_linear()  # derivatives are taken through the indices
 
     def _by_name(self, rule: Callable[..., Any]) -> Callable[..., Any]:
         return rule  # rules take *args, because the number of operands varies
@@ -341,11 +339,6 @@ class _OrderOperation(Operation):
             return evaluate(compiled.jaxpr, consts, *both)[0]
 
         return plain_sort_indices(less, leaves, *operands[self.given - 3 : self.given])
-
-    def _no_tangents(self, primals: Operands, tangents: Tangents, **attributes: Attribute) -> tuple[Any, Any]:
-        del tangents  # derivatives are taken through the indices
-        results = self.run(list(primals), **attributes)
-        return results, [None] * len(results)
 
 
 class LessOperation(_OrderOperation):

@@ -503,16 +503,8 @@ _divide = Operation(
     "divide",
     operands={"sums": 1, "items": 1},
     results=("means",),
-    attributes={},
     shapes=lambda sums: [sums],
     fallback=_exact_quotient,
     only="",
-    is_registered=False,
 )
-_divide.def_jvp(
-    lambda primals, tangents: (
-        _divide.run(primals),
-        [None] if tangents.sums is None else _divide.run(primals._replace(sums=tangents.sums)),
-    )
-)
-_divide.def_transpose("sums", lambda cotangents, operands: _divide.run(operands._replace(sums=cotangents[0]))[0])
+_divide.def_linear(sums=lambda cotangents, operands: _divide.run(operands._replace(sums=cotangents[0]))[0])

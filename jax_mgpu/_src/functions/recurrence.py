@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.arguments.annotations import Aval, Operands, Tangents
+from jax_mgpu._src.arguments.annotations import Operands, Tangents
 from jax_mgpu._src.arguments.counts import live_items, live_mask, segment_starts
 from jax_mgpu._src.core.operation import Operation
 from jax_mgpu._src.functions import blocked_scan
@@ -37,10 +37,6 @@ def weighted(weights: jax.Array, x: jax.Array) -> jax.Array:
     An infinite weight would make it NaN, even in segments that a loss does not use.
     """
     return _weighted(x.ndim)(weights=weights, x=x)[0]
-
-
-def _shapes(b: Aval) -> Sequence[Any]:
-    return [jax.ShapeDtypeStruct(b.shape, b.dtype)]
 
 
 def _fallback(a: jax.Array, b: jax.Array, heads: jax.Array, count: jax.Array, *, reverse: int) -> Sequence[jax.Array]:
@@ -88,10 +84,9 @@ _recurrence = Operation(
     operands={"a": 1, "b": 1, "heads": 1, "count": 1},
     results=("y",),
     attributes={"reverse": bool},
-    shapes=_shapes,
+    shapes=lambda b: [b],
     fallback=_fallback,
     only="",
-    is_registered=False,
 )
 _recurrence.def_jvp(_jvp)
 _recurrence.def_transpose("b", _transpose)
@@ -113,11 +108,9 @@ def _weighted(rank: int) -> Operation:
         "weighted",
         operands={"weights": rank, "x": rank},
         results=("product",),
-        attributes={},
-        shapes=lambda x: [jax.ShapeDtypeStruct(x.shape, x.dtype)],
+        shapes=lambda x: [x],
         fallback=product,
         only="",
-        is_registered=False,
     )
     operation.def_jvp(jvp)
     operation.def_transpose("x", lambda cotangents, operands: weighted(operands.weights, cotangents[0]))

@@ -191,6 +191,4 @@ _bucket_join = Operation(
     shapes=_shapes,
     fallback=_fallback,
 )
-_bucket_join.def_jvp(
-    lambda primals, tangents, **attributes: (_bucket_join.run(primals, **attributes), [None, None, None])
-)
+_bucket_join.def_linear()

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.arguments.annotations import ArrayLike, Aval, Operands, Tangents
+from jax_mgpu._src.arguments.annotations import ArrayLike, Operands
 from jax_mgpu._src.arguments.check import as_array, describe, index_array, index_dtype, static_size, value_error
 from jax_mgpu._src.arguments.counts import wide_enough
 from jax_mgpu._src.arguments.preconditions import by_construction, distinct_rows
@@ -158,20 +158,12 @@ def combine(rows: ArrayLike, back: ArrayLike, weights: ArrayLike) -> jax.Array:
 # ---- Rows of tokens: a gather, whose transpose adds the slots of each token ------------------------------------------
 
 
-def _spread_shapes(x: Aval, tokens: Aval) -> Sequence[Any]:
-    return [jax.ShapeDtypeStruct((*tokens.shape, x.shape[1]), x.dtype)]
-
-
 def _spread_fallback(x: jax.Array, tokens: jax.Array, count: jax.Array) -> Sequence[jax.Array]:
     if not count.size:
         return [gather(x, tokens)]
     (size,) = tokens.shape  # intervals of one row each, because their kernels move wide rows faster than XLA's gather
     with by_construction():
         return [interval_gather(x, tokens, jnp.arange(size, dtype=tokens.dtype), size, total=count[0])]
-
-
-def _spread_jvp(primals: Operands, tangents: Tangents) -> tuple[Any, Any]:
-    return _spread.run(primals), [None if tangents.x is None else _spread.run(primals._replace(x=tangents.x))[0]]
 
 
 def _spread_transpose(cotangents: Sequence[Any], operands: Operands) -> jax.Array:
@@ -182,21 +174,14 @@ _spread = Operation(
     "spread",
     operands={"x": 2, "tokens": 1, "back": 2, "count": 1},
     results=("rows",),
-    attributes={},
-    shapes=_spread_shapes,
+    shapes=lambda x, tokens: [jax.ShapeDtypeStruct((*tokens.shape, x.shape[1]), x.dtype)],
     fallback=_spread_fallback,
     only="",
-    is_registered=False,
 )
-_spread.def_jvp(_spread_jvp)
-_spread.def_transpose("x", _spread_transpose)
+_spread.def_linear(x=_spread_transpose)
 
 
 # ---- Sums of slots ---------------------------------------------------------------------------------------------------
-
-
-def _combine_shapes(rows: Aval, back: Aval) -> Sequence[Any]:
-    return [jax.ShapeDtypeStruct((back.shape[0], rows.shape[1]), rows.dtype)]
 
 
 def _combine_fallback(rows: jax.Array, back: jax.Array, weights: jax.Array) -> Sequence[jax.Array]:
@@ -209,12 +194,6 @@ def _combine_fallback(rows: jax.Array, back: jax.Array, weights: jax.Array) -> S
             row = row * jnp.where(inside, weights[:, slot].astype(exact), 0)[:, None]
         sums = sums + row
     return [sums.astype(rows.dtype)]
-
-
-def _combine_jvp(primals: Operands, tangents: Tangents) -> tuple[Any, Any]:
-    moved = [primals._replace(**{name: dx}) for name, dx in tangents._asdict().items() if dx is not None]
-    parts = [_combine.run(operands)[0] for operands in moved]
-    return _combine.run(primals), [sum(parts[1:], parts[0]) if parts else None]
 
 
 def _combine_transpose_rows(cotangents: Sequence[Any], operands: Operands) -> jax.Array:
@@ -247,12 +226,8 @@ _combine = Operation(
     "combine",
     operands={"rows": 2, "back": 2, "weights": 2},
     results=("result",),
-    attributes={},
-    shapes=_combine_shapes,
+    shapes=lambda rows, back: [jax.ShapeDtypeStruct((back.shape[0], rows.shape[1]), rows.dtype)],
     fallback=_combine_fallback,
     only="",
-    is_registered=False,
 )
-_combine.def_jvp(_combine_jvp)
-_combine.def_transpose("rows", _combine_transpose_rows)
-_combine.def_transpose("weights", _combine_transpose_weights)
+_combine.def_linear(rows=_combine_transpose_rows, weights=_combine_transpose_weights)

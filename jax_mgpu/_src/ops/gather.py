@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jax_mgpu._src.arguments.annotations import Attribute, Aval, Operands, Tangents
+from jax_mgpu._src.arguments.annotations import Attribute, Aval, Operands
 from jax_mgpu._src.arguments.counts import wide_enough
 from jax_mgpu._src.core.compat import partition_spec, rows_sharding, vary_as
 from jax_mgpu._src.core.operation import Operation
@@ -52,17 +52,11 @@ class _Gather(Operation):
             operands={"x": 1 + row_rank, "indices": index_rank},
             results=("rows",),
             attributes={"unique": bool, "inside": bool},
-            shapes=_shapes,
+            shapes=lambda x, indices: [jax.ShapeDtypeStruct((*indices.shape, *x.shape[1:]), x.dtype)],
             fallback=_fallback,
             only="",
-            is_registered=False,
         )
-        self.def_jvp(self._jvp)
-        self.def_transpose("x", _transpose)
-
-    def _jvp(self, primals: Operands, tangents: Tangents, **attributes: int) -> tuple[Any, Any]:
-        results = self.run(primals, **attributes)
-        return results, [None] if tangents.x is None else self.run(primals._replace(x=tangents.x), **attributes)
+        self.def_linear(x=_transpose)
 
     def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Attribute) -> tuple[Any, Any]:
         """A batch of indices into one table is one array of indices: the transpose adds all rows at once."""
@@ -83,10 +77,6 @@ class _Gather(Operation):
         batch_rank = len(x) - 1 - self.row_rank
         spec = (*x[:batch_rank], *indices[len(indices) - self.index_rank :], *x[batch_rank + 1 :])
         return [rows.update(sharding=NamedSharding(rows.sharding.mesh, PartitionSpec(*spec)))]
-
-
-def _shapes(x: Aval, indices: Aval) -> Sequence[Any]:
-    return [jax.ShapeDtypeStruct((*indices.shape, *x.shape[1:]), x.dtype)]
 
 
 def _fallback(x: jax.Array, indices: jax.Array, *, inside: int) -> Sequence[jax.Array]:
@@ -116,10 +106,6 @@ def _scatter(row_rank: int, index_rank: int) -> Operation:
         options: dict[str, Any] = {"wrap_negative_indices": False, "unique_indices": True}
         return [places.set(rows, mode="promise_in_bounds" if inside else "drop", **options)]
 
-    def jvp(primals: Operands, tangents: Tangents, **attributes: int) -> tuple[Any, Any]:
-        results, rows = operation.run(primals, **attributes), tangents.rows
-        return results, [None] if rows is None else operation.run(primals._replace(rows=rows), **attributes)
-
     def transpose(cotangents: Sequence[Any], operands: Operands, *, size: int, inside: int) -> jax.Array:
         del size
         return gather(cotangents[0], operands.indices, unique=True, inside=bool(inside))
@@ -132,10 +118,8 @@ def _scatter(row_rank: int, index_rank: int) -> Operation:
         shapes=shapes,
         fallback=put,
         only="",
-        is_registered=False,
     )
-    operation.def_jvp(jvp)
-    operation.def_transpose("rows", transpose)
+    operation.def_linear(rows=transpose)
     return operation
 
 

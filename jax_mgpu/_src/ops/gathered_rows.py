@@ -299,11 +299,9 @@ def _of_columns(weights: jax.Array, width: int) -> jax.Array:
 
 
 def _jvp(primals: Operands, tangents: Tangents, *, op: int, wide: int) -> tuple[Any, Any]:
-    results = _gathered_rows.run(primals, op=op, wide=wide)
     if op == Kind.ADD:
-        moved = [primals._replace(**{name: dx}) for name, dx in tangents._asdict().items() if dx is not None]
-        parts = [_gathered_rows.run(operands, op=op, wide=wide)[0] for operands in moved]
-        return results, [sum(parts[1:], parts[0]) if parts else None]
+        return _gathered_rows.linear_jvp(primals, tangents, op=op, wide=wide)
+    results = _gathered_rows.run(primals, op=op, wide=wide)
     if tangents.x is None:
         return results, [None]
 

@@ -17,7 +17,6 @@ import numpy as np
 from jax_mgpu._src import mesh
 from jax_mgpu._src.arguments.annotations import (
     ArrayLike,
-    Aval,
     AxisName,
     Directions,
     DTypeLike,
@@ -28,7 +27,6 @@ from jax_mgpu._src.arguments.annotations import (
     Pytree,
     RankMethod,
     SegmentsLike,
-    Tangents,
 )
 from jax_mgpu._src.arguments.check import (
     as_array,
@@ -80,7 +78,7 @@ from jax_mgpu._src.keys.columns import (
 )
 from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.ops.argsorted import Ordered, rows_in_order
-from jax_mgpu._src.ops.intervals import filled_tangent
+from jax_mgpu._src.ops.intervals import def_filled_jvp
 from jax_mgpu._src.ops.reduce import Grouped, SegmentedItems, _run_heads, run_reduce_by_key
 from jax_mgpu._src.ops.scan import _scan, covered, next_marked, own_pieces, pieces
 from jax_mgpu._src.ops.select import positions
@@ -456,10 +454,6 @@ def segmented_shift(
     return unflatten(list(map(shifted, plain)))
 
 
-def _shift_shapes(x: Aval) -> Sequence[Any]:
-    return [jax.ShapeDtypeStruct(x.shape, x.dtype)]
-
-
 def _shift_fallback(
     x: jax.Array, heads: jax.Array, by: jax.Array, count: jax.Array, fill_value: jax.Array
 ) -> Sequence[jax.Array]:
@@ -473,14 +467,6 @@ def _shift_fallback(
     return [take_or_fill(x, where(inside & same, sources, -1), fill_value)]
 
 
-def _shift_jvp(primals: Operands, tangents: Tangents) -> tuple[Any, Any]:
-    def run(x: jax.Array, fill: jax.Array) -> jax.Array:
-        return _shift.run(primals._replace(x=x, fill_value=fill))[0]
-
-    tangent = filled_tangent(run, primals.x, tangents.x, primals.fill_value, tangents.fill_value)
-    return _shift.run(primals), [tangent]
-
-
 def _shift_transpose(cotangents: Sequence[Any], operands: Operands) -> jax.Array:
     """Shifts the rows back."""
     fill = jnp.zeros((1,), cotangents[0].dtype)
@@ -491,9 +477,8 @@ _shift = Operation(
     "segmented_shift",
     operands={"x": 2, "heads": 1, "by": 1, "count": 1, "fill_value": 1},
     results=("result",),
-    attributes={},
-    shapes=_shift_shapes,
+    shapes=lambda x: [x],
     fallback=_shift_fallback,
 )
-_shift.def_jvp(_shift_jvp)
+def_filled_jvp(_shift, "x")
 _shift.def_transpose("x", _shift_transpose)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_mgpu._src import mesh
-from jax_mgpu._src.arguments.annotations import ArrayLike, Aval, AxisName, Operands, Tangents
+from jax_mgpu._src.arguments.annotations import ArrayLike, Aval, AxisName
 from jax_mgpu._src.arguments.check import (
     describe,
     expect_key,
@@ -256,10 +256,6 @@ def _count_fallback(x: jax.Array, edges: jax.Array, *, bins: int) -> Sequence[ja
     return [jnp.diff(jnp.concatenate([before[:-1], last]))]
 
 
-def _count_jvp(primals: Operands, tangents: Tangents, **attributes: int) -> tuple[Any, Any]:
-    return _count_bins.run(primals, **attributes), [None]
-
-
 _count_bins = _CountBins(
     "count_bins",
     operands={"x": 1, "edges": 1},
@@ -268,4 +264,4 @@ _count_bins = _CountBins(
     shapes=_count_shapes,
     fallback=_count_fallback,
 )
-_count_bins.def_jvp(_count_jvp)
+_count_bins.def_linear()

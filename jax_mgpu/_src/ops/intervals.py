@@ -306,18 +306,6 @@ def _offsets(name: str, offsets: ArrayLike, size: int, count: int, owner: str) -
     return offsets
 
 
-def _expand_shapes(values: Aval, *, size: int) -> Sequence[Any]:
-    return [jax.ShapeDtypeStruct((size, values.shape[1]), values.dtype)]
-
-
-def _gather_shapes(x: Aval, *, size: int) -> Sequence[Any]:
-    return [jax.ShapeDtypeStruct((size, x.shape[1]), x.dtype)]
-
-
-def _move_shapes(into: Aval) -> Sequence[Any]:
-    return [into]
-
-
 def _expand_fallback(
     values: jax.Array, offsets: jax.Array, total: jax.Array, fill_value: jax.Array, *, size: int
 ) -> Sequence[jax.Array]:
@@ -385,20 +373,22 @@ def filled_tangent(
     return fill_rows(rows, fill_dot, moved)
 
 
-def _expand_jvp(primals: Operands, tangents: Tangents, *, size: int) -> tuple[Any, Any]:
-    def run(values: jax.Array, fill: jax.Array) -> jax.Array:
-        return _expand.run(primals._replace(values=values, fill_value=fill), size=size)[0]
+def def_filled_jvp(operation: Operation, rows: str) -> None:
+    """Sets the forward derivative of an operation that moves rows of an operand into its first result, and fills it.
 
-    tangent = filled_tangent(run, primals.values, tangents.values, primals.fill_value, tangents.fill_value)
-    return _expand.run(primals, size=size), [tangent]
+    No other result has a tangent.
+    """
 
+    def jvp(primals: Operands, tangents: Tangents, **attributes: int) -> tuple[Any, Any]:
+        def run(x: jax.Array, fill: jax.Array) -> jax.Array:
+            return operation.run(primals._replace(**{rows: x, "fill_value": fill}), **attributes)[0]
 
-def _gather_jvp(primals: Operands, tangents: Tangents, **attributes: int) -> tuple[Any, Any]:
-    def run(x: jax.Array, fill: jax.Array) -> jax.Array:
-        return gather_rows.run(primals._replace(x=x, fill_value=fill), **attributes)[0]
+        moved = getattr(primals, rows), getattr(tangents, rows)
+        results = operation.run(primals, **attributes)
+        tangent = filled_tangent(run, *moved, primals.fill_value, tangents.fill_value)
+        return results, [tangent, *[None] * (len(results) - 1)]
 
-    tangent = filled_tangent(run, primals.x, tangents.x, primals.fill_value, tangents.fill_value)
-    return gather_rows.run(primals, **attributes), [tangent]
+    operation.def_jvp(jvp)
 
 
 def _move_jvp(primals: Operands, tangents: Tangents, *, gathers: int, adds: int) -> tuple[Any, Any]:
@@ -512,10 +502,10 @@ _expand = Operation(
     operands={"values": 2, "offsets": 1, "total": 1, "fill_value": 1},
     results=("result",),
     attributes={"size": int},
-    shapes=_expand_shapes,
+    shapes=lambda values, size: [jax.ShapeDtypeStruct((size, values.shape[1]), values.dtype)],
     fallback=_expand_fallback,
 )
-_expand.def_jvp(_expand_jvp)
+def_filled_jvp(_expand, "values")
 _expand.def_transpose("values", _expand_transpose)
 
 
@@ -541,10 +531,10 @@ gather_rows = _IntervalOperation(
     operands={"x": 2, "starts": 1, "offsets": 1, "total": 1, "fill_value": 1},
     results=("result",),
     attributes={"size": int, "disjoint": bool},
-    shapes=_gather_shapes,
+    shapes=lambda x, size: [jax.ShapeDtypeStruct((size, x.shape[1]), x.dtype)],
     fallback=_gather_fallback,
 )
-gather_rows.def_jvp(_gather_jvp)
+def_filled_jvp(gather_rows, "x")
 gather_rows.def_transpose("x", _gather_transpose)
 
 # `gathers`: 0 if the rows are consecutive, and gather_starts is absent. `adds`: rows of floats are added to those of
@@ -554,7 +544,7 @@ _move = _IntervalOperation(
     operands={"x": 2, "gather_starts": 1, "scatter_starts": 1, "offsets": 1, "total": 1, "into": 2},
     results=("result",),
     attributes={"gathers": bool, "adds": bool},
-    shapes=_move_shapes,
+    shapes=lambda into: [into],
     fallback=_move_fallback,
     aliases={"into": "result"},
 )

@@ -522,11 +522,6 @@ def _fallback(
     return [a_indices, b_indices, total(paired, jnp.sum(alone, dtype=count_spec.dtype))]
 
 
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **attributes: int) -> tuple[Any, Any]:
-    del tangents
-    return _join.run(primals, **attributes), [None, None, None]
-
-
 def kept_positions(keep: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
     """Returns the first kept positions, `[size]`, -1 past them, and their number."""
     found, count = positions(keep, ABSENT, size)
@@ -553,4 +548,4 @@ _join = Operation(
     shapes=_shapes,
     fallback=_fallback,
 )
-_join.def_jvp(_jvp)
+_join.def_linear()

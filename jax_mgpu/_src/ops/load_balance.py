@@ -131,12 +131,6 @@ def _fallback(offsets: jax.Array, total: jax.Array, *, size: int, return_rank: i
     return find_objects(offsets, total, size)[: 1 + return_rank]
 
 
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **attributes: int) -> tuple[Any, Any]:
-    del tangents  # nothing here is differentiable
-    results = _search.run(primals, **attributes)
-    return results, [None] * len(results)
-
-
 _search = Operation(
     "load_balance_search",
     operands={"offsets": 1, "total": 1},
@@ -145,4 +139,4 @@ _search = Operation(
     shapes=_shapes,
     fallback=_fallback,
 )
-_search.def_jvp(_jvp)
+_search.def_linear()

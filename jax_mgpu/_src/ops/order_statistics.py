@@ -156,7 +156,6 @@ _segmented_order_statistics = _SegmentedOrderStatistics(
     "segmented_order_statistics",
     operands={"x": 1, "begins": 1, "ends": 1, "ranks": 2, "count": 1},
     results=("values",),
-    attributes={},
     shapes=_statistics_shapes,
     fallback=_segmented_fallback,
 )
@@ -201,7 +200,6 @@ _order_statistics = _OrderStatistics(
     "order_statistics",
     operands={"x": 1, "ranks": 1, "count": 1},
     results=("values",),
-    attributes={},
     shapes=_statistics_shapes,
     fallback=_statistics_fallback,
 )

@@ -270,7 +270,6 @@ _sample_top_p = _SampleTopP(
     "sample_top_p",
     operands={"logits": 1, "u": 1, "temperature": 1, "mass": 1, "share": 1},
     results=("token",),
-    attributes={},
     shapes=lambda logits: [jax.ShapeDtypeStruct((1,), index_dtype("sample_logits", "logits", logits.shape[0]))],
     fallback=_top_p_fallback,
     streamed=("logits",),

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from jax_mgpu._src import mesh
 from jax_mgpu._src.arguments.annotations import (
     ArrayLike,
-    Aval,
     AxisName,
     Count,
     Operands,
@@ -218,10 +217,6 @@ def _live_rows(rows: jax.Array, count: jax.Array) -> jax.Array:
     return jnp.where(live_mask(rows.shape[0], count)[:, None], rows, 0) if count.size else rows
 
 
-def _shapes(x: Aval, **attributes: int) -> Sequence[Any]:
-    return [jax.ShapeDtypeStruct(x.shape, x.dtype)]
-
-
 def _fallback(x: jax.Array, t: jax.Array, heads: jax.Array, count: jax.Array, *, rule: int) -> Sequence[jax.Array]:
     """Reduces the segments, and repeats the results over their rows."""
 
@@ -249,7 +244,7 @@ _segmented_softmax = Operation(
     operands={"x": 2, "t": 2, "heads": 1, "count": 1},
     results=("result",),
     attributes={"rule": Rule},
-    shapes=_shapes,
+    shapes=lambda x: [x],
     fallback=_fallback,
     streamed=("x", "t"),
     only="cuda",

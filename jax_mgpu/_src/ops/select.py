@@ -18,7 +18,6 @@ from jax_mgpu._src.arguments.annotations import (
     Operands,
     Pytree,
     SegmentsLike,
-    Tangents,
 )
 from jax_mgpu._src.arguments.check import (
     as_array,
@@ -46,7 +45,7 @@ from jax_mgpu._src.keys.columns import alike, key_starts, run_keys, whole_keys
 from jax_mgpu._src.mesh import over_axis
 from jax_mgpu._src.ops.argsorted import scattered, sorted_back
 from jax_mgpu._src.ops.gather import scatter
-from jax_mgpu._src.ops.intervals import _expand, filled_tangent
+from jax_mgpu._src.ops.intervals import _expand, def_filled_jvp
 from jax_mgpu._src.ops.load_balance import _search
 from jax_mgpu._src.ops.reduce import _run_heads, first_keys
 from jax_mgpu._src.ops.scan import covered, next_marked, own_pieces, pieces, scan
@@ -610,18 +609,6 @@ def _places(keep: jax.Array, count: jax.Array, partition: int) -> tuple[jax.Arra
     return where(kept, before, others), total
 
 
-def _jvp(primals: Operands, tangents: Tangents, **attributes: int) -> tuple[Any, Any]:
-    results = _select.run(primals, **attributes)
-    if attributes["indices"]:
-        return results, [None, None]
-
-    def run(x: jax.Array, fill: jax.Array) -> jax.Array:
-        return _select.run(primals._replace(x=x, fill_value=fill), **attributes)[0]
-
-    tangent = filled_tangent(run, primals.x, tangents.x, primals.fill_value, tangents.fill_value)
-    return results, [tangent, None]
-
-
 def _transpose(cotangents: Sequence[Any], operands: Operands, *, size: int, indices: int, partition: int) -> jax.Array:
     """Each item gets the cotangent of its destination."""
     del indices
@@ -640,5 +627,5 @@ _select = Operation(
     shapes=_shapes,
     fallback=_fallback,
 )
-_select.def_jvp(_jvp)
+def_filled_jvp(_select, "x")
 _select.def_transpose("x", _transpose)

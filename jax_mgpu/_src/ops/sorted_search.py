@@ -543,10 +543,6 @@ def _match_fallback(
     return [part for parts in zip(*sides, strict=True) for part in parts]
 
 
-def _segmented_shapes(needles: Aval, heads: Aval) -> Sequence[Any]:
-    return [jax.ShapeDtypeStruct(needles.shape, heads.dtype)]
-
-
 def _segmented_fallback(
     needles: jax.Array,
     ids: jax.Array,
@@ -581,7 +577,7 @@ _search = Operation(
     shapes=_search_shapes,
     fallback=_search_fallback,
 )
-_search.def_jvp(lambda primals, tangents, **attributes: (_search.run(primals, **attributes), [None]))
+_search.def_linear()
 
 
 _match = Operation(
@@ -592,7 +588,7 @@ _match = Operation(
     shapes=_match_shapes,
     fallback=_match_fallback,
 )
-_match.def_jvp(lambda primals, tangents, **attributes: (_match.run(primals, **attributes), [None] * 6))
+_match.def_linear()
 
 
 _segmented_search = Operation(
@@ -608,7 +604,7 @@ _segmented_search = Operation(
     },
     results=("positions",),
     attributes={"right": bool, "exact": bool},
-    shapes=_segmented_shapes,
+    shapes=lambda needles, heads: [jax.ShapeDtypeStruct(needles.shape, heads.dtype)],
     fallback=_segmented_fallback,
 )
-_segmented_search.def_jvp(lambda primals, tangents, **given: (_segmented_search.run(primals, **given), [None]))
+_segmented_search.def_linear()

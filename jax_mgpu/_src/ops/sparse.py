@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.arguments.annotations import ArrayLike, DTypeLike, Operands, Tangents
+from jax_mgpu._src.arguments.annotations import ArrayLike, DTypeLike, Operands
 from jax_mgpu._src.arguments.check import (
     KEY_DTYPES,
     NUMBERS,
@@ -490,12 +490,6 @@ def _product_fallback(x: jax.Array, values: jax.Array, indices: jax.Array, offse
     return [weighted_rows(x, offsets[:-1], indices, values, offsets[-1:])]
 
 
-def _product_jvp(primals: Operands, tangents: Tangents) -> tuple[Any, Any]:
-    moved = [primals._replace(**{name: dx}) for name, dx in tangents._asdict().items() if dx is not None]
-    parts = [_product.run(operands)[0] for operands in moved]
-    return _product.run(primals), [sum(parts[1:], parts[0]) if parts else None]
-
-
 def _transpose_x(cotangents: Sequence[Any], operands: Operands) -> jax.Array:
     """Returns the product of the transposed matrix and the cotangent."""
     values = gather(operands.values, operands.order, unique=True, inside=True)
@@ -517,12 +511,8 @@ _product = Operation(
     "csr_product",
     operands={"x": 2, "values": 1, "indices": 1, "offsets": 1, "order": 1, "rows": 1, "columns": 1},
     results=("product",),
-    attributes={},
     shapes=lambda x, offsets: [jax.ShapeDtypeStruct((offsets.shape[0] - 1, x.shape[1]), x.dtype)],
     fallback=_product_fallback,
     only="",
-    is_registered=False,
 )
-_product.def_jvp(_product_jvp)
-_product.def_transpose("x", _transpose_x)
-_product.def_transpose("values", _transpose_values)
+_product.def_linear(x=_transpose_x, values=_transpose_values)

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.arguments.annotations import Operands, Tangents
+from jax_mgpu._src.arguments.annotations import Operands
 from jax_mgpu._src.arguments.check import index_dtype
 from jax_mgpu._src.arguments.counts import partition_points
 from jax_mgpu._src.core.operation import Operation
@@ -130,7 +130,6 @@ _pattern = Operation(
     shapes=_pattern_shapes,
     fallback=_pattern_fallback,
     only="",
-    is_registered=False,
 )
 
 
@@ -183,12 +182,6 @@ def _fallback(
     return [jax.lax.while_loop(lambda state: state[0] < before[-1], chunk, nothing)[1].astype(dtype)]
 
 
-def _jvp(primals: Operands, tangents: Tangents, **attributes: int) -> tuple[Any, Any]:
-    moved = [primals._replace(**{name: dx}) for name, dx in tangents._asdict().items() if dx is not None]
-    parts = [_triples.run(operands, **attributes)[0] for operands in moved]
-    return _triples.run(primals, **attributes), [sum(parts[1:], parts[0]) if parts else None]
-
-
 def _transpose(by: int) -> Any:
     def rule(cotangents: Sequence[Any], operands: Operands, *, target: int, size: int) -> jax.Array:
         """Returns the sum over the same triples by the operand's entries, of the cotangent times the other operand."""
@@ -213,8 +206,5 @@ _triples = Operation(
     shapes=lambda x, size: [jax.ShapeDtypeStruct((size,), x.dtype)],
     fallback=_fallback,
     only="",
-    is_registered=False,
 )
-_triples.def_jvp(_jvp)
-_triples.def_transpose("x", _transpose(0))
-_triples.def_transpose("y", _transpose(1))
+_triples.def_linear(x=_transpose(0), y=_transpose(1))

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_mgpu._src import mesh
-from jax_mgpu._src.arguments.annotations import ArrayLike, AsofDirection, Aval, AxisName, Keys, Pytree
+from jax_mgpu._src.arguments.annotations import ArrayLike, AsofDirection, AxisName, Keys, Pytree
 from jax_mgpu._src.arguments.check import (
     as_array,
     count_operand,
@@ -481,10 +481,6 @@ def _tolerance(name: str, tolerance: ArrayLike | None, dtype: np.dtype) -> jax.A
 MAX_GROUPS: int = cpu_library.tile_sizes()["group_table"][0]
 
 
-def _group_search_shapes(cuts: Aval) -> Sequence[Any]:
-    return [jax.ShapeDtypeStruct(cuts.shape, cuts.dtype)]
-
-
 def _group_search_fallback(
     cuts: jax.Array,
     a_groups: jax.Array,
@@ -530,7 +526,7 @@ _group_search = Operation(
     },
     results=("positions",),
     attributes={"forward": bool},
-    shapes=_group_search_shapes,
+    shapes=lambda cuts: [cuts],
     fallback=_group_search_fallback,
 )
-_group_search.def_jvp(lambda primals, tangents, **attributes: (_group_search.run(primals, **attributes), [None]))
+_group_search.def_linear()
