@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -18,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src.core import library
-from jax_mgpu._src.core.compat import Primitive, ad, automatic, batching, compiling, mlir, switch
+from jax_mgpu._src.core.compat import Primitive, ad, automatic, batching, compile_eagerly, mlir, switch
 from jax_mgpu._src.keys.bits import ordered_integers
 
 _ON = switch("jax_mgpu_checks", "Whether jax_mgpu raises an error where a precondition of an operation is broken.")
@@ -440,18 +439,6 @@ ad.primitive_jvps[_check] = lambda primals, tangents, *, expected: (
 )
 
 
-@functools.partial(jax.jit, static_argnames="expected")
-def _run(x: jax.Array, position: jax.Array, value: jax.Array, *, expected: str) -> jax.Array:
-    result: jax.Array = _check.bind(x, position, value, expected=expected)
-    return result
-
-
-def _impl(x: jax.Array, position: jax.Array, value: jax.Array, *, expected: str) -> jax.Array:
-    with compiling():
-        result: jax.Array = _run(x, position, value, expected=expected)
-        return result
-
-
 def _batch(operands: Sequence[Any], axes: Sequence[Any], *, expected: str) -> tuple[Any, int]:
     size = next(x.shape[axis] for x, axis in zip(operands, axes, strict=True) if axis is not None)
     fronted = [
@@ -461,7 +448,7 @@ def _batch(operands: Sequence[Any], axes: Sequence[Any], *, expected: str) -> tu
     return _check.bind(*fronted, expected=expected), 0
 
 
-_check.def_impl(_impl)
+compile_eagerly(_check)
 batching.primitive_batchers[_check] = _batch
 mlir.register_lowering(_check, lambda ctx, x, position, value, *, expected: [x])
 for _platform in library.platforms():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import math
@@ -49,6 +50,7 @@ __all__ = [
     "axes_bound",
     "batching",
     "broadcast",
+    "compile_eagerly",
     "compiles",
     "compiling",
     "cond",
@@ -63,6 +65,7 @@ __all__ = [
     "has_64_bits",
     "in_place",
     "inner_jaxprs",
+    "interpret",
     "invariant_gather",
     "ir",
     "is_eager",
@@ -124,6 +127,20 @@ def exportable(result: type) -> None:
 def compiling() -> AbstractContextManager[Any]:
     """Lets jit compile even under `jax.disable_jit`: kernels run only in a program, as JAX's own primitives do."""
     return nullcontext() if compiles() else jax.disable_jit(False)
+
+
+def compile_eagerly(primitive: Primitive) -> None:
+    """Makes a call of a primitive, outside of jit, a program of its own."""
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def run(parameters: tuple[tuple[str, Any], ...], *operands: Any) -> Any:
+        return primitive.bind(*operands, **dict(parameters))
+
+    def call(*operands: Any, **parameters: Any) -> Any:
+        with compiling():
+            return run(tuple(parameters.items()), *operands)
+
+    primitive.def_impl(call)
 
 
 def reconcile_vma(operands: Sequence[jax.Array]) -> Sequence[jax.Array]:
@@ -203,20 +220,36 @@ def evaluate(
     So each of its equations is evaluated here, and jitted parts are inlined. That also keeps derivatives and transposes
     right. A rule replaces a primitive: it takes the parameters and the operands, and gives the results, or None.
     """
+
+    def step(equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
+        if equation.primitive.name in ("jit", "pjit"):
+            called = equation.params["jaxpr"]
+            return evaluate(called.jaxpr, called.consts, *reconcile_vma(operands), rules=rules)
+        rule = (rules or {}).get(equation.primitive.name)
+        replaced = None if rule is None else rule(equation.params, *operands)
+        return evaluate_equation(jaxpr, equation, operands) if replaced is None else replaced
+
+    return interpret(jaxpr, consts, arguments, lambda literal: literal.val, step)
+
+
+def interpret(
+    jaxpr: Jaxpr,
+    consts: Sequence[Any],
+    arguments: Sequence[Any],
+    literal: Callable[[Any], Any],
+    step: Callable[[JaxprEqn, list[Any]], Sequence[Any]],
+) -> list[Any]:
+    """Returns the results of a jaxpr over values of any kind.
+
+    `literal` gives the value of a literal, and `step` the values of an equation's results, from those of its operands.
+    """
     known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *arguments), strict=True))
 
     def read(var: Var | Literal) -> Any:
-        return var.val if isinstance(var, Literal) else known[var]
+        return literal(var) if isinstance(var, Literal) else known[var]
 
     for equation in jaxpr.eqns:
-        operands = [read(var) for var in equation.invars]
-        if equation.primitive.name in ("jit", "pjit"):
-            called = equation.params["jaxpr"]
-            results = evaluate(called.jaxpr, called.consts, *reconcile_vma(operands), rules=rules)
-        else:
-            rule = (rules or {}).get(equation.primitive.name)
-            replaced = None if rule is None else rule(equation.params, *operands)
-            results = evaluate_equation(jaxpr, equation, operands) if replaced is None else replaced
+        results = step(equation, [read(var) for var in equation.invars])
         known.update(zip(equation.outvars, results, strict=True))
     return [read(var) for var in jaxpr.outvars]
 

@@ -35,11 +35,12 @@ from jax_mgpu._src.core.compat import (
     automatic_batches,
     batching,
     broadcast,
-    compiling,
+    compile_eagerly,
     evaluate,
     evaluate_equation,
     fori_loop,
     free_of_explicit_axes,
+    interpret,
     ir,
     mlir,
     partition_spec,
@@ -51,7 +52,7 @@ from jax_mgpu._src.core.compat import (
 from jax_mgpu._src.core.operation import ABSENT, Keyed
 from jax_mgpu._src.functions.emit.along_axes import FOLDS
 from jax_mgpu._src.functions.emit.elementwise import COSTLY, FUNCTIONS
-from jax_mgpu._src.functions.emit.jaxpr import CALLS, SAME_VALUE
+from jax_mgpu._src.functions.emit.jaxpr import SAME_VALUE, called
 from jax_mgpu._src.functions.emit.moves import MOVES
 from jax_mgpu._src.functions.emit.scalars import MAX_ITEM_SCALARS, MAX_SCALARS, Unsupported, scalar_type
 from jax_mgpu._src.keys.bits import is_random_key
@@ -295,22 +296,13 @@ class _Comparison:
     def _walk(self, jaxpr: Jaxpr, consts: Sequence[_Value], arguments: Sequence[_Value]) -> list[_Value]:
         if jaxpr.effects:
             raise Unsupported(f"effects, {', '.join(sorted(map(str, jaxpr.effects)))}")
-        values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *arguments], strict=True))
 
-        def read(atom: Any) -> _Value:
-            return _known(atom.aval, np.asarray(atom.val, atom.aval.dtype)) if hasattr(atom, "val") else values[atom]
+        def step(equation: JaxprEqn, inputs: Sequence[_Value]) -> Sequence[_Value]:
+            if (body := called(equation)) is None:
+                return self._step(jaxpr, equation, inputs)
+            return self._walk(body[0], [self._of_capture(const) for const in body[1]], inputs)
 
-        for equation in jaxpr.eqns:
-            inputs = [read(atom) for atom in equation.invars]
-            body = equation.params.get(CALLS.get(equation.primitive.name, ""))
-            if body is None:
-                outputs = self._step(jaxpr, equation, inputs)
-            elif hasattr(body, "consts"):
-                outputs = self._walk(body.jaxpr, [self._of_capture(const) for const in body.consts], inputs)
-            else:
-                outputs = self._walk(body, [], inputs)
-            values.update(zip(equation.outvars, outputs, strict=True))
-        return [read(atom) for atom in jaxpr.outvars]
+        return interpret(jaxpr, consts, arguments, lambda literal: _known(literal.aval, _of_literal(literal)), step)
 
     def _step(self, jaxpr: Jaxpr, equation: JaxprEqn, inputs: Sequence[_Value]) -> Sequence[_Value]:
         origin = functools.reduce(operator.or_, [x.origin for x in inputs], 0)
@@ -417,6 +409,10 @@ def _known(aval: Aval, value: np.ndarray) -> _Value:
     return _Value(aval, 0, (value.dtype.name, value.shape, value.tobytes()), value)
 
 
+def _of_literal(literal: Any) -> np.ndarray:
+    return np.asarray(literal.val, literal.aval.dtype)
+
+
 def _structural_key(x: Any) -> Any:
     """Returns a value that is equal for parameters of equations, or jaxprs, with the same meaning."""
     if hasattr(x, "eqns"):
@@ -427,8 +423,7 @@ def _structural_key(x: Any) -> Any:
         lines: list[Any] = [tuple((aval.dtype, aval.shape) for aval in avals)]
 
         def place(atom: Any) -> Any:
-            is_literal = hasattr(atom, "val")
-            return _known(atom.aval, np.asarray(atom.val, atom.aval.dtype)).number if is_literal else places[atom]
+            return _known(atom.aval, _of_literal(atom)).number if hasattr(atom, "val") else places[atom]
 
         for equation in jaxpr.eqns:
             lines.append((equation.primitive, _structural_key(equation.params), tuple(map(place, equation.invars))))
@@ -521,7 +516,7 @@ class _Scalars:
 
     def _branches(self, branches: Sequence[Any], which: np.ndarray, *arguments: np.ndarray) -> list[np.ndarray]:
         """Evaluates all branches and chooses one: none of them fails or takes long."""
-        cases = [self._closed(branch, arguments) for branch in branches]
+        cases = [self._jaxpr(branch.jaxpr, branch.consts, arguments) for branch in branches]
         results = []
         for values in zip(*cases, strict=True):
             chosen = np.empty(values[0].shape, object)
@@ -530,28 +525,16 @@ class _Scalars:
             results.append(chosen)
         return results
 
-    def _closed(self, closed: ClosedJaxpr, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
-        if closed.effects or any(isinstance(const, jax.core.Tracer) for const in closed.consts):
+    def _jaxpr(self, jaxpr: Jaxpr, consts: Sequence[Any], arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
+        if jaxpr.effects or any(isinstance(const, jax.core.Tracer) for const in consts):
             raise Unsupported("a branch with effects or captured arrays")
-        return self._jaxpr(closed.jaxpr, [_taken_apart(np.asarray(const)) for const in closed.consts], arguments)
 
-    def _jaxpr(self, jaxpr: Jaxpr, consts: Sequence[np.ndarray], arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
-        values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *arguments], strict=True))
+        def step(equation: JaxprEqn, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+            body = called(equation)
+            return self.equation(equation, inputs) if body is None else self._jaxpr(*body, inputs)
 
-        def read(atom: Any) -> np.ndarray:
-            return _taken_apart(np.asarray(atom.val, atom.aval.dtype)) if hasattr(atom, "val") else values[atom]
-
-        for equation in jaxpr.eqns:
-            inputs = [read(atom) for atom in equation.invars]
-            body = equation.params.get(CALLS.get(equation.primitive.name, ""))
-            if body is None:
-                results = self.equation(equation, inputs)
-            elif hasattr(body, "consts"):
-                results = self._closed(body, inputs)
-            else:
-                results = self._jaxpr(body, [], inputs)
-            values.update(zip(equation.outvars, results, strict=True))
-        return [read(atom) for atom in jaxpr.outvars]
+        apart = [_taken_apart(np.asarray(const)) for const in consts]
+        return interpret(jaxpr, apart, arguments, lambda literal: _taken_apart(_of_literal(literal)), step)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -614,18 +597,6 @@ def _sort_by_program(program: Keyed, operands: Sequence[jax.Array]) -> jax.Array
     return result
 
 
-def _impl(*operands: jax.Array, program: Keyed) -> jax.Array:
-    with compiling():
-        result: jax.Array = _compiled(program, *operands)
-        return result
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _compiled(program: Keyed, *operands: jax.Array) -> jax.Array:
-    result: jax.Array = _SORT.bind(*operands, program=program)
-    return result
-
-
 def _abstract(*avals: Any, program: Keyed) -> Any:
     del program
     return avals[-1]
@@ -642,7 +613,7 @@ def _batch(operands: Sequence[Any], axes: Sequence[int | None], *, program: Keye
     return _sort_by_program(program, wide), 0
 
 
-_SORT.def_impl(_impl)
+compile_eagerly(_SORT)
 _SORT.def_abstract_eval(_abstract)
 batching.primitive_batchers[_SORT] = _batch
 

@@ -373,9 +373,7 @@ class LessOperation(_OrderOperation):
         return [sorted_keys] if payload == Payload.NONE else [sorted_keys, indices]
 
 
-@functools.cache
-def _operation(word_rank: int, capture_ranks: tuple[int, ...]) -> LessOperation:
-    return LessOperation(word_rank, capture_ranks)
+_operation = functools.cache(LessOperation)
 
 
 class LessIndexOperation(_OrderOperation):
@@ -419,9 +417,7 @@ class LessIndexOperation(_OrderOperation):
         return [self._plain_indices(order, operands[: self.leaves], operands)]
 
 
-@functools.cache
-def _position_operation(leaf_ranks: tuple[int, ...], capture_ranks: tuple[int, ...]) -> LessIndexOperation:
-    return LessIndexOperation(leaf_ranks, capture_ranks)
+_position_operation = functools.cache(LessIndexOperation)
 
 
 # ---- Ranks

@@ -702,11 +702,7 @@ def _map_plainly(
     return list(results), [0] * len(results)
 
 
-@functools.cache
-def _operation(
-    name: str, leaf_ranks: tuple[int, ...], capture_ranks: tuple[int, ...], result_leaves: int
-) -> FunctionOperation:
-    return FunctionOperation(name, leaf_ranks, capture_ranks, result_leaves)
+_operation = functools.cache(FunctionOperation)
 
 
 def _warn(words: str) -> None:

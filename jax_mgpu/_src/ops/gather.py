@@ -144,6 +144,4 @@ def set_sums(add: Callable[..., jax.Array], add_taken: Callable[..., jax.Array])
     _SUMS[:] = [add, add_taken]
 
 
-@functools.cache
-def _gather(row_rank: int, index_rank: int) -> _Gather:
-    return _Gather(row_rank, index_rank)
+_gather = functools.cache(_Gather)

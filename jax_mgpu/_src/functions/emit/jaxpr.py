@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jax_mgpu._src.core.compat import ClosedJaxpr, Jaxpr, JaxprEqn, scan_operands
+from jax_mgpu._src.core.compat import ClosedJaxpr, Jaxpr, JaxprEqn, interpret, scan_operands
 from jax_mgpu._src.functions.emit import along_axes, elementwise, indexing
 from jax_mgpu._src.functions.emit.elementwise import COSTLY
 from jax_mgpu._src.functions.emit.lines import Emitted, Lines, stored
@@ -32,6 +32,14 @@ CALLS = {
     "remat": "jaxpr",
     "checkpoint": "jaxpr",
 }
+
+
+def called(equation: JaxprEqn) -> tuple[Jaxpr, Sequence[Any]] | None:
+    """Returns the jaxpr that an equation calls, and its constants, or None if it calls none."""
+    body = equation.params.get(CALLS.get(equation.primitive.name, ""))
+    return None if body is None else (getattr(body, "jaxpr", body), getattr(body, "consts", ()))
+
+
 RULES = elementwise.RULES | along_axes.RULES | indexing.RULES
 MAX_STEPS = 64  # of a scan over arrays, which is unrolled
 
@@ -63,26 +71,14 @@ class Writer(Lines):
         """Returns the results of a jaxpr's equations, one after the other."""
         if jaxpr.effects:
             raise Unsupported(f"effects, {', '.join(sorted(map(str, jaxpr.effects)))}")
-        values: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
-        values.update(zip(jaxpr.invars, arguments, strict=True))
-
-        def read(atom: Any) -> Any:
-            return self.constant(atom.val, atom.aval.dtype) if hasattr(atom, "val") else values[atom]
-
-        for equation in jaxpr.eqns:
-            results = self.equation(equation, [read(atom) for atom in equation.invars])
-            values.update(zip(equation.outvars, results, strict=True))
-        return [read(atom) for atom in jaxpr.outvars]
+        return interpret(jaxpr, consts, arguments, lambda x: self.constant(x.val, x.aval.dtype), self.equation)
 
     def equation(self, equation: JaxprEqn, arguments: list[Any]) -> Sequence[Any]:  # noqa: PLR0911 -- a case each
         """Returns the results of one equation."""
         primitive, params = equation.primitive.name, equation.params
         outs: list[Any] = [var.aval for var in equation.outvars]
-        if primitive in CALLS:
-            body = params[CALLS[primitive]]
-            if hasattr(body, "consts"):
-                return self.closed(body, arguments)
-            return self.jaxpr(body, [], arguments)
+        if (body := called(equation)) is not None:
+            return self.jaxpr(body[0], [self.captured(const) for const in body[1]], arguments)
         if primitive in SAME_VALUE or primitive in RANDOM_KEY_WORDS:
             return arguments
         if primitive != "select_n":
