@@ -177,15 +177,7 @@ def _fallback(
 
 _bucket_join = Operation(
     "bucket_join",
-    operands={
-        "a_codes": 1,
-        "a_rows": 1,
-        "b_codes": 1,
-        "b_rows": 1,
-        "a_bounds": 1,
-        "b_bounds": 1,
-        "extra_chunks": 1,
-    },
+    operands={"a_codes": 1, "a_rows": 1, "b_codes": 1, "b_rows": 1, "a_bounds": 1, "b_bounds": 1, "extra_chunks": 1},
     results=("a_rows", "b_rows", "count"),
     attributes={"size": int, "keep_a": bool},
     shapes=_shapes,

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_mgpu._src import mesh
-from jax_mgpu._src.arguments.annotations import ArrayLike, Aval, AxisName
+from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName
 from jax_mgpu._src.arguments.check import (
     describe,
     expect_key,
@@ -238,10 +238,6 @@ CUDA_MAX_BINS = 2**31 - 1
 CUDA_MAX_BINS_BETWEEN_EDGES = 2047
 
 
-def _count_shapes(x: Aval, *, bins: int) -> Sequence[Any]:
-    return [jax.ShapeDtypeStruct((bins,), index_dtype("count_bins", "x", x.shape[0]))]
-
-
 def _count_fallback(x: jax.Array, edges: jax.Array, *, bins: int) -> Sequence[jax.Array]:
     if edges.shape[0] == 0:
         dtype = index_dtype("count_bins", "x", x.shape[0])
@@ -261,7 +257,7 @@ _count_bins = _CountBins(
     operands={"x": 1, "edges": 1},
     results=("counts",),
     attributes={"bins": int},
-    shapes=_count_shapes,
+    shapes=lambda x, bins: [jax.ShapeDtypeStruct((bins,), index_dtype("count_bins", "x", x.shape[0]))],
     fallback=_count_fallback,
 )
 _count_bins.def_linear()

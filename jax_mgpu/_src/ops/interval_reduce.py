@@ -19,7 +19,6 @@ import jax.numpy as jnp
 
 from jax_mgpu._src.arguments.annotations import (
     ArrayLike,
-    Aval,
     DTypeLike,
     ItemFunction,
     Operands,
@@ -230,10 +229,6 @@ def _along(combine: Callable[[Any, Any], Any], a: Pytree, b: Pytree) -> Any:
 # ---- By name, each column of rows on its own -------------------------------------------------------------------------
 
 
-def _shapes(x: Aval, starts: Aval, *, op: int) -> Sequence[Any]:
-    return [jax.ShapeDtypeStruct((*starts.shape, x.shape[1]), result_dtype("interval_reduce", op, x))]
-
-
 def _fallback(x: jax.Array, starts: jax.Array, ends: jax.Array, count: jax.Array, *, op: int) -> Sequence[jax.Array]:
     return [_in_jax(x, *_cut(x.shape[0], starts, ends, count), op)]
 
@@ -286,7 +281,9 @@ _by_name = Operation(
     operands={"x": 2, "starts": 1, "ends": 1, "count": 1},
     results=("result",),
     attributes={"op": Kind},
-    shapes=_shapes,
+    shapes=lambda x, starts, op: [
+        jax.ShapeDtypeStruct((*starts.shape, x.shape[1]), result_dtype("interval_reduce", op, x))
+    ],
     fallback=_fallback,
 )
 _by_name.def_jvp(_jvp)

@@ -213,17 +213,9 @@ def from_dense(
     lengths = jnp.clip(inside(name, "lengths", whole_axes(lengths), width), 0, width)
     heads, count = scan(lengths.astype(dtype), exclusive=True, return_total=True)
     starts = width * jnp.arange(m, dtype=dtype)
-
-    def packed(leaf: jax.Array) -> jax.Array:
-        items = _joined(whole_axes(leaf))
-        form, rows = RowForm.packed(name, "x", items)
-        gathered = gather_rows(
-            x=rows, starts=starts, offsets=heads, total=count[None], fill_value=form.fill(fill_value), size=size,
-            disjoint=True,
-        )  # fmt: skip
-        return form.unpack(gathered[0])
-
-    return RaggedParts(structure.unflatten(map(packed, leaves)), heads, room(name, count, size))
+    given: dict[str, Any] = {"starts": starts, "offsets": heads, "total": count[None], "size": size, "disjoint": True}
+    items = [_gathered(name, _joined(whole_axes(leaf)), fill_value, **given) for leaf in leaves]
+    return RaggedParts(structure.unflatten(items), heads, room(name, count, size))
 
 
 @jit_eager("size")
@@ -291,16 +283,15 @@ def take_segments(
     begin, end = segments.bounds()
     starts = take_or_fill(begin, order).astype(dtype)
     offsets, total = _offsets(take_or_fill(end - begin, order).astype(dtype), n)
+    given: dict[str, Any] = {"starts": starts, "offsets": offsets, "total": total[None], "size": size}
+    items = [_gathered(name, leaf, fill_value, **given, disjoint=False) for leaf in leaves]
+    return RaggedParts(structure.unflatten(items), offsets, room(name, total, size))
 
-    def taken(leaf: jax.Array) -> jax.Array:
-        form = RowForm(name, "x", leaf)
-        gathered = gather_rows(
-            x=form.pack("x", leaf), starts=starts, offsets=offsets, total=total[None], fill_value=form.fill(fill_value),
-            size=size, disjoint=False,
-        )  # fmt: skip
-        return form.unpack(gathered[0])
 
-    return RaggedParts(structure.unflatten(map(taken, leaves)), offsets, room(name, total, size))
+def _gathered(name: str, x: jax.Array, fill_value: ArrayLike, **intervals: Any) -> jax.Array:
+    """Returns the rows of intervals of x, which may have any type."""
+    form, rows = RowForm.packed(name, "x", x)
+    return form.unpack(gather_rows(x=rows, fill_value=form.fill(fill_value), **intervals)[0])
 
 
 def rows_of_segments(
@@ -309,18 +300,15 @@ def rows_of_segments(
     """Returns `[m, width, …]`: the `lengths[i]` items of x from `begin[i]` on; no two rows share an item."""
     m, n = begin.shape[0], x.shape[0]
     dtype = index_dtype(operation, "width", m * width, n)
-    form = RowForm(operation, "x", x)
     rows = width * jnp.arange(m, dtype=dtype)
     # each row is two intervals: its items, and positions outside of x, which give the fill value
     offsets = rows[:, None] + lengths.astype(dtype)[:, None] * np.arange(2, dtype=dtype)[None]
     starts = jnp.where(np.array([[True, False]]), begin.astype(dtype)[:, None], n)
     if m == 0:  # a batch over an Explicit mesh cannot reshape it
         offsets = starts = jnp.zeros((0,), dtype)
-    gathered = gather_rows(
-        x=form.pack("x", x), starts=starts.reshape(-1), offsets=offsets.reshape(-1),
-        total=np.full((1,), m * width, dtype), fill_value=form.fill(fill_value), size=m * width, disjoint=True,
-    )  # fmt: skip
-    items = form.unpack(gathered[0])
+    given: dict[str, Any] = {"starts": starts.reshape(-1), "offsets": offsets.reshape(-1), "size": m * width}
+    total = np.full((1,), m * width, dtype)
+    items = _gathered(operation, x, fill_value, **given, total=total, disjoint=True)
     return _reshaped(items, (m, width, *items.shape[1:]))
 
 

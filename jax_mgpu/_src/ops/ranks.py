@@ -266,10 +266,15 @@ def _candidates_room(n: int, k: int, width: int) -> int:
     return min(n, math.ceil((wanted + 5 * math.sqrt(wanted) + 8) * n / sample))
 
 
-def _first_jvp(primals: Operands, tangents: Tangents, **attributes: int) -> tuple[Any, Any]:
-    values, indices = _select_first.run(primals, **attributes)
-    moved = None if tangents.x is None else take_or_fill(tangents.x, indices, unique=True)
-    return [values, indices], [moved, None]
+def _def_jvp(operation: Operation) -> None:
+    """Sets the forward derivative of a selection, whose results are values and their indices."""
+
+    def jvp(primals: Operands, tangents: Tangents, **attributes: int) -> tuple[Any, Any]:
+        values, indices = operation.run(primals, **attributes)
+        moved = None if tangents.x is None else take_or_fill(tangents.x, indices, unique=True)
+        return [values, indices], [moved, None]
+
+    operation.def_jvp(jvp)
 
 
 # A selection beats a sort if it leaves out most items: on the CPU, for 64 rows of 65,536, the first 50 take a twentieth
@@ -319,7 +324,7 @@ _select_first = _TopK(
     fallback=_first_fallback,
     streamed=("x",),
 )
-_select_first.def_jvp(_first_jvp)
+_def_jvp(_select_first)
 
 
 class _SegmentedTopK(Operation):
@@ -360,13 +365,7 @@ _select_first_of_segments = _SegmentedTopK(
 )
 
 
-def _first_of_segments_jvp(primals: Operands, tangents: Tangents, **attributes: int) -> tuple[Any, Any]:
-    values, indices = _select_first_of_segments.run(primals, **attributes)
-    moved = None if tangents.x is None else take_or_fill(tangents.x, indices, unique=True)
-    return [values, indices], [moved, None]
-
-
-_select_first_of_segments.def_jvp(_first_of_segments_jvp)
+_def_jvp(_select_first_of_segments)
 
 
 @jit_eager("method")

@@ -579,10 +579,6 @@ def _none_of(size: int) -> Callable[[jax.Array], jax.Array]:
     return lambda x: jax.lax.full_like(x, 0, shape=(size, *x.shape[1:]))  # varies under shard_map as x does
 
 
-def _reduce_shapes(x: Aval, *, op: int, wide: int) -> Sequence[Any]:
-    return [jax.ShapeDtypeStruct((), result_dtype("reduce", op, x, wide))]
-
-
 def _reduce_fallback(x: jax.Array, count: jax.Array, *, op: int, wide: int) -> Sequence[jax.Array]:
     dtype = result_dtype("reduce", op, x, wide)
     return [reduce_results(builtin(op, x.dtype, dtype), x, x.shape[0], count).astype(dtype)]
@@ -638,32 +634,18 @@ def _derivatives(operation: Operation, name: str) -> None:
     def indices_of(operands: Operands) -> Any:
         return getattr(operands, "indices", ABSENT)
 
-    def jvp(primals: Operands, tangents: Tangents, *, op: int, wide: int) -> tuple[Any, Any]:
-        results = operation.run(primals, op=op, wide=wide)
-        x, dx, kind = primals.x, tangents.x, Kind(op)
-        if dx is None or kind.gives_index or kind in (Kind.AND, Kind.OR, Kind.XOR):
-            return results, [None]
-
-        def reduced(x: jax.Array, op: int, wide: int = 0) -> jax.Array:
-            return operation.run(primals._replace(x=x), op=op, wide=wide)[0]
-
+    def jvp(primals: Operands, tangents: Tangents, **attributes: int) -> tuple[Any, Any]:
         def of_items(values: jax.Array) -> jax.Array:
-            return _of_items(name, values, x.shape, heads_of(primals), indices_of(primals), primals.count)
+            return _of_items(name, values, primals.x.shape, heads_of(primals), indices_of(primals), primals.count)
 
-        if kind == Kind.ADD:
-            return results, [reduced(dx, kind, wide)]
-        if kind == Kind.LOGSUMEXP:
-            exact = reduced(x, kind).astype(accumulator_dtype(x.dtype))
-            weights = logsumexp_weights(x, exact, of_items, lambda x: reduced(x, Kind.ADD))
-            return results, [reduced(weighted(weights, dx.astype(exact.dtype)), Kind.ADD).astype(dx.dtype)]
-        if kind == Kind.MUL:
-            # Each item's partial derivative is the product of the other items: this is right even if items are zero.
+        def of_product(x: jax.Array, dx: jax.Array) -> jax.Array:
+            """An item's partial derivative is the product of the other items: this is right even if items are zero."""
             factors = x.astype(accumulator_dtype(x.dtype))
             before, after = _products(factors, heads_of(primals), indices_of(primals), primals.count)
             parts = weighted(before * after, dx.astype(factors.dtype))
-            return results, [reduced(parts, Kind.ADD).astype(dx.dtype)]
-        _expect_indices(name, x)
-        return results, [take_columns(dx, reduced(x, kind.index_of))]
+            return operation.run(primals._replace(x=parts), op=Kind.ADD, wide=False)[0].astype(dx.dtype)
+
+        return reduction_jvp(operation, name, primals, tangents, of_items, of_product, **attributes)
 
     def transpose(cotangents: Sequence[Any], operands: Operands, *, op: int, wide: int) -> jax.Array:
         """Each item gets the cotangent of its segment."""
@@ -675,7 +657,40 @@ def _derivatives(operation: Operation, name: str) -> None:
     operation.def_transpose("x", transpose)
 
 
-def logsumexp_weights(
+def reduction_jvp(
+    operation: Operation,
+    name: str,
+    primals: Operands,
+    tangents: Tangents,
+    of_items: Callable[[jax.Array], jax.Array],
+    of_product: Callable[[jax.Array, jax.Array], jax.Array],
+    **attributes: int,
+) -> tuple[Any, Any]:
+    """Returns the forward derivative of a reduction.
+
+    `of_items` returns, for each item, the value of its group, and `of_product` the tangent of a product.
+    """
+    results = operation.run(primals, **attributes)
+    x, dx, kind = primals.x, tangents.x, Kind(attributes["op"])
+    if dx is None or kind.gives_index or kind in (Kind.AND, Kind.OR, Kind.XOR):
+        return results, [None]
+
+    def reduced(x: jax.Array, op: int, wide: int = 0) -> jax.Array:
+        return operation.run(primals._replace(x=x), **{**attributes, "op": op, "wide": wide})[0]
+
+    if kind == Kind.ADD:
+        return results, [reduced(dx, kind, attributes["wide"])]
+    if kind == Kind.LOGSUMEXP:
+        exact = reduced(x, kind).astype(accumulator_dtype(x.dtype))
+        weights = _logsumexp_weights(x, exact, of_items, lambda x: reduced(x, Kind.ADD))
+        return results, [reduced(weighted(weights, dx.astype(exact.dtype)), Kind.ADD).astype(dx.dtype)]
+    if kind == Kind.MUL:
+        return results, [of_product(x, dx)]
+    index_dtype(f"derivative of {name}", "x", x.shape[0])  # the reduction itself may need no indices
+    return results, [take_columns(dx, reduced(x, kind.index_of))]
+
+
+def _logsumexp_weights(
     x: jax.Array, exact: jax.Array, of_items: Callable[[jax.Array], jax.Array], summed: Callable[[jax.Array], jax.Array]
 ) -> jax.Array:
     """Returns the partial derivative of each item: its share of the sum of exponentials; 0 for an item of no segment.
@@ -774,11 +789,6 @@ def _firsts(keys: jax.Array, heads: jax.Array) -> jax.Array:
     return take_or_fill(keys, heads, unique=True)
 
 
-def _expect_indices(name: str, x: jax.Array) -> None:
-    """Raises an error if indices do not fit: a derivative may need them even if the reduction itself does not."""
-    index_dtype(f"derivative of {name}", "x", x.shape[0])
-
-
 class _SegmentedReduce(Operation):
     """A reduction of segments. A batch of adjacent columns is a reduction of rows, read in place."""
 
@@ -794,7 +804,7 @@ _reduce = Operation(
     operands={"x": 1, "count": 1},
     results=("result",),
     attributes={"op": Kind, "wide": bool},
-    shapes=_reduce_shapes,
+    shapes=lambda x, op, wide: [jax.ShapeDtypeStruct((), result_dtype("reduce", op, x, wide))],
     fallback=_reduce_fallback,
     streamed=("x",),
 )

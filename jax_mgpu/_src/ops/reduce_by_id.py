@@ -39,17 +39,15 @@ from jax_mgpu._src.arguments.values import take_or_fill, take_rows
 from jax_mgpu._src.core.compat import whole_axes
 from jax_mgpu._src.core.operation import ABSENT, REGISTRY, Operation, jit_eager
 from jax_mgpu._src.functions.named_operators import Grouping, named_leaves
-from jax_mgpu._src.functions.operators import Kind, accumulator_dtype, result_dtype, wide_dtype
-from jax_mgpu._src.functions.recurrence import weighted
+from jax_mgpu._src.functions.operators import Kind, result_dtype, wide_dtype
 from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.ops.gather import gather, scatter, set_sums
 from jax_mgpu._src.ops.reduce import (
     SegmentedItems,
     _segmented_reduce,
     as_floats,
-    logsumexp_weights,
     reduce_rows,
-    take_columns,
+    reduction_jvp,
 )
 from jax_mgpu._src.ops.segments import Segments
 from jax_mgpu._src.ops.sort import Sort, sort
@@ -229,10 +227,6 @@ def group_ids(ids: ArrayLike, size: int) -> Groups:
         return Groups(order, Segments.from_offsets(bounds))
 
 
-def _shapes(x: Aval, *, op: int, wide: int, size: int) -> Sequence[Any]:
-    return [jax.ShapeDtypeStruct((size, x.shape[1]), result_dtype("reduce_by_id", op, x, wide))]
-
-
 @by_construction()
 def _by_sorting(x: jax.Array, ids: jax.Array, count: jax.Array, *, op: int, wide: int, size: int) -> Sequence[Any]:
     """Sorts rows by their ids, and combines the segments that they then form."""
@@ -265,31 +259,15 @@ def _has_id(ids: jax.Array, count: jax.Array, size: int) -> jax.Array:
     return (ids >= 0) & (wide_enough(ids, size) < size) & live_mask(ids.shape[0], count)
 
 
-def _jvp(primals: Operands, tangents: Tangents, *, op: int, wide: int, size: int) -> tuple[Any, Any]:
-    results = _reduce_by_id.run(primals, op=op, wide=wide, size=size)
-    x, dx, kind = primals.x, tangents.x, Kind(op)
-    if dx is None or kind.gives_index or kind in (Kind.AND, Kind.OR, Kind.XOR):
-        return results, [None]
+def _jvp(primals: Operands, tangents: Tangents, **attributes: int) -> tuple[Any, Any]:
+    def of_product(x: jax.Array, dx: jax.Array) -> Any:
+        def products(x: jax.Array) -> Any:
+            return _by_sorting(x, primals.ids, primals.count, **attributes)[0]
 
-    def reduced(x: jax.Array, op: int, wide: int = 0) -> jax.Array:
-        return _reduce_by_id.run(primals._replace(x=x), op=op, wide=wide, size=size)[0]
+        return jax.jvp(products, (x,), (dx,))[1]
 
-    if kind == Kind.ADD:
-        return results, [reduced(dx, kind, wide)]
-    if kind == Kind.LOGSUMEXP:
-        exact = reduced(x, kind).astype(accumulator_dtype(x.dtype))
-        of_items = functools.partial(_of_items, ids=primals.ids, count=primals.count)
-        weights = logsumexp_weights(x, exact, of_items, lambda x: reduced(x, Kind.ADD))
-        return results, [reduced(weighted(weights, dx.astype(exact.dtype)), Kind.ADD).astype(dx.dtype)]
-    if kind == Kind.MUL:
-
-        def products(x: jax.Array) -> jax.Array:
-            result: jax.Array = _by_sorting(x, primals.ids, primals.count, op=op, wide=wide, size=size)[0]
-            return result
-
-        return results, [jax.jvp(products, (x,), (dx,))[1]]
-    index_dtype("derivative of reduce_by_id", "x", x.shape[0])
-    return results, [take_columns(dx, reduced(x, kind.index_of))]
+    of_items = functools.partial(_of_items, ids=primals.ids, count=primals.count)
+    return reduction_jvp(_reduce_by_id, "reduce_by_id", primals, tangents, of_items, of_product, **attributes)
 
 
 def _transpose(cotangents: Sequence[Any], operands: Operands, **attributes: int) -> jax.Array:
@@ -378,7 +356,9 @@ _reduce_by_id = _ReduceById(
     operands={"x": 2, "ids": 1, "count": 1},
     results=("result",),
     attributes={"op": Kind, "wide": bool, "size": int},
-    shapes=_shapes,
+    shapes=lambda x, op, wide, size: [
+        jax.ShapeDtypeStruct((size, x.shape[1]), result_dtype("reduce_by_id", op, x, wide))
+    ],
     fallback=_by_sorting,
 )
 _reduce_by_id.def_jvp(_jvp)

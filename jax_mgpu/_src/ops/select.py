@@ -368,19 +368,8 @@ def partition(
         plain, restore = plain_leaves(leaves)
         moved_leaves, total = over_axis(mesh.selections.partition, name, axis_name, plain, keep, count)
         return Selection(structure.unflatten(restore(moved_leaves)), total)
-    totals: list[jax.Array] = []
-
-    def moved(leaf: jax.Array) -> jax.Array:
-        form = RowForm(name, "x", leaf)
-        items, total = _select(
-            x=form.pack("x", leaf), keep=keep, count=count, fill_value=form.fill(0), size=n, indices=False,
-            partition=True,
-        )  # fmt: skip
-        totals.append(total)
-        return form.unpack(items)
-
-    items = [moved(leaf) for leaf in leaves]
-    return Selection(structure.unflatten(items), totals[0] if totals else positions(keep, count, 0)[1])
+    items, total = select_rows(name, leaves, keep, n, 0, count, partition=True)
+    return Selection(structure.unflatten(items), total)
 
 
 @jit_eager("size", "least")
@@ -538,9 +527,19 @@ def unique(
 
 
 def select_rows(
-    name: str, leaves: list[jax.Array], keep: jax.Array, size: int, fill_value: ArrayLike, count: jax.Array
+    name: str,
+    leaves: list[jax.Array],
+    keep: jax.Array,
+    size: int,
+    fill_value: ArrayLike,
+    count: jax.Array,
+    *,
+    partition: bool = False,
 ) -> tuple[list[jax.Array], jax.Array]:
-    """Returns the kept items of each leaf, and how many there are. The caller has checked the arguments."""
+    """Returns the kept items of each leaf, with `partition` the others behind them, and how many are kept.
+
+    The caller has checked the arguments.
+    """
     index_dtype(name, "keep", keep.shape[0])
     total = None
 
@@ -549,7 +548,7 @@ def select_rows(
         form, rows = RowForm.packed(name, "x", leaf)
         fill = form.fill(fill_value)
         items, total = _select(
-            x=rows, keep=keep, count=count, fill_value=fill, size=size, indices=False, partition=False
+            x=rows, keep=keep, count=count, fill_value=fill, size=size, indices=False, partition=partition
         )
         return form.unpack(items)
 

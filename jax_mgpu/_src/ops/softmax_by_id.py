@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -52,7 +51,7 @@ def softmax_by_id(x: ArrayLike, ids: ArrayLike | Groups, size: int) -> jax.Array
       >>> mgpu.softmax_by_id(jnp.array([1.0, 2.0, 1.0, 2.0, 9.0]), jnp.array([3, 0, 3, 0, -1]), 4)
       Array([0.5, 0.5, 0.5, 0.5, 0. ], dtype=float32)
     """
-    return _normalize("softmax_by_id", x, ids, size, _softmax)
+    return _normalize("softmax_by_id", x, ids, size, log=False)
 
 
 @jit_eager("size")
@@ -78,16 +77,14 @@ def log_softmax_by_id(x: ArrayLike, ids: ArrayLike | Groups, size: int) -> jax.A
       >>> mgpu.log_softmax_by_id(jnp.array([1.0, 5.0, 1.0]), jnp.array([2, 0, 2]), 3)
       Array([-0.6931472,  0.       , -0.6931472], dtype=float32)
     """
-    return _normalize("log_softmax_by_id", x, ids, size, _log_softmax)
+    return _normalize("log_softmax_by_id", x, ids, size, log=True)
 
 
-def _normalize(
-    name: str, x: Pytree, ids: ArrayLike | Groups, size: int, function: Callable[..., jax.Array]
-) -> jax.Array:
+def _normalize(name: str, x: Pytree, ids: ArrayLike | Groups, size: int, *, log: bool) -> jax.Array:
     x, size = expect_floats(name, x), static_size(name, "size", size)
     n = x.shape[0]
     if isinstance(ids, Groups):
-        return _of_groups(x, group_operands(name, ids, n, size), log=function is _log_softmax)
+        return _of_groups(x, group_operands(name, ids, n, size), log=log)
     ids = whole_axes(index_vector(name, "ids", ids, size))
     if ids.shape[0] != n:
         raise value_error(name, "ids", f"one for each item of x, {n}", describe(ids))
@@ -96,7 +93,7 @@ def _normalize(
     # A compiled function may close over NumPy arrays, which jax.custom_jvp refuses; a copy is a JAX array.
     rows = jnp.copy(whole_axes(x)).reshape(n, -1)
     has_id = jnp.broadcast_to(_has_id(ids, ABSENT, size)[:, None], rows.shape)
-    results = function(select(has_id, rows, jnp.zeros_like(rows)), jnp.copy(ids), size)
+    results = _softmax(select(has_id, rows, jnp.zeros_like(rows)), jnp.copy(ids), size, log)
     return select(has_id, results, jnp.zeros_like(rows)).reshape(x.shape)
 
 
@@ -109,42 +106,24 @@ def _of_groups(x: jax.Array, groups: tuple[jax.Array, jax.Array, jax.Array], *, 
     return scatter(softmax_rows(rows, heads, count, log=log), order, x.shape[0]).reshape(x.shape)
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
-def _softmax(x: jax.Array, ids: jax.Array, size: int) -> jax.Array:
-    powers = jnp.exp(_shifted(x, ids, size))
-    return (powers / _sums(powers, ids, size)).astype(x.dtype)
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
+def _softmax(x: jax.Array, ids: jax.Array, size: int, log: bool) -> jax.Array:
+    wide = widened(x)
+    shifted = wide - _per_item(wide, ids, size, Kind.MAX)
+    powers = jnp.exp(shifted)
+    sums = _sums(powers, ids, size)
+    return (shifted - jnp.log(sums) if log else powers / sums).astype(x.dtype)
 
 
 @_softmax.defjvp
 def _softmax_jvp(
-    size: int, primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
+    size: int, log: bool, primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
 ) -> tuple[jax.Array, jax.Array]:
     x, ids = primals
-    y = _softmax(widened(x), ids, size)
-    moved = y * widened(tangents[0])
-    return y.astype(x.dtype), (moved - y * _per_item(moved, ids, size, Kind.ADD)).astype(x.dtype)
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
-def _log_softmax(x: jax.Array, ids: jax.Array, size: int) -> jax.Array:
-    shifted = _shifted(x, ids, size)
-    return (shifted - jnp.log(_sums(jnp.exp(shifted), ids, size))).astype(x.dtype)
-
-
-@_log_softmax.defjvp
-def _log_softmax_jvp(
-    size: int, primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
-) -> tuple[jax.Array, jax.Array]:
-    x, ids = primals
-    y, tangent = _log_softmax(widened(x), ids, size), widened(tangents[0])
-    means = _per_item(jnp.exp(y) * tangent, ids, size, Kind.ADD)
-    return y.astype(x.dtype), (tangent - means).astype(x.dtype)
-
-
-def _shifted(x: jax.Array, ids: jax.Array, size: int) -> jax.Array:
-    """Returns items minus the largest of their id, in float32 or wider."""
-    x = widened(x)
-    return x - _per_item(x, ids, size, Kind.MAX)
+    y, tangent = _softmax(widened(x), ids, size, log), widened(tangents[0])
+    moved = (jnp.exp(y) if log else y) * tangent
+    means = _per_item(moved, ids, size, Kind.ADD)
+    return y.astype(x.dtype), (tangent - means if log else moved - y * means).astype(x.dtype)
 
 
 def _per_item(rows: jax.Array, ids: jax.Array, size: int, op: Kind) -> jax.Array:

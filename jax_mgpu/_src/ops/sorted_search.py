@@ -593,15 +593,7 @@ _match.def_linear()
 
 _segmented_search = Operation(
     "segmented_search",
-    operands={
-        "needles": 1,
-        "ids": 1,
-        "haystack": 1,
-        "heads": 1,
-        "ends": 1,
-        "needles_count": 1,
-        "haystack_count": 1,
-    },
+    operands={"needles": 1, "ids": 1, "haystack": 1, "heads": 1, "ends": 1, "needles_count": 1, "haystack_count": 1},
     results=("positions",),
     attributes={"right": bool, "exact": bool},
     shapes=lambda needles, heads: [jax.ShapeDtypeStruct(needles.shape, heads.dtype)],

@@ -515,15 +515,7 @@ def _group_search_fallback(
 
 _group_search = Operation(
     "group_search",
-    operands={
-        "cuts": 1,
-        "a_groups": 1,
-        "b_groups": 1,
-        "first_group": 1,
-        "group_count": 1,
-        "a_count": 1,
-        "b_count": 1,
-    },
+    operands={"cuts": 1, "a_groups": 1, "b_groups": 1, "first_group": 1, "group_count": 1, "a_count": 1, "b_count": 1},
     results=("positions",),
     attributes={"forward": bool},
     shapes=lambda cuts: [cuts],
