@@ -17,9 +17,8 @@ from jax_mgpu._src.arguments.annotations import (
     Count,
     DTypeLike,
     Pytree,
-    SegmentsLike,
 )
-from jax_mgpu._src.arguments.preconditions import inside, segment_heads
+from jax_mgpu._src.arguments.preconditions import inside
 from jax_mgpu._src.core.compat import PyTreeDef, flatten, has_64_bits, known_size, surely
 from jax_mgpu._src.core.eager import on_host
 from jax_mgpu._src.core.operation import ABSENT
@@ -214,11 +213,6 @@ def known_integers(x: Pytree) -> np.ndarray | None:
     except (TypeError, ValueError):  # lists of different lengths, or of traced numbers
         return None
     return None if host is None or host.ndim != 1 or host.dtype.kind not in "iu" or host.size == 0 else host
-
-
-def head_vector(operation: str, heads: SegmentsLike, length: int) -> jax.Array:
-    """Returns the start positions of segments of an array of this length, checked."""
-    return segment_heads(operation, index_vector(operation, "heads", heads, length), length)
 
 
 def static_size(operation: str, argument: str, size: Any) -> int:

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Count, SegmentsLike
-from jax_mgpu._src.arguments.check import count_operand, describe, head_vector, index_vector, type_error, value_error
+from jax_mgpu._src.arguments.check import count_operand, describe, index_vector, type_error, value_error
 from jax_mgpu._src.arguments.counts import common_dtype, live_items, segment_bounds
-from jax_mgpu._src.arguments.preconditions import segments_apart, segments_inside
+from jax_mgpu._src.arguments.preconditions import segment_heads, segments_apart, segments_inside
 from jax_mgpu._src.core.compat import whole_axes
 from jax_mgpu._src.core.eager import HostChecked, check_on_host
 from jax_mgpu._src.core.operation import ABSENT
@@ -121,7 +121,7 @@ def segment_operands(
     heads, ends, count = split_segments(operation, heads, ends, count, argument)
     if says_all:
         check_on_host(_expect_inside, (heads, ends), operation, "heads", reach)
-    heads = head_vector(operation, heads, n)
+    heads = segment_heads(operation, index_vector(operation, "heads", heads, n), n)
     heads = whole_axes(heads) if whole else heads
     live = count_operand(operation, argument, count, n)
     if ends is None:

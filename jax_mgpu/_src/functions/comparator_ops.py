@@ -19,7 +19,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_mgpu._src.arguments.annotations import (
-    Attribute,
     Aval,
     Count,
     Directions,
@@ -38,7 +37,7 @@ from jax_mgpu._src.arguments.check import (
 from jax_mgpu._src.arguments.counts import live_mask
 from jax_mgpu._src.arguments.values import Payload, flatten_values, plain_leaves, take_or_fill, take_rows
 from jax_mgpu._src.core.compat import evaluate, free_of_explicit_axes, surely, whole_axes, without_values
-from jax_mgpu._src.core.operation import ABSENT, Keyed, Operation
+from jax_mgpu._src.core.operation import ABSENT, Keyed
 from jax_mgpu._src.functions import custom_operator
 from jax_mgpu._src.functions.comparator import compare_all, compares_keys, plain_sort_indices
 from jax_mgpu._src.functions.emit import Unsupported, emit_order
@@ -295,40 +294,29 @@ def _compiled_comparator(items: Items) -> tuple[Keyed, Sequence[Any]] | None:
     return Keyed(key, order), written.captures
 
 
-class _OrderOperation(Operation):
+class _OrderOperation(custom_operator.CompiledOperation):
     """A sort by an order. Its operands are the keys in some form, segments, a count, and captured values."""
 
     def __init__(self, name: str, keys: Mapping[str, int], capture_ranks: Sequence[int], **description: Any):
-        self.captures, self.given = len(capture_ranks), len(keys) + 3
+        self.given = len(keys) + 3
         super().__init__(
             name,
+            "orders",
+            self.given,
+            len(capture_ranks),
             operands={
                 **{**keys, "heads": 1, "flags": 1, "count": 1},
                 **{f"c{i}": rank for i, rank in enumerate(capture_ranks)},
             },
             streamed=tuple(keys),
-            only="cuda",
-            is_registered=False,
             **description,
         )
         self.def_linear()  # derivatives are taken through the indices
-
-    def _by_name(self, rule: Callable[..., Any]) -> Callable[..., Any]:
-        return rule  # rules take *args, because the number of operands varies
-
-    def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, Any], platform: str, devices: int) -> bool:
-        """Whether a program that could have kernels should run plain JAX."""
-        return custom_operator.needs_plain_jax("orders", self.captures, devices)
 
     def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
         """Replaces the `Keyed` order by its lines."""
         own = {name: value for name, value in attributes.items() if name != "order"}
         return {**own, "captures": self.captures, "function": attributes["order"].value.data}
-
-    def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Attribute) -> tuple[Any, Any]:
-        if any(axis is not None for axis in axes[self.given :]):  # each problem has its own order
-            return custom_operator._map_plainly(self, operands, axes, attributes)
-        return super()._batch(operands, axes, **attributes)
 
     def _plain_indices(self, order: Keyed, leaves: Sequence[Any], operands: Sequence[Any]) -> jax.Array:
         """Returns the sorted indices of items in plain JAX, by their leaves."""

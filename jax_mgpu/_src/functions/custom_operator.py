@@ -542,16 +542,6 @@ def _traced_builtin(
     return jax.make_jaxpr(flat)(*avals, *avals), given, finish.out_avals
 
 
-def needs_plain_jax(what: str, captures: int, devices: int) -> bool:
-    """Whether a program with functions runs in plain JAX, with a warning on `what` if a compiler is missing."""
-    if devices > 1 and captures:
-        return True  # each device has its own rows, but not its own part of captured values
-    problem = library.compiler_problem()
-    if problem:
-        _warn(f"functions as {what} run in plain JAX, which is slower: {problem}")
-    return bool(problem)
-
-
 def _place(value: Any, captures: Sequence[Any]) -> Any:
     """Returns a value as a NumPy array, which outlives its mesh, or the number of a captured operand."""
     for index, capture in enumerate(captures):
@@ -560,39 +550,72 @@ def _place(value: Any, captures: Sequence[Any]) -> Any:
     return np.asarray(value)
 
 
-class FunctionOperation(Operation):
-    """An operation by a caller's function. Operands are the leaves of items, captured values, heads and a count."""
+class CompiledOperation(Operation):
+    """An operation that CUDA compiles from a caller's function: its operands, in order, include captured values.
 
-    def __init__(self, name: str, leaf_ranks: Sequence[int], capture_ranks: Sequence[int], result_leaves: int):
-        self.leaves, self.captures = len(leaf_ranks), len(capture_ranks)
-        is_scan = name == "scan_by_function"
-        rules: dict[str, tuple[Callable[..., Sequence[Any]], Callable[..., Sequence[Any]]]] = {
-            "reduce_by_function": (self._reduced, self._plain_reduction),
-            "segmented_reduce_by_function": (self._segmented, self._plain_segments),
-            "scan_by_function": (self._scanned, self._plain_scan),
-        }
-        shapes, plain = rules[name]
-        leaves = {f"x{i}": rank for i, rank in enumerate(leaf_ranks)}
-        results = [f"result{i}" for i in range(result_leaves)]
-        super().__init__(
-            name,
-            operands={**leaves, **{f"c{i}": rank for i, rank in enumerate(capture_ranks)}, "heads": 1, "count": 1},
-            results=[*results, *(f"total{i}" for i in range(result_leaves if is_scan else 0))],
-            attributes={"function": Keyed, **({"width": int, **dict.fromkeys(DIRECTIONS, bool)} if is_scan else {})},
-            shapes=shapes,
-            fallback=plain,
-            streamed=tuple(leaves),
-            only="cuda",
-            is_registered=False,
-        )
-        self.def_jvp(self._jvp)
+    Args:
+      name: see `Operation`.
+      what: what the functions are, for a warning.
+      first_captured: the place of the first captured operand.
+      captures: the number of captured operands.
+      description: see `Operation`; the rules take all operands in order.
+    """
+
+    def __init__(self, name: str, what: str, first_captured: int, captures: int, **description: Any):
+        self.what, self.captures = what, captures
+        self.captured = slice(first_captured, first_captured + captures)
+        super().__init__(name, only="cuda", is_registered=False, **description)
 
     def _by_name(self, rule: Callable[..., Any]) -> Callable[..., Any]:
         return rule  # rules take *args, because the number of operands varies
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, Any], platform: str, devices: int) -> bool:
         """Whether a program that could have kernels should run plain JAX."""
-        return needs_plain_jax("operators", self.captures, devices)
+        if devices > 1 and self.captures:
+            return True  # each device has its own rows, but not its own part of captured values
+        problem = library.compiler_problem()
+        if problem:
+            _warn(f"functions as {self.what} run in plain JAX, which is slower: {problem}")
+        return bool(problem)
+
+    def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Attribute) -> tuple[Any, Any]:
+        if all(axis is None for axis in axes[self.captured]):
+            return super()._batch(operands, axes, **attributes)
+        # Captured values differ from problem to problem: each has its own function, and runs in plain JAX.
+        function: Callable[..., Any] = functools.partial(self.fallback, **attributes)
+        own = [x.ndim - (axis is not None) - rank for x, axis, rank in zip(operands, axes, self.ranks, strict=True)]
+        for _ in range(max(own)):
+            function = jax.vmap(function, in_axes=[0 if batch_rank > 0 else None for batch_rank in own])
+        results = jax.vmap(function, in_axes=axes)(*operands)
+        return list(results), [0] * len(results)
+
+
+class FunctionOperation(CompiledOperation):
+    """An operation by a caller's function. Operands are the leaves of items, captured values, heads and a count."""
+
+    def __init__(self, name: str, leaf_ranks: Sequence[int], capture_ranks: Sequence[int], result_leaves: int):
+        self.leaves = len(leaf_ranks)
+        is_scan = name == "scan_by_function"
+        shapes: dict[str, Callable[..., Sequence[Any]]] = {
+            "reduce_by_function": self._reduced,
+            "segmented_reduce_by_function": self._segmented,
+            "scan_by_function": self._scanned,
+        }
+        leaves = {f"x{i}": rank for i, rank in enumerate(leaf_ranks)}
+        results = [f"result{i}" for i in range(result_leaves)]
+        super().__init__(
+            name,
+            "operators",
+            self.leaves,
+            len(capture_ranks),
+            operands={**leaves, **{f"c{i}": rank for i, rank in enumerate(capture_ranks)}, "heads": 1, "count": 1},
+            results=[*results, *(f"total{i}" for i in range(result_leaves if is_scan else 0))],
+            attributes={"function": Keyed, **({"width": int, **dict.fromkeys(DIRECTIONS, bool)} if is_scan else {})},
+            shapes=shapes[name],
+            fallback=self._plain,
+            streamed=tuple(leaves),
+        )
+        self.def_jvp(self._jvp)
 
     def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
         """Replaces the `Keyed` function by its lines and its sizes."""
@@ -619,16 +642,6 @@ class FunctionOperation(Operation):
             "function": function.data,
         }
 
-    def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Attribute) -> tuple[Any, Any]:
-        captured = axes[self.leaves : self.leaves + self.captures]
-        if any(axis is not None for axis in captured):  # each problem has its own function
-            return _map_plainly(self, operands, axes, attributes)
-        return super()._batch(operands, axes, **attributes)
-
-    def _split(self, operands: Sequence[Any]) -> tuple[list[Any], list[Any], Any, Any]:
-        ends = self.leaves, self.leaves + self.captures
-        return list(operands[: ends[0]]), list(operands[ends[0] : ends[1]]), operands[-2], operands[-1]
-
     def _reduced(self, *operands: Aval, function: Keyed) -> Sequence[Any]:
         del operands
         result: Sequence[Any] = function.value.results
@@ -645,35 +658,28 @@ class FunctionOperation(Operation):
         scanned = [jax.ShapeDtypeStruct((*rows, *result.shape), result.dtype) for result in results]
         return [*scanned, *results] if total else scanned
 
-    def _plain_reduction(self, *operands: jax.Array, function: Keyed) -> Sequence[Any]:
-        leaves, captures, _, count = self._split(operands)
-        compiled, n = function.value, leaves[0].shape[0]
-        x = compiled.items(leaves, captures, count)
-        if compiled.kind is not None:
-            return REGISTRY["reduce"](x=x[0], count=count, op=compiled.kind, wide=False)
-        result: Sequence[Any] = reduce_results(compiled.operator(captures), x, n, count)
-        return result
-
-    def _plain_segments(self, *operands: jax.Array, function: Keyed) -> Sequence[Any]:
-        leaves, captures, heads, count = self._split(operands)
-        compiled, n = function.value, leaves[0].shape[0]
-        x = compiled.items(leaves, captures, count)
-        if compiled.kind is not None:
-            return REGISTRY["segmented_reduce"](x=x[0], heads=heads, count=count, op=compiled.kind, wide=False)
-        return jax.tree.leaves(segmented_results(compiled.operator(captures), x, n, heads, count))
-
-    def _plain_scan(self, *operands: jax.Array, function: Keyed, width: int, **flags: int) -> Sequence[Any]:
-        leaves, captures, heads, count = self._split(operands)
-        compiled, n = function.value, leaves[0].shape[0]
+    def _plain(self, *operands: jax.Array, function: Keyed, width: int = 0, **flags: int) -> Sequence[Any]:
+        """Runs the operation in plain JAX. Only a scan has flags."""
         if width:
-            scan_column = functools.partial(self._plain_scan, function=function, width=0, **flags)
+            scan_column = functools.partial(self._plain, function=function, **flags)
             of_column = [1] * self.leaves + [None] * (self.captures + 2)
             scanned: Sequence[Any] = jax.vmap(lambda *given: list(scan_column(*given)), of_column, 1)(*operands)
             return scanned
+        leaves, captures, (heads, count) = operands[: self.leaves], operands[self.captured], operands[-2:]
+        compiled, n, operation = function.value, leaves[0].shape[0], self.name.removesuffix("_by_function")
         x = compiled.items(leaves, captures, count)
         if compiled.kind is not None:
-            return REGISTRY["scan"](x=x[0], heads=heads, count=count, op=compiled.kind, **flags)
-        return jax.tree.leaves(scan_results(compiled.operator(captures), x, n, heads, count, **flags))
+            segments = {} if operation == "reduce" else {"heads": heads}
+            attributes: dict[str, int] = flags or {"wide": False}
+            return REGISTRY[operation](x=x[0], **segments, count=count, op=compiled.kind, **attributes)
+        operator = compiled.operator(captures)
+        if operation == "reduce":
+            results = reduce_results(operator, x, n, count)
+        elif operation == "segmented_reduce":
+            results = segmented_results(operator, x, n, heads, count)
+        else:
+            results = scan_results(operator, x, n, heads, count, **flags)
+        return jax.tree.leaves(results)
 
     def _jvp(self, primals: Operands, tangents: Tangents, **attributes: Attribute) -> tuple[Any, Any]:
         live = [i for i, tangent in enumerate(tangents) if tangent is not None]
@@ -687,19 +693,6 @@ class FunctionOperation(Operation):
         given, moving = list(primals), list(tangents)
         results, moved = jax.jvp(run, [given[i] for i in live], [moving[i] for i in live])
         return results, [None if tangent.dtype == jax.dtypes.float0 else tangent for tangent in moved]
-
-
-# Runs a batch in plain JAX, for operations whose captured values differ from problem to problem.
-def _map_plainly(
-    operation: Operation, operands: Sequence[Any], axes: Sequence[Any], attributes: Mapping[str, Any]
-) -> tuple[Any, Any]:
-    function: Callable[..., Any] = functools.partial(operation.fallback, **attributes)
-    ranks = operation.ranks
-    own = [x.ndim - (axis is not None) for x, axis in zip(operands, axes, strict=True)]
-    for _ in range(max(n - rank for n, rank in zip(own, ranks, strict=True))):
-        function = jax.vmap(function, in_axes=[0 if n > rank else None for n, rank in zip(own, ranks, strict=True)])
-    results = jax.vmap(function, in_axes=axes)(*operands)
-    return list(results), [0] * len(results)
 
 
 _operation = functools.cache(FunctionOperation)

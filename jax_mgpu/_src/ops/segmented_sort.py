@@ -57,21 +57,9 @@ def segmented_sort(
 @overload
 def segmented_sort(
     keys: ArrayLike,
-    heads: SegmentsLike | None,
-    values: Pytree,
-    *,
-    ends: ArrayLike | None = None,
-    flags: ArrayLike | None = None,
-    descending: bool = False,
-    count: ArrayLike | None = None,
-    axis_name: AxisName | None = None,
-) -> tuple[jax.Array, Any]: ...
-@overload
-def segmented_sort(
-    keys: ArrayLike,
     heads: SegmentsLike | None = None,
+    values: Pytree = ...,
     *,
-    values: Pytree,
     ends: ArrayLike | None = None,
     flags: ArrayLike | None = None,
     descending: bool = False,
