@@ -14,6 +14,10 @@ ask_python(nanobind_ROOT "import nanobind; print(nanobind.cmake_dir())")
 find_package(nanobind CONFIG REQUIRED)
 
 nanobind_add_module(_kernels STABLE_ABI FREE_THREADED NB_STATIC NB_DOMAIN jax_mgpu ffi/python/module.cc)
+# nanobind's fourteen sources have the same headers: as one file they compile in a third of the time.
+get_target_property(libraries _kernels LINK_LIBRARIES)
+list(FILTER libraries INCLUDE REGEX "^nanobind")
+set_target_properties(${libraries} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
 target_include_directories(_kernels PRIVATE ffi)
 target_link_libraries(_kernels PRIVATE ${CMAKE_DL_LIBS})
 # The module exports nothing of the libraries that are linked into it (in wheels also the C++ runtime), so the linker
