@@ -274,14 +274,8 @@ def sorted_keys(
 
     `within` marks keys that follow another key of their segment: only these must be in order.
     """
-
-    def holds(keys: jax.Array) -> jax.Array:
-        ordered = _in_order(ordered_integers(keys), descending, unique)
-        live = jnp.arange(1, keys.shape[0]) < count[0] if count.size else True
-        follows = within()[1:] if within else True
-        return jnp.concatenate([jnp.ones((1,), bool), ordered | ~jnp.asarray(live) | ~jnp.asarray(follows)])
-
-    return _require(operation, argument, _keys_in_order(descending, unique, within), keys, holds)
+    options: dict[str, Any] = {"descending": [descending], "unique": unique, "within": within}
+    return sorted_columns(operation, [argument], [keys], count, **options)[0]
 
 
 def sorted_columns(
@@ -300,35 +294,24 @@ def sorted_columns(
     """
     if not _ON.value or BY_CONSTRUCTION.get():
         return list(columns)
-    tied = within()[1:] if within else jnp.ones((max(columns[0].shape[0] - 1, 0),), bool)
+    tied: Any = True
     checked = []
     for i, (name, x, down) in enumerate(zip(names, columns, descending, strict=True)):
-        codes = ordered_integers(x)
         distinct = unique and i + 1 == len(columns)
 
-        def holds(
-            _: jax.Array, codes: Any = codes, down: bool = down, distinct: bool = distinct, tied: Any = tied
-        ) -> Any:
-            ordered = _in_order(codes, down, distinct)
-            live = jnp.arange(1, codes.shape[0]) < count[0] if count.size else True
-            return jnp.concatenate([jnp.ones((1,), bool), ordered | ~tied | ~jnp.asarray(live)])
+        def holds(x: jax.Array, down: bool = down, distinct: bool = distinct, tied: Any = tied) -> jax.Array:
+            codes = ordered_integers(x)
+            low, high = (codes[1:], codes[:-1]) if down else (codes[:-1], codes[1:])
+            live = jnp.arange(1, x.shape[0]) < count[0] if count.size else True
+            follows = jnp.asarray(live) & jnp.asarray(within()[1:] if within else True) & jnp.asarray(tied)
+            return jnp.concatenate([jnp.ones((1,), bool), ~follows | (low < high if distinct else low <= high)])
 
-        ties = ", where the columns before are equal" if i else ""
-        checked.append(_require(operation, name, _keys_in_order(down, distinct, within) + ties, x, holds))
+        order = f"keys in {'descending' if down else 'ascending'} order{' within segments' if within else ''}"
+        expected = ("unique " if distinct else "") + order + (", where the columns before are equal" if i else "")
+        checked.append(_require(operation, name, expected, x, holds))
+        codes = ordered_integers(x)
         tied = tied & (codes[1:] == codes[:-1])
     return checked
-
-
-def _keys_in_order(descending: bool, unique: bool, within: Any) -> str:
-    """Returns the expected order of keys, in words."""
-    order = "descending" if descending else "ascending"
-    return f"{'unique ' if unique else ''}keys in {order} order{' within segments' if within else ''}"
-
-
-def _in_order(codes: jax.Array, descending: bool, unique: bool) -> jax.Array:
-    """Whether each integer but the first may follow the one before."""
-    low, high = (codes[1:], codes[:-1]) if descending else (codes[:-1], codes[1:])
-    return low < high if unique else low <= high
 
 
 def intervals_inside(
