@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -235,6 +236,15 @@ def static_flag(operation: str, argument: str, flag: Any) -> bool:
     if isinstance(flag, (bool, np.bool_)) or (isinstance(flag, int) and flag in (0, 1)):
         return bool(flag)
     raise type_error(operation, argument, "a static True or False", describe_static(flag))
+
+
+def result_shapes(operation: str, argument: str, expected: str, function: Callable[..., Any], *avals: Any) -> Any:
+    """Returns the shapes and types of what a caller's function gives; raises if it is not the expected function."""
+    try:
+        # JAX keeps weak references to traced callables. A partial allows them; not every callable does.
+        return jax.eval_shape(functools.partial(function), *avals)
+    except TypeError as error:  # a wrong number of arguments, or a result that is no array
+        raise type_error(operation, argument, expected, f"the error: {error}") from error
 
 
 def expect_choice(operation: str, argument: str, choice: Any, choices: Iterable[str]) -> str:

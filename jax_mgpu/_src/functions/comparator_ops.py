@@ -31,6 +31,7 @@ from jax_mgpu._src.arguments.check import (
     describe,
     expect_pytree,
     index_dtype,
+    result_shapes,
     type_error,
     value_error,
 )
@@ -91,10 +92,7 @@ def expect_items(
 
     items = Items(tuple(leaves), lambda moved: structure.unflatten(restore_leaves(moved)), flat)
     expected = "a function of two items that gives a bool"
-    try:
-        result = jax.eval_shape(flat, *items.item, *items.item)
-    except TypeError as error:  # another number of arguments, or a result that is no array
-        raise type_error(operation, "less", expected, f"the error: {error}") from error
+    result = result_shapes(operation, "less", expected, flat, *items.item, *items.item)
     if result.shape or result.dtype != jnp.bool_:
         raise type_error(operation, "less", expected, describe(result))
     return items

@@ -9,7 +9,6 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import enum
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +22,7 @@ from jax_mgpu._src.arguments.check import (
     describe,
     expect_pytree,
     index_dtype,
+    result_shapes,
     type_error,
     value_error,
 )
@@ -292,12 +292,8 @@ def of_item(operation: str, argument: str, x: Pytree, shape: tuple[int, ...], dt
 def _expect_items(operation: str, op: Callable[..., Any], item: Sequence[Any], structure: PyTreeDef) -> None:
     """Checks a caller's function of two items, which must return one like them."""
     expected = "a function of two items that gives one like them, "
-    try:
-        # JAX keeps weak references to traced callables. A partial allows them; not every callable does.
-        result = jax.eval_shape(functools.partial(op), *[structure.unflatten(item)] * 2)
-    except TypeError as error:  # a wrong number of arguments, or a result that is no array
-        raise type_error(operation, "op", f"{expected}{structure}", f"the error: {error}") from error
-    leaves, result_structure = flatten(result)
+    items = [structure.unflatten(item)] * 2
+    leaves, result_structure = flatten(result_shapes(operation, "op", f"{expected}{structure}", op, *items))
     if result_structure != structure:
         raise type_error(operation, "op", f"{expected}{structure}", result_structure)
     for leaf, like in zip(leaves, item, strict=True):

@@ -21,6 +21,7 @@ from jax_mgpu._src.arguments.check import (
     count_operand,
     expect_pytree,
     index_dtype,
+    result_shapes,
     type_error,
 )
 from jax_mgpu._src.arguments.counts import live_mask
@@ -78,12 +79,8 @@ def mapped(
     plain = [whole_axes(leaf) for leaf in plain]
     if inside is not None:
         plain = [inside(leaf) for leaf in plain]
-    position_dtype = index_dtype(operation, argument, n)
-    one = [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in plain]
-    item_of = _checked(operation, "map", expected, function, lambda *given: structure.unflatten(restore(given)), one)
-    begin = None
-    if axis_name is not None:
-        position_dtype, begin = _global_positions(operation, argument, n, count, axis_name)
+    item_of = _checked(operation, "map", expected, function, plain, lambda given: structure.unflatten(restore(given)))
+    position_dtype, begin = _positions(operation, argument, n, count, axis_name)
     items = map_leaves(item_of, plain, count, position_dtype, begin)
     load = Load(tuple(plain), lambda *given: plain_leaves(jax.tree.leaves(item_of(*given)))[0], position_dtype)
     return items, load
@@ -94,21 +91,19 @@ def _checked(
     argument: str,
     expected: str,
     function: Callable[..., Any],
-    item_of: Callable[..., Any],
-    leaves: Sequence[Any],
+    leaves: Sequence[jax.Array],
+    item_of: Callable[[Sequence[Any]], Any],
 ) -> Callable[..., Any]:
     """Wraps a caller's function to take an item's leaves and its position, which may have any integer type."""
     has_position = takes_position(function)
 
     def of_leaves(*given: jax.Array) -> Any:
-        item = item_of(*given[:-1])
+        item = item_of(given[:-1])
         return jax.tree.map(jnp.asarray, function(item, given[-1]) if has_position else function(item))
 
-    try:
-        result = jax.tree.leaves(jax.eval_shape(of_leaves, *leaves, jax.ShapeDtypeStruct((), jnp.int32)))
-    except TypeError as error:  # a wrong number of arguments, or a result that is no array
-        raise type_error(operation, argument, expected, f"the error: {error}") from error
-    if not result:
+    one = [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in leaves]
+    result = result_shapes(operation, argument, expected, of_leaves, *one, jax.ShapeDtypeStruct((), jnp.int32))
+    if not jax.tree.leaves(result):
         raise type_error(operation, argument, f"{expected} that gives a pytree of arrays", "an empty pytree")
     return of_leaves
 
@@ -134,11 +129,8 @@ def emitted(
         raise type_error(operation, "emit", expected, repr(function))
     leaves, structure = flatten(states)
     plain, restore = plain_leaves(leaves)
-    one = [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in plain]
-    emit = _checked(operation, "emit", expected, function, lambda *given: structure.unflatten(restore(given)), one)
-    position_dtype, begin = index_dtype(operation, "x", n), None
-    if axis_name is not None:
-        position_dtype, begin = _global_positions(operation, "x", n, count, axis_name)
+    emit = _checked(operation, "emit", expected, function, plain, lambda given: structure.unflatten(restore(given)))
+    position_dtype, begin = _positions(operation, "x", n, count, axis_name)
     if live is not None and n:
         first = jnp.argmax(live)
         plain = [select(live, leaf, jnp.broadcast_to(jax.lax.stop_gradient(leaf[first]), leaf.shape)) for leaf in plain]
@@ -150,10 +142,12 @@ def emitted(
     return items.unflatten(results)
 
 
-def _global_positions(
-    operation: str, argument: str, n: int, count: jax.Array, axis_name: AxisName
-) -> tuple[Any, jax.Array]:
-    """Returns the type of positions in the global array, and the position of this device's first item."""
+def _positions(
+    operation: str, argument: str, n: int, count: jax.Array, axis_name: AxisName | None
+) -> tuple[Any, jax.Array | None]:
+    """Returns the type of positions, and over a mesh axis, where positions are global, that of the first item."""
+    if axis_name is None:
+        return index_dtype(operation, argument, n), None
     axis = Axis(operation, axis_name)
     return axis.index_dtype(argument, n), axis.begin(axis.gather(axis.live(argument, n, count)))
 
