@@ -1,8 +1,9 @@
 """Random calls of the functions with JAX's names, compared with JAX.
 
-`python -m tests.dropin --cases 1000 --processes 8` draws that many calls of each function, or with `--match unique` of
-some. Kernels run in every call that they support, even for few items. The first call of a function that differs is
-printed.
+`python -m tests.dropin --cases 1000 --processes 8` makes that many calls of each function, or with `--match unique` of
+some. One in 20 calls has other shapes, types or options than the one before; the others have other values, because a
+program takes longer to compile than to run. Kernels run in every call that they support, even for few items. The first
+call of a function that differs is printed.
 """
 
 from __future__ import annotations
@@ -38,16 +39,30 @@ SPECIAL = [-np.inf, -2.0, -1.0, -0.0, 0.0, 0.5, 1.0, 3.0, np.inf, np.nan]
 
 
 class Case:
-    """One call of a function: arguments, and which of them are static."""
+    """Calls of a function: arguments, and options that are static."""
 
     def __init__(self, *arrays: Any, **options: Any):
         self.arrays, self.options = arrays, options
         self.rounds = False
+        self.fixed: tuple[int, ...] = ()
 
     def rounded(self) -> Case:
         """Allows the floats of the results to differ by rounding; returns the case itself."""
         self.rounds = True
         return self
+
+    def with_fixed(self, *positions: int) -> Case:
+        """Keeps the values of these arguments, which are sorted, or unique; returns the case itself."""
+        self.fixed = positions
+        return self
+
+    def redraw(self, rng: np.random.Generator) -> None:
+        """Draws the items of each argument from those that it has."""
+
+        def redrawn(x: Any) -> Any:
+            return rng.choice(x.ravel(), x.shape) if isinstance(x, np.ndarray) and x.size else x
+
+        self.arrays = tuple(x if i in self.fixed else jax.tree.map(redrawn, x) for i, x in enumerate(self.arrays))
 
     def __repr__(self) -> str:
         shown = [
@@ -217,8 +232,8 @@ def _searchsorted(draw: Draw) -> Case:
     if pick(draw, True, True, False):
         options["method"] = pick(draw, "scan", "scan_unrolled", "sort", "compare_all", "wrong")
     if a.dtype.kind == "c" or pick(draw, False, False, True):
-        return Case(jnp.sort(a), v, sorter=np.arange(a.shape[0], dtype=np.int32), **options)
-    return Case(np.sort(a), v, **options)
+        return Case(jnp.sort(a), v, sorter=np.arange(a.shape[0], dtype=np.int32), **options).with_fixed(0)
+    return Case(np.sort(a), v, **options).with_fixed(0)
 
 
 def _bincount(draw: Draw) -> Case:
@@ -269,7 +284,8 @@ def _sets(draw: Draw) -> Case:
     if pick(draw, False, False, True):
         options["assume_unique"] = True
         a, b = (np.asarray(jnp.unique(x)) for x in (a, b))
-    return Case(a, b, **filled(draw, **options))
+    case = Case(a, b, **filled(draw, **options))
+    return case.with_fixed(0, 1) if "assume_unique" in options else case
 
 
 def _union1d(draw: Draw) -> Case:
@@ -308,7 +324,8 @@ def _segments(draw: Draw) -> Case:
         options["mode"] = pick(draw, "drop", "fill", "clip", jax.lax.GatherScatterMode.FILL_OR_DROP)
     if pick(draw, False, False, False, True):
         options["bucket_size"] = pick(draw, 2, 16)
-    return Case(x, ids, **options).rounded()
+    case = Case(x, ids, **options).rounded()
+    return case.with_fixed(1) if "indices_are_sorted" in options else case
 
 
 NUMPY: dict[str, Callable[[Draw], Case]] = {
@@ -360,29 +377,32 @@ def pair(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
     return getattr(jax_mgpu.numpy, name), jax.lax.top_k if name == "top_k" else getattr(jnp, name)
 
 
+def caller(function: Callable[..., Any], case: Case, mode: str) -> Callable[..., Any]:
+    """Returns a function of the case's arguments, which returns the results or the type of an error."""
+    options = case.options
+    static = {i: x for i, x in enumerate(case.arrays) if isinstance(x, int)}
+
+    def call(*arrays: Any) -> Any:
+        rest = iter(arrays)
+        return function(*(static[i] if i in static else next(rest) for i in range(len(case.arrays))), **options)
+
+    transformed = {"jit": jax.jit, "vmap": jax.vmap}.get(mode, lambda function: function)(call)
+
+    def attempt(*arguments: Any) -> Any:
+        given = [x for i, x in enumerate(arguments) if i not in static]
+        if mode != "numpy":
+            given = [jax.tree.map(jnp.asarray, x) if isinstance(x, np.ndarray | list | tuple) else x for x in given]
+        try:
+            return transformed(*given)
+        except Exception as error:  # the types of JAX's errors are compared
+            return type(error)
+
+    return attempt
+
+
 def outcome(function: Callable[..., Any], case: Case, mode: str) -> Any:
     """Returns results, or the type of an error."""
-    given = [jax.tree.map(jnp.asarray, x) if isinstance(x, np.ndarray | list | tuple) else x for x in case.arrays]
-    if mode == "numpy":
-        given = list(case.arrays)
-    if mode in ("jit", "vmap"):
-        options = case.options
-        transform = jax.jit if mode == "jit" else jax.vmap
-        dynamic = [i for i, x in enumerate(given) if not isinstance(x, int)]
-
-        def call(*arrays: Any) -> Any:
-            every = list(given)
-            for i, x in zip(dynamic, arrays, strict=True):
-                every[i] = x
-            return function(*every, **options)
-
-        attempt = lambda: transform(call)(*(given[i] for i in dynamic))  # noqa: E731
-    else:
-        attempt = lambda: function(*given, **case.options)  # noqa: E731
-    try:
-        return attempt()
-    except Exception as error:  # the types of JAX's errors are compared
-        return type(error)
+    return caller(function, case, mode)(*case.arrays)
 
 
 def compare(ours: Any, theirs: Any, rounds: bool) -> None:
@@ -414,15 +434,15 @@ def compare(ours: Any, theirs: Any, rounds: bool) -> None:
             )
 
 
-PART = 250  # the most calls that one process draws; each part has a seed of its own
+VALUES = 20  # the calls that one program serves
+PART = 250  # the most calls that one process makes; each part has a seed of its own
 
 MODES = "eager", "eager", "numpy", "jit", "vmap", "x64", "strict"
 
 
 def check(name: str, draw: Draw) -> None:
-    """Checks one call of a function against JAX's."""
+    """Checks calls of a function, with `VALUES` values each, against JAX's."""
     mode = pick(draw, *MODES)
-    ours, theirs = pair(name)
     with contextlib.ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
@@ -431,13 +451,20 @@ def check(name: str, draw: Draw) -> None:
         if mode == "strict":
             stack.enter_context(jax.numpy_dtype_promotion("strict"))
         case = {**NUMPY, **OPS}[name](draw)
-        hypothesis.note(f"{name}{case!r} in mode {mode}")
-        with kernels_everywhere():
-            got = outcome(ours, case, mode)
-        compare(got, outcome(theirs, case, mode), case.rounds)
+        rng = seeded(draw)
+        ours, theirs = (caller(function, case, mode) for function in pair(name))
+        for turn in range(VALUES):
+            with kernels_everywhere():
+                got = ours(*case.arrays)
+            try:
+                compare(got, theirs(*case.arrays), case.rounds)
+            except AssertionError as error:
+                error.add_note(f"{name}{case!r} in mode {mode}, values {turn}")
+                raise
+            case.redraw(rng)
 
 
-# Each call may compile a program, so failures are not shrunk: the first one is printed.
+# Each example may compile a program, so failures are not shrunk: the first one is printed.
 SETTINGS = hypothesis.settings(
     deadline=None,
     database=None,
@@ -447,10 +474,10 @@ SETTINGS = hypothesis.settings(
 
 
 def drawn(name: str, cases: int, seed: int = 0) -> Callable[[], None]:
-    """Returns a test that runs this many drawn calls of a function."""
+    """Returns a test that makes this many drawn calls of a function."""
 
     @hypothesis.seed(seed)
-    @hypothesis.settings(SETTINGS, max_examples=cases)
+    @hypothesis.settings(SETTINGS, max_examples=-(-cases // VALUES))
     @hypothesis.given(st.data())
     def run(data: Any) -> None:
         check(name, data.draw)

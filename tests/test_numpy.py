@@ -46,7 +46,7 @@ def test_all_other_names_are_those_of_jax():
 
 @pytest.mark.parametrize("name", dropin.NUMPY)
 def test_drawn_calls_are_like_those_of_jax(name):
-    dropin.drawn(name, 4 if name in FEW_CASES else 10)()
+    dropin.drawn(name, 80 if name in FEW_CASES else 200)()
 
 
 def shown_by_examples(documented, numpy):

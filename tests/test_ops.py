@@ -13,7 +13,7 @@ from tests import dropin
 
 @pytest.mark.parametrize("name", dropin.OPS)
 def test_drawn_calls_are_like_those_of_jax(name):
-    dropin.drawn(name, 10)()
+    dropin.drawn(name, 200)()
 
 
 @pytest.mark.parametrize("name", dropin.OPS)
