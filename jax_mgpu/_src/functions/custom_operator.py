@@ -301,23 +301,8 @@ def segmented_reduce_by_function(
     return select(begin < end, results, identities(operator.identity, results))
 
 
-def reduce_mapped(operation: str, kind: Kind, x: jax.Array, count: jax.Array, load: Load | None) -> Any:
-    """Returns the reduction of mapped items by a built-in operator, or None if kernels that map do not serve it."""
-    prepared = _prepare_mapped(operation, kind, x, load)
-    return None if prepared is None else prepared.run("reduce_by_function", ABSENT, count)[0]
-
-
-def segmented_reduce_mapped(
-    operation: str, kind: Kind, x: jax.Array, heads: jax.Array, count: jax.Array, load: Load | None
-) -> Any:
-    """Reduces each segment of mapped items by a built-in operator; returns None if no such kernels serve it."""
-    prepared = _prepare_mapped(operation, kind, x, load)
-    if prepared is None or prepared.function.largest_segment_bytes > MAX_SEGMENT_BYTES:
-        return None
-    return prepared.run("segmented_reduce_by_function", heads, count)[0]
-
-
-def scan_mapped(
+def run_mapped(
+    primitive: str,
     operation: str,
     kind: Kind,
     x: jax.Array,
@@ -326,27 +311,24 @@ def scan_mapped(
     load: Load | None,
     **flags: bool,
 ) -> Sequence[Any] | None:
-    """Returns the scan of mapped items by a built-in operator, or None if kernels that map do not serve it."""
-    prepared = _prepare_mapped(operation, kind, x, load, **_directions(flags))
-    return None if prepared is None else prepared.run("scan_by_function", heads, count, width=0, **flags)
+    """Returns the results of a built-in operator over mapped items, or None if kernels that map do not serve it.
+
+    Only a scan has flags.
+    """
+    if load is None:
+        return None
+    with jax.ensure_compile_time_eval():  # the identity of the operator is part of the function
+        operator = builtin(kind, x.dtype)
+    prepared = _prepare(operation, operator, x, x.shape[0], load, **_directions(flags))
+    is_wide = prepared is not None and prepared.function.largest_segment_bytes > MAX_SEGMENT_BYTES
+    if prepared is None or (is_wide and primitive == "segmented_reduce_by_function"):
+        return None
+    return prepared.run(primitive, heads, count, **({"width": 0} if flags else {}), **flags)
 
 
 def _directions(flags: Mapping[str, bool]) -> dict[str, bool]:
     """Returns the attributes of a scan that are compiled into its function."""
-    return {name: flags[name] for name in ("reverse", "exclusive")}
-
-
-def _builtin(kind: Kind, dtype: DTypeLike) -> Operator:
-    with jax.ensure_compile_time_eval():  # its identity is part of the function
-        return builtin(kind, dtype)
-
-
-def _prepare_mapped(
-    operation: str, kind: Kind, x: jax.Array, load: Load | None, **directions: bool
-) -> _Prepared | None:
-    if load is None:
-        return None
-    return _prepare(operation, _builtin(kind, x.dtype), x, x.shape[0], load, **directions)
+    return {name: on for name, on in flags.items() if name in ("reverse", "exclusive")}
 
 
 def _prepare(

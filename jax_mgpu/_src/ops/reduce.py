@@ -53,9 +53,8 @@ from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.functions.combination import Combination
 from jax_mgpu._src.functions.custom_operator import (
     reduce_by_function,
-    reduce_mapped,
+    run_mapped,
     segmented_reduce_by_function,
-    segmented_reduce_mapped,
 )
 from jax_mgpu._src.functions.named_operators import Grouping, Leaf
 from jax_mgpu._src.functions.operators import (
@@ -217,13 +216,21 @@ def reduce(
         return restore(reduce_by_function(name, of, x, n, count, load))
     if axis_name is not None:
         return restore([over_axis(mesh.groupings.all_reduced, name, axis_name, leaf, count) for leaf in of])
-    load, of = one_leaf(load, of)
+    return restore(_reduced(name, of, n, ABSENT, count, load))
 
-    def reduce_leaf(leaf: Leaf) -> jax.Array:
-        combined = reduce_mapped(name, leaf.kind, leaf.x, count, load)
-        return leaf.reduced(SegmentedItems(name, n, ABSENT, count)) if combined is None else combined
 
-    return restore([reduce_leaf(leaf) for leaf in of])
+def _reduced(
+    name: str, leaves: list[Leaf], n: int, heads: jax.Array, count: jax.Array, load: Load | None
+) -> list[jax.Array]:
+    """Reduces leaves, or segments of them, by the kernels that map if these serve them."""
+    load, leaves = one_leaf(load, leaves)
+    primitive = "reduce_by_function" if heads is ABSENT else "segmented_reduce_by_function"
+
+    def reduced(leaf: Leaf) -> jax.Array:
+        mapped = run_mapped(primitive, name, leaf.kind, leaf.x, heads, count, load)
+        return leaf.reduced(SegmentedItems(name, n, heads, count)) if mapped is None else mapped[0]
+
+    return [reduced(leaf) for leaf in leaves]
 
 
 # The fewest items of an array whose rows are folded, and the fewest columns of a folded row.
@@ -440,13 +447,7 @@ def segmented_reduce(
     elif isinstance(of, Operator):
         results = restore(segmented_reduce_by_function(name, of, x, n, heads, count, load))
     else:
-        load, of = one_leaf(load, of)
-
-        def reduce_leaf(leaf: Leaf) -> jax.Array:
-            combined = segmented_reduce_mapped(name, leaf.kind, leaf.x, heads, count, load)
-            return leaf.reduced(SegmentedItems(name, n, heads, count)) if combined is None else combined
-
-        results = restore([reduce_leaf(leaf) for leaf in of])
+        results = restore(_reduced(name, of, n, heads, count, load))
     return jax.tree.map(lambda x: x[axis_name is not None :: 2], results) if gaps else results
 
 

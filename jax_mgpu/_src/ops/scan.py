@@ -40,7 +40,7 @@ from jax_mgpu._src.arguments.values import take_or_fill
 from jax_mgpu._src.core.compat import partition_spec, stack, vary_as
 from jax_mgpu._src.core.operation import ABSENT, REGISTRY, Operation, jit_eager
 from jax_mgpu._src.functions.combination import Combination
-from jax_mgpu._src.functions.custom_operator import scan_by_function, scan_mapped
+from jax_mgpu._src.functions.custom_operator import run_mapped, scan_by_function
 from jax_mgpu._src.functions.named_operators import Leaf, over_devices
 from jax_mgpu._src.functions.operators import (
     Kind,
@@ -528,7 +528,7 @@ def _inside_jvp(
 def _scan_leaf(
     name: str, leaf: Leaf, n: int, heads: jax.Array, count: jax.Array, load: Load | None, **flags: bool
 ) -> list[jax.Array]:
-    mapped = scan_mapped(name, leaf.kind, leaf.x, heads, count, load, **flags)
+    mapped = run_mapped("scan_by_function", name, leaf.kind, leaf.x, heads, count, load, **flags)
     if mapped is not None:
         return list(mapped)
     shapes: list[tuple[int, ...]] = [(n,), ()][: 1 + flags["total"]]
