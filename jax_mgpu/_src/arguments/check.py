@@ -12,13 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.arguments.annotations import (
-    ArrayLike,
-    AxisName,
-    Count,
-    DTypeLike,
-    Pytree,
-)
+from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Count, DTypeLike, Pytree
 from jax_mgpu._src.arguments.preconditions import inside
 from jax_mgpu._src.core.compat import PyTreeDef, flatten, has_64_bits, known_size, surely
 from jax_mgpu._src.core.eager import on_host

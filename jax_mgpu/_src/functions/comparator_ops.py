@@ -18,14 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_mgpu._src.arguments.annotations import (
-    Aval,
-    Count,
-    Directions,
-    Keys,
-    LessFunction,
-    Pytree,
-)
+from jax_mgpu._src.arguments.annotations import Aval, Count, Directions, Keys, LessFunction, Pytree
 from jax_mgpu._src.arguments.check import (
     count_operand,
     describe,

@@ -17,13 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src.arguments.annotations import AxisName, Count, DTypeLike, ItemFunction, Pytree
-from jax_mgpu._src.arguments.check import (
-    count_operand,
-    expect_pytree,
-    index_dtype,
-    result_shapes,
-    type_error,
-)
+from jax_mgpu._src.arguments.check import count_operand, expect_pytree, index_dtype, result_shapes, type_error
 from jax_mgpu._src.arguments.counts import live_mask
 from jax_mgpu._src.arguments.values import plain_leaves
 from jax_mgpu._src.core.compat import flatten, whole_axes

@@ -51,11 +51,7 @@ from jax_mgpu._src.arguments.values import flatten_values, plain_leaves, take_or
 from jax_mgpu._src.core.compat import has_64_bits, is_sharded, partition_spec
 from jax_mgpu._src.core.operation import ABSENT, Operation, jit_eager
 from jax_mgpu._src.functions.combination import Combination
-from jax_mgpu._src.functions.custom_operator import (
-    reduce_by_function,
-    run_mapped,
-    segmented_reduce_by_function,
-)
+from jax_mgpu._src.functions.custom_operator import reduce_by_function, run_mapped, segmented_reduce_by_function
 from jax_mgpu._src.functions.named_operators import Grouping, Leaf
 from jax_mgpu._src.functions.operators import (
     Kind,

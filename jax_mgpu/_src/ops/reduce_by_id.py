@@ -42,13 +42,7 @@ from jax_mgpu._src.functions.named_operators import Grouping, named_leaves
 from jax_mgpu._src.functions.operators import Kind, result_dtype, wide_dtype
 from jax_mgpu._src.mesh import devices_of, over_axis
 from jax_mgpu._src.ops.gather import gather, scatter, set_sums
-from jax_mgpu._src.ops.reduce import (
-    SegmentedItems,
-    _segmented_reduce,
-    as_floats,
-    reduce_rows,
-    reduction_jvp,
-)
+from jax_mgpu._src.ops.reduce import SegmentedItems, _segmented_reduce, as_floats, reduce_rows, reduction_jvp
 from jax_mgpu._src.ops.segments import Segments
 from jax_mgpu._src.ops.sort import Sort, sort
 from jax_mgpu._src.ops.sorted_search import sorted_search

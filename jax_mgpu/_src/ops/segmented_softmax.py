@@ -10,15 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src import mesh
-from jax_mgpu._src.arguments.annotations import (
-    ArrayLike,
-    AxisName,
-    Count,
-    Operands,
-    Pytree,
-    SegmentsLike,
-    Tangents,
-)
+from jax_mgpu._src.arguments.annotations import ArrayLike, AxisName, Count, Operands, Pytree, SegmentsLike, Tangents
 from jax_mgpu._src.arguments.check import (
     as_array,
     describe,

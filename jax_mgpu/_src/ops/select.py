@@ -10,15 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_mgpu._src import mesh
-from jax_mgpu._src.arguments.annotations import (
-    ArrayLike,
-    Aval,
-    AxisName,
-    Keys,
-    Operands,
-    Pytree,
-    SegmentsLike,
-)
+from jax_mgpu._src.arguments.annotations import ArrayLike, Aval, AxisName, Keys, Operands, Pytree, SegmentsLike
 from jax_mgpu._src.arguments.check import (
     as_array,
     count_operand,
