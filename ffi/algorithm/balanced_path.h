@@ -51,8 +51,8 @@ MGPU_HOST_DEVICE Split<Index> balanced_path(Index a_count, Index b_count, Index 
   return balanced_from_merged(b_count, a_merged, diagonal, a, b, less, duplicates, find);
 }
 
-// The end of the part from `begin` on, given the split found for it. A part has at most `max_items` items, even if keys
-// are not sorted and splits contradict each other.
+// The end of the part that starts at `begin`. `end` is the split that a search found for this end. A part has at most
+// `max_items` items, even if keys are not sorted and splits contradict each other.
 template <typename Index>
 MGPU_HOST_DEVICE Split<Index> part_end(Split<Index> begin, Split<Index> end, Index max_items) {
   const Index a_count = clamp(end.a - begin.a, Index{0}, max_items);

@@ -1,4 +1,5 @@
-// Indices and counts are int32, or int64 if an array can reach 2^31 items.
+// Vectors of indices and of counts, which all kernels read and write. Their words are int32, or int64 if an array can
+// reach 2^31 items.
 #pragma once
 
 #include "algorithm/common.h"
@@ -56,7 +57,7 @@ MGPU_HOST_DEVICE Result with_width(IndexVector vector, Visit visit) {
   return vector.wide ? visit(IndicesOf<int64_t>(vector)) : visit(IndicesOf<int32_t>(vector));
 }
 
-// The number of live items of each row. Live items come before a row's other items.
+// The number of live items of each row. A row's live items are its first ones; operations ignore the items after them.
 struct LiveCounts {
   IndexVector counts;  // [rows or 1], or null: every item is live
   int64_t stride = 0;  // from row to row

@@ -1,4 +1,4 @@
-// Consecutive sorted runs of an array that are merged in pairs, each pair into the slots that it has.
+// Consecutive sorted runs of an array, which are merged in pairs. A merged pair takes the positions of its two runs.
 #pragma once
 
 #include "algorithm/index_vector.h"
@@ -28,7 +28,7 @@ struct NeighbourRuns {
   int64_t stride = 0;  // from row to row
   int64_t count = 0;   // per row; 0 if a merge is of two operands, not of runs
 
-  // Depends only on the count, because the size of scratch memory is needed before there are data.
+  // The answer depends only on the count, because the size of scratch memory is needed before there are data.
   MGPU_HOST_DEVICE bool given() const { return count > 0; }
   MGPU_HOST_DEVICE int64_t pairs() const { return (count + 1) / 2; }
 

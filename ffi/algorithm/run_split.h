@@ -1,7 +1,8 @@
-// Splits a stable merge of four sorted runs at an output: the number of items of each run among the first `rank`. It
-// samples, after Varman, Scheufler, Iyer, Ricard, "Merging multiple lists on hierarchical-memory multiprocessors"
-// (1991). Each run's answer lies in a window. A few samples of each window are compared with the samples of the other
-// windows. This bounds their ranks in the merge, and so narrows the windows.
+// Splits a stable merge of four sorted runs at position `rank` of its output: finds the number of items of each run
+// among the first `rank` items. The method takes samples, after Varman, Scheufler, Iyer, Ricard, "Merging multiple
+// lists on hierarchical-memory multiprocessors" (1991). Each run's answer lies in a window. A few samples of each
+// window are compared with the samples of the other windows. This bounds the samples' positions in the merge, and so
+// narrows the windows.
 #pragma once
 
 #include "algorithm/common.h"

@@ -43,7 +43,8 @@ struct Segments {
   int64_t heads_count = 0;   // per row
   int64_t heads_stride = 0;  // from row to row: heads_count, or 0 if all rows share the heads
 
-  // Or flags, set at the items that start segments: a byte or a bit for each item.
+  // Instead of heads, a caller may give flags, a byte or a bit for each item: a flag is set if its item starts a
+  // segment.
   const uint8_t* flag_bytes = nullptr;   // [rows or 1, length]
   const uint32_t* flag_words = nullptr;  // [rows or 1, ceil(length / 32)]
   int64_t flags_stride = 0;

@@ -22,8 +22,8 @@ struct MergeWalk {
 
   bool open() const { return i < i_end && j < j_end; }
 
-  // Advances to the next item: step(i, j, take_b) after i items of A and j of B, with take_b (0 or 1) saying whose item
-  // is next.
+  // Calls step(i, j, take_b), where i items of A and j of B come before the next item, and take_b (0 or 1) says whether
+  // that item is B's. Then it advances past the item.
   template <typename KeysA, typename KeysB, typename Less, typename Step>
   [[gnu::always_inline]] void advance(KeysA a, KeysB b, Less less, Step step) {
     const int64_t take_b = opaque(less(b(j), a(i)));

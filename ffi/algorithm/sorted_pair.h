@@ -7,7 +7,7 @@
 
 namespace mgpu {
 
-// One side: sorted keys, `length` per row, of which the first live(row) count.
+// One side: sorted keys, `length` per row. The first live(row) of them are merged.
 struct SortedRows {
   const void* keys = nullptr;
   int64_t length = 0;

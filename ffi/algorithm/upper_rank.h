@@ -1,4 +1,5 @@
-// Ranks of 16-bit keys in the upper halves of 32-bit words, whose lower halves are zero.
+// Ranks of 16-bit keys, in the upper halves of 32-bit words whose lower halves are zero. A key's rank is a word that
+// compares as the key does (Order::rank in key_order.h).
 #pragma once
 
 #include "algorithm/key_order.h"

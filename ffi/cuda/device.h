@@ -10,8 +10,8 @@ namespace mgpu {
 // because a program may be lowered without a device. They fill the multiprocessors of an H100 or H200.
 constexpr int64_t kReferenceMultiprocessors = 132;
 
-// In shared memory an item has the same place in its cache line as in device memory: otherwise, the copy engine would
-// need two requests for each line.
+// The bytes of a cache line. Kernels give an item the same place in its line in shared memory as in device memory.
+// Otherwise, the copy engine would need two requests for each line.
 constexpr int kLineBytes = 128;
 
 }  // namespace mgpu

@@ -4,7 +4,7 @@
 
 #include "algorithm/common.h"
 
-// A function too large to be inlined at each call.
+// Marks a function that is too large to be inlined at each call.
 #ifdef __CUDACC__
 #define MGPU_CALLED __host__ __device__ __noinline__
 #else

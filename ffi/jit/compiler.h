@@ -32,7 +32,8 @@ int current_device();
 // The shared memory that a block gets on request, in bytes.
 int64_t shared_limit(int device);
 
-// Launches a kernel with the parameters that it was compiled for. `shared` may be all that the device has.
+// Launches a kernel with the parameters that it was compiled for. `shared` is the bytes of dynamic shared memory of a
+// block, at most what the device grants on request.
 void launch_kernel(Kernel kernel, int64_t blocks, int threads, int64_t shared, CUstream_st* stream,
                    const std::vector<void*>& parameters);
 // The blocks to launch for `work` pieces of work: at most as many as the device runs at once, and at least one.

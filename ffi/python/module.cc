@@ -72,7 +72,7 @@ class PlainCall {
 class Library {
  public:
   explicit Library(const std::filesystem::path& path) : path_(path) {
-    void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // for the life of the process, like its handlers
+    void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // never closed: XLA keeps its handlers
     if (!handle) throw nb::import_error((path.string() + " cannot be loaded: " + dlerror()).c_str());
     const auto find = reinterpret_cast<decltype(&jax_mgpu_library)>(dlsym(handle, "jax_mgpu_library"));
     table_ = find ? find() : nullptr;

@@ -10,7 +10,8 @@
 
 namespace mgpu {
 
-// The shortest text of a number that reads back as the same number. For a 16-bit float or a bool, the name of its type.
+// The shortest text of a number that reads back as the same number. For a 16-bit float or a bool, it is the name of the
+// type instead.
 inline std::string number_text(const void* data, DType dtype, int64_t index) {
   char text[32];
   const auto write = [&](auto zero) {
@@ -31,9 +32,9 @@ inline std::string number_text(const void* data, DType dtype, int64_t index) {
   }
 }
 
-// Operands: the argument [.., *], positions [..] int32, -1 if the precondition holds, and the items there [..].
-// `positions` and `values` are copies of these in host memory. Throws an error that names the first position of the
-// first problem that breaks the precondition.
+// The call has three operands: the argument [.., *]; for each problem a position, int32 [..], which is -1 if the
+// precondition holds; and the items at these positions [..]. `positions` and `values` are copies of the last two in
+// host memory. Throws an error that names the first position of the first problem that breaks the precondition.
 inline void throw_if_broken(const Call& call, const int32_t* positions, const void* values, std::string_view expected) {
   const int64_t problems = call.operands[1].size();
   for (int64_t problem = 0; problem < problems; ++problem) {

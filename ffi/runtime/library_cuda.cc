@@ -60,7 +60,7 @@ MGPU_CUDA_OPERATIONS(MGPU_HANDLER)
 MGPU_FUNCTION_OPERATIONS(MGPU_HANDLER)
 #undef MGPU_HANDLER
 
-// Waits for the device, so it must not be recorded into a CUDA graph.
+// This handler waits for the device, so it must not be recorded into a CUDA graph.
 ffi::Error check_handler(CUstream_st* stream, ffi::RemainingArgs operands, ffi::RemainingRets results,
                          ffi::Dictionary attributes) {
   return run_call("check", operands, results, attributes, [&](const Call& call) {

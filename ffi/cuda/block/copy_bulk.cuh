@@ -23,7 +23,7 @@ __host__ __device__ constexpr int round_up_to_line(int position) {
   return (position + kItems - 1) / kItems * kItems;
 }
 
-// These use named barrier kId in even turns, and kId + 1 in odd turns.
+// These functions use named barrier kId in even turns, and kId + 1 in odd turns.
 template <int kId, int kThreads>
 __device__ void barrier_sync(int turn) {
   turn % 2 == 0 ? barrier_sync<kId, kThreads>() : barrier_sync<kId + 1, kThreads>();

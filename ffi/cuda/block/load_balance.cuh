@@ -18,8 +18,8 @@ struct NoSlot {};
 // One tile of outputs. Each object that starts in the tile marks its first output, and a running maximum over the marks
 // gives every output its object, in the same few instructions per output for any lengths. A Slot holds the data of an
 // object that its outputs need, and is read once for all of them. slot_of(h, offset) gives the slot of object `before`
-// + h, which has this offset. With kNarrowOffsets, offsets never have 64 bits. This leaves out a second copy of the
-// loop over outputs, with which gathers of 4-byte rows took 4% longer.
+// + h, which has this offset. A kernel sets kNarrowOffsets if offsets never have 64 bits. It then has no second copy of
+// the loop over outputs, with which gathers of 4-byte rows took 4% longer.
 template <int kThreads, int kItems, typename Slot = NoSlot, bool kNarrowOffsets = false>
 struct TileWork {
   static constexpr int kTile = kThreads * kItems;
@@ -158,7 +158,7 @@ struct TileWork {
   }
 
  private:
-  // with_slots for tiles in which each output makes its object's slot from the offset.
+  // Does what with_slots does, in tiles in which each output makes its object's slot from the offset.
   template <typename Offset, typename SlotOf, typename Visit>
   __device__ void with_searched_slots(const Offset* offsets, SlotOf slot_of, Visit visit) const {
     visit([&](int i) { return shared.marks[i] + (searched ? int64_t{shared.high_marks[i]} << 16 : 0); },

@@ -82,7 +82,8 @@ struct Slot {
   }
 };
 
-// The sum of a segmented sequence in as many words as its state alone: the mark of each word also tells of a restart.
+// The sum of a segmented sequence in as many words as its state alone: the mark of each word also says whether there
+// was a restart.
 template <typename State>
 struct Slot<SinceRestart<State>> {
   using Value = SinceRestart<State>;

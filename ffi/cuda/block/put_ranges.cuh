@@ -6,8 +6,8 @@
 
 namespace mgpu::cuda {
 
-// Calls put(i, owner) for each i from `begin` to `end`, with the lane's own `owner`. The warp shares the part of a
-// range beyond kOwn, so all of its lanes call this.
+// Each lane has a range, from `begin` to `end`, and a value `owner`. Calls put(i, owner) for each i of the range. A
+// lane visits the first kOwn positions of its own range, and the warp shares the rest, so all lanes must call this.
 template <typename Put>
 __device__ __forceinline__ void put_ranges(int64_t begin, int64_t end, int64_t owner, Put put) {
   constexpr int64_t kOwn = 32;

@@ -1,5 +1,6 @@
-// A place: one number that holds an item's rank and, in its low 32 bits, the item's position. Items of one sequence
-// have different places.
+// Items with equal keys need an order too, so kernels compare items by their places. A place is one number: the key's
+// rank (Order::rank, a word that compares as the key does) above the item's position, which takes the low 32 bits. No
+// two items of a sequence have the same place.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -16,7 +17,7 @@ __device__ __forceinline__ RankedPlace<typename Order::Word> ranked_place(const 
   return RankedPlace<typename Order::Word>{order.rank(code)} << 32 | position;
 }
 
-// Gets the place of the lane at this XOR distance. Shifts split it into words, because nvcc 13.0 copies the bytes of
+// Returns the place of the lane at this XOR distance. Shifts split it into words, because nvcc 13.0 copies the bytes of
 // 128-bit numbers through local memory.
 template <typename Place>
 __device__ __forceinline__ Place shuffle_place_xor(Place place, int distance) {

@@ -31,9 +31,9 @@ __device__ MergeCursor merge_cursor(const MergeCursor& runs, int diagonal, Code 
 }
 
 // The cursor after the first `diagonal` items of the merge of two runs in shared memory: it searches the merge path in
-// halving strides. The first one, `stride`, is a power of two and at least half of the shorter run. With addresses, a
-// step is 9 instructions instead of 17, if the stride is a constant and the loop is unrolled. The cursor lies within
-// the runs even if keys are not sorted.
+// halving strides. The first one, `stride`, is a power of two and at least half of the shorter run. It computes with
+// shared addresses instead of indices: if the stride is a constant and the loop is unrolled, a step then takes 9
+// instructions instead of 17. The cursor lies within the runs even if keys are not sorted.
 template <typename Word, typename Less>
 __device__ __forceinline__ MergeCursor shared_cursor(const Word* keys, const MergeCursor& runs, int diagonal,
                                                      int stride, Less less) {
@@ -125,7 +125,7 @@ struct CodeHeads {
   }
 };
 
-// Leaves items in place: a merge of the run at `position` with an empty one.
+// A cursor that leaves items in place: it merges the run at `position` with an empty run.
 __device__ inline MergeCursor stay_cursor(int position) { return {position, 1 << 24, 0, 0}; }
 
 // The cursor at output `diagonal` of the runs [a, b) and [b, b_end).

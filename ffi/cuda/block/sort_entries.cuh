@@ -8,7 +8,8 @@
 
 namespace mgpu::cuda {
 
-// An entry of the sort, with a number that distinguishes equal ones.
+// An entry of the sort: a rank, which is a word that compares as the entry's key does, and a number that orders entries
+// of equal rank.
 template <typename Rank>
 class SortedEntry {
  public:

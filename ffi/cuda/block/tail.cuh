@@ -1,4 +1,4 @@
-// Visits the slots after the live items of a result of static size.
+// A result of static size may have more slots than live items. These functions visit the slots after the live items.
 #pragma once
 
 #include "algorithm/common.h"

@@ -160,7 +160,7 @@ class GatheredFloats {
   const Operator& op_;
   float sign_;
   int64_t begin_;
-  uint32_t greatest_ = 0xff800000u;  // the bits of a float that is at most any item
+  uint32_t greatest_ = 0xff800000u;  // the bits of -inf, which no item is below
   int offset_ = -1;
   uint32_t items_[kItems] = {};
 };

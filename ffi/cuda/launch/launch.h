@@ -22,7 +22,8 @@ inline void check(const Call&, cudaError_t status) {
   throw std::runtime_error(std::string("CUDA: ") + cudaGetErrorString(status));
 }
 
-// A refused launch is not an error of the stream. Without this check it would leave the results unwritten.
+// Throws if CUDA has refused the launch before this call, for example because a block asks for too much shared memory.
+// CUDA does not report that as an error of the stream, so XLA would go on with results that no kernel has written.
 inline void check_launch(const Call& call) { check(call, cudaGetLastError()); }
 
 // The bytes of shared memory that the device grants a block on request. MGPU_SHARED_MEMORY_LIMIT reduces it, so that a
@@ -61,8 +62,9 @@ inline Traits device_traits(const Call& call) {
       .capability = 10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor)};
 }
 
-// Lets a kernel use more shared memory than every device grants without a request: it allows the device's limit,
-// because another thread may be about to launch the same kernel with more than this call needs.
+// Lets a kernel's blocks take `bytes` bytes of dynamic shared memory. Every device grants 48 KB without a request. For
+// more, this sets the kernel's limit to that of the device, not to `bytes`: another thread may be about to launch the
+// same kernel with more than this call needs. Throws if the device grants a block less than the kernel needs.
 template <typename Kernel>
 void allow_shared(const Call& call, Kernel kernel, size_t bytes) {
   constexpr int64_t kUnasked = 48 << 10;

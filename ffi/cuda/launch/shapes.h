@@ -23,7 +23,7 @@ struct KernelShapes {
 };
 using KernelShapeList = std::vector<KernelShapes>;
 
-// List the shapes of an operation's kernels, for all types. `call` is only for errors.
+// These functions list the shapes of an operation's kernels, for all types. They use `call` only for errors.
 void list_count_bins_shapes(const Call& call, KernelShapeList& list);
 void list_group_search_shapes(const Call& call, KernelShapeList& list);
 void list_merge_shapes(const Call& call, KernelShapeList& list);

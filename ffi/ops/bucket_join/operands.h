@@ -34,16 +34,17 @@ struct BucketSide {
   }
 };
 
-// Operands: a_codes [.., n_a] and b_codes [.., n_b], uint32, in buckets by their highest bits; a_rows [.., n_a] and
-// b_rows [.., n_b], the row of each code, ascending among equal codes; a_bounds and b_bounds [.., 2^bits + 1], where
-// each bucket begins, and where the last one ends; extra_chunks [.., 2^bits + 1], for each bucket of a, the number of
-// chunks in earlier buckets, not counting each bucket's first chunk. A chunk has kBucketChunk rows. All operands but
-// the codes are int32. Attribute: keep_a, whether a row of a without a partner makes a row of its own. Results: a_rows
-// [.., size] and b_rows [.., size], the rows of each pair, -1 for a missing row of b, and both -1 past the count; count
-// [..], which may exceed the size. Pairs come in any order, but the pairs of one row of a are consecutive, in the order
-// of b's rows.
-//
-// Only the first kBucketCapacity rows of a bucket of b count.
+// Operands, all but the codes int32:
+//   a_codes [.., n_a], b_codes [.., n_b]       uint32, in buckets by their highest bits
+//   a_rows [.., n_a], b_rows [.., n_b]         the row of each code; rows of equal codes ascend
+//   a_bounds, b_bounds [.., 2^bits + 1]        where each bucket begins, and where the last one ends
+//   extra_chunks [.., 2^bits + 1]              for each bucket of a, the number of chunks in earlier buckets, without
+//                                              the first chunk of each; a chunk has kBucketChunk rows
+// Attribute: keep_a, whether a row of a without a partner makes a row of its own. Results:
+//   a_rows [.., size], b_rows [.., size]       the rows of each pair; -1 for a missing row of b; both -1 past the count
+//   count [..]                                 the number of pairs, which may exceed the size
+// Pairs come in any order, but the pairs of one row of a are consecutive, in the order of b's rows. Rows of b beyond
+// the first kBucketCapacity of a bucket are ignored.
 struct BucketJoinOperands {
   int64_t problems;
   int64_t size;

@@ -7,8 +7,8 @@
 
 namespace mgpu {
 
-// Operands of bulk_remove: x [.., n, elements], indices [.., m], count [.., 1], the number of live items of x, or
-// absent, fill_value [.., 1]. bulk_insert has values [.., m, elements] after the indices. Result: [.., size, elements].
+// Operands of bulk_remove: x [.., n, elements]; indices [.., m]; count [.., 1], the number of live items of x, or
+// absent; fill_value [.., 1]. bulk_insert has values [.., m, elements] after the indices. Result: [.., size, elements].
 struct BulkOperands {
   WorkList work;
   Rows x;

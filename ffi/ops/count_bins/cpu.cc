@@ -26,7 +26,7 @@ template <typename Order>
 struct BinsBetweenEdges {
   using Word = typename Order::Word;
   Order order;
-  std::vector<Word> ranks;  // the ranks of the edges
+  std::vector<Word> ranks;  // Order::rank of each edge: words that compare as the keys do
   bool last_is_number;
 
   int64_t operator()(Word key) const {

@@ -17,12 +17,12 @@ namespace mgpu {
 struct Call;
 class Workspace;
 
-// Operands: the leaves of the items [.., n, *], the arrays that the function captured, heads [.., m] or absent, count
-// [.., 1], the number of live items, or absent. Results: the leaves of the operation's results. Attributes: `leaves`
-// and `captures`, the numbers of the first two kinds of operands; `results`, the number of leaves of a result;
-// `result_bytes`, the bytes of a result in all its leaves; `batch_rank`, the number of batch axes; `item_bytes`,
-// `widest` and `packed`, the sizes of an item (ItemShape); and `state_bytes`. In a scan of rows, the leaves are
-// [.., n, width], and an item is one number of each leaf.
+// Operands: the leaves of the items, each [.., n, *]; the arrays that the function captured; heads [.., m] or absent;
+// count [.., 1], the number of live items, or absent. A leaf is one array of a caller's pytree. Results: the leaves of
+// the operation's results. Attributes: `leaves` and `captures`, the numbers of the first two kinds of operands;
+// `results`, the number of leaves of a result; `result_bytes`, the bytes of a result in all its leaves; `batch_rank`,
+// the number of batch axes; `item_bytes`, `widest` and `packed`, the sizes of an item (ItemShape); and `state_bytes`.
+// In a scan of rows, the leaves are [.., n, width], and an item is one number of each leaf.
 struct FunctionOperands {
   ItemShape shape;
   int64_t state_bytes;

@@ -54,11 +54,13 @@ struct GroupWalk {
 // The largest number of groups of a problem.
 constexpr int kGroupTable = 12288;
 
-// Operands: cuts [.., n], ascending positions in b, from 0 to m; a_groups [.., n] and b_groups [.., m], int32;
-// first_group [.., 1], int32, and group_count [.., 1], at most kGroupTable: rows of groups outside this range have no
-// partner; a_count [.., 1] and b_count [.., 1], the numbers of live rows, or absent. Attribute: forward. Result:
-// positions [.., n], the last row of b before the cut in the same group or, forward, the first one from the cut on; -1
-// if there is none. Cuts and positions have one type.
+// Operands:
+//   cuts [.., n]                           positions in b, from 0 to m, ascending
+//   a_groups [.., n], b_groups [.., m]     int32, the group of each row
+//   first_group [.., 1], int32, and group_count [.., 1], at most kGroupTable: rows of other groups have no partner
+//   a_count [.., 1], b_count [.., 1]       the numbers of live rows, or absent
+// Attribute: forward. Result: positions [.., n], of the type of the cuts. Each is the last row of b before the cut in
+// the same group or, if `forward`, the first one from the cut on; -1 if there is none.
 struct GroupSearchOperands {
   int64_t problems;
   bool forward;

@@ -222,7 +222,7 @@ __device__ __forceinline__ Range<int> join_warp(Range<int> range) {
 }
 
 // The smallest range that contains the nonempty intervals among the first `count` of each thread; {0, 0} if all are
-// empty. Also tells whether one of them is longer than a group.
+// empty. Sets has_groups if one of them is longer than a group.
 template <int kCount>
 __device__ Range<int> join_ranges(const Range<int> (&intervals)[kCount], int count, bool& has_groups) {
   __shared__ Range<int> warps[kThreads / kWarp];
@@ -469,8 +469,8 @@ __device__ __forceinline__ void combine_rows(const Operator& op, const T* items,
   for (int c = 0; c < kColumns; ++c) states[c] = op.combine(states[c], parts[c]);
 }
 
-// Reduces the intervals of rows of listed tiles; or lists tiles that have intervals longer than a group, and reduces
-// the others.
+// With kListed, reduces the intervals of the listed tiles. Without it, reduces those of all tiles, but lists a tile
+// that has an interval longer than a group.
 template <int kColumns, bool kListed, typename Operator>
 __global__ void __launch_bounds__(kThreads)
     reduce_intervals_of_rows(const __grid_constant__ Task<Operator> task, Operator op) {

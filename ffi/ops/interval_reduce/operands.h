@@ -7,7 +7,7 @@ namespace mgpu {
 
 class Arguments;
 
-// Operands: x [.., n, width], starts [.., k], ends [.., k], count [.., 1], the number of live rows, or absent.
+// Operands: x [.., n, width]; starts [.., k]; ends [.., k]; count [.., 1], the number of live rows, or absent.
 // Attribute: op. Result [.., k, width]: for each interval, cut to the live rows, the combination of its rows.
 struct IntervalReduceOperands : OperatorOperands {
   int64_t width;  // elements of a row

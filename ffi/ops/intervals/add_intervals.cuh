@@ -27,12 +27,12 @@ constexpr int kBlocks = kColumns == 1 && sizeof(Element) < 8 ? 6
 
 // Tiles of whole rows, or slices of one row.
 struct AddTiles {
-  int rows;           // of a tile
-  int units;          // of a tile, at most
-  int64_t row_units;  // of a row
-  int64_t slices;     // of a row
-  int64_t tiles;      // per problem, without slices
-  Divisor parts;      // units of a row in a tile
+  int rows;           // the rows of a tile
+  int units;          // the most units of a tile
+  int64_t row_units;  // the units of a row
+  int64_t slices;     // the slices of a row
+  int64_t tiles;      // the tiles of a problem, if all slices of a row count as one
+  Divisor parts;      // the units of a row in a tile
 
   // There are at least about 512 tiles, unless threads would then have less than one unit each.
   AddTiles(int64_t problems, int64_t count, int64_t row_units, int most_units) : row_units(row_units) {
@@ -59,7 +59,7 @@ struct AddTile {
   int64_t begin;
   int rows;
   int units;
-  int64_t first_unit;  // of a slice, in its row
+  int64_t first_unit;  // the slice's first unit, counted in its row
 
   __device__ AddTile(const Addition& task, int64_t block) {
     const AddTiles& tiles = task.tiles;

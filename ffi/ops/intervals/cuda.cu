@@ -12,7 +12,7 @@ namespace mgpu::cuda {
 
 namespace {
 
-// Fills the result with this element, or does nothing if there is none.
+// The task of filling the result with this element. If there is no element, it has no bytes to fill.
 ArrayFill array_fill(const Call& call, const Fill& element) {
   const Array& result = call.results[0];
   return {result.as<char>(), element.data ? result.bytes() : 0, element};

@@ -114,7 +114,7 @@ static __global__ void __launch_bounds__(kOrderThreads, 4)
   __shared__ unsigned warp_sums[kOrderThreads / kWarp];
   __shared__ unsigned counts[kRegions];
   __shared__ unsigned begins[kRegions + 1];
-  __shared__ int32_t slots[kRegions];    // the difference between a place and a rank in the tile
+  __shared__ int32_t slots[kRegions];    // the difference between an interval's places in the new order and in the tile
   __shared__ unsigned starts[kRegions];  // an interval's offset minus the items before it in the tile
   __shared__ int2 moves[kOrderTile];
   __shared__ unsigned offsets[kOrderTile + 1];

@@ -53,9 +53,10 @@ __global__ void __launch_bounds__(kWorkThreads, work_blocks(sizeof(Word)))
   }
 }
 
-// Gathers, scatters or both. Distances from outputs to rows wrap. They are uint32_t if that distinguishes valid rows
-// from invalid ones, which takes half the instructions of uint64_t. Starts have the same width. A kernel never reads
-// starts by a width that it learns at run time: such reads went outside of arrays (docs/notes/reliability.md).
+// A route that gathers, scatters or does both. Distances from outputs to rows wrap. They are uint32_t if that
+// distinguishes valid rows from invalid ones, which takes half the instructions of uint64_t. Starts have the same
+// width. A kernel never reads starts by a width that it learns at run time: such reads went outside of arrays
+// (docs/notes/reliability.md).
 template <bool kGathers_, bool kScatters_, typename Distance>
 struct MoveRoute {
   static constexpr bool kGathers = kGathers_;
@@ -98,7 +99,7 @@ struct MoveRoute {
       }
     }
     return [=, begin = static_cast<Distance>(tile.begin)](auto h, auto offset) {
-      const Distance rank = begin - static_cast<Distance>(offset);  // the rank of the tile's first output
+      const Distance rank = begin - static_cast<Distance>(offset);  // the tile's first output, in the object's run
       Slot slot;
       if constexpr (kGathers) slot.items[0] = static_cast<Distance>(gather[h]) + rank;
       if constexpr (kScatters) slot.items[kGathers] = static_cast<Distance>(scatter[h]) + rank;

@@ -18,8 +18,8 @@ struct Starts {
   }
 };
 
-// Operands: values [.., objects, elements], offsets [.., objects], the first output of each object, total [.., 1], the
-// end of the last object's outputs, or absent, fill_value [.., 1]. Result: [.., size, elements].
+// Operands: values [.., objects, elements]; offsets [.., objects], the first output of each object; total [.., 1], the
+// end of the last object's outputs, or absent; fill_value [.., 1]. Result: [.., size, elements].
 struct IntervalExpandOperands {
   WorkList work;
   Rows values;
@@ -180,12 +180,12 @@ struct AddedIntervals {
   MGPU_HOST_DEVICE int64_t source(int64_t j) const { return gathers ? sources[j] : offsets[j]; }
 };
 
-// Operands: x [.., n, elements], starts [.., objects], offsets [.., objects], total [.., 1] or absent, fill_value
-// [.., 1]. Result: [.., size, elements].
+// Operands: x [.., n, elements]; starts [.., objects]; offsets [.., objects]; total [.., 1] or absent;
+// fill_value [.., 1]. Result: [.., size, elements].
 IntervalMoveOperands interval_gather_operands(const Call& call);
 
-// Operands: x [.., n, elements], gather_starts [.., objects], read only with `gathers`, scatter_starts [.., objects],
-// offsets [.., objects], total [.., 1] or absent, into [.., k, elements] or, if all its elements are equal, one element
+// Operands: x [.., n, elements]; gather_starts [.., objects], read only with `gathers`; scatter_starts [.., objects];
+// offsets [.., objects]; total [.., 1] or absent; into [.., k, elements] or, if all its elements are equal, one element
 // [1]. Attributes: gathers, adds. Result: [.., k, elements].
 IntervalMoveOperands interval_move_operands(const Call& call);
 

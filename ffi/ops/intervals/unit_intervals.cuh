@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kOrderThreads) put_units_in_order(const __grid
   __shared__ unsigned warp_sums[kOrderThreads / kWarp];
   __shared__ unsigned counts[kRegions];
   __shared__ unsigned begins[kRegions];
-  __shared__ unsigned slots[kRegions];  // the difference between a slot in the region and a rank in the tile
+  __shared__ unsigned slots[kRegions];  // the difference between an item's slot in the region and its place in the tile
   __shared__ UnitMove<Word> moves[kTile];
   const RegionOrder& order = intervals.order;
   if (threadIdx.x < kRegions) counts[threadIdx.x] = 0;

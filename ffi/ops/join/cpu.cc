@@ -1,4 +1,5 @@
-// join on the CPU: tiles of a merge find the partners of each row of A, and then tasks write equal parts of the output.
+// join on the CPU: tiles of a merge find the partners of each item of A, and then tasks write equal parts of the
+// output.
 #include "ops/sorted_pair/cpu.h"
 
 #include <algorithm>
@@ -51,7 +52,7 @@ class Join {
     const int64_t paired = rows[tiles];
     operands_.set_count(row_, paired + unmatched[tiles]);
 
-    // Finds where each row of A starts in the output, and writes the rows of unmatched items of B.
+    // Finds where the rows of each item of A start in the output, and writes the rows of unmatched items of B.
     cpu::parallel_for(executor, tiles, [&](int64_t tile) {
       int64_t start = rows[tile];
       int64_t slot = paired + unmatched[tile];
@@ -73,7 +74,7 @@ class Join {
   }
 
  private:
-  // The number of output rows that a row of A makes, and its first partner in B or -1.
+  // The number of output rows that an item of A makes, and its first partner in B or -1.
   struct Partners {
     int64_t count = 0;
     int64_t first = -1;
@@ -112,7 +113,7 @@ class Join {
   // Whether item j of B, which comes after i items of A, does not occur in A.
   bool is_unmatched(int64_t i, int64_t j) const { return i == 0 || less(a(i - 1), b(j)); }
 
-  // Writes rows [begin, end) of the output, all of which come from rows of A.
+  // Writes rows [begin, end) of the output, all of which come from items of A.
   void expand(int64_t begin, int64_t end) const {
     int64_t i = partition_point(int64_t{0}, a_live_, [&](int64_t i) { return starts_[i + 1] <= begin; });
     for (int64_t slot = begin; slot < end && i < a_live_; ++i) {
@@ -136,7 +137,7 @@ class Join {
   const Word* a_keys_;
   const Word* b_keys_;
   std::vector<Partners> partners_;
-  std::vector<int64_t> starts_;  // where each row of A starts in the output
+  std::vector<int64_t> starts_;  // where the rows of each item of A start in the output
 };
 
 }  // namespace

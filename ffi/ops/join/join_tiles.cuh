@@ -1,6 +1,6 @@
 // The passes of a join. The first goes over all tiles, and writes the output rows of the light ones. The second writes
 // the output rows of heavy tiles, each of which has so many rows that many blocks share it. The third sets the counts,
-// and writes the slots after the rows of A.
+// and writes the slots after the rows that come from A.
 #pragma once
 
 #include "cuda/block/tail.cuh"

@@ -9,10 +9,10 @@ namespace mgpu {
 struct Call;
 class Workspace;
 
-// Operands: a [.., n_a], b [.., n_b], and the numbers of their live items, a_count [.., 1], b_count [.., 1], which may
-// be absent (empty). Attributes: keep_a and keep_b, whether an item of A or of B without a partner makes an output row
-// of its own. Results: a_indices [.., size] and b_indices [.., size], the items of each pair, -1 for a missing partner,
-// and both -1 past the count; count [..], which may exceed the size.
+// Operands: a [.., n_a] and b [.., n_b], sorted keys; a_count [.., 1] and b_count [.., 1], the numbers of their live
+// items, or absent (empty). Attributes: keep_a and keep_b, whether an item of A or of B without a partner makes an
+// output row of its own. Results: a_indices [.., size] and b_indices [.., size], the items of each pair, with -1 for a
+// missing partner, and with both -1 past the count; count [..], the number of output rows, which may exceed the size.
 struct JoinOperands {
   DType key_type;
   SortedPair pair;

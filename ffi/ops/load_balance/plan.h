@@ -5,10 +5,11 @@
 
 namespace mgpu {
 
-// Per thread, a block finds the objects of kWordItems outputs of one word, of kRowItems rows of several words, or of
-// kWideRowItems rows of at least kWideRowBytes, in words of 16 bytes. Wide rows have many words each, so small tiles
-// leave enough blocks for all multiprocessors: with kWideRowItems, 32,768 rows of 14,336 bytes take 0.161 ms instead of
-// 0.193, whereas rows of 48 bytes would take up to 1.3 times as long.
+// For each of its threads, a block finds the objects of some outputs: of kWordItems if an output is one word, of
+// kRowItems if it is a row of several words, and of kWideRowItems if it is a row of at least kWideRowBytes in words of
+// 16 bytes. Wide rows have many words each, so small tiles leave enough blocks for all multiprocessors: with
+// kWideRowItems, 32,768 rows of 14,336 bytes take 0.161 ms instead of 0.193, whereas rows of 48 bytes would take up to
+// 1.3 times as long.
 constexpr int kWorkThreads = 256;
 constexpr int kWordItems = 16;
 constexpr int kRowItems = 4;

@@ -11,12 +11,15 @@ struct Call;
 class Workspace;
 struct RunSplits;
 
-// Operands: a [.., n_a], b [.., n_b], their payloads of the same shapes, the numbers of their live items a_count
-// [.., 1] and b_count [.., 1], run_ends [.., runs]; payloads, counts and ends may be absent (empty). Attributes:
-// descending, payload, size. Results: keys [.., size], and the payload; size is n_a + n_b. With run_ends, A consists of
-// consecutive runs that end at these positions, the first beginning at 0; all of B and the counts are absent. Runs 0
-// and 1 are merged into their own slots of the result, and so are runs 2 and 3, and so on. The results are then the
-// first `size` slots of A, in which all runs end; slots after the last run get 0.
+// Operands, of which all but a may be absent (empty):
+//   a [.., n_a], b [.., n_b]             sorted keys
+//   a_values, b_values                   their payloads, of the same shapes
+//   a_count [.., 1], b_count [.., 1]     the numbers of their live items
+//   run_ends [.., runs]
+// Attributes: descending, payload, size. Results: keys [.., size], and the payload; size is n_a + n_b. With run_ends, A
+// consists of consecutive runs that end at these positions, the first beginning at 0; all of B and the counts are
+// absent. Runs 0 and 1 are merged into their own slots of the result, and so are runs 2 and 3, and so on. The results
+// are then the first `size` slots of A, in which all runs end; slots after the last run get 0.
 struct MergeOperands {
   // One side's payload, with rows like those of its keys.
   struct Payload {

@@ -69,7 +69,8 @@ __device__ void copy_words(int count, FillOf fill_of, MoveOf move_of) {
   if (base + static_cast<int>(threadIdx.x) < count) copy(base + threadIdx.x, std::false_type{});
 }
 
-// The width of rows in bytes: kRowBytes if it is known at compile time, which makes an address two instructions, or 0.
+// The width of rows in bytes. kRowBytes is this width if it is known at compile time, so that an address takes two
+// instructions, else 0.
 template <int kRowBytes>
 __device__ int64_t width_of(const Rows& rows) {
   return kRowBytes > 0 ? kRowBytes : rows.row_bytes;

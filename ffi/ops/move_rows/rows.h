@@ -5,7 +5,7 @@
 
 namespace mgpu {
 
-// [.., count, elements]; all problems of a batch may share one array.
+// An array [.., count, elements], which all problems of a batch may share.
 struct Rows {
   char* data;
   int64_t count;   // rows per problem

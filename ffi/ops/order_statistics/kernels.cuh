@@ -1,6 +1,7 @@
-// The kernel of order_statistics makes one pass over the keys for each digit of their ranks, the most significant
-// first. A pass counts the next digit of the keys that begin with the digits known so far, and so finds one more digit
-// of each sought item.
+// The kernel of order_statistics. It finds the items at the sought ranks, which are positions in sorted order. Keys are
+// read as words that compare as the keys do (Order::rank). One pass over the keys for each digit of these words, the
+// most significant first, counts the next digit of the words that begin with the digits known so far. So each pass
+// finds one more digit of each sought item.
 #pragma once
 
 #include "ops/order_statistics/task.cuh"
@@ -10,14 +11,15 @@ namespace mgpu::cuda::ranking {
 template <typename Order>
 using RowDigits = RankDigits<Order, kMaxRanks, kRankDigits, kRankThreads>;
 
-// The items that the passes go over: a whole row, or the items that were collected from its intervals.
+// The items of a row that the passes go over: all of them or, if a sample has narrowed the row down
+// (sampled_intervals.cuh), the few that were collected.
 template <typename Order>
 struct RankSource {
   using Word = typename Order::Word;
   const Word* keys;
   int64_t live;
   int64_t part;          // items per block
-  const int64_t* ranks;  // among the collected items; null for a whole row
+  const int64_t* ranks;  // the sought ranks among the collected items; null for a whole row
 
   __device__ RankSource(const RanksTask<Order>& task, int64_t row) {
     const OrderStatisticsOperands& operands = task.operands;
@@ -34,7 +36,7 @@ struct RankSource {
       ranks = nullptr;
     }
   }
-  // Rank number i among these items, or a negative number if its item is known already.
+  // The i-th sought rank, as a position among these items; negative if its item is known already.
   __device__ int64_t rank(const RanksTask<Order>& task, int64_t row, int i) const {
     return ranks ? ranks[i] : task.operands.rank(row, i);
   }

@@ -1,4 +1,5 @@
-// The call of order_statistics as its kernels see it: it finds the items at given ranks in each row's sorted order.
+// The call of order_statistics as its kernels see it: it finds the items at given ranks, which are positions in each
+// row's sorted order.
 #pragma once
 
 #include "algorithm/index_vector.h"
@@ -13,7 +14,7 @@ class Workspace;
 constexpr int kRankDigitBits = 11;
 constexpr int kRankDigits = 1 << kRankDigitBits;
 
-// Operands: x [.., n], ranks [.., m], count [.., 1], the number of live items, or absent. Result: values [.., m]. A
+// Operands: x [.., n]; ranks [.., m]; count [.., 1], the number of live items, or absent. Result: values [.., m]. A
 // rank past the live items gives the last live item; without live items, the result is 0. All NaNs are equal, so a NaN
 // may have the bits of another NaN of the row. Zeros of either sign are equal, and the result is +0.
 struct OrderStatisticsOperands {
@@ -31,7 +32,7 @@ struct OrderStatisticsOperands {
   explicit OrderStatisticsOperands(const Call& call);
 
   MGPU_HOST_DEVICE int64_t live(int64_t row) const { return counts(row, length); }
-  // Rank number i, clamped to the live items of a row that has some.
+  // The i-th sought rank, clamped to the live items of a row that has some.
   MGPU_HOST_DEVICE int64_t rank(int64_t row, int64_t i) const {
     return clamp<int64_t>(ranks[row * ranks_stride + i], 0, live(row) - 1);
   }

@@ -28,7 +28,7 @@ struct RankIntervals {
   int count;                       // 0 if the row has not been sampled
   bool holds_all;                  // whether each rank's item is known, or is among the collected items
   int interval_of[kMaxIntervals];  // the interval of each rank
-  int64_t ranks[kMaxIntervals];    // among the collected items, if it holds all; -1 if the item is known
+  int64_t ranks[kMaxIntervals];    // each rank among the collected items, if holds_all; -1 if the item is known
   unsigned long long gathered;     // the number of collected items, which are between the ends of an interval
 };
 
@@ -40,10 +40,10 @@ MGPU_HOST_DEVICE int64_t OrderStatisticsOperands::between_room() const { return 
 // Scratch memory of the CUDA kernels. All of it but `between` is zeroed before the first kernel.
 struct OrderStatisticsOperands::Scratch {
   uint64_t* prefixes;        // [rows, rank_count]: the known digits of each rank's item
-  int64_t* before;           // [rows, rank_count]: how many items have lesser digits
+  int64_t* before;           // [rows, rank_count]: how many items have smaller leading digits
   uint64_t* counts;          // [rows, rank_count, kRankDigits]: the numbers of items with each next digit
   unsigned* counted;         // [rows]: blocks that are done
-  RankIntervals* intervals;  // [rows], if it takes a sample
+  RankIntervals* intervals;  // [rows], if takes_sample()
   int64_t bytes;             // the size of the zeroed memory, which begins with the prefixes
   void* between;             // [rows, between_room()]: the collected items
 };

@@ -1,5 +1,7 @@
-// The pass that finds one more digit of each sought item of a sequence. Blocks count the next digit of the keys that
-// begin with the digits known so far; the last block to finish finds the digits from the counts.
+// One pass of a search for the items at some ranks, which are positions in the sorted order of a sequence. Keys are
+// read as words that compare as the keys do (Order::rank), and the pass finds one more digit of the word of each sought
+// item. Blocks count the next digit of the words that begin with the digits known so far. The last block to finish
+// finds the digits from the counts.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -17,7 +19,7 @@ struct SoughtItems {
   const Word* keys;
   int rank_count;
   uint64_t* prefixes;  // [rank_count]: the known digits of each rank's item
-  int64_t* befores;    // [rank_count]: how many items have smaller digits
+  int64_t* befores;    // [rank_count]: how many items have smaller leading digits
   uint64_t* counts;    // [rank_count, kDigits]: the numbers of items with each next digit, zero between passes
 };
 struct DigitPass {
@@ -26,7 +28,7 @@ struct DigitPass {
   bool is_first;
 };
 
-// Sought ranks whose items begin with the same digits share the counts of the first of these ranks.
+// Sought ranks whose items' known digits are the same share the counts of the first of these ranks.
 template <typename Word, int kMaxRanks>
 struct SharedRanks {
   Word prefixes[kMaxRanks];  // the distinct prefixes

@@ -1,6 +1,7 @@
-// Finds items at ranks of a sequence on the CPU. Counting the highest digits of all keys shows which digit each sought
-// item has. The few items with one of these digits are collected, and the sought ones are selected from them. In a
-// short sequence, they are selected without counting.
+// Finds the items at some ranks, which are positions in the sorted order of a sequence, on the CPU. Counting the
+// highest digits of all keys' words (Order::rank, which compare as the keys do) shows which digit each sought item has.
+// The few items with one of these digits are collected, and the sought ones are selected from them. In a short
+// sequence, they are selected without counting.
 #pragma once
 
 #include <algorithm>
@@ -31,8 +32,8 @@ class RankSearch {
   // Searches the first `size` keys, of which there must be at least one.
   RankSearch(Order order, const Word* keys, int64_t size) : order_(order), keys_(keys), size_(size) {}
 
-  // Calls put(i, key) for each i below count with the key at rank(i). for_each(count, body) runs body(i) for each i
-  // below count.
+  // Calls put(i, key) for each i below rank_count with the key at rank(i). for_each(count, body) runs body(i) for each
+  // i below count.
   template <typename RankOf, typename Put, typename ForEach>
   void find(int64_t rank_count, RankOf rank, Put put, ForEach for_each) const {
     if (size_ < kCountedItems) return select(rank_count, rank, put);

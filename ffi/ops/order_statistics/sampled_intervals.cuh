@@ -10,7 +10,7 @@
 
 namespace mgpu::cuda::ranking {
 
-// An interval in the form in which items are compared with it: here, the ranks of its ends.
+// An interval in the form in which items are compared with it: here, words that compare as the keys do (Order::rank).
 template <typename Order>
 struct Interval {
   using Word = typename Order::Word;

@@ -1,4 +1,5 @@
-// The problem of the kernels of order_statistics.
+// The parameter of the kernels of order_statistics: the call, its scratch memory, the digit of the pass, and the parts
+// into which rows are cut for blocks.
 #pragma once
 
 #include "ops/order_statistics/plan.h"
@@ -6,7 +7,7 @@
 
 namespace mgpu::cuda::ranking {
 
-constexpr int kRankThreads = kRankDigits / 4;  // each sums the counts of four digits
+constexpr int kRankThreads = kRankDigits / 4;  // each thread sums the counts of four digits
 constexpr int kRankWarps = kRankThreads / kWarp;
 
 template <typename Order_>

@@ -196,9 +196,9 @@ __global__ void __launch_bounds__(kThreads) reduce_short_rows(Reduction<Operator
   }
 }
 
-constexpr int kPacks = 2;               // per warp
+constexpr int kPacks = 2;               // the packs of a warp
 constexpr int kMinBlockVectors = 512;   // the fewest vectors of a row that a block reduces in equal shares
-constexpr int kMaxShareThreads = 1024;  // per row
+constexpr int kMaxShareThreads = 1024;  // the most threads of a row in equal shares
 
 // Rows without dead items, of whole vectors or of a half or a quarter of a vector. The kernels of such rows are so
 // short that loading parameters and computing addresses takes most of their time, so they have few of both.

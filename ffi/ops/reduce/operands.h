@@ -9,7 +9,7 @@ namespace mgpu {
 class Arguments;
 struct SegmentTiling;
 
-// Operands: x [.., n], count [.., 1], the number of live items, or absent. Attributes: op, and wide, whether sums and
+// Operands: x [.., n]; count [.., 1], the number of live items, or absent. Attributes: op, and wide, whether sums and
 // products have the result's type. Result: [..], one item per row.
 struct ReduceOperands : OperatorOperands {
   void* result;
@@ -63,8 +63,8 @@ struct SegmentEnds {
   }
 };
 
-// Operands: x [.., n], heads [.., m], where segments begin, count [.., 1] or absent. Attributes: op, wide. Result:
-// [.., m].
+// Operands: x [.., n]; heads [.., m], where segments begin; count [.., 1] or absent. Attributes: op, wide.
+// Result: [.., m].
 struct SegmentedReduceOperands : OperatorOperands {
   void* result;
   bool wide_result;

@@ -31,7 +31,7 @@ constexpr int64_t state_bytes() {
 }
 
 // The places of a tile: its items, preceded by the items between the last multiple of 16 bytes and its first item. A
-// lane has a run of neighbouring places in each of its warp's rows.
+// warp has several rows of places, and a lane has a run of neighbouring places in each row.
 template <typename Operator>
 struct Shape {
   static constexpr int kVector = Vector<typename Operator::Element>::kItems;
@@ -377,7 +377,7 @@ __device__ __forceinline__ TileEnds mark_ends(const SegmentedReduction<Operator>
       const int64_t place = clamp<int64_t>(ends[units.first_end + i] - places.origin, places.lead, places.limit);
       put_end(i, static_cast<int>(place));
     }
-    if (threadIdx.x == 0) put_end(units.ends, places.limit);  // the open segment's
+    if (threadIdx.x == 0) put_end(units.ends, places.limit);  // the end of the open segment
   }
   __syncthreads();
   return {row_begin, row_entries + first_in_row, own_heads};
@@ -506,8 +506,8 @@ __global__ void __launch_bounds__(kThreads, sizeof(typename Operator::State) > 8
   store_segments(reduction, op, units, ends, memory);
 }
 
-// One thread per tile combines the states that the preceding tiles left open, from the last tile with an end on, with
-// the segment of its tile's first end.
+// One thread per tile. The segment that the tile's first end closes may have begun in earlier tiles. The thread
+// combines the states that these left open, from the last tile with an end on, with the tile's own part of the segment.
 template <typename Operator>
 __global__ void __launch_bounds__(kJoinThreads) join_tiles(SegmentedReduction<Operator> reduction, Operator op) {
   using Sums = Sums<Operator, true>;

@@ -5,10 +5,9 @@
 // reach it keeps it, and items of the other results go directly to device memory. Frequent ids come early and get
 // entries, so few atomic operations collide in device memory.
 //
-// 2^25 items on an H200, 2026-11-29: maxima by 5,000 ids take 0.071 ms (predicted: 0.075; with one table per warp, in
-// order: 0.62), by 10^6 ids 0.350 ms (by a sort 0.87). If ids follow Zipf's law with exponent 1.2, these take 0.070 and
-// 0.132 ms.
-// docs/notes/by_id.md tells what else was tried.
+// Measured with 2^25 items on an H200, 2026-11-29: maxima by 5,000 ids take 0.071 ms. 0.075 was predicted, and the
+// kernels with one table per warp, in order, take 0.62. Maxima by 10^6 ids take 0.350 ms, and 0.87 by a sort. If ids
+// follow Zipf's law with exponent 1.2, the two take 0.070 and 0.132 ms. docs/notes/by_id.md tells what else was tried.
 #pragma once
 
 #include "algorithm/quotient.h"
@@ -24,7 +23,7 @@ constexpr uint32_t kNobody = ~uint32_t{0};
 constexpr int64_t kMaxPartItems = int64_t{1} << 30;  // items per block; with one more row, still below 2^31
 static_assert(kMaxPartItems + kMaxIdColumns <= int64_t{1} << 31);
 
-constexpr int kInFlight = 4;  // items of a thread, and as many that are loaded ahead
+constexpr int kInFlight = 4;  // items that a thread combines at a time; as many more are loaded ahead
 
 template <typename Operator>
 struct IdCombination {
@@ -291,7 +290,7 @@ __global__ void __launch_bounds__(kThreads) combine_items(IdCombination<Operator
   using State = typename Operator::State;
   extern __shared__ uint64_t shared[];
   auto* const table = reinterpret_cast<State*>(shared);
-  auto* const tags = reinterpret_cast<uint32_t*>(table + combination.entries);  // unless the table holds all
+  auto* const tags = reinterpret_cast<uint32_t*>(table + combination.entries);  // unused if the table holds all results
   for (int i = threadIdx.x; i < combination.entries; i += kThreads) {
     table[i] = op.identity();
     if constexpr (!kHoldsAll) tags[i] = kNobody;

@@ -7,7 +7,7 @@ namespace mgpu {
 
 class Arguments;
 
-// Operands: x [.., n, width], ids [.., n], count [.., 1], the number of live rows, or absent. Attributes: op, wide,
+// Operands: x [.., n, width]; ids [.., n]; count [.., 1], the number of live rows, or absent. Attributes: op, wide,
 // size. Result: [.., size, width]. A row whose id is not in [0, size) is ignored.
 struct ReduceByIdOperands : OperatorOperands {
   int64_t width;

@@ -381,8 +381,8 @@ __device__ __forceinline__ Item load_once(const Item* from) {
   return std::bit_cast<Item>(__ldcs(reinterpret_cast<const Word*>(from)));
 }
 
-// The rows of x that are the items of a tile: `find` loads what `row` computes a row from, or -1 if the item is
-// dropped.
+// How the items of a tile find their rows of x, in two steps. `find` loads an item's index, or gives -1 if the item is
+// dropped. `row` computes the number of the row from it.
 struct NeighbourRows {
   int64_t first;
   __device__ __forceinline__ int find(int i) const { return i; }
@@ -559,7 +559,7 @@ __global__ void __launch_bounds__(kThreads, kWeights == Weights::kGroups || Oper
   join_workers<kReduceRowsMostLanes>(walk, reduction.lanes, tile_index);
 }
 
-// Brings a tile's rows of up to kStates columns to shared memory, as states; items that are dropped as the identity.
+// Brings a tile's rows of up to kStates columns to shared memory, as states. A dropped item becomes the identity.
 template <Weights kWeights, int kStates, typename Operator, typename Rows>
 __device__ __forceinline__ void stage_rows(const RowReduction<Operator>& reduction, const Operator& op,
                                            const TileUnits& tile, const LaneColumns& columns, const Rows& rows,
@@ -657,8 +657,9 @@ __global__ void __launch_bounds__(kThreads, 5) reduce_short_rows(RowReduction<Op
   join_workers<1>(walk, 1, blockIdx.x);
 }
 
-// Combines the states that the preceding tiles left open, from the last tile with an end on, with the segment of each
-// tile's first end. A tile has a power of two of lanes, one for each column of a slice.
+// The segment that a tile's first end closes may have begun in earlier tiles. This kernel combines the states that
+// these left open, from the last tile with an end on, with the tile's own part of the segment. A tile has a power of
+// two of lanes, one for each column of a slice.
 template <typename Operator>
 __global__ void __launch_bounds__(kJoinThreads) join_tiles(RowReduction<Operator> reduction, Operator op, int lanes) {
   using State = typename Operator::State;

@@ -30,7 +30,7 @@ struct RowSources {
   }
 };
 
-// Operands: x [.., n, width], heads [.., m], where segments begin, indices [.., k] of rows or absent, count [.., 1],
+// Operands: x [.., n, width]; heads [.., m], where segments begin; indices [.., k] of rows, or absent; count [.., 1],
 // the number of live items, or absent. Attributes: op, wide. Result: [.., m, width].
 struct ReduceRowsOperands : OperatorOperands {
   RowSources sources;

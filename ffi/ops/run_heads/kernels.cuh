@@ -23,7 +23,7 @@ struct RunTask {
   static constexpr int kKept = kept_heads(kTile);
 
   const Word* keys;
-  bool aligned;  // each row
+  bool aligned;  // whether each row is aligned to 16 bytes
   Order order;
   Segments rows;
   int64_t row_tiles;

@@ -44,7 +44,7 @@ struct SampleCandidate {
 struct SampleTopPOperands::Scratch {
   SampleRow* state;             // [rows]
   unsigned long long* bins;     // [rows, kSampleBins]
-  int64_t bytes;                // of the zeroed memory, which begins at `state`
+  int64_t bytes;                // the size of the zeroed memory, which begins at `state`
   SampleCandidate* candidates;  // [rows, room()]
 };
 

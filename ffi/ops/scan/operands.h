@@ -7,8 +7,8 @@ namespace mgpu {
 
 class Arguments;
 
-// Operands: x [.., n], heads [.., m] or absent, count [.., 1] or absent, initial [.., 1] or absent. Attributes: op,
-// exclusive, reverse, total. Results: [.., n], and with `total` one per row.
+// Operands: x [.., n]; heads [.., m], where the scan restarts, or absent; count [.., 1] or absent; initial [.., 1] or
+// absent. Attributes: op, exclusive, reverse, total. Results: [.., n], and with `total` one per row.
 struct ScanOperands : OperatorOperands {
   bool exclusive;
   bool reverse;

@@ -70,12 +70,12 @@ __device__ __forceinline__ const void* leaf_of(const Result& result) {
 template <typename Operator>
 struct RowScan {
   SourceOf<typename Operator::Element> x;
-  Segments segments;  // of the rows of each problem
+  Segments segments;  // the segments of each problem's rows
   int64_t width;
-  unsigned tiles;          // of a problem
-  unsigned slices;         // of the columns
-  int columns;             // of a slice
-  int groups;              // of rows, per tile
+  unsigned tiles;          // the tiles of a problem
+  unsigned slices;         // the slices into which columns are cut
+  int columns;             // the columns of a slice
+  int groups;              // the groups of rows in a tile
   bool contiguous;         // whether the rows of a tile are contiguous
   bool aligned;            // whether rows are copied by aligned vectors of 16 bytes
   Quotient row_copies{1};  // divides by the number of vectors, or else elements, that are copied per row of a tile
@@ -86,7 +86,7 @@ struct RowScan {
   int64_t slice_words;
   int64_t level_slots[RowLookBack::kLevels + 1];  // the first slot of each level
   const uint32_t* marks;
-  int64_t mark_words;  // of a problem; 0 if all problems share them
+  int64_t mark_words;  // the words of marks of a problem; 0 if all problems share them
   ResultVector<Operator> result;
   ResultVector<Operator> totals;  // null if not requested
 };

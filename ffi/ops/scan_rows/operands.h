@@ -9,8 +9,8 @@ class Arguments;
 struct RowScanTiling;
 struct RowScanScratch;
 
-// Operands: x [.., n, width], heads [.., m] or absent, count [.., 1] or absent. Attributes: op, exclusive, reverse,
-// total. Results: [.., n, width], and with `total` [.., width].
+// Operands: x [.., n, width]; heads [.., m], where the scan restarts, or absent; count [.., 1] or absent. Attributes:
+// op, exclusive, reverse, total. Results: [.., n, width], and with `total` [.., width].
 struct ScanRowsOperands : OperatorOperands {
   int64_t width;
   bool exclusive;

@@ -21,10 +21,10 @@ using RowLookBack = LookBackTree<16>;
 // An element may also be an item of a caller's function, whose leaves, all of the same width, are arrays of rows. A
 // tile has each leaf's elements in a plane of its own.
 struct RowScanTiling {
-  int64_t rows;   // of a problem
-  int64_t width;  // elements of a row
+  int64_t rows;   // the rows of a problem
+  int64_t width;  // the elements of a row
   int64_t element_bytes;
-  int leaves = 0;  // of an item
+  int leaves = 0;  // the leaves of an item; 0 if elements are numbers
 
   // The number of rows that are loaded at once. It is smaller for items, as each copy of a caller's function takes time
   // to compile.

@@ -10,10 +10,10 @@ namespace mgpu {
 struct Call;
 class Workspace;
 
-// Operands: x [.., n]; begins [.., m] and ends [.., m], the segments; ranks [.., k, m], k of each segment; count
-// [.., 1] or absent. Result: values [.., k, m]. A rank past the items of a segment gives the last one; the values of
-// an empty segment are unspecified. All NaNs are equal, so a NaN may have the bits of another NaN. Zeros of either sign
-// are equal, and the result is +0.
+// Operands: x [.., n]; begins [.., m] and ends [.., m], the segments; ranks [.., k, m], for each segment k positions in
+// its sorted order; count [.., 1] or absent. Result: values [.., k, m]. A rank past the items of a segment gives the
+// last one; the values of an empty segment are unspecified. All NaNs are equal, so a NaN may have the bits of another
+// NaN. Zeros of either sign are equal, and the result is +0.
 struct SegmentedOrderStatisticsOperands : SegmentBounds {
   DType key_type;
   int64_t rank_count;

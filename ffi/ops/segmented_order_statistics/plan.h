@@ -1,4 +1,5 @@
-// How CUDA finds the items at ranks of segments: which segments a warp takes, and scratch memory for the others.
+// How CUDA finds the items at some ranks, which are positions in each segment's sorted order: which segments a warp
+// takes, and scratch memory for the others.
 #pragma once
 
 #include "ops/common/long_segments.h"
@@ -6,7 +7,7 @@
 
 namespace mgpu {
 
-constexpr int kMaxSegmentRanks = 16;       // per segment, as a block counts digits for all of them at once
+constexpr int kMaxSegmentRanks = 16;       // the most ranks per segment: a block counts digits for all of them at once
 constexpr int64_t kWarpSegment = 1 << 12;  // the most items that a warp takes: it reads them again and again
 constexpr int kSegmentDigitBits = 8;       // each pass over a longer segment finds one digit
 constexpr int kSegmentDigits = 1 << kSegmentDigitBits;

@@ -17,9 +17,9 @@ struct SearchTree {
   static constexpr int kTopBytes = 128 << 10;
   static constexpr int kSmallTopBytes = 32 << 10;
 
-  int levels = 0;  // above the haystack; if there are none, the haystack is the top
+  int levels = 0;  // the levels above the haystack; if there are none, the haystack is the top
   int top_keys = 0;
-  int64_t offsets[kMaxLevels + 1] = {};  // of the levels in a row's tree, in keys
+  int64_t offsets[kMaxLevels + 1] = {};  // where levels begin in a row's tree, in keys
   int64_t row_keys = 0;
   int64_t row_stride = 0;  // from row to row; 0 if all rows share the haystack
   int64_t rows = 0;

@@ -327,8 +327,8 @@ struct Share {
   int64_t tile;
   int64_t slab;
   int64_t column;
-  int first;  // row of the tile
-  int size;   // rows of the tile
+  int first;  // the thread's first row in the tile
+  int size;   // the rows of the tile
   bool has_column;
   unsigned rows;  // bit i: the thread has an item in its row i
 

@@ -57,8 +57,9 @@ struct SoftmaxTiling {
 };
 
 // Scratch memory of the CUDA kernels. For each tile: the number of listed heads before it, its first and last heads,
-// and the maximum and sum of each column for the segments that are open at its start and at its end. Maximum and sum
-// first belong to the tile's own part, and later to the whole segment.
+// and the maximum and sum of each column for the segments that are open at its start and at its end. They belong to the
+// tile's own part of the segment. Where a segment begins, the second kernel replaces those in `open` by those of the
+// whole segment.
 struct SegmentedSoftmaxOperands::Scratch {
   int64_t* listed;
   int* first_head;

@@ -1,4 +1,5 @@
-// The first pass over the keys of a radix sort: it counts the digits of each segment, at all places at once.
+// The first pass over the keys of a radix sort: it counts the digits of each segment, at all places at once. A digit's
+// place is its index in the key's rank, the word that compares as the key does.
 #pragma once
 
 #include "cuda/block/partition.cuh"

@@ -14,9 +14,9 @@ struct Call;
 // may come in any order, but equal items keep their order.
 enum class SortMethod : int64_t { kMerging, kFastest, kNearlySorted, kPartitioning };
 
-// Operands: keys [.., n], heads [.., m], flags [.., n] bool or [.., ceil(n / 32)] uint32, count [.., 1], payload
-// [.., n]; any but the keys may be absent (empty). Attributes: descending, method, bits, payload. Results: keys, and
-// the payload.
+// Operands: keys [.., n]; heads [.., m], where segments begin, or flags instead, [.., n] bool or [.., ceil(n / 32)]
+// uint32; count [.., 1]; payload [.., n]. All but the keys may be absent (empty). Attributes: descending, method, bits,
+// payload. Results: keys, and the payload.
 struct SegmentedSortOperands {
   DType key_type;
   bool descending;

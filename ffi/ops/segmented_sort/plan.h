@@ -23,7 +23,7 @@ constexpr int tile_items(int key_width) { return tile_shape(key_width).tile(); }
 struct RowShape {
   TileShape sort;
   TileShape merge;
-  int runs = 4;  // merged by a block in a round
+  int runs = 4;  // the runs that a block merges in a round
   constexpr int cell() const { return sort.threads * sort.items; }
   constexpr int tile() const { return cell() / ceil_div(cell(), (merge.threads - 1) * merge.items); }
 };
@@ -39,8 +39,8 @@ constexpr RowShape pairs_shape(int key_width, bool has_payload) {
 }
 // Rows that fit one cell of this shape take one launch.
 constexpr RowShape kOneCellShape{{512, 8}, {256, 9}};
-// Sorts of few items are bound by the latencies of launches and of memory, so their cells are merged by ranks: each
-// lane of a merging warp finds the ranks of `merge.items` items.
+// Sorts of few items are bound by the latencies of launches and of memory, so in merges of their cells each item finds
+// its own position: each lane of a merging warp has `merge.items` items.
 constexpr RowShape kFewItemsShape{{256, 4}, {128, 2}};
 // The most shared memory that a block of these kernels needs. Devices grant 64 KB on sm_75, 99 KB on sm_86.
 constexpr int64_t row_shared_bytes(int key_width, bool has_payload, bool pairs) {
@@ -112,7 +112,7 @@ constexpr int kGroupCells = 1 << (2 * kPhaseRounds);
 struct RunGroup {
   MergeGroup<int64_t> runs;
   int64_t row_begin;
-  int source, target;  // buffers
+  int source, target;  // the buffers that are read and written
   bool decode;         // the outputs are keys, not codes
 };
 
@@ -235,9 +235,9 @@ enum class SortVariant {
   kRanks,                 // by counting the items before each item
   kPackedRows,            // several rows to a cell
   kRowDigits,             // radix sort, one row per block
-  kRowRanks,              // radix sort of positions, one row per block; digits are looked up in ranks
+  kRowRanks,              // radix sort of positions, one row per block; digits are looked up (Order::rank)
   kDigits,                // radix sort
-  kFewItems,              // in small cells, merged by ranks
+  kFewItems,              // in small cells; in a merge, each item finds its position
   kOneCell,               // a row is a cell
   kPairs,                 // in cells, which are merged in pairs
   kLongRows,              // in large cells, of which four are merged at once

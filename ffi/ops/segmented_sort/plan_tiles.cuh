@@ -130,7 +130,7 @@ __device__ bool is_short(const TileDescriptor& descriptor) {
 }
 
 // The place of item i in the merge of sorted runs, of which run k is codes[bounds[k] .. bounds[k + 1]): its place in
-// its own run plus its rank in each other run.
+// its own run plus the number of items before it in each other run.
 template <int kCount, typename Order>
 __device__ __forceinline__ int merged_place(const Order& order, const typename Order::Word* codes,
                                             const int (&bounds)[kCount + 1], int i) {

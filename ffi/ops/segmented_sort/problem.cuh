@@ -48,8 +48,8 @@ struct Problem {
   // Whether long segments of such keys can be sorted by digits instead.
   static constexpr bool kLeavesLongSegments =
       sizeof(typename Order::Word) <= 4 && !IsOfPositions<Order> && !IsCompiled<Order>;
-  // Whether tiles hold ranks, and the codes are read again at the end. Comparisons of 16-bit codes truncate each
-  // intermediate result, and took as long as the rest of the sort.
+  // Whether tiles hold ranks (Order::rank) instead of codes, and the codes are read again at the end. Comparisons of
+  // 16-bit codes truncate each intermediate result, and took as long as the rest of the sort.
   static constexpr bool kRanksInTiles = kHasPayload && std::is_same_v<Order, FloatOrder<uint16_t>>;
   static constexpr int kBlocksPerProcessor = sort_blocks_per_processor<Order, Payload>();
 

@@ -1,4 +1,5 @@
-// Sorts few items by ranks: each item finds its own place, and no block waits for another.
+// Sorts few items: each item finds its own rank, its position in sorted order, and no block waits for another. Items
+// are compared by Order::rank, the word that compares as a key does.
 #pragma once
 
 #include "cuda/block/partition.cuh"

@@ -13,7 +13,7 @@ template <typename Order, bool kPlaced>
 struct Entries {
   using Word = typename Order::Word;
   using Entry = Word;
-  static constexpr bool kPlain = Order::kTotal;  // else only if different codes never compare equal
+  static constexpr bool kPlain = Order::kTotal;  // whether entries of any codes compare as words
   __device__ static Entry make(const Order&, Word code, int) { return code; }
 };
 
@@ -31,8 +31,9 @@ struct Entries<Order, true> {
   __device__ static int place(Entry entry) { return static_cast<int>(entry & ((Entry{1} << kPlaceBits) - 1)); }
 };
 
-// The most items of a group of runs that one warp merges by ranks. A block would wait at its barriers: 2^26 keys `i +
-// rand(25)` have 3,840 groups of 25 items, which took blocks 0.045 ms, and 0.15 ms with payload.
+// The most items of a group of runs that one warp merges, in which each item finds its own position. A block would wait
+// at its barriers: 2^26 keys `i + rand(25)` have 3,840 groups of 25 items, which took blocks 0.045 ms, and 0.15 ms with
+// payload.
 constexpr int kShortItems = 256;
 
 // A block's merge in a round: outputs [first, first + size) of a group of runs, as positions in a row.
@@ -41,7 +42,7 @@ struct RowMerge {
   int64_t row_begin;
   int64_t first;
   int size;            // 0 if there is nothing to merge
-  int source, target;  // buffers
+  int source, target;  // the buffers that are read and written
   bool decode;         // the outputs are keys, not codes
 };
 

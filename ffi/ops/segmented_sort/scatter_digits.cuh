@@ -101,8 +101,8 @@ struct ListedTile {
 template <typename P>
 struct ScatterShared : std::conditional_t<P::kListed, ListedTile, WholeRows> {
   static constexpr int kWarps = P::kShape.tiles.threads / kWarp;
-  unsigned counts[kWarps][kDigits];   // of a warp's items; later the place of the warp's next item in the tile
-  typename P::Offset bases[kDigits];  // from places in the tile to places in the segment
+  unsigned counts[kWarps][kDigits];   // a warp's items by digit; later the place of the warp's next one in the tile
+  typename P::Offset bases[kDigits];  // what to add to a place in the tile to get the place in the segment
   unsigned sums[kDigits / kWarp];
   int64_t ticket;
   int place;

@@ -68,7 +68,7 @@ struct SortRowsShared {
   alignas(16) typename P::Entry entries[kWarps * kRegion];
 };
 
-// How many of a warp's items are zeros, NaNs, or less than zero.
+// How many of a warp's items are zeros, how many are NaNs, and how many come before zero.
 struct EqualItems {
   int zeros, nans;
   int lesser;  // before zero in the order of the sort
@@ -77,9 +77,9 @@ template <typename P>
 struct RestoringShared : SortRowsShared<P> {
   EqualItems equals[SortRowsShared<P>::kWarps];
 };
-// Packed rows of floats with negative zeros or NaNs are sorted by ranks, which do not keep the zeros' signs and the
-// NaNs' bits; afterwards the codes are restored. For long rows this would save sort_any_codes, but floats without such
-// values would take 4% longer: 2^20 float32 0.070 ms instead of 0.067.
+// Packed rows of floats with negative zeros or NaNs are sorted by ranks (Order::rank), which do not keep the zeros'
+// signs and the NaNs' bits. Afterwards the codes are restored. In long rows, this would make sort_any_codes
+// unnecessary. But floats without such values would take 4% longer: 2^20 float32 0.070 ms instead of 0.067.
 template <typename P>
 constexpr bool kRestores = P::kPacked && !P::Entries::kPlain;
 template <typename P>
@@ -163,8 +163,8 @@ __device__ void sort_any_codes(const typename P::Word* keys, int live, const typ
   }
 }
 
-// Restores the codes of zeros and of NaNs, which ranks do not distinguish: puts them where the sorted ranks have zeros
-// and NaNs, in the order of the items.
+// Restores the codes of zeros and of NaNs, because all zeros have one rank, and so do all NaNs. The codes go to where
+// the sorted ranks have zeros and NaNs, in the order of the items.
 template <typename P>
 __device__ void restore_equals(const typename P::Order& order, const typename P::Word* keys, int live,
                                const PackedCell& cell, typename P::Word* sorted, RestoringShared<P>& shared) {

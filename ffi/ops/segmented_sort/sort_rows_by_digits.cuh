@@ -1,5 +1,6 @@
 // Sorts rows that fit one block. The block sorts a row in shared memory, one pass per digit, and reads and writes
-// device memory once. Merging would take as long for keys of 8 bits as for wider ones, and longer with payload.
+// device memory once. Merging would take as long for keys of 8 bits as for wider ones, and longer with payload. Digits
+// are those of a key's rank (Order::rank), a word that compares as the key does.
 #pragma once
 
 #include "algorithm/upper_rank.h"

@@ -6,8 +6,8 @@
 
 namespace mgpu {
 
-// The most results that the kernels find. Each takes a step, so from a smaller k on (CUDA_MAX_SEGMENT_K in ranks.py)
-// Python sorts instead.
+// The most results that the kernels find. Each takes a step, so Python sorts instead if k is larger than
+// CUDA_MAX_SEGMENT_K (in ranks.py), which is a lower limit.
 constexpr int kSegmentedTopKMaxK = 32;
 // A group of lanes has a segment in registers. A group has as few lanes as leave each at most kTopKMeanItems items of a
 // segment of mean length, but no more than a warp. If a segment is too long for its group, the warp reads it again for

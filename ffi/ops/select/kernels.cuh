@@ -17,7 +17,7 @@ constexpr int kWarpWords = kTileWords / kWarps;
 // four tiles per block, all loaded at once, they took 0.1628.
 constexpr int kMarkTiles = 8;
 constexpr int kMarksInFlight = 2;
-constexpr int kMarkBlocks = 8;  // per multiprocessor
+constexpr int kMarkBlocks = 8;  // the blocks of mark_kept per multiprocessor
 static_assert(kWarpWords <= kWarp);
 
 struct SelectTask {
@@ -25,7 +25,7 @@ struct SelectTask {
   SelectOperands::Scratch scratch;
   int64_t row_tiles;
   bool aligned;    // whether each row's mask is aligned to 16 bytes
-  int mark_tiles;  // per block
+  int mark_tiles;  // the tiles of a block of mark_kept
 };
 
 // A tile, given by its number among the tiles of all rows.

@@ -9,10 +9,10 @@ namespace mgpu {
 struct Call;
 class Workspace;
 
-// Operands: x [.., n, elements]; keep [.., n]; count [.., 1] or absent; fill_value [.., 1]. Results: items [.., size,
-// elements], or with `indices` their positions [.., size], for which x and fill_value are not read; kept [..], the
-// number of kept items. With `partition`, the other live items follow the kept ones, and then come the items past the
-// count.
+// Operands: x [.., n, elements]; keep [.., n]; count [.., 1] or absent; fill_value [.., 1]. Results: the kept items
+// [.., size, elements] or, with `indices`, their positions [.., size]; kept [..], the number of kept items. With
+// `indices`, x and fill_value are not read. With `partition`, the other live items follow the kept ones, and then come
+// the items past the count.
 struct SelectOperands {
   const uint8_t* keep;
   int64_t keep_stride;  // from row to row of the batch: 0 if all rows share a mask

@@ -11,10 +11,15 @@ namespace mgpu {
 struct Call;
 class Workspace;
 
-// Operands: a [.., n_a], b [.., n_b], a_count [.., 1], b_count [.., 1], fill [.., 1], a_values [.., n_a], b_values [..,
-// n_b], values_fill [.., 1]; counts and values may be absent (empty). Attributes: kind; duplicates, whether a key may
-// occur twice in A or in B; payload. Results: keys [.., size], the payload [.., size] if there is one, count [..]. A
-// payload of indices numbers A's items first, then B's items; past the count, it is -1.
+// Operands; the last three are passed only if the payload is the values:
+//   a [.., n_a], b [.., n_b]                 sorted keys
+//   a_count [.., 1], b_count [.., 1]         the numbers of their live items; each may be absent (empty)
+//   fill [.., 1]                             the key of slots past the result's count
+//   a_values [.., n_a], b_values [.., n_b]   b_values may be empty if all results are items of A
+//   values_fill [.., 1]                      the payload of slots past the result's count
+// Attributes: kind; duplicates, whether a key may occur twice in A or in B; payload. Results: keys [.., size]; the
+// payload [.., size], if there is one; count [..]. A payload of indices numbers A's items first, then B's items. Past
+// the count, it is -1.
 struct SetsOperands {
   // The rows of an array; null if it is absent.
   struct Rows {

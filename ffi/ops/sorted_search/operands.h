@@ -10,8 +10,9 @@ struct Call;
 class Workspace;
 struct MergeSplits;
 
-// Operands: needles [.., n], haystack [.., m], needles_count [.., 1], haystack_count [.., 1]; counts may be absent.
-// Attribute: right, for side "right". Result: positions [.., n] in the haystack, -1 for needles past their count.
+// Operands: needles [.., n] and haystack [.., m], both sorted; needles_count [.., 1] and haystack_count [.., 1], each
+// of which may be absent. Attribute: right, whether the side is "right". Result: positions [.., n] in the haystack;
+// they are -1 for needles past their count.
 //
 // A merge that takes equal items of A before those of B gives each item of A its lower bound in B, and each item of B
 // its upper bound in A. So the needles are A for side left, and B for side right.
@@ -44,9 +45,10 @@ struct SortedSearchOperands {
   }
 };
 
-// Operands: a [.., n_a], b [.., n_b], a_count [.., 1], b_count [.., 1]; counts may be absent. Attribute: right.
-// Results: a_index and b_index, each item's position in the other operand; a_match and b_match (bool), whether it
-// equals an item there; a_match_count [..] and b_match_count [..]. Indices and counts have one type.
+// Operands: a [.., n_a] and b [.., n_b], both sorted; a_count [.., 1] and b_count [.., 1], each of which may be absent.
+// Attribute: right, whether the side is "right". Results: a_index and b_index, each item's position in the other
+// operand; a_match and b_match (bool), whether it equals an item there; a_match_count [..] and b_match_count [..].
+// Indices and counts have one type.
 //
 // Side right is side left with A and B swapped; then the members here are swapped too.
 struct SortedMatchOperands {

@@ -87,8 +87,8 @@ class Best {
     count_ = k_;
     limit_ = room_;
     takes_all_ = false;
-    // A code below the bound has a rank below `last`, because a rank is the lowest of the codes that compare equal.
-    // Only the codes equal to code 0 are an exception.
+    // A code below the bound has a rank (Order::rank) below `last`, because a rank is the lowest of the codes that
+    // compare equal. Only the codes equal to code 0 are an exception.
     bound_ = order_.rank(Word{0}) == last ? Word{0} : last;
     return count_;
   }

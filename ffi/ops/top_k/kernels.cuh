@@ -235,7 +235,7 @@ class BlockBest {
     __syncthreads();
     const Digits last = find_last(count_, k_, 0);
     uint32_t last_position = kNoPosition;
-    if (last.matching > last.rank) {  // only some of the items of the last rank stay
+    if (last.matching > last.rank) {  // of the items that equal the k-th best, only some stay
       last_position = select_digits_
                           .template operator()<uint32_t>(
                               count_, last.rank, [&](int i) { return shared_.positions[i]; },
@@ -317,8 +317,8 @@ class BlockBest {
     count_ = count;
   }
 
-  // Finds leading digits of item number `rank`, from 1 on, of the first `count` items in sorted order. It finds digits
-  // until at most `spare` worse items share them.
+  // Finds leading digits of item number `rank` in sorted order, from 1 on, of the first `count` listed items. It finds
+  // digits until at most `spare` worse items share them.
   __device__ Digits find_last(int count, int rank, int spare) {
     return select_digits_.template operator()<Word>(
         count, rank, [&](int i) { return order_.rank(shared_.codes[i]); }, [](int) { return true; },
@@ -355,8 +355,8 @@ class BlockBest {
     }
   }
 
-  // Sets the bound: better items than the k-th best have a rank up to `rank`, and those of that rank have a position
-  // before `position`.
+  // Sets the bound: better items than the k-th best have an Order::rank up to `rank`, and if it is `rank`, they have a
+  // position before `position`.
   __device__ void set_bound(Word rank, uint32_t position) {
     bound_rank_ = rank;
     bound_position_ = position;

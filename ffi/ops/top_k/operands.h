@@ -9,8 +9,8 @@ namespace mgpu {
 struct Call;
 class Workspace;
 
-// Operands: x [.., n], count [.., 1] or absent. Attributes: k; largest, for descending order. Results: values [.., k]
-// and indices [.., k]; past a row's live items, these are 0 and -1.
+// Operands: x [.., n]; count [.., 1], which may be absent. Attributes: k; largest, whether the order is descending.
+// Results: values [.., k] and indices [.., k]. Past a row's live items, values are 0 and indices are -1.
 struct TopKOperands {
   DType key_type;
   bool largest;

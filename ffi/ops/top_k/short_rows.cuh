@@ -134,7 +134,7 @@ class RowLanes {
     }
   }
 
-  // Ranks the items of a lane that has its whole row: each pair of items is compared once.
+  // Finds the place of each item in the result for a lane that has its whole row: each pair of items is compared once.
   __device__ __forceinline__ void rank_own() {
     int before[kItems];
 #pragma unroll
@@ -209,8 +209,8 @@ class RowLanes {
     return listed.all;
   }
 
-  // Takes the items before a rank and, of the items of that rank, the first ones, up to the wanted number. It is rarely
-  // called, so its loops are not unrolled, and read the row again.
+  // Takes the items whose rank (Order::rank) is below `last` and, of those whose rank is `last`, the first ones, up to
+  // the wanted number. It is rarely called, so its loops are not unrolled, and read the row again.
   __device__ Bits take_first_equals(Word last) const {
     const auto rank_of = [&](int i) { return i < own_ ? order_.rank(order_.encode(items_[i * kLanes])) : kLastCode; };
     int before = 0;

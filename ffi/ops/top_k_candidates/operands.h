@@ -9,10 +9,10 @@ namespace mgpu {
 struct Call;
 class Workspace;
 
-// Operands: x [.., n], count [.., 1] or absent. Attributes: k; room; largest, for descending order. Results: values
-// [.., room], positions [.., room] and found [.., 1]. A stable sort of the first `found` values begins with the row's
-// first k items. Values and positions past these are undefined. `found` is at least k, or the row's live items if these
-// are fewer.
+// Operands: x [.., n]; count [.., 1], which may be absent. Attributes: k; room, the most candidates of a row; largest,
+// whether the order is descending. Results: values [.., room], positions [.., room] and found [.., 1]. A stable sort of
+// the first `found` values begins with the row's first k items. Values and positions past these are undefined. `found`
+// is at least k, or the row's live items if these are fewer.
 struct TopKCandidatesOperands {
   DType key_type;
   bool largest;

@@ -20,14 +20,14 @@ constexpr int64_t kCandidateBlocks = 8;      // per multiprocessor; if there are
 
 // The groups of a row. The row may begin within its first group. Each block takes a part: several groups.
 struct TopKCandidatesOperands::Parts {
-  int64_t groups;  // of a row
-  int64_t part;    // groups of a part
-  int64_t parts;   // of a row
+  int64_t groups;  // the groups of a row
+  int64_t part;    // the groups of a part
+  int64_t parts;   // the parts of a row
 };
 
 // Scratch memory of the CUDA kernels.
 struct TopKCandidatesOperands::Scratch {
-  uint64_t* bounds;  // [rows]: the rank that candidates do not exceed
+  uint64_t* bounds;  // [rows]: the rank (Order::rank) that candidates do not exceed
   uint32_t* marks;   // [rows, groups, kCandidateWords]: a bit for each item below the bound
   uint32_t* below;   // [rows, parts]: items of lower rank than the bound
   uint32_t* equal;   // [rows, parts]: items of the bound's rank
