@@ -59,8 +59,8 @@ using WorkRow = WorkRowOf<IndexVector, int64_t>;
 // give other runs, but never an output outside `size` or an object outside `objects`.
 struct WorkList {
   int64_t problems = 1;
-  int64_t size = 0;      // outputs per problem, live or not
-  int64_t objects = 0;   // per problem
+  int64_t size = 0;      // the outputs of a problem, live or not
+  int64_t objects = 0;   // the objects of a problem
   int64_t capacity = 0;  // the number of live items if no count is given, and the most that a count can give
   int64_t drift = 0;
 
@@ -112,7 +112,7 @@ inline void for_each_run(const WorkRow& row, Range<int64_t> outputs, Visit visit
 // WorkRow.
 struct WorkTiles {
   int64_t tile;
-  int64_t tiles;  // per problem
+  int64_t tiles;  // the tiles of a problem
   int64_t* cells = nullptr;
 
   MGPU_HOST_DEVICE int64_t stride() const { return tiles + 3; }

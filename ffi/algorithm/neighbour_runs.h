@@ -26,7 +26,7 @@ struct RunTile {
 struct NeighbourRuns {
   IndexVector ends;    // [rows or 1, count]
   int64_t stride = 0;  // from row to row
-  int64_t count = 0;   // per row; 0 if a merge is of two operands, not of runs
+  int64_t count = 0;   // the runs of a row; 0 if a merge is of two operands, not of runs
 
   // The answer depends only on the count, because the size of scratch memory is needed before there are data.
   MGPU_HOST_DEVICE bool given() const { return count > 0; }

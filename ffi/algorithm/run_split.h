@@ -43,8 +43,8 @@ struct RunSplit {
   // number for the sample's own run. Verdicts on samples of a closed window may be anything.
   template <typename Before>
   MGPU_HOST_DEVICE int judge(int run, int s, Before before) const {
-    Index inside = 0;   // if the sample is among the first `rank`, so are this many
-    Index outside = 0;  // if it is not, at most this many are
+    Index inside = 0;   // at least this many items come up to the sample, with the sample itself
+    Index outside = 0;  // at most this many items come before the sample
     MGPU_UNROLL
     for (int j = 0; j < kRuns; ++j) {
       const bool own = j == run;

@@ -19,7 +19,7 @@ struct Range {
 struct SegmentBounds {
   int64_t rows;
   int64_t length;
-  int64_t segments;  // per row
+  int64_t segments;  // the segments of a row
   IndexVector begins, ends;
   int64_t begins_stride, ends_stride;  // from row to row
   LiveCounts counts;
@@ -40,7 +40,7 @@ struct Segments {
   int64_t length = 0;
 
   IndexVector heads;         // [rows or 1, heads_count]
-  int64_t heads_count = 0;   // per row
+  int64_t heads_count = 0;   // the heads of a row
   int64_t heads_stride = 0;  // from row to row: heads_count, or 0 if all rows share the heads
 
   // Instead of heads, a caller may give flags, a byte or a bit for each item: a flag is set if its item starts a

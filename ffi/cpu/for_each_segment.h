@@ -12,7 +12,7 @@ namespace mgpu::cpu {
 // A segment of a row.
 struct RowRange {
   int64_t row;
-  int64_t number;  // in its row
+  int64_t number;  // its number in its row
   Range<int64_t> range;
 };
 

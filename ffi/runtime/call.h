@@ -72,7 +72,7 @@ struct Call {
   std::vector<Array> operands;
   std::vector<Array> results;  // without the scratch memory
   const Attributes& attributes;
-  const FunctionData* function = nullptr;  // if the operation has one; null if only sizes are asked for
+  const FunctionData* function = nullptr;  // the caller's function; null if there is none, or if only sizes are sought
   Array workspace = {};                    // the workspace of a CUDA call (take_workspace)
 
   // The number of problems in the batch: the product of the leading dimensions of an array whose own rank is `rank`.

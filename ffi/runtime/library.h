@@ -23,7 +23,7 @@ struct List {
 // A stage of the FFI handler of an operation.
 struct HandlerEntry {
   const char* operation;
-  const char* stage;  // as jax.ffi.register_ffi_target calls it
+  const char* stage;  // the stage's name in jax.ffi.register_ffi_target
   void* address;
 };
 

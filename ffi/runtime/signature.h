@@ -19,7 +19,7 @@ namespace mgpu {
 // The names of an attribute's values, from 0 on.
 struct Enumeration {
   std::string_view name;
-  std::string_view values[16];  // as many as are not empty
+  std::string_view values[16];  // the names; empty strings follow the last one
 };
 
 // An attribute that may be any integer.

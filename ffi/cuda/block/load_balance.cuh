@@ -37,7 +37,7 @@ struct TileWork {
     alignas(16) uint16_t marks[kTile];
     union {
       uint32_t high_marks[kTile];  // the bits above the 16 of marks, in a searched tile
-      Slot slots[kMostSlots];      // else the slots, by mark
+      Slot slots[kMostSlots];      // in other tiles, the slots by mark
     };
     int warp_last[kWarps];
   };

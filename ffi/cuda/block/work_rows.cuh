@@ -14,8 +14,8 @@ struct ShortWork {
   Divisor objects;
   int pitch;
 
-  static constexpr int kMaxOffset = 1 << 30;              // past every output
-  static constexpr int kMostRows = RowTiles::kSlots / 2;  // with two outputs in each, they fill a tile
+  static constexpr int kMaxOffset = 1 << 30;              // an offset past every output
+  static constexpr int kMostRows = RowTiles::kSlots / 2;  // so many rows of two outputs fill a tile
 
   // `row_words` is the number of words that an output moves.
   ShortWork(const WorkList& work, int64_t row_words)
@@ -32,7 +32,7 @@ struct ShortWork {
   }
 
   struct Ends {
-    int first, live, total;  // as in WorkRow
+    int first, live, total;  // the members of WorkRow
   };
   // Shared memory holds the objects of the outputs, the offsets, and the ends of each row.
   int offsets_room() const { return shared_room(work.objects, pitch, tiles.tile_rows); }

@@ -26,15 +26,15 @@ struct JoinHeavyTile {
 };
 
 struct JoinOperands::Scratch {
-  JoinEdge* edges;  // row_tiles() + 1 per row
+  JoinEdge* edges;  // row_tiles() + 1 for each row
   JoinHeavyTile* heavy;
-  int64_t* paired;              // per row: the number of output rows that come from A
-  int64_t* unmatched;           // per row: the number of items of B without a partner
+  int64_t* paired;              // for each row, the number of output rows that come from A
+  int64_t* unmatched;           // for each row, the number of items of B without a partner
   IndexResult unmatched_items;  // the items of B without a partner, with room for b.length per row
   uint64_t* zeroed;             // the counter of tickets; all words from here on are zeroed before every launch
   uint64_t* heavy_state;        // 2^40 times the number of heavy tiles, plus the number of their units
-  uint64_t* row_words;          // per tile: a word of the look-back over output rows
-  uint64_t* unmatched_words;    // per tile: a word of the look-back over items of B without a partner
+  uint64_t* row_words;          // for each tile, a word of the look-back over output rows
+  uint64_t* unmatched_words;    // for each tile, a word of the look-back over items of B without a partner
   int64_t zeroed_words;
 };
 

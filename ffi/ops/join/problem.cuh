@@ -68,7 +68,7 @@ struct Plan {
   int64_t a;       // the row's items before the tile
   int64_t b;
   int64_t entering;  // the items of B before the tile that have the key of the next item of A
-  int a_count;       // of the tile; its runs hold one more item of A, if there is one
+  int a_count;       // the tile's items of A; its runs hold one more, if there is one
   TwoRuns runs;
 };
 

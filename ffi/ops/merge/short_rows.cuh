@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kRowThreads) merge(const __grid_constant__ Mer
   using Word = typename Order::Word;
   extern __shared__ __align__(16) unsigned char shared[];
   Word* const keys = reinterpret_cast<Word*>(shared);
-  uint16_t* const sources = reinterpret_cast<uint16_t*>(keys + problem.rows.room);  // per slot: the place of its key
+  uint16_t* const sources = reinterpret_cast<uint16_t*>(keys + problem.rows.room);  // the place of each slot's key
   const PairRows<Order> pair(problem.rows, keys);
   const RowTile& tile = pair.tile;
   __syncthreads();

@@ -1,4 +1,4 @@
-// How CUDA finds the items at ranks: samples and scratch memory.
+// How CUDA finds the items at the sought ranks, which are positions in sorted order: samples and scratch memory.
 #pragma once
 
 #include "ops/order_statistics/operands.h"
@@ -7,18 +7,18 @@ namespace mgpu {
 
 // The most ranks whose counters fit every device at once.
 constexpr int kMaxRanks = 7;
-constexpr int64_t kRankPart = 1 << 14;  // the least items per block
+constexpr int64_t kRankPart = 1 << 14;  // the fewest items per block
 // Sampling of long rows, which gives an interval for each rank. One quantile has three ranks: its two neighbours, and
-// the last one. Sampling is faster if a row has at least kRankSampledRow items, and all rows have at least
+// the last one. Sampling is faster if a row has at least kRankSampledRow items, and all rows together have at least
 // kRankSampledItems.
 constexpr int kMaxIntervals = 3;
 constexpr int64_t kRankSampledRow = 1 << 18;
 constexpr int64_t kRankSampledItems = 1 << 24;
 constexpr int kRankSampleBytes = 32 << 10;
-constexpr int64_t kRankGatheredPart = 1 << 15;  // the least collected items per block, as its counters take time to add
+constexpr int64_t kRankGatheredPart = 1 << 15;  // the fewest collected items per block: its counters take time to add
 
-// The intervals in which a row's sought items are: disjoint, in ascending order. Their ends are words that are ordered
-// like the keys (Order::rank).
+// The intervals that should contain a row's sought items: disjoint, and in ascending order. Their ends are words that
+// are ordered like the keys (Order::rank).
 struct RankIntervals {
   struct Interval {
     uint64_t low, high;                        // the ends

@@ -41,10 +41,10 @@ class RankDigits {
   using Word = typename Order::Word;
   static constexpr int kWarps = kThreads / kWarp;
   static constexpr int kEach = kDigits / kThreads;
-  static constexpr int kPitch = kDigits + 1;  // from copy to copy, so that a digit's counters are in different banks
+  static constexpr int kPitch = kDigits + 1;  // the step from copy to copy: a digit's counters are in different banks
 
  public:
-  static constexpr int64_t kCounterBytes = sizeof(unsigned) * kMaxRanks * kPitch;  // of dynamic shared memory
+  static constexpr int64_t kCounterBytes = sizeof(unsigned) * kMaxRanks * kPitch;  // dynamic shared memory
 
   // Counts the next digit of the keys [begin, end).
   __device__ static void count(const SoughtItems<Order>& sought, DigitPass pass, int64_t begin, int64_t end) {

@@ -149,7 +149,7 @@ __device__ void place_ranks(const RanksTask<Order>& task, int64_t row) {
     rank -= at_low;
     const bool is_known = rank < 0 || rank >= between;
     found.ranks[i] = is_known ? -1 : earlier + rank;
-    if (is_known) {  // if the interval does not hold the item, this is overwritten
+    if (is_known) {  // the last pass overwrites the result if the interval does not hold the item
       static_cast<Word*>(operands.values)[row * ranks + i] =
           key_of_rank(task.order, static_cast<Word>(rank < 0 ? interval.low : interval.high));
     }
@@ -302,7 +302,7 @@ __global__ void __launch_bounds__(kRankThreads, 2) gather_between(const __grid_c
   using Word = typename Order::Word;
   using Tile = GatherTile<Word>;
   __shared__ Word staged[kRankWarps][WarpStage<Word>::kRoom];
-  __shared__ unsigned below[kMaxIntervals - 1][kRankThreads];  // per thread, for all intervals but the first
+  __shared__ unsigned below[kMaxIntervals - 1][kRankThreads];  // each thread's count for each interval but the first
   __shared__ IntervalCounts counts[kMaxIntervals];
   __shared__ Interval<Order> intervals[kMaxIntervals];
   __shared__ Word lows[kMaxIntervals], highs[kMaxIntervals];

@@ -14,7 +14,7 @@ namespace mgpu::cuda::segment_reducing {
 constexpr int kThreads = segmented_reduce_shape(4).threads;
 constexpr int kMaxUnmarkedEnds = 8;  // a tile with so few ends does not mark their positions
 constexpr int kJoinThreads = 256;
-constexpr int kJoinTiles = 8;  // per thread and step, if a block looks back
+constexpr int kJoinTiles = 8;  // the tiles that a thread reads per step, if a block looks back
 
 inline UnitTiles unit_tiles(const SegmentTiling& tiling, int64_t* items_before) {
   return {tiling.ends, tiling.tiles(), SegmentTiling::tile_units(tiling.largest_bytes), items_before};
@@ -288,7 +288,7 @@ __device__ __forceinline__ void reduce_rows_to_ends(const SegmentedReduction<Ope
       } while (!is_last);
     }
   }
-  while (next < units.ends && next_place <= warp_begin) close();  // if the tile has no items
+  while (next < units.ends && next_place <= warp_begin) close();  // true only if the tile has no items
   const State open = total();
   if (lane == 0) {
     parts[warp].open = open;

@@ -26,7 +26,7 @@ struct UnitTiles {
   int64_t total_items;
   int64_t total_ends;
   int64_t tiles;
-  int units;  // per tile
+  int units;  // the units of a tile
   int64_t* items_before;
 
   UnitTiles(const SegmentEnds& ends, int64_t tiles, int units, int64_t* items_before)

@@ -15,7 +15,7 @@ class Workspace;
 struct RunHeadsOperands {
   DType key_type;
   const void* keys;
-  Segments rows;  // without heads: the live items of each row
+  Segments rows;  // has no heads, only the number of live items of each row
   int64_t size;
   IndexResult heads;
   void* firsts;

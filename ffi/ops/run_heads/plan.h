@@ -14,7 +14,7 @@ constexpr TileShape run_heads_shape(int key_width) { return {256, key_width == 8
 constexpr int kept_heads(int tile) { return tile / 16; }
 
 struct RunHeadsOperands::Scratch {
-  unsigned* bits;   // for each tile, a bitmap of its heads, or their positions
+  unsigned* bits;   // for each tile, either a bitmap of its heads, or their positions
   void* kept_keys;  // the keys at the heads of tiles with few heads
   TileCounts tiles;
 };

@@ -21,7 +21,7 @@ struct RowNumber {
 // probability of a kept token, relative to the most probable one. Result: token [.., 1], or -1 if no logit is above
 // -inf.
 struct SampleTopPOperands {
-  DType type;  // of logits
+  DType type;  // the type of the logits
   int64_t rows;
   int64_t length;
   const void* logits;

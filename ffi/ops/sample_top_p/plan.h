@@ -36,7 +36,7 @@ struct SampleRow {
 
 // A token that may be the last kept one, or the drawn one.
 struct SampleCandidate {
-  uint32_t code;  // of its logit: an unsigned integer in the same order
+  uint32_t code;  // an unsigned integer, whose order is that of the logits
   uint32_t position;
 };
 

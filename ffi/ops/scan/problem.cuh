@@ -22,10 +22,10 @@ struct ScanTask {
   bool exclusive;
   bool reverse;
   Segments segments;
-  Segments restarts;      // without counts, because items past a count change nothing, and need no segment
+  Segments restarts;      // has no counts, because items past a count change nothing, and need no segment
   int64_t tiles;          // the tiles over which a look-back goes
   uint64_t* look_back;    // a ticket counter, then the slots of each row
-  const int64_t* listed;  // per tile: the number of listed heads before the first place where it may restart
+  const int64_t* listed;  // for each tile, the number of listed heads before the first place where it may restart
   ResultVector<Operator> result;
   ResultVector<Operator> totals;  // null if not requested
   const void* initial;            // one item per row, which precedes the row's items, or null

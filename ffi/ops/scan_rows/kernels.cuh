@@ -114,7 +114,7 @@ struct TileScan {
   using Slots = Slot<Sum>;
   using Tree = RowLookBack;
   static constexpr int kLeaves = leaves_of<Element>();
-  static constexpr int kBytes = leaf_bytes<Element, 0>();  // of an element, in the array of each leaf
+  static constexpr int kBytes = leaf_bytes<Element, 0>();  // the bytes of an element in the array of each leaf
   static constexpr int kVector = 16 / kBytes;
   static constexpr int kRows = RowScanTiling::thread_rows(kBytes, kLeaves);
   static constexpr int kStep = RowScanTiling::step(kLeaves);
@@ -127,8 +127,8 @@ struct TileScan {
     int64_t first_column;
     int64_t origin;   // the tile's first element in memory
     uint64_t* words;  // the look-back words of the slice
-    unsigned index;   // among the tiles of a slice, in the order of the scan
-    int size;         // rows
+    unsigned index;   // the tile's number among those of a slice, in the order of the scan
+    int size;         // the tile's rows
     int live;
     int columns;
     int lead;  // elements between a multiple of 16 bytes and the origin

@@ -1,5 +1,5 @@
-// The call of segmented_order_statistics as its kernels see it: it finds the items at given ranks in the sorted order
-// of each segment.
+// The call of segmented_order_statistics as its kernels see it: it finds the items at given ranks, which are positions
+// in the sorted order of each segment.
 #pragma once
 
 #include "algorithm/segments.h"
@@ -24,7 +24,7 @@ struct SegmentedOrderStatisticsOperands : SegmentBounds {
 
   explicit SegmentedOrderStatisticsOperands(const Call& call);
 
-  // Rank number k of segment i, clamped to the segment's items. The segment is not empty.
+  // The k-th sought rank of segment i, clamped to the segment's items. The segment is not empty.
   MGPU_HOST_DEVICE int64_t rank(int64_t row, int64_t k, int64_t i, int64_t size) const {
     return clamp<int64_t>(ranks[row * ranks_stride + k * segments + i], 0, size - 1);
   }

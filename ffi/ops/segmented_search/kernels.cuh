@@ -14,7 +14,7 @@ namespace mgpu::cuda::segment_searching {
 
 constexpr int kThreads = 256;
 constexpr int kItems = 4;   // needles per thread
-constexpr int kBlocks = 3;  // per multiprocessor: with more, ptxas postpones reads to save registers
+constexpr int kBlocks = 3;  // per multiprocessor; with more blocks, ptxas postpones reads to save registers
 constexpr int kTreeThreads = 1024;
 constexpr int kTreeItems = 2;
 constexpr int kMakeThreads = 256;
@@ -156,7 +156,7 @@ struct Searches {
   Index segments[kCount];
   Word needles[kCount];
   typename Row::Search searches[kCount];
-  Position ends[kCount];  // of the segments
+  Position ends[kCount];  // the ends of the segments
 
   __device__ __forceinline__ int64_t needle(int k) const {
     return minimum(first + k * stride, given->operands.pair.a.length - 1);
@@ -306,7 +306,7 @@ __global__ void __launch_bounds__(kMakeThreads) make_tree(const __grid_constant_
   using Word = typename Order::Word;
   constexpr int64_t kFanout = SearchTree::fanout(sizeof(Word));
   const SortedRows& rows = operands.pair.b;
-  const int64_t blocks = gridDim.x / tree.rows;  // of a row
+  const int64_t blocks = gridDim.x / tree.rows;  // the blocks of a row
   const int64_t row = blockIdx.x / blocks;
   const HaystackRow<Word, uint64_t> haystack(rows, row);
   Word* const keys = static_cast<Word*>(tree.keys) + row * tree.row_stride;

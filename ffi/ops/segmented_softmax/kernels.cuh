@@ -22,7 +22,7 @@ using Accumulator = std::conditional_t<std::is_same_v<Element, double>, double, 
 // The rows of a thread, whose items and states are in registers.
 template <typename Element>
 constexpr int kThreadRows = sizeof(Element) == 8 ? 16 : 32;
-constexpr int kBlocks = 3;  // on a multiprocessor
+constexpr int kBlocks = 3;  // the blocks of a multiprocessor
 
 // Sums of exponentials below this lose precision, if the maximum is not the segment's own.
 constexpr float kLeastSum = 0x1p-24f;
@@ -79,12 +79,12 @@ struct Softmax {
   Divisor group_items;  // items of the rows of a thread, in all columns
   bool is_aligned;      // whether all arrays are aligned to 16 bytes
   Segments segments;
-  Segments restarts;  // without counts, because a row past a count is in no sum, and needs no segment
+  Segments restarts;  // has no counts, because a row past a count is in no sum, and needs no segment
   int64_t tiles;
   const int64_t* listed;
-  int* first_head;  // per tile; the tile's size if it has no head
+  int* first_head;  // one for each tile; the tile's size if it has no head
   int* last_head;
-  Part<Float>* opening;  // per tile and column, the part of the segment open at the tile's start
+  Part<Float>* opening;  // for each tile and column, the part of the segment that is open at the tile's start
   Part<Float>* open;
 
   __device__ __forceinline__ int64_t begin(int64_t tile) const { return tile * tiling.tile_rows; }
@@ -724,7 +724,7 @@ __global__ void __launch_bounds__(kCloseThreads) close_tiles(Softmax<Element> ta
     const Part<Float> part = task.open[of * width + column];
     return Part<Float>{part.max, kTangents ? part.sum : task.scale_of(part.sum)};
   };
-  const Part<Float> opening = get(task.owner(tile)), open = get(tile);  // with scales in place of sums
+  const Part<Float> opening = get(task.owner(tile)), open = get(tile);  // these have scales in place of sums
   const int64_t offset = begin * width + column;
   for (int j = static_cast<int>(threadIdx.x) >> column_bits; j < all; j += kCloseRows * rows) {
     const auto row_of = [&](int n) {

@@ -122,7 +122,7 @@ void run_packed(const Call& call, const SortPlan& plan, Order order, cudaStream_
   launch_sort_rows(call, row_problem<PackedProblem<Order, Payload, kFewItemsShape>>(operands, order, none), stream);
 }
 
-// Sorts whole rows of few items in small cells, which are merged by ranks.
+// Sorts whole rows of few items in small cells. When these are merged, each item finds its own position.
 template <typename Order, typename Payload>
 void run_few_items(const Call& call, const SegmentedSortOperands& operands, Order order, const SortScratch& scratch,
                    cudaStream_t stream) {

@@ -11,7 +11,7 @@ namespace mgpu::cuda::sorting {
 template <typename Word, typename Payload>
 struct Columns {
   Word* keys;
-  Payload* payload;  // in the input, null if the payload is the position in the row
+  Payload* payload;  // null in the input if the payload is the position in the row
 
   // The memory of the keys and the payload as one array, with each payload beside its key.
   __device__ __forceinline__ uint64_t* entries() const { return reinterpret_cast<uint64_t*>(keys); }
@@ -81,7 +81,7 @@ struct DigitProblem : std::conditional_t<kListed_, ListedSegments, WholeRows> {
   uint64_t* tickets;                  // [places]
   unsigned* counted;  // blocks that finished a row; positions in a listed segment's tiles that are counted
   uint32_t* passes;   // [rows], the passes that each whole row takes
-  Disorder disorder;  // if it was measured and is not large, the kernels do nothing
+  Disorder disorder;  // the kernels do nothing if it was measured and is not large
 
   // The place of a pass's digit. Only keys of 4 bytes are partitioned, because the kernels for other widths have no
   // registers to spare.

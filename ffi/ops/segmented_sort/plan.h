@@ -78,7 +78,7 @@ constexpr int kRowDigitStaticBytes = 64;  // static shared memory, in addition
 // ---- Radix sorts: in a pass, blocks put tiles in the order of one digit.
 struct DigitShape {
   TileShape tiles;
-  int blocks;      // per multiprocessor
+  int blocks;      // the blocks per multiprocessor
   int window = 8;  // predecessors that a look-back reads at once
   constexpr int tile() const { return tiles.tile(); }
 };
@@ -151,8 +151,8 @@ struct MergePiece {
   int begin, end;  // empty if there is nothing to do
   uint16_t at[kRuns];
   uint16_t count[kRuns];
-  int16_t source;  // buffer; the target is the other
-  int16_t decode;  // in the segment's last round: the output gets keys, not codes
+  int16_t source;  // the buffer that is read; the other one is written
+  int16_t decode;  // whether this is the segment's last round, in which the output gets keys, not codes
   // The positions of the chunks that hold only the segment's codes. Chunks across its edges are read code by code,
   // because the memory around a segment may never have been written.
   uint16_t whole_begin, whole_end;
@@ -172,7 +172,7 @@ struct DigitSegment {
   int64_t position;  // the position in its row
   int64_t size;
   int64_t live;        // the first `live` items are sorted; the others stay in place
-  int64_t first_tile;  // among all tiles
+  int64_t first_tile;  // the number of its first tile among all tiles
 };
 
 // A tile of a segment, which one block scatters in a pass.
@@ -197,10 +197,10 @@ struct DigitCounts {
   unsigned* counted;
   uint32_t* taken;
   DigitTotals* totals;
-  void* starts;            // as in DigitProblem; 4 bytes each, or 8 for rows of 2^30 items and more
+  void* starts;            // those of DigitProblem; 4 bytes each, or 8 for rows of 2^30 items and more
   int64_t zeroed_bytes;    // the bytes of the five arrays above, which are zeroed before the first kernel
   int64_t starts_bytes;    // the bytes of `starts`
-  void* sums;              // as wide as starts; zeroed by the kernel that counts
+  void* sums;              // as wide as `starts`; the kernel that counts zeroes it
   uint32_t* passes;        // the passes of whole rows
   DigitSegment* segments;  // this and `tiles` are null for whole rows
   DigitTile* tiles;
@@ -221,9 +221,9 @@ struct SortScratch {
   void* payload;
   TileDescriptor* tiles;
   int* rounds;  // [kCounters]: the rounds, then planned tiles per round; for whole rows: a flag, then Phase::Counts
-  int64_t zeroed_bytes;  // from `rounds` on; zeroed before the kernels for segments
+  int64_t zeroed_bytes;  // the bytes from `rounds` on that are zeroed before the kernels for segments
   MergePlan* plans;
-  int64_t* splits;  // kRuns per tile
+  int64_t* splits;  // kRuns for each tile
   CellCut* cuts;    // the cuts of nearly sorted rows
   RunGroup* groups;
   GroupTile* group_tiles[kPhaseRounds];
@@ -232,20 +232,20 @@ struct SortScratch {
 
 // ---- The variants of the sort.
 enum class SortVariant {
-  kRanks,                 // by counting the items before each item
-  kPackedRows,            // several rows to a cell
+  kRanks,                 // counts the items before each item
+  kPackedRows,            // several rows share a cell
   kRowDigits,             // radix sort, one row per block
   kRowRanks,              // radix sort of positions, one row per block; digits are looked up (Order::rank)
   kDigits,                // radix sort
-  kFewItems,              // in small cells; in a merge, each item finds its position
+  kFewItems,              // small cells; in a merge, each item finds its position
   kOneCell,               // a row is a cell
-  kPairs,                 // in cells, which are merged in pairs
-  kLongRows,              // in large cells, of which four are merged at once
-  kNearlySorted,          // as kLongRows, but only overlaps are merged
-  kNearlySortedOrDigits,  // as kNearlySorted, or a radix sort: the device samples keys to choose
-  kSegments,              // in tiles on a fixed grid, for any segments
-  kLongSegments,          // as kSegments for short segments; the device lists the long ones for radix sorts
-  kSegmentsByDigits,      // all segments by radix sorts
+  kPairs,                 // cells, which are merged in pairs
+  kLongRows,              // large cells, of which four are merged at once
+  kNearlySorted,          // like kLongRows, but only overlaps are merged
+  kNearlySortedOrDigits,  // kNearlySorted or a radix sort: the device samples keys to choose
+  kSegments,              // tiles on a fixed grid, for any segments
+  kLongSegments,          // like kSegments for short segments; the device lists the long ones for radix sorts
+  kSegmentsByDigits,      // radix sorts of all segments
 };
 
 class SortPlan {

@@ -66,7 +66,7 @@ constexpr int kPlanThreads = 256;
 constexpr int kSamples = 4;
 constexpr int kSplitLanes = kRuns * kSamples;
 constexpr int kPlanEdges = kPlanThreads / kSplitLanes;
-constexpr int kPlanTiles = kPlanEdges - 1;  // per block; tiles share the edges between them
+constexpr int kPlanTiles = kPlanEdges - 1;  // the tiles of a block, which share the edges between them
 
 // Splits a group of runs: finds how many items of each run are among the group's first `rank` items. kSplitLanes
 // neighbouring lanes share a group, and each of them gets the answer; all lanes of the warp take part.

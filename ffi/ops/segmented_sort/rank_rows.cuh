@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(P::kMerge.threads, 4)
   const auto order = problem.order;
   const int shift = kCellBits + 2 * round;  // a run's width
   const int64_t group_begin = first >> (shift + 2) << (shift + 2);
-  const int begin = static_cast<int>(first - group_begin);  // of the warp's items; all positions are in the group
+  const int begin = static_cast<int>(first - group_begin);  // the warp's first item; positions count from the group
   const int own = begin >> shift;
   const int group_live = static_cast<int>(minimum<int64_t>(row.live - group_begin, int64_t{kRuns} << shift));
   const auto run_length = [&](int run) { return clamp(group_live - (run << shift), 0, 1 << shift); };

@@ -81,7 +81,7 @@ struct RowProblem {
   const GroupTile* group_tiles = nullptr;
   const int* group_tiles_count = nullptr;
   const int* short_groups_count = nullptr;
-  Disorder disorder;  // if it is large, rows are sorted by digits, and nothing is merged
+  Disorder disorder;  // if it is large, other kernels sort the rows by digits, and nothing is merged
 
   MGPU_HOST_DEVICE int64_t most_groups() const { return segments.rows * row_cells; }
   MGPU_HOST_DEVICE int rounds(int64_t live) const {

@@ -81,7 +81,7 @@ struct Part {
   using Word = typename Order::Word;
   using Vector = Vector<Word>;
   static constexpr int kItems = Vector::kItems;
-  static constexpr int kVectors = kWarp / kItems;  // of a lane: 32 items
+  static constexpr int kVectors = kWarp / kItems;  // the vectors of a lane, which has 32 items
 
   int64_t row, live;
   const Word* items;
