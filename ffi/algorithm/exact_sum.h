@@ -17,7 +17,7 @@ struct ExactSum {
   int binades;
   unsigned factor;  // x * factor >> 16 is x / binades
 
-  // For sums of up to `items` items.
+  // Chooses `binades` such that a limb has room for the sum of up to `items` items.
   MGPU_HOST_DEVICE explicit ExactSum(int64_t items)
       : binades(clamp(63 - static_cast<int>(kMantissaBits) - ceil_log2(items), 1, 32)),
         factor((1u << 16) / static_cast<unsigned>(binades) + 1) {}

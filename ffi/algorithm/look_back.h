@@ -26,8 +26,8 @@ struct LookBackTree {
   }
   MGPU_HOST_DEVICE int64_t slots() const { return begin(kLevels) + ceil_div(tiles, kSpan) + 1; }
 
-  // 64-bit words of all slots, for values of `bytes` bytes: a word carries 4 of them. The caller zeroes them before
-  // every launch.
+  // The number of 64-bit words that all slots take, for values of `bytes` bytes: a word carries 4 bytes. The caller
+  // zeroes them before every launch.
   MGPU_HOST_DEVICE int64_t words(int64_t bytes) const { return slots() * ceil_div<int64_t>(bytes, 4); }
 };
 

@@ -15,9 +15,9 @@ enum class OperatorKind : int64_t { kAdd, kMul, kMin, kMax, kArgmin, kArgmax, kA
 constexpr bool gives_index(OperatorKind kind) { return kind == OperatorKind::kArgmin || kind == OperatorKind::kArgmax; }
 constexpr bool gives_largest(OperatorKind kind) { return kind == OperatorKind::kMax || kind == OperatorKind::kArgmax; }
 
-// Sum and product. Integers wrap, so signed ones are computed as unsigned, and narrow ones in 32 bits; 16-bit floats
-// accumulate in float32. kEither chooses at run time: one compiled kernel then serves both, at the cost of two
-// instructions.
+// The operators of sums and of products. Integers wrap, so signed ones are computed as unsigned, and narrow ones in 32
+// bits; 16-bit floats accumulate in float32. kEither chooses at run time: one compiled kernel then serves both, at the
+// cost of two instructions.
 enum class ArithmeticKind { kSum, kProduct, kEither };
 
 // Results have the elements' type, or the state's type to keep the precision of sums of 16-bit floats.
@@ -115,9 +115,9 @@ struct LogSumExp {
   static constexpr Real infinity() { return static_cast<Real>(__builtin_huge_valf()); }
 };
 
-// Unsigned codes of keys. The minimum, or the maximum, has the smallest code. So one kernel per width serves all key
-// types. A float's bits are made monotone, and all bits are flipped for a maximum. The code of a NaN is 0, so it wins,
-// as in jnp.min and jnp.max.
+// Unsigned codes of keys, in which the minimum, or the maximum, is the smallest code. So one kernel per width serves
+// all key types. A float's bits are made monotone, and all bits are flipped for a maximum. The code of a NaN is 0, so
+// it wins, as in jnp.min and jnp.max.
 template <typename Word>
 struct ExtremumOrder {
   Word fold;  // bits that a negative float flips

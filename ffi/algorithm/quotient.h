@@ -1,4 +1,4 @@
-// Repeated division by one number.
+// Divides many numbers by the same number, without a division for each.
 #pragma once
 
 #include "algorithm/common.h"

@@ -15,7 +15,7 @@ struct Divisor {
   explicit Divisor(int64_t number)
       : divisor(static_cast<unsigned>(number)), reciprocal(((1u << 31) - 1) / maximum(divisor, 1u) + 1) {}
 
-  // Exact while x * divisor < 2^31. A divisor of 0 divides like 1.
+  // The quotient is exact if x * divisor < 2^31. A divisor of 0 divides like 1.
   MGPU_HOST_DEVICE unsigned quotient(unsigned x) const {
     return static_cast<unsigned>((uint64_t{x} * reciprocal) >> 31);
   }

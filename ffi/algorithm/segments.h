@@ -69,7 +69,7 @@ struct Segments {
     return row * length + (i == 0 ? 0 : row_head(row, i - 1));
   }
 
-  // The first listed head at or after `position`, as an argument of flat_head. Only for segments given by heads.
+  // The first listed head at or after `position`, as an argument of flat_head. The segments must be given by heads.
   template <typename Find>
   MGPU_HOST_DEVICE int64_t listed_from(int64_t position, Find find) const {
     if (position >= total()) return flat_heads_count();
@@ -80,8 +80,8 @@ struct Segments {
     return row * (heads_count + 1) + 1 + i;
   }
 
-  // The segment of `position`. `find(begin, end, before)` is a partition_point, serial or by a warp. Only for segments
-  // given by heads.
+  // The segment of `position`. `find(begin, end, before)` is a partition_point, serial or by a warp. The segments must
+  // be given by heads.
   template <typename Find>
   MGPU_HOST_DEVICE Range<int64_t> segment_of(int64_t position, Find find) const {
     const int64_t row = this->row(position);

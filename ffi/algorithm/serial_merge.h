@@ -149,9 +149,9 @@ MGPU_HOST_DEVICE void steps(Word* items) {
 
 }  // namespace network
 
-// Sorts a few codes by a network of compare-exchanges: Batcher, "Sorting networks and their applications" (1968),
-// odd-even merge sort. It is not stable, so it serves only keys without payload whose order is total; 17 items take 85
-// exchanges, where odd-even transposition takes 136.
+// Sorts a few codes by a network of compare-exchanges. It is the odd-even merge sort of Batcher, "Sorting networks and
+// their applications" (1968). It is not stable, so it serves only keys without payload whose order is total; 17 items
+// take 85 exchanges, where odd-even transposition takes 136.
 template <int kItems, typename Word>
 MGPU_HOST_DEVICE void network_sort(Word (&items)[kItems]) {
   network::steps<kItems, 1, 1>(items);

@@ -89,7 +89,7 @@ using make_unsigned_t =
     conditional_t<sizeof(T) == 1, uint8_t,
                   conditional_t<sizeof(T) == 2, uint16_t, conditional_t<sizeof(T) == 4, uint32_t, uint64_t> > >;
 
-// Only for signed integers.
+// T must be a signed integer.
 template <typename T>
 struct numeric_limits {
   static_assert(T(-1) < T(0));

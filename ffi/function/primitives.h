@@ -67,9 +67,10 @@ MGPU_HOST_DEVICE T down(WideOf<T> x) {
   }
 }
 
-// ~x; for 32 bits, an empty asm hides it from the compiler. Subtraction and negation use it. When ptxas 13.0 fuses two
-// extrema into one instruction (VIMNMX3, sm_90), it loses the sign of a negated operand: min(min(a, -b), c) may become
-// min(min(a, b), c). It recognizes other forms of negation (0 - b, b * -1), but not a hidden complement plus 1.
+// Returns ~x. For 32 bits, an empty asm hides the operation from the compiler. Subtraction and negation use it. When
+// ptxas 13.0 fuses two extrema into one instruction (VIMNMX3, sm_90), it loses the sign of a negated operand:
+// min(min(a, -b), c) may become min(min(a, b), c). ptxas recognizes other forms of negation (0 - b, b * -1), but not a
+// hidden complement plus 1.
 template <typename Word>
 MGPU_HOST_DEVICE Word complement(Word x) {
   x = ~x;

@@ -177,7 +177,7 @@ struct Request {
   std::vector<std::string> names;
   std::string option;  // the architecture
 
-  // Everything that the image depends on.
+  // The key of the image in the cache: everything that the image depends on.
   std::string key() const {
     std::string text = "NVRTC " + std::to_string(nvrtc().major) + "." + std::to_string(nvrtc().minor) + ", headers " +
                        compiled::embedded_headers_digest() + ", " + option;

@@ -1,4 +1,5 @@
-// The library that is always built: CPU handlers, plans and workspace sizes of CUDA calls, facts of the build.
+// The library that is always built. It has the handlers of CPU calls, the plans and workspace sizes of CUDA calls, and
+// facts about the build.
 #include <cstring>
 #include <map>
 #include <string>

@@ -41,7 +41,7 @@
   // one line each, in alphabetical order
 // clang-format on
 
-// Operations with a kernel only on CUDA. On the CPU they are composed of other operations.
+// Operations that have a kernel only on CUDA. On the CPU, other operations do their work.
 // clang-format off
 #define MGPU_CUDA_OPERATIONS(OPERATION) \
   OPERATION(sample_top_p)               \
@@ -88,7 +88,7 @@ MGPU_OPERATIONS(MGPU_DECLARE)
 #undef MGPU_DECLARE
 }  // namespace cpu
 
-// prepare_##name prepares the kernels of a function on all devices, from the attributes only.
+// prepare_##name prepares the kernels of a function on all devices. It gets the attributes, but no shapes.
 #define MGPU_DECLARE(name)                                                         \
   namespace cuda {                                                                 \
   void prepare_##name(const Attributes& attributes, const FunctionData& function); \

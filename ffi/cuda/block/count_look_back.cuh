@@ -21,7 +21,7 @@ constexpr int64_t kLargestCount = (int64_t{1} << 62) - 1;
 // Sums saturate at the largest count.
 __device__ __forceinline__ int64_t add_counts(int64_t x, int64_t y) { return minimum(x + y, kLargestCount); }
 
-// Called by one thread. A row's first tile knows its sum at once, and no look-back goes past it.
+// One thread calls this. A row's first tile knows its sum at once, and no look-back goes past it.
 __device__ __forceinline__ void publish_count(uint64_t* words, int64_t tile, bool first_of_row, int64_t count) {
   store_relaxed(words + tile, (first_of_row ? kSumKnown : kCountKnown) | static_cast<uint64_t>(count));
 }

@@ -191,8 +191,8 @@ __device__ void take_either(const Word* words, const MergeCursor& cursor, Take t
   }
 }
 
-// Like take_either, for equal items that differ in their payload: A's go first. No word of either run may be the
-// largest one. Returns words, and the shared addresses that they came from; A lies before B.
+// Does what take_either does, for equal items that differ in their payload: A's items go first. No word of either run
+// may be the largest one. Returns words, and the shared addresses that they came from; A lies before B.
 template <int kItems, typename Word, typename Take>
 __device__ void take_in_order(const Word* words, const MergeCursor& cursor, Take take) {
   constexpr uint32_t kWidth = sizeof(Word);

@@ -22,7 +22,7 @@ struct Vector {
   }
 };
 
-// For items with one array per leaf: as many items as a thread loads at a time (ItemShape::vector).
+// Items that have one array per leaf. A thread loads so many of them at a time (ItemShape::vector).
 template <IsItem Element>
 struct Vector<Element> {
   static constexpr int kItems = item_shape<Element>().vector();

@@ -134,7 +134,7 @@ struct IntervalMoveOperands {
 
   // The number of sweeps over the outputs in a gather with likely units and large arrays. Each sweep takes the items in
   // one part of x, which stays in the L2 cache (50 MB on an H200). On an H200, a prototype took 0.29 ms for 2^24 words
-  // of 4 bytes in one sweep, 0.21 in two, 0.20 in three, 0.22 in four. If x is larger or its words are longer, a
+  // of 4 bytes in one sweep, 0.21 in two, 0.20 in three, and 0.22 in four. If x is larger or its words are longer, a
   // smaller share of each part is read more than once. With few outputs, no part is read often.
   int64_t sweeps() const {
     constexpr int64_t kPart = int64_t{1} << 25;

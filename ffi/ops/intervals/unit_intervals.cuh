@@ -157,8 +157,8 @@ __device__ __forceinline__ void store_passing(T* to, const T& value) {
   }
 }
 
-// Finds the cells (WorkTiles) of tile blockIdx.x of a single problem, and puts them in shared memory. To TileWork they
-// look like the cells of the last tile.
+// Finds the cells (WorkTiles) of tile blockIdx.x of a single problem, and puts them in shared memory. TileWork takes
+// them for the cells of the last tile.
 __device__ inline WorkTiles find_cells(const WorkList& work, int64_t tile, int64_t (&cells)[4]) {
   const auto find = [](int64_t begin, int64_t end, auto before) {
     int64_t begins[1] = {begin}, ends[1] = {end};

@@ -8,8 +8,8 @@
 namespace mgpu::cuda::joining {
 
 constexpr unsigned kAllLanes = 0xffffffffu;
-// What a heavy tile adds to heavy_state, besides its units. One atomic addition counts both, so heavy tiles are listed
-// in the order of their units.
+// A heavy tile adds this and the number of its units to heavy_state. One atomic addition counts tiles and units, so
+// heavy tiles are listed in the order of their units.
 constexpr uint64_t kHeavyTile = uint64_t{1} << 40;
 // The partners that an item of A has in earlier tiles are counted up to this number. A tile with more is heavy, and no
 // sum overflows.

@@ -214,7 +214,7 @@ class ReduceRows {
     }
   }
 
-  // reduce_block for a few columns of one group.
+  // Does what reduce_block does, for a few columns of one group.
   void reduce_group(int64_t begin, int64_t end, Columns columns, int64_t group, State* states) const {
     constexpr int kMost = sizeof(State) > 8 ? 8 : 64 / sizeof(State);
     const Element* const weights = weights_ + group;

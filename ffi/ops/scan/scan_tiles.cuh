@@ -322,7 +322,7 @@ __global__ void __launch_bounds__(TileShape::kThreads, sizeof(typename Operator:
   if (draws) stream.tile(0) = stream.find(draw_ticket(task.look_back));
   __syncthreads();
 
-  // Named barriers, at which one side arrives without waiting.
+  // The numbers of named barriers, at which one side arrives without waiting.
   constexpr int kSummed = 1;
   constexpr int kFound = 2;
   constexpr int kMeeting = P::kWorkers + kWarp;

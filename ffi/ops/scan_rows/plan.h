@@ -61,7 +61,7 @@ struct RowScanTiling {
   int64_t look_back_words(int64_t state_bytes) const {
     return tiles() == 1 ? 0 : RowLookBack{tiles()}.words(columns() * state_bytes);
   }
-  // 32-bit words, with a bit for each row of a problem.
+  // The number of 32-bit words that have a bit for each row of a problem.
   int64_t mark_words() const { return rows / 32 + 1; }
 };
 

@@ -537,7 +537,7 @@ __device__ __forceinline__ bool normalize_tile(const Softmax<Element>& task) {
   return true;
 }
 
-// Not inlined, so that the usual case keeps its registers.
+// This is not inlined, so that the usual case keeps its registers.
 template <bool kStaged, typename Element>
 __device__ __noinline__ void normalize_exactly(const Softmax<Element>& task) {
   normalize_tile<true, kStaged>(task);

@@ -13,7 +13,7 @@ namespace mgpu::cuda::sorting {
 
 // A phase. Before and after it, all items are in the output.
 struct Phase {
-  // Data that the kernels of a phase exchange, zeroed before the first phase.
+  // Data that the kernels of a phase exchange. They are zeroed before the first phase.
   struct Counts {
     int tiles[kPhaseRounds];
     int groups;

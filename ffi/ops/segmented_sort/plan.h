@@ -104,7 +104,7 @@ constexpr int64_t digit_shared_bytes(int key_width, int payload_width) {
 
 // ---- Data that the kernels pass on.
 
-// For the sort of nearly sorted rows: the rounds of a phase, and the cells of a group.
+// The sort of nearly sorted rows merges in phases. These are the rounds of a phase, and the cells of a group.
 constexpr int kPhaseRounds = 2;
 constexpr int kGroupCells = 1 << (2 * kPhaseRounds);
 
@@ -220,7 +220,7 @@ struct SortScratch {
   void* keys;
   void* payload;
   TileDescriptor* tiles;
-  int* rounds;  // [kCounters]: the rounds, then planned tiles per round; for whole rows: a flag, then Phase::Counts
+  int* rounds;  // [kCounters]: the rounds, then each round's planned tiles; for whole rows, a flag, then Phase::Counts
   int64_t zeroed_bytes;  // the bytes from `rounds` on that are zeroed before the kernels for segments
   MergePlan* plans;
   int64_t* splits;  // kRuns for each tile

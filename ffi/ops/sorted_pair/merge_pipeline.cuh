@@ -103,7 +103,7 @@ struct PipelineTiles {
   // The slot in its row at which tile i begins, if A has no runs.
   __device__ int64_t begin_of(int64_t i, int64_t row) const { return (i - row * row_count) * width; }
 
-  // Tile i with its items. Past the last tile, its size is negative.
+  // Tile i. Past the last tile, the size is negative.
   __device__ PipelineTile operator[](int64_t i) const {
     PipelineTile tile{};
     if (i >= count()) {
@@ -192,8 +192,8 @@ __global__ void __launch_bounds__(kSplitThreads)
   });
 }
 
-// split_tiles for consecutive runs. It is a separate kernel, because both searches in one kernel cost a small merge 0.4
-// us.
+// Does what split_tiles does, for consecutive runs. It is a separate kernel, because both searches in one kernel cost a
+// small merge 0.4 us.
 template <typename Order>
 __global__ void __launch_bounds__(kSplitThreads)
     split_run_tiles(const __grid_constant__ PipelineTiles<Order, true> stream, const NeighbourRuns runs) {
@@ -231,10 +231,10 @@ struct MergePipeline {
 
   __device__ static void sync_workers() { barrier_sync<kWorkersBarrier, kWorkers>(); }
 
-  // Takes the block's tiles. For each, one warp calls load(plan, stage), which returns a function that copies data
-  // besides the keys, and store(plan, stage), which returns a function that copies results back. In between, the
-  // workers call work(plan, keys, stage). `stages` has room for two stages of stage_bytes, of which the keys take the
-  // first kKeyBytes.
+  // Takes the block's tiles. For each tile, the copying warp calls load(plan, stage), and the function that this
+  // returns copies data besides the keys. Then the workers call work(plan, keys, stage). The copying warp also calls
+  // store(plan, stage). When the workers are done, the function that this returns copies results back. `stages` has
+  // room for two stages of stage_bytes, of which the keys take the first kKeyBytes.
   template <typename Tiles, typename Load, typename Work, typename Store>
   __device__ static void run(const Tiles& stream, Shared& shared, unsigned char* stages, int stage_bytes, Load load,
                              Work work, Store store) {
@@ -259,8 +259,8 @@ struct MergePipeline {
   }
 
  private:
-  // Named barriers: one among the workers; between the copying warp and the workers, two for each purpose, one per
-  // stage.
+  // The numbers of named barriers. The workers have one for themselves. The copying warp and the workers share two for
+  // each purpose, one per stage.
   static constexpr int kWorkersBarrier = 1;
   static constexpr int kDoneBarrier = 2;
   static constexpr int kLoadedBarrier = 4;

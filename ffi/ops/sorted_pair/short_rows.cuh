@@ -84,7 +84,8 @@ struct PairRows {
   __device__ int a_live(int row) const { return a_live_[row]; }
   __device__ int b_live(int row) const { return b_live_[row]; }
 
-  // The value of a row's item that is at `source` in `keys`. With gives_indices, the item's index in A followed by B.
+  // The value of a row's item that is at `source` in `keys`. With gives_indices, it is the item's index, where B's
+  // items follow A's.
   template <typename Value>
   __device__ Value value_of(int source, int row, bool gives_indices, const ValueRows<Value>& a_values,
                             const ValueRows<Value>& b_values) const {
