@@ -1,4 +1,4 @@
-"""Makes the benchmarks page: conclusions from the saved figures, and their tables."""
+"""Makes the benchmarks page from the saved figures: conclusions, and tables of the cases. conf.py calls `write`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHOWN = ("rows", "shapes")  # a grid has thousands of cases; the page shows thos
 
 
 def write(results: pathlib.Path, folder: pathlib.Path) -> None:
-    """Writes conclusions.md and benchmarks.md, from the files of all machines, those with most rows first."""
+    """Writes conclusions.md and benchmarks.md from the files of all machines, the one with the most cases first."""
     folder.mkdir(exist_ok=True)
     machines = sorted((summary.read(path) for path in results.glob("*.csv")), key=len, reverse=True)
     said = [f"- **{rows[0].card}.** {headline(rows)} {losses(rows)}\n" for rows in machines]
@@ -26,7 +26,7 @@ def write(results: pathlib.Path, folder: pathlib.Path) -> None:
 
 
 def headline(rows: Sequence[Row]) -> str:
-    """Compares a machine's cases with their peers, in one sentence."""
+    """Returns a sentence that compares a machine's cases with their peers."""
     ratios = [row.ratio for row in rows if row.suite == "rows" and row.ratio is not None]
     first, median = sum(ratio >= 1 for ratio in ratios), statistics.median(ratios)
     return (
@@ -36,7 +36,7 @@ def headline(rows: Sequence[Row]) -> str:
 
 
 def losses(rows: Sequence[Row]) -> str:
-    """Counts the cases in which a peer is ahead by more than `AHEAD`, by family."""
+    """Returns a sentence with the number of cases, by family, in which ours takes more than `AHEAD` times as long."""
     ahead = [row for row in won(rows) if row.suite == "rows" and row.ratio is not None and row.ratio < 1 / AHEAD]
     if not ahead:
         return "No peer is ahead by more than 10%."
@@ -64,7 +64,7 @@ def won(rows: Sequence[Row]) -> list[Row]:
 
 
 def conclusions(suites: dict[str, list[Row]]) -> str:
-    """Returns a table with one line per suite."""
+    """Returns a table with one line for each suite: rows, grid and shapes."""
     lines = [
         "| suite | measured | cases | beside peers | median of the fastest peer / ours | a peer is faster |"
         " by more than 2% | with a max | missed |",

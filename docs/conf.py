@@ -1,4 +1,4 @@
-"""The documentation site: Sphinx with MyST. `sphinx-build -W --keep-going -n docs docs/_build`."""
+"""Configures Sphinx with MyST for the documentation site: `sphinx-build -W --keep-going -n docs docs/_build`."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def name_or_code(name: str, rawtext: str, text: str, lineno: int, inliner: Any, 
 
 
 class LinkedNames(SphinxTransform):
-    """Links code of a page's text that is a public name, as `sort`, `mgpu.sort` or `Ragged.from_rows`."""
+    """Makes code in a page's text a link if it is a public name, such as `sort`, `mgpu.sort` or `Ragged.from_rows`."""
 
     default_priority = 400  # before references are resolved
 
     def apply(self, **_: Any) -> None:
-        """Called by Sphinx for each page."""
+        """Replaces the names of one page by links; Sphinx calls this for each page."""
         for literal in list(self.document.findall(nodes.literal)):
             name = re.sub(r"^(jax_)?mgpu\.", "", literal.astext()).removesuffix("()")
             base, _, member = name.partition(".")
@@ -101,12 +101,12 @@ class Family(SphinxDirective):
 
 
 def is_no_empty_glob(record: logging.LogRecord) -> bool:
-    """Drops the warning about a missing folder of notebooks, which `suppress_warnings` cannot name: it has no type."""
+    """Returns False for the warning of a missing folder of notebooks, which has no type for `suppress_warnings`."""
     return getattr(record, "subtype", None) != "empty_glob"
 
 
 def gallery(notebooks: pathlib.Path, folder: pathlib.Path) -> str:
-    """Returns the notebooks in the order of their own page, each with its first picture and its topic."""
+    """Returns a table of the notebooks in the order of notebooks/README.md, with their first pictures and topics."""
     (folder / "thumbnails").mkdir(exist_ok=True)
     rows = ["| picture | notebook |", "|---|---|"]
     listed = (notebooks / "README.md").read_text(encoding="utf-8")
@@ -136,7 +136,7 @@ def write_sources(app: Sphinx) -> None:
 
 
 def setup(app: Sphinx) -> None:
-    """Called by Sphinx."""
+    """Adds the parts of this file to the build; Sphinx calls this first."""
     app.add_role("name_or_code", name_or_code)
     app.add_directive("family", Family)
     app.add_transform(LinkedNames)

@@ -38,7 +38,7 @@ def names_of_page(text: str) -> list[str]:
 
 
 def table_of_operations(link: Callable[[str], str]) -> str:
-    """Returns the public names in the order of the site, by page, with the first line of each docstring."""
+    """Returns tables of the public names, a table for each page in the order of the site, with their first lines."""
     parts = []
     for page in re.findall(r"^reference/(\w+)$", (DOCS / "index.md").read_text(encoding="utf-8"), re.MULTILINE):
         text = (DOCS / "reference" / f"{page}.md").read_text(encoding="utf-8")
