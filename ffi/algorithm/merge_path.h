@@ -1,4 +1,5 @@
-// Merge path: Odeh, Green, Mwassi, Shmueli, Birk, "Merge Path - Parallel Merging Made Simple" (2012).
+// Merge path splits a merge of two sorted arrays into parts that can be merged independently: Odeh, Green, Mwassi,
+// Shmueli, Birk, "Merge Path - Parallel Merging Made Simple" (2012).
 #pragma once
 
 #include "algorithm/partition_point.h"

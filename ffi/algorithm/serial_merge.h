@@ -51,9 +51,10 @@ inline const Item* select(int64_t take, const Item* x, const Item* y) {
   return reinterpret_cast<const Item*>(select(take, reinterpret_cast<uintptr_t>(x), reinterpret_cast<uintptr_t>(y)));
 }
 
-// Walks the merge of A and B, A before B among equals: step(i, j, take_b) for every item in merged order while both
-// sides have items, then rest_a(i, end, j) or rest_b(j, end, i) for the others. `a(i)` and `b(j)` give the keys. Two
-// halves are walked in lockstep, so that one half's loads do not wait for the other's comparison: 1.8 times faster.
+// Walks the merge of A and B, in which A's items come before equal items of B. While both sides have items, it calls
+// step(i, j, take_b) for every item in merged order. For the others, it calls rest_a(i, end, j) or rest_b(j, end, i).
+// `a(i)` and `b(j)` give the keys. Two halves are walked in lockstep, so that one half's loads do not wait for the
+// other's comparison. This is 1.8 times faster.
 template <typename KeysA, typename KeysB, typename Less, typename Step, typename RestA, typename RestB>
 inline void walk_merge(int64_t a_count, int64_t b_count, KeysA a, KeysB b, Less less, Step step, RestA rest_a,
                        RestB rest_b) {

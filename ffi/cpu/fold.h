@@ -94,8 +94,8 @@ constexpr bool kElementIsState = false;
 template <typename State, ArithmeticKind kKind>
 constexpr bool kElementIsState<Arithmetic<State, State, kKind>> = true;
 
-// The combinations of kGroup ranges of at most kFew items, bit for bit equal to the results of fold_few, for operators
-// without positions: range s is the first lengths[s] items of x from begins[s] on, where kFew items can be read. A
+// Combines kGroup ranges of at most kFew items each, for operators without positions. The results have the same bits as
+// those of fold_few. Range s is the first lengths[s] items of x from begins[s] on, where kFew items can be read. A
 // range costs 1.8 ns in a group, and 3.3 ns by itself: only the first step is done range by range, and the others are
 // done for four ranges at a time.
 constexpr int kGroup = 32;

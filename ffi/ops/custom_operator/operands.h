@@ -18,10 +18,14 @@ struct Call;
 class Workspace;
 
 // Operands: the leaves of the items, each [.., n, *]; the arrays that the function captured; heads [.., m] or absent;
-// count [.., 1], the number of live items, or absent. A leaf is one array of a caller's pytree. Results: the leaves of
-// the operation's results. Attributes: `leaves` and `captures`, the numbers of the first two kinds of operands;
-// `results`, the number of leaves of a result; `result_bytes`, the bytes of a result in all its leaves; `batch_rank`,
-// the number of batch axes; `item_bytes`, `widest` and `packed`, the sizes of an item (ItemShape); and `state_bytes`.
+// count [.., 1], the number of live items, or absent. A leaf is one array of a caller's pytree.
+// Results: the leaves of the operation's results. Attributes:
+//   leaves, captures            the numbers of the leaves and of the captured arrays among the operands
+//   results                     the number of leaves of a result
+//   result_bytes                the bytes of a result in all its leaves
+//   batch_rank                  the number of batch axes
+//   item_bytes, widest, packed  the sizes of an item (ItemShape)
+//   state_bytes                 the bytes of a state
 // In a scan of rows, the leaves are [.., n, width], and an item is one number of each leaf.
 struct FunctionOperands {
   ItemShape shape;

@@ -1,4 +1,4 @@
-// Interval expand, gather, scatter and move on CUDA.
+// Launches interval_expand, interval_gather and interval_move on CUDA.
 #include "cuda/block/vectors.cuh"
 #include "ops/intervals/add_intervals.cuh"
 #include "ops/intervals/destination_buckets.cuh"

@@ -1,4 +1,4 @@
-// load_balance_search on CUDA.
+// Launches load_balance_search on CUDA.
 #include "cuda/launch/overlapping.h"
 #include "ops/load_balance/kernels.cuh"
 #include "ops/load_balance/partition.h"

@@ -1,4 +1,4 @@
-// order_statistics on CUDA.
+// Launches order_statistics on CUDA.
 #include "cuda/launch/launch.h"
 #include "cuda/launch/shapes.h"
 #include "ops/order_statistics/kernels.cuh"

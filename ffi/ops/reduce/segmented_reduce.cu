@@ -1,4 +1,4 @@
-// segmented_reduce on CUDA.
+// Launches segmented_reduce on CUDA.
 #include "cuda/launch/overlapping.h"
 #include "ops/common/dispatch_operator.h"
 #include "ops/reduce/segmented_reduce.cuh"

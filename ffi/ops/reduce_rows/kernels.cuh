@@ -415,8 +415,9 @@ __device__ __forceinline__ void with_rows(const RowSources& sources, int64_t fir
   visit(ListedRows<int32_t>(sources, first_item));
 }
 
-// The lists that a block of reduce_tiles makes of its tile: the numbers of rows (counted from the first item if rows
-// are not gathered), with their high words if they have any; and the weights, if each item has one.
+// The lists that a block of reduce_tiles makes of its tile. `rows` has the numbers of rows, which count from the first
+// item if rows are not gathered. `high` has the high words of these numbers, if they have any. `weights` has the
+// weights, if each item has one.
 template <typename State>
 struct TileLists {
   uint32_t* rows;

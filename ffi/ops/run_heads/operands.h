@@ -9,9 +9,11 @@ namespace mgpu {
 struct Call;
 class Workspace;
 
-// Operands: keys [.., n]; count [.., 1], the number of live keys, or absent. Results: heads [.., size], the first
-// position of each run, and n past the last run; firsts [.., size], the keys at the heads, and 0 past the last run;
-// covered [..], the number of live items in the first `size` runs; runs [..], the number of runs.
+// Operands: keys [.., n]; count [.., 1], the number of live keys, or absent. Results:
+//   heads [.., size]    the first position of each run; n past the last run
+//   firsts [.., size]   the keys at the heads; 0 past the last run
+//   covered [..]        the number of live items in the first `size` runs
+//   runs [..]           the number of runs
 struct RunHeadsOperands {
   DType key_type;
   const void* keys;

@@ -23,12 +23,13 @@ struct ScanOperands : OperatorOperands {
   // Whether the scan restarts anywhere except at the start of a row.
   bool has_heads() const { return segments.heads_count > 0; }
 
-  // The variants on CUDA. kTilesByRow: each row has its own tiles, if rows are long enough that their partly filled
-  // last tiles do not matter. kWarpByRow: one warp per row, if rows are shorter, or if there are enough rows to keep
-  // the device busy. kSegments: tiles that run on across rows, with restarts, for all other scans. If there are several
-  // rows, kTilesByRow takes only rows of whole vectors of 16 bytes. kWarpByRow also takes other rows if there are many:
-  // then a row's first and last vectors are shared with its neighbours. Products are rare, so kTilesByRow and
-  // kWarpByRow take only products of 8-byte items.
+  // The variants on CUDA:
+  //   kTilesByRow  Each row has its own tiles. This is for rows so long that their partly filled last tiles do not
+  //                matter. If there are several rows, they must consist of whole vectors of 16 bytes.
+  //   kWarpByRow   A warp scans a row. This is for shorter rows, or if there are enough rows to keep the device busy.
+  //                If there are many, rows need not consist of whole vectors: neighbouring rows then share vectors.
+  //   kSegments    Tiles run on across rows, with restarts. This is for all other scans.
+  // Products are rare, so kTilesByRow and kWarpByRow take only products of 8-byte items.
   enum class Path { kTilesByRow, kWarpByRow, kSegments };
   Path path() const;
 

@@ -25,8 +25,8 @@ struct SortProblem {
   EntryBuffer<Order, Payload> output;
 };
 
-// The items of a tile: as many as leave each thread several tiles to sort, because large tiles take fewer merge rounds
-// (2^22 random keys on 2 threads: 3 rounds from tiles of 2^19, 8 from tiles of 2^14).
+// The items of a tile. Large tiles take fewer merge rounds, but each thread should have several tiles to sort. On 2
+// threads, 2^22 random keys take 3 rounds from tiles of 2^19, and 8 rounds from tiles of 2^14.
 int64_t tile_width(int64_t total, int threads) {
   int64_t width = kSortTile;
   while (width < 1 << 19 && 4 * width * threads <= total) width *= 2;

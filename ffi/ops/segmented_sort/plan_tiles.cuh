@@ -69,7 +69,7 @@ constexpr int kPlanEdges = kPlanThreads / kSplitLanes;
 constexpr int kPlanTiles = kPlanEdges - 1;  // the tiles of a block, which share the edges between them
 
 // Splits a group of runs: finds how many items of each run are among the group's first `rank` items. kSplitLanes
-// neighbouring lanes share a group, and each of them gets the answer; all lanes of the warp take part.
+// neighbouring lanes share a group, and each of them gets the answer. All lanes of the warp take part.
 template <typename Index, typename Order>
 __device__ void split_runs(const Order& order, const typename Order::Word* codes, const MergeGroup<int64_t>& group,
                            int64_t rank, int64_t (&answer)[kRuns]) {
@@ -119,8 +119,8 @@ __device__ void split_runs(const Order& order, const typename Order::Word* codes
   for (int j = 0; j < kRuns; ++j) answer[j] = split.begin[j];
 }
 
-// A segment across one edge with at most this many bytes of codes is merged by a warp of the planning kernel: in the
-// merge kernel, edges that few items cross took 0.16 ms for 2^26 keys.
+// A segment that crosses one edge, and has at most this many bytes of codes, is merged by a warp of the planning
+// kernel. When the merge kernel merged such segments, edges that few items cross took 0.16 ms for 2^26 keys.
 constexpr int kShortBytes = 2560;
 
 template <typename Order>
@@ -129,8 +129,8 @@ __device__ bool is_short(const TileDescriptor& descriptor) {
          descriptor.segment.size() <= kShortBytes / static_cast<int>(sizeof(typename Order::Word));
 }
 
-// The place of item i in the merge of sorted runs, of which run k is codes[bounds[k] .. bounds[k + 1]): its place in
-// its own run plus the number of items before it in each other run.
+// The place of item i in the merge of sorted runs. It is the item's place in its own run plus the number of items
+// before it in each other run. Run k is codes[bounds[k] .. bounds[k + 1]).
 template <int kCount, typename Order>
 __device__ __forceinline__ int merged_place(const Order& order, const typename Order::Word* codes,
                                             const int (&bounds)[kCount + 1], int i) {
