@@ -1,4 +1,4 @@
-"""Global arrays over the devices of a mesh axis: distributed, processed, joined again."""
+"""Helpers of tests over a mesh axis: they distribute global arrays, run functions on devices, and gather results."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from jax_mgpu._src.mesh import exchange, joins, remote_gather, visits
 
 AXIS = "devices"
 SIZES = (1, 2, 3, 4, 8)
-# SIZES for pytest. Most run only with --long, because programs take longer to compile than to run.
+# SIZES as pytest's parameters. Most run only with --long, because programs take longer to compile than to run.
 FEW = [pytest.param(devices, marks=() if devices in (3, 8) else pytest.mark.long) for devices in SIZES]
 
 
 def by_vmap(function):
-    """Returns the function on every device of an axis, `[devices, ...]` in and out, with only one real device."""
+    """Maps a function over the devices of an axis, `[devices, ...]` in and out, by vmap on one real device."""
     return jax.jit(jax.vmap(function, axis_name=AXIS))
 
 
 def by_devices(function, devices, **options):
-    """Returns the function on devices of the default platform, or of the CPU, under shard_map."""
+    """Maps a function over real devices by shard_map: those of the default platform or, if too few, of the CPU."""
 
     def one(*arguments):
         results = function(*jax.tree.map(lambda x: x[0], arguments))
@@ -36,7 +36,7 @@ def by_devices(function, devices, **options):
 
 
 def mesh_of(devices):
-    """Returns a mesh of one axis; the test is skipped if there are too few devices."""
+    """Returns a mesh of one axis, `AXIS`. Skips the test if there are too few devices."""
     found = jax.devices() if len(jax.devices()) >= devices else jax.devices("cpu")
     if len(found) < devices:
         pytest.skip(f"fewer than {devices} devices of one platform")
@@ -44,7 +44,7 @@ def mesh_of(devices):
 
 
 def counts_of(rng, devices, slots):
-    """Draws live counts per device: all full, any, some devices empty, one item in all, none, all on one device."""
+    """Draws live counts per device: all full, any, every second 0, 1 on the last device, none, all on the first."""
     empty = np.where(np.arange(devices) % 2, 0, rng.integers(0, slots + 1, devices))
     last, first = np.zeros((2, devices), int)
     last[-1], first[0] = 1, slots
@@ -53,7 +53,7 @@ def counts_of(rng, devices, slots):
 
 
 def shard(x, counts, slots, fill=7):
-    """Returns a global array distributed over devices, `[devices, slots, ...]`, with `fill` past the live items."""
+    """Distributes a global array over devices: `[devices, slots, ...]`, with `fill` past the live items."""
     sharded = np.full((len(counts), slots, *x.shape[1:]), fill).astype(x.dtype)
     ends = np.cumsum(counts)
     for device, (count, end) in enumerate(zip(counts, ends, strict=True)):
@@ -62,18 +62,18 @@ def shard(x, counts, slots, fill=7):
 
 
 def gather(x, counts):
-    """Returns the global array: the live items of all devices."""
+    """Joins the live items of all devices to the global array."""
     x = np.asarray(x)
     return np.concatenate([x[device, :count] for device, count in enumerate(counts)])
 
 
 def even(total, devices):
-    """Returns counts that differ by at most one, the larger ones first."""
+    """Returns counts that differ by at most one. The larger ones come first."""
     return np.array([total // devices + (device < total % devices) for device in range(devices)], np.int32)
 
 
 def shard_heads(heads, counts, slots, length):
-    """Returns global heads as each device's own, `[devices, length]`, padded, with how many each has."""
+    """Distributes global heads: each device's own, padded, `[devices, length]`; and how many it has, `[devices]`."""
     ends = np.cumsum(counts)
     sharded = np.full((len(counts), length), slots + 3, np.int32)
     own = []
@@ -85,13 +85,13 @@ def shard_heads(heads, counts, slots, length):
 
 
 def elements(types):
-    """Returns the number of elements of the largest tensor among some types of a program."""
-    shapes = re.findall(r"tensor<((?:\d+x)*)(?!ui8>)\w+>", types)  # bytes are the scratch memory of kernels
+    """Returns the number of elements of the largest tensor type in a text of StableHLO."""
+    shapes = re.findall(r"tensor<((?:\d+x)*)(?!ui8>)\w+>", types)  # bytes are scratch memory of kernels
     return max((int(np.prod([int(n) for n in shape.split("x") if n])) for shape in shapes), default=0)
 
 
 def ragged_all_to_all(operand, into, starts, sizes, places, received, *, axis_name):
-    """Does what the documentation of jax.lax.ragged_all_to_all says; the original does not compile for CPU devices."""
+    """Follows the documentation of jax.lax.ragged_all_to_all, which itself does not compile for CPU devices."""
     devices, me = jax.lax.axis_size(axis_name), jax.lax.axis_index(axis_name)
     updates = sizes.shape[0] // devices
     everything = jax.lax.all_gather(operand, axis_name)
@@ -99,7 +99,7 @@ def ragged_all_to_all(operand, into, starts, sizes, places, received, *, axis_na
         jax.lax.all_gather(x, axis_name).reshape(devices, devices, updates)[:, me].reshape(-1)
         for x in (starts, sizes, places)
     )
-    sizes = jnp.where((sizes == received).all(), sizes, 0)  # both sides must say the same
+    sizes = jnp.where((sizes == received).all(), sizes, 0)  # sender and receiver must agree
     slot = jnp.arange(into.shape[0])[:, None]
     hit = (slot >= places) & (slot < places + sizes)
     update = jnp.argmax(hit, 1)
@@ -108,9 +108,9 @@ def ragged_all_to_all(operand, into, starts, sizes, places, received, *, axis_na
 
 
 def use_form(monkeypatch, form):
-    """Makes exchanges take this form, and unless it is that of CPUs, fetches and searches that of GPUs.
+    """Makes exchanges take one form and, unless it is `_gathered` as on CPUs, fetches and searches the forms of GPUs.
 
-    Ragged exchanges take 4 updates per device instead of 256, which the stand-in for ragged_all_to_all searches.
+    The stand-in for ragged_all_to_all searches all updates, so there are 4 per device instead of 256.
     """
     monkeypatch.setattr(exchange, "_gathered", getattr(exchange, form))
     if form != "_gathered":
@@ -121,6 +121,6 @@ def use_form(monkeypatch, form):
 
 
 def move_needles(monkeypatch):
-    """Makes searches sort their needles and send them to the device of their place, as on GPUs."""
+    """Makes searches sort their needles, and send each to the device that holds its place, as on GPUs."""
     monkeypatch.setattr(visits.SortedPair, "_gathered", visits.SortedPair._visiting)
     monkeypatch.setattr(joins.Side, "_by_platform", lambda self, kept, moved: moved)

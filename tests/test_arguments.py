@@ -1,6 +1,6 @@
-"""Arguments that callers pass: 64-bit numbers without x64, flags, sizes, fill values, arrays of no numbers, functions.
+"""Arguments that callers pass: 64-bit numbers without x64, flags, sizes, fill values, and arrays that hold no numbers.
 
-Every error is of one form, `operation: argument: expected ..., got ...`, and names the operation that was called.
+Every error has one form, `operation: argument: expected ..., got ...`, and names the operation that the caller called.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def test_counts_that_do_not_fit_are_an_error(count):
 # ---- Floats of 64 bits, where JAX has 32 -----------------------------------------------------------------------------
 
 
-NOW = [1.7e9, 1.7e9 + 60]  # float32 has one number for both
+NOW = [1.7e9, 1.7e9 + 60]  # float32 rounds both to the same number
 MATCHES = {
     "lookup: keys and table_keys": lambda a, b: mgpu.lookup(a, b, np.ones(len(b), np.float32)),
     "asof_join: a and b": mgpu.asof_join,
@@ -147,8 +147,8 @@ def test_floats_that_float32_does_not_tell_apart_are_no_matches(name):
                 assert raised(lambda columns=columns: call(*columns)) == message
             for x, y in ((kind([0.1, np.nan]), kind([0.1, np.inf])), (kind(distinct), kind(distinct))):
                 jax.block_until_ready(call(x, y))
-        assert "1e+300 and 2e+300" in raised(lambda: call([1e300], [2e300]))  # both are infinite in float32
-        jax.block_until_ready(call(jnp.array(NOW[:1]), jnp.array(NOW[1:])))  # device arrays are float32 already
+        assert "1e+300 and 2e+300" in raised(lambda: call([1e300], [2e300]))  # float32 rounds both to infinity
+        jax.block_until_ready(call(jnp.array(NOW[:1]), jnp.array(NOW[1:])))  # arrays on a device are float32 already
     with jax.enable_x64(True):
         jax.block_until_ready(call(NOW[:1], NOW[1:]))
 
@@ -163,7 +163,7 @@ def first(a):
     return a
 
 
-# ---- Keys: the public function checks them, and no layer below it does again -----------------------------------------
+# ---- Keys: the public function checks them, and the layers below it do not check them again --------------------------
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_flags(name):
 
 
 def test_an_error_of_the_function_precedes_that_of_a_missing_identity():
-    """The error is about the function, even if an identity is missing too."""
+    """If the function is wrong and the identity is missing, the error is about the function."""
     for name, call in {
         "reduce": lambda op: mgpu.reduce(KEYS[:0], op),
         "segmented_reduce": lambda op: mgpu.segmented_reduce(KEYS, [0], op),
@@ -323,7 +323,7 @@ FUNCTIONS_OF_ARRAYS += [(max, "max"), (jnp.argmin, "argmin"), (jax.nn.logsumexp,
 
 @pytest.mark.parametrize("op, operator", FUNCTIONS_OF_ARRAYS)
 def test_functions_of_arrays_are_no_operators(op, operator):
-    """Callers often pass a function of an array first; the error says what to pass instead."""
+    """Callers often pass a function of an array, such as jnp.sum; the error says what to pass instead."""
     got = f"got {op.__name__}, a function of an array"
     for name, call in {
         "reduce": lambda: mgpu.reduce(KEYS, op),
@@ -419,7 +419,7 @@ def test_errors(message):
 
 
 def test_a_function_whose_result_is_no_array():
-    """The error is JAX's own, in this package's form."""
+    """The error repeats JAX's own message in this package's form."""
     for call in (mgpu.reduce, mgpu.scan):
         expected = rf"{call.__name__}: op: expected {ITEM}.*, got the error: .*<class 'str'>"
         with pytest.raises(TypeError, match=expected):
@@ -427,7 +427,7 @@ def test_a_function_whose_result_is_no_array():
 
 
 def test_errors_of_derivatives_name_what_was_called():
-    """At 2^31 items, a derivative that needs indices is an error, even if the operation itself needs none."""
+    """A derivative that needs int32 indices fails at 2^31 items, even if the operation itself needs no indices."""
     x = jax.ShapeDtypeStruct((2**31,), jnp.float32)
     few = jax.ShapeDtypeStruct((2,), jnp.float32)
 

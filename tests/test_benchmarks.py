@@ -1,6 +1,6 @@
 """The programs of benchmarks/: the first row of each family (a call and its peers) runs on few items, and all agree.
 
-Options, timing, saved rows and rows that fail are tested without measuring anything.
+The other tests cover options, timing, saved rows and failing rows; they replace the clock or the measurements.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def test_rows_over_all_devices(capsys):
 
 @pytest.mark.long
 def test_a_library_beside_the_rows_is_no_module(tmp_path):
-    """The built library of peers is in the folder of the rows, and is not imported as one of their modules."""
+    """The built library of peers is a file beside the modules of rows; it is not imported as a module."""
     folder = tmp_path / "benchmarks"
     shutil.copytree(benchmarks.__path__[0], folder, ignore=shutil.ignore_patterns("results", "*.so"))
     (folder / "libnothing.so").touch()
@@ -71,7 +71,7 @@ def test_names_are_unique(rows):
 
 
 def test_a_sample_of_rows_is_drawn_by_its_seed(capsys):
-    """Another seed draws other rows. A sample of as many rows as there are is all rows, in their order."""
+    """Another seed draws other rows. A sample as large as the list of rows is that list, in the same order."""
     drawn = {}
     for seed in "1", "1", "2":
         assert main(["--grid", "--list", "--sample", "20", "--seed", seed]) == 0
@@ -96,7 +96,7 @@ def test_processes_share_the_rows(tmp_path, capfd):
 
 
 def test_processes_spread_over_gpus(monkeypatch):
-    """Each process sees one GPU, and takes turns with the processes on the same GPU."""
+    """Each process sees one GPU, and shares a lock with the processes on the same GPU."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
     commands = [turns.command_of(["--grid"], part, 4, 2, pathlib.Path("there")) for part in range(4)]
     assert [own["CUDA_VISIBLE_DEVICES"] for _, own in commands] == ["3", "1", "3", "1"]
@@ -125,10 +125,10 @@ def test_wrong_options_of_many_rows_are_errors(monkeypatch, capsys, options, wor
 
 @pytest.mark.long
 def test_an_interrupt_saves_the_rows_of_all_processes(tmp_path):
-    """The run ends its processes early, long before they have run hundreds of rows."""
+    """An interrupted run stops its processes after a few of hundreds of rows, and saves these rows."""
     chosen = ["--families", "sort", "--scale", str(SCALE), "--repeat", "1", "--only-ours", "--processes", "2"]
     command = [sys.executable, "-m", "benchmarks", *chosen, "--output", str(tmp_path)]
-    # A process that ignores interrupts, like background jobs of a shell, starts others that ignore them.
+    # Children of a process that ignores interrupts, such as a background job of a shell, ignore them too.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
         signal.signal(signal.SIGINT, before)
@@ -148,7 +148,7 @@ def test_saved_cases_are_skipped(tmp_path, capsys):
 
 
 def test_parts_of_rows_are_all_of_them():
-    """Rows that share their inputs are in one part."""
+    """All rows with the same inputs are in one part."""
     rows = grid_cases()[:300]
     parts = [turns.part_of(rows, part, 7) for part in range(7)]
     assert sorted(case.full_name for part in parts for case in part) == sorted(case.full_name for case in rows)
@@ -168,7 +168,7 @@ def test_a_function_may_not_be_slower_than_the_one_it_replaces(ratio, fails):
 
 @pytest.mark.parametrize("near_ms, again", [(30.0, ""), (10.5, "ours near")])
 def test_quick_cases_are_timed_again_if_a_peer_is_close(monkeypatch, near_ms, again):
-    """Only ours and the nearest peer are timed again, with as many samples and as long as in usual runs."""
+    """Our side and the close peer are timed again, with the number and length of samples of usual runs."""
     taken = []
 
     def compile_program(function, input_sets):
@@ -202,7 +202,7 @@ def test_quick_cases_are_timed_again_if_a_peer_is_close(monkeypatch, near_ms, ag
 @pytest.mark.parametrize("on_cpu", [False, True])
 @pytest.mark.parametrize("spreads", [[0.2], [0.3, 0.1], [0.5, 0.3, 0.4]], ids=str)
 def test_disturbed_samples_are_taken_again(monkeypatch, spreads, on_cpu):
-    """On a GPU, samples are taken again at most twice, and those with the smallest spread count."""
+    """On a GPU, samples are taken again at most twice. The timing with the smallest spread is kept."""
     samples = iter(spreads)
 
     def time_program(program, repeats, *, queued_ms):
@@ -217,13 +217,13 @@ def test_disturbed_samples_are_taken_again(monkeypatch, spreads, on_cpu):
 
 
 def test_rounds_of_short_calls():
-    """A program of a quick timing has one round or at least four, never two or three."""
+    """A program of short calls has one round or at least four, never two or three."""
     assert [runner.Pace(5).rounds(ms) for ms in (0.001, 0.2)] == [runner.ROUNDS] * 2
     assert [runner.QUICK.rounds(ms) for ms in (0.001, 0.05, 0.1, 0.5, 1.0)] == [runner.ROUNDS, 5, 4, 1, 1]
 
 
 def test_rows_slower_than_saved_ones_are_found(monkeypatch, tmp_path, capsys):
-    """A row that is slower than its saved time is measured again, and the shortest time counts."""
+    """A row that is slower than its saved time is measured again up to three times; the shortest time counts."""
     saved = tmp_path / "saved.csv"
     summary.write(saved, [Row("rows", f"merge/{name}", 1.0, {}, None, "D", "2026-01-01", "1", "") for name in "abc"])
     times = {"merge/a": [1.01], "merge/b": [1.2, 1.3, 1.0, 1.4], "merge/c": [1.1, 1.2, 1.03, 1.1]}
@@ -305,7 +305,7 @@ def test_shapes_run_and_are_written(tmp_path):
 
 
 def test_short_calls_of_shapes_are_timed_in_longer_programs(tmp_path, monkeypatch):
-    """A program of few short calls would measure the host."""
+    """A program of few short calls would measure the host, so short calls are timed again in a longer program."""
     calls = []
 
     def time_as(ms):
@@ -326,13 +326,13 @@ def test_short_calls_of_shapes_are_timed_in_longer_programs(tmp_path, monkeypatc
 
 
 def test_each_round_of_a_program_makes_its_calls():
-    """Each round repeats the calls on a GPU. XLA for CPUs would make them once, so there is one round."""
+    """On a GPU, each round repeats the calls. XLA for CPUs would make them once, so its programs have one round."""
     inputs = [(jnp.arange(9) + i,) for i in range(3)]
     program = measure.compile_program(mgpu.mergesort, inputs, rounds=5)
     assert [list(result) for result in program()] == [list(range(i, 9 + i)) for i in range(3)]
     rounds = 5 if jax.default_backend() == "gpu" else 1
     assert program.calls == 3 * rounds
-    if mgpu.has_cuda() or rounds == 1:  # once before the loop, and once in it
+    if mgpu.has_cuda() or rounds == 1:  # the calls appear once before the loop, and once in it
         assert program.run.as_text().count('custom_call_target="jax_mgpu.segmented_sort"') == 3 * min(2, rounds)
 
 
@@ -374,7 +374,7 @@ def test_programs_without_kernels_are_recognized():
     inputs = [(jnp.arange(9),)]
     assert measure.compile_program(mgpu.mergesort, inputs).has_kernels
     assert not measure.compile_program(jnp.sort, inputs).has_kernels
-    text = 'HloModule jit_chain\n\nFileNames\n1 "jax_mgpu/_src/ops/reduce.py"\n'  # its text names source files
+    text = 'HloModule jit_chain\n\nFileNames\n1 "jax_mgpu/_src/ops/reduce.py"\n'  # the text also names source files
     assert not measure.Program(types.SimpleNamespace(as_text=lambda: text), inputs).has_kernels
 
 

@@ -1,4 +1,4 @@
-"""scripts/check_code.py finds functions of Python and C++ and counts their lines; none of this project is too long."""
+"""scripts/check_code.py finds Python and C++ functions and counts their lines; none of this project is too long."""
 
 from scripts import check_code
 

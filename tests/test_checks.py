@@ -1,4 +1,4 @@
-"""mgpu.checks(): each broken precondition is an error that names operation, argument and first offending position."""
+"""mgpu.checks(): each broken precondition is an error that names operation, argument and the first bad position."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def error_of(call):
 @pytest.mark.parametrize("name", BROKEN)
 def test_each_broken_precondition(name):
     call, expected, position = BROKEN[name]
-    jax.block_until_ready(call())  # without checks: some values, and no error
+    jax.block_until_ready(call())  # without checks, the call returns some values and no error
     with mgpu.checks():
         assert error_of(call) == f"{name}: expected {expected}, first broken at position {position}"
     jax.block_until_ready(call())
@@ -49,7 +49,7 @@ def test_each_broken_precondition_under_jit(name):
 
 
 def test_errors_of_a_program_that_has_run():
-    """JAX raises these errors with another type if it runs the program synchronously."""
+    """If JAX runs the program synchronously, it raises these errors with another type."""
     message = "INVALID_ARGUMENT: reduce: count: expected an integer from 0 to 5, first broken at position 0, got 6"
     with mgpu.checks():
         program = jax.jit(lambda x, count: mgpu.reduce(x, count=count))
@@ -60,7 +60,7 @@ def test_errors_of_a_program_that_has_run():
 
 
 def test_every_precondition_is_here(monkeypatch):
-    """Each check of values that the examples and BROKEN make is broken by a call of BROKEN."""
+    """BROKEN has a call for each check that the examples and BROKEN itself ask for."""
     asked = set()
 
     def require(operation, argument, expected, x, holds, shown=None):
@@ -69,8 +69,8 @@ def test_every_precondition_is_here(monkeypatch):
         return x
 
     monkeypatch.setattr(preconditions, "_require", require)
-    jax.clear_caches()  # programs that other tests compiled have no checks
-    with mgpu.checks():  # without checks, columns skip the steps that only checks need
+    jax.clear_caches()  # other tests compiled programs without checks
+    with mgpu.checks():  # without checks, operations on columns skip some steps
         for example in EXAMPLES.values():
             jax.eval_shape(example.call, *example.make(np.random.default_rng(3), np.float32))
         for call, _, _ in BROKEN.values():
@@ -104,7 +104,7 @@ def test_every_operation_with_preconditions_is_here():
     functions = {name for name in mgpu.__all__ if inspect.isfunction(getattr(mgpu, name))}
     without = WITHOUT_PRECONDITIONS | INFORMATION
     asked = {name.split(":")[0] for name in BROKEN}
-    assert functions | {"Csr"} == asked | without  # Csr is a class, and sddmm takes one
+    assert functions | {"Csr"} == asked | without  # Csr is a class, which sddmm takes
     assert not asked & without
 
 
@@ -190,7 +190,7 @@ def test_ids_given_as_heads_are_reported_where_they_exceed_the_items(name):
 
 
 def test_mistaken_structure_is_reported():
-    """Errors recognize confused values: fractions and percentages, ends and lengths, counts of other arrays."""
+    """Errors recognize mistaken values: percentages for fractions, lengths for ends, counts of another array."""
     heads = np.int32([0, 2])
     calls = {
         "quantile: q: expected numbers from 0 to 1, first broken at position 0, got 50": lambda: mgpu.quantile(

@@ -1,4 +1,4 @@
-"""Keys of several columns, in every family, against plain Python's sort of tuples."""
+"""Keys of several columns in every family of operations, against Python's sort of tuples."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests import data, oracle
 from tests.oracle import same_bits
 from tests.variants import long_but
 
-# Types of the columns, and whether each is descending. Together they have up to 64 bits, or more; some are floats.
+# Types of the columns, and whether each is descending. Some have up to 64 bits together, some more; some have floats.
 NARROW = {
     "8 bits": (["uint8"], (True,)),
     "two of 8": (["int8", "uint8"], (True, False)),
@@ -50,7 +50,7 @@ QUICK = ("two of 8", "floats of 16", "float and integer", "eight columns", "96 b
 
 @pytest.fixture(params=long_but(QUICK, ALL))
 def form(request):
-    """Types and directions of columns; 64-bit types are enabled if needed."""
+    """Yields the types and directions of columns, and enables 64-bit types if needed."""
     with jax.enable_x64(request.param in WIDEST):
         yield ALL[request.param]
 
@@ -61,12 +61,12 @@ def random_columns(rng, dtypes, n):
 
 
 def few(rng, dtype, n):
-    """Returns a column of few distinct values, some of which are equal but have different bits."""
+    """Returns a column of few distinct values, some of which compare equal with different bits."""
     return rng.choice(rng.choice(data.special_keys(dtype), 3), n)
 
 
 def sorted_columns(rng, form, n_a, n_b, counts=(None, None), descending=True):
-    """Returns two sorted operands that share tuples, with arbitrary dead items, and the ranks of all."""
+    """Returns two sorted operands that share tuples, with arbitrary dead items, and the rank of every item."""
     dtypes, flags = form
     columns = random_columns(rng, dtypes, n_a + n_b)
     ranks = oracle.column_ranks(columns, flags if descending else False)
@@ -128,7 +128,7 @@ def test_sorts(rng, form):
 
 @pytest.fixture(params=["cuda", "default"])
 def as_if_long(monkeypatch, request):
-    """Has short columns sorted by the method for long ones, on any device."""
+    """Makes short columns take the sort for long ones, on any device."""
     jax.clear_caches()
     for name in ("LONG_WORDS", "LONG_FLOATS", "LONG_COLUMNS"):
         monkeypatch.setattr(sort_strategy, name, 1)
@@ -146,7 +146,7 @@ def test_sorts_of_long_columns(rng, name):
     test_sorts(rng, NARROW[name])
 
 
-# Widths of columns: up to 64 bits in all, and more.
+# Widths of the columns: 64 bits in all or fewer, or more.
 MIXES = {
     "64": [[32, 16, 16], [32, 16, 8, 8], [32, 8, 8, 8, 8], [16] * 4, [16, 16, 16, 8, 8], [16, 16] + [8] * 4, [8] * 8],
     "fewer": [[16, 8, 8], [8, 8, 32], [16, 16, 16], [8] * 5, [16, 8, 8, 8, 8]],
@@ -164,7 +164,7 @@ TYPES = {
 @pytest.mark.usefixtures("as_if_long")
 @pytest.mark.parametrize("mix", MIXES)
 def test_any_columns(rng, mix):
-    """Floats and integers at any position and in any direction; some columns are payload, others are gathered."""
+    """Columns are floats or integers, at any position and in any direction; some are payload, others are gathered."""
     n = 300
     with jax.enable_x64(mix == "wide"):
         for widths in MIXES[mix]:
@@ -182,7 +182,7 @@ def test_any_columns(rng, mix):
             same_bits(mgpu.argsort(columns, descending=flags), order.astype(np.int32))
 
 
-# Each pair is a range of columns, which one sort orders.
+# Each pair is a range of columns that one sort orders.
 def test_where_columns_are_cut():
     def cuts(dtypes, *values):
         columns = Columns("test", "keys", tuple(np.zeros(2, d) for d in dtypes), False)
@@ -206,7 +206,7 @@ def test_where_columns_are_cut():
 
 
 def words(rng, n, dtypes=("int32", "uint32"), few=False):
-    """Returns two columns; with `few`, there are many ties, and digits in which no keys differ."""
+    """Returns two columns; with `few`, many keys are equal, and all keys agree in some digits."""
     columns = [rng.integers(0, 2**32, n, dtype=np.uint32) for _ in dtypes]
     if few:
         columns = [x % np.uint32(300) << np.uint32(13) for x in columns]
@@ -214,7 +214,7 @@ def words(rng, n, dtypes=("int32", "uint32"), few=False):
 
 
 def check_words(columns, flags, count=None):
-    """Checks keys alone, with values of 4 and of 8 bytes, with packed values, and with indices."""
+    """Checks keys alone, keys with values of 4 and of 8 bytes or with packed values, and the indices."""
     n = len(columns[0])
     live = n if count is None else min(count, n)
     order = np.arange(n)
@@ -262,7 +262,7 @@ def test_live_words(rng):
 
 @pytest.mark.usefixtures("as_if_long")
 def test_rows_of_words(rng):
-    """All rows may share a column."""
+    """The rows of a batch may share a column."""
     rows, n, flags = 3, 2501, (True, False)
     columns = tuple(x.reshape(rows, n) for x in words(rng, rows * n))
     values, counts = rng.normal(size=(rows, n)).astype(np.float32), np.array([n, 0, n - 700], np.int32)
@@ -314,7 +314,7 @@ def test_many_words(rng):
     ],
 )
 def test_long_columns_travel(dtypes, least, sorts):
-    """Long columns are payload: to pack them into a code or to gather them would take longer than the sort."""
+    """Long columns move as payload of the sort; packing or gathering them would take longer than the sort."""
     columns = [jax.ShapeDtypeStruct((least,), d) for d in dtypes]
     text = jax.jit(lambda *x: mgpu.sort(x)).trace(*columns).lower(lowering_platforms=("cuda",)).as_text()
     assert text.count("custom_call @jax_mgpu.segmented_sort(") == sorts
@@ -322,7 +322,7 @@ def test_long_columns_travel(dtypes, least, sorts):
 
 
 def test_no_positions_are_counted():
-    """Without 64-bit integers, no type holds positions among so many items; a sort needs none."""
+    """Without 64-bit integers, no type can hold the positions of so many items, and a sort needs none."""
     columns = [jax.ShapeDtypeStruct((2**31,), d) for d in ("uint32", "int32", "float32")]
     assert list(jax.eval_shape(lambda *x: mgpu.sort(x), *columns)) == columns
 
@@ -349,7 +349,7 @@ def test_the_structure_of_the_keys(rng):
     order = np.lexsort(keys[::-1])
     same_bits(got.day, keys.day[order])
     same_bits(mgpu.mergesort(([3, 1, 2], [0, 0, 1]))[0], np.array([1, 2, 3], np.int32))
-    same_bits(mgpu.mergesort((3, 1, 2)), np.array([1, 2, 3], np.int32))  # numbers are one column
+    same_bits(mgpu.mergesort((3, 1, 2)), np.array([1, 2, 3], np.int32))  # a list of numbers is one column
 
 
 def test_nothing(form):
@@ -380,7 +380,7 @@ def test_merge(rng, form, counts):
     v = np.arange(650, dtype=np.uint32)
     if counts == (None, None):
         same(mgpu.merge(a, b, descending=form[1], **given), expected)
-        v = v[:, None]  # rows are fetched by index
+        v = v[:, None]  # the merge fetches rows by index
     keys, moved = mgpu.merge(a, b, v[:300], v[300:], descending=form[1], **given)
     same(keys, expected)
     same_bits(moved, oracle.padded(v[order], 650, 0))
@@ -571,7 +571,7 @@ def test_a_mesh(rng):
 
 
 def test_plain_jax(rng):
-    """The plain-JAX forms accept 64-bit keys of two words."""
+    """The plain-JAX forms accept 64-bit keys that are two words each."""
     form = ALL["float and integer"]
     a, b, a_ranks, b_ranks = sorted_columns(rng, form, 50, 70, descending=False)
     pair = [Columns("test", "a", x, False) for x in (a, b)]
@@ -647,7 +647,7 @@ def test_checks_name_the_column():
 
 
 def test_sorts_of_columns_leak_no_tracers():
-    """Also for one column, and for columns with floats, which are sorted part by part."""
+    """Tracers do not leak for one column either, or for columns with floats, which take several sorts."""
     columns = (jnp.arange(5.0), jnp.arange(5)[::-1])
     with jax.checking_leaks():
         jax.jit(lambda keys: mgpu.mergesort((keys,)))(columns[0])

@@ -1,4 +1,4 @@
-"""scripts/compare.py, which compares the benchmark rows of two source trees; the times are made up."""
+"""scripts/compare.py, which compares the benchmark rows of two source trees; these tests make up the times."""
 
 import importlib.util
 import pathlib
@@ -26,7 +26,7 @@ def save(file, times):
 
 
 def run(compare, monkeypatch, before, after, arguments, trees):
-    """Runs a comparison. Returns the exit status, and the requested rows of each tree."""
+    """Runs a comparison. Returns the exit status, and the rows that it measured in each tree."""
     asked = []
 
     def measure(tree, families, rows, repeats):

@@ -31,7 +31,7 @@ def dense(rng, m=M, n=N, dtype=np.float64, share=0.3):
 
 
 def sparse(x, spare=3):
-    """Returns a matrix with room for more entries, which hold arbitrary values."""
+    """Returns a matrix with room for more entries; the unused places hold arbitrary values."""
     made = mgpu.Csr.from_dense(x)
     junk = np.full(spare, np.nan if x.dtype.kind not in "iub" else 7, x.dtype)
     values, indices = (np.append(np.asarray(a), b) for a, b in ((made.values, junk), (made.indices, [1] * spare)))
@@ -48,7 +48,7 @@ def columns_rise(A):
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "int8", "bool"])
 def test_from_coo(dtype):
-    """Duplicates are added, entries outside are dropped, zeros are kept."""
+    """Entries at the same place are added, entries outside of the matrix are dropped, explicit zeros are kept."""
     call = jax.jit(lambda r, c, v: mgpu.Csr.from_coo(r, c, v, shape=(M, N)))
     for seed in range(3):
         rng = np.random.default_rng(seed)
@@ -153,7 +153,7 @@ def test_products_of_sparse_matrices(shape):
 
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "bool", "float16", "bfloat16"])
 def test_products_of_narrow_types(dtype):
-    """All methods give products of one type. Integers have the type of sums, in which they do not wrap."""
+    """All methods give products of the same type. Integer products have the type of sums, so they do not wrap."""
     x = np.ones((2, 300), dtype)
     A, y = mgpu.Csr.from_dense(jnp.asarray(x)), jnp.ones((300, 2), dtype)
     expected = np.asarray(jnp.sum(x.astype(np.float32 if "float" in dtype else dtype), axis=1))
@@ -185,7 +185,7 @@ def test_products_of_a_batch_over_an_explicit_axis(rng):
 
 
 def test_products_in_many_chunks():
-    """More products than are computed at a time, of rows with many entries and with few."""
+    """One product has more terms than are computed at a time, with long and short rows."""
     rng = np.random.default_rng(3)
     x, y = (rng.random((90, 90)) < 0.5) * rng.normal(size=(90, 90)), (rng.random((90, 90)) < 0.4) * 1.0
     A, B = mgpu.Csr.from_dense(x), mgpu.Csr.from_dense(y)
@@ -263,7 +263,7 @@ def test_derivatives(name):
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_gradients_of_each_device_are_its_own(name, devices):
-    """Under shard_map, no gradient is a sum over the devices."""
+    """Under shard_map, each device's gradients are its own, not sums over the devices."""
     mesh = jax.make_mesh((2,), ("d",), devices=devices[:2], axis_types=(AxisType.Auto,))
     rng = np.random.default_rng(16)
     a, b = dense(rng), dense(rng, N, K)

@@ -54,7 +54,7 @@ def test_vmap_of_grad_and_grad_of_vmap(example, rng):
         given = drop(arguments, mapped)
         expected = one_by_one(gradient, given, mapped, 3)
         agree(jax.jit(jax.vmap(gradient, in_axes=axes(mapped)))(*given), expected, exact=False)
-        # an argument that serves the whole batch gets the sum
+        # the gradient of an argument that the whole batch shares is a sum over the batch
         summed = tuple(x if mapped[i] else x.sum(0) for i, x in zip(example.differentiable, expected, strict=True))
         total = jax.grad(lambda *xs: jax.vmap(loss, in_axes=axes(mapped))(*xs).sum(), argnums=example.differentiable)  # noqa: B023
         agree(jax.jit(total)(*given), summed, exact=False)
@@ -63,7 +63,7 @@ def test_vmap_of_grad_and_grad_of_vmap(example, rng):
 @long
 @differentiable_cases(KERNELS)
 def test_jacobians(example, rng):
-    """A batch of tangents, and one of cotangents, at one point: both modes give one matrix."""
+    """At one point, a batch of tangents and a batch of cotangents give the same Jacobian."""
     arguments = example.make(rng, np.float32)
     for position in example.differentiable:
 
@@ -76,7 +76,7 @@ def test_jacobians(example, rng):
 
 
 def float_keys(call):
-    """Returns a call whose keys are floats without ties, and so have derivatives."""
+    """Returns a call on sorted float keys without ties, so that derivatives exist."""
     return lambda x: call(jnp.sort(x), jnp.sort(x)[:40] + x.dtype.type(0.5))
 
 
@@ -102,7 +102,7 @@ HALF_CASES = {
 )
 @pytest.mark.parametrize("example", HALF_CASES.values(), ids=HALF_CASES)
 def test_reverse_derivatives_of_narrow_floats(example, rng, real):
-    """Narrow floats are moved as integers, which have no transpose, but their tangents must be floats."""
+    """Kernels move narrow floats as integers, which have no transpose; their tangents must still be floats."""
     arguments = example.make(rng, real)
 
     def of_floats(*moving):
@@ -110,7 +110,7 @@ def test_reverse_derivatives_of_narrow_floats(example, rng, real):
         return floats(example.call(*given.values()))
 
     moving = tuple(jnp.asarray(arguments[i]) for i in example.differentiable)
-    # one tangent and one cotangent: <cotangent, J tangent> is the same from either side
+    # <cotangent, J tangent> must equal <J^T cotangent, tangent>
     tangent = jax.tree.map(lambda x: jnp.asarray(rng.integers(-2, 3, x.shape), x.dtype), moving)
     results, forward = jax.jit(lambda xs, dxs: jax.jvp(of_floats, xs, dxs))(moving, tangent)
     cotangent = jax.tree.map(lambda x: jnp.asarray(rng.integers(-2, 3, x.shape), x.dtype), results)
@@ -128,7 +128,7 @@ def test_reverse_derivatives_of_narrow_floats(example, rng, real):
 @pytest.mark.parametrize("batched", [False, True], ids=["one", "batch"])
 @pytest.mark.parametrize("call, lengths", LINEAR_CALLS.values(), ids=LINEAR_CALLS)
 def test_linear_transpose(call, lengths, batched):
-    """The transpose is that of the call's matrix, whose columns are the results for unit vectors."""
+    """The transpose must be that of the call's matrix, whose columns are the results for unit vectors."""
     if batched:
         call, lengths = jax.vmap(call), [(2, n) for n in lengths]
     zeros = [jnp.zeros(n) for n in lengths]

@@ -1,4 +1,4 @@
-"""Sets, joins and matches of keys in descending order, compared with those of ascending keys in the opposite order."""
+"""Sets, joins and matches of descending keys, compared with those of ascending keys in the opposite order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def descending_keys(rng, dtype, n):
 
 
 def negated_ranks(*sides):
-    """Returns integers for the keys of two arrays that compare in the opposite order."""
+    """Returns integers for the keys of two arrays; they compare in the opposite order of the keys."""
     ranks = -rank(np.concatenate(sides)).astype(np.int64)
     return np.split(ranks, [len(sides[0])])
 

@@ -21,13 +21,13 @@ REFERENCE = ROOT / "docs" / "reference"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(REFERENCE.glob("*.md"))]
 FENCE = re.compile(r"^```(pycon|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PARSER = doctest.DocTestParser()
-# Errors of a running program, which end in "..." here, continue with their origin on some platforms.
+# Expected errors end in "...", because some platforms add the origin of a running program's error.
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 
 @pytest.fixture(autouse=True)
 def no_word_on_tracebacks():
-    """Removes JAX's note on hidden frames, which would be part of the shown error."""
+    """Turns off JAX's note about hidden frames, which would be part of the shown error."""
     before = jax.config.jax_traceback_filtering
     jax.config.update("jax_traceback_filtering", "off")
     yield
@@ -35,17 +35,17 @@ def no_word_on_tracebacks():
 
 
 def run_session(text, namespace, where, line):
-    """Runs a Python session and compares what it shows."""
+    """Runs a Python session, and compares its output with the shown one."""
     failures: list[str] = []
     runner = doctest.DocTestRunner(verbose=False, optionflags=FLAGS)
     session = PARSER.get_doctest(text, namespace, where, where, line)
-    session.globs = namespace  # what one block of a page defines, the next one uses
+    session.globs = namespace  # the next block of a page uses what this one defines
     runner.run(session, out=failures.append, clear_globs=False)
     assert not failures, "".join(failures)
 
 
 def run_script(text, namespace, where, line):
-    """Runs a program, and checks that each line with `print` prints what its comment says."""
+    """Runs a program, and checks that each line with `print` prints what the comment of the line says."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile("\n" * line + text, where, "exec"), namespace)
@@ -119,7 +119,7 @@ def anchors_of(text):
 
 
 def test_links_lead_somewhere():
-    """Links of pages and notebooks to files and headings of the repository; Sphinx checks only those of the site."""
+    """Links to files and headings of the repository lead somewhere. Sphinx checks only those of the site."""
     pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/README.md"), *ROOT.glob("notebooks/*.ipynb")]
     pages = [page for page in pages if not {"_build", "generated"} & set(page.parts)]
     broken = []

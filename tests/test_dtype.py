@@ -1,4 +1,4 @@
-"""`dtype=` of reductions and scans: items are converted before they are combined, as by jnp.sum and jnp.cumsum."""
+"""`dtype=` of reductions and scans converts items before they are combined, as in jnp.sum and jnp.cumsum."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_conversions_from_every_kind_of_type(rng, x64, dtype):
     to = jnp.dtype(dtype)
     for items in (
         rng.integers(-100, 100, N).astype(np.int16),
-        rng.integers(0, 400, N) / 4,  # integers drop the fraction
+        rng.integers(0, 400, N) / 4,  # a conversion to integers drops the fraction
         rng.random(N) < 0.5,
     ):
         x = items.astype(to)
@@ -55,7 +55,7 @@ def test_conversions_from_every_kind_of_type(rng, x64, dtype):
         for segments in got[2:5]:
             same(segments, added(in_rows, np.sum, dtype))
         same(got[5], added(in_rows, np.cumsum, dtype))
-        if to.itemsize > 2 or dtype not in data.FLOAT_DTYPES:  # jnp.sum rounds 16-bit sums at other steps
+        if to.itemsize > 2 or dtype not in data.FLOAT_DTYPES:  # jnp.sum rounds 16-bit sums in other steps
             same(got[0], jnp.sum(items, dtype=dtype))
             same(got[1], jnp.cumsum(items, dtype=dtype))
 
@@ -157,7 +157,7 @@ def test_wide_types_become_narrow_without_x64_as_in_jax():
         for call in (mgpu.reduce, jnp.sum):
             with pytest.warns(UserWarning, match="Explicitly requested dtype"):
                 assert jax.jit(functools.partial(call, dtype=dtype))(x).dtype == narrow
-    assert mgpu.reduce(x, dtype=float).dtype == "float32"  # Python's type, without a warning
+    assert mgpu.reduce(x, dtype=float).dtype == "float32"  # Python's float gives float32, without a warning
 
 
 def test_a_dtype_is_part_of_an_eager_program():

@@ -1,4 +1,4 @@
-"""Calls outside of `jax.jit`: one program for all calls of the same shapes, dropped with the caller's functions."""
+"""Outside of `jax.jit`, calls of the same shapes share one program, which is dropped with the caller's functions."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from jax_mgpu._src.core import eager
 from tests.families import EXAMPLES
 from tests.transformed import loss_of_sums, stack
 
-CALLS = 10  # with each kind of operands: arrays of JAX, arrays of NumPy, and values as in notebooks
+CALLS = 10  # for each kind of operand: JAX arrays, NumPy arrays, and the values that notebooks have
 
 
 @contextlib.contextmanager
 def compilations():
-    """Yields a list that gets an item for each program that is compiled within the context."""
+    """Yields a list; each program that is compiled within the context appends an item to it."""
     programs = []
 
     def count(event, seconds, **_):
@@ -35,14 +35,14 @@ def compilations():
 
 
 def of_host(x):
-    """Returns an operand as notebooks have it: NumPy's 64-bit integers, and Python's numbers."""
+    """Returns an operand in the form that notebooks have: NumPy's 64-bit integers, and Python's numbers."""
     x = np.asarray(x)
     x = x.astype(np.int64) if x.dtype == np.int32 else x
     return x.item() if x.ndim == 0 else x
 
 
 def mapped(call, arguments):
-    """Returns a call on a batch of the floats; all other operands are host values."""
+    """Maps a call over a batch of its float arrays; all other operands are host values."""
     of_batch = [i for i, x in enumerate(arguments) if np.asarray(x).dtype == np.float32 and np.ndim(x)]
 
     def one(*floats):
@@ -67,13 +67,13 @@ def test_a_call_is_one_program(name):
     with compilations() as programs:
         for _ in range(2):
             EXAMPLES[name].call(*arguments)
-    # join_columns takes what a join gives; bincount is called with weights and without
+    # the example of join_columns also calls join; that of bincount calls it with and without weights
     assert len(programs) == (2 if name in ("join_columns", "bincount") else 1)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_call_compiles_once(name):
-    """Calls of the same shapes share programs: with any values, on the host or the device, mapped or differentiated."""
+    """Calls of the same shapes share programs, whatever the values, on host or device, under vmap or grad."""
     example, rng = EXAMPLES[name], np.random.default_rng(1)
     for run in (lambda xs: example.call(*xs), lambda xs: mapped(example.call, xs), lambda xs: derived(example, xs)):
         for kind in (jnp.asarray, np.asarray, of_host):
@@ -127,7 +127,7 @@ def test_calls_with_other_settings_have_other_results():
 
 
 class Operators:
-    """A method is a new object on each access."""
+    """Each access to a method makes a new object."""
 
     def add(self, a, b):
         return a + b
@@ -182,8 +182,8 @@ def test_batches_and_derivatives_of_values_of_the_host():
 
 
 def test_calls_are_found_by_their_arguments(monkeypatch):
-    """Arguments may come by position or by name, in any order, or twice; settings and their types are part of a
-    call."""
+    """Arguments may come by position or name, in any order, or one array twice. A call's program depends on its
+    settings and their types."""
     host, x, ids = np.arange(3), jnp.array([1.0, 2.0, 4.0]), jnp.array([1, 0, 1])
     a, b = jnp.array([1, 2, 2]), jnp.array([2, 3, 4])
     calls = {
@@ -205,7 +205,7 @@ def test_calls_are_found_by_their_arguments(monkeypatch):
     }
     for call, expected in calls.values():
         assert call().tolist() == expected
-    monkeypatch.setattr(eager, "_program", None)  # another program cannot be made
+    monkeypatch.setattr(eager, "_program", None)  # from here on, no other program can be made
     for call, expected in calls.values():
         assert call().tolist() == expected
     with pytest.raises(TypeError):

@@ -1,4 +1,4 @@
-"""Sums of floats by id, against exact sums: CUDA kernels add integers, and round each sum once."""
+"""Sums of floats by id, compared with exact sums. Where CUDA has a kernel, it adds integers, and rounds a sum once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def exact(x, ids, size):
         rounded = math.fsum(values)
         rest = math.fsum([*values, -rounded])
         is_even = np.float64(rounded).view(np.uint64) % 2 == 0
-        # The float64 may lie exactly between two float32. Its last bit then tells on which side of it the sum is.
+        # Rounds to odd: an odd last bit marks an inexact float64, so that rounding it again, to float32, does no harm.
         return math.nextafter(rounded, math.copysign(math.inf, rest)) if rest and is_even else rounded
 
     with np.errstate(over="ignore"):
@@ -41,13 +41,13 @@ def exact(x, ids, size):
 
 
 def has_kernel(n, width, size):
-    """Whether CUDA adds items of these shapes exactly; otherwise it sorts them."""
+    """Whether CUDA adds items of these shapes exactly by a kernel. If not, it sorts the ids."""
     operands = jax.ShapeDtypeStruct((n, width), np.float32), jax.ShapeDtypeStruct((n,), np.int32), None
     return not _reduce_by_id.prefers_xla(operands, {"op": Kind.ADD, "wide": False, "size": size}, "cuda", 1)
 
 
 def check(got, x, ids, size, n=None):
-    """Compares with exact sums of x; n is the number of items of the call, if x has only the live ones."""
+    """Compares with the exact sums of x; n is the call's number of items, if x has only the live ones."""
     expected = exact(x, ids, size)
     if ON_GPU and has_kernel(x.shape[0] if n is None else n, x.shape[1], size):
         return np.testing.assert_array_equal(got, expected.astype(got.dtype))
@@ -56,7 +56,7 @@ def check(got, x, ids, size, n=None):
     finite = np.isfinite(expected)
     np.testing.assert_array_equal(np.isnan(got), np.isnan(expected))
     error = np.abs(got[finite].astype(np.float64) - expected[finite])
-    subnormal = 1.2e-38 * len(x)  # which XLA's CPU code may take for zeros
+    subnormal = 1.2e-38 * len(x)  # XLA's CPU code may treat subnormals as zeros
     eps = float(jnp.finfo(got.dtype).eps)
     assert np.all(error <= 1e-5 * magnitudes[finite] + np.abs(expected[finite]) * eps + subnormal)
 
@@ -77,7 +77,7 @@ def test_sums_of_numbers_of_one_magnitude(rng, width, size):
 
 @pytest.mark.parametrize(("low", "high"), [(-149, -120), (-149, 120), (-40, 40), (90, 127), (-3, 3)])
 def test_sums_of_numbers_of_many_magnitudes(rng, low, high):
-    """Small sums are exact beside large ones, and large items that cancel leave small ones."""
+    """Small sums are exact beside large ones, and where large items cancel, the small ones remain."""
     for size, n in ((1, 3000), (50, 5000), (4000, 6000)):
         x, ids = mixed(rng, (n, 2), low, high), rng.integers(0, size, n)
         x[1::3] = -x[::3][: len(x[1::3])]
@@ -89,7 +89,7 @@ def test_one_item_is_its_own_sum(rng):
     x = np.concatenate([mixed(rng, 500, -149, 127), [SUBNORMAL, -SUBNORMAL, 0, np.float32(3.4028235e38)]])
     x = x.astype(np.float32)
     ids = rng.permutation(len(x))
-    if ON_GPU:  # XLA's CPU code may take subnormal numbers for zeros
+    if ON_GPU:  # XLA's CPU code may treat subnormals as zeros
         np.testing.assert_array_equal(mgpu.reduce_by_id(x, ids, len(x))[ids], x)
 
 
@@ -151,7 +151,7 @@ def test_sums_of_many_items(rng, size, skewed):
 
 
 def test_shapes_of_sums_that_have_kernels():
-    """Kernels compute the sums if exact sums take few words, compared with the items; otherwise the ids are sorted."""
+    """The ids are sorted if exact sums take many words compared with the items, or if many rows have many columns."""
     with_kernel = [(2**25, 1, 10**6), (2**20, 2, 2048), (1000, 1, 10_000), (2_000_003, 1, 200_000)]
     assert all(has_kernel(*shape) for shape in with_kernel)
     assert not any(has_kernel(*shape) for shape in [(2**25, 1, 10**7), (2**19, 64, 10**5), (20_011, 8, 30_000)])

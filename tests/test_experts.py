@@ -1,4 +1,4 @@
-"""dispatch and combine compared with loops over tokens and slots, and the models of docs/experts.md."""
+"""dispatch and combine against loops over tokens and slots (a token's chosen experts); models of docs/experts.md."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXPERTS = np.array([[2, 0], [0, 5], [-1, 2], [2, 2], [9, -3]], np.int32)
 
 
 def routed(x, experts, number):
-    """Returns the expected rows by expert, token and slot, the experts' numbers of rows, and the row of each slot."""
+    """Returns the expected rows by expert, token and slot; each expert's number of rows; and the row of each slot."""
     experts = experts.reshape(len(experts), -1).astype(int)
     back, rows, lengths = np.full(experts.shape, -1), [], []
     for expert in range(number):
@@ -62,7 +62,7 @@ def test_sums_of_slots_are_in_float32(rng, dtype):
     experts = rng.integers(-1, 9, (200, 4))
     back = routed(np.zeros(200), experts, 8)[2]
     rows, weights = rng.normal(size=(800, 3)).astype(jnp.dtype(dtype)), rng.random((200, 4)).astype(np.float32)
-    rows[back.max() + 1 :], weights[back < 0] = np.nan, np.inf  # rows and slots that are not read
+    rows[back.max() + 1 :], weights[back < 0] = np.nan, np.inf  # these rows and slots must not be read
     got = jax.jit(mgpu.combine)(rows, back, weights)
     exact, expected = rows.astype(np.float64), np.zeros((200, 3))
     for token, slot in np.argwhere(back >= 0):
@@ -88,7 +88,7 @@ def test_derivatives_of_any_order(rng):
         check_grads(jax.jit(layer), (x, weights), order=2, modes=["fwd", "rev"])
         got = mgpu.dispatch(x, EXPERTS, 6)
         rows = rng.normal(size=got.rows.shape)
-        back = got.back.at[0, 0].set(-1)  # so that a row belongs to no token
+        back = got.back.at[0, 0].set(-1)  # one row then belongs to no token
         check_grads(jax.jit(lambda r, w: mgpu.combine(r, back, w)), (rows, weights), order=2, modes=["fwd", "rev"])
         slopes = jax.grad(lambda r, w: mgpu.combine(r, back, w).sum(), argnums=(0, 1))(rows, weights)
         assert not slopes[0][got.back[0, 0]].any()
@@ -97,7 +97,7 @@ def test_derivatives_of_any_order(rng):
 
 @pytest.mark.filterwarnings("ignore:jax_mgpu runs without its kernels")
 def test_gradients_do_not_scatter_and_lose_no_precision(rng):
-    """A token's cotangents are added in float32 (in bfloat16 1 + 1/256 + … would stay 1) without a scatter."""
+    """A token's cotangents are added in float32 without a scatter; in bfloat16, 1 + 1/256 + ... would stay 1."""
     experts = np.tile(np.arange(8), (3, 1))
 
     def loss(x):
@@ -155,7 +155,7 @@ def test_what_a_misuse_says():
 
 @pytest.fixture(scope="module")
 def page():
-    """The names that the page defines."""
+    """Returns the names that docs/experts.md defines."""
     text = (ROOT / "docs" / "experts.md").read_text(encoding="utf-8")
     namespace: dict[str, object] = {}
     for block in FENCE.finditer(text):
@@ -166,7 +166,7 @@ def page():
 
 
 def dense(matrices, router, x, slots):
-    """Returns the layer in NumPy, with all experts on all tokens."""
+    """Computes the layer in NumPy, where every expert processes every token."""
     logits = x @ router
     chosen = np.argsort(-logits, axis=1, kind="stable")[:, :slots]
     powers = np.exp(np.take_along_axis(logits, chosen, 1))
@@ -175,7 +175,7 @@ def dense(matrices, router, x, slots):
     return np.einsum("ts,tsf->tf", weights, np.take_along_axis(made, chosen[..., None], 1))
 
 
-@jax.default_matmul_precision("float32")  # a GPU would round the matrices to 11 bits
+@jax.default_matmul_precision("float32")  # otherwise a GPU rounds the matrices to 11 bits
 def learned(rng, apply, step, model, parts):
     """Checks that a layer equals one that runs all experts; returns whether training halves its loss."""
     x = rng.normal(size=(64, 6)).astype(np.float32)
@@ -202,7 +202,7 @@ def test_functions_are_trained(rng, page):
 
 @pytest.mark.parametrize("library", ["equinox", "flax"])
 def test_modules_are_trained(rng, library):
-    """Models of other libraries are trained if these are installed, as where the documentation is built."""
+    """Models of other libraries are trained, if these are installed. The environment of the documentation has them."""
     pytest.importorskip(library)
     text = (ROOT / "docs" / "experts.md").read_text(encoding="utf-8")
     (block,) = [block for block in re.findall(r"^```py\n(.*?)^```$", text, re.M | re.S) if library in block]

@@ -1,4 +1,4 @@
-"""The output of `explain` for programs, which are not run."""
+"""The output of `explain`, which describes a program without running it."""
 
 from __future__ import annotations
 
@@ -91,6 +91,6 @@ def test_as_text_it_is_a_table():
 
 
 def test_devices_by_the_names_of_jax():
-    # GB999 is unknown: explain assumes an H200
+    # explain does not know GB999, and assumes an H200
     kinds = {"NVIDIA L40S": "L40S", "NVIDIA L4": "L4", "NVIDIA H100 80GB HBM3": "H100", "NVIDIA GB999": "H200"}
     assert {kind: device_of_kind(kind) for kind in kinds} == kinds

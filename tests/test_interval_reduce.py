@@ -1,4 +1,4 @@
-"""Reductions of intervals that overlap and come in any order, against NumPy over each interval."""
+"""Reductions of intervals, which may overlap and come in any order, against NumPy over each interval."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def drawn(rng, dtype, *shape):
 
 
 def intervals(rng, n, k, most=None):
-    """Returns starts and ends, some of them outside of the array, some reversed."""
+    """Returns starts and ends of intervals, some outside of the array, some reversed."""
     starts = rng.integers(-3, n + 4, k)
     lengths = rng.integers(-2, (most or n) + 3, k)
     return starts.astype(np.int32), (starts + lengths).astype(np.int32)
@@ -67,13 +67,13 @@ def test_names(op, dtype):
 
 @pytest.mark.parametrize("n", [1, 2, 3, 15, 16, 17, 33, 257, 529])
 def test_all_intervals_of_a_few_items_by_an_operator_that_does_not_commute(n):
-    """The operator joins runs of positions, so that results tell which items they have, and whether in order."""
+    """The operator joins runs of positions, so a result shows which items it has, and whether they are in order."""
     starts, ends = (x.reshape(-1) for x in np.mgrid[: n + 1, : n + 1])
     if n > 40:
         chosen = np.random.default_rng(n).choice(len(starts), 900, replace=False)
         starts, ends = starts[chosen], ends[chosen]
 
-    def joined(a, b):  # first, last and number of items, and whether all of them follow each other
+    def joined(a, b):  # first, last and number of items, and whether they are consecutive
         return a[0], b[1], a[2] + b[2], a[3] & b[3] & (a[1] + 1 == b[0])
 
     places = jnp.arange(n)
@@ -147,7 +147,7 @@ def affine(a, b):
 @pytest.mark.parametrize("op", ["add", "mean", "max", "mul", "logsumexp", "affine"])
 def test_derivatives(op):
     rng = np.random.default_rng(2)
-    n, k = 40, 12  # three blocks, of which the last is not full
+    n, k = 40, 12  # three groups of 16 items; the last is not full
     x, (starts, ends) = rng.normal(size=n), intervals(rng, n, k)
     ends = np.where(np.maximum(starts, 0) < np.minimum(ends, n), ends, starts)
     parts = parts_of(starts, ends, n)
@@ -304,7 +304,7 @@ def test_batches_over_one_array_and_over_windows():
 
 
 def test_one_kernel_with_little_scratch_memory():
-    """The totals of groups of 16 items take a fifteenth of the items' memory."""
+    """The totals of groups of 16 items take about a fifteenth of the memory of the items."""
     n = 1 << 24
     x, i = jax.ShapeDtypeStruct((n,), np.float32), jax.ShapeDtypeStruct((n,), np.int32)
     for op in ("add", "max", "mean"):
@@ -320,7 +320,7 @@ def test_one_kernel_with_little_scratch_memory():
 @pytest.mark.parametrize("op", ["add", "max", "argmin", "mul"])
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "float64", "int64"])
 def test_around_the_edges_of_tiles(op, dtype):
-    """Intervals that together have as many items as a tile has room for, one more, and one less, at any alignment."""
+    """The intervals span about as many items as a tile has room for, at several alignments with groups of items."""
     group, groups, intervals, room = sorted(cpu_library.tile_sizes()["interval_reduce"])
     rng = np.random.default_rng(7)
     n = 3 * room
@@ -343,7 +343,7 @@ def test_around_the_edges_of_tiles(op, dtype):
 
 
 def test_a_sum_depends_on_its_interval_alone():
-    """On a GPU, close intervals and others are added up by different kernels, in the same order."""
+    """On a GPU, different kernels add intervals that are close together and others, but in the same order."""
     rng = np.random.default_rng(8)
     n = 20_000
     x = rng.normal(size=n).astype(np.float32)
@@ -361,7 +361,7 @@ def test_a_sum_depends_on_its_interval_alone():
 
 @pytest.mark.parametrize("op", ["add", "mean", "mul", "max", "logsumexp", "function"])
 def test_gradients_of_each_device_are_its_own(op, devices):
-    """Under shard_map, for intervals in order and others: no gradient is a sum over the devices."""
+    """Under shard_map, each device's gradients are its own, not sums over devices, for intervals in any order."""
     mesh = jax.make_mesh((2,), ("d",), devices=devices[:2], axis_types=(jax.sharding.AxisType.Auto,))
     rng = np.random.default_rng(9)
     n, k = 20, 6

@@ -24,12 +24,12 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 DTYPES = ["bool", "uint8", "int16", "float16", "bfloat16", "float32", "int32", "float64", "uint64"]
 DTYPES += ["complex64", "complex128", "float8_e4m3fn", "int4"]
-WIDE = (64,)  # of 4-byte elements, the shortest rows for which a block has a tile of few rows
+WIDE = (64,)  # of 4-byte elements: the shortest rows of which a block's tile holds few
 TRAILING = [(), (1,), (2,), (3,), (2, 5), (33,), WIDE, (129,), (2, 0)]
 
 
 def rows(rng, dtype, n, *trailing):
-    """Draws rows of random bits, so that a changed bit anywhere shows."""
+    """Draws rows of random bits, so that any changed bit shows."""
     kind = jnp.dtype(dtype)
     if dtype in ("bool", "int4"):
         return rng.integers(0, 2, (n, *trailing)).astype(kind)
@@ -46,7 +46,7 @@ def shuffled_starts(rng, lengths):
 
 
 def check_all(rng, lengths, size, total, dtype="int32", trailing=(), fill_value=0):
-    """Checks all four operations on intervals of these lengths, of whose items `total` are live."""
+    """Checks all four operations on intervals of these lengths, whose first `total` items are live."""
     offsets = data.heads_of(lengths)
     m, summed = len(lengths), int(lengths.sum())
     live = min(max(summed if total is None else total, 0), size)
@@ -147,7 +147,7 @@ def test_short_intervals_into_a_result_larger_than_a_cache(rng, mean, in_order):
         targets = offsets + np.int32(size - total)
     x = rng.integers(0, 2**32, size, np.uint32)
     into = np.arange(size, dtype=np.uint32)
-    before = np.array([-7, -3], np.int32)  # these intervals are empty, as are those that begin at the total
+    before = np.array([-7, -3], np.int32)  # these intervals and those that begin at the total are empty
     offsets_given = np.concatenate([before, offsets, [total, total + 9]]).astype(np.int32)
     sources_given, targets_given = (np.concatenate([[5, 6], s, [7, 8]]).astype(np.int32) for s in (sources, targets))
     items = np.arange(total)
@@ -160,13 +160,13 @@ def test_short_intervals_into_a_result_larger_than_a_cache(rng, mean, in_order):
     same_bits(got, oracle.moved(x, items, places, np.full_like(into, 9)))
 
 
-# Rows of 4 bytes, too many for any GPU's cache, and few enough.
+# Numbers of 4-byte rows: too many for the cache of any GPU (where there is one), and few enough.
 LARGE = 2**23 if jax.default_backend() == "gpu" else 2**16
 CACHED = 2**14
 
 
 def ones_but(size, *changes):
-    """Returns offsets of one row per interval, some of them changed."""
+    """Returns the offsets of intervals of one row each, with some offsets changed."""
     offsets = np.arange(size, dtype=np.int32)
     for at, offset in changes:
         offsets[at] = offset
@@ -174,7 +174,7 @@ def ones_but(size, *changes):
 
 
 def ones_of_each_case(size, half):
-    """Returns the offsets and the total of each case; most intervals have one row."""
+    """Returns the offsets and the total of each case, in which most intervals have one row."""
     return {
         "one row each": (ones_but(size), None),
         "fewer items than intervals": (ones_but(size, (slice(half, None), half)), half),
@@ -199,7 +199,7 @@ def test_one_row_each(rng, least, case, dtype):
     places, sources = rng.permutation(size).astype(np.int32), rng.integers(-3, size + 3, size).astype(np.int32)
     places[rng.integers(0, size, 9)] = [-1, -size, size, size + 1, 2**31 - 1, -(2**31), -7, size + 77, 2**30]
     second = places[objects[ranks > 0]] + np.int32(1)
-    places[np.isin(places, second)] = -5  # so that places do not overlap
+    places[np.isin(places, second)] = -5  # so that the places do not overlap
     to, source = (at[objects].astype(np.int64) + ranks for at in (places, sources))
     assert np.bincount(to[(to >= 0) & (to < size)]).max() == 1
     items = np.arange(len(objects))
@@ -273,7 +273,7 @@ def test_gathers_from_no_rows(length):
 )
 @pytest.mark.parametrize("pattern", ["one row each", "one row each, two tiles", "a few, and many empty"])
 def test_many_intervals_by_indices_of_each_type(rng, pattern, indices):
-    """Tiles of more intervals than are cached, so that each output reads its interval again."""
+    """A tile has more intervals than it caches, so each output reads its interval again."""
     lengths = {
         "one row each": np.ones(2815, int),
         "one row each, two tiles": np.ones(8192, int),
@@ -298,7 +298,7 @@ def test_many_intervals_by_indices_of_each_type(rng, pattern, indices):
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "float64", "complex128", "bfloat16", "bool"])
 def test_into_one_element(rng, dtype):
-    """If a program makes `into` by repeating one element, the kernels fill it."""
+    """If `into` repeats one element, the kernels fill the result themselves."""
     lengths = rng.integers(0, 9, 3000)
     offsets, total = data.heads_of(lengths), int(lengths.sum())
     starts = shuffled_starts(rng, lengths)
@@ -353,7 +353,7 @@ def test_rows_outside_are_dropped_and_gathered_as_fill_value(rng):
     inside = (sources >= 0) & (sources < 60)
     expected = np.where(inside, x[np.where(inside, sources, 0)], np.int32(-7))
     same_bits(mgpu.interval_gather(x, starts, offsets, 60, fill_value=-7), expected)
-    distinct = np.array([5, 100, 34, -14, 20, 2**31 - 3], np.int32)  # some rows inside, none over another
+    distinct = np.array([5, 100, 34, -14, 20, 2**31 - 3], np.int32)  # some rows lie inside, and none overlap
     targets = distinct[objects].astype(np.int64) + ranks
     same_bits(mgpu.interval_scatter(x, distinct, offsets, into), oracle.moved(x, np.arange(60), targets, into))
     same_bits(mgpu.interval_move(x, starts, distinct, offsets, into, total=60), oracle.moved(x, sources, targets, into))
@@ -399,7 +399,7 @@ OPERATIONS = {
 
 
 def spaced_starts(repeats):
-    """Returns non-overlapping places for 300 intervals of up to 5 items."""
+    """Returns non-overlapping places for 300 intervals of at most 5 items."""
     return np.tile(np.arange(300, dtype=np.int32) * 6, repeats)
 
 
@@ -411,7 +411,7 @@ IN_AXES = [(0, 0, 0, 0, 0), (0, None, None, None, None), (None, 0, 0, 0, None), 
 def test_batch(rng, operation, in_axes):
     function = OPERATIONS[operation]
     arguments = batch_arguments(rng)
-    if operation in ("scatter", "move"):  # targets that do not overlap, whatever the mix of mapped operands
+    if operation in ("scatter", "move"):  # the targets do not overlap, whichever operands are mapped
         arguments = (arguments[0], spaced_starts((3, 1)), *arguments[2:])
     one = [x if axis is not None else x[0] for x, axis in zip(arguments, in_axes, strict=True)]
     moved = [x if axis is None else np.moveaxis(x, 0, axis) for x, axis in zip(one, in_axes, strict=True)]
@@ -423,7 +423,7 @@ def test_batch(rng, operation, in_axes):
 
 
 def test_a_batch_of_no_problems():
-    """A problem with as many intervals as items has a separate method; a batch may have no such problem."""
+    """As many intervals as items take a separate method, which also accepts a batch without problems."""
     x, starts = np.zeros((0, CACHED), np.float32), np.arange(CACHED, dtype=np.int32)
     gather = jax.vmap(lambda x: mgpu.interval_gather(x, starts, starts, CACHED))
     scatter = jax.vmap(lambda x: mgpu.interval_scatter(x, starts, starts, x))
@@ -475,7 +475,7 @@ def test_nested_batch_with_a_shared_fill_and_into(rng):
 @pytest.mark.parametrize("gathers", [False, True])
 def test_into_is_kept_unless_donated(rng, gathers):
     x, _, offsets, totals, into = (a[0] for a in batch_arguments(rng))
-    starts, into = spaced_starts((1,)), jnp.add(into, 0)  # an array of JAX: memory that NumPy shares is not donated
+    starts, into = spaced_starts((1,)), jnp.add(into, 0)  # a JAX array, because memory that NumPy shares is not donated
     before = np.array(into)
     move = OPERATIONS["move" if gathers else "scatter"]
     expected = np.asarray(jax.jit(move)(x, starts, offsets, totals, into))
@@ -521,7 +521,7 @@ def test_derivatives_in_a_batch_and_of_one_operand(rng):
 
 
 def test_cotangents_of_overlapping_intervals_add_up(rng):
-    starts = np.array([[0, 2, 5], [3, 0, 3]], np.int32)  # apart, and one over another
+    starts = np.array([[0, 2, 5], [3, 0, 3]], np.int32)  # without and with overlap
     offsets = np.array([0, 2, 5], np.int32)
     weights = rng.normal(size=(2, 8, 2)) + 1j * rng.normal(size=(2, 8, 2))
     gather = jax.vmap(lambda x, s: mgpu.interval_gather(x, s, offsets, 8), (None, 0))
@@ -540,7 +540,7 @@ def windows(hop, length, count, first=0):
 
 
 def overlapping(rng):
-    """Returns the starts and lengths of intervals of 3,000 rows, by the pattern in which they overlap."""
+    """Returns, for each pattern of overlap, the starts and lengths of intervals over 3,000 rows."""
     count, even = 3000, np.arange(0, 3000, 6, dtype=np.int32)
     starts, lengths = windows(8, 16, count)
     order = rng.permutation(len(starts))
@@ -566,7 +566,7 @@ def overlapping(rng):
 
 
 def pulled_back(starts, lengths, weights, count, total=None, **given):
-    """Returns the gradient in x of a sum of gathered rows with these weights, and what NumPy adds up in float64."""
+    """Returns the gradient in x of a weighted sum of gathered rows, and the same gradient by NumPy in float64."""
     offsets = data.heads_of(lengths)
     live = int(lengths.sum()) if total is None else total
     like = jax.ShapeDtypeStruct((count, *weights.shape[1:]), weights.dtype)
@@ -588,13 +588,13 @@ def pulled_back(starts, lengths, weights, count, total=None, **given):
 
 
 def whole_weights(rng, n, *trailing, dtype="float32"):
-    """Draws small whole numbers, whose sums are exact in any order."""
+    """Draws small whole numbers, whose sums are exact."""
     return rng.integers(-4, 5, (n, *trailing)).astype(jnp.dtype(dtype))
 
 
 @pytest.mark.parametrize("pattern", overlapping(np.random.default_rng(0)))
 def test_rows_gathered_several_times(rng, pattern):
-    """Cotangents add up, whether a row's intervals are consecutive, which one kernel adds, or not."""
+    """A row's cotangents add up. One kernel adds them over intervals in order; other intervals are sorted first."""
     starts, lengths = overlapping(rng)[pattern]
     size = int(lengths.sum()) + 3
     for trailing in ((), (2,), (4,), (3, 7)) if size < 10**5 else ((), (7,)):
@@ -652,7 +652,7 @@ def test_rows_gathered_several_times_in_a_batch_and_by_indices_of_64_bits(rng):
 
 
 def test_derivatives_of_rows_gathered_several_times(rng):
-    """The gradient is linear in the cotangents, for windows in order, in any order, and nested ones."""
+    """First and second derivatives are right for windows in order, out of order and repeated."""
     offsets = np.array([0, 4, 8, 12], np.int32)
 
     @jax.jit
@@ -678,7 +678,7 @@ def test_sums_of_windows_have_a_kernel_without_scratch_memory():
 
 
 def test_sums_keep_their_order(rng):
-    """Each row's cotangents are added in the order of its intervals, with the same bits in any batch."""
+    """A row's cotangents are added in the order of the intervals."""
     starts, lengths = windows(1, 50, 300)
     weights = rng.normal(size=(int(lengths.sum()), 3)).astype(np.float32)
     got, _ = pulled_back(starts, lengths, weights, 300)
@@ -698,7 +698,7 @@ def test_half_precision_cotangents_add_up_in_float32(dtype):
     assert total.dtype == dtype and float(total[0]) == float(jnp.asarray(5000, dtype))
 
 
-# ---- Properties, on static shapes so that one program serves all examples ------------------------------------------
+# ---- Properties, on static shapes, so that one program serves all examples ------------------------------------------
 
 LENGTHS = st.lists(st.integers(0, 30), min_size=32, max_size=32)
 

@@ -19,7 +19,7 @@ from tests import data, oracle
 pytestmark = pytest.mark.usefixtures("x64")
 
 KINDS = ["inner", "left", "right", "outer"]
-# The items of CUDA's tiles, for 8-byte and for narrower keys, and of the CPU's tile.
+# Items per tile: of CUDA's tiles for 8-byte and for narrower keys, and of the CPU's tile.
 TILES = data.tile_sizes("join")
 
 
@@ -80,7 +80,7 @@ def test_tile_edges(rng, keys, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_runs_of_a_key_across_tiles(rng, kind):
-    """A run of one key that starts before, at, or after a tile's edge, on either side."""
+    """Either side has a run of one key that starts before, at or after a tile's edge."""
     for tile in TILES:
         for before in (tile - 2, tile - 1, tile, tile + 1):
             for a_run, b_run in ((1, 2 * tile), (2 * tile, 1), (3, tile + 1), (0, 5), (5, 0)):
@@ -93,7 +93,7 @@ PADDED = 4 * max(TILES)
 
 
 def check_once(kind, a, b):
-    """Like check, through one compiled call for all lengths."""
+    """Does what `check` does, by one compiled program for all lengths."""
     padded = [np.concatenate([x, np.full(PADDED - len(x), x.dtype.type(3))]) for x in (a, b)]
     check(kind, *padded, size=2**17, counts=(len(a), len(b)))
 
@@ -112,7 +112,7 @@ def test_no_match_all_one_key_and_one_side_empty(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_hot_key(kind):
-    """2^14 x 2^14 rows of one key among others: more than one block writes, and more than the result has room for."""
+    """One key has 2^14 rows on each side: several blocks write its pairs, and the result has room for few of them."""
     a, b = (np.concatenate([[1, 2], np.full(2**14, 7), last]) for last in ([8, 9, 9], [9, 10]))
     size = 2**20 + 5
     result = jitted(kind, size)(a, b)
@@ -180,7 +180,7 @@ def test_columns_in_the_order_before_the_sort(rng):
 
 @pytest.mark.parametrize(("dtype", "n"), [("int8", 127), ("uint8", 256), ("int16", 300), ("uint16", 2**16)])
 def test_orders_of_small_types(rng, dtype, n):
-    """With 256 rows of uint8, or 2^16 of uint16, each value is a row, so none is left for a missing row."""
+    """With 256 rows of uint8, or 2^16 of uint16, each value is a row, so no value can stand for a missing row."""
     order = rng.permutation(n).astype(dtype)
     keys = np.arange(n, dtype=np.int32)
     rows = mgpu.join(keys, keys[: n // 2], "left", size=n + 3)

@@ -40,7 +40,7 @@ def test_every_kernel_has_a_shape_that_fits(limit):
 
 @on_cuda_build
 def test_what_99_kib_are_enough_for():
-    """With 99 KB, all kernels fit that larger devices use, except those for 8-byte keys with payloads."""
+    """All kernels have a shape for 99 KB, except some for 8-byte keys with payloads."""
     missing = [name for name, shapes, _ in cuda_library.kernel_shapes() if taken(shapes, 99 * KIB) is None]
     assert not [name for name in missing if "uint64, payload of" not in name and "float64, payload of" not in name]
 

@@ -1,6 +1,6 @@
 """The choice of a library of kernels, and the errors of incompatible installations.
 
-The CPU library stands in for the library of CUDA kernels, which is only loaded, so the tests need no nvcc.
+The tests only load a library of CUDA kernels, so a copy of the CPU library stands in for it, and nvcc is not needed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ without_cuda = pytest.mark.skipif(mgpu.has_cuda(), reason="a build with CUDA ker
 
 
 def add_package(folder, name, content=None):
-    """Adds a package of kernels, with a library of this content."""
+    """Adds a package of kernels, whose library has this content."""
     (folder / name).mkdir()
     (folder / name / "__init__.py").touch()
     if content is not None:
@@ -152,7 +152,7 @@ def test_the_driver_of_a_machine_with_a_gpu_is_known():
 
 @without_cuda
 def test_an_import_beside_kernels_of_another_version(tmp_path):
-    """A user imports the whole package, and a package of kernels of another version is installed."""
+    """The import fails if a package of kernels has another version than the package."""
     package = pathlib.Path(mgpu.__file__).parent  # the sources of a clone, or those of a wheel
     shutil.copytree(package, tmp_path / "jax_mgpu", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     for built in (CPU, _kernels.__file__):
@@ -190,7 +190,7 @@ assert exported.call(x).tolist() == [1, 2, 3]
 
 @pytest.mark.long
 def test_an_installation_without_kernels_is_plain_jax(tmp_path):
-    """MGPU_KERNELS=OFF installs no library, and the wheel says so."""
+    """With MGPU_KERNELS=OFF, no library is installed; `Root-Is-Purelib` in WHEEL tells this from a failed build."""
     shutil.copytree(CPU.parent, tmp_path / "jax_mgpu", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "JAX_PLATFORMS": "cpu"}
 
@@ -258,7 +258,7 @@ assert type(got) is second.Selection and got.count == 2
 
 
 def test_the_package_is_imported_again() -> None:
-    """A notebook or a test runner that drops the package's modules imports it again."""
+    """The package can be imported again after a notebook or a test runner has dropped its modules."""
     subprocess.run([sys.executable, "-c", AGAIN], check=True, env={**os.environ, "JAX_PLATFORMS": "cpu"}, cwd=ROOT)
 
 

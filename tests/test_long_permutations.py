@@ -1,4 +1,4 @@
-"""The replacements of gathers and scatters for arrays larger than a GPU's cache, tested with short arrays."""
+"""The replacements of gathers and scatters for arrays that are larger than a GPU's cache, tested with short arrays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.oracle import same_bits
 
 @pytest.fixture(autouse=True)
 def every_permutation_is_long(monkeypatch):
-    """Runs the code for CUDA and long arrays on any device, with short arrays."""
+    """Makes any device run the code of CUDA for long arrays, on short arrays."""
     jax.clear_caches()
     monkeypatch.setattr(sort_strategy, "LONG_PERMUTATION", 1)
     monkeypatch.setattr(
@@ -30,7 +30,7 @@ def every_permutation_is_long(monkeypatch):
     jax.clear_caches()
 
 
-# Leaves of up to 8 bytes per row, which keep their bits.
+# Leaves that have at most 8 bytes per row together; their bits do not change.
 PACKED = [
     [("int32", ()), ("float32", ())],
     [("int8", ()), ("bool", ())],
@@ -103,14 +103,14 @@ def test_derivatives_of_packed_leaves(rng):
 @pytest.mark.parametrize("kind", ["inner", "left", "right", "outer", "semi", "anti"])
 def test_joins(rng, kind):
     test_tables.test_joins(rng, ["int32"], kind)
-    a, b = (rng.permutation(60)[:n].astype(np.int32) for n in (40, 30))  # no row has two partners
+    a, b = (rng.permutation(60)[:n].astype(np.int32) for n in (40, 30))  # a row has at most one partner
     for size, a_count, b_count in ((90, None, None), (90, 33, 20), (7, None, None), (7, 33, 20)):
         expected = test_tables.join_rows(kind, a[:a_count], b[:b_count], np.zeros(40, bool), np.zeros(30, bool))
         found = mgpu.join(a, b, kind, size=size, assume_sorted=False, a_count=a_count, b_count=b_count)
         assert int(found.count) == len(expected)
         rows = np.full((max(size, len(expected)), 2), -1)
         rows[: len(expected)] = expected
-        np.testing.assert_array_equal(np.stack(found[:2], 1), rows[:size])  # the first rows in a's order
+        np.testing.assert_array_equal(np.stack(found[:2], 1), rows[:size])  # the first rows, in a's order
 
 
 @pytest.mark.parametrize("dtype", ["int32", "float32"])
@@ -125,7 +125,7 @@ def test_groups(rng):
 
 
 def test_back_to_the_rows(rng, monkeypatch):
-    """A scatter and a sort of the places give the same result."""
+    """Values return to their rows by a scatter or by a sort of the positions, with the same result."""
     order = rng.permutation(3001).astype(np.int32)
     for x, longest in itertools.product(
         (rng.integers(0, 99, 3001).astype(np.int32), rng.random(3001) < 0.5), (1, 10**9)

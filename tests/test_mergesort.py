@@ -61,7 +61,7 @@ def test_every_key_type(rng, dtype, descending):
 @pytest.mark.parametrize("dtype", ["uint32", "float64"])
 @pytest.mark.parametrize("name", SORTS)
 def test_sizes_around_powers_of_two(rng, name, dtype):
-    # A few shapes serve all sizes: the live count says how many items there are.
+    # A few shapes serve all sizes; the live count is the number of items.
     for exponents in (range(7), range(7, 14), range(14, 18), (18, 20) if dtype == "float64" else (20, 22)):
         keys = data.random_keys(rng, dtype, 2 ** max(exponents) + 9)
         for count in (2**exponent + d for exponent in exponents for d in (-1, 0, 1)):
@@ -70,7 +70,7 @@ def test_sizes_around_powers_of_two(rng, name, dtype):
             live, given = got[:count], keys[:count]
             if count < 2**15:
                 same_bits(live, given[oracle.sort_indices(given)])
-            else:  # the oracle takes seconds, so only check that nothing is lost, and that the order is right
+            else:  # the oracle would take seconds: check only that nothing is lost, and that the order is right
                 same_bits(np.sort(oracle.bits(live)), np.sort(oracle.bits(given)))
                 numbers = live[~np.isnan(live.astype(np.float64))]
                 same_bits(live[: len(numbers)], numbers)
@@ -88,7 +88,7 @@ def with_equals(rng, keys):
 @pytest.mark.parametrize("dtype", long_but(["uint8", "float64"], ["uint8", "int32", "float32", "float64"]))
 @pytest.mark.parametrize("n", [1025, 4095, 4096, 4097, 8193, 16384, 16385, 65536, 65537, 2**18, 2**18 + 1])
 def test_sizes_around_cells_and_tiles(rng, dtype, n):
-    # Whole rows have separate kernels, in which the whole length, not a count, decides the shape of the blocks.
+    # Whole rows have separate kernels, where the length, and not a count, decides the shape of blocks.
     plain = rng.permutation(n).astype(dtype)
     for keys in (plain, with_equals(rng, plain)):
         for descending in (False, True):
@@ -141,9 +141,9 @@ def test_inputs_with_a_shape(rng, what, dtype):
         check(keys, name, count=N - 5000)
 
 
-# CUDA kernels sort cells of 2^14 keys of 4 bytes, or of 2^13 keys of 8 bytes or with values. A locality sort then
-# groups 16 cells, and in the next phase 16 groups. A warp merges overlaps of at most 256 items, as most overlaps of
-# keys `i + rand(140)` are.
+# CUDA kernels sort cells of 2^14 keys of 4 bytes, or of 2^13 keys that have 8 bytes or values. A locality sort then
+# groups 16 cells, and in the next phase 16 groups. A warp merges overlaps of at most 256 items; most overlaps of
+# keys `i + rand(140)` are that short.
 @pytest.mark.parametrize("cells", [16, 17, 20, 33])
 @pytest.mark.parametrize("width", [1, 25, 140, 4096, 2**14, 2**17])
 def test_nearly_sorted_keys_around_the_limits_of_cells(rng, cells, width):
@@ -190,7 +190,7 @@ def test_a_batch_of_nearly_sorted_rows(rng):
 
 def test_the_order_is_that_of_lax_sort(rng):
     keys = data.random_keys(rng, "float32", 1000)
-    # XLA's CPU code treats subnormals as zeros when it sorts, its GPU code does not, so these keys have none.
+    # XLA's CPU code treats subnormals as zeros when it sorts, and its GPU code does not, so these keys have none.
     keys[np.abs(keys) < np.finfo(np.float32).tiny] = 0
     for name in SORTS:
         same_bits(getattr(mgpu, name)(keys), jax.lax.sort(jnp.asarray(keys), is_stable=True))
@@ -234,7 +234,7 @@ def test_batches(rng, n, name):
             same_bits(indices[b], order.astype(np.int32))
 
 
-# On CUDA, the size decides whether ranks are counted, rows have blocks of 1024 or 4096 items, or rows share tiles.
+# On CUDA, sizes decide whether ranks are counted, rows have blocks of 1024 or 4096 items, or rows share tiles.
 @pytest.mark.parametrize("dtype", ["uint8", "int64"])
 @pytest.mark.parametrize(
     ("rows", "n"), [(1000, 33), (300, 1000), (270, 1001), (90, 3000), (70_000, 2), (40_000, 4), (20_000, 17)]
@@ -252,7 +252,7 @@ def test_many_short_rows(rng, rows, n, dtype):
     same_bits(indices, order)
 
 
-# Too many rows to count ranks on CUDA: several rows share a block.
+# These are too many rows to count ranks on CUDA: several rows share a block.
 @pytest.mark.parametrize(
     "case",
     long_but(

@@ -11,7 +11,7 @@ import jax_mgpu as mgpu
 from tests import data, mesh, oracle
 
 DEVICES, SLOTS, OTHERS = 3, 23, 14
-# Types of the columns, and which of them are descending.
+# Types of the columns, and whether each is descending.
 TYPES = {
     "24 bits": (["uint8", "int16"], (False, True)),
     "two of 32": (["int32", "uint32"], (True, False)),
@@ -24,7 +24,7 @@ each_type = pytest.mark.parametrize(
 
 
 def draw(rng, dtypes, n):
-    """Draws two columns: the first has many equal items, the second has too, or any values."""
+    """Draws two columns: the first has many equal items; the second has, too, or is random."""
     few = [rng.choice(data.random_keys(rng, dtype, 4), n) for dtype in dtypes]
     return few if rng.integers(2) else [few[0], data.random_keys(rng, dtypes[1], n)]
 
@@ -80,7 +80,7 @@ def test_sorts_on_devices(rng):
 
 
 def test_keys_alone(rng):
-    """Columns may come without values and counts."""
+    """Columns may be sorted without values and without counts."""
     columns = draw(rng, ["int32", "uint32"], DEVICES * SLOTS)
     given = [x.reshape(DEVICES, SLOTS) for x in columns]
     got = mesh.by_vmap(lambda *keys: mgpu.sort(keys, axis_name=mesh.AXIS))(*given)
@@ -89,7 +89,7 @@ def test_keys_alone(rng):
 
 
 def pairs(rng, dtypes, descending, devices=DEVICES):
-    """Yields two tables of sorted columns, with each distribution over devices."""
+    """Yields two tables of sorted columns, for each distribution of items over devices."""
     for a_counts, b_counts in zip(
         mesh.counts_of(rng, devices, SLOTS), rng.permutation(mesh.counts_of(rng, devices, OTHERS)), strict=True
     ):
@@ -123,7 +123,7 @@ def test_merges(rng, name):
 @each_type
 @pytest.mark.long
 def test_searches_and_joins(rng, name):
-    """Searches and joins of columns as they are distributed, and of aligned columns."""
+    """Searches and joins of columns, unaligned and aligned."""
     dtypes, ascending = TYPES[name][0], (False, False)
     size = DEVICES * SLOTS * OTHERS
 
@@ -164,7 +164,7 @@ SETS = ("intersection", "union", "difference", "symmetric_difference")
 
 
 def check_sets(rng, run, dtypes, with_values, devices=DEVICES):
-    """The concatenated parts equal the result of one device, with the fill value after each part."""
+    """Checks that the concatenated parts equal the result of one device, and that the fill value follows each part."""
     for a, b, a_rank, b_rank, given in pairs(rng, dtypes, (False, False), devices):
         ids = np.split(np.arange(len(a_rank) + len(b_rank), dtype=np.int32), [len(a_rank)])
         ids = [mesh.shard(x, counts, slots) for x, counts, slots in zip(ids, given[2:], (SLOTS, OTHERS), strict=True)]
@@ -188,7 +188,7 @@ FILL = 7
 
 
 def sets(with_values):
-    """Returns all set operations on columns as they are distributed, and aligned."""
+    """Returns a function that runs all set operations on columns, unaligned and aligned."""
 
     def call(a, b, a_count, b_count, a_ids, b_ids):
         named = {"a_count": a_count, "b_count": b_count, "axis_name": mesh.AXIS}
@@ -245,7 +245,7 @@ def test_segmented_sorts(rng, name):
 
 @each_type
 def test_runs(rng, name):
-    """A run is on the device on which it starts, with its first key bit for bit."""
+    """The result of a run is on the device where the run starts, and has the bits of the run's first key."""
     dtypes = TYPES[name][0]
 
     def call(keys, values, count):
@@ -268,7 +268,7 @@ def test_runs(rng, name):
 
 @each_type
 def test_run_starts_and_distinct_keys(rng, name):
-    """A distinct key is on the device that has the first of its copies after a sort."""
+    """A distinct key is on the device that has the key's first copy after a sort."""
     dtypes = TYPES[name][0]
     flags = {"return_index": True, "return_inverse": True, "return_counts": True}
 

@@ -19,7 +19,7 @@ INTERVALS, ROWS, SIZE = 7, 12, 17
 
 
 def problems(rng, devices):
-    """Yields lengths, offsets and totals: random lengths, one for all slots, none, on the last device alone, 0 or 1."""
+    """Yields lengths, offsets, totals: random lengths, one interval for all slots, none, on the last device, 0 or 1."""
     m, slots = devices * INTERVALS, devices * SIZE
     one, none, last = np.zeros((3, m), int)
     one[rng.integers(m)] = slots
@@ -29,7 +29,7 @@ def problems(rng, devices):
 
 
 def rows_of(starts, lengths):
-    """Returns, for each slot, its interval, and the source position of its row."""
+    """Returns, for each slot, its interval and the source position of its row."""
     owner = np.repeat(np.arange(len(lengths)), lengths)
     return owner, starts[owner] + np.arange(lengths.sum()) - (np.cumsum(lengths) - lengths)[owner]
 
@@ -81,7 +81,7 @@ def check(rng, call, devices):
         x, into = rng.integers(1, 999, (2, max(n, slots)))
         x, into = x[:n].astype(np.int16), into[:slots].astype(np.int16)
         starts = rng.integers(-3, n, m).astype(np.int32)  # some rows are outside
-        starts = np.where(rng.random(m) < rng.choice([0, 1]), starts[0], starts)  # from all devices, or from one
+        starts = np.where(rng.random(m) < rng.choice([0, 1]), starts[0], starts)  # starts on all devices, or all equal
         order = rng.permutation(m)
         places = np.zeros(m, np.int32)
         places[order] = np.cumsum(lengths[order]) - lengths[order]
@@ -103,7 +103,7 @@ def check(rng, call, devices):
         expected[rows_of(places, lengths)[1][inside]] = x[source[inside]]
         np.testing.assert_array_equal(moved, expected)
         expected = into.copy()
-        taken = rows_of(places, lengths)[1][:n]  # of as many rows as there are
+        taken = rows_of(places, lengths)[1][:n]  # of the n rows that exist
         expected[taken] = x[: len(taken)]
         np.testing.assert_array_equal(scattered, expected)
 
@@ -120,7 +120,7 @@ def test_intervals_on_devices(rng):
 
 @pytest.mark.parametrize("devices", mesh.FEW)
 def test_few_long_intervals(rng, devices, monkeypatch):
-    """If intervals are few and long, all devices know all of them, and send runs of rows."""
+    """If intervals are few and long, every device knows all of them, and devices send runs of rows."""
     monkeypatch.setattr(f"{__name__}.SIZE", INTERVALS * devices**2)
     monkeypatch.setattr(f"{__name__}.ROWS", INTERVALS * devices**2 - 3)
     check(rng, mesh.by_vmap(every_interval), devices)
@@ -138,7 +138,7 @@ def test_few_long_intervals_on_devices(rng, form, monkeypatch):
 @pytest.mark.long
 @pytest.mark.parametrize("size", [4, 8], ids=["requests", "runs"])
 def test_derivatives(rng, size):
-    """The cotangent of a row goes to the origin of the row, on any device."""
+    """The cotangent of a row goes back to the row's origin, on any device."""
     offsets, total = np.array([[0, 5], [5, 6]], np.int32), np.full(2, 7, np.int32)
     starts, places = np.array([[1, 0], [3, 5]], np.int32), np.array([[1, 0], [6, 7]], np.int32)
 
@@ -210,7 +210,7 @@ def check_bulk(rng, call, devices):
 
 
 def owner_of(counts):
-    """Returns a one-hot array of the device of each item of the global array, [items, devices]."""
+    """Returns the device of each item of the global array, as a one-hot array: [items, devices]."""
     return (np.repeat(np.arange(len(counts)), counts)[:, None] == np.arange(len(counts))).astype(int)
 
 

@@ -1,4 +1,4 @@
-"""Operations over a mesh axis of two processes, which JAX joins on one machine, against the oracle."""
+"""Operations over a mesh axis of two processes of JAX on one machine, against the oracle."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECONDS = 120  # two idle cores need 15
 
 @contextlib.contextmanager
 def free_port():
-    """Yields a free port. It stays bound here, and gRPC, which shares ports, may bind it too."""
+    """Yields a free port, which stays bound here; gRPC shares ports, so it may bind the port too."""
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         held.bind(("127.0.0.1", 0))

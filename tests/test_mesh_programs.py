@@ -1,4 +1,4 @@
-"""Programs over a mesh axis: no gather of data, no array that grows with the number of devices, positions that fit."""
+"""Programs over a mesh axis: they gather no data, no array grows with the number of devices, positions fit."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ KEYS = {"axis_name": mesh.AXIS}
 
 
 def ranges_of(i):
-    """Returns segments with gaps between them."""
+    """Returns Segments with gaps between them."""
     return mgpu.Segments.from_ranges(2 * i, 2 * i + 1)
 
 
-# Calls of each function, with keys, indices and a count. Those of TWO have two operands, so twice as many items.
+# Calls of each function on keys, indices and a count. Those of TWO have two operands, so twice as many items.
 ONE = {
     "argsort": lambda k, i, c: mgpu.argsort(k, count=c, **KEYS),
     "bincount": lambda k, i, c: mgpu.bincount(i, SLOTS, k, **KEYS),
@@ -103,8 +103,8 @@ TWO = {
     "sorted_match": lambda k, i, c: mgpu.sorted_match(k, k, a_count=c, **KEYS),
     "sorted_search": lambda k, i, c: mgpu.sorted_search(k, k, needles_count=c, **KEYS),
 }
-# The calls of IN_PLACE send no items. Those of EQUAL_PARTS send requests and rows, or equal parts, for which an
-# all-to-all suffices; a ragged one sends parts of any size.
+# The calls of IN_PLACE send no items. Those of EQUAL_PARTS send requests and rows, or other parts of equal size, by
+# all_to_all. All other calls send parts of any size, by ragged_all_to_all.
 IN_PLACE = {
     "reduce",
     "reduce_by_key",
@@ -125,13 +125,13 @@ EQUAL_PARTS = {
     "take_segments",
     "to_dense",
 }
-# Needles stay where they are: no array holds both sides.
+# In these calls, needles stay on their devices, so no array holds both sides.
 SEARCHES = {"asof_join, nearest", "lookup", "search", "sorted_equal_count", "sorted_match", "sorted_search"}
 WITHOUT_EXCHANGE = {"ragged_all_to_all": IN_PLACE | EQUAL_PARTS, "all_to_all": IN_PLACE}
 
 
 def traced(call, devices, slots=SLOTS, mesh_of_devices=None):
-    """Returns the call on a mesh of that many devices, which need not exist."""
+    """Traces a call on a mesh of so many devices, which need not exist."""
     devices_mesh = mesh_of_devices or AbstractMesh((devices,), (mesh.AXIS,), axis_types=(AxisType.Auto,))
     spread = NamedSharding(devices_mesh, P(mesh.AXIS))
     shapes = ((devices, slots), np.float32), ((devices, slots), np.int32), ((devices,), np.int32)
@@ -146,14 +146,14 @@ def traced(call, devices, slots=SLOTS, mesh_of_devices=None):
 
 
 def program_of(call, devices):
-    """Returns the program for GPUs."""
-    with warnings.catch_warnings(action="ignore"):  # without the CUDA kernels this is another platform's program
+    """Returns the text of a program for GPUs."""
+    with warnings.catch_warnings(action="ignore"):  # without CUDA kernels, a program for another platform stands in
         lowered = traced(call, devices).lower(lowering_platforms=("cuda" if mgpu.has_cuda() else "tpu",))
     return lowered.as_text()
 
 
 def lines_of_a_device(text):
-    """Returns the program, without the lines of its main function that handle global arrays."""
+    """Returns a program's lines with tensors, except for lines of its main function that handle global arrays."""
     main, *others = text.split("func.func")[1:]
     inside = [line for line in main.splitlines() if line.startswith(" " * 6) and "sdy." not in line]
     return [line for line in (*inside, *"".join(others).splitlines()) if "tensor<" in line]
@@ -170,13 +170,13 @@ def test_no_data_is_gathered(name, devices, form):
     held = SLOTS if name in ONE or name in SEARCHES else 2 * SLOTS
     assert SLOTS <= max(map(mesh.elements, lines)) <= 2.2 * held
     gathered = [mesh.elements(line.rsplit("->", 1)[1]) for line in lines if "stablehlo.all_gather" in line]
-    arrays = 1 if name in ONE else 2  # the cuts of so many arrays are gathered at once
+    arrays = 1 if name in ONE else 2  # so many arrays' cuts are gathered together
     assert max(gathered, default=0) <= arrays * 2 * devices * (devices + 1)
     assert (form in text) == (name not in WITHOUT_EXCHANGE[form])
 
 
-# The maximum number of equations of a program, and KB of text, if these exceed the usual. Equations include the
-# exchanges of all platforms.
+# The largest numbers of equations and of KB of text of programs that exceed the usual ones, MAX_EQUATIONS and
+# MAX_TEXT. Equations include the exchanges of all platforms.
 MAX_EQUATIONS, MAX_TEXT = 1500, 100
 LONG_PROGRAMS = {
     "asof_join": (3400, 110),
@@ -207,8 +207,8 @@ def test_programs_are_short(name):
     assert len(made.lower(lowering_platforms=("cpu",)).as_text()) <= most_text << 10
 
 
-# The most memory that a device needs, as a multiple of its operands' size, by the number of devices: for operands,
-# results and received items. Among four devices, a sort takes two rounds of merges, which need one more array.
+# The most memory that a device needs for operands, results and received items, as a multiple of its operands' size,
+# by the number of devices. On four devices, a sort takes two rounds of merges, which need one more array.
 PLANS = {
     "sort": (lambda k, v: mgpu.sort(k, v, **KEYS), {2: 3.1, 4: 4.1}),
     "merge": (lambda k, v: mgpu.merge(k, v, **KEYS), {2: 3.1, 4: 3.1}),
@@ -233,7 +233,7 @@ def test_memory_that_is_planned(name, devices, monkeypatch):
 
 @pytest.mark.skipif(not mgpu.has_cuda(), reason="the CUDA kernels are not built, so there is no CUDA lowering")
 def test_long_tables_are_joined_by_buckets():
-    """The local join of repartitioned rows uses the same kernels as without a mesh."""
+    """The local join of repartitioned rows uses the same kernels as a join without a mesh."""
     with warnings.catch_warnings(action="ignore"):
         call = traced(lambda k, i, c: mgpu.join(i, i, size=SLOTS, assume_sorted=False, **KEYS), 2, LONG_PERMUTATION)
         text = call.lower(lowering_platforms=("cuda",)).as_text()
@@ -243,7 +243,7 @@ def test_long_tables_are_joined_by_buckets():
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
 @pytest.mark.parametrize("name", [*ONE, *TWO])
 def test_other_axes_are_left_to_jax(name, kind):
-    """Here, `shard_map` is over the operation's axis alone, and JAX distributes the other axis."""
+    """`shard_map` is over the operation's axis alone; JAX distributes the mesh's other axis."""
     both = AbstractMesh((4, 2), (mesh.AXIS, "other"), axis_types=(kind,) * 2)
     options = {"mesh": both, "in_specs": P(mesh.AXIS), "out_specs": P(mesh.AXIS), "axis_names": {mesh.AXIS}}
 
@@ -262,7 +262,7 @@ def test_other_axes_are_left_to_jax(name, kind):
 @pytest.mark.parametrize("wide", [False, True], ids=["x32", "x64"])
 @pytest.mark.parametrize("name", [*ONE, *TWO])
 def test_strict_promotion(name, wide):
-    """A setting of the caller, under which JAX refuses to mix the types of arrays."""
+    """Under the caller's strict promotion, JAX refuses to mix the types of arrays; calls work all the same."""
     with jax.enable_x64(wide), jax.numpy_dtype_promotion("strict"):
         traced(ONE.get(name) or TWO[name], 4, 64)
 
@@ -304,7 +304,7 @@ def test_more_items_than_int32_counts(name):
 
 
 def test_more_slots_for_rows_than_int32_counts():
-    """Indices still fit, so a join needs no 64-bit types."""
+    """The join has slots for 2^31 rows, but indices still fit int32, so it needs no 64-bit types."""
     with jax.enable_x64(False):
         call = lambda k, i, c: mgpu.join(k, k, size=1 << 28, assume_sorted=False, **KEYS)  # noqa: E731
         assert all(x.dtype == np.int32 for x in jax.tree.leaves(traced(call, 8, 64).out_info))

@@ -20,7 +20,7 @@ TYPES = {1: "int8", 2: "float32", 3: "int64", 4: "bfloat16", 8: "uint16"}
 
 
 def heads_of(rng, counts):
-    """Yields global heads: none, a few, many, at the boundaries of devices."""
+    """Yields global heads: none, two, many, and heads at the boundaries of devices."""
     total = int(counts.sum())
     ends = np.cumsum(counts)
     yield np.zeros(0, np.int32)
@@ -57,7 +57,7 @@ def check_every_sort(rng, call, devices, dtype):
 
 @pytest.fixture
 def few_items(monkeypatch):
-    """Lowers the number of received items up to which only these are sorted, so that few slots take both methods."""
+    """Lowers FEW_ITEMS, up to which a device sorts only the items it received, so that few slots take both methods."""
     monkeypatch.setattr(segments, "FEW_ITEMS", 6)
 
 
@@ -73,7 +73,7 @@ def test_segmented_sorts_on_devices(rng):
 
 
 def test_only_segments_across_boundaries_travel(rng):
-    """A device sends only parts of its first or its last segment."""
+    """Only the parts of a device's first or last segment travel."""
     keys = rng.permutation(60).astype(np.int32)
     heads = np.array([0, 10, 15, 30, 38, 50])
     counts = np.full(3, 20, np.int32)
@@ -86,7 +86,7 @@ def test_only_segments_across_boundaries_travel(rng):
 
 
 def runs_of(keys, x, op):
-    """Returns the heads of runs of equal neighbours, and the combination of each run's values."""
+    """Returns the heads of runs of equal keys, and each run's combined values."""
     ranks = oracle.rank(keys)
     heads = np.flatnonzero(np.append(True, ranks[1:] != ranks[:-1])[: len(keys)])
     return heads, oracle.segmented_reduce(x, heads, op)
@@ -153,7 +153,7 @@ def test_derivatives(rng):
 
 
 def segments_of(rng, devices):
-    """Yields live counts, their sum, global heads, and each device's own heads."""
+    """Yields live counts, their sum, global heads, and the own heads of each device."""
     for counts in mesh.counts_of(rng, devices, SLOTS):
         for heads in heads_of(rng, counts):
             yield counts, int(counts.sum()), heads, mesh.shard_heads(heads, counts, SLOTS, 3 * SLOTS)[0]
@@ -216,7 +216,7 @@ def shifts(x, rows, heads, by, count):
 
 
 def shifted(x, heads, by):
-    """Returns the expected shift of a global array: row i of each segment is the segment's row i - by, or 7."""
+    """Returns the expected shift of a global array: row i of a segment becomes the segment's row i - by, or 7."""
     moved = np.full_like(x, 7)
     for begin, end in oracle.segment_bounds(len(x), heads):
         for i in range(begin, end):
@@ -268,7 +268,7 @@ def every_rank(keys, other, heads, count):
 
 
 def ranks_of(keys, heads, form, descending=False):
-    """Returns the ranks of keys in the segments of a global array; a list holds integers that compare as the keys."""
+    """Returns the ranks of keys in the segments of a global array. A list has integers that compare like the keys."""
     ranks = oracle.column_ranks([keys], descending) if not isinstance(keys, list) else keys[0]
     found = np.zeros(len(ranks))
     for begin, end in oracle.segment_bounds(len(ranks), heads):
@@ -307,7 +307,7 @@ def test_rank_on_devices(rng):
 
 
 def test_lists_of_no_heads(rng):
-    """Heads of length 0: all items are one segment, and no segment is numbered."""
+    """Without heads, all items are one segment, which has no number."""
     counts, none = np.array([5, 0, 6], np.int32), np.zeros((3, 0), np.int32)
     x = rng.normal(size=11).astype(np.float32)
     for run in (mesh.by_vmap, lambda function: mesh.by_devices(function, 3)):

@@ -1,4 +1,4 @@
-"""Every operation over the batches of a mesh, and under shard_map."""
+"""Every operation on batches that are sharded over a mesh, and under shard_map."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.transformed import (
 @pytest.mark.parametrize("axis_type", AXIS_TYPES)
 @every_kernel
 def test_sharded_batches_stay_where_they_are(example, rng, devices, axis_type, rank):
-    """Batch axes sharded over the mesh: each device computes its own rows and nothing is gathered."""
+    """If batch axes are sharded over the mesh, each device computes its own rows, and nothing is gathered."""
     mesh = mesh_of(devices, axis_type)
     spec = P(("x", "y")) if rank == 1 else P("x", "y")
     arguments = batch_of(example, rng, 8)
@@ -59,7 +59,7 @@ def test_sharded_batches_stay_where_they_are(example, rng, devices, axis_type, r
 @pytest.mark.parametrize("axis_type", AXIS_TYPES)
 @every_kernel
 def test_own_axis_sharded(example, rng, devices, axis_type):
-    """If the operation's own axis is sharded, it is gathered, and results are right."""
+    """If the axis of the operation itself is sharded, it is gathered, and results are right."""
     mesh = mesh_of(devices, axis_type)
     arguments = example.make(rng, np.float32)
     for given, function, spec in (
@@ -105,7 +105,7 @@ ROWS_WITHOUT_ELEMENTS = {
 @pytest.mark.parametrize("is_shared", [False, True], ids=["own", "shared"])
 @pytest.mark.parametrize("name", ROWS_WITHOUT_ELEMENTS)
 def test_derivatives_of_rows_without_elements_under_shard_map(name, is_shared, devices):
-    """Derivatives have the right shapes and varying axes."""
+    """Derivatives have the right shapes, and vary over the right mesh axes."""
     mesh, spread = mesh_of(devices, AxisType.Auto), P(("x", "y"))
     keys, x = jnp.arange(6.0 * DEVICES).reshape(DEVICES, 6), jnp.zeros((DEVICES, 6, 0))
     heads = jnp.tile(jnp.array([0, 3]), (DEVICES, 1))
@@ -122,7 +122,7 @@ def test_derivatives_of_rows_without_elements_under_shard_map(name, is_shared, d
 
 @differentiable_cases(KERNELS)
 def test_gradient_of_a_replicated_argument_under_shard_map(example, rng, devices):
-    """All devices share each differentiable argument in turn: its gradient is the sum over them."""
+    """All devices share one argument, each in turn; its gradient is the sum over the devices."""
     mesh = mesh_of(devices, AxisType.Auto)
     loss = loss_of(example)
     arguments = batch_of(example, rng, DEVICES)
@@ -190,7 +190,7 @@ def test_functions_on_an_explicit_mesh(call, devices):
 
 @pytest.mark.parametrize("call", FUNCTION_CALLS.values(), ids=FUNCTION_CALLS)
 def test_functions_of_nothing_under_shard_map(call, devices):
-    """Results of functions of empty operands vary over the mesh like others, so varying cotangents fit them."""
+    """Functions of empty operands give results that vary over the mesh, so varying cotangents fit them."""
     mesh = mesh_of(devices, AxisType.Auto)
     spec = P(("x", "y"))
     heads = np.zeros(2, np.int32)
@@ -210,7 +210,7 @@ def test_functions_of_nothing_under_shard_map(call, devices):
 
 @pytest.mark.parametrize("call, lengths", LINEAR_CALLS.values(), ids=LINEAR_CALLS)
 def test_linear_transpose_on_an_explicit_mesh(call, lengths, devices):
-    """The cotangents are a batch over the mesh."""
+    """The cotangents are a batch, sharded over the mesh."""
     mesh = mesh_of(devices, AxisType.Explicit)
     zeros = [jnp.zeros(n) for n in lengths]
     shapes = jax.eval_shape(call, *zeros)
@@ -226,7 +226,7 @@ def test_linear_transpose_on_an_explicit_mesh(call, lengths, devices):
 
 
 def test_gradients_of_gathered_intervals_under_shard_map(devices):
-    """Gradients branch on whether intervals overlap; within a batch, the branch is a selection."""
+    """Gradients branch on whether intervals overlap; in a batch, the branch becomes a selection."""
     mesh = mesh_of(devices, AxisType.Auto)
     x = np.arange(4 * 8, dtype=np.float32).reshape(4, 8)
     starts = np.array([[0, 1], [0, 4], [3, 3], [6, 0]], np.int32)

@@ -1,7 +1,7 @@
 """Common mistakes: each is an error that names operation, argument, the expectation and the given value.
 
-Shapes, types and host values are checked at once; values on a device, under `mgpu.checks()`. If another function does
-what was meant, the message names it.
+Shapes, types and host values are checked at once; values on a device are checked under `mgpu.checks()`. If another
+function does what was meant, the message names that function.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RANDOM_KEY = jax.random.key(0)
 MATRIX = mgpu.Csr(np.float32([1, 2]), np.int32([0, 4]), np.int32([0, 1, 2, 2, 2]), (4, 5))
 
 AT_ONCE = {
-    "lengths short": (
+    "lengths past the items": (
         lambda: mgpu.segmented_reduce(ITEMS, mgpu.Segments.from_lengths([2, 5])),
         "segmented_reduce: heads: expected Segments within 6 items, got segment 1 from 2 to 7",
     ),
@@ -45,7 +45,7 @@ AT_ONCE = {
         lambda: mgpu.Segments.from_ids([0, 2, 1], 3),
         "Segments.from_ids: ids: expected ids in order, those of a segment one after the other, got 1 at position 2",
     ),
-    "flags more than m": (
+    "flags as ints of 1": (
         lambda: mgpu.Segments.from_flags([1, 1, 1], 2),
         "Segments.from_flags: flags: expected bool[n], got int32[3] (take takes positions)",
     ),
@@ -566,7 +566,7 @@ UNDER_CHECKS = {
 
 
 def error_of(call):
-    """Returns the error's first line, without the program's name, which newer JAX adds."""
+    """Returns the first line of a call's error, without the program's name, which newer JAX adds."""
     with pytest.raises(Exception, match=r"expected|Cannot determine") as caught:
         jax.block_until_ready(call())
     return str(caught.value).splitlines()[0].removeprefix("INVALID_ARGUMENT: ").split(" [executable_name=")[0]

@@ -1,4 +1,4 @@
-"""The models of tests/models: both forms give the same, and ours takes at most two thirds of the lines."""
+"""The two forms of each model in tests/models give the same results; ours has at most two thirds of the lines."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Moved items keep their bits, also NaNs of narrow floats, and have derivatives: float8, random keys, padding.
+"""Moved items keep their bits, including NaNs of narrow floats, and have derivatives: float8, random keys, padding.
 
-XLA's CPU code takes floats of less than 32 bits through float32 where it repeats them or selects among them, and a
-signalling NaN comes back quiet. Its optimizations decide where, so these tests compile with them. Its emitters decide
-too. With `--optimized`, as .ci/run passes it, these tests run with the newer emitters, which users have.
+XLA's CPU code converts floats of less than 32 bits to float32 where it repeats them or selects among them, and makes
+a signalling NaN quiet. Where it does so depends on its optimizations, so these tests compile with them, and on its
+emitters. With `--optimized`, which .ci/run passes, these tests run with the newer emitters, which users have.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def optimized():
 
 
 def every_pattern(dtype):
-    """Returns all values of a narrow float, each NaN included."""
+    """Returns all values of a narrow float type, including every NaN."""
     kind = jnp.dtype(dtype)
     return np.arange(2 ** (8 * kind.itemsize), dtype=f"u{kind.itemsize}").view(kind)
 
@@ -43,7 +43,7 @@ def same_bits(got, expected):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_keys_that_serve_a_whole_batch(dtype):
     x = every_pattern(dtype)
-    heads = np.stack([np.arange(len(x), dtype=np.int32)] * 2)  # each key a segment: nothing moves
+    heads = np.stack([np.arange(len(x), dtype=np.int32)] * 2)  # each key is a segment, so nothing moves
     same_bits(jax.jit(jax.vmap(lambda h: mgpu.segmented_sort(x, h)))(heads), np.stack([x, x]))
 
 
@@ -66,7 +66,7 @@ def test_first_items_of_groups(dtype):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_few_keys_that_serve_an_outer_batch(dtype):
-    """So few items that XLA would repeat them, as floats, in a vectorized loop."""
+    """XLA would repeat so few items in a vectorized loop, as floats."""
     x = every_pattern(dtype)
     b = x[np.isnan(x.astype(np.float32))][:60]
     a = np.zeros((2, 1, 4), b.dtype)
@@ -76,7 +76,7 @@ def test_few_keys_that_serve_an_outer_batch(dtype):
 
 @pytest.mark.parametrize("dtype", NARROW)
 def test_constant_rows_that_serve_a_batch_over_a_mesh(dtype):
-    """All operands of a call that XLA splits have the batch axes: others are repeated."""
+    """If XLA splits a call, all operands need the batch axes, so operands without them are repeated."""
     x = every_pattern(dtype)
     x = x[np.isnan(x.astype(np.float32))][:60]
     mesh = jax.make_mesh((jax.device_count(),), ("x",), axis_types=(AxisType.Auto,))
@@ -116,7 +116,7 @@ def test_values_of_sets_and_columns_of_joins(dtype):
     a, b = keys[::2], keys[1::2]
     size = n + 3
     for at in (3, n - 1):
-        fill, padding = x[at : at + 1].reshape(()), x[[at] * 5]  # no scalars: NumPy changes the NaNs of some
+        fill, padding = x[at : at + 1].reshape(()), x[[at] * 5]  # not scalars, because NumPy changes some scalar NaNs
         union = jax.jit(lambda fill: mgpu.set_union(a, b, x[::2], x[1::2], size=size, fill_value=fill))(fill)
         same_bits(union.values, np.concatenate([x, padding[:3]]))
         rows = mgpu.join(keys, keys[: n - 2], "left", size=size)
@@ -131,13 +131,13 @@ def test_values_of_sets_and_columns_of_joins(dtype):
 def test_keys_of_a_batch_along_another_axis(dtype):
     """On CPUs without instructions for bfloat16, XLA would transpose such keys as float32."""
     x = every_pattern(dtype)
-    x = np.resize(x[np.isnan(x.astype(np.float32))], (17, 3))  # equal keys: they stay where they are
+    x = np.resize(x[np.isnan(x.astype(np.float32))], (17, 3))  # equal keys stay where they are
     same_bits(jax.jit(jax.vmap(mgpu.sort, in_axes=1))(x), x.T)
 
 
 @pytest.mark.parametrize("dtype", NARROW)
 def test_rows_of_columns_of_joins(dtype):
-    """Rows of several elements, taken or filled: XLA's CPU code would select among vectors of floats."""
+    """Rows have several elements, and are taken or filled: XLA's CPU code would select among vectors of floats."""
     x = every_pattern(dtype)
     rows = np.stack([x, x[::-1]], 1)
     keys = np.arange(len(x), dtype=np.int32)
@@ -193,7 +193,7 @@ def test_derivatives_of_float8_rows(name, dtype):
 
 
 def test_derivatives_outside_of_jit():
-    """If the caller's tangents are NumPy arrays, derivatives outside of jit accept them."""
+    """Outside of jit, derivatives also accept tangents that are NumPy arrays."""
     rows = mgpu.join(np.arange(3), np.array([0, 0, 2]), size=4)
     x = np.array([1, 2, 4], np.float16)
     _, moved = jax.jvp(lambda x: mgpu.join_columns(rows, x).a, (x,), (x,))
@@ -274,7 +274,7 @@ def test_padding_of_sorted_search():
 
 @pytest.mark.parametrize("dtype", NARROW)
 def test_values_looked_up_in_a_batch(dtype):
-    """The rows of the batch take different branches: one has keys close together, the other keys far apart."""
+    """The rows of the batch take different branches: keys are close together in one row, and far apart in the other."""
     x = every_pattern(dtype)[:300]
     places = np.arange(len(x), dtype=np.int32)
     keys = np.stack([places, places * 7_000_000])

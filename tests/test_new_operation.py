@@ -55,7 +55,7 @@ def test_few_files_make_an_operation(clone):
 @pytest.mark.long
 def test_a_new_operation_works(clone):
     run(sys.executable, ROOT / "scripts" / "new_operation.py", "turn_round", "--root", clone, cwd=clone)
-    site = clone / "site"  # beside the sources, which Python finds first
+    site = clone / "site"  # Python finds the sources beside it first
     options = ("--quiet", "--no-deps", "--config-settings=cmake.build-type=None", "--target", site)
     run(sys.executable, "-m", "pip", "install", *options, clone, cwd=clone, MGPU_CUDA="OFF")
     said = run(sys.executable, "-m", "pytest", "-n", "0", "-q", "tests/test_turn_round.py", cwd=clone)

@@ -172,12 +172,12 @@ OWN_ROUTE = re.compile(r"(?:template <([^>]*)>\s+)?struct (\w+Route) {")
 
 
 def base(kernel: str) -> str:
-    """Returns a kernel without the arguments of its template."""
+    """Returns the name of a kernel without template arguments."""
     return kernel.partition("<")[0]
 
 
 def kernels_of(header: str) -> list[str]:
-    """Returns a header's kernels with the template arguments to compile."""
+    """Returns the kernels that a header defines, with the template arguments to compile."""
     source = (FFI / header).read_text(encoding="utf-8")
     found = KERNEL.findall(source)
     assert source.count("__global__") == len(found), header
@@ -219,7 +219,7 @@ def nvrtc() -> ctypes.CDLL:
 
 @functools.cache
 def known_architectures() -> list[int]:
-    """Returns the ones of ARCHITECTURES that NVRTC supports; sm_120 needs NVRTC 12.8."""
+    """Returns those of ARCHITECTURES that NVRTC supports; sm_120 needs NVRTC 12.8."""
     count = ctypes.c_int()
     assert nvrtc().nvrtcGetNumSupportedArchs(ctypes.byref(count)) == 0
     known = (ctypes.c_int * count.value)()
@@ -253,7 +253,7 @@ def compile_log(source: str, expressions: list[str], architecture: int) -> str:
 
 
 def test_special_kernels_are_there() -> None:
-    """Each kernel of SPECIAL exists, in its header or in a header that this one includes."""
+    """Each header of SPECIAL exists, and each kernel of SPECIAL is in one of the headers."""
     assert set(SPECIAL) <= set(HEADERS)
     names = {name for header in HEADERS for _, name in KERNEL.findall((FFI / header).read_text(encoding="utf-8"))}
     assert {base(kernel).rpartition("::")[2] for kernels in SPECIAL.values() for kernel in kernels} <= names
@@ -285,7 +285,7 @@ FUNCTIONS = {
 }
 
 
-# Types of items, and reductions that map them first.
+# Each case: the type of items, and a reduction that maps them first.
 MAPPED = {
     "squares": (np.float32, lambda x: jax_mgpu.reduce(x, map=lambda x: x * x)),
     "where the first is": (np.float16, lambda x: jax_mgpu.reduce(x, "argmin", map=lambda x, i: x * (i % 3))),
@@ -314,7 +314,7 @@ def source_of(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize("name", [*FUNCTIONS, *MAPPED])
 @pytest.mark.long
 def test_functions_compile(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernels of callers' functions, as ffi/ops/custom_operator/cuda.cu asks for them."""
+    """NVRTC compiles callers' functions with the kernels that ffi/ops/custom_operator/cuda.cu asks for."""
     source = source_of(name, monkeypatch)
     for header, kernels in (
         ("ops/scan/scan_tiles.cuh", ["scanning::scan_tiles"]),
@@ -384,7 +384,7 @@ ORDERS = {
 @pytest.mark.parametrize("name", ORDERS)
 @pytest.mark.long
 def test_orders_compile(name: str) -> None:
-    """The kernels of callers' orders, as ffi/ops/sort_by_function/cuda.cu asks for them."""
+    """NVRTC compiles callers' orders with the kernels that ffi/ops/sort_by_function/cuda.cu asks for."""
     item, function, bits = ORDERS[name]
     source = host_functions.cpp(emit_order(jax.make_jaxpr(function)(*item, *item), item).data)
     text = (
@@ -411,7 +411,7 @@ WIDE_ORDERS = {
 @pytest.mark.parametrize("name", WIDE_ORDERS)
 @pytest.mark.long
 def test_orders_of_wide_items_compile(name: str) -> None:
-    """The kernels of orders whose items stay in memory, as ffi/ops/sort_by_function/cuda.cu asks for them."""
+    """NVRTC compiles the kernels for orders of items that stay in memory, as for orders of small items."""
     item, function = WIDE_ORDERS[name]
     source = host_functions.cpp(emit_order(jax.make_jaxpr(function)(*item, *item), item).data)
     text = (

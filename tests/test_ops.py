@@ -18,7 +18,7 @@ def test_drawn_calls_are_like_those_of_jax(name):
 
 @pytest.mark.parametrize("name", dropin.OPS)
 def test_rows_are_combined_by_kernels(name):
-    """Ids below zero and past the end are dropped, and empty segments have JAX's values."""
+    """Ids below zero and past the end are dropped. Empty segments have JAX's values."""
     ours, theirs = dropin.pair(name)
     x = np.random.default_rng(1).standard_normal((90, 3)).astype(np.float32)
     ids = np.random.default_rng(2).integers(-3, 12, 90).astype(np.int32)
@@ -48,7 +48,7 @@ def test_statistics_are_those_of_jraph(everywhere):
 
 
 def test_ids_of_any_kind_find_their_segment():
-    """A negative index counts from the end and one past the end is the last, as in `means[ids]`."""
+    """A negative index counts from the end, and an index past the end finds the last segment, as in `means[ids]`."""
     ids = np.array([-1, 0, 2, 9])
     for kind in ("int32", "int8", "uint8"):
         given = ids.astype(kind)

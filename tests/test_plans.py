@@ -68,7 +68,7 @@ def test_plans_of_one_row_by_its_length() -> None:
 
 
 def test_the_cpu_includes_no_plans() -> None:
-    """Functions of the CPU see calls as in operands.h, without the shapes and the scratch memory of CUDA."""
+    """Sources of the CPU include operands.h, but no header with the shapes and the scratch memory of CUDA."""
     ffi = pathlib.Path(__file__).parent.parent / "ffi"
 
     def included(file: str, seen: set[str]) -> set[str]:
@@ -81,7 +81,7 @@ def test_the_cpu_includes_no_plans() -> None:
     files = [str(path.relative_to(ffi)) for path in ffi.glob("ops/*/cpu.cc")]
     assert files
     for file in files:
-        names = included(file, set()) - {"cuda/ptx.cuh"}  # a header includes it only for devices
+        names = included(file, set()) - {"cuda/ptx.cuh"}  # it is included only where a device compiles
         assert not [name for name in names if name.startswith("cuda/") or name.endswith("/plan.h")], file
 
 
@@ -97,7 +97,7 @@ def test_many_needles_get_a_search_tree() -> None:
     million = 1 << 20
     assert search_plan(1 << 17, million, 1)["variant"] == "search tree"
     assert search_plan(1 << 17, million, 1, 64 * KIB)["variant"] == "search tree with a small top"
-    assert search_plan(1 << 17, 1 << 12, 1, 64 * KIB)["variant"] == "search tree"  # the whole tree fits
+    assert search_plan(1 << 17, 1 << 12, 1, 64 * KIB)["variant"] == "search tree"  # the whole search tree fits
     for few in ((1 << 16, million, 1), (1 << 18, 1 << 26, 1), (1 << 24, million, million // 30)):
         assert search_plan(*few)["variant"] == "single searches"
     assert search_plan(1 << 24, million, million // 100)["variant"] == "search tree"

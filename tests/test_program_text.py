@@ -1,4 +1,4 @@
-"""The size of a program does not depend on its operands: it has no large constant, nor does XLA fold one."""
+"""The size of a program does not depend on its operands: it has no large constants, and XLA does not make any."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def expect_short_text(text, max_bytes):
     assert len(text) <= max_bytes
 
 
-# The maximum number of equations of a program under any transformation, and KB of text, if these exceed the usual. The
-# statistics are three operators. The transpose of `interval_reduce` has one level per doubling.
+# Programs with more equations than MAX_EQUATIONS under some transformation, or more KB of text than MAX_TEXT: their
+# largest numbers. Statistics combine three operators. The transpose of `interval_reduce` has a level per doubling.
 MAX_EQUATIONS = 170
 LONG_PROGRAMS = {
     "interval_reduce": (2800, 244),
@@ -50,8 +50,8 @@ LONG_PROGRAMS = {
 
 @pytest.mark.parametrize("name", budgets.SIZED)
 def test_programs_are_short(name):
-    """Programs of few and of many items, mapped and differentiated, have no large constant, and equally many
-    equations."""
+    """Programs of few and of many items, mapped and differentiated, have equally many equations and no large
+    constants."""
     most_equations, most_kilobytes = LONG_PROGRAMS.get(name, (MAX_EQUATIONS, MAX_TEXT >> 10))
     for n in (N, ITEMS // N * N):
         programs = budgets.programs(budgets.SIZED[name], n)
@@ -85,13 +85,13 @@ NOTHING = {affine: (1.0, 0.0)}
 @pytest.mark.parametrize("op", ["mul", "max", "logsumexp", affine], ids=lambda op: getattr(op, "__name__", op))
 @pytest.mark.parametrize("name", SCANS)
 def test_gradients_of_scans_are_short(name, op):
-    """Gradients are loops over blocks, whose program size does not depend on the number of items. A step of the loop
-    takes one item on a CPU, and one item of each block elsewhere."""
+    """Gradients are loops over blocks, so their programs do not grow with the number of items. A step of the loop takes
+    one item on a CPU, and one item of each block elsewhere."""
 
     def loss(x):
         return sum(leaf.sum() for leaf in jax.tree.leaves(SCANS[name]((x, x) if callable(op) else x, op)))
 
-    with warnings.catch_warnings(action="ignore"):  # a platform without kernels warns
+    with warnings.catch_warnings(action="ignore"):  # platforms without kernels warn
         for platform in ("cpu", *(["cuda"] if mgpu.has_cuda() else ["tpu"] if callable(op) else [])):
             expect_short(jax.grad(loss), jax.ShapeDtypeStruct((ITEMS,), np.float32), platform=platform)
 
@@ -115,7 +115,7 @@ OF_CONSTANT_HEADS = {
 
 @pytest.mark.parametrize("name", OF_CONSTANT_HEADS)
 def test_xla_evaluates_nothing_of_constant_heads(name):
-    """XLA does not evaluate programs of constant heads, which would take seconds for millions of items."""
+    """XLA does not evaluate computations on constant heads, which would take seconds for millions of items."""
     x = jax.ShapeDtypeStruct((FEW_ITEMS,), np.float32)
     text = jax.jit(jax.grad(OF_CONSTANT_HEADS[name])).lower(x).compile().as_text()
     made = {line.split(" = ")[1].split("{")[0] for line in text.splitlines() if " constant({" in line}

@@ -54,7 +54,7 @@ def test_the_page_on_architecture_has_the_current_ways():
 
 
 def test_results_with_a_count_are_named():
-    """Each tuple that ends in a count names all of its fields."""
+    """Each tuple of results that ends in a count has names for all fields."""
     x, heads = np.array([3, 3, 1, 4]), np.array([0, 1])
     for result in (
         mgpu.reduce_by_key(x, x, size=3),
@@ -69,7 +69,7 @@ def test_results_with_a_count_are_named():
 
 
 def test_modules_of_one_name_with_a_function_do_not_hide_it():
-    """`jax_mgpu.merge` is the function and not the module, even if the family's module was imported before."""
+    """`jax_mgpu.merge` is the function, even if the module of the same name was imported before."""
     code = """
 import importlib.util, jax_mgpu._src.ops.merge, jax_mgpu
 assert callable(jax_mgpu.merge)
@@ -80,7 +80,7 @@ assert importlib.util.find_spec("jax_mgpu.merge") is None
 
 
 def test_distributed_forms_are_found_without_earlier_imports():
-    """Once another import has loaded a module, its package has it as an attribute, even if it does not import it."""
+    """`over_axis` finds the forms that `mesh` exports itself; others would be there only if some import loaded them."""
     sources = pathlib.Path(mgpu.__file__).parent.rglob("*.py")
     named = {name for path in sources for name in re.findall(r"over_axis\(\s*mesh\.(\w+)\.", path.read_text("utf-8"))}
     assert named and named <= {*mesh.__all__}
@@ -94,7 +94,7 @@ def test_private_jax_is_used_in_one_file():
 
 
 def test_modules_import_one_another_in_no_circle():
-    """Imports within functions, and those for types alone, do not count."""
+    """Imports within functions, and imports for types alone, do not count."""
     package = pathlib.Path(mgpu.__file__).parent
     modules = {".".join(path.relative_to(package.parent).with_suffix("").parts): path for path in package.rglob("*.py")}
     modules = {name.removesuffix(".__init__"): path for name, path in modules.items()}
@@ -109,16 +109,16 @@ def test_modules_import_one_another_in_no_circle():
                 found |= {alias.name for alias in statement.names}
         needed[name] = found & modules.keys()
     assert needed["jax_mgpu._src.ops.sort"] > {"jax_mgpu._src.keys.columns"}
-    graphlib.TopologicalSorter(needed).prepare()  # raises a CycleError, which names the circle
+    graphlib.TopologicalSorter(needed).prepare()  # raises a CycleError that names the circle
 
 
 CLASSES = [value for name in mgpu.__all__ if inspect.isclass(value := getattr(mgpu, name))]
-CLASSES.remove(mgpu.Csr)  # its shape is no array; tests/test_csr.py tests it
+CLASSES.remove(mgpu.Csr)  # its shape is a tuple of ints; tests/test_csr.py tests it
 
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_pickles_and_exported_programs_know_public_types(kind):
-    """Pickles and exported programs store types by public names, whichever module defines them."""
+    """Pickles and exported programs store types by their public names, whichever modules define them."""
     names = tuple(typing.get_type_hints(kind))
     made = kind(*(np.arange(i, i + 3) * 0 for i in range(len(names))))
     for value in (kind, made):
@@ -132,7 +132,7 @@ def test_pickles_and_exported_programs_know_public_types(kind):
     got = jax.export.deserialize(program.serialize()).call(made)
     assert type(got) is kind
     for leaf in jax.tree.leaves(got):
-        assert leaf.tolist() in ([1, 1, 1], [1, 1])  # of three offsets, there are two segments
+        assert leaf.tolist() in ([1, 1, 1], [1, 1])  # three offsets make two segments
 
 
 @pytest.mark.parametrize("name", ["sort", "checks", "group_by", "to_dense"])
@@ -144,7 +144,7 @@ def test_pickles_know_public_functions(name):
 
 
 def test_a_program_with_types():
-    """The typed program runs. .ci/run has mypy and pyright check its types."""
+    """The program runs; .ci/run has mypy and pyright check its types."""
     typed_program.main()
 
 

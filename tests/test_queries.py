@@ -1,4 +1,4 @@
-"""Whole queries, each one jitted function, row by row against DuckDB and pandas."""
+"""Whole queries, each one jitted function, compared with DuckDB or pandas row by row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QUICK = ["Q1", "Q3", "Q6", "Q12", "Q18"]
 
 @pytest.fixture(scope="module")
 def tpch(tmp_path_factory):
-    """Returns a connection to DuckDB, the frames, the words that codes stand for, and the columns as arrays."""
+    """Returns a DuckDB connection, the frames, the words that codes stand for, and the columns as arrays."""
     pytest.importorskip("duckdb")
     folder = tmp_path_factory.mktemp("tpch")
     try:
@@ -67,7 +67,7 @@ def arrow(words):
 
 
 def categories(words):
-    """Returns words as categories, in the order in which they occur, which is not alphabetical."""
+    """Returns words as categories in the order in which they occur, which is not alphabetical."""
     return pd.Series(pd.Categorical(words, categories=[*dict.fromkeys(words)]))
 
 

@@ -188,7 +188,7 @@ WITHOUT_SEGMENTS = {
 
 @pytest.mark.parametrize("name", WITHOUT_SEGMENTS)
 def test_no_segments_over_an_explicit_mesh(name) -> None:
-    """JAX 0.11 cannot infer the sharding of a reshaped empty array, so there is none."""
+    """JAX 0.11 cannot infer the sharding of a reshaped empty array, so these programs reshape none."""
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
     spec = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))

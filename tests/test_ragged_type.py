@@ -1,4 +1,4 @@
-"""Ragged compared with lists of rows, through every transformation; and a mixture of experts made from it."""
+"""Ragged compared with lists of rows, under every transformation; a mixture of experts made from Ragged."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_rows_of_ids_ranges_and_segments(ragged):
 
 
 def with_gaps():
-    """Returns a Ragged with the usual rows, and other items before, between and after them."""
+    """Returns a Ragged with the usual rows, and with other items before, between and after them."""
     return mgpu.Ragged.from_ranges(np.float32([9, 3, 1, 3, 9, 9, 2, 5, 4, 9]), [1, 5, 6, 8], [4, 5, 8, 9])
 
 
@@ -229,7 +229,7 @@ def test_rows_by_index(ragged, name):
         same_rows(jax.jit(lambda r: r[index])(ragged), expected)
     elif np.asarray(index).dtype != bool:
         traced = jax.jit(lambda r, i: r[i])(ragged, np.asarray(index, np.int32))
-        kept = np.concatenate([*expected, np.zeros(0, np.float32)])[:9]  # there is room for as many as before
+        kept = np.concatenate([*expected, np.zeros(0, np.float32)])[:9]  # there is room for as many items as before
         same_bits(np.concatenate([*traced.to_rows(), np.zeros(0, np.float32)]), kept)
 
 
@@ -245,7 +245,7 @@ def test_one_row_and_iteration(ragged):
 
 
 def test_a_ragged_is_no_array(ragged):
-    """Each use as an array gives one error, which tells the user what to do."""
+    """Each use as an array is an error that tells the user what to do."""
     for call in (
         np.asarray,
         jnp.asarray,
@@ -291,7 +291,7 @@ def test_repr(ragged):
 )
 def test_arithmetic(ragged, name):
     function = getattr(operator, name)
-    same = close if name in ("truediv", "pow") else same_bits  # devices round these differently
+    same = close if name in ("truediv", "pow") else same_bits  # rounding depends on the device
     other = mgpu.Ragged.from_rows([[1.0, 2.0, 4.0], [], [2.0, 3.0], [4.0]], size=9)
     per_row = np.array([2.0, 7.0, 3.0, 4.0], np.float32)
     rows = floats(ROWS)
@@ -575,7 +575,7 @@ def test_experts(rng):
 
     rows, segments, _ = mgpu.dispatch(x, ids, count)
     same_rows(mgpu.Ragged(rows, segments), [x[np.flatnonzero((ids == e).any(1))] for e in range(count)])
-    tolerance = {"rtol": 2e-2, "atol": 2e-2}  # a GPU multiplies matrices in fewer bits
+    tolerance = {"rtol": 2e-2, "atol": 2e-2}  # a GPU multiplies matrices with fewer bits
     np.testing.assert_allclose(ours(x, matrices, weights), dense(x, matrices, weights), **tolerance)
     got, expected = (
         jax.jit(jax.grad(lambda *a, f=f: jnp.sin(f(*a)).sum(), argnums=(0, 1, 2)))(x, matrices, weights)

@@ -27,7 +27,7 @@ FEW_DTYPES = ["uint8", "int32", "bfloat16", "float64"]
 
 @pytest.fixture
 def selected_on_cuda(monkeypatch):
-    """Makes CUDA select even among few items, which it would sort, and for k up to 32 in segments."""
+    """Makes CUDA select even among few items, which it would otherwise sort, and for k up to 32 in segments."""
     monkeypatch.setattr(order_statistics, "CUDA_MIN_IN_SEGMENTS", 0)
     monkeypatch.setattr(order_statistics, "CUDA_MAX_SORTED", 0)
     monkeypatch.setattr(ranks, "CUDA_MAX_SEGMENT_K", 32)
@@ -99,14 +99,14 @@ def test_top_k(rng, dtype):
             assert int(found) == len(order)
 
 
-# Rows that share a task, rows with a task each, and rows in parts, whose best items are found separately.
+# Rows share a task, have one each, or are split into parts, whose best items are found separately.
 @pytest.mark.parametrize(("rows", "n"), [(300, 40), (5, 3000), (2, 2**16), (1, 2**16 + 1), (2, 200_001)])
 @pytest.mark.parametrize(
     "dtype", long_but(["uint8", "bfloat16", "float64"], ["uint8", "float32", "bfloat16", "int64", "float64"])
 )
 def test_top_k_of_rows(rng, rows, n, dtype):
     x = data.random_keys(rng, dtype, rows, n)
-    x[-1, 1::2] = np.sort(x[-1, 1::2])  # each of these is better than the last one, or worse
+    x[-1, 1::2] = np.sort(x[-1, 1::2])  # each of these beats the previous one, or none does
     counts = np.resize(np.array([n, n - 1, n // 5, 3, 0], np.int32), rows)
     for k, largest in ((1, True), (n // 50 + 2, False), (n // 4, True)):
         top = jax.vmap(lambda x, count, k=k, largest=largest: mgpu.top_k(x, k, largest=largest, count=count))
@@ -125,7 +125,7 @@ def keys_of_kind(rng, dtype, kind, *shape):
         return np.full(shape, 7, jnp.dtype(dtype))
     if kind == "descending":
         return np.broadcast_to(-np.arange(shape[-1]).astype(dtype), shape)
-    if kind == "sampled":  # the items that CUDA's kernels sample are better than all others, so the bound is too strict
+    if kind == "sampled":  # the items that CUDA's kernels sample beat all others, so their bound is too strict
         n = shape[-1]
         x = -np.arange(n)
         places = top_k_sample(n, jnp.dtype(dtype).itemsize)
@@ -138,7 +138,7 @@ def top_k_sample(n, itemsize):
     """Returns the positions that CUDA's top_k samples in a row of n items: two vectors of 16 bytes per stretch."""
     pair = 32 // itemsize
     places = []
-    for sample in (512, 1024, 2048, 4096):  # by the threads of a block, and whether blocks share the row
+    for sample in (512, 1024, 2048, 4096):  # it depends on a block's threads, and on whether blocks share a row
         stretches = np.arange(sample // pair, dtype=np.uint64)
         stride = n // len(stretches)
         hashes = (stretches + 1) * np.uint64(0x9E3779B9) & np.uint64(2**32 - 1)
@@ -163,8 +163,8 @@ def test_top_k_at_the_edges_of_tiles(rng, dtype, kind):
             same_bits(best.indices, order.astype(np.int32))
 
 
-# On CUDA: one, two and three levels of blocks; many rows; the largest k of the kernels, and a k for which CUDA sorts.
-# Positions decide among equal items: "ascending" has few values.
+# On CUDA, these cases have one, two or three levels of blocks, many rows, the largest k of the kernels, or a k for
+# which CUDA sorts. Among equal items, positions decide: "ascending" has few values.
 @pytest.mark.parametrize("kind", long_but(["random", "ascending"], ["random", "ascending", "descending", "sampled"]))
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_top_k_of_many_parts(rng, dtype, rows, n, k, kind):
 
 @pytest.mark.parametrize("n", [0, 1, 2048, 2049, 100_000, 2**20])
 def test_top_k_of_no_items(n):
-    """Some parts of rows keep no items, so later levels get none."""
+    """Some parts of rows keep no items, so later levels have none."""
 
     def call(x):
         return jax.vmap(lambda x: mgpu.top_k(x, 0))(x)
@@ -222,7 +222,7 @@ def short_rows(rng, dtype, rows, n):
     return np.array([kinds[row % len(kinds)].astype(jnp.dtype(dtype)) for row in range(rows)]).reshape(rows, n)
 
 
-# Each length needs its own programs, so it has only two: for k = 8, and for another k in the other direction.
+# Each length needs its own programs, so there are two: for k = 8, and for another k in the other direction.
 @pytest.mark.parametrize(
     "dtype",
     long_but(["float32"], ["int8", "uint8", "bfloat16", "float16", "float32", "int32", "uint64", "float64"]),
@@ -244,7 +244,7 @@ def test_top_k_of_short_rows(rng, dtype):
 
 
 def test_a_sort_in_the_place_of_a_selection_agrees(rng):
-    """CUDA sorts if a sort takes less time."""
+    """If a sort is faster, CUDA sorts; the sort gives the items that a selection gives."""
     x = data.random_keys(rng, "float32", 3, 500)
     counts = np.array([[500], [44], [3]], np.int32)
     fallback = jax.jit(jax.vmap(lambda *operands: REGISTRY["top_k"].fallback(*operands, k=50, largest=1)))
@@ -254,7 +254,7 @@ def test_a_sort_in_the_place_of_a_selection_agrees(rng):
 
 
 def lengths_at_edges(operation, most):
-    """Returns lengths of segments around those at which kernels change their method, and empty segments."""
+    """Returns lengths of segments around those where kernels change their method, and some empty segments."""
     edges = (1, 32, 64, *data.tile_sizes(operation))
     return np.array([0, *(edge + d for edge in edges if edge < most for d in (-1, 0, 1)), 0, most, 0, 5])
 
@@ -282,7 +282,7 @@ def test_top_k_of_segments_of_any_length(rng, dtype, kind):
 @pytest.mark.parametrize("mean", [0.5, 3, 7, 14, 30, 60])
 @pytest.mark.parametrize("dtype", ["uint16", "float32", "float64"])
 def test_top_k_of_many_short_segments(rng, dtype, mean):
-    """Some of the segments are much longer than the mean; between the others are gaps."""
+    """Some segments are much longer than the mean; there are gaps between the others."""
     m = int(3000 / (mean + 1))
     lengths = np.concatenate([rng.poisson(mean, m), [1100, 40, 300, 17]])
     lengths = rng.permutation(lengths)
@@ -296,7 +296,7 @@ def test_top_k_of_many_short_segments(rng, dtype, mean):
 def test_top_k_of_segments_of_a_batch(rng, shared):
     x, counts = rng.integers(0, 50, (3, 2500)).astype(np.int16), np.array([2500, 1300, 0], np.int32)
     heads = np.sort(rng.integers(0, 2600, (3, 40)), axis=1).astype(np.int32)
-    heads[1:, 3:] = 100  # a segment of more items than a warp takes
+    heads[1:, 3:] = 100  # more items than a warp takes
     x, heads = (x[:1] if shared == "x" else x), (heads[:1] if shared == "heads" else heads)
     axes = (None if shared == "x" else 0, None if shared == "heads" else 0, 0)
     given = [y[0] if axis is None else y for y, axis in zip((x, heads, counts), axes, strict=True)]
@@ -342,7 +342,7 @@ CANDIDATE_KINDS = ["random", "equal", "few", "ascending", "descending", "special
 
 
 def rows_of_kind(rng, dtype, kind, rows, n):
-    """Returns rows in which the bound from a sample is right, or wrong, or equals many items."""
+    """Returns rows for which the bound that a sample gives is right, wrong, or equal to many items."""
     kind_of = jnp.dtype(dtype)
     x = data.random_keys(rng, dtype, rows, n)
     if kind == "equal":
@@ -391,7 +391,7 @@ CANDIDATE_EDGES = [edge + d for edge in data.tile_sizes("top_k_candidates") for 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "uint64"])
 def test_candidates_of_top_k(rng, dtype):
-    """A stable sort of the candidates begins with the first k items, if there is room for k candidates or more."""
+    """If there is room for k candidates, a stable sort of the candidates begins with the first k items."""
     candidates = REGISTRY["top_k_candidates"]
     for i, n in enumerate([1, 33, *CANDIDATE_EDGES]):
         x = rows_of_kind(rng, dtype, CANDIDATE_KINDS[i % 6], 2, n)
@@ -413,7 +413,7 @@ def test_candidates_of_top_k(rng, dtype):
 
 
 def test_which_kernels_select(rng):
-    """CUDA selects up to 2,048 items in blocks, and more of them by a sort of candidates."""
+    """CUDA selects up to 2,048 items in blocks, and more items by a sort of candidates."""
     if not mgpu.has_cuda():
         pytest.skip("a build without CUDA kernels")
     x = jax.ShapeDtypeStruct((2**20,), np.float32)
@@ -427,7 +427,7 @@ def test_which_kernels_select(rng):
 
 
 def test_which_kernels_select_in_segments(rng):
-    """The CUDA kernels select up to 32 items of a segment; for more, the segments are sorted."""
+    """CUDA's kernels select up to 32 items of a segment. For more, the segments are sorted."""
     if not mgpu.has_cuda():
         pytest.skip("a build without CUDA kernels")
     x, heads = jax.ShapeDtypeStruct((2**20,), np.float32), jax.ShapeDtypeStruct((2**15,), np.int32)
@@ -442,7 +442,7 @@ def kernels_on_cuda(function, *shapes):
 
 @pytest.mark.parametrize("dtype", ["uint8", "int64", "float32", "bfloat16"])
 def test_the_first_item_alone(rng, dtype):
-    """The reduction that replaces a selection breaks ties like it, and takes a NaN for the largest item."""
+    """The reduction that replaces a selection of one item breaks ties alike; NaN is the largest item for both."""
     for rows, n in ((3, 2049), (2, 70_001)):
         x = rng.choice(data.special_keys(dtype), (rows, n))
         x[0] = data.random_keys(rng, dtype, n)
@@ -529,7 +529,7 @@ def test_quantiles_at_ranks_are_items(rng, dtype):
             ordered = x[oracle.sort_indices(x[:live])]
             got = np.asarray(mgpu.quantile(x, np.array([0.0, 0.5, 1.0]), count=count))
             at = [0, live // 2, live - 1]
-            own = [True, live % 2 == 1, True]  # the median of an even number of items is of two
+            own = [True, live % 2 == 1, True]  # the median of an even number of items lies between two
             np.testing.assert_array_equal(got[own], ordered[at].astype(got.dtype)[own])
 
 
@@ -544,8 +544,8 @@ LONG_ROWS = [("float32", kind) for kind in ("random", "equal", "few", "half", "d
 LONG_ROWS += [(dtype, kind) for dtype in ("float64", "uint8", "bfloat16") for kind in ("random", "half")]
 
 
-# From 2^24 items on, CUDA's kernels look for a rank in an interval found by sampling. Most items of "half" equal its
-# ends; for "misled" the interval misses the rank.
+# From 2^24 items on, CUDA's kernels look for a rank in an interval that a sample gives. In "half", most items equal the
+# ends of the interval; in "misled", the interval misses the rank.
 @pytest.mark.parametrize("case", long_but([("float32", "misled")], LONG_ROWS), ids=str)
 def test_quantiles_of_long_rows(rng, case):
     dtype, kind = case
@@ -590,7 +590,7 @@ def test_quantiles_of_a_batch(rng):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "uint8"])
 def test_histogram_as_numpy(rng, dtype):
-    """Several numbers of bins, with and without a range and weights; the last bin includes its upper edge."""
+    """Several numbers of bins, with and without a range and weights. The last bin includes its upper edge."""
     x = rng.integers(0, 40, 500).astype(dtype)
     floats = np.float32 if dtype == "float32" else np.float64
     for bins, limits in ((10, None), (8, (3, 35)), (1, (5.5, 20.25)), (64, (0, 64)), (5, (7, 7))):
@@ -619,7 +619,7 @@ def test_histogram_edge_cases():
     assert mgpu.histogram(np.array([np.nan, 1, 2], np.float32), 2)[0].tolist() == [0, 0]
     x, weights = np.array([np.nan, 1, 2, np.inf], np.float32), np.arange(4.0)
     assert mgpu.histogram(x, 2, range=(0, 2), weights=weights)[0].tolist() == [0, 3]
-    tiny = np.array([1e-40, -1e-40, -0.0, 0.0], np.float32)  # the first is above the last edge
+    tiny = np.array([1e-40, -1e-40, -0.0, 0.0], np.float32)  # the first number is above the last edge
     edges = np.array([-1, 0], np.float32)
     assert jax.jit(mgpu.histogram)(tiny, edges, weights=weights)[0].tolist() == [6]
     edges = np.array([0, np.nan], np.float32)  # an infinite last edge includes no NaN, weighted or not
@@ -652,7 +652,7 @@ def test_old_names_warn_once(old, new):
 
 @pytest.mark.parametrize("method", ["lower", "higher", "nearest", "midpoint"])
 def test_methods_of_quantiles(rng, method):
-    """All methods give NumPy's results, also if a rank is halfway between two."""
+    """All methods give NumPy's results, also for a rank halfway between two."""
     q = np.array([0, 0.125, 0.25, 0.375, 0.5, 0.9, 1, np.nan])
     for n, dtype in ((1, "float32"), (5, "float32"), (9, "int16"), (12, "bfloat16"), (1000, "int32")):
         x = rng.integers(-50, 50, n).astype(jnp.dtype(dtype))
@@ -663,7 +663,7 @@ def test_methods_of_quantiles(rng, method):
         segments = mgpu.segmented_quantile(np.append(x, x[:3]), [0, n, n + 9], q, method=method)
         np.testing.assert_array_equal(np.asarray(segments[:, 0], np.float64), expected)
         assert np.isnan(np.asarray(segments[:, 2], np.float64)).all()
-    x, k = rng.integers(-50, 50, 76).astype(np.int32), np.arange(101)  # a hundredth's rank is 3 k / 4
+    x, k = rng.integers(-50, 50, 76).astype(np.int32), np.arange(101)  # q = k / 100 has the rank 3 k / 4
     low, high, nearest = (np.sort(x)[part(3 * k / 4).astype(int)] for part in (np.floor, np.ceil, np.around))
     expected = {"lower": low, "higher": high, "nearest": nearest, "midpoint": (low + high) / 2}[method]
     for real in (np.float32, np.float64):
@@ -695,7 +695,7 @@ def test_ranks_of_long_segments_are_exact():
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_quantiles_rise_between_their_neighbours(rng, dtype):
-    """Quantiles ascend in q, also near multiples of 1 / 4096; equal neighbours give their value."""
+    """Quantiles ascend in q, also near multiples of 1 / 4096; between equal neighbours they have that value."""
     dtype = jnp.dtype(dtype)
     wide = np.float64 if dtype == np.float64 else np.float32
     edges = (np.arange(0, 4097, 17) / 4096).astype(wide)
@@ -741,7 +741,7 @@ def test_quantiles_beside_infinities():
 @pytest.mark.parametrize("real", ["float32", "float64"])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_quantiles_at_whole_ranks_are_items(dtype, real):
-    """If q is k / (n - 1) rounded to a type, neighbours have no weight in the result: here it would be infinite."""
+    """If q is k / (n - 1), rounded to a type, the result is an item; a weight of a neighbour would make it infinite."""
     for n in (4, 6, 7, 10, 11, 21, 101):
         ranks = np.arange(n)
         x = np.where(ranks == ranks[:, None], 5, np.where(ranks < ranks[:, None], -np.inf, np.inf)).astype(dtype)
@@ -753,7 +753,7 @@ def test_quantiles_at_whole_ranks_are_items(dtype, real):
 
 
 def test_derivatives_of_quantiles_that_are_rounded():
-    """Two items share a derivative of 1, also if rounding decides which items they are."""
+    """The derivatives in the items sum to 1, also if rounding decides which two items share them."""
     x = np.array([-0.3, 0.1, 0.1, 0.7, 1e8], np.float32)
     q = np.linspace(0, 1, 501, dtype=np.float32)
     shares = jax.jit(jax.jacrev(mgpu.quantile))(x, q)
@@ -791,7 +791,7 @@ def test_bincount(rng, dtype):
 
 @pytest.mark.parametrize("length", [1, 2, 1000, 12_288, 12_289])
 def test_bincount_of_many(rng, length):
-    """Uniform ids, and equal ones, in as many bins as CUDA's kernels support, and more."""
+    """Ids are uniform or all equal; there are as many bins as CUDA's kernels support, or more."""
     n = 3 * max(data.tile_sizes("count_bins")) + 5
     ids = rng.integers(-1, length + 1, (3, n)).astype(np.int32)
     ids[1] = length - 1
@@ -825,7 +825,7 @@ def test_histogram(rng, dtype):
 @pytest.mark.parametrize("kind", ["random", "equal"])
 @pytest.mark.parametrize("dtype", data.KEY_DTYPES)
 def test_histogram_between_many_edges(rng, dtype, kind):
-    """As many edges as CUDA's kernels take, and more. They are compared by rank: NaN is above all, and -0 is 0."""
+    """There are as many edges as CUDA's kernels take, or more. Edges compare by rank: NaN is above all, -0 equals 0."""
     n = max(data.tile_sizes("count_bins")) + 5
     x = keys_of_kind(rng, dtype, kind, 2, n)
     for m, edge_kind in ((2, "equal"), (2, "random"), (101, "random"), (2048, "random"), (2049, "random")):

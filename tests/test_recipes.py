@@ -1,4 +1,4 @@
-"""The functions of docs/recipes.md, as printed there, compared with pandas and plain Python."""
+"""The functions of docs/recipes.md, as the page prints them, compared with pandas and plain Python."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIZES = (200, 1)
 
 @pytest.fixture(scope="module")
 def recipes():
-    """Returns the names that the page defines. test_documentation.py compares the results that it shows."""
+    """Returns the names that the page defines. test_documentation.py checks the results that the page shows."""
     text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
     namespace = {}
     for block in FENCE.finditer(text):
@@ -79,14 +79,14 @@ def test_moving_sums_of_floats(rng, recipes):
         group.x.iloc[max(i - 6, 0) : i + 1].sum() for _, group in frame.groupby("segment") for i in range(len(group))
     ]
     np.testing.assert_allclose(found, expected, rtol=1e-6)
-    assert moving_sums(np.full(300, 100, np.int8), heads, 7).max() == 700  # in the type of jnp.sum
+    assert moving_sums(np.full(300, 100, np.int8), heads, 7).max() == 700  # sums have the type of jnp.sum
 
 
 TIMES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "float16", "float32")
 
 
 def times_of(rng, dtype, n, steps=300):
-    """Draws times: integers over the whole range of a type, many of them near its ends, or floats that are quarters."""
+    """Draws times: integers over the whole range of a type, many near its ends, or floats that are multiples of 1/4."""
     if dtype.startswith("float"):
         return (rng.integers(-steps, steps, n) / 4).astype(dtype), 2.5, float
     limits = np.iinfo(dtype)
@@ -189,7 +189,7 @@ def test_sums_of_64_bits(rng, recipes):
 
 
 def graph(rng, nodes, edges):
-    """Draws heads of the edges of each node, and the edges."""
+    """Returns the head of each node's edges, and the node of each edge, for edges that are drawn and sorted."""
     sources = np.sort(integers(rng, nodes, edges))
     return np.searchsorted(sources, np.arange(nodes)).astype(np.int32), sources
 
@@ -211,7 +211,7 @@ def test_edges_between(rng, recipes, n):
 
 
 def test_beam_search(rng, recipes):
-    """With as many beams as prefixes, all sequences are found, in order of their probability."""
+    """With as many beams as prefixes, the search finds all sequences, in order of their probability."""
     tokens, length = 3, 4
     table = np.log(rng.dirichlet(np.ones(tokens), (length, tokens))).astype(np.float32)
     search = jax.jit(lambda: recipes["beam_search"](lambda x, i: jnp.asarray(table)[i, x[:, i - 1]], 1, 27, length))
@@ -265,7 +265,7 @@ def test_replay(rng, recipes):
     shares = np.where(np.arange(50) < count, priorities, 0) ** 0.6
     shares /= shares.sum()
     found = np.bincount(rows, minlength=50)
-    assert (np.abs(found - batch * shares) <= 2).all()  # at a row's two edges, it has only a part of a stratum
+    assert (np.abs(found - batch * shares) <= 2).all()  # at each end, a row may have only a part of a stratum
     expected = (count * shares[rows]) ** -0.4
     np.testing.assert_allclose(weights, expected / expected.max(), rtol=1e-4)
 
@@ -313,7 +313,7 @@ def test_components(rng, recipes):
         integers(rng, 3, (2, 60)),
     ):
         labels = np.arange(100)
-        for _ in range(100):  # as long as any edge joins two
+        for _ in range(100):  # more often than needed
             for s, t in zip(sources, targets, strict=True):
                 labels[labels == max(labels[s], labels[t])] = min(labels[s], labels[t])
         assert run(sources.astype(np.int32), targets.astype(np.int32)).tolist() == labels.tolist()

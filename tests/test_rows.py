@@ -42,7 +42,7 @@ CASES = [
 
 
 def rows(rng, dtype, op, *shape):
-    """Draws items whose results are exact; for means and logsumexp, numbers of moderate size."""
+    """Draws items whose results are exact; for means and logsumexp, they are numbers of moderate size."""
     if dtype == "bool":
         return rng.random(shape) < 0.7
     if op in ROUNDED or op in STATISTICS:
@@ -58,12 +58,12 @@ def rows(rng, dtype, op, *shape):
 
 
 def agree(got, expected, op):
-    """Asserts that results are equal, or nearly equal if they are rounded."""
+    """Asserts that results are equal or, if they are rounded, nearly equal."""
     got, expected = np.asarray(got), np.asarray(expected)
     if op not in ROUNDED or expected.dtype.kind in "iu":
         return same(got, expected)
     assert got.dtype == expected.dtype and got.shape == expected.shape
-    # a mean of numbers of either sign may be near 0
+    # the mean of numbers of both signs may be near 0
     tolerance = (16 if op in ("var", "std", "nansum") else 4) * float(jnp.finfo(got.dtype).eps)
     np.testing.assert_allclose(got.astype(np.float64), expected.astype(np.float64), rtol=tolerance, atol=8 * tolerance)
 
@@ -79,7 +79,7 @@ def parts(n, heads, count=None, ends=None):
 
 
 def of_parts(x, op, slices, widens=True):
-    """Returns the combination of each part of x; indices count from the start of x."""
+    """Returns the combination of each part of x. Indices count from the start of x."""
     results = [np.asarray(oracle.combined(x[part], op, widens)) for part in slices]
     if op.startswith("arg"):
         results = [np.where(r >= 0, r + part.start, r).astype(r.dtype) for r, part in zip(results, slices, strict=True)]
@@ -133,7 +133,7 @@ def test_sizes_of_rows(rng, n, width):
 @pytest.mark.parametrize("width", [1, 2, 7, 33, 130])
 @pytest.mark.parametrize("segments", [1, 40, 4000])
 def test_tiles_of_rows(rng, width, segments):
-    """Segments across the edges of tiles, and many ends in a tile."""
+    """Segments cross the edges of tiles, and some tiles have many ends."""
     for dtype in ("float32", "float64"):
         n = min(3 * max(data.tile_sizes("reduce_rows")) // width // 2 + 3, 30_000)
         x = items(rng, dtype, "add", n, width)
@@ -147,7 +147,7 @@ def test_tiles_of_rows(rng, width, segments):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_narrow_floats_accumulate_in_float32(rng, dtype):
-    """In the items' own type, sums of ones would stop at 2,048 or 256."""
+    """If they were added in their own type, sums of ones would stop at 2,048 or 256."""
     ones = np.ones((5_000, 3), jnp.dtype(dtype))
     ids = np.zeros(5_000, np.int32)
     for op in ("sum", "mean"):
@@ -157,13 +157,13 @@ def test_narrow_floats_accumulate_in_float32(rng, dtype):
         same(mgpu.segmented_reduce(ones, [0], op)[0], expected)
         same(mgpu.reduce_by_id(ones, ids, 1, op)[0], expected)
         same(mgpu.scan(ones, op)[-1], expected)
-    # means are rounded once: the sum is more than float16 can hold
+    # a mean is rounded once: its sum may exceed float16
     same(mgpu.reduce(np.full((2_000, 2), 1_000, jnp.dtype(dtype)), "mean"), np.full(2, 1_000, jnp.dtype(dtype)))
 
 
 @pytest.mark.parametrize("wide", [False, True])
 def test_sums_and_products_of_integers_have_the_type_of_jnp(wide):
-    """200 ones of int8 are 200, in every reduction, as in jnp.sum; scans keep their type, as jnp.cumsum does."""
+    """Every reduction widens narrow integers like jnp.sum; scans keep their type, like jnp.cumsum."""
     with jax.enable_x64(wide):
         for dtype, value in (
             ("int8", -120),
@@ -219,7 +219,7 @@ def test_sums_and_products_of_bools_have_the_type_of_jnp(wide):
 
 @pytest.mark.parametrize("dtype", ["int8", "int32", "float16", "bfloat16", "float32"])
 def test_means_of_equal_items_are_that_item(dtype):
-    """For these numbers, a sum times the reciprocal of the number of items would not be the mean."""
+    """For these numbers, multiplying the sum by the reciprocal of the number of items would miss the mean."""
     with jax.enable_x64(False):
         for n, value in ((41, 127), (49, 98), (107, 101)):
             x = np.full(n, value, jnp.dtype(dtype))
@@ -242,7 +242,7 @@ def test_means_of_equal_items_are_that_item(dtype):
 
 
 def test_quotients_that_are_off_are_corrected(rng):
-    """A GPU divides approximately: quotients that are at most two ulps off are corrected."""
+    """A GPU divides approximately. Quotients that are up to two ulps off are corrected."""
     correct = jax.jit(named_operators.corrected_quotient)
     for exponent in range(1, 24, 4):
         items = rng.integers(1, 2**exponent, 4096).astype(np.float32)
@@ -253,7 +253,7 @@ def test_quotients_that_are_off_are_corrected(rng):
                 next_quotients = np.nextafter(expected, towards)
                 for quotients in (expected, next_quotients, np.nextafter(next_quotients, towards)):
                     off = np.abs(np.asarray(correct(quotients, sums, items)) - expected)
-                    assert np.sum(off > 0) <= 1  # a quotient halfway between two floats may round either way
+                    assert np.sum(off > 0) <= 1  # a quotient halfway between two floats may round to either
                     assert np.all(off <= np.spacing(np.abs(expected)))
     sums, items = np.float32([np.inf, -np.inf, np.nan, 0, -0.0, 3e38]), np.float32([3, 4, 5, 0, 6, 1])
     with np.errstate(invalid="ignore"):
@@ -301,7 +301,7 @@ def test_a_tree_with_an_operator_a_leaf(rng):
         lambda x, op: np.stack([oracle.combined(x[keys == i], op) for i in range(9)]),
     )
     assert all(not np.any(leaf[9:]) for leaf in jax.tree.leaves(got))
-    # an operator's name can serve part of the tree
+    # one operator may serve a part of the tree
     same(mgpu.reduce(x, {"a": "max", "b": "any"})["b"][0], np.any(x["b"][0]))
     assert mgpu.reduce({"a": {}, "b": x["a"]}, "max")["a"] == {}
 
@@ -376,7 +376,7 @@ GAPS = [
 
 
 def test_a_batch_of_ends_over_an_explicit_mesh(rng):
-    """All problems of the batch have the same heads."""
+    """The problems of the batch share heads; each has its own ends."""
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
     x = rng.integers(-9, 9, (2 * len(devices), 12)).astype(np.int32)
@@ -461,12 +461,12 @@ def test_sizes_by_id(rng, n, size, width):
 
 
 def combined_by_id(x, ids, size, op):
-    """Combines each id's items, by NumPy's unordered updates; for "argmin" finds the first minimum, by a sort."""
+    """Combines each id's items by NumPy's unordered updates; "argmin" finds the first minimum by a sort."""
     inside = (ids >= 0) & (ids < size)
     if op == "argmin":
         result = np.full(size, -1, np.int32)
         places = np.flatnonzero(inside)
-        order = places[np.lexsort((places, x[places], ids[places]))][::-1]  # the first of the least comes last
+        order = places[np.lexsort((places, x[places], ids[places]))][::-1]  # the first of the minima is last
         result[ids[order]] = order
         return result
     update, start = {
@@ -486,7 +486,7 @@ ANY_ORDER = [
 
 @pytest.mark.parametrize(("op", "dtype"), ANY_ORDER)
 def test_by_id_where_order_does_not_matter(rng, x64, op, dtype):
-    """Uniform ids, skewed ids and one id alone; few results and many, so that a table holds all of them or does not."""
+    """Ids are uniform, skewed or all equal. A table holds all results, or they are too many for it."""
     n = 50_000
     for size in (1, 3_000, 200_000):
         reduced = jax.jit(lambda x, ids, count, size=size: mgpu.reduce_by_id(x, ids, size, op, count=count))
@@ -498,7 +498,7 @@ def test_by_id_where_order_does_not_matter(rng, x64, op, dtype):
 
 @pytest.mark.parametrize("op", ["max", "add"])
 def test_batches_by_id_where_order_does_not_matter(rng, op):
-    """All problems share rows, but each has its own ids."""
+    """All problems share rows; each has its own ids."""
     x, ids = rng.integers(-9, 9, (6_000, 3)).astype(np.int32), rng.integers(-1, 2_001, (4, 6_000)).astype(np.int32)
     got = jax.jit(jax.vmap(lambda ids: mgpu.reduce_by_id(x, ids, 2_000, op)))(ids)
     limits = np.iinfo(np.int32)
@@ -511,7 +511,7 @@ SUMMED = ["float32", "float16", "bfloat16"]
 
 @pytest.mark.parametrize("dtype", SUMMED)
 def test_float_sums_by_id_lose_less_than_float32(rng, dtype):
-    """An id's items have all magnitudes; ids are uniform, skewed, or all equal."""
+    """The items of an id differ in magnitude. Ids are uniform, skewed or all equal."""
     n, dtype = 30_000, np.dtype(dtype)
     for size in (1, 900, 40_000):
         reduced = jax.jit(lambda x, ids, size=size: mgpu.reduce_by_id(x, ids, size))
@@ -528,7 +528,7 @@ def test_float_sums_by_id_lose_less_than_float32(rng, dtype):
 
 
 def test_float_sums_by_id_of_special_items(rng):
-    """Some ids have infinities and NaNs, others have none; tiny and huge items; zeros of both signs."""
+    """Some ids have infinities and NaNs, others have not; some items are tiny, huge, or zeros of either sign."""
     x = np.array([1, np.inf, np.inf, -np.inf, np.nan, 2, -np.inf, 2e-38, 3e-38, 3e38, 3e38, -0.0, -0.0, 5], np.float32)
     ids = np.array([0, 1, 1, 2, 3, 4, 1, 5, 5, 6, 6, 7, 7, 9], np.int32)
     with np.errstate(all="ignore"):
@@ -550,7 +550,7 @@ def test_sums_by_id_are_the_same_in_every_run(rng):
 
 @pytest.mark.parametrize("width", [1 << 30, (1 << 30) + 1])
 def test_rows_too_long_to_be_counted_in_32_bits_are_sorted(width):
-    """The lowering and the kernels agree on the longest row that is not sorted."""
+    """The lowering and the kernels agree on the longest row that needs no sort."""
     from jax_mgpu._src.core import library
     from jax_mgpu._src.functions.operators import Kind
     from jax_mgpu._src.ops.reduce_by_id import _reduce_by_id
@@ -563,11 +563,11 @@ def test_rows_too_long_to_be_counted_in_32_bits_are_sorted(width):
     is_sorted = _reduce_by_id.prefers_xla((x, ids, count), attributes, "cuda", 1)
     assert is_sorted == (width > 1 << 30)
     states = library.workspace_bytes("reduce_by_id", (x, ids, count), (x,), attributes) // (4 * width)
-    assert (states > 1) == is_sorted  # a state for each result, or for each part of the items
+    assert (states > 1) == is_sorted  # there is one state for each result, or one for each part of the items
 
 
 def test_ids_by_sorting_give_the_same(rng):
-    """CUDA sorts by id if there is no room for all results: plain JAX around other kernels."""
+    """If there is no room for all results, CUDA sorts by id: this is plain JAX around other kernels."""
     from jax_mgpu._src.functions.operators import Kind
     from jax_mgpu._src.ops.reduce_by_id import _by_sorting
 
@@ -584,7 +584,7 @@ def test_ids_by_sorting_give_the_same(rng):
 )
 @pytest.mark.parametrize("op", ["add", "argmax"])
 def test_gathered_rows_over_tiles(rng, dtype, width, op):
-    """A batch of rows by indices, some out of range: several tiles, which span problems, by vectors of each width."""
+    """A batch of gathered rows, some out of range: tiles span problems, and vectors have each width."""
     from jax_mgpu._src.functions.operators import Kind
     from jax_mgpu._src.ops.reduce import reduce_rows
 
@@ -606,7 +606,7 @@ def test_gathered_rows_over_tiles(rng, dtype, width, op):
                 expected = rows_of.sum(axis=0).astype(got.dtype)
             elif len(places) == 0:
                 expected = np.full(width, -1)
-            else:  # the least index among the rows that have the largest value
+            else:  # the smallest index among rows with the largest value
                 largest = rows_of == rows_of.max(axis=0)
                 expected = np.where(largest, places[:, None], n).min(axis=0)
             np.testing.assert_array_equal(got[row, i].astype(np.float64), expected.astype(np.float64))
@@ -630,7 +630,7 @@ def test_derivatives_of_rows(rng, op):
 
 
 def test_batches_of_blocks_over_an_explicit_axis(rng):
-    """Items have several trailing axes, and so have the results."""
+    """Items and results have several trailing axes."""
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
     x = rng.integers(-9, 9, (len(devices), 5, 2, 4), np.int32)
@@ -704,7 +704,7 @@ def test_misuse(call, error, message):
 @pytest.mark.parametrize("width", [2, 3, 8, 65, 66])
 @pytest.mark.parametrize("dtype", ["int8", "uint32", "bfloat16", "float32", "float64"])
 def test_short_rows_are_read_as_wider_ones(rng, dtype, width):
-    """`reduce` folds many short rows into fewer, wider ones, unless their number is odd."""
+    """`reduce` reads many short rows as fewer, wider ones, unless their number is odd."""
     n = 1 << 15 if width < 10 else 1 << 11
     x = rng.integers(0, 3, (n, width)).astype(jnp.dtype(dtype))
     x[rng.random(x.shape) < 0.999] = 1  # so that products are exact

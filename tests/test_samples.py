@@ -21,7 +21,7 @@ LARGEST = np.nextafter(np.float32(1), np.float32(0))
 
 
 def chosen(u, weights, begin=0, end=None):
-    """Returns the expected choice by the definition, if sums are exact."""
+    """Returns the choice by the definition, which is exact if the sums are."""
     weights = np.nan_to_num(np.maximum(np.asarray(weights, np.float64)[begin:end], 0))
     positive = np.flatnonzero(weights > 0)
     if not len(positive):
@@ -75,7 +75,7 @@ def test_nothing_to_choose():
 
 
 def test_special_weights():
-    """NaNs and negative weights count as 0. If a weight is infinite, the last item of a positive weight is chosen."""
+    """NaNs and negative weights count as 0. If a weight is infinite, the last item of positive weight is chosen."""
     weights = np.array([np.nan, -np.inf, -1, 2, np.nan, 2, 0], np.float32)
     assert mgpu.weighted_choice(np.array([0, 0.49, 0.5, 1, 7, np.nan], np.float32), weights).tolist() == [
         3,
@@ -90,7 +90,7 @@ def test_special_weights():
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_no_item_of_weight_0_is_chosen(rng, dtype):
-    """Sums may round in either direction: random numbers are near each sum, or the largest one below 1."""
+    """Sums may round up or down. The random numbers are next to each sum, or the largest number below 1."""
     n, heads = 1000, np.array([0, 600], np.int32)
     weights = np.where(rng.random(n) < 0.7, 0, rng.random(n)).astype(dtype)
     sample = jax.jit(lambda u, ids: mgpu.weighted_choice(u, weights, heads, ids))
@@ -136,7 +136,7 @@ def test_what_a_misuse_of_weighted_choice_says():
 
 
 def distribution(logits, temperature=1.0, top_k=None, top_p=None, min_p=None):
-    """Returns the probability of each token of one row, by the definition."""
+    """Returns the probability of each token in a row, by the definition."""
     logits = np.asarray(logits, np.float64)
     logits = np.where(np.isnan(logits), -np.inf, logits)
     if not (logits > -np.inf).any():
@@ -173,7 +173,7 @@ SETTINGS = [
     {"temperature": 1.6, "top_p": 0.83, "min_p": 0.4},
     {"temperature": 0.0, "top_k": 2, "top_p": 0.5},
 ]
-# Ties, logits that are far apart, infinities and NaNs.
+# Rows have ties, logits that are far apart, infinities and NaNs.
 ROWS = np.array([
     [0.3, 1.7, 1.1, -0.4, 0.9, 1.2, -2.0],
     [1.0, 2.0, 2.0, 0.5, 2.0, 0.5, 0.5],
@@ -184,7 +184,7 @@ ROWS = np.array([
 
 
 def expect_draws(tokens, p):
-    """Checks drawn tokens by chi-squared: at these degrees of freedom, its tail past 6 deviations is about 1e-6."""
+    """Compares drawn tokens with p by chi-squared: at these degrees of freedom, the tail past 6 deviations is 1e-6."""
     counts, draws = np.bincount(tokens, minlength=len(p)), len(tokens)
     assert (counts[p == 0] == 0).all(), (counts, p)
     often = p * draws >= 5
@@ -215,7 +215,7 @@ def test_a_million_draws():
 
 
 def test_parameters_of_rows(rng):
-    """Rows with different parameters, also of top_k, get tokens that these allow; equal ones give a scalar's tokens."""
+    """Each row gets tokens that its own parameters allow. If all rows have the same ones, tokens equal a scalar's."""
     rows = rng.normal(size=(6, 5, 50)).astype(np.float32)
     t, k = np.array([0, 1, 0.5, 2, 1, 0.1] * 5).reshape(6, 5), rng.integers(1, 60, (6, 5))
     p, q = rng.random((6, 5)), rng.random((6, 5)) * 0.3
@@ -240,7 +240,7 @@ def test_special_rows():
     infinite = np.tile(np.array([1, np.inf, 5, np.inf, np.nan], np.float32), (200, 1))
     assert set(mgpu.sample_logits(key, infinite, top_p=0.99, temperature=0.3).tolist()) == {1, 3}
     assert mgpu.sample_logits(key, infinite[0], temperature=0) == 1
-    cold = np.tile(np.array([10.0, 20.0], np.float32), (50, 1))  # their quotients overflow
+    cold = np.tile(np.array([10.0, 20.0], np.float32), (50, 1))  # quotients of these logits overflow
     assert set(mgpu.sample_logits(key, cold, temperature=1e-38).tolist()) == {1}
 
 
@@ -263,7 +263,7 @@ def test_narrow_logits_are_drawn_in_float32(rng, dtype):
 
 
 def expect_place(token, u, logits, temperature, top_p, min_p):
-    """Checks that, up to rounding, the token's part of the running weights of kept tokens contains the share u."""
+    """Checks, up to rounding, that the token's part of the running weights of kept tokens contains the share u."""
     logits = np.asarray(logits, np.float64)
     logits = np.where(np.isnan(logits), -np.inf, logits)
     best = logits.max()
@@ -322,7 +322,7 @@ SAMPLE_SIZES = [
 @pytest.mark.parametrize("kind", ["random", "equal", "few", "masked", "peak", "zeros", "nan"])
 @pytest.mark.parametrize("dtype", long_but(["float32", "bfloat16"], ["float32", "bfloat16", "float16"]))
 def test_tokens_of_top_p(rng, dtype, kind):
-    """Tokens are those that the definition gives for each row's own uniform number."""
+    """Each row gets the token that the definition gives for the row's uniform number."""
     for n in SAMPLE_SIZES:
         rows = 11
         x = logits_of_kind(rng, kind, rows, n).astype(jnp.dtype(dtype))
@@ -364,7 +364,7 @@ def test_transformations_of_samples(rng):
 
 
 def test_samples_of_shared_rows_over_an_explicit_axis(rng):
-    """Keys or parameters are distributed over a mesh; all devices have the logits."""
+    """Keys or parameters are sharded over a mesh. All devices have the logits."""
     mesh = jax.make_mesh((1,), ("x",), axis_types=(AxisType.Explicit,), devices=jax.devices()[:1])
     rows, p = rng.normal(size=(3, 20)).astype(np.float32), np.array([0.1, 0.9], np.float32)
     seeds = np.arange(2, dtype=np.uint32)

@@ -1,4 +1,4 @@
-"""A run of everything takes a sample of a test's variants, and a run that names tests takes all of them."""
+"""A run without named tests takes a sample of each test's variants; a run that names tests takes all their variants."""
 
 from __future__ import annotations
 

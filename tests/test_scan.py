@@ -18,15 +18,15 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 OPERATORS = ["add", "mul", "min", "max", "argmin", "argmax"]
 FORMS = [{"exclusive": e, "reverse": r} for e in (False, True) for r in (False, True)]
-# The sizes of tiles, in items. CUDA's tiles hold 16 KB or, in scans that restart inside rows, a number of items that
-# depends on the widths of an item and of a state. The CPU has one size.
+# The sizes of tiles, in items. CUDA's tiles hold 16 KB or, in scans that restart within rows, a number of items that
+# depends on the widths of an item and a state. The CPU has one size.
 TILES = data.tile_sizes("scan")
-# Items of 4 bytes in more tiles of 16 KB than two levels of CUDA's look-back cover.
+# 4-byte items in more tiles of 16 KB than two levels of CUDA's look-back cover.
 MANY_TILES = (32 * 32 + 1) * 4096 + 5
 
 
 def items(rng, dtype, op, *shape):
-    """Draws items whose sums and products are exact: any integers, or small floats. For extrema, also corner values."""
+    """Draws items whose sums and products are exact: any integers, or small floats; for extrema, any keys."""
     if op not in ("add", "mul") or dtype not in data.FLOAT_DTYPES:
         return data.random_keys(rng, dtype, *shape)
     few = (-1, 0, 1, 2) if op == "add" else (-1, 1)
@@ -44,7 +44,7 @@ def same(got, expected):
 
 
 def random_heads(rng, n, m):
-    """Draws heads of m segments with empty ones among them and padding at the end."""
+    """Draws heads of m segments, some of them empty, with padding at the end."""
     padding = m // 8
     return np.concatenate([np.sort(rng.integers(0, max(n, 1), m - padding)), np.full(padding, n + 3)]).astype(np.int32)
 
@@ -114,8 +114,8 @@ def test_segments_of_every_kind(rng):
         "heavy tail": np.minimum((3 * (1 - rng.random(n)) ** (-2 / 3)).astype(np.int64), n),
     }
     for kind in lengths.values():
-        heads = np.resize(np.minimum(data.heads_of(kind), n), n)  # all have one shape
-        heads = np.maximum.accumulate(heads)  # heads that resize repeated were out of order
+        heads = np.resize(np.minimum(data.heads_of(kind), n), n)  # so that all cases share a shape
+        heads = np.maximum.accumulate(heads)  # resize repeated the heads, so some were out of order
         for form in FORMS:
             same(mgpu.segmented_scan(x, heads, **form), oracle.segmented_scan(x, heads, "add", **form))
 
@@ -168,7 +168,7 @@ def test_batches(rng, op, rows, n):
 @pytest.mark.parametrize("dtype", ["int8", "bfloat16", "float64"])
 @pytest.mark.parametrize("op", ["add", "max", "argmin"])
 def test_batches_of_rows_of_every_length(rng, op, dtype):
-    """Rows of lengths that CUDA scans with restarts, by a warp each, or by tiles of 16 KB; with and without counts."""
+    """Rows have lengths that CUDA scans with restarts, by a warp each, or by tiles of 16 KB; some have counts."""
 
     @functools.partial(jax.jit, static_argnames=("exclusive", "reverse"))
     def scan(x, counts, **form):
@@ -288,7 +288,7 @@ def test_derivatives(rng, op, form):
     if op == "mul":
         x[[1, 3]] = 0
     heads, count = np.array([1, 2, 2, 20], np.int32), np.int32(4)
-    finite = functools.partial(jnp.nan_to_num, posinf=0, neginf=0)  # the identity of an extremum is infinite
+    finite = functools.partial(jnp.nan_to_num, posinf=0, neginf=0)  # replaces infinite identities of extrema
 
     def whole(x):
         return [finite(y) for y in mgpu.scan(x, op, **form, return_total=True)]
@@ -323,7 +323,7 @@ def test_the_plain_jax_path_agrees_with_the_kernels(rng, op):
     from jax_mgpu._src.ops.scan import _scan
 
     x, heads, count = items(rng, "float32", op, 14), np.array([2, 2, 9, 20], np.int32), np.array([12], np.int32)
-    with np.errstate(invalid="ignore"):  # XLA's CPU code takes subnormals for zeros
+    with np.errstate(invalid="ignore"):  # XLA's CPU code treats subnormals as zeros
         x[np.abs(x) < 1e-30] = 0
 
     @jax.jit
@@ -337,7 +337,7 @@ def test_the_plain_jax_path_agrees_with_the_kernels(rng, op):
 
 # ---- Initial items --------------------------------------------------------------------------------------------------
 
-# The kernel of long rows starts from the initial item; other kernels' results are combined with it in a second pass.
+# The kernel of long rows starts from the initial item. For other kernels, a second pass combines it with their results.
 INITIAL_SHAPES = [(0,), (1,), (5,), (1000,), (4097,), (300_001,), (3, 17), (5, 2048), (2, 40_000), (3, 33_333), (2, 0)]
 
 

@@ -17,7 +17,7 @@ FORMS = list(itertools.product((False, True), (False, True)))
 
 
 def in_turn(x, combine, first, exclusive, reverse):
-    """Returns the scan of one run from `first` on, in plain Python."""
+    """Returns, in plain Python, the scan of one run, starting from `first`."""
     state, results = first, []
     for item in x[:: -1 if reverse else 1]:
         before, state = state, combine(state, item)
@@ -27,7 +27,7 @@ def in_turn(x, combine, first, exclusive, reverse):
 
 @pytest.mark.parametrize("exclusive, reverse", FORMS)
 def test_scan_by_key(rng, exclusive, reverse):
-    """Runs of equal neighbours, NaNs among them, also of columns."""
+    """Runs of equal neighbours, also of NaNs, in one column and in several."""
     x = rng.integers(-9, 9, 60).astype(np.int32)
     keys = np.repeat(rng.choice(np.array([np.nan, 0.0, -0.0, 1.0], np.float32), 20), 3)
     cuts = np.flatnonzero(np.diff(np.where(np.isnan(keys), 9, np.abs(keys)))) + 1
@@ -54,12 +54,12 @@ def test_scan_by_key_over_devices(rng):
 
 @pytest.mark.parametrize("exclusive, reverse", FORMS)
 def test_initial(rng, exclusive, reverse):
-    """Initial values with named operators and a function that does not commute; segments, gaps, counts and totals."""
+    """Initial values, with named operators and a function that does not commute, in segments with gaps and counts."""
     x, forms = rng.integers(1, 5, 40).astype(np.int32), {"exclusive": exclusive, "reverse": reverse}
     heads, ends = np.array([3, 20, 20], np.int32), np.array([9, 20, 37], np.int32)
 
     def after(a, b):
-        """Returns one affine map after another: [m, t]."""
+        """Composes affine maps [m, t]: first a, then b."""
         return jnp.stack([a[0] * b[0], a[1] * b[0] + b[1]])
 
     for op, combine, first in (("add", np.add, 7), ("max", np.maximum, 3), ("mul", np.multiply, 2)):
@@ -114,7 +114,7 @@ def test_initial_of_trees_and_types(rng):
 
 
 def test_runs_of_at_least_so_many(rng):
-    """Runs of at least two items are CUB's non-trivial runs. Segments and the count end runs."""
+    """Runs of at least two items are CUB's non-trivial runs. The ends of segments, and the count, end runs."""
     keys = np.repeat(rng.integers(0, 3, 40), rng.integers(1, 4, 40))
     n = len(keys)
     heads, count = np.sort(rng.integers(0, n, 6)).astype(np.int32), n - 5

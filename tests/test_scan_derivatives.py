@@ -1,4 +1,4 @@
-"""Derivatives of scans, compared with Jacobians in float64 from the rules for the reduction of each prefix."""
+"""Derivatives of scans, compared with float64 Jacobians that apply the rules of reductions to each prefix."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ITEMS = {
 
 
 def jacobian(x, op, heads, exclusive, reverse, live):
-    """Returns the derivatives of each prefix of each segment, and of the total."""
+    """Returns the derivatives of each prefix of each segment, and of the total, as rows of a matrix."""
     n = len(x)
     rows = np.zeros((n + 1, n))
     for begin, end in oracle.segment_bounds(n, heads, live):
@@ -38,7 +38,7 @@ def jacobian(x, op, heads, exclusive, reverse, live):
 
 
 def times(rows, vector):
-    """Returns the product of a vector and a matrix, in which 0 times any weight is 0, as in the transposes."""
+    """Returns the product of a vector and a matrix, where 0 times any weight is 0, as in the transposes."""
     with np.errstate(all="ignore"):
         return np.where(vector[:, None] == 0, 0, rows * vector[:, None]).sum(0)
 
@@ -78,7 +78,7 @@ def test_derivatives_of_each_prefix(op, segmented, exclusive, reverse, counted, 
         rows = jacobian(x, op, heads, exclusive, reverse, live)
         if segmented:
             rows[N] = 0
-        # none is negative: if cotangents of an infinite weight cancelled, the weight would count as unused
+        # none is negative: if cotangents of an infinite weight cancelled, it would count as unused
         cotangents = np.vstack([np.eye(N + 1)[[0, 5, 7, N - 1, N]], rng.integers(0, 3, N + 1)])
         tangent = rng.integers(-2, 3, N)
         cotangent = cotangents[-1]
@@ -95,7 +95,7 @@ def test_derivatives_of_each_prefix(op, segmented, exclusive, reverse, counted, 
 
 @pytest.mark.parametrize("op", ["max", "logsumexp"])
 def test_derivatives_over_a_mesh_axis(op, rng):
-    """Derivatives of prefixes and segments that are on several devices."""
+    """The prefixes and segments span several devices."""
     slots, heads = 3, np.array([0, 4, 10])
     own = mesh.shard_heads(heads, np.full(4, slots), slots, 2)[0]
     named = {"axis_name": mesh.AXIS}
@@ -124,7 +124,7 @@ def test_derivatives_over_a_mesh_axis(op, rng):
                 jnp.asarray(x, jnp.float32).reshape(4, slots), tuple(jnp.asarray(c, jnp.float32) for c in given)
             )
             expected = sum(times(rows, ct.ravel()) for i, (rows, ct) in enumerate(parts) if i in kept)
-            tolerance = 1e-3 if name == "large" else 3e-5  # states that devices exchange are rounded
+            tolerance = 1e-3 if name == "large" else 3e-5  # states are rounded when devices exchange them
             np.testing.assert_allclose(got.ravel(), expected, rtol=tolerance, atol=1e-6, err_msg=f"{name} {kept}")
 
 
@@ -141,6 +141,6 @@ def test_reductions_by_the_same_rules():
     for call in calls:
         gradients = jax.jit(jax.jacrev(call))(x)
         np.testing.assert_allclose(gradients, used, rtol=1e-5)
-    # segments of products that the loss does not use
+    # the loss does not use these segments
     products = jax.jit(jax.jacrev(lambda x: mgpu.segmented_reduce(x, jnp.array([0, 3, 5]), "mul")))(x)
     np.testing.assert_allclose(products[1], [0, 0, 0, 2, 1, 0, 0])

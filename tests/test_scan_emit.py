@@ -1,4 +1,4 @@
-"""`emit=` of scans: the results are those of a function of each state, or of a state and its position."""
+"""`emit=` of scans maps each state, or each state and its position, to the results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEADS, ENDS = np.array([4, 20, 20, 30]), np.array([11, 20, 26, 45])
 
 
 def scanned(x, combine, bounds, exclusive, reverse, identity):
-    """Returns the states of each segment, one after the other; None where there is none."""
+    """Returns the states of each segment, computed item after item; None where there is no state."""
     states = [None] * len(x)
     for begin, end in bounds:
         state = identity
@@ -31,7 +31,7 @@ def scanned(x, combine, bounds, exclusive, reverse, identity):
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("has_ends", [False, True])
 def test_functions_and_names(exclusive, reverse, has_ends):
-    """Scans of pairs by an operator that does not commute, and of columns by named operators."""
+    """Scans pairs by an operator that does not commute, and columns by named operators."""
     rng = np.random.default_rng(1)
     a, b = rng.normal(size=(2, N)).astype(np.float32)
     segments = {"heads": HEADS, **({"ends": ENDS} if has_ends else {})}
@@ -77,7 +77,7 @@ def test_totals_are_states():
 
 
 def test_map_and_emit():
-    """Running standard deviations, in one scan."""
+    """One scan gives running standard deviations."""
     x = np.random.default_rng(2).normal(size=N)
     with jax.enable_x64(True):
         got = mgpu.scan(
@@ -98,7 +98,7 @@ def test_random_keys_are_emitted():
 
 @pytest.mark.parametrize("op", ["add", "max", jnp.multiply])
 def test_derivatives(op):
-    """States past the count and in gaps are 0, and their infinite logarithms do not affect derivatives."""
+    """Past the count and in gaps, states are 0; their infinite logarithms do not affect derivatives."""
     x = jnp.array(np.random.default_rng(3).random(N) + 0.5, jnp.float32)
 
     def emitted(x, scale):

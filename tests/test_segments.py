@@ -16,7 +16,7 @@ from jax_mgpu import Segments
 
 N, M = 13, 4
 
-# Starts and ends of M segments of N items: one after the other, with empty ones, after other items, and with gaps.
+# Starts and ends of M segments of N items: consecutive, with empty ones, after other items, and with gaps.
 BOUNDS = {
     "full": ([0, 3, 4, 9], [3, 4, 9, 13]),
     "with empty ones": ([0, 0, 5, 5], [0, 5, 5, 7]),
@@ -59,7 +59,7 @@ def ranges_of(starts, ends):
     return Segments.from_ranges, (starts, ends), {}
 
 
-# Each form: a function that returns the constructor and its arguments, and the bounds that the form can express.
+# For each form, a function that returns the constructor and its arguments, and the bounds that it can express.
 FORMS = {
     "lengths": (lengths_of, ["full", "with empty ones", "empty"]),
     "offsets": (offsets_of, ["full", "with empty ones", "empty"]),
@@ -83,7 +83,7 @@ def made(form, bounds, convert=lambda x: x):
 
 
 def rows_of(segments):
-    """Returns the ranges of items of all segments."""
+    """Returns the range of items of each segment."""
     return [(int(b), int(e)) for b, e in zip(segments.starts, segments.ends, strict=True)]
 
 
@@ -159,7 +159,7 @@ def test_flags_of_fewer_and_more_segments():
 
 
 def test_constructors_in_programs():
-    """Traced values give the same results as host values, and no value is part of the program."""
+    """Traced values give the results of host values, and are no constants of the program."""
     ids = np.array([-1, 0, 0, 2, 2, 7, 3])
     makers = {
         "lengths": (Segments.from_lengths, np.array([2, 0, 3])),
@@ -193,7 +193,7 @@ def softmax(x):
 
 
 def per_item(of_row, fill=0.0):
-    """Returns the results of a function of each row's items, at the items' places."""
+    """Returns a function that puts the results of `of_row` for each row's items at the items' places."""
 
     def expected(x, rows):
         out = np.full(N, fill, np.float64)
@@ -209,7 +209,7 @@ def per_row(of_row):
 
 
 def left_there(of_row):
-    """Returns the results of a function of each row's items; items in no segment stay as they are."""
+    """Does the same as per_item, but items in no segment keep their values."""
 
     def expected(x, rows):
         out = x.astype(np.float64)
@@ -324,7 +324,7 @@ def test_each_function_by_each_form(name):
     for form, bounds in MADE:
         segments = made(form, bounds)
         wanted = jax.tree.leaves(expected(X, rows_of(segments)))
-        results = [program(X, segments)] + [call(X, segments)] * (form == "ranges")  # eager calls of one form
+        results = [program(X, segments)] + [call(X, segments)] * (form == "ranges")  # eager calls, for one form
         for got in results:
             for one, other in zip(jax.tree.leaves(got), wanted, strict=True):
                 np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6, err_msg=f"{form} {bounds}")
@@ -350,7 +350,7 @@ WITH_DERIVATIVES = [
 
 @pytest.mark.parametrize("name", WITH_DERIVATIVES)
 def test_items_in_no_segment_have_no_gradient(name):
-    """Their gradient is 0, even if they are infinite or NaN."""
+    """The gradient is 0 even if such items are infinite or NaN."""
     segments = made("ranges", "with gaps")
     inside = np.asarray(segments.ids(N)) >= 0
 
@@ -372,7 +372,7 @@ def test_items_in_no_segment_have_no_gradient(name):
 
 @pytest.mark.parametrize("name", CALLS)
 def test_segments_past_the_last_item(name):
-    """If the host knows their values, an eager call and a traced one report them; `checks` reports traced values."""
+    """If the host knows the segments, eager and traced calls raise; for traced segments, calls under `checks` raise."""
     call = CALLS[name][0]
     x, past = X[:10], made("ranges", "full")
     message = f"^{re.escape(name.split()[0])}: heads: expected Segments within 10 items, got segment 3 from 9 to 13"
@@ -388,7 +388,7 @@ def test_segments_past_the_last_item(name):
 
 
 def test_lengths_that_are_something_else():
-    """If lengths reach past the items, the error names the constructor that was probably meant."""
+    """If lengths reach past the items, the error suggests the constructor that was probably meant."""
     for given, meant in (
         ([0, 2, 5], "Segments.from_offsets takes offsets"),
         ([0, 0, 1, 2, 3], "Segments.from_ids takes"),

@@ -1,5 +1,5 @@
-"""Operations over 2^32 + 17 items, more than 32-bit counters hold. JAX_MGPU_TEST_LARGE=1 asks for them, because they
-need a GPU of about 140 GB and about 100 GB of host memory. Otherwise the same tests run over few items.
+"""Operations over 2^32 + 17 items, more than 32-bit counters hold. They need a GPU of about 140 GB and 100 GB of host
+memory, so they run only with JAX_MGPU_TEST_LARGE=1. Otherwise the same tests run over few items.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def test_scans_of_live_items_need_no_index():
 
 
 def test_31_bits_are_not_enough_without_x64():
-    """Indices past 2^31 - 1 need int64: an error of the called operation, before anything is allocated."""
+    """Indices past 2^31 - 1 need int64. Without it, the called operation raises before anything is allocated."""
     x, y, h = (jax.ShapeDtypeStruct(*spec) for spec in (((2**31,), np.int8), ((2**31 + 1,), np.int8), ((4,), np.int32)))
     calls = {
         "interval_move": lambda: jax.eval_shape(lambda y, h, x: mgpu.interval_move(y, h, h, h, x), y, h, x),
@@ -139,7 +139,7 @@ def trace_calls(n, index):
     (2**31 - 1, np.int32), (2**31, np.int32), pytest.param(2**32 + 17, np.uint32, marks=pytest.mark.long),
 ])  # fmt: skip
 def test_sizes_past_int32_are_traced(n, index, monkeypatch, x64):
-    """Traces calls, their reverse derivatives and, for the most items, their plain JAX, with live counts of int32."""
+    """Traces calls with int32 counts, their reverse derivatives and, for the largest n, their plain JAX."""
     calls = trace_calls(n, index)
 
     def run(call, arguments):

@@ -19,13 +19,13 @@ from tests.variants import long_but
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-# So many items that CUDA sorts them by digits, and a CPU has several tiles.
+# There are so many items that CUDA sorts them by digits, and that a CPU has several tiles.
 N = 2**20 + 4321 if jax.default_backend() == "gpu" else 2**17 + 4321
 
 
 @functools.cache
 def jitted(**attributes):
-    """Returns a function that sorts keys alone and with values of 4 and of 8 bytes, and gives their indices too."""
+    """Returns a function that sorts keys alone, with values of 4 and of 8 bytes, and as indices."""
 
     def sorts(keys, four, eight, count):
         sort = functools.partial(mgpu.sort, count=count, **attributes)
@@ -120,7 +120,7 @@ def test_many_tiles(rng):
 @pytest.mark.parametrize("what", ["random", "in order", "few values"])
 @pytest.mark.parametrize("dtype", ["int64", "float64"])
 def test_long_keys_of_many_items(rng, dtype, what):
-    """On a GPU, sorts with values have longer tiles from 2^22 items on."""
+    """On a GPU, sorts with values have longer tiles for 2^22 items or more."""
     n = 2**22 + 4321 if jax.default_backend() == "gpu" else N
     keys = data.random_keys(rng, dtype, n)
     if what == "in order":
@@ -174,7 +174,7 @@ def test_rows_in_blocks(rng, n, dtype, bits):
         keys = data.random_keys(rng, dtype, batch, n)
     keys[1] = keys[1, 0]
     keys[2] = rng.choice(keys[0, :5], n)
-    if jnp.issubdtype(dtype, jnp.floating):  # many keys that are equal but have other bits
+    if jnp.issubdtype(dtype, jnp.floating):  # many keys compare equal but differ in bits
         keys[3] = rng.choice(np.array([0.0, -0.0, np.nan, -np.nan, 1.0], dtype), n)
     counts = rng.integers(0, n + 3, batch).astype(np.int32)
     counts[:4] = n
@@ -194,7 +194,7 @@ def test_rows_in_blocks(rng, n, dtype, bits):
 @pytest.mark.parametrize(("dtype", "bits"), [("uint16", None), ("bfloat16", None), ("int16", 8), ("uint16", 11)])
 @pytest.mark.parametrize("n", long_but([20737], [16385, 20736, 20737, 31105, 65536, 2**18 - 1]))
 def test_rows_of_two_byte_keys_by_several_blocks(rng, n, dtype, bits):
-    """A row takes passes only for digits that differ: none, either or both. One call has rows of all these kinds."""
+    """A row takes passes only for digits in which its keys differ: none, one or both. A call has rows of all kinds."""
     batch = max(2**18 // n + 2, 9)
     keys = rng.integers(0, 2 ** (bits or 16), (batch, n)).astype(np.uint16)
     keys[0] &= 0xFF
@@ -258,7 +258,7 @@ def test_batches(rng, n, dtype):
 
 @pytest.mark.parametrize("n", [0, 1])
 def test_rows_of_one_item_or_none_call_no_kernel(rng, n):
-    """Rows of at most one item need no kernel, with columns, values and indices too."""
+    """Rows of at most one item need no kernel, also with columns, values and indices."""
     keys, low, values = (
         data.random_keys(rng, dtype, 30).reshape(-1, 1)[:, :n] for dtype in ("float32", "int64", "uint8")
     )
@@ -277,7 +277,7 @@ def test_rows_of_one_item_or_none_call_no_kernel(rng, n):
 
 
 def test_what_is_checked_of_many_items_is_checked_of_one():
-    """Calls on one item still check their counts, though they do not need them."""
+    """Calls on one item check their counts too, although they do not need them."""
     one = jnp.ones(1, jnp.int32)
     for call in (
         lambda: mgpu.sort(one, count=3),
@@ -315,7 +315,7 @@ def test_a_gradient_of_many_items(rng):
 
 
 def scratch_share(dtype, payload, shape):
-    """Returns the scratch memory of a sort, in copies of keys and values."""
+    """Returns the scratch memory of a sort, in multiples of the size of keys and values."""
     keys = jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
     values = [jax.ShapeDtypeStruct(shape, jnp.dtype(payload))] if payload else []
     absent = jax.ShapeDtypeStruct((*shape[:-1], 0), np.int32)

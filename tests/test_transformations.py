@@ -1,4 +1,4 @@
-"""Every operation under every transformation: walks the registry of operations."""
+"""Every operation under every transformation; the tests walk the registry of operations."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from tests.transformed import (
     tangent_of,
 )
 
-BY_FUNCTION = set(library.cpu_library.description["by_function"].split())  # operations by compiled functions
+BY_FUNCTION = set(library.cpu_library.description["by_function"].split())  # these are compiled for a caller's function
 
 
 def test_every_operation_has_an_example(rng):
     covered = set().union(*(primitives(example.call, *example.make(rng, np.float32)) for example in EXAMPLES.values()))
-    long = jax.ShapeDtypeStruct((LONG_PERMUTATION,), np.int32)  # so many rows are joined by buckets
+    long = jax.ShapeDtypeStruct((LONG_PERMUTATION,), np.int32)  # so many rows take the join by buckets
     covered |= primitives(lambda a, b: mgpu.join(a, b, size=8, assume_sorted=False), long, long)
-    covered |= primitives(mgpu.scan, jax.ShapeDtypeStruct((1 << 20, 2), np.float32))  # fewer rows are transposed
+    covered |= primitives(mgpu.scan, jax.ShapeDtypeStruct((1 << 20, 2), np.float32))  # fewer rows would be transposed
     row, key = jax.ShapeDtypeStruct((1 << 17,), np.float32), jax.random.key(0)
     sorts = functools.partial(operation.REGISTRY["top_k"].fallback, k=3000, largest=1)  # CUDA sorts only candidates
     covered |= primitives(sorts, row, jax.ShapeDtypeStruct((0,), np.int32))
@@ -85,7 +85,7 @@ def test_nested_vmap(example, rng):
     expected = one_by_one(example.call, flat, everything, outer * inner)
     expected = jax.tree.map(lambda x: x.reshape(outer, inner, *x.shape[1:]), expected)
     agree(jax.jit(jax.vmap(jax.vmap(example.call)))(*arguments), expected, example.exact)
-    # the first argument mapped by the inner vmap alone, along its last axis; the others by the outer one alone
+    # the inner vmap alone maps the first argument, along its last axis; the outer one alone maps the others
     first = np.moveaxis(arguments[0][0], 0, -1)
     rest = tuple(x[:, 0] for x in arguments[1:])
     if rest:
@@ -101,7 +101,7 @@ def test_nested_vmap(example, rng):
 @long
 @every_kernel
 def test_vmap_of_constants(example, rng):
-    """Values that a compiled function closes over get their own type when it is linearized."""
+    """Values that a compiled function captures keep their own type when it is linearized."""
     arguments = batch_of(example, rng, 3)
     for mapped in mixes(len(arguments)):
         given = drop(arguments, mapped)
@@ -166,8 +166,8 @@ def test_cuda_lowering(example, rng):
         of_cuda = {name for name, known in operation.REGISTRY.items() if "cuda" in known.platforms}
         with_kernels = by_functions | names & of_cuda
         assert called >= with_kernels
-        assert called == with_kernels or names - with_kernels  # other operations are plain JAX, or call kernels
-        assert all("xui8>" in line.rsplit("->", 1)[1] for line in calls)  # the scratch memory
+        assert called == with_kernels or names - with_kernels  # the others may call kernels too
+        assert all("xui8>" in line.rsplit("->", 1)[1] for line in calls)  # scratch memory
         assert "callback" not in text
 
 
@@ -196,13 +196,13 @@ def test_donated_arguments(example, rng):
     arguments = example.make(rng, np.float32)
     expected = jax.tree.map(np.array, example.call(*arguments))
     donate = jax.jit(example.call, donate_argnums=range(len(arguments)))
-    with warnings.catch_warnings(action="ignore"):  # not every argument's buffer has a use
+    with warnings.catch_warnings(action="ignore"):  # some arguments' buffers have no use
         agree(donate(*(jnp.array(x) for x in arguments)), expected)
 
 
 @every_function
 def test_without_jit(example, rng):
-    """Under jax.disable_jit a public function runs line by line, and a kernel like any primitive of JAX."""
+    """Under jax.disable_jit, a public function runs line by line, and a kernel runs like any primitive of JAX."""
     arguments = example.make(rng, np.float32)
     expected = example.call(*arguments)
     with jax.disable_jit():
@@ -221,7 +221,7 @@ def plain_jax(self, operands, **attributes):
 @pytest.mark.parametrize("wide", [False, pytest.param(True, marks=long)], ids=["x32", "x64"])
 @every_example
 def test_strict_promotion(example, rng, wide, monkeypatch):
-    """A setting of the caller: with jax_numpy_dtype_promotion="strict" JAX refuses to mix the types of arrays."""
+    """If the caller sets jax_numpy_dtype_promotion="strict", JAX does not mix types of arrays; calls still work."""
     with jax.enable_x64(wide), jax.numpy_dtype_promotion("strict"):
         for real in (np.float64 if wide else jnp.bfloat16.dtype.type, np.float32):
             arguments = tuple(map(jnp.asarray, example.make(rng, real)))
@@ -238,7 +238,7 @@ def test_strict_promotion(example, rng, wide, monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["int32", "uint32", "int64"])
 def test_strict_promotion_of_positions(x64, dtype):
-    """The caller's positions are combined with the library's own and, under checks, so are counts."""
+    """The library's own positions are combined with those of the caller and, under checks, with counts."""
     heads, count, x = jnp.array([2, 4], dtype), jnp.array(5, dtype), jnp.array([jnp.inf, 1, 2, 3, 4, 5])
 
     def product(x):
@@ -254,7 +254,7 @@ def test_strict_promotion_of_positions(x64, dtype):
 
 @every_kernel
 def test_plain_jax_gives_the_same(example, rng, monkeypatch):
-    """The lowering for platforms without kernels gives the same results."""
+    """Platforms without kernels run plain JAX, which gives the results of the kernels."""
     cases = [example.make(rng, np.float32) for _ in range(3)]
     batch = stack(cases)
     expected = [example.call(*arguments) for arguments in cases], jax.jit(jax.vmap(example.call))(*batch)
@@ -265,7 +265,7 @@ def test_plain_jax_gives_the_same(example, rng, monkeypatch):
 
 
 def explicit_results(example, rng, mapped):
-    """Returns a batch's results over one Explicit device, traced, because JAX 0.11 cannot join a batch's parts."""
+    """Traces a batch over one Explicit device, and returns its shapes: JAX 0.11 cannot join the parts of a batch."""
     mesh = jax.make_mesh((1,), ("x",), axis_types=(AxisType.Explicit,), devices=jax.devices()[:1])
     with jax.set_mesh(mesh):
         arguments = drop(batch_of(example, rng, 1), mapped)
@@ -296,7 +296,7 @@ def test_mixed_batches_over_one_explicit_device(example, rng):
 )
 @every_kernel
 def test_lowering_without_kernels(example, rng, devices, platform, axis_type, monkeypatch):
-    """A platform without kernels gets plain JAX, also on a mesh, and one warning that says so."""
+    """Platforms without kernels lower to plain JAX, also on a mesh, with one warning that says so."""
     monkeypatch.setattr(operation, "_WARNED", set())
     mesh = mesh_of(devices, axis_type)
     with jax.set_mesh(mesh), pytest.warns(UserWarning, match=f"without its kernels on {platform}") as warned:
