@@ -19,7 +19,7 @@ namespace mgpu {
 //   element TYPE COUNT ...                 the leaves of elements in memory, if `load` makes items from them
 //   result TYPE COUNT ...                  the leaves of results, if `finish` makes results from items
 //   position TYPE                          the type of the positions that `load` takes
-//   flags [commutes] [reverse] [exclusive]
+//   flags [commutes] [reverse] [exclusive] whether combine commutes, and the direction and kind of a scan
 //   function NAME [called] [branches]      begins combine, dead, neutral or nothing, load, finish; or less, of an order
 //   give OPERAND ...                       ends it, with an operand for each scalar that it returns
 //
@@ -55,7 +55,7 @@ struct FunctionData {
   struct Capture {
     bool is_read = false;
     DType dtype = DType::u8;
-    int64_t elements = 0;  // the least number that it must have
+    int64_t elements = 0;  // the fewest elements that it must have
   };
 
   bool is_order = false;
@@ -63,7 +63,7 @@ struct FunctionData {
   bool reverse = false, exclusive = false;
   bool has_neutral = false;
   std::vector<Capture> captures;
-  std::string source;  // C++, `struct Function`
+  std::string source;  // the C++ code of `struct Function`
 
   // Throws a CallError if the data are not in the language.
   explicit FunctionData(std::string_view data);

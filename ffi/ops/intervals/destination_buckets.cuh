@@ -80,7 +80,7 @@ static __global__ void __launch_bounds__(kOrderThreads)
 }
 
 // Finds where the regions begin, and whether intervals are so unordered that sorting them pays. It does if the
-// intervals of an average block go to more than an eighth of all regions. Launched with one block.
+// intervals of an average block go to more than an eighth of all regions. It is launched with one block.
 static __global__ void begin_regions(RegionOrder order, int blocks) {
   __shared__ RegionOrder::Sum sums[RegionOrder::kRegions];
   const int region = threadIdx.x;

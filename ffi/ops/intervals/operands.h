@@ -186,7 +186,8 @@ IntervalMoveOperands interval_gather_operands(const Call& call);
 
 // Operands: x [.., n, elements]; gather_starts [.., objects], read only with `gathers`; scatter_starts [.., objects];
 // offsets [.., objects]; total [.., 1] or absent; into [.., k, elements] or, if all its elements are equal, one element
-// [1]. Attributes: gathers, adds. Result: [.., k, elements].
+// [1]. Attributes: gathers, whether gather_starts says where rows come from; adds, whether rows are added to the rows
+// of `into`. Result: [.., k, elements].
 IntervalMoveOperands interval_move_operands(const Call& call);
 
 }  // namespace mgpu

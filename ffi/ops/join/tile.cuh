@@ -12,7 +12,7 @@ namespace mgpu::cuda::joining {
 // An item of A with output rows.
 struct Entry {
   int start;        // its first row, counted from the first row to be written
-  unsigned origin;  // its place in the tile and, times 2^16, its first partner: 2 + the partner's place in the tile
+  unsigned origin;  // low half: its place in the tile; high half: 2 + its first partner's place, or a value below
 };
 constexpr unsigned kNoPartner = 0;
 constexpr unsigned kEntering = 1;  // the first of B's items that enter the tile

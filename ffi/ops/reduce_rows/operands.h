@@ -49,8 +49,8 @@ struct ReduceRowsOperands : OperatorOperands {
   Scratch layout(Workspace& workspace, const RowOperator& op) const;
 };
 
-// The call of gathered_rows. It adds weights [.., items, groups], of x's type, or absent: one for each group of
-// neighbouring columns of an item. Only sums have weights.
+// The call of gathered_rows. It has one more operand, weights [.., items, groups] of x's type, or absent: each item has
+// a weight for each group of neighbouring columns. Only sums have weights.
 struct GatheredRowsOperands : ReduceRowsOperands {
   const void* weights = nullptr;
   int64_t groups = 0;

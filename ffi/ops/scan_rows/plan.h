@@ -29,9 +29,9 @@ struct RowScanTiling {
   // The number of rows that are loaded at once. It is smaller for items, as each copy of a caller's function takes time
   // to compile.
   static constexpr int step(int leaves) { return leaves > 0 ? 4 : 8; }
-  // The number of rows of a thread. Lanes of neighbouring groups read different banks: apart from one row, a group's
-  // rows hold a multiple of 128 bytes per column, in one plane or in all together. A tile takes 33 to 35 KB, or with
-  // many leaves up to 46 KB.
+  // The number of rows of a thread. All of them but one hold about 128 bytes per column, in all planes together, or
+  // more if there are many leaves. The one further row makes lanes of neighbouring groups read different banks. A tile
+  // takes 33 to 35 KB, or with many leaves up to 46 KB.
   static constexpr int thread_rows(int64_t element_bytes, int leaves) {
     const int64_t bytes = element_bytes * maximum(leaves, 1);
     return static_cast<int>(1 + maximum<int64_t>(128 / bytes / step(leaves), 1) * step(leaves));

@@ -62,7 +62,7 @@ constexpr int64_t packed_slot(int64_t length, RowShape shape) {
 constexpr int kRowDigitItems = 16;
 constexpr int kRowDigitThreads = 1024;
 constexpr int row_digit_threads(int64_t length) {
-  int threads = kDigits;  // each adds up the counts of a digit
+  int threads = kDigits;  // each thread adds up the counts of a digit
   while (threads < kRowDigitThreads && int64_t{threads} * kRowDigitItems < length) threads *= 2;
   return threads;
 }
@@ -113,7 +113,7 @@ struct RunGroup {
   MergeGroup<int64_t> runs;
   int64_t row_begin;
   int source, target;  // the buffers that are read and written
-  bool decode;         // the outputs are keys, not codes
+  bool decode;         // whether the outputs are keys, not codes
 };
 
 // A tile of a group's outputs.

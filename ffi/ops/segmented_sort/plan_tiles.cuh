@@ -36,8 +36,8 @@ struct TileGroup {
     const auto* const codes = problem.buffers[source].keys;
 #pragma unroll
     for (int k = 0; k < kRuns; ++k) {
-      // Heads that contradict each other may make runs that are not sorted, and their splits may not ascend; clamp
-      // these to the runs.
+      // Heads that contradict each other may make runs that are not sorted. Their splits may not ascend, so they are
+      // clamped to the runs.
       const int64_t first = split_begin ? minimum(split_begin[k], group.length(k)) : 0;
       const int64_t last = split_end ? minimum(split_end[k], group.length(k)) : group.length(k);
       const int count = static_cast<int>(clamp<int64_t>(last - first, 0, maximum(end - begin, 0)));

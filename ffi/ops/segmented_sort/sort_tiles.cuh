@@ -46,7 +46,7 @@ __device__ void insert_items(typename Order::Word* codes, const Order& order, un
 #pragma unroll 1
   for (int i = 1; i < kItems; ++i) {
     const auto code = codes[i];
-    int place = kWarp - 1 - __clz((heads & ((2u << i) - 1)) | 1);  // the segment's first
+    int place = kWarp - 1 - __clz((heads & ((2u << i) - 1)) | 1);  // the place of the segment's first code
     for (int end = i; place < end;) {
       const int middle = (place + end) / 2;
       if (order.less(code, codes[middle])) {
