@@ -19,7 +19,7 @@ struct WorkRowOf {
   Index drift;
   Index live;
   Index first = 0;  // objects before this one have a negative offset and own nothing
-  Index total = 0;  // outputs
+  Index total = 0;  // the number of live outputs
 
   MGPU_HOST_DEVICE Index start(Index j) const { return offsets[j] + drift * (j - first); }
 

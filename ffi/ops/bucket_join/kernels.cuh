@@ -216,7 +216,7 @@ struct BucketPart {
 
 // The result for a row of a, in one word: the place in the table where its partners begin, and the number of its output
 // rows.
-constexpr uint32_t kLone = 0xffffu << 16;  // instead of that place, for a row without partners
+constexpr uint32_t kLone = 0xffffu << 16;  // stands for that place if a row has no partners
 
 // Joins a part. All threads of the block call it.
 __device__ __forceinline__ void join_part(const BucketJoinOperands& operands, int problem, BucketPart part,

@@ -51,8 +51,8 @@ struct FunctionOperands {
   AnyOperator op() const { return {captures, segments.length}; }
 };
 
-// More attributes: exclusive; reverse; total; segmented, which says whether tiles lie on a grid over all rows; and
-// width, which is above 0 if columns are scanned separately.
+// A scan has more attributes: exclusive; reverse; total; segmented, which says whether tiles lie on a grid over all
+// rows; and width, which is above 0 if columns are scanned separately.
 struct ScanFunctionOperands : FunctionOperands {
   bool exclusive;
   bool reverse;

@@ -16,7 +16,7 @@ struct IntervalTile {
     return (state_bytes == 4 ? 14 : state_bytes == 8 ? 7 : 3) * kIntervalGroup * kIntervalGroup;
   }
   constexpr int intervals() const { return kThreads * (state_bytes == 4 ? 8 : state_bytes == 8 ? 2 : 1); }
-  constexpr int blocks() const { return state_bytes == 16 ? 2 : 4; }  // per multiprocessor
+  constexpr int blocks() const { return state_bytes == 16 ? 2 : 4; }  // the blocks per multiprocessor
 };
 
 // Tiles of intervals of rows have about this many elements of results.

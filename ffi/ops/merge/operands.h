@@ -15,7 +15,7 @@ struct RunSplits;
 //   a [.., n_a], b [.., n_b]             sorted keys
 //   a_values, b_values                   their payloads, of the same shapes
 //   a_count [.., 1], b_count [.., 1]     the numbers of their live items
-//   run_ends [.., runs]
+//   run_ends [.., runs]                  the ends of A's runs, if runs of A are merged with each other
 // Attributes: descending, payload, size. Results: keys [.., size], and the payload; size is n_a + n_b. With run_ends, A
 // consists of consecutive runs that end at these positions, the first beginning at 0; all of B and the counts are
 // absent. Runs 0 and 1 are merged into their own slots of the result, and so are runs 2 and 3, and so on. The results
@@ -34,7 +34,7 @@ struct MergeOperands {
   NeighbourRuns runs;
   Payload a_payload;
   Payload b_payload;
-  int payload_width = 0;  // bytes; 0 without payload
+  int payload_width = 0;  // the bytes of a value; 0 without payload
   int64_t b_index;        // if indices are the payload, the index of B's first item; A's first item has index 0
   void* keys;
   void* payload = nullptr;

@@ -21,9 +21,9 @@ class RankBuckets {
   using Buffer = EntryBuffer<Order, Payload>;
   using Word = typename Order::Word;
   static constexpr int kBins = 1 << 12;  // 32 KB of counters: sign, exponent and three more bits of a float
-  // The least limit to the keys of a bucket of several bins; smaller buckets are sorted no faster.
+  // The lowest limit on the keys of a bucket of several bins. Smaller buckets are sorted no faster.
   static constexpr int64_t kMinKeys = 1 << 14;
-  // The number of buckets, roughly; there are at most about twice as many. A task writes to all of them in turn.
+  // The rough number of buckets: there are at most about twice as many. A task writes to all of them in turn.
   static constexpr int kBuckets = 256;
   static constexpr int kSamples = 1 << 10;
 

@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(P::kMerge.threads, 4)
   const int source = (row.rounds - round) & 1;
   const Buffer<typename P::Order, typename P::Payload> from = problem.buffers[source];
   const Word* codes = from.keys + row.begin + group_begin;
-  keep(codes);  // else it is recomputed for each load
+  keep(codes);  // otherwise, the compiler would compute the address again for each load
 
   Word code[kItems], mine[kItems];
   [[maybe_unused]] typename P::Payload payload[kItems];

@@ -43,7 +43,7 @@ struct RowMerge {
   int64_t first;
   int size;            // 0 if there is nothing to merge
   int source, target;  // the buffers that are read and written
-  bool decode;         // the outputs are keys, not codes
+  bool decode;         // whether the outputs are keys, not codes
 };
 
 // A row, without the dead items at its end.

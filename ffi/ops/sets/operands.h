@@ -33,7 +33,7 @@ struct SetsOperands {
   SortedPair pair;
   int64_t size;
   Rows fill;
-  int payload_width = 0;  // bytes; 0 without payload
+  int payload_width = 0;  // the bytes of a value; 0 without payload
   bool gives_indices = false;
   Rows a_values;  // null for a payload of indices
   Rows b_values;

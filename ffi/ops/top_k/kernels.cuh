@@ -42,7 +42,7 @@ template <typename Word, int kThreads>
 struct TopKShared {
   static constexpr int kRoom = top_k_shape(sizeof(Word), kThreads).room();
   Word codes[kRoom];
-  uint32_t positions[kRoom];  // in the row
+  uint32_t positions[kRoom];  // the positions of the listed items in the row
   typename SelectDigits<kThreads>::Shared digits;
   int count;          // the number of listed items and of items that wait for room
   int first_waiting;  // the place that the first waiting item would take
@@ -85,7 +85,7 @@ struct PartOfKeys {
   using Word = typename Order::Word;
   const Word* items;
   Order order;
-  uint32_t begin;  // in the row
+  uint32_t begin;  // the part's first position in the row
 
   __device__ Filter<Order> filter(Word last_code) const { return {order, last_code}; }
   __device__ __forceinline__ Word code(Word item) const { return order.encode(item); }
