@@ -97,8 +97,8 @@ class Operation:
         know the operation.
       is_registered: whether the libraries know an operation with kernels by these names.
 
-    Every rule takes the operands and attributes that it names among its parameters. The rules of derivatives get the
-    operands together, as a tuple with their names.
+    Every rule takes the operands and attributes that it names among its parameters, or, as `*operands`, all operands in
+    order, and all attributes. The rules of derivatives get the operands together, as a tuple with their names.
     """
 
     def __init__(
@@ -180,6 +180,8 @@ class Operation:
     def _by_name(self, rule: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a rule that takes some operands and attributes by name, as a function of all operands in order."""
         parameters = inspect.signature(rule).parameters
+        if any(parameter.kind == inspect.Parameter.VAR_POSITIONAL for parameter in parameters.values()):
+            return rule
         wanted = {name for name, parameter in parameters.items() if parameter.kind != inspect.Parameter.VAR_KEYWORD}
         unknown = wanted - {*self.operands, *self.attributes}
         if unknown:

@@ -540,16 +540,13 @@ class CompiledOperation(Operation):
       what: what the functions are, for a warning.
       first_captured: the place of the first captured operand.
       captures: the number of captured operands.
-      description: see `Operation`; the rules take all operands in order.
+      description: see `Operation`. The rules take `*operands`, because their number varies.
     """
 
     def __init__(self, name: str, what: str, first_captured: int, captures: int, **description: Any):
         self.what, self.captures = what, captures
         self.captured = slice(first_captured, first_captured + captures)
         super().__init__(name, only="cuda", is_registered=False, **description)
-
-    def _by_name(self, rule: Callable[..., Any]) -> Callable[..., Any]:
-        return rule  # rules take *args, because the number of operands varies
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, Any], platform: str, devices: int) -> bool:
         """Whether a program that could have kernels should run plain JAX."""

@@ -28,7 +28,7 @@ NAME = "Csr.matmul"
 MIN_CHUNK = 1024
 
 # The columns, the offsets and the row of each entry of a matrix.
-Structure = tuple[jax.Array, jax.Array, jax.Array]
+Structure = Sequence[jax.Array]
 
 
 def _before(a: Structure, b: Structure) -> jax.Array:
@@ -64,7 +64,7 @@ STRUCTURES = ("a_columns", "a_offsets", "a_rows", "b_columns", "b_offsets", "b_r
 
 def pattern_of_product(a: Structure, b: Structure, shape: tuple[int, int], size: int) -> tuple[jax.Array, jax.Array]:
     """Returns the columns of the first `size` entries of a product, in order, and the offsets of all."""
-    columns, offsets = _pattern(**dict(zip(STRUCTURES, (*a, *b), strict=True)), n=shape[1], size=size)
+    columns, offsets = _pattern.run([*a, *b], n=shape[1], size=size)
     return columns, offsets
 
 
@@ -73,18 +73,8 @@ def _pattern_shapes(a_offsets: Any, b_columns: Any, a_columns: Any, *, size: int
     return [jax.ShapeDtypeStruct((size,), b_columns.dtype), jax.ShapeDtypeStruct(a_offsets.shape, dtype)]
 
 
-def _pattern_fallback(
-    a_columns: jax.Array,
-    a_offsets: jax.Array,
-    a_rows: jax.Array,
-    b_columns: jax.Array,
-    b_offsets: jax.Array,
-    b_rows: jax.Array,
-    *,
-    n: int,
-    size: int,
-) -> Sequence[jax.Array]:
-    a, b, m = (a_columns, a_offsets, a_rows), (b_columns, b_offsets, b_rows), a_offsets.shape[0] - 1
+def _pattern_fallback(*operands: jax.Array, n: int, size: int) -> Sequence[jax.Array]:
+    a, b, m = operands[:3], operands[3:], operands[1].shape[0] - 1
     before, room = _before(a, b), _chunk(a, b, size)
     of_rows = gather(before, jnp.minimum(a[1], a[0].shape[0]))
     rows_of_a, columns_of_b = a[2], b[0]
@@ -137,27 +127,12 @@ def product_on_pattern(
     a_values: jax.Array, b_values: jax.Array, a: Structure, b: Structure, pattern: tuple[jax.Array, jax.Array]
 ) -> jax.Array:
     """Returns the values of the entries of a product."""
-    structure = dict(zip((*STRUCTURES, "columns", "offsets"), (*a, *b, *pattern), strict=True))
-    size = pattern[0].shape[0]
-    return _triples(x=a_values, y=b_values, **structure, target=2, size=size)[0]
+    return _triples.run([a_values, b_values, *a, *b, *pattern], target=2, size=pattern[0].shape[0])[0]
 
 
-def _fallback(
-    x: jax.Array,
-    y: jax.Array,
-    a_columns: jax.Array,
-    a_offsets: jax.Array,
-    a_rows: jax.Array,
-    b_columns: jax.Array,
-    b_offsets: jax.Array,
-    b_rows: jax.Array,
-    columns: jax.Array,
-    offsets: jax.Array,
-    *,
-    target: int,
-    size: int,
-) -> Sequence[jax.Array]:
-    a, b = (a_columns, a_offsets, a_rows), (b_columns, b_offsets, b_rows)
+def _fallback(*operands: jax.Array, target: int, size: int) -> Sequence[jax.Array]:
+    x, y, *structures, columns, offsets = operands
+    a, b = structures[:3], structures[3:]
     dtype = x.dtype
     exact = accumulator_dtype(dtype)
     if not x.size or not y.size or not size:
