@@ -67,7 +67,7 @@ void merge_runs(const MergeOperands& operands, Order order, cpu::Executor& execu
     int64_t end = 0;
     operands.runs.for_each_pair(row, a.length, [&](const RunPair& runs) {
       const auto side = [&](int64_t begin, int64_t end) {
-        return SortedRows{static_cast<const Word*>(a.keys) + row * a.stride + begin, end - begin};
+        return SortedRows{static_cast<const Word*>(a.keys) + row * a.stride + begin, end - begin, 0, 0, {}};
       };
       const auto values = [&](const MergeOperands::Payload& payload, int64_t begin) {
         return MergeOperands::Payload{moved(static_cast<const Payload*>(payload.data), row * payload.stride + begin)};
