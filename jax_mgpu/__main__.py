@@ -238,7 +238,7 @@ def read_npz(file: pathlib.Path) -> Ragged:
         raise InputError(f"{file}: values: expected fewer than 2^31 items, got {values.size}")
     if offsets[0] != 0 or offsets[-1] != values.size:
         ends = f"{offsets[0]} and {offsets[-1]}"
-        raise InputError(f"{file}: offsets: expected first 0 and last {values.size}, the number of values, got {ends}")
+        raise InputError(f"{file}: offsets: expected the first to be 0 and the last {values.size}, got {ends}")
     falls = np.flatnonzero(offsets[1:] < offsets[:-1])
     if falls.size:
         raise InputError(f"{file}: offsets: expected ascending numbers, got a smaller one after position {falls[0]}")

@@ -272,7 +272,7 @@ def test_fill_values(name):
 
 
 CODES = "np.unique(x, return_inverse=True)[1] or pandas.factorize(x, sort=True)[0] gives codes in the same order"
-TIME_NUMBERS = f"({CODES}; x.astype(np.int64) the numbers of times)"
+TIME_NUMBERS = f"({CODES}; x.astype(np.int64) gives times as integers)"
 ODD_ARRAYS = {
     "object[3]": np.array([1, None, 2], object),
     f"object[3] ({CODES})": np.array(["a", None, "b"], object),

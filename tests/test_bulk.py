@@ -220,7 +220,7 @@ def test_errors():
         mgpu.bulk_remove(x, jnp.array([1.0], jnp.float32))
     with pytest.raises(ValueError, match=r"bulk_remove: count: expected an integer scalar, got int64\[1\]"):
         mgpu.bulk_remove(x, [1], count=jnp.array([3]))
-    with pytest.raises(ValueError, match="bulk_insert: indices: expected one for each of values, 2, got 1"):
+    with pytest.raises(ValueError, match="bulk_insert: indices: expected the length of values, 2, got 1"):
         mgpu.bulk_insert(x, [1], x[:2])
     with pytest.raises(TypeError, match="bulk_insert: values: expected the dtype of x, float64, got int32"):
         mgpu.bulk_insert(x, [1], x[:1].astype(jnp.int32))

@@ -210,7 +210,7 @@ def test_what_a_misuse_says():
         (TypeError, "softmax_by_id: x: expected float16, bfloat16", lambda: mgpu.softmax_by_id(ids, ids, 3)),
         (ValueError, "softmax_by_id: x: expected an array with a leading", lambda: mgpu.softmax_by_id(x[0], ids, 3)),
         (TypeError, "softmax_by_id: ids: expected integers", lambda: mgpu.softmax_by_id(x, x, 3)),
-        (ValueError, "log_softmax_by_id: ids: expected one for each", lambda: mgpu.log_softmax_by_id(x, ids[:2], 3)),
+        (ValueError, "log_softmax_by_id: ids: expected one id for each", lambda: mgpu.log_softmax_by_id(x, ids[:2], 3)),
         (ValueError, "softmax_by_id: size: expected a static, non-neg", lambda: mgpu.softmax_by_id(x, ids, -1)),
     ]:
         with pytest.raises(error, match=f"^{message}"):

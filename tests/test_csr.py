@@ -84,7 +84,7 @@ def test_a_size_that_is_too_small_is_reported():
     np.testing.assert_array_equal(B.todense(), np.diag([1, 1, 1, 0]))
     C = A.matmul(A, size=1)
     assert (C.count, C.capacity) == (2, 1)
-    with pytest.raises(ValueError, match="room for 4 entries"):
+    with pytest.raises(ValueError, match="room for all 4 entries"):
         A.to_scipy()
     with mgpu.checks(), pytest.raises(Exception, match=r"Csr.from_coo: size: expected at most 2 results"):
         jax.block_until_ready(mgpu.Csr.from_coo(rows, columns, values, shape=(3, 3), size=2))
@@ -333,16 +333,18 @@ V, I, O = np.ones(3), np.arange(3), np.array([0, 1, 3])  # noqa: E741
 ERRORS = {
     "Csr: values: expected a 1-D array": lambda: mgpu.Csr(np.ones((3, 1)), I, O, (2, 3)),
     "Csr: values: expected integers of": lambda: mgpu.Csr(V * 1j, I, O, (2, 3)),
-    "Csr: indices: expected one for each of 3 values, got": lambda: mgpu.Csr(V, I[:2], O, (2, 3)),
+    "Csr: indices: expected the length of values, 3, got": lambda: mgpu.Csr(V, I[:2], O, (2, 3)),
     "Csr: indices: expected integers, got": lambda: mgpu.Csr(V, V, O, (2, 3)),
-    "Csr: offsets: expected 4, one more than rows, got": lambda: mgpu.Csr(V, I, O, (3, 3)),
-    "Csr: offsets: expected integers from 0, the first one, to 3": lambda: mgpu.Csr(V, I, [0, 2, 1], (2, 3)),
-    "Csr: offsets: expected integers from 0, the first one, to 3 ": lambda: mgpu.Csr(V, I, [0, 2, 4], (2, 3)),
+    "Csr: offsets: expected 4 of them, one more than rows, got": lambda: mgpu.Csr(V, I, O, (3, 3)),
+    "Csr: offsets: expected non-decreasing integers that start with 0 and": lambda: mgpu.Csr(V, I, [0, 2, 1], (2, 3)),
+    "Csr: offsets: expected non-decreasing integers that start with 0 and are": lambda: mgpu.Csr(
+        V, I, [0, 2, 4], (2, 3)
+    ),
     "Csr: shape: expected (rows, columns), got 3": lambda: mgpu.Csr(V, I, O, 3),
     "Csr: shape: expected a static, non-negative integer, got -1": lambda: mgpu.Csr(V, I, O, (2, -1)),
-    "Csr.from_coo: rows: expected one for each of 3 values": lambda: mgpu.Csr.from_coo(I[:2], I, V, shape=(2, 3)),
+    "Csr.from_coo: rows: expected the length of values, 3": lambda: mgpu.Csr.from_coo(I[:2], I, V, shape=(2, 3)),
     "Csr.from_dense: x: expected a matrix, got": lambda: mgpu.Csr.from_dense(V),
-    "Csr.from_dense: size: expected the room for entries": lambda: jax.jit(mgpu.Csr.from_dense)(np.eye(3)),
+    "Csr.from_dense: size: expected the largest number of entries": lambda: jax.jit(mgpu.Csr.from_dense)(np.eye(3)),
     "Csr @: x: expected a vector [3] or a matrix [3, k], got": lambda: mgpu.Csr(V, I, O, (2, 3)) @ np.ones(2),
     "Csr @: x: expected an array (A.matmul(B, size=)": lambda: mgpu.Csr(V, I, O, (2, 3)) @ mgpu.Csr(V, I, O, (2, 3)),
     "@ Csr: x: expected a vector [2] or a matrix [k, 2], got": lambda: np.ones(3) @ mgpu.Csr(V, I, O, (2, 3)),

@@ -137,9 +137,9 @@ def test_batches_of_tokens(rng, mapped):
 def test_what_a_misuse_says():
     x, experts = np.ones((3, 2), np.float32), np.zeros((3, 2), int)
     for error, message, call in [
-        (ValueError, "dispatch: x: expected a row for each of experts, 3", lambda: mgpu.dispatch(x[:2], experts, 3)),
+        (ValueError, "dispatch: x: expected a row for each of 3 tokens", lambda: mgpu.dispatch(x[:2], experts, 3)),
         (TypeError, "dispatch: experts: expected integers", lambda: mgpu.dispatch(x, x, 3)),
-        (ValueError, "dispatch: experts: expected one or several", lambda: mgpu.dispatch(x, experts[None], 3)),
+        (ValueError, "dispatch: experts: expected one or more experts", lambda: mgpu.dispatch(x, experts[None], 3)),
         (TypeError, "dispatch: number: expected a static", lambda: mgpu.dispatch(x, experts, 2.5)),
         (TypeError, "combine: rows: expected float16", lambda: mgpu.combine(experts, experts, x)),
         (TypeError, "combine: back: expected integers", lambda: mgpu.combine(x, x, x)),

@@ -434,7 +434,7 @@ ERRORS = {
     "op: expected add, sum, mean where weights are given, got 'max'": {"op": "max", "weights": [1.0, 2.0]},
     "op: expected add, sum, mean where weights are given, got 'min'": {"op": {"a": "min"}, "weights": [1.0, 2.0]},
     "op: expected add, sum, mean where weights are given, got <function": {"op": lambda a, b: a, "weights": [1.0, 2.0]},
-    "weights: expected one for each entry, [2], or": {"weights": [1.0]},
+    "weights: expected one weight for each entry, [2], or": {"weights": [1.0]},
     "weights: expected real numbers or bools, got complex": {"weights": np.ones(2, complex)},
     "indices: expected integers, got float": {"indices": [0.5, 1.0]},
     "axis_name: expected None where indices is given": {"axis_name": "i"},
@@ -451,7 +451,7 @@ def test_errors(message):
 def test_errors_of_weights_with_rows():
     x, indices = jnp.ones((4, 2, 3)), jnp.array([0, 1])
     for shape in [(2, 3), (2, 2, 2), (2, 2, 3, 1), (3,)]:
-        with pytest.raises(ValueError, match=r"^segmented_reduce: weights: expected one for each entry"):
+        with pytest.raises(ValueError, match=r"^segmented_reduce: weights: expected one weight for each entry"):
             mgpu.segmented_reduce(x, [0], indices=indices, weights=jnp.ones(shape))
 
 

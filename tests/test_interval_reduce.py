@@ -241,7 +241,7 @@ def test_batches_over_any_operand(mapped):
 
 
 ERRORS = {
-    "ends: expected one for each of starts, 2, got int": lambda: mgpu.interval_reduce(jnp.ones(3), [0, 1], [2]),
+    "ends: expected the length of starts, 2, got int": lambda: mgpu.interval_reduce(jnp.ones(3), [0, 1], [2]),
     "starts: expected integers, got float": lambda: mgpu.interval_reduce(jnp.ones(3), [0.5], [2]),
     "identity: expected the identity of op, for empty intervals, got None": lambda: mgpu.interval_reduce(
         jnp.ones(3), [0], [2], jnp.add

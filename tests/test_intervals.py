@@ -761,7 +761,7 @@ def test_plain_jax_agrees(rng):
 
 def test_errors():
     x, starts = jnp.zeros((5, 2)), jnp.array([0, 1])
-    with pytest.raises(ValueError, match=r"interval_expand: offsets: expected one for each of values, 5, got 2"):
+    with pytest.raises(ValueError, match=r"interval_expand: offsets: expected the length of values, 5, got 2"):
         mgpu.interval_expand(x, starts, 9)
     with pytest.raises(
         ValueError, match=r"interval_expand: values: expected an array with a leading axis, got float64\[\]"
@@ -771,13 +771,13 @@ def test_errors():
         mgpu.interval_expand(x, jnp.arange(5), 9, fill_value=[1, 2])
     with pytest.raises(TypeError, match="interval_gather: starts: expected integers, got float32"):
         mgpu.interval_gather(x, starts.astype(jnp.float32), starts, 9)
-    with pytest.raises(ValueError, match="interval_gather: offsets: expected one for each of starts, 2, got 3"):
+    with pytest.raises(ValueError, match="interval_gather: offsets: expected the length of starts, 2, got 3"):
         mgpu.interval_gather(x, starts, jnp.arange(3), 9)
     with pytest.raises(TypeError, match="interval_scatter: into: expected the dtype of x, float64, got int32"):
         mgpu.interval_scatter(x, starts, starts, x.astype(jnp.int32))
     with pytest.raises(ValueError, match=r"interval_scatter: into: expected the rows of x, \[n,2\], got float64\[5\]"):
         mgpu.interval_scatter(x, starts, starts, x[:, 0])
     with pytest.raises(
-        ValueError, match="interval_move: scatter_starts: expected one for each of gather_starts, 2, got 3"
+        ValueError, match="interval_move: scatter_starts: expected the length of gather_starts, 2, got 3"
     ):
         mgpu.interval_move(x, starts, jnp.arange(3), starts, x)

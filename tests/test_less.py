@@ -494,7 +494,7 @@ def test_errors() -> None:
         mgpu.mergesort(x, less=lambda a, b: a)
     with pytest.raises(TypeError, match="merge: less: expected a function of two items that gives a bool"):
         mgpu.merge(x, x, less=lambda a: a)
-    with pytest.raises(ValueError, match="merge: descending: expected False, as less is the order, got True"):
+    with pytest.raises(ValueError, match="merge: descending: expected False, because less defines the order, got True"):
         mgpu.merge(x, x, less=by_size, descending=True)
     with pytest.raises(ValueError, match="segmented_sort: axis_name: expected None where less is given, got 'i'"):
         mgpu.segmented_sort(x, jnp.array([0]), less=by_size, axis_name="i")

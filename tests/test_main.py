@@ -72,7 +72,7 @@ def bad_inputs(folder):
         "names.npz": "expected arrays named values and offsets, got keys",
         "rank.npz": "values: expected a vector",
         "dtype.npz": "got complex128[2]",
-        "end.npz": "expected first 0 and last 3, the number of values, got 0 and 2",
+        "end.npz": "expected the first to be 0 and the last 3, got 0 and 2",
         "falls.npz": "expected ascending numbers, got a smaller one after position 1",
         "objects.npz": "plain arrays",
         "broken.npz": "plain arrays",

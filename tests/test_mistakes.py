@@ -43,15 +43,16 @@ AT_ONCE = {
     ),
     "ids fall": (
         lambda: mgpu.Segments.from_ids([0, 2, 1], 3),
-        "Segments.from_ids: ids: expected ids in order, those of a segment one after the other, got 1 at position 2",
+        "Segments.from_ids: ids: expected ids in non-decreasing order, with no other "
+        "items between those of a segment, got 1 at position 2",
     ),
     "flags as ints of 1": (
         lambda: mgpu.Segments.from_flags([1, 1, 1], 2),
-        "Segments.from_flags: flags: expected bool[n], got int32[3] (take takes positions)",
+        "Segments.from_flags: flags: expected bool[n], got int32[3] (Segments.from_heads takes positions)",
     ),
     "flags as ints": (
         lambda: mgpu.Segments.from_flags([0, 3], 2),
-        "Segments.from_flags: flags: expected bool[n], got int32[2] (take takes positions)",
+        "Segments.from_flags: flags: expected bool[n], got int32[2] (Segments.from_heads takes positions)",
     ),
     "ranges overlap": (
         lambda: mgpu.Segments.from_ranges([0, 1], [3, 4]),
@@ -59,7 +60,7 @@ AT_ONCE = {
     ),
     "ranges lengths": (
         lambda: mgpu.Segments.from_ranges([0, 1], [3]),
-        "Segments.from_ranges: ends: expected one for each of starts, 2, got int32[1]",
+        "Segments.from_ranges: ends: expected the length of starts, 2, got int32[1]",
     ),
     "heads without ends": (
         lambda: mgpu.Segments.from_heads([0, 2]),
@@ -79,8 +80,8 @@ AT_ONCE = {
     ),
     "flags as heads": (
         lambda: mgpu.segmented_reduce(ITEMS, np.array([True, False, True, False, False, False])),
-        "segmented_reduce: heads: expected integers, got bool[6] (select takes a mask, Segments.from_flags the "
-        "flags of first items)",
+        "segmented_reduce: heads: expected integers, got bool[6] (select takes a mask; "
+        "Segments.from_flags takes flags of segment starts)",
     ),
     "float heads": (
         lambda: mgpu.segmented_reduce(ITEMS, [0.0, 2.0]),
@@ -101,15 +102,15 @@ AT_ONCE = {
     ),
     "ends short": (
         lambda: mgpu.segmented_reduce(ITEMS, HEADS, ends=np.int32([2])),
-        "segmented_reduce: ends: expected one for each of heads, 2, got int32[1]",
+        "segmented_reduce: ends: expected the length of heads, 2, got int32[1]",
     ),
     "ragged lengths": (
         lambda: mgpu.Ragged.from_lengths(ITEMS, [1, 9]),
-        "Ragged.from_lengths: lengths: expected a length of row 1 from 0 to 5, the number of items left, got 9",
+        "Ragged.from_lengths: lengths: expected row 1 to have between 0 and 5 items, as only 5 are left, got 9",
     ),
     "ragged offsets": (
         lambda: mgpu.Ragged(ITEMS, [0, 9]),
-        "Ragged: offsets: expected an end of row 0 from 0, its start, to 6, the number of items, got 9",
+        "Ragged: offsets: expected row 0 to end between its start, 0, and the number of items, 6, got 9",
     ),
     "ragged asarray": (
         lambda: np.asarray(RAGGED),
@@ -148,12 +149,12 @@ AT_ONCE = {
     ),
     "weights length": (
         lambda: mgpu.segmented_reduce(ITEMS, HEADS, weights=ITEMS[:3]),
-        "segmented_reduce: weights: expected one for each entry, [6], or for leading parts of its row too, [6, "
+        "segmented_reduce: weights: expected one weight for each entry, [6], or for each part of its row, [6, "
         "*x.shape[1:k]], got float32[3]",
     ),
     "weights for x, indices": (
         lambda: mgpu.segmented_reduce(ITEMS, HEADS, indices=[0, 1], weights=ITEMS),
-        "segmented_reduce: weights: expected one for each entry, [2], or for leading parts of its row too, [2, "
+        "segmented_reduce: weights: expected one weight for each entry, [2], or for each part of its row, [2, "
         "*x.shape[1:k]], got float32[6]",
     ),
     "indices float": (
@@ -172,12 +173,12 @@ AT_ONCE = {
     "sort datetime": (
         lambda: mgpu.sort(TIMES),
         "sort: keys: expected an array of numbers, got datetime64[D][1] (np.unique(x, return_inverse=True)[1] or "
-        "pandas.factorize(x, sort=True)[0] gives codes in the same order; x.astype(np.int64) the numbers of times)",
+        "pandas.factorize(x, sort=True)[0] gives codes in the same order; x.astype(np.int64) gives times as integers)",
     ),
     "sort timedelta": (
         lambda: mgpu.sort(TIMES - TIMES),
         "sort: keys: expected an array of numbers, got timedelta64[D][1] (np.unique(x, return_inverse=True)[1] or "
-        "pandas.factorize(x, sort=True)[0] gives codes in the same order; x.astype(np.int64) the numbers of times)",
+        "pandas.factorize(x, sort=True)[0] gives codes in the same order; x.astype(np.int64) gives times as integers)",
     ),
     "sort bool": (
         lambda: mgpu.sort(np.array([True, False])),
@@ -208,7 +209,7 @@ AT_ONCE = {
     ),
     "join columns unlike": (
         lambda: mgpu.join((SORTED, SORTED), SORTED, size=9),
-        "join: b: expected a tuple of columns, as a, got int32[6]",
+        "join: b: expected a tuple of columns, like a, got int32[6]",
     ),
     "join kind": (
         lambda: mgpu.join(SORTED, SORTED, "full", size=9),
@@ -232,12 +233,12 @@ AT_ONCE = {
     ),
     "insert values": (
         lambda: mgpu.bulk_insert(ITEMS, np.int32([1, 3]), np.float32([7])),
-        "bulk_insert: indices: expected one for each of values, 1, got 2",
+        "bulk_insert: indices: expected the length of values, 1, got 2",
     ),
     "remove mask": (
         lambda: mgpu.bulk_remove(ITEMS, ITEMS > 2),
-        "bulk_remove: indices: expected integers, got bool[6] (select takes a mask, Segments.from_flags the flags "
-        "of first items)",
+        "bulk_remove: indices: expected integers, got bool[6] (select takes a mask; "
+        "Segments.from_flags takes flags of segment starts)",
     ),
     "load balance size": (
         lambda: mgpu.load_balance_search(np.int32([0, 2]), -1),
@@ -251,7 +252,7 @@ AT_ONCE = {
     "top_k float": (lambda: mgpu.top_k(ITEMS, 2.0), "top_k: k: expected a static, non-negative integer, got 2.0"),
     "select ints": (
         lambda: mgpu.select(ITEMS, KEYS),
-        "select: keep: expected bool[n], got int32[6] (take takes positions)",
+        "select: keep: expected bool[n], got int32[6] (take selects by positions)",
     ),
     "select shape": (
         lambda: mgpu.select(ITEMS, ITEMS[:3] > 0),
@@ -260,7 +261,7 @@ AT_ONCE = {
     "ids float": (lambda: mgpu.reduce_by_id(ITEMS, ITEMS, 6), "reduce_by_id: ids: expected integers, got float32[6]"),
     "ids length": (
         lambda: mgpu.reduce_by_id(ITEMS, KEYS[:3], 6),
-        "reduce_by_id: ids: expected one for each item of x, 6, got int32[3]",
+        "reduce_by_id: ids: expected one id for each of 6 items of x, got int32[3]",
     ),
     "size negative": (
         lambda: mgpu.reduce_by_id(ITEMS, KEYS, -6),
@@ -282,7 +283,7 @@ AT_ONCE = {
     "csr matrix": (lambda: MATRIX * np.ones((4, 5), np.float32), "Csr *: other: expected a scalar, got float32[4,5]"),
     "csr coo": (
         lambda: mgpu.Csr.from_coo([0, 1], [0], [1.0, 2.0], shape=(2, 2)),
-        "Csr.from_coo: columns: expected one for each of 2 values, got int32[1]",
+        "Csr.from_coo: columns: expected the length of values, 2, got int32[1]",
     ),
     "csr shape": (
         lambda: mgpu.Csr.from_coo([0, 1], [0, 1], [1.0, 2.0], shape=2),
@@ -290,7 +291,7 @@ AT_ONCE = {
     ),
     "csr offsets": (
         lambda: mgpu.Csr(np.float32([1, 2]), np.int32([0, 1]), np.int32([0, 3]), (1, 2)),
-        "Csr: offsets: expected integers from 0, the first one, to 2 in non-decreasing order, got [0 3]",
+        "Csr: offsets: expected non-decreasing integers that start with 0 and are at most 2, got [0 3]",
     ),
     "dispatch float": (
         lambda: mgpu.dispatch(ITEMS, ITEMS[:, None], 4),
@@ -322,7 +323,7 @@ AT_ONCE = {
     ),
     "interval_reduce lens": (
         lambda: mgpu.interval_reduce(ITEMS, [0, 1], [3]),
-        "interval_reduce: ends: expected one for each of starts, 2, got int32[1]",
+        "interval_reduce: ends: expected the length of starts, 2, got int32[1]",
     ),
     "scan identity": (
         lambda: mgpu.scan(ITEMS, lambda a, b: a + b, exclusive=True),
@@ -455,8 +456,8 @@ UNDER_CHECKS = {
     ),
     "ids as heads": (
         lambda: mgpu.segmented_reduce(ITEMS, np.int32([0, 0, 7, 7, 8, 8])),
-        "segmented_reduce: heads: expected where segments start (Segments.from_ids takes the segment of each "
-        "item), first broken at position 3, got 7",
+        "segmented_reduce: heads: expected the positions where segments start (Segments.from_ids takes the segment of "
+        "each item), first broken at position 3, got 7",
     ),
     "negative head": (
         lambda: mgpu.segmented_reduce(ITEMS, np.int32([-1, 2])),

@@ -154,10 +154,10 @@ ERRORS = {
         (), [0], 2
     ),
     "to_dense: width: expected a static, non-negative integer, got 2.5": lambda: mgpu.to_dense(np.arange(3), [0], 2.5),
-    "from_dense: x: expected arrays of rows of one length, [m, width, …], got int64[3]": lambda: mgpu.from_dense(
+    "from_dense: x: expected arrays [m, width, …] of one width, got int64[3]": lambda: mgpu.from_dense(
         np.arange(3), [0], size=2
     ),
-    "from_dense: lengths: expected one for each row of x, 2, got 1": lambda: mgpu.from_dense(
+    "from_dense: lengths: expected one length for each of 2 rows of x, got 1": lambda: mgpu.from_dense(
         np.ones((2, 2)), [0], size=2
     ),
     "take_segments: order: expected integers, got float64[1]": lambda: mgpu.take_segments(

@@ -465,13 +465,13 @@ def test_tree_map_and_paths(ragged):
 
 X = np.arange(5, dtype=np.float32)
 ERRORS = {
-    "Ragged.from_lengths: lengths: expected a length of row 1 from 0 to 4, the number of items left, got 5": (
+    "Ragged.from_lengths: lengths: expected row 1 to have between 0 and 4 items, as only 4 are left, got 5": (
         lambda r: mgpu.Ragged.from_lengths(X, [1, 5])
     ),
-    "Ragged.from_lengths: lengths: expected a length of row 1 from 0 to 3, the number of items left, got -1": (
+    "Ragged.from_lengths: lengths: expected row 1 to have between 0 and 3 items, as only 3 are left, got -1": (
         lambda r: mgpu.Ragged.from_lengths(X, [2, -1, 1])
     ),
-    f"Ragged.from_lengths: lengths: expected a length of row 0 from 0 to 5, the number of items left, got {2**40}": (
+    f"Ragged.from_lengths: lengths: expected row 0 to have between 0 and 5 items, as only 5 are left, got {2**40}": (
         lambda r: mgpu.Ragged.from_lengths(X, [2**40])
     ),
     "Ragged.from_rows: rows: expected an array or a list for each row, got 1 in row 0": (
@@ -481,20 +481,20 @@ ERRORS = {
     "Ragged[]: index: expected one for 4 rows, got 4": lambda r: r[4],
     "Ragged[]: index: expected one for 4 rows, got 'a'": lambda r: r["a"],
     "Ragged[]: index: expected a row, a slice or [k] rows, got [[1]]": lambda r: r[[[1]]],
-    "Ragged[]: index: expected within jit a slice or [k] rows, got 0": jax.jit(lambda r: r[0]),
-    "Ragged[]: index: expected within jit a slice or an array of integers, got int32[]": (
+    "Ragged[]: index: expected a slice or [k] rows within jit, got 0": jax.jit(lambda r: r[0]),
+    "Ragged[]: index: expected a slice or an array of integers within jit, got int32[]": (
         lambda r: jax.jit(lambda r, i: r[i])(r, np.int32(0))
     ),
-    "Ragged: offsets: expected an end of row 1 from 3, its start, to 5, the number of items, got 2": lambda r: (
+    "Ragged: offsets: expected row 1 to end between its start, 3, and the number of items, 5, got 2": lambda r: (
         mgpu.Ragged(X, [0, 3, 2])
     ),
-    "Ragged: offsets: expected an end of row 0 from 0, its start, to 5, the number of items, got 6": lambda r: (
+    "Ragged: offsets: expected row 0 to end between its start, 0, and the number of items, 5, got 6": lambda r: (
         mgpu.Ragged(X, np.array([0, 6]))
     ),
     "Ragged: offsets: expected row 0 to start at 0 (Ragged.from_lengths takes lengths), got 1": (
         lambda r: mgpu.Ragged(X, [1, 2])
     ),
-    "Ragged: offsets: expected where each row starts, and where the last one ends, got none": lambda r: mgpu.Ragged(
+    "Ragged: offsets: expected the start of each row and the end of the last one, got none": lambda r: mgpu.Ragged(
         X, []
     ),
     "Ragged: values: expected an array or a pytree of arrays, got no array": lambda r: mgpu.Ragged((), [0]),
@@ -515,8 +515,10 @@ ERRORS = {
     "Ragged.from_rows: rows: expected arrays of one length in each row, got 1 and 2 in row 0": lambda r: (
         mgpu.Ragged.from_rows([(X[:1], X[:2])])
     ),
-    "Ragged.from_rows: size: expected room for 3 items, got 2": lambda r: mgpu.Ragged.from_rows([[1, 2, 3]], size=2),
-    "Ragged.select: keep: expected one for each of 9 items, got bool[4]": lambda r: r.select(np.ones(4, bool)),
+    "Ragged.from_rows: size: expected at least 3, the number of items, got 2": lambda r: mgpu.Ragged.from_rows(
+        [[1, 2, 3]], size=2
+    ),
+    "Ragged.select: keep: expected one bool for each of 9 items, got bool[4]": lambda r: r.select(np.ones(4, bool)),
 }
 
 
@@ -548,7 +550,7 @@ def test_checks_within_jit(ragged):
     ("offsets", "position"), [([1, 2, 5], 0), ([0, 4, 3], 2), ([0, 2, 6], 2), ([-1, 0, 5], 0)], ids=str
 )
 def test_checks_of_offsets(offsets, position):
-    message = f"Ragged: offsets: expected integers from 0, the first one, to 5 in non-decreasing order, .* {position}"
+    message = f"Ragged: offsets: expected non-decreasing integers that start with 0 and are at most 5, .* {position}"
     with mgpu.checks():
         jax.block_until_ready(mgpu.Ragged(X, jnp.array([0, 5, 5])).offsets)
         with pytest.raises(Exception, match=message):

@@ -630,7 +630,7 @@ def test_histogram_edge_cases():
         lambda: mgpu.histogram(x, 2, range=(0, np.inf)): "range: expected two finite numbers, the lower one first",
         lambda: mgpu.histogram(x, x, range=(0, 1)): "range: expected None where bins are edges",
         lambda: mgpu.histogram(x, 0): "bins: expected at least one, got 0",
-        lambda: mgpu.histogram(x, 2, weights=x[:2]): "weights: expected one for each of x, 4, got float32",
+        lambda: mgpu.histogram(x, 2, weights=x[:2]): "weights: expected the length of x, 4, got float32",
     }.items():
         with pytest.raises(ValueError, match=f"histogram: {message}"):
             call()
@@ -856,7 +856,7 @@ ERRORS = {
     "unique: return_index: expected a static True or False, got None": lambda: mgpu.unique(
         np.arange(3), size=3, return_index=None
     ),
-    "bincount: weights: expected one for each of ids, 2, got int64[3]": lambda: mgpu.bincount([0, 1], 2, np.arange(3)),
+    "bincount: weights: expected the length of ids, 2, got int64[3]": lambda: mgpu.bincount([0, 1], 2, np.arange(3)),
     "histogram: bins: expected the dtype of x, int64, got float64": lambda: mgpu.histogram(np.arange(3), np.ones(3)),
     "histogram: bins: expected at least two edges, got 1": lambda: mgpu.histogram(np.arange(3), np.arange(1)),
 }

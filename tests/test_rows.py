@@ -683,16 +683,20 @@ def test_plain_jax_of_rows_agrees_with_the_kernels(rng, op):
         (lambda x: mgpu.scan(x > 0, "logsumexp"), TypeError, "scan: x: expected floats for 'logsumexp'"),
         (lambda x: mgpu.reduce({"a": x}, {"b": "sum"}), ValueError, "reduce: op: expected names in the structure"),
         (lambda x: mgpu.reduce([x, x[:2]]), ValueError, r"reduce: x\[1\]: expected arrays with the leading axis"),
-        (lambda x: mgpu.reduce(x, identity=0.0), ValueError, "reduce: identity: expected none"),
+        (lambda x: mgpu.reduce(x, identity=0.0), ValueError, "reduce: identity: expected None"),
         (lambda x: mgpu.reduce(x * 1j), TypeError, "reduce: x: expected integers of 8 to 64 bits"),
         (
             lambda x: mgpu.reduce_by_id(x, [0, 1], 3),
             ValueError,
-            "reduce_by_id: ids: expected one for each item",
+            "reduce_by_id: ids: expected one id for each",
         ),
         (lambda x: mgpu.reduce_by_id(x, [0.0] * 5, 3), TypeError, "reduce_by_id: ids: expected"),
         (lambda x: mgpu.reduce_by_id(x, [0] * 5, -1), ValueError, "reduce_by_id: size: expected"),
-        (lambda x: mgpu.segmented_reduce(x, [0, 2], ends=[1]), ValueError, "segmented_reduce: ends: expected one for"),
+        (
+            lambda x: mgpu.segmented_reduce(x, [0, 2], ends=[1]),
+            ValueError,
+            "segmented_reduce: ends: expected the length",
+        ),
         (lambda x: mgpu.segmented_scan(x, [0], ends=[1.0]), TypeError, "segmented_scan: ends: expected"),
     ],
 )

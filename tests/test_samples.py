@@ -123,9 +123,9 @@ def test_what_a_misuse_of_weighted_choice_says():
         (TypeError, "u: expected float16, bfloat16, float32", lambda: mgpu.weighted_choice([1, 2], w)),
         (TypeError, "weights: expected integers of 8", lambda: mgpu.weighted_choice(u, w > 0)),
         (ValueError, "weights: expected a 1-D array", lambda: mgpu.weighted_choice(u, w[None])),
-        (ValueError, "ids: expected segments beside them", lambda: mgpu.weighted_choice(u, w, ids=[0, 0])),
-        (ValueError, "ids: expected one for each of u, 2", lambda: mgpu.weighted_choice(u, w, [0], [0])),
-        (ValueError, "u: expected a number for each segment, 1", lambda: mgpu.weighted_choice(u, w, [0])),
+        (ValueError, "ids: expected None without segments", lambda: mgpu.weighted_choice(u, w, ids=[0, 0])),
+        (ValueError, "ids: expected the length of u, 2", lambda: mgpu.weighted_choice(u, w, [0], [0])),
+        (ValueError, "u: expected one number for each of 1 segments", lambda: mgpu.weighted_choice(u, w, [0])),
         (ValueError, "u: expected a 1-D array where segments", lambda: mgpu.weighted_choice(u[None], w, [0], [0])),
     ]:
         with pytest.raises(error, match=f"^weighted_choice: {message}"):
@@ -385,10 +385,10 @@ def test_what_a_misuse_of_sample_logits_says():
         (ValueError, "key: expected one random key", lambda: mgpu.sample_logits(jax.random.split(key), x)),
         (TypeError, "logits: expected float16, bfloat16", lambda: mgpu.sample_logits(key, x > 0)),
         (ValueError, "logits: expected rows", lambda: mgpu.sample_logits(key, x[0, 0])),
-        (ValueError, "temperature: expected a scalar, or one", lambda: mgpu.sample_logits(key, x, temperature=x)),
+        (ValueError, "temperature: expected a scalar, or a number", lambda: mgpu.sample_logits(key, x, temperature=x)),
         (TypeError, "temperature: expected real numbers", lambda: mgpu.sample_logits(key, x, temperature=True)),
         (TypeError, "top_k: expected integers", lambda: mgpu.sample_logits(key, x, top_k=1.5)),
-        (ValueError, "top_p: expected a scalar, or one", lambda: mgpu.sample_logits(key, x, top_p=[1.0] * 3)),
+        (ValueError, "top_p: expected a scalar, or a number", lambda: mgpu.sample_logits(key, x, top_p=[1.0] * 3)),
     ]:
         with pytest.raises(error, match=f"^sample_logits: {message}"):
             call()

@@ -409,7 +409,7 @@ def test_errors_name_operation_and_argument():
         mgpu.segmented_scan(x, np.zeros(1, np.float32))
     with pytest.raises(ValueError, match=r"scan: identity: expected the identity of op, for an exclusive scan"):
         mgpu.scan(x, jnp.add, exclusive=True)
-    with pytest.raises(ValueError, match=r"scan: identity: expected none, as add has its own, got one"):
+    with pytest.raises(ValueError, match=r"scan: identity: expected None, because add has its own, got a value"):
         mgpu.scan(x, identity=0)
     with pytest.raises(TypeError, match=r"scan: identity: expected the structure of x"):
         mgpu.scan((x, x), compose, exclusive=True, identity=1)

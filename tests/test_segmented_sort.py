@@ -182,8 +182,8 @@ def test_a_gradient_leaves_what_lies_in_no_segment(rng):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"heads": [0, 2], "ends": [1]}, "ends: expected one for each of heads, 2, got int64[1]"),
-        ({"flags": np.zeros(4, bool), "ends": [1]}, "ends: expected heads beside it, got flags"),
+        ({"heads": [0, 2], "ends": [1]}, "ends: expected the length of heads, 2, got int64[1]"),
+        ({"flags": np.zeros(4, bool), "ends": [1]}, "ends: expected None with flags, got [1]"),
         ({"ends": [1]}, "heads and flags: expected exactly one of them, got neither"),
     ],
     ids=["lengths", "flags", "alone"],

@@ -423,8 +423,8 @@ MISTAKES = {
         lambda c: Segments.from_heads(c([0, 2]), ends=c([3, 4]))
     ),
     "from_ranges: ends: expected segments that do not overlap": lambda c: Segments.from_ranges(c([0, 2]), c([3, 4])),
-    "from_ids: ids: expected ids in order": lambda c: Segments.from_ids(c([0, 1, 0]), 2),
-    "from_ids: ids: expected ids in order, those of a segment": lambda c: Segments.from_ids(c([0, -1, 0]), 2),
+    "from_ids: ids: expected ids in non-decreasing order": lambda c: Segments.from_ids(c([0, 1, 0]), 2),
+    "from_ids: ids: expected ids in non-decreasing order, with": lambda c: Segments.from_ids(c([0, -1, 0]), 2),
 }
 
 
@@ -456,13 +456,13 @@ def test_mistakes_are_reported(message):
         (lambda: Segments.from_heads([0.5], count=2), TypeError, "from_heads: heads: expected integers, got float64"),
         (lambda: Segments.from_lengths([[1, 2]]), ValueError, "from_lengths: lengths: expected a 1-D array"),
         (lambda: Segments.from_lengths("ab"), TypeError, "from_lengths: lengths: expected an array of numbers"),
-        (lambda: Segments.from_offsets([]), ValueError, "from_offsets: offsets: expected where each segment starts"),
+        (lambda: Segments.from_offsets([]), ValueError, "from_offsets: offsets: expected the start of each segment"),
         (lambda: Segments.from_ids([0, 1], 2.5), TypeError, "from_ids: m: expected a static, non-negative integer"),
         (lambda: Segments.from_flags([0, 1], 2), TypeError, r"from_flags: flags: expected bool\[n\]"),
         (
             lambda: Segments.from_ranges([0, 1], [2]),
             ValueError,
-            "from_ranges: ends: expected one for each of starts, 2",
+            "from_ranges: ends: expected the length of starts, 2",
         ),
     ],
 )

@@ -205,7 +205,7 @@ def test_a_size_that_is_too_small(rng):
 
 
 ERRORS = {
-    "select: keep: expected bool[n], got int64[3] (take takes positions)": lambda: mgpu.select(
+    "select: keep: expected bool[n], got int64[3] (take selects by positions)": lambda: mgpu.select(
         np.arange(3), np.arange(3)
     ),
     "select: x: expected arrays with the leading axis of keep, 3, got int64[4]": lambda: mgpu.select(

@@ -171,7 +171,7 @@ constexpr Member kMembers[] = {
 struct Term {
   std::string text;
   const Type* type;
-  int64_t places = 0;  // what nearest_place gave is below this number; 0 for other terms
+  int64_t places = 0;  // a result of nearest_place is below this number; 0 for other terms
 };
 
 struct Value {
@@ -194,10 +194,10 @@ class Reader {
     for (const std::string_view line : split(data, '\n')) {
       ++line_;
       words_ = split(line, ' ');
-      expect(words_.size() <= kMaxOperands, "fewer words");
+      expect(words_.size() <= kMaxOperands, "at most 1024 words");
       read_line();
     }
-    expect(!member_, "give");
+    expect(!member_, "give at the end of a function");
     expect_all_members();
   }
 
@@ -294,7 +294,7 @@ class Reader {
     if (!member_) return first == "function" ? begin_member() : read_header();
     if (first == "give") return end_member();
     if (first == "case" || first == "end") return first == "case" ? begin_case() : end_block();
-    expect(blocks_.empty() || blocks_.back().kind != "switch" || blocks_.back().opened > 0, "case");
+    expect(blocks_.empty() || blocks_.back().kind != "switch" || blocks_.back().opened > 0, "a case first in a switch");
     if (first == "set") return set();
     if (first == "while") return leave();
     if (first == "switch" || first == "loop" || first == "repeat") return begin_block();
@@ -303,7 +303,7 @@ class Reader {
 
   void read_header() {
     const std::string_view first = words_[0];
-    expect(text_.empty() && marks_.insert(first).second, "a header that is not there yet, before all functions");
+    expect(text_.empty() && marks_.insert(first).second, "each header once, before all functions");
     if (first == "item") return read_layout(function_.item);
     if (first == "element") return read_layout(function_.element);
     if (first == "result") return read_layout(function_.result);
@@ -318,7 +318,7 @@ class Reader {
                        : flag == "reverse"   ? &function_.reverse
                        : flag == "exclusive" ? &function_.exclusive
                                              : nullptr;
-      expect(to && !*to, "flags");
+      expect(to && !*to, "known flags, each once");
       *to = true;
     }
   }
@@ -339,7 +339,7 @@ class Reader {
     for (const Member& member : kMembers) {
       if (member.name == words_[1]) member_ = &member;
     }
-    expect(member_ && marks_.insert(member_->name).second, "another function");
+    expect(member_ && marks_.insert(member_->name).second, "a known function that was not defined before");
     if (function_.element.empty()) function_.element = function_.item;
     if (function_.result.empty()) function_.result = function_.item;
     bool is_called = false;
@@ -352,7 +352,7 @@ class Reader {
   }
 
   void end_member() {
-    expect(blocks_.empty(), "end");
+    expect(blocks_.empty(), "the end of each block before give");
     const Words given = Words(words_).subspan(1);
     if (!member_->given) {
       expect(given.size() == 1, "one operand");
@@ -379,7 +379,7 @@ class Reader {
     if (has("less")) {
       const size_t others = marks_.size() - 2;
       function_.is_order = true;
-      return expect(others == 0, "no other function, and an item alone, with an order");
+      return expect(others == 0, "nothing but an item and the function less in an order");
     }
     expect(has("combine") && has("dead"), "the functions combine and dead");
     expect(has("neutral") != has("nothing"), "one of the functions neutral and nothing");
@@ -401,16 +401,16 @@ class Reader {
   // ---- Blocks
 
   void begin_block() {
-    expect(blocks_.size() < kMaxDepth, "fewer blocks in each other");
+    expect(blocks_.size() < kMaxDepth, "at most 64 nested blocks");
     Block block{words_[0], values_.size()};
     if (block.kind == "switch") {
       expect(words_.size() == 3, "an operand and a number");
       block.cases = number(words_[2]);
-      expect(block.cases > 0, "cases");
+      expect(block.cases > 0, "at least one case");
       line("switch (xla::nearest_place(xla::convert<int32_t>(" + operand(words_[1], kWords).text + "), " +
            places_text(block.cases) + ")) {");
     } else if (block.kind == "loop") {
-      expect(words_.size() == 1 && member_->given, "a loop, but not in an order");
+      expect(words_.size() == 1 && member_->given, "a loop without operands, outside of an order");
       line("for (;;) {");
       line("  xla::make_progress();");
     } else {
@@ -422,9 +422,9 @@ class Reader {
   }
 
   void begin_case() {
-    expect(words_.size() == 1 && !blocks_.empty(), "case in a switch");
+    expect(words_.size() == 1 && !blocks_.empty(), "a case in a switch");
     Block& block = blocks_.back();
-    expect(block.opened < block.cases, "case in a switch that has more of them");
+    expect(block.opened < block.cases, "as many cases as the switch announced");
     if (block.opened > 0) line("} break;");
     forget(block);
     ++block.opened;
@@ -432,9 +432,9 @@ class Reader {
   }
 
   void end_block() {
-    expect(words_.size() == 1 && !blocks_.empty(), "end of a block");
+    expect(words_.size() == 1 && !blocks_.empty(), "the end of a block");
     const Block block = blocks_.back();
-    expect(block.opened == block.cases, "as many cases as were announced");
+    expect(block.opened == block.cases, "as many cases as the switch announced");
     if (block.cases > 0) line("} break;");
     forget(block);
     blocks_.pop_back();
@@ -447,7 +447,8 @@ class Reader {
   }
 
   void leave() {
-    expect(words_.size() == 2 && !blocks_.empty() && blocks_.back().kind == "loop", "while in a loop");
+    expect(words_.size() == 2 && !blocks_.empty() && blocks_.back().kind == "loop",
+           "a while with one operand in a loop");
     line("if (!" + operand(words_[1], type_of(DType::boolean)).text + ") break;");
   }
 
@@ -458,7 +459,7 @@ class Reader {
   void new_value() {
     expect(words_.size() >= 3 && words_[0].starts_with('v') && values_.size() < kMaxValues &&
                number(words_[0].substr(1)) == static_cast<int64_t>(values_.size()),
-           "a line, or the next value, its type and an operation");
+           "a known first word, or the next value with its type and operation");
     const Type& gives = type(words_[1]);
     const std::string_view name = words_[2];
     const Words given = Words(words_).subspan(3);
@@ -479,7 +480,8 @@ class Reader {
       expect(given.size() == 2, "an operand and a number");
       const int64_t places = number(given[1]);
       const bool is_place = name == "is_place";
-      expect(places > 0 && gives.dtype == (is_place ? DType::boolean : DType::s64), "places, of the type i64 or bool");
+      expect(places > 0 && gives.dtype == (is_place ? DType::boolean : DType::s64),
+             "at least one place, and the type i64 of nearest_place or bool of is_place");
       if (!is_place) made.places = places;
       return "xla::" + std::string(name) + "(" + operand(given[0], kIntegers).text + ", " + places_text(places) + ")";
     }
@@ -539,10 +541,10 @@ class Reader {
       const Term place = operand(given[i]);
       const int64_t stride = number(given[i + 1]);
       int64_t step = 0;
-      expect(place.places > 0, "what nearest_place gave");
+      expect(place.places > 0, "a result of nearest_place");
       expect(!__builtin_mul_overflow(place.places - 1, stride, &step) && !__builtin_add_overflow(last, step, &last) &&
                  last < INT64_MAX,
-             "an array of fewer elements");
+             "a position that 64 bits hold");
       at += " + " + place.text + " * " + places_text(stride);
     }
     auto& captures = function_.captures;
@@ -608,7 +610,7 @@ int64_t FunctionData::state_bytes() const {
 }
 
 void FunctionData::expect_leaves(const Call& call, int batch_rank, int64_t items, int64_t columns) const {
-  call.expect(element.size() <= call.operands.size(), "expected the leaves of the function");
+  call.expect(element.size() <= call.operands.size(), "expected an operand for each leaf of the function");
   for (size_t i = 0; i < element.size(); ++i) {
     const Array& leaf = call.operands[i];
     call.expect(leaf.dtype == element[i].dtype && leaf.rank() > batch_rank && leaf.extent(0, batch_rank + 1) == items &&
@@ -626,7 +628,8 @@ void FunctionData::expect_results(const Call& call, size_t first, int64_t items)
 }
 
 void FunctionData::expect_captures(const Call& call, size_t first, size_t count) const {
-  call.expect(captures.size() <= count && first + count <= call.operands.size(), "expected what the function captured");
+  call.expect(captures.size() <= count && first + count <= call.operands.size(),
+              "expected all arrays that the function captured");
   for (size_t i = 0; i < captures.size(); ++i) {
     if (!captures[i].is_read) continue;
     const Array& array = call.operands[first + i];

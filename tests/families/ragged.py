@@ -98,7 +98,7 @@ BROKEN = {
     "take_segments: heads": (lambda: mgpu.take_segments(KEYS, [0, 4, 2], [0], size=6), HEADS, 2),
     "take_segments: order": (
         lambda: mgpu.take_segments(KEYS, [0, 4], [1, -1, 2, 3], size=9),
-        "numbers of 2 segments, or as padding -1 or 2",
+        "numbers of 2 segments, or -1 or 2 as padding",
         3,
     ),
     "take_segments: count": (lambda: mgpu.take_segments(KEYS, [0, 4], [0], size=9, count=7), integer_to(6), 0),

@@ -49,7 +49,7 @@ GARBAGE = {
 BROKEN = {
     "Csr: offsets": (
         lambda: mgpu.Csr(KEYS, KEYS, jnp.array([0, 4, 2]), (2, 10)).offsets,
-        "integers from 0, the first one, to 6 in non-decreasing order",
+        "non-decreasing integers that start with 0 and are at most 6",
         2,
     )
 }

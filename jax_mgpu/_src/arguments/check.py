@@ -109,7 +109,7 @@ def _numbers_instead(host: np.ndarray) -> str:
         or (host.dtype == object and any(isinstance(item, not_numbers) for item in host.flat))
     ):
         return ""
-    numbers = "; x.astype(np.int64) the numbers of times" if host.dtype.kind in "mM" else ""
+    numbers = "; x.astype(np.int64) gives times as integers" if host.dtype.kind in "mM" else ""
     codes = "np.unique(x, return_inverse=True)[1] or pandas.factorize(x, sort=True)[0]"
     return f" ({codes} gives codes in the same order{numbers})"
 
@@ -161,13 +161,16 @@ def expect_key(operation: str, argument: str, x: Pytree) -> jax.Array:
     return x
 
 
-def expect_mask(operation: str, argument: str, x: Pytree) -> jax.Array:
-    """Returns an argument as an array; raises unless it is 1-D and holds bools."""
+def expect_mask(operation: str, argument: str, x: Pytree, hint: str = "take selects by positions") -> jax.Array:
+    """Returns an argument as an array; raises unless it is 1-D and holds bools.
+
+    `hint` is added to the error for integers, which may be positions.
+    """
     x = expect_vector(operation, argument, x)
     if x.size == 0:
         return x.astype(bool)  # an empty list
     if x.dtype != jnp.bool_:
-        instead = " (take takes positions)" if jnp.issubdtype(x.dtype, jnp.integer) else ""
+        instead = f" ({hint})" if jnp.issubdtype(x.dtype, jnp.integer) else ""
         raise type_error(operation, argument, "bool[n]", describe(x) + instead)
     return x
 
@@ -311,7 +314,7 @@ def _fill(value: Any, given: Any, operation: str, argument: str, dtype: np.dtype
 
 def positions_instead(dtype: Any) -> str:
     """Returns the hint in an error for a mask that was given instead of positions."""
-    return " (select takes a mask, Segments.from_flags the flags of first items)" if dtype == jnp.bool_ else ""
+    return " (select takes a mask; Segments.from_flags takes flags of segment starts)" if dtype == jnp.bool_ else ""
 
 
 def _as_index(operation: str, argument: str, x: jax.Array, limit: int) -> jax.Array:

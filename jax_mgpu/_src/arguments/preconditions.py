@@ -83,12 +83,12 @@ def segment_heads(operation: str, heads: jax.Array, length: int) -> jax.Array:
         return ~(repeats & (heads > length) & (heads < heads[-1]))
 
     heads = _require(operation, "heads", f"{ASCENDING} ({LENGTHS})", heads, _is_ascending)
-    return _require(operation, "heads", f"where segments start ({IDS})", heads, holds)
+    return _require(operation, "heads", f"the positions where segments start ({IDS})", heads, holds)
 
 
 def segment_numbers(operation: str, argument: str, x: jax.Array, number: int) -> jax.Array:
     """Returns x; with checks on, raises unless it holds numbers of segments. -1 and `number` are padding."""
-    expected = f"numbers of {number} segments, or as padding -1 or {number}"
+    expected = f"numbers of {number} segments, or -1 or {number} as padding"
     return _require(operation, argument, expected, x, lambda x: (x >= -1) & (x <= number))
 
 
@@ -179,7 +179,7 @@ def row_offsets(operation: str, offsets: jax.Array, capacity: int) -> jax.Array:
     return _require(
         operation,
         "offsets",
-        f"integers from 0, the first one, to {capacity} in non-decreasing order",
+        f"non-decreasing integers that start with 0 and are at most {capacity}",
         offsets,
         lambda x: _is_ascending(x) & (x <= capacity) & ((x == 0) | (jnp.arange(x.shape[0]) > 0)),
     )
@@ -191,10 +191,10 @@ def row_splits(operation: str, offsets: jax.Array) -> jax.Array:
     def holds(x: jax.Array) -> jax.Array:
         return _is_ascending(x) & ((x == 0) | (jnp.arange(x.shape[0]) > 0))
 
-    return _require(operation, "offsets", f"{ASCENDING}, the first one 0 ({LENGTHS})", offsets, holds)
+    return _require(operation, "offsets", f"{ASCENDING} that start with 0 ({LENGTHS})", offsets, holds)
 
 
-IDS_IN_ORDER = "ids in order, those of a segment one after the other"
+IDS_IN_ORDER = "ids in non-decreasing order, with no other items between those of a segment"
 
 
 def ids_in_order(operation: str, ids: jax.Array, number: int) -> jax.Array:

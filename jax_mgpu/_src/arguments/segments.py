@@ -114,7 +114,7 @@ def segment_operands(
     """
     if heads is ABSENT:
         if ends is not None:
-            raise value_error(operation, "ends", "heads beside it", "none")
+            raise value_error(operation, "ends", "None without heads", describe(ends))
         return GivenSegments(ABSENT, None, count_operand(operation, argument, count, n), n)
     says_all = isinstance(heads, Ranges)
     reach = n * devices_of(operation, axis_name)  # a segment may end on a later device
@@ -129,7 +129,7 @@ def segment_operands(
     ends = index_vector(operation, "ends", ends, reach)
     ends = whole_axes(ends) if whole else ends
     if ends.shape != heads.shape:
-        raise value_error(operation, "ends", f"one for each of heads, {heads.shape[0]}", describe(ends))
+        raise value_error(operation, "ends", f"the length of heads, {heads.shape[0]}", describe(ends))
     dtype = common_dtype(heads, ends)
     heads, ends = heads.astype(dtype), ends.astype(dtype)
     ends = segments_apart(operation, "ends", heads, ends, reach)

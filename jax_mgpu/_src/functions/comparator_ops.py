@@ -73,7 +73,7 @@ def expect_items(
     if not callable(less):
         raise type_error(operation, "less", "a function of two items", repr(less))
     if descending is not False:
-        raise value_error(operation, "descending", "False, as less is the order", repr(descending))
+        raise value_error(operation, "descending", "False, because less defines the order", repr(descending))
     arrays, structure, n = expect_pytree(operation, argument, keys)
     index_dtype(operation, argument, n)
     leaves, restore_leaves = plain_leaves(arrays)

@@ -322,7 +322,7 @@ def named_leaves(
     names = _names(operation, op, x, structure, takes_functions, NAMES if made and not scanned else SCANNED_NAMES)
     expect_ddof(operation, ddof, names)
     if identity is not None:
-        raise value_error(operation, "identity", f"none, as {names[0] if names else 'op'} has its own", "one")
+        raise value_error(operation, "identity", f"None, because {names[0] if names else 'op'} has its own", "a value")
     leaves: list[Leaf] = []
     n = 0
     for (path, leaf), name in zip(paths, names, strict=True):

@@ -273,7 +273,7 @@ def expect_pair(
     if _is_columns(a) != _is_columns(b):
         expected = "a tuple of columns" if _is_columns(a) else "one array"
         got = f"{len(b)} columns" if _is_columns(b) else describe(as_array(operation, b_name, b))
-        raise type_error(operation, b_name, f"{expected}, as {a_name}", got)
+        raise type_error(operation, b_name, f"{expected}, like {a_name}", got)
     (x, down), (y, _) = (expect_keys(operation, *side, descending) for side in ((a_name, a), (b_name, b)))
     x_columns, y_columns = columns_of(x), columns_of(y)
     if len(x_columns) != len(y_columns):

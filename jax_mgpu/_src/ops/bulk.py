@@ -124,7 +124,7 @@ def bulk_insert(
     slots = n * devices_of(name, axis_name)
     indices = non_decreasing(name, "indices", index_vector(name, "indices", indices, slots))
     if indices.shape[0] != m:
-        raise value_error(name, "indices", f"one for each of values, {m}", indices.shape[0])
+        raise value_error(name, "indices", f"the length of values, {m}", indices.shape[0])
     size = n + m if size is None else static_size(name, "size", size)
     count = count_operand(name, "count", count, n)
     fill = form.fill(fill_value)

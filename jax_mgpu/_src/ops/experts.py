@@ -93,11 +93,11 @@ def dispatch(x: ArrayLike, experts: ArrayLike, number: int) -> Dispatched:
     number = static_size(name, "number", number)
     experts = whole_axes(index_array(name, "experts", experts, number))
     if experts.ndim not in (1, 2):
-        raise value_error(name, "experts", "one or several for each token, [n] or [n, slots]", describe(experts))
+        raise value_error(name, "experts", "one or more experts for each token, [n] or [n, slots]", describe(experts))
     form, rows = RowForm.packed(name, "x", x)
     rows = whole_axes(rows)
     if rows.shape[0] != experts.shape[0]:
-        raise value_error(name, "x", f"a row for each of experts, {experts.shape[0]}", describe(as_array(name, "x", x)))
+        raise value_error(name, "x", f"a row for each of {experts.shape[0]} tokens", describe(as_array(name, "x", x)))
     slots = experts.size // max(experts.shape[0], 1)
     index = index_dtype(name, "experts", experts.size)
     order, bounds = _order_of_ids(experts.reshape(-1), ABSENT, number)
@@ -141,7 +141,7 @@ def combine(rows: ArrayLike, back: ArrayLike, weights: ArrayLike) -> jax.Array:
     rows = expect_floats(name, rows, "rows")
     back = whole_axes(index_array(name, "back", back, rows.shape[0]))
     if back.ndim not in (1, 2):
-        raise value_error(name, "back", "the row of each slot, [n] or [n, slots]", describe(back))
+        raise value_error(name, "back", "the row for each slot, [n] or [n, slots]", describe(back))
     back = distinct_rows(name, "back", back.reshape(-1), rows.shape[0]).reshape(back.shape)
     weights = expect_floats(name, weights, "weights")
     if weights.shape != back.shape:

@@ -120,7 +120,7 @@ def _table(x: Pytree) -> Any:
 def _weights(weights: ArrayLike) -> jax.Array:
     weights = as_array(NAME, "weights", weights)
     if weights.ndim == 0:
-        raise value_error(NAME, "weights", "one for each entry, [entries, ...]", describe(weights))
+        raise value_error(NAME, "weights", "one or more weights for each entry, [entries, ...]", describe(weights))
     if weights.dtype.name not in KEY_DTYPES and weights.dtype != jnp.bool_:
         raise type_error(NAME, "weights", "real numbers or bools", describe(weights))
     return weights
@@ -140,7 +140,7 @@ def _reduce_leaf(
     if weights is not None:
         k = weights.ndim - 1
         if weights.shape[0] != entries or weights.shape[1:] != leaf.trailing[:k]:
-            expected = f"one for each entry, [{entries}], or for leading parts of its row too"
+            expected = f"one weight for each entry, [{entries}], or for each part of its row"
             raise value_error(
                 NAME, "weights", f"{expected}, [{entries}, *{leaf.argument}.shape[1:k]]", describe(weights)
             )

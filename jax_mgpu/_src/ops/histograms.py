@@ -86,7 +86,7 @@ def _weights(name: str, weights: ArrayLike, owner: str, n: int) -> jax.Array:
     """Returns weights of n items, in the type of their sums."""
     weights = whole_axes(expect_key(name, "weights", weights))
     if weights.shape[0] != n:
-        raise value_error(name, "weights", f"one for each of {owner}, {n}", describe(weights))
+        raise value_error(name, "weights", f"the length of {owner}, {n}", describe(weights))
     return weights.astype(sum_dtype(weights.dtype)) if jnp.issubdtype(weights.dtype, jnp.integer) else weights
 
 

@@ -98,7 +98,7 @@ def interval_reduce(
     of, x, n, restore = asked.parts(x, lambda n: "empty intervals", made=False)
     starts, ends = index_vector(name, "starts", starts, n), index_vector(name, "ends", ends, n)
     if ends.shape != starts.shape:
-        raise value_error(name, "ends", f"one for each of starts, {starts.shape[0]}", describe(ends))
+        raise value_error(name, "ends", f"the length of starts, {starts.shape[0]}", describe(ends))
     index = common_dtype(starts, ends)
     where = (starts.astype(index), ends.astype(index), count_operand(name, "count", count, n))
     if not isinstance(of, Operator):

@@ -258,7 +258,7 @@ def interval_move(
     gather_starts = index_vector(name, "gather_starts", gather_starts, rows.shape[0] * devices)
     scatter_starts = index_vector(name, "scatter_starts", scatter_starts, into.shape[0] * devices)
     if gather_starts.shape != scatter_starts.shape:
-        expected = f"one for each of gather_starts, {gather_starts.shape[0]}"
+        expected = f"the length of gather_starts, {gather_starts.shape[0]}"
         raise value_error(name, "scatter_starts", expected, scatter_starts.shape[0])
     offsets = _offsets(name, offsets, size, gather_starts.shape[0], "gather_starts")
     if total is None and size > into.shape[0] * devices:  # without a total it is `size`
@@ -302,7 +302,7 @@ def _expect_rows(name: str, **counts: int) -> None:
 def _offsets(name: str, offsets: ArrayLike, size: int, count: int, owner: str) -> jax.Array:
     offsets = non_decreasing(name, "offsets", index_vector(name, "offsets", offsets, size))
     if offsets.shape[0] != count:
-        raise value_error(name, "offsets", f"one for each of {owner}, {count}", offsets.shape[0])
+        raise value_error(name, "offsets", f"the length of {owner}, {count}", offsets.shape[0])
     return offsets
 
 

@@ -204,11 +204,11 @@ def from_dense(
     leaves, structure, m = _items(name, x)
     for leaf in leaves:
         if leaf.ndim < 2 or leaf.shape[1] != leaves[0].shape[1]:
-            raise value_error(name, "x", "arrays of rows of one length, [m, width, …]", describe(leaf))
+            raise value_error(name, "x", "arrays [m, width, …] of one width", describe(leaf))
     width = leaves[0].shape[1]
     lengths = index_vector(name, "lengths", lengths, width)
     if lengths.shape[0] != m:
-        raise value_error(name, "lengths", f"one for each row of x, {m}", lengths.shape[0])
+        raise value_error(name, "lengths", f"one length for each of {m} rows of x", lengths.shape[0])
     dtype = index_dtype(name, "x", m * width, size)
     lengths = jnp.clip(inside(name, "lengths", whole_axes(lengths), width), 0, width)
     heads, count = scan(lengths.astype(dtype), exclusive=True, return_total=True)

@@ -122,7 +122,7 @@ class Ragged:
         _expect_ends(name, segments, capacity)
         offsets = index_vector(name, "offsets", segments, capacity)
         if offsets.shape[0] == 0:
-            raise value_error(name, "offsets", "where each row starts, and where the last one ends", "none")
+            raise value_error(name, "offsets", "the start of each row and the end of the last one", "none")
         offsets = row_offsets(name, offsets, capacity).astype(index_dtype(name, "values", capacity))
         self.segments = Segments.of(offsets[:-1], offsets[1:])
 
@@ -162,7 +162,7 @@ class Ragged:
         name = "Ragged.from_ids"
         values, capacity = _items(name, values)
         if as_array(name, "ids", ids, capacity).shape != (capacity,):
-            raise value_error(name, "ids", f"one for each of {capacity} items", describe(ids))
+            raise value_error(name, "ids", f"one id for each of {capacity} items", describe(ids))
         return cls(values, Segments.from_ids(ids, m))
 
     @classmethod
@@ -248,7 +248,7 @@ class Ragged:
         total = int(lengths.sum())
         size = total if size is None else static_size(name, "size", size)
         if size < total:
-            raise value_error(name, "size", f"room for {total} items", size)
+            raise value_error(name, "size", f"at least {total}, the number of items", size)
         columns = []
         for leaves in zip(*flat, strict=True):
             padding = np.zeros((size - total, *leaves[0].shape[1:]), leaves[0].dtype)
@@ -318,7 +318,7 @@ class Ragged:
         name = "Ragged[]"
         if isinstance(index, jax.core.Tracer):
             if index.ndim != 1 or not jnp.issubdtype(index.dtype, jnp.integer):
-                raise type_error(name, "index", "within jit a slice or an array of integers", describe(index))
+                raise type_error(name, "index", "a slice or an array of integers within jit", describe(index))
             index = index_array(name, "index", index, len(self))
             return self.take(jnp.where(index < 0, index + len(self), index))
         try:
@@ -327,7 +327,7 @@ class Ragged:
             raise IndexError(f"{name}: index: expected one for {len(self)} rows, got {index!r}") from error
         is_known = _is_concrete(self.segments.starts) and _is_concrete(self.segments.ends)
         if rows.ndim > 1 or (rows.ndim == 0 and not is_known):
-            expected = "a row, a slice or [k] rows" if is_known else "within jit a slice or [k] rows"
+            expected = "a row, a slice or [k] rows" if is_known else "a slice or [k] rows within jit"
             raise type_error(name, "index", expected, repr(index))
         bounds = (self.segments.starts, self.segments.ends)
         begins, ends = (np.asarray(x)[rows] for x in bounds) if is_known else (0, 0)
@@ -539,7 +539,7 @@ class Ragged:
             segments, keep = self._common_segments(name, keep), keep.values
         keep = expect_mask(name, "keep", keep)
         if keep.shape[0] != self.capacity:
-            raise value_error(name, "keep", f"one for each of {self.capacity} items", describe(keep))
+            raise value_error(name, "keep", f"one bool for each of {self.capacity} items", describe(keep))
         size = self.capacity if size is None else static_size(name, "size", size)
         leaves, structure = flatten(self.values)
         keep = keep & (segment_ids(segments, self.capacity) >= 0)
@@ -613,7 +613,7 @@ def _expect_lengths(name: str, lengths: Integers, capacity: int) -> None:
     if broken.size:
         row = int(broken[0])
         left = capacity - int(ends[row - 1] if row else 0)
-        expected = f"a length of row {row} from 0 to {left}, the number of items left"
+        expected = f"row {row} to have between 0 and {left} items, as only {left} are left"
         raise value_error(name, "lengths", expected, int(host[row]))
 
 
@@ -628,7 +628,7 @@ def _expect_ends(name: str, offsets: Integers, capacity: int) -> None:
     broken = np.flatnonzero((ends[1:] < ends[:-1]) | (ends[1:] > capacity))
     if broken.size:
         row = int(broken[0])
-        expected = f"an end of row {row} from {ends[row]}, its start, to {capacity}, the number of items"
+        expected = f"row {row} to end between its start, {ends[row]}, and the number of items, {capacity}"
         raise value_error(name, "offsets", expected, int(ends[row + 1]))
 
 

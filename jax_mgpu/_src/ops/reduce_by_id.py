@@ -125,7 +125,7 @@ def reduce_by_id(
         return restore([leaf.reduced(items) for leaf in leaves])
     ids = index_vector(name, "ids", ids, size * devices)
     if ids.shape[0] != n:
-        raise value_error(name, "ids", f"one for each item of x, {n}", describe(ids))
+        raise value_error(name, "ids", f"one id for each of {n} items of x", describe(ids))
     count = count_operand(name, "count", count, n)
 
     if axis_name is not None:

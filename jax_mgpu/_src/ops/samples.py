@@ -82,7 +82,7 @@ def weighted_choice(
     index = index_dtype(name, "weights", n)
     if segments is None:
         if ids is not None:
-            raise value_error(name, "ids", "segments beside them", "none")
+            raise value_error(name, "ids", "None without segments", describe(ids))
         heads, numbers = jnp.zeros((1,), index), jnp.zeros((u.size,), index)
         begin, end = heads, jnp.full((1,), n, index)
     else:
@@ -111,11 +111,11 @@ def _numbers(name: str, k: int, ids: ArrayLike | None, m: int, index: np.dtype) 
     """Returns the segment of each of k random numbers; -1 for none."""
     if ids is None:
         if k != m:
-            raise value_error(name, "u", f"a number for each segment, {m}, or ids", k)
+            raise value_error(name, "u", f"one number for each of {m} segments, or ids too", f"{k} numbers")
         return jnp.arange(m, dtype=index)
     ids = whole_axes(index_array(name, "ids", ids, m))
     if ids.shape != (k,):
-        raise value_error(name, "ids", f"one for each of u, {k}", describe(ids))
+        raise value_error(name, "ids", f"the length of u, {k}", describe(ids))
     return jnp.where((ids >= 0) & (ids < m), ids, -1).astype(index)
 
 
@@ -197,7 +197,7 @@ def _sample_logits(
     name = "sample_logits"
     logits, key = _floats(name, "logits", logits), _random_key(name, key)
     if logits.ndim == 0:
-        raise value_error(name, "logits", "rows, [..., n]", describe(logits))
+        raise value_error(name, "logits", "rows of logits, [..., n]", describe(logits))
     *batch, n = logits.shape
     index_dtype(name, "logits", n)
 
@@ -316,7 +316,7 @@ def _drawn(
 def _of_rows(name: str, argument: str, x: jax.Array, batch: list[int]) -> jax.Array:
     """Returns a number for each row, as a column, or one for all of them."""
     if x.ndim and x.shape != tuple(batch):
-        raise value_error(name, argument, f"a scalar, or one for each row, {batch}", describe(x))
+        raise value_error(name, argument, f"a scalar, or a number for each row, {batch}", describe(x))
     return whole_axes(x).reshape(-1, 1)
 
 

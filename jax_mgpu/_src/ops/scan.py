@@ -416,7 +416,7 @@ def _initial_leaves(name: str, initial: Pytree, leaves: list[Leaf], restore: Cal
     """Returns the initial value of the scan of each array."""
     for leaf in leaves:
         if leaf.mean or leaf.kind.gives_index:
-            raise value_error(name, "initial", "None for 'mean', 'argmin' and 'argmax'", "one")
+            raise value_error(name, "initial", "None for 'mean', 'argmin' and 'argmax'", "a value")
     like = restore(list(range(len(leaves))))
     try:
         given = jax.tree.leaves(jax.tree.broadcast(initial, like))

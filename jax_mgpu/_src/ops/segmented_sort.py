@@ -266,7 +266,7 @@ def _segments(
             return ABSENT, flags, segments.count
         return ABSENT, flags_of_gaps(segments.heads, segments.ends, n), segments.count
     if ends is not None:
-        raise value_error(name, "ends", "heads beside it", "flags")
+        raise value_error(name, "ends", "None with flags", describe(ends))
     flags = expect_vector(name, "flags", flags)
     if flags.dtype not in (jnp.bool_, jnp.uint32):
         raise type_error(name, "flags", "bool[n] or uint32[ceil(n / 32)]", describe(flags))

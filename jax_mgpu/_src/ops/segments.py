@@ -152,7 +152,7 @@ class Segments(Ranges):
         name = "Segments.from_offsets"
         given = _positions(name, "offsets", offsets)
         if given.shape[0] == 0:
-            raise value_error(name, "offsets", "where each segment starts, and where the last one ends", "none")
+            raise value_error(name, "offsets", "the start of each segment and the end of the last one", "none")
         if isinstance(given, np.ndarray):
             if given[0] != 0:
                 raise value_error(name, "offsets", f"0 as the first ({LENGTHS})", int(given[0]))
@@ -190,7 +190,7 @@ class Segments(Ranges):
             starts = np.flatnonzero(np.append(True, host[1:])[: len(host)])
             known = np.append(starts, np.full(m + 1, len(host)))[: m + 1]
             return cls.of(*_narrow(known[:-1], known[1:]))
-        flags = whole_axes(expect_mask(name, "flags", host))
+        flags = whole_axes(expect_mask(name, "flags", host, "Segments.from_heads takes positions"))
         bounds, _ = select_indices(flags.at[:1].set(True), size=m + 1)
         return cls.of(bounds[:-1], bounds[1:])
 
@@ -307,7 +307,7 @@ def _ranges(name: str, starts: Integers, ends: Integers, argument: str = "starts
     """Returns starts and ends of segments, checked. An empty one ends where it starts."""
     begin, end = _positions(name, argument, starts), _positions(name, "ends", ends)
     if begin.shape != end.shape:
-        raise value_error(name, "ends", f"one for each of {argument}, {begin.shape[0]}", describe(end))
+        raise value_error(name, "ends", f"the length of {argument}, {begin.shape[0]}", describe(end))
     if isinstance(begin, np.ndarray) and isinstance(end, np.ndarray):
         _expect_ascending(name, argument, begin)
         full = np.flatnonzero(end > begin)

@@ -87,7 +87,7 @@ def _normalize(name: str, x: Pytree, ids: ArrayLike | Groups, size: int, *, log:
         return _of_groups(x, group_operands(name, ids, n, size), log=log)
     ids = whole_axes(index_vector(name, "ids", ids, size))
     if ids.shape[0] != n:
-        raise value_error(name, "ids", f"one for each item of x, {n}", describe(ids))
+        raise value_error(name, "ids", f"one id for each of {n} items of x", describe(ids))
     if x.size == 0 or size == 0:
         return jnp.zeros_like(x)
     # A compiled function may close over NumPy arrays, which jax.custom_jvp refuses; a copy is a JAX array.

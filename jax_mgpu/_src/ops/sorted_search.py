@@ -407,7 +407,7 @@ def segmented_search(
     m = segments.m
     ids = index_vector(name, "ids", ids, m * devices_of(name, axis_name))
     if ids.shape[0] != n:
-        raise value_error(name, "ids", f"one for each needle, {n}", describe(ids))
+        raise value_error(name, "ids", f"one id for each of {n} needles", describe(ids))
     lives = [count_operand(name, "needles_count", needles_count, n), segments.count]
     index = index_dtype(name, "haystack and heads", size, m)
 

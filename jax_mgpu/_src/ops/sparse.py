@@ -103,11 +103,11 @@ class Csr:
         capacity = self.values.shape[0]
         self.indices = index_vector(name, "indices", indices, self.shape[1])
         if self.indices.shape != self.values.shape:
-            raise value_error(name, "indices", f"one for each of {capacity} values", describe(self.indices))
+            raise value_error(name, "indices", f"the length of values, {capacity}", describe(self.indices))
         _expect_offsets(name, offsets, capacity)
         offsets = index_vector(name, "offsets", offsets, capacity)
         if offsets.shape[0] != self.shape[0] + 1:
-            raise value_error(name, "offsets", f"{self.shape[0] + 1}, one more than rows", describe(offsets))
+            raise value_error(name, "offsets", f"{self.shape[0] + 1} of them, one more than rows", describe(offsets))
         self.offsets = row_offsets(name, offsets, capacity).astype(index_dtype(name, "values", capacity))
         self._transposed = None
 
@@ -148,7 +148,7 @@ class Csr:
         rows, columns = index_vector(name, "rows", rows, m), index_vector(name, "columns", columns, n)
         for argument, given in (("rows", rows), ("columns", columns)):
             if given.shape != values.shape:
-                raise value_error(name, argument, f"one for each of {values.shape[0]} values", describe(given))
+                raise value_error(name, argument, f"the length of values, {values.shape[0]}", describe(given))
         size = values.shape[0] if size is None else static_size(name, "size", size)
         is_inside = (rows >= 0) & (rows < m) & (columns >= 0) & (columns < n)
         # Entries outside of the shape go to an extra row, the last one.
@@ -174,7 +174,7 @@ class Csr:
         kept = x != 0
         if size is None:
             if isinstance(x, jax.core.Tracer):
-                raise value_error(name, "size", "the room for entries, within jit", "None")
+                raise value_error(name, "size", "the largest number of entries, within jit", "None")
             size = int(kept.sum())
         dtype = index_dtype(name, "x", x.size)
         with by_construction():
@@ -217,7 +217,10 @@ class Csr:
         live = int(offsets[-1])
         if live > self.capacity:
             raise value_error(
-                "Csr.to_scipy", "size", f"room for {live} entries where the matrix was made", self.capacity
+                "Csr.to_scipy",
+                "size",
+                f"room for all {live} entries where the matrix was made",
+                self.capacity,
             )
         parts = np.asarray(self.values)[:live], np.asarray(self.indices)[:live], offsets
         return importlib.import_module("scipy.sparse").csr_matrix(parts, shape=self.shape)
@@ -473,7 +476,7 @@ def _expect_offsets(name: str, offsets: ArrayLike, capacity: int) -> None:
     ends = host.astype(np.int64)
     broken = np.flatnonzero(np.diff(ends, prepend=0) < 0)
     if ends[0] != 0 or broken.size or ends[-1] > capacity:
-        expected = f"integers from 0, the first one, to {capacity} in non-decreasing order"
+        expected = f"non-decreasing integers that start with 0 and are at most {capacity}"
         raise value_error(name, "offsets", expected, host)
 
 
