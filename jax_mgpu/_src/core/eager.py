@@ -32,6 +32,7 @@ from jax_mgpu._src.core.compat import (
     compiles,
     flatten,
     has_64_bits,
+    is_eager,
     is_symbolic,
     is_within_program,
 )
@@ -45,6 +46,8 @@ OF_HOST = NUMBERS | {np.ndarray}
 # The maximum number of programs to keep. It bounds the programs of loops over new sizes, or over functions that are
 # never freed.
 MAX_PROGRAMS = 4096
+# The maximum number of numbers from the host that a program keeps on the device.
+MAX_NUMBERS = 16
 
 
 def jit_eager(*static: str) -> Callable[[Function], Function]:
@@ -252,10 +255,39 @@ class _Conversion:
         return cls(convert, static, structure, tuple(places))
 
     def __call__(self, leaves: Sequence[Any]) -> Any:
-        if self.structure == LEAF and self.places[0] is not None:
-            return self.convert(leaves[self.places[0]], *self.static)
         given = [ARRAY if place is None else leaves[place] for place in self.places]
         return self.convert(self.structure.unflatten(given), *self.static)
+
+
+class _Step:
+    """The conversion of one leaf, as later calls repeat it. Numbers that come again stay on the device."""
+
+    def __init__(self, conversion: _Conversion, place: int):
+        self.convert, self.static, self.place = conversion.convert, conversion.static, place
+        self.numbers: dict[str, Any] = {}  # by their text, which tells 1 from True, and 0.0 from -0.0
+
+    @classmethod
+    def of(cls, conversion: _Conversion) -> Callable[[Sequence[Any]], Any]:
+        """Returns the conversion itself if it takes several leaves."""
+        place = conversion.places[0] if conversion.structure == LEAF else None
+        return conversion if place is None else cls(conversion, place)
+
+    def __call__(self, leaves: Sequence[Any]) -> Any:
+        leaf = leaves[self.place]
+        if type(leaf) not in NUMBERS:
+            return self.convert(leaf, *self.static)
+        text = repr(leaf)
+        known = self.numbers.get(text)
+        if known is not None:
+            return known
+        converted = self.convert(leaf, *self.static)
+        if text in self.numbers and is_eager():
+            converted = self.numbers[text] = jax.device_put(converted)
+        else:
+            if len(self.numbers) >= MAX_NUMBERS:
+                self.numbers.clear()
+            self.numbers[text] = None
+        return converted
 
 
 class _Noted:
@@ -306,7 +338,7 @@ class _Program:
 
     def __init__(self, key: tuple[Any, ...], settings: Mapping[str, Any], leaves: Sequence[Any], host: Sequence[int]):
         function, _, structure, *_ = key
-        self.host = frozenset(host)
+        self.operands = [i for i in range(len(leaves)) if i not in host]
         stand_ins = {i: _stand_in(leaves[i]) for i in host}
 
         def call(settings: Mapping[str, Any], values: Mapping[int, Any], converted: Any, operands: Any) -> Any:
@@ -317,9 +349,12 @@ class _Program:
         noted = _Noted(leaves)
         if host:
             values = {i: leaves[i] for i in host}
-            jax.eval_shape(lambda *operands: call(settings, values, noted, operands), *self._operands(leaves))
+            jax.eval_shape(
+                lambda *operands: call(settings, values, noted, operands), *[leaves[i] for i in self.operands]
+            )
         self.checks = [conversion for conversion, gives in noted.conversions.items() if not gives]
-        self.conversions = conversions = [conversion for conversion, gives in noted.conversions.items() if gives]
+        conversions = [conversion for conversion, gives in noted.conversions.items() if gives]
+        self.steps = [_Step.of(conversion) for conversion in conversions]
         held = {name: _Weak(value) if callable(value) else value for name, value in settings.items()}
 
         def run(*operands: Any) -> Any:
@@ -334,10 +369,7 @@ class _Program:
     def _call_of_host(self, *leaves: Any) -> Any:
         for check in self.checks:
             check(leaves)
-        return self.run(*[convert(leaves) for convert in self.conversions], *self._operands(leaves))
-
-    def _operands(self, leaves: Sequence[Any]) -> list[Any]:
-        return [leaf for i, leaf in enumerate(leaves) if i not in self.host]
+        return self.run(*[step(leaves) for step in self.steps], *[leaves[i] for i in self.operands])
 
     def keep(self, key: tuple[Any, ...], functions: Sequence[Any]) -> None:
         """Lets later calls find the program as long as all of these functions live."""
