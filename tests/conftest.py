@@ -117,8 +117,8 @@ def devices():
 
 @pytest.fixture(params=[False, True], ids=["in place", "moved"])
 def needles(request, monkeypatch):
-    """Needles of searches over a mesh axis stay in place, as on CPU devices, or move, as on GPUs."""
+    """Keys looked up over a mesh axis stay in place, as on CPU devices, or move, as on GPUs."""
     from tests import mesh
 
     if request.param:
-        mesh.move_needles(monkeypatch)
+        mesh.use_form(monkeypatch, "_chunked")

@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from jax_mgpu._src.mesh import exchange, joins, remote_gather, visits
+from jax_mgpu._src.mesh import axis, exchange
 
 AXIS = "devices"
 SIZES = (1, 2, 3, 4, 8)
@@ -108,19 +108,12 @@ def ragged_all_to_all(operand, into, starts, sizes, places, received, *, axis_na
 
 
 def use_form(monkeypatch, form):
-    """Makes exchanges take one form and, unless it is `_gathered` as on CPUs, fetches and searches the forms of GPUs.
+    """Makes all functions take the forms of GPUs, with this form of the exchange, unless it is `_gathered` as on CPUs.
 
     The stand-in for ragged_all_to_all searches all updates, so there are 4 per device instead of 256.
     """
-    monkeypatch.setattr(exchange, "_gathered", getattr(exchange, form))
-    if form != "_gathered":
-        monkeypatch.setattr(remote_gather, "_gathered", remote_gather._in_rounds)
-        move_needles(monkeypatch)
     monkeypatch.setattr(exchange, "UPDATE_BITS", 2)
-    monkeypatch.setattr(jax.lax, "ragged_all_to_all", ragged_all_to_all)
-
-
-def move_needles(monkeypatch):
-    """Makes searches sort their needles, and send each to the device that holds its place, as on GPUs."""
-    monkeypatch.setattr(visits.SortedPair, "_gathered", visits.SortedPair._visiting)
-    monkeypatch.setattr(joins.Side, "_by_platform", lambda self, kept, moved: moved)
+    if form != "_gathered":
+        monkeypatch.setattr(axis.Axis, "shares_memory", False)
+        monkeypatch.setattr(exchange, "MAX_RAGGED", exchange.MAX_RAGGED if form == "_ragged" else 0)
+        monkeypatch.setattr(jax.lax, "ragged_all_to_all", ragged_all_to_all)

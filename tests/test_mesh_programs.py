@@ -13,7 +13,6 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jax_mgpu as mgpu
-from jax_mgpu._src.mesh import exchange
 from jax_mgpu._src.ops.sort_strategy import LONG_PERMUTATION
 from tests import budgets, mesh
 
@@ -179,22 +178,21 @@ def test_no_data_is_gathered(name, devices, form):
 # MAX_TEXT. Equations include the exchanges of all platforms.
 MAX_EQUATIONS, MAX_TEXT = 1500, 100
 LONG_PROGRAMS = {
-    "asof_join": (3400, 110),
-    "asof_join, nearest": (2250, 100),
-    "group_by": (2550, 170),
-    "group_by, ranks": (3900, 283),
-    "join": (7300, 365),
-    "join, columns": (2000, 100),
-    "join, columns in any order": (5700, 245),
-    "lookup": (3250, 112),
-    "rank": (1850, 115),
+    "asof_join": (3200, 50),
+    "asof_join, nearest": (2250, 50),
+    "group_by": (2550, 160),
+    "group_by, ranks": (3900, 280),
+    "join": (6400, 70),
+    "join, columns": (2000, 50),
+    "join, columns in any order": (5250, 55),
+    "lookup": (2900, 50),
+    "rank": (1800, 100),
     "rank, segments": (1800, 130),
-    "search": (1850, 50),
+    "search": (1650, 50),
     "segmented_quantile": (1500, 107),
-    "segmented_search": (2100, 50),
+    "segmented_search": (1900, 50),
     "segmented_top_k": (1500, 112),
-    "sorted_match": (1850, 50),
-    "unique": (1500, 104),
+    "sorted_match": (1650, 50),
 }
 
 
@@ -219,7 +217,7 @@ PLANS = {
 @pytest.mark.parametrize("name", PLANS)
 def test_memory_that_is_planned(name, devices, monkeypatch):
     """The planned memory of programs with the exchange of GPUs, which writes its results to a given array."""
-    monkeypatch.setattr(exchange, "_gathered", exchange._ragged)
+    mesh.use_form(monkeypatch, "_ragged")
     monkeypatch.setattr(jax.lax, "ragged_all_to_all", lambda x, into, *sizes, axis_name: into)
     call, most = PLANS[name]
     slots, options = 1 << 20, {"mesh": mesh.mesh_of(devices), "in_specs": P(mesh.AXIS), "out_specs": P(mesh.AXIS)}

@@ -36,6 +36,8 @@ class Axis:
     devices, one device after the other.
     """
 
+    shares_memory: bool | None = None  # whether the devices do; None until `by_platform` finds out
+
     def __init__(self, operation: str, name: AxisName):
         self.operation, self.name = operation, tuple(name) if isinstance(name, list) else name
         try:
@@ -51,8 +53,9 @@ class Axis:
 
     def own(self, x: jax.Array, axis: int = 0) -> jax.Array:
         """Returns this device's entry along an axis of an array that has one entry per device."""
-        entry: jax.Array = jax.lax.dynamic_index_in_dim(x, self.index, axis, False, allow_negative_indices=False)
-        return entry
+        at = [self.index if i == axis else 0 for i in range(x.ndim)]
+        sizes = [1 if i == axis else n for i, n in enumerate(x.shape)]
+        return jax.lax.squeeze(jax.lax.dynamic_slice(x, at, sizes, allow_negative_indices=False), (axis,))
 
     @property
     def devices(self) -> jax.Array:
@@ -75,9 +78,10 @@ class Axis:
         result: jax.Array = jax.lax.psum(x, self.name)
         return result
 
-    def varying(self, x: jax.Array) -> jax.Array:
-        """Returns the value with the type of values that differ from device to device, as loops require of a carry."""
-        return reconcile_vma((x, self.index))[0]
+    def varying(self, tree: T) -> T:
+        """Returns values with the type of those that differ from device to device, as loops require of a carry."""
+        typed: T = jax.tree.map(lambda x: reconcile_vma((x, self.index))[0], tree)
+        return typed
 
     def index_dtype(self, argument: str, n: int) -> np.dtype:
         """Returns the dtype of positions in a global array of which each device has n slots."""

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jax_mgpu._src.arguments.rows import RowForm
 from jax_mgpu._src.core.compat import axes_bound, cond, fori_loop, platform_dependent
@@ -15,7 +16,7 @@ from jax_mgpu._src.keys.bits import keeping_bits
 from jax_mgpu._src.mesh.axis import Axis, before
 from jax_mgpu._src.ops.intervals import gather_rows, move_rows
 
-__all__ = ["Parts", "by_platform", "exchange", "exchange_together", "in_rounds", "send"]
+__all__ = ["Parts", "by_platform", "everywhere", "exchange", "exchange_together", "in_rounds", "send"]
 
 T = TypeVar("T")
 
@@ -135,18 +136,55 @@ def _runner(axis: Axis, *, keeps: bool) -> Callable[[Sent, jax.Array], jax.Array
 
 
 def by_platform(axis: Axis, gathered: Callable[..., T], spread: Callable[..., T]) -> Callable[..., T]:
-    """Returns a call of `gathered` where devices share their memory, on CPUs or within a device; else of `spread`."""
-    bound = axes_bound(axis.name)
+    """Returns a call of `gathered` where devices share their memory, on CPUs or within a device; else of `spread`.
+
+    Within either of them, the platform is known: a form that it excludes is not traced.
+    """
+    bound, known = axes_bound(axis.name), axis.shares_memory
+
+    def of(form: Callable[..., T], shares_memory: bool) -> Callable[..., T]:
+        def run(*operands: Any) -> T:
+            outer, axis.shares_memory = axis.shares_memory, shares_memory
+            try:
+                return form(*operands)
+            finally:
+                axis.shares_memory = outer
+
+        return run
+
+    here, apart = of(gathered, True), of(spread, False)  # one of each for all calls, which JAX traces once
 
     def run(*operands: Any) -> T:
         with bound():
-            if not axis.is_of_devices:
-                return gathered(*operands)
-            if jax.process_count() > 1:
-                return spread(*operands)
-            return platform_dependent(*operands, cpu=gathered, default=spread)
+            if known is None and axis.is_of_devices and jax.process_count() == 1:
+                return platform_dependent(*operands, cpu=here, default=apart)
+            is_here = not axis.is_of_devices if known is None else known
+            return (here if is_here else apart)(*operands)
 
     return run
+
+
+def everywhere(
+    axis: Axis, x: jax.Array, counts: jax.Array, starts: Sequence[int] = (0,)
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Returns the live rows of all devices on each device, followed by 0, for devices that share their memory.
+
+    Args:
+      axis: the devices.
+      x: this device's rows.
+      counts: the number of rows of each device, or of its first run, then of its second, and so on.
+      starts: where the runs begin among a device's rows.
+
+    Returns: The rows, where each run begins and the last one ends, and the number of all rows, `[1]`.
+    """
+    (n, *_), dtype, form = x.shape, counts.dtype, RowForm(axis.operation, "x", x)
+    begins = (np.array(starts)[:, None] + np.arange(axis.size) * n).reshape(-1)
+    # One more run, which is empty: XLA:CPU takes evenly spaced numbers for a program, and a constant for none.
+    begins, offsets = np.append(begins, 0).astype(dtype), before(jnp.append(counts, 0)[:, None])[:, 0]
+    total = counts.sum(dtype=dtype).reshape(1)
+    gathered = form.pack("x", axis.gather(x).reshape(-1, *x.shape[1:]))
+    runs = {"starts": begins, "offsets": offsets, "total": total, "fill_value": form.fill(0)}
+    return form.unpack(gather_rows(x=gathered, **runs, size=axis.size * n, disjoint=True)[0]), offsets, total
 
 
 def _gathered(sent: Sent, into: jax.Array, *, keeps: bool) -> jax.Array:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.arguments.annotations import DTypeLike, JoinKind
+from jax_mgpu._src.arguments.annotations import JoinKind
 from jax_mgpu._src.arguments.check import INT32_LIMIT
 from jax_mgpu._src.arguments.counts import live_items, of_all
 from jax_mgpu._src.arguments.preconditions import by_construction, room
@@ -16,84 +16,20 @@ from jax_mgpu._src.arguments.values import take_or_fill
 from jax_mgpu._src.core.compat import cond, has_64_bits
 from jax_mgpu._src.keys.bits import as_columns
 from jax_mgpu._src.mesh.axis import Axis
-from jax_mgpu._src.mesh.exchange import by_platform
+from jax_mgpu._src.mesh.exchange import by_platform, everywhere
 from jax_mgpu._src.mesh.hash_repartition import meet, with_room
-from jax_mgpu._src.mesh.pairs import AlignedPair, copies_of, pair_of
-from jax_mgpu._src.mesh.remote_gather import Share, begins_of, deal, deal_from, fetch, put
-from jax_mgpu._src.mesh.sorts import sort, sort_indices
+from jax_mgpu._src.mesh.lookups import Gathered, Lookup, Moved
+from jax_mgpu._src.mesh.pairs import AlignedPair
+from jax_mgpu._src.mesh.remote_gather import Share, begins_of, deal, deal_from, fetch
+from jax_mgpu._src.mesh.sorts import sort
 from jax_mgpu._src.ops.join import KINDS, JoinResult, expanded_rows, rows_by_key, saturated_offsets
 from jax_mgpu._src.ops.join import join as local_join
 from jax_mgpu._src.ops.load_balance import load_balance_search
 from jax_mgpu._src.ops.select import positions
 
-__all__ = ["Side", "join", "join_columns"]
+__all__ = ["join", "join_columns"]
 
-T = TypeVar("T")
-
-
-class Side:
-    """A table's sorted keys, which can send results back to its rows.
-
-    If a side `only_asks`, no keys are looked up in it. Then its rows stay in place if all devices can read the other
-    side's keys, because the rows' keys may be looked up in any order.
-    """
-
-    def __init__(
-        self,
-        axis: Axis,
-        keys: jax.Array,
-        count: jax.Array,
-        dtype: DTypeLike,
-        *,
-        is_sorted: bool,
-        only_asks: bool = False,
-    ):
-        self.axis, self.n, self.only_asks = axis, keys.shape[0], only_asks
-        self.live = live_items(self.n, count, dtype)
-        self.counts = axis.gather(self.live)
-        self.keys, self.order, self.sorted_counts = keys, None, self.counts
-        if not is_sorted:
-            self.keys, self.order, live = self._by_platform(self._kept, self._sorted)(keys)
-            self.sorted_counts = axis.gather(live.astype(dtype))
-
-    def _by_platform(self, kept: Callable[..., T], moved: Callable[..., T]) -> Callable[..., T]:
-        """Returns a call of `kept` if rows stay in place, else of `moved`."""
-        if not self.only_asks:
-            return moved
-        kept, moved = (lambda x, form=form: jax.tree.map(self.axis.varying, form(x)) for form in (kept, moved))
-        return by_platform(self.axis, kept, moved)
-
-    def _kept(self, keys: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        return keys, jnp.zeros((self.n,), self.live.dtype), self.live
-
-    def _sorted(self, keys: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        with by_construction():
-            sorted_keys, order, live = sort_indices(self.axis, keys, count=self.live)
-        return sorted_keys, order, live
-
-    @property
-    def begin(self) -> jax.Array:
-        """The global index of this device's first row."""
-        return begins_of(self.counts)[self.axis.index]
-
-    @property
-    def sorted_count(self) -> jax.Array:
-        """The live keys of this device, as an operand."""
-        return self.sorted_counts[self.axis.index].reshape(1)
-
-    def to_rows(self, found: list[jax.Array]) -> list[jax.Array]:
-        """Moves results for sorted keys back to the rows of the keys; results past the live rows are unspecified."""
-        if self.order is None:
-            return found
-        live = jnp.arange(self.n) < self.sorted_count
-        places = jnp.where(live, self.order, -1)
-
-        def moved(found: list[jax.Array]) -> list[jax.Array]:
-            rows, slots = put(self.axis, found, places, self.counts, self.n)
-            return [jnp.zeros_like(x).at[slots].set(x, mode="drop", unique_indices=True) for x in rows]
-
-        results: list[jax.Array] = self._by_platform(lambda found: found, moved)(found)
-        return results
+Rows = tuple[jax.Array, jax.Array, jax.Array]  # indices of a and of b, and their number
 
 
 def join(
@@ -112,25 +48,49 @@ def join(
 
     For aligned tables, unless rows of b are kept, a device instead gets the rows that its own rows of a make.
     """
+    operands = a, b, a_count, b_count
+
+    def by_partners(lookup: Callable[..., Lookup] = Moved, **options: bool) -> Rows:
+        found = lookup(axis, operands, (is_sorted, is_sorted), **options)
+        return axis.varying(_by_partners(axis, found, kind, size))
+
+    def by_buckets() -> Rows:
+        return _by_buckets(axis, operands, kind, size, by_partners)
+
+    if aligned:
+        rows = by_partners(aligned=True)
+    else:
+        is_long = axis.size * _slots(kind, a.shape[0], size) >= INT32_LIMIT and not has_64_bits()
+        moved = by_partners if is_sorted or is_long else by_buckets
+        forms = (
+            lambda form=form: jax.tree.map(axis.varying, form()) for form in (lambda: by_partners(Gathered), moved)
+        )
+        rows = by_platform(axis, *forms)()
+    a_indices, b_indices, count = rows
+    return JoinResult(a_indices, b_indices, room(axis.operation, count, size))
+
+
+def _slots(kind: str, n_a: int, size: int) -> int:
+    """Returns the room for the rows of the keys that one device gets."""
+    return with_room(size if kind in KINDS else n_a)
+
+
+def _by_buckets(
+    axis: Axis, operands: Sequence[jax.Array], kind: JoinKind, size: int, by_partners: Callable[[], Rows]
+) -> Rows:
+    """Brings all rows of a key to one device, unless frequent keys give a device too many."""
+    a, b, *counts = operands
     dtype = axis.index_dtype("a and b", a.shape[0] + b.shape[0])
-    given: dict[str, Any] = {"kind": kind, "size": size, "is_sorted": is_sorted, "aligned": aligned}
-    slots = with_room(size if kind in KINDS else a.shape[0])
-    if is_sorted or (axis.size * slots >= INT32_LIMIT and not has_64_bits()):
-        a_indices, b_indices, count = _by_partners(axis, a, b, a_count, b_count, dtype, **given)
-        return JoinResult(a_indices, b_indices, room(axis.operation, count, size))
-    lives = [live_items(x.shape[0], count, dtype) for x, count in ((a, a_count), (b, b_count))]
+    lives = [live_items(x.shape[0], count, dtype) for x, count in zip((a, b), counts, strict=True)]
     met = meet(axis, (a, b), lives, [axis.begin(axis.gather(live)) for live in lives])
+    slots = _slots(kind, a.shape[0], size)
     a_rows, b_rows, count = rows_by_key(axis.operation, kind, met.codes, met.rows, met.counts, slots)
     rows_fit = jnp.max(axis.gather(count)) <= slots
 
-    def in_order() -> tuple[jax.Array, jax.Array, jax.Array]:
-        return _in_order_of_rows(axis, a_rows, b_rows, count, kind, a.shape[0], b.shape[0], size)
+    def in_order() -> Rows:
+        return axis.varying(_in_order_of_rows(axis, a_rows, b_rows, count, kind, a.shape[0], b.shape[0], size))
 
-    def by_partners() -> tuple[jax.Array, jax.Array, jax.Array]:
-        return _by_partners(axis, a, b, a_count, b_count, dtype, **given)
-
-    a_indices, b_indices, count = cond(of_all(met.fits & rows_fit), in_order, by_partners)
-    return JoinResult(a_indices, b_indices, room(axis.operation, count, size))
+    return cond(of_all(met.fits & rows_fit), in_order, by_partners)
 
 
 def _in_order_of_rows(
@@ -154,56 +114,41 @@ def _in_order_of_rows(
     return a_indices, jnp.where(is_row, b_rows, -1), live.astype(_count_dtype(axis, n_a, n_b))
 
 
-def _by_partners(
-    axis: Axis,
-    a: jax.Array,
-    b: jax.Array,
-    a_count: jax.Array,
-    b_count: jax.Array,
-    dtype: DTypeLike,
-    *,
-    kind: JoinKind,
-    size: int,
-    is_sorted: bool,
-    aligned: bool,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Joins by the partners of each row of a: both sides are aligned, and searches find the partners.
+def _by_partners(axis: Axis, found: Lookup, kind: JoinKind, size: int) -> Rows:
+    """Joins by the partners of each row of a, which searches find.
 
     It works for any number of copies of a key, and with fewer slots than rows.
     """
-    n_a, n_b = a.shape[0], b.shape[0]
     keep_a, keep_b = KINDS.get(kind, (False, False))
-    of_a = Side(axis, a, a_count, dtype, is_sorted=is_sorted, only_asks=not keep_b)
-    of_b = Side(axis, b, b_count, dtype, is_sorted=is_sorted)
-    pair = pair_of(axis, of_a.keys, of_b.keys, of_a.sorted_count, of_b.sorted_count, aligned=aligned)
+    (n_a, n_b), (a_live, b_live), dtype = found.lengths, found.lives, found.lives[0].dtype
 
     def rows_made() -> tuple[jax.Array, jax.Array, jax.Array]:
         """Returns, for each row of a, the number of its result rows, where its partners begin, and their number."""
-        low, high = pair.lower_and_upper(0)
-        first, number = of_a.to_rows([low, high - low])
+        first, number = found.equals()
         made = jnp.maximum(number, 1) if keep_a else number
         if kind not in KINDS:
             made, number = ((number > 0) == (kind == "semi")).astype(dtype), jnp.zeros_like(number)
-        made = jnp.where(jnp.arange(n_a) < of_a.live, made, 0)
+        made = jnp.where(jnp.arange(n_a) < a_live, made, 0)
         return made.astype(_count_dtype(axis, n_a, n_b)), first, number
 
-    if isinstance(pair, AlignedPair) and not keep_b:
-        return _of_own_rows(axis, pair, rows_made, kind, size)
+    if isinstance(found, Moved) and isinstance(found.pair, AlignedPair) and not keep_b:
+        return _of_own_rows(axis, found.pair, rows_made, kind, size)
     made, first, number = rows_made()
-    starts, own = saturated_offsets(made)
-    before, paired = saturated_offsets(axis.gather(own))
+    a_begin, b_begin = found.begins()
+    most = _most_rows(axis, n_a, n_b)
+    starts, own = saturated_offsets(made, most)
+    before, paired = saturated_offsets(axis.gather(own), most)
     begins = _saturated(before[axis.index], starts)
     alone = None
     total = paired
     if keep_b:
-        is_alone = of_b.to_rows([copies_of(pair, 1)])[0] == 0
-        alone = _Alone(axis, is_alone, of_b, paired)
+        alone = _Alone(axis, found.is_alone(), b_live, b_begin, paired)
         total = alone.total
     share = Share.even(axis, total, size)
 
     # If no row of a without a partner is kept, each result row of a row of a has a partner, and no numbers are needed.
     leaves = [first, number] if keep_a or kind not in KINDS else [first]
-    leaves = [of_a.begin + jnp.arange(n_a, dtype=dtype), *leaves]
+    leaves = [a_begin + jnp.arange(n_a, dtype=dtype), *leaves]
     following = jnp.append(before, paired)[axis.index + 1]
     (a_index, first, *numbers), begins, items = deal_from(axis, leaves, begins, following, share, size)
     item = jnp.arange(begins.shape[0], dtype=made.dtype)
@@ -217,8 +162,7 @@ def _by_partners(
     for number in numbers:
         is_pair &= rank < take_or_fill(number, owner)
     partner = jnp.where(is_pair, take_or_fill(first, owner) + rank, -1)
-    if of_b.order is not None:
-        partner = fetch(axis, [of_b.order.astype(dtype) + 1], of_b.sorted_counts, partner, [None])[0] - 1
+    partner = found.row_at(partner)
     if alone is not None:
         partner = alone.behind(partner, share, here)
     return take_or_fill(a_index, owner, -1), partner, share.count
@@ -251,30 +195,40 @@ def _of_own_rows(
 class _Alone:
     """The rows of b without a partner, which follow those of a, with one result row each."""
 
-    def __init__(self, axis: Axis, is_alone: jax.Array, of_b: Side, paired: jax.Array):
-        self.axis = axis
-        kept, count = positions(is_alone, of_b.live.reshape(1), of_b.n)
-        counts = axis.gather(count.astype(paired.dtype))
-        self.total = _saturated(paired, counts.sum(dtype=paired.dtype))
-        self.index = of_b.begin + kept.astype(of_b.begin.dtype)
-        rows = jnp.arange(of_b.n, dtype=paired.dtype)
-        ranks = _saturated(_saturated(paired, begins_of(counts)[axis.index]), rows)
-        live, past = rows < counts[axis.index], jnp.iinfo(paired.dtype).max
-        self.begins, self.ends = (
-            jnp.where(live, x, past) for x in (ranks, _saturated(ranks, jnp.ones((), ranks.dtype)))
-        )
+    def __init__(self, axis: Axis, is_alone: jax.Array, live: jax.Array, begin: jax.Array, paired: jax.Array):
+        self._axis, self._paired = axis, paired
+        kept, count = positions(is_alone, live.reshape(1), is_alone.shape[0])
+        self._counts = axis.gather(count.astype(paired.dtype))
+        self.total = _saturated(paired, self._counts.sum(dtype=paired.dtype))
+        self._index = begin + kept.astype(begin.dtype)
 
     def behind(self, partner: jax.Array, share: Share, here: jax.Array) -> jax.Array:
-        """Returns the partners of this device's result rows, of which the first ones are pairs."""
-        (index,), items = deal(self.axis, [self.index], self.begins, self.ends, share, partner.shape[0])
+        """Returns the partners of this device's result rows, of which the first `here` are pairs."""
         row = jnp.arange(partner.shape[0], dtype=here.dtype) - here
-        return jnp.where((row >= 0) & (row < items.astype(row.dtype)), take_or_fill(index, row), partner)
+        if self._axis.shares_memory:
+            index, items = everywhere(self._axis, self._index, self._counts)[0], share.count - here
+            place = row + jnp.maximum(share.low - self._paired, 0)
+        else:
+            (index,), items = deal(self._axis, [self._index], *self._ranks(), share, partner.shape[0])
+            place = row
+        return jnp.where((row >= 0) & (row < items.astype(row.dtype)), take_or_fill(index, place), partner)
+
+    def _ranks(self) -> tuple[jax.Array, jax.Array]:
+        """Returns the ranks in the result at which this device's rows begin and end."""
+        rows = jnp.arange(self._index.shape[0], dtype=self._paired.dtype)
+        ranks = _saturated(_saturated(self._paired, begins_of(self._counts)[self._axis.index]), rows)
+        live, past = rows < self._counts[self._axis.index], jnp.iinfo(rows.dtype).max
+        begins, ends = (jnp.where(live, x, past) for x in (ranks, _saturated(ranks, jnp.ones((), ranks.dtype))))
+        return begins, ends
 
 
 def _count_dtype(axis: Axis, n_a: int, n_b: int) -> Any:
     """Returns the dtype of numbers of rows, which is that of a join on one device."""
-    rows = axis.size * max(1, n_a) * axis.size * max(1, n_b) + axis.size * (n_a + n_b)
-    return jnp.int64 if rows >= INT32_LIMIT and has_64_bits() else jnp.int32
+    return jnp.int64 if _most_rows(axis, n_a, n_b) >= INT32_LIMIT and has_64_bits() else jnp.int32
+
+
+def _most_rows(axis: Axis, n_a: int, n_b: int) -> int:
+    return axis.size * max(1, n_a) * axis.size * max(1, n_b) + axis.size * (n_a + n_b)
 
 
 def _saturated(x: jax.Array, y: jax.Array) -> jax.Array:

@@ -76,6 +76,9 @@ def deal_from(
 
     Returns: The leaves, where the items begin, and their number.
     """
+    if axis.shares_memory:  # a device reads all items
+        *leaves, begins = (axis.gather(x).reshape(-1, *x.shape[1:]) for x in (*leaves, begins))
+        return leaves, begins, jnp.asarray(begins.shape[0], begins.dtype)
     (n,), ends = begins.shape, jnp.append(begins[1:], following)
     if 0 < axis.size * n <= size:  # there is room for all items, and so for empty ones
         lows, highs = (x.astype(begins.dtype) for x in (share.lows, share.highs))
@@ -137,7 +140,7 @@ def fetch(
     move = by_platform(axis, functools.partial(_gathered, axis), functools.partial(_in_rounds, axis))
     # Everything traced is an argument: a rule of jax.custom_jvp that closes over it fails under shard_map.
     known = jnp.where(inside, places, -1).astype(counts.dtype)
-    traced = known, counts, *_in_order(axis, places, counts)
+    traced = known, counts, *(() if axis.shares_memory else _in_order(axis, places, counts))
     found = [keeping_bits(move, x, *traced, adds=True) for x in leaves]
     own = jnp.where(inside, jnp.arange(n), -1)
     return [

@@ -17,8 +17,8 @@ from jax_mgpu._src.functions.operators import select
 from jax_mgpu._src.keys.bits import special_case
 from jax_mgpu._src.keys.columns import Columns
 from jax_mgpu._src.mesh.axis import Axis
-from jax_mgpu._src.mesh.exchange import Parts, exchange
-from jax_mgpu._src.mesh.reductions import own_ends
+from jax_mgpu._src.mesh.exchange import Parts, by_platform, exchange
+from jax_mgpu._src.mesh.reductions import number_before, own_ends
 from jax_mgpu._src.mesh.remote_gather import fetch
 from jax_mgpu._src.mesh.sorts import one_key
 from jax_mgpu._src.mesh.splitters import Sorted, cut_at, equal, order_codes
@@ -107,7 +107,10 @@ def segmented_sort(
         def is_short() -> jax.Array:
             return jnp.max(stack([end - begin for begin, end in ends])) <= window
 
-        keys, leaves = special_case(is_short, sort_ends, sort_locally, keys, leaves)
+        def sort_again(keys: jax.Array, leaves: list[jax.Array]) -> tuple[jax.Array, list[jax.Array]]:
+            return special_case(is_short, sort_ends, sort_locally, keys, leaves)
+
+        keys, leaves = by_platform(axis, sort_locally, sort_again)(keys, leaves)
     result, leaves = restored(keys, leaves, live)
     return result if unflatten is None else (result, unflatten(leaves))
 
@@ -162,7 +165,7 @@ def segment_ids(axis: Axis, heads: jax.Array, n: int, count: jax.Array) -> jax.A
     live = axis.live("n", n, count)
     (ids,) = _search(offsets=heads, total=count, size=n, return_rank=False)
     heads = wide_enough(heads, n)
-    own = jnp.sum(heads < live.astype(heads.dtype), dtype=dtype)
+    own = number_before(heads, live.astype(heads.dtype)).astype(dtype)
     return jnp.where(live_mask(n, count), ids.astype(dtype) + axis.begin(axis.gather(own)), -1)
 
 

@@ -196,7 +196,8 @@ def top_k(axis: Axis, x: jax.Array, k: int, largest: bool, count: jax.Array) -> 
     taken = jnp.minimum(lives.sum(dtype=live.dtype), k)
     zero, own = jnp.zeros_like(live), own.astype(live.dtype)
     if axis.size > 1 and k > 0:
-        cuts = cut_at(axis, [Sorted(values, zero, own, largest)], taken.reshape(1))[0, :, 0].astype(live.dtype)
+        counts = jnp.minimum(lives, k)[:, None]
+        cuts = cut_at(axis, [Sorted(values, zero, own, largest)], taken.reshape(1), counts)[0, :, 0]
     else:
         cuts = taken.reshape(1)
     slots = jnp.arange(k, dtype=live.dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -15,6 +15,8 @@ from jax_mgpu._src.arguments.check import index_dtype
 from jax_mgpu._src.core.compat import fori_loop, stack
 from jax_mgpu._src.keys.bits import is_words, of_words, ordered_integers, words_of
 from jax_mgpu._src.mesh.axis import Axis, before
+from jax_mgpu._src.mesh.exchange import by_platform, everywhere
+from jax_mgpu._src.ops.order_statistics import _order_statistics
 from jax_mgpu._src.ops.sorted_search import _segmented_search
 
 __all__ = ["Sorted", "Words", "cut_at", "equal", "even_edges", "order_codes", "precede", "search"]
@@ -32,8 +34,8 @@ class Sorted:
 
     def __init__(self, keys: jax.Array, begin: jax.Array, end: jax.Array, descending: bool = False):
         self.begin, self.end, self.descending = begin, end, descending
-        self.n, self.like = keys.shape[0], keys[:0]
-        self.rising = jax.lax.rev(keys, (0,)) if descending else keys  # what the kernel searches
+        self.n, self.keys, self.like = keys.shape[0], jax.lax.stop_gradient(keys), keys[:0]
+        self.rising = jax.lax.rev(self.keys, (0,)) if descending else self.keys  # what the kernel searches
 
 
 def order_codes(keys: jax.Array, descending: bool) -> list[jax.Array]:
@@ -96,28 +98,71 @@ def search(sequence: Sorted, codes: Words, *, after_equals: bool) -> jax.Array:
     return n - places if falls else places
 
 
-def cut_at(axis: Axis, sequences: Sequence[Sorted], ranks: jax.Array, *, pairs: bool = False) -> jax.Array:
+def cut_at(
+    axis: Axis,
+    sequences: Sequence[Sorted],
+    ranks: jax.Array,
+    counts: jax.Array | None = None,
+    *,
+    pairs: bool = False,
+) -> jax.Array:
     """Cuts sequences so that `ranks[j]` items of all devices, in order, come before cut j.
 
     Among equal keys, those of the first sequence come first, in the order of the devices, then those of the second.
     With `pairs`, there are two sequences, and the r-th equal key of the first is followed by the r-th of the second; a
     cut never separates the two, and may come one item late (balanced path).
 
-    The code of the key at each rank is found digit by digit, the highest first: each round counts the items below each
-    digit on all devices.
-
     Args:
       axis: the devices.
       sequences: each device's parts.
       ranks: `[cuts]`, the same on all devices.
+      counts: `[devices, sequences]`, the items of all devices, if parts begin at 0.
       pairs: see above.
 
     Returns:
       `[sequences, devices, cuts]`, the same on all devices: how many items of each device's parts come before a cut.
     """
+    shape = len(sequences), axis.size, ranks.shape[0]
+    if 0 in shape or not any(s.n for s in sequences):
+        return jnp.zeros(shape, ranks.dtype)
+    bounds: Callable[..., tuple[jax.Array, jax.Array]] = functools.partial(_by_digits, axis, sequences)
+    if counts is not None:
+        bounds = by_platform(axis, functools.partial(_gathered, axis, sequences, counts), bounds)
+    low, high = bounds(ranks)
+    if pairs:
+        return low + _paired(high - low, ranks - low.sum((0, 1), dtype=low.dtype))
+    return low + _in_turn(low, high, ranks)
+
+
+def _gathered(
+    axis: Axis, sequences: Sequence[Sorted], counts: jax.Array, ranks: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Returns how many items of each device are less than the key at each rank, and how many are no greater.
+
+    Both are `[sequences, devices, cuts]`. Keys are gathered on all devices: for CPU devices, which share their memory,
+    and for axes within one device.
+    """
+    shape, counts = (len(sequences), axis.size, ranks.shape[0]), counts.T.reshape(-1)
+    keys = jnp.concatenate([s.keys for s in sequences]) if len(sequences) > 1 else sequences[0].keys
+    if sequences[0].descending:
+        keys = of_words(*(~x for x in words_of(keys))) if is_words(keys) else ~ordered_integers(keys)
+    starts = [0, sequences[0].n][: len(sequences)]
+    keys, edges, total = everywhere(axis, keys, counts, starts)
+    needles = _order_statistics(x=keys, ranks=jnp.tile(ranks, shape[0] * shape[1]), count=total)[0]
+    ids = np.repeat(np.arange(shape[0] * shape[1], dtype=edges.dtype), shape[2])
+    given = {"needles": needles, "ids": ids, "haystack": keys, "heads": edges, "haystack_count": total, "exact": False}
+    low, high = (_segmented_search(**given, right=right)[0].reshape(shape) for right in (False, True))
+    begins = edges[:-1].reshape(*shape[:2], 1)
+    return low - begins, high - begins
+
+
+def _by_digits(axis: Axis, sequences: Sequence[Sorted], ranks: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """`_gathered` for devices that do not share their memory, and for windows.
+
+    The code of the key at each rank is found digit by digit, the highest first: each round counts the items below each
+    digit on all devices.
+    """
     (cuts,) = ranks.shape
-    if cuts == 0:
-        return jnp.zeros((len(sequences), axis.size, 0), ranks.dtype)
     words = order_codes(sequences[0].like, False)
     number, word, bits = len(words), words[0].dtype, 8 * words[0].dtype.itemsize
     candidates = max(min(MAX_CANDIDATES, max(s.n for s in sequences)), 256)
@@ -145,10 +190,7 @@ def cut_at(axis: Axis, sequences: Sequence[Sorted], ranks: jax.Array, *, pairs: 
     code = list(fori_loop(0, number * rounds, next_digit, jnp.zeros((number, cuts), word))[:, :, None])
     found = [search(s, code, after_equals=after)[:, 0] - s.begin for s in sequences for after in (False, True)]
     every: jax.Array = axis.gather(stack(found)).reshape(axis.size, len(sequences), 2, cuts)
-    low, high = every[:, :, 0].swapaxes(0, 1), every[:, :, 1].swapaxes(0, 1)  # [sequences, devices, cuts]
-    if pairs:
-        return low + _paired(high - low, ranks - low.sum((0, 1), dtype=low.dtype))
-    return low + _in_turn(low, high, ranks)
+    return every[:, :, 0].swapaxes(0, 1), every[:, :, 1].swapaxes(0, 1)
 
 
 def _in_turn(low: jax.Array, high: jax.Array, ranks: jax.Array) -> jax.Array:
@@ -187,5 +229,5 @@ def even_edges(
         ranks = device * (total // axis.size) + jnp.minimum(device, total % axis.size)
     else:
         ranks = jnp.minimum(device * slots, total)
-    cuts, ends = cut_at(axis, sequences, ranks, pairs=pairs), counts.T[:, :, None]
+    cuts, ends = cut_at(axis, sequences, ranks, counts, pairs=pairs), counts.T[:, :, None]
     return jnp.concatenate([jnp.zeros_like(ends), cuts, ends], axis=2)

@@ -9,14 +9,11 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src.arguments.counts import live_mask
-from jax_mgpu._src.arguments.rows import RowForm
 from jax_mgpu._src.arguments.values import take_or_fill
 from jax_mgpu._src.core.compat import fori_loop, stack
 from jax_mgpu._src.mesh.axis import Axis
-from jax_mgpu._src.mesh.exchange import Parts, by_platform, exchange, send
-from jax_mgpu._src.mesh.remote_gather import begins_of
+from jax_mgpu._src.mesh.exchange import Parts, by_platform, everywhere, exchange, send
 from jax_mgpu._src.mesh.splitters import Sorted, Words, equal, order_codes, search
-from jax_mgpu._src.ops.intervals import gather_rows
 from jax_mgpu._src.ops.sorted_search import _search, search_in_any_order
 
 __all__ = ["SortedPair", "code_at"]
@@ -61,13 +58,9 @@ class SortedPair:
 
     def _gathered(self, side: int, rights: list[bool], is_live: jax.Array) -> list[jax.Array]:
         """Gathers the other array on all devices: for CPU devices, and for axes within one device."""
-        axis, form = self.axis, RowForm(self.axis.operation, "keys", self.keys[1 - side])
-        counts, (n, *_) = self._counts[:, 1 - side], self.keys[1 - side].shape
-        everything = jax.lax.all_gather(form.pack("keys", self.keys[1 - side]), axis.name, tiled=True)
-        total = counts.sum(dtype=self.dtype).reshape(1)
-        runs = {"starts": axis.devices.astype(self.dtype) * n, "offsets": begins_of(counts), "total": total}
-        packed = gather_rows(x=everything, **runs, fill_value=form.fill(0), size=axis.size * n, disjoint=True)[0]
-        operands = self.keys[side], form.unpack(packed), self.live[side].reshape(1), total
+        axis = self.axis
+        keys, _, total = everywhere(axis, self.keys[1 - side], self._counts[:, 1 - side])
+        operands = self.keys[side], keys, self.live[side].reshape(1), total
         found = [search_in_any_order(operands, right=right).astype(self.dtype) for right in rights]
         return [axis.varying(jnp.where(is_live, x, -1)) for x in found]
 

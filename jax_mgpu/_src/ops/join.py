@@ -528,8 +528,14 @@ def kept_positions(keep: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
     return where(found < keep.shape[0], found, -1), count
 
 
-def saturated_offsets(lengths: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns the exclusive scan of lengths and their sum, saturated at the largest number of the type."""
+def saturated_offsets(lengths: jax.Array, most: int | None = None) -> tuple[jax.Array, jax.Array]:
+    """Returns the exclusive scan of lengths and their sum, saturated at the largest number of the type.
+
+    The sum is at most `most`, if that is given.
+    """
+    if most is not None and surely(lambda: most <= jnp.iinfo(lengths.dtype).max):
+        starts, total = _scan(x=lengths, op=Kind.ADD, exclusive=True, reverse=False, total=True)
+        return starts, total
     largest = jnp.asarray(jnp.iinfo(lengths.dtype).max, lengths.dtype)
     ends = _scan(x=lengths, op=Kind.ADD, exclusive=False, reverse=False, total=False)[0]
     before = jnp.concatenate([jnp.zeros_like(ends[:1]), ends[:-1]])
