@@ -53,7 +53,7 @@ class Axis:
 
     def own(self, x: jax.Array, axis: int = 0) -> jax.Array:
         """Returns this device's entry along an axis of an array that has one entry per device."""
-        at = [self.index if i == axis else 0 for i in range(x.ndim)]
+        at = [self.index if i == axis else np.int32(0) for i in range(x.ndim)]
         sizes = [1 if i == axis else n for i, n in enumerate(x.shape)]
         return jax.lax.squeeze(jax.lax.dynamic_slice(x, at, sizes, allow_negative_indices=False), (axis,))
 

@@ -138,7 +138,7 @@ def _by_partners(axis: Axis, found: Lookup, kind: JoinKind, size: int) -> Rows:
     most = _most_rows(axis, n_a, n_b)
     starts, own = saturated_offsets(made, most)
     before, paired = saturated_offsets(axis.gather(own), most)
-    begins = _saturated(before[axis.index], starts)
+    begins = _saturated(axis.own(before), starts)
     alone = None
     total = paired
     if keep_b:
@@ -216,8 +216,8 @@ class _Alone:
     def _ranks(self) -> tuple[jax.Array, jax.Array]:
         """Returns the ranks in the result at which this device's rows begin and end."""
         rows = jnp.arange(self._index.shape[0], dtype=self._paired.dtype)
-        ranks = _saturated(_saturated(self._paired, begins_of(self._counts)[self._axis.index]), rows)
-        live, past = rows < self._counts[self._axis.index], jnp.iinfo(rows.dtype).max
+        ranks = _saturated(_saturated(self._paired, self._axis.own(begins_of(self._counts))), rows)
+        live, past = rows < self._axis.own(self._counts), jnp.iinfo(rows.dtype).max
         begins, ends = (jnp.where(live, x, past) for x in (ranks, _saturated(ranks, jnp.ones((), ranks.dtype))))
         return begins, ends
 

@@ -41,12 +41,12 @@ class _Side:
     @property
     def begin(self) -> jax.Array:
         """The global index of this device's first row."""
-        return begins_of(self.counts)[self.axis.index]
+        return self.axis.own(begins_of(self.counts))
 
     @property
     def sorted_count(self) -> jax.Array:
         """The live keys of this device, as an operand."""
-        return self.sorted_counts[self.axis.index].reshape(1)
+        return self.axis.own(self.sorted_counts).reshape(1)
 
     def to_rows(self, found: list[jax.Array]) -> list[jax.Array]:
         """Moves results for sorted keys back to the rows of the keys; results past the live rows are unspecified."""

@@ -29,7 +29,7 @@ class Share:
 
     def __init__(self, axis: Axis, lows: jax.Array, counts: jax.Array, size: int):
         self.lows, self.highs = lows, lows + jnp.minimum(counts, size)
-        self.low, self.count = lows[axis.index], counts[axis.index]
+        self.low, self.count = axis.own(lows), axis.own(counts)
 
     @classmethod
     def even(cls, axis: Axis, total: jax.Array, size: int) -> Share:
@@ -203,4 +203,4 @@ def put(
     parts = Parts.between(axis, axis.gather(edges), slots)
     places, *rows = exchange(parts, [places, *(take_rows(x, order) for x in leaves)])
     live = jnp.arange(slots, dtype=counts.dtype) < parts.total
-    return rows, jnp.where(live, places - begins_of(counts)[axis.index], slots)
+    return rows, jnp.where(live, places - axis.own(begins_of(counts)), slots)

@@ -82,7 +82,7 @@ def segmented_sort(
         begin = jnp.where(before, jnp.where(reaches_up, lasts, lives), 0)
         end = jnp.where(before, lives, jnp.where(reaches_down, firsts, 0))
         ranks = jnp.sum(jnp.where(before, end - begin, 0), axis=0, dtype=live.dtype)
-        cuts = cut_at(axis, [Sorted(keys, begin[axis.index], end[axis.index], descending)], ranks)
+        cuts = cut_at(axis, [Sorted(keys, axis.own(begin), axis.own(end), descending)], ranks)
         edges = jnp.concatenate([jnp.zeros_like(lives), begin + cuts[0], lives], axis=1)
         parts = Parts.between(axis, edges, n)
         keys, *leaves = exchange(parts, [keys, *leaves])

@@ -165,11 +165,11 @@ def unique(
         kept = jnp.minimum(every_found, size)
         numbers = begins_of(kept)
         has_earlier, (number, is_kept) = _earlier(
-            axis, found > 0, (numbers[axis.index] + found.astype(live.dtype) - 1, found <= size)
+            axis, found > 0, (axis.own(numbers) + found.astype(live.dtype) - 1, found <= size)
         )
         places = jnp.arange(n, dtype=live.dtype)
-        goes_on = (places < jnp.minimum(every_first[axis.index], live)) & has_earlier & is_kept
-        ids = jnp.where(ids >= 0, ids.astype(live.dtype) + numbers[axis.index], jnp.where(goes_on, number, -1))
+        goes_on = (places < jnp.minimum(axis.own(every_first), live)) & has_earlier & is_kept
+        ids = jnp.where(ids >= 0, ids.astype(live.dtype) + axis.own(numbers), jnp.where(goes_on, number, -1))
         sources = jnp.where(places < live, order, -1)
         (ids,), places = put(axis, [ids], sources, axis.gather(given), n)
         results.append(jnp.full((n,), -1, ids.dtype).at[places].set(ids, mode="drop", unique_indices=True))
@@ -177,7 +177,7 @@ def unique(
         # The last run here ends where the next one starts on a later device.
         later = (axis.devices > axis.index) & (every_found > 0)
         end = jnp.min(jnp.where(later, begins + every_first, every_live.sum(dtype=live.dtype)))
-        begin = begins[axis.index]
+        begin = axis.own(begins)
         following = jnp.append(starts[1:], past[None])
         ends = jnp.where(slots + 1 < found, begin + following.astype(live.dtype), end)
         results.append(jnp.where(slots < found, ends - begin - starts.astype(live.dtype), 0))
@@ -201,7 +201,7 @@ def top_k(axis: Axis, x: jax.Array, k: int, largest: bool, count: jax.Array) -> 
     else:
         cuts = taken.reshape(1)
     slots = jnp.arange(k, dtype=live.dtype)
-    places = jnp.where(slots < cuts[axis.index], slots + begins_of(cuts)[axis.index], k)
+    places = jnp.where(slots < axis.own(cuts), slots + axis.own(begins_of(cuts)), k)
 
     indices = jnp.where(slots < own, indices.astype(live.dtype) + axis.begin(lives) + 1, 0)
     indices = _added(axis, indices, places) - 1
@@ -260,7 +260,7 @@ def ordered_items(axis: Axis, x: jax.Array, count: jax.Array) -> tuple[jax.Array
 
 def item_at(axis: Axis, x: jax.Array, lives: jax.Array) -> Callable[[jax.Array], jax.Array]:
     """Returns a function that gives all devices the rows of x at some global positions; 0 for positions outside."""
-    begin, live = axis.begin(lives), lives[axis.index]
+    begin, live = axis.begin(lives), axis.own(lives)
 
     def rows(places: jax.Array) -> jax.Array:
         own = places.astype(live.dtype) - begin
