@@ -21,13 +21,13 @@ class HostPeer:
 
 @dataclasses.dataclass(frozen=True)
 class TorchPeer:
-    """A peer that takes PyTorch and its arrays, and is timed only if PyTorch has JAX's GPU too.
+    """A peer on PyTorch's arrays, timed only if PyTorch has JAX's GPU too.
 
-    PyTorch sorts few unsigned types, so it gets unsigned integers as signed integers. Its result is not compared with
-    ours.
+    PyTorch sorts few unsigned types, so unsigned integers are reinterpreted as signed ones. That peer's result is not
+    compared with ours.
 
     Args:
-      function: takes the module `torch`, then the arrays.
+      function: takes the module `torch` and PyTorch's arrays.
       waits: whether the host waits for a size within the call, which excludes CUDA graphs.
     """
 
@@ -42,7 +42,7 @@ class Case:
     Args:
       family: name of the module.
       name: distinguishes the case within its family.
-      inputs: makes the arrays from `(rng, scale)`; scale 1 is mostly 2^26 items. Cases with the same one share arrays.
+      inputs: makes the arrays from `(rng, scale)`; scale 1 is mostly 2^26 items. Cases that share it share arrays.
       ours: our function, jittable, which takes the arrays.
       peers: the peers by name: a jittable function of the same arrays, a `HostPeer` or a `TorchPeer`.
       bytes: computes, from the arrays, the bytes of one read of each input and one write of each output.
@@ -50,8 +50,8 @@ class Case:
       target_ms: a more ambitious time, in milliseconds.
       agree: whether a peer's result equals ours. By default, the arrays must be equal.
       x64: whether the case runs with 64-bit types.
-      replaces: the peer whose name our function has. It may not be faster than ours by more than 5%, and neither is
-        timed if our name calls that function.
+      replaces: the peer with our function's name. It may be faster than ours by at most 5%. If our function calls it,
+        neither is timed.
     """
 
     family: str
@@ -92,7 +92,7 @@ def equal(ours: Any, theirs: Any) -> bool:
 
 
 def agree_counted(ours: Any, theirs: Any) -> bool:
-    """Compares results whose last array is the number of live items; items at or past it may differ."""
+    """Compares results whose last array is the number of live items. Items past that number may differ."""
     *ours_arrays, count = jax.tree.leaves(ours)
     *theirs_arrays, their_count = jax.tree.leaves(theirs)
     live = int(count.reshape(()))
@@ -102,7 +102,7 @@ def agree_counted(ours: Any, theirs: Any) -> bool:
 
 
 def agree_within(relative: float) -> Callable[[Any, Any], bool]:
-    """Returns a comparison that allows differences up to `relative` times the largest magnitude of the array."""
+    """Returns a comparison that allows differences of up to `relative` times the largest magnitude in an array."""
 
     def agree(ours: Any, theirs: Any) -> bool:
         def close(x: jax.Array, y: jax.Array) -> bool:

@@ -19,11 +19,11 @@ __all__ = ["CASES", "lax_sort"]
 WORDS = ("uint32", "uint32")
 FLOATS = ("float32", "float32")
 MIXED = ("uint32", "int32 descending", "float32")
-ONE_KEY = {"keys": 3.34, "pairs": 5.17, "indices": 5.13}  # milliseconds that 2^26 uint64 keys take
+ONE_KEY = {"keys": 3.34, "pairs": 5.17, "indices": 5.13}  # milliseconds of a sort of 2^26 uint64 keys
 
 
 def lax_sort(columns: Sequence[jax.Array], descending: Sequence[bool], *values: jax.Array) -> list[jax.Array]:
-    """Sorts columns and their values by lax.sort. As that only ascends, it gets descending columns negated."""
+    """Sorts columns and values by lax.sort, which only ascends. So it gets descending columns negated."""
 
     def negated(arrays: Sequence[jax.Array]) -> list[jax.Array]:
         pairs = zip(arrays, descending, strict=True)
@@ -35,9 +35,9 @@ def lax_sort(columns: Sequence[jax.Array], descending: Sequence[bool], *values: 
 
 @functools.cache
 def _inputs(columns: tuple[str, ...], values: str, n: int) -> Any:
-    """Makes columns and their positions; from two columns of uint32, one uint64 key too.
+    """Makes columns, their positions and, from two columns of uint32, one uint64 key.
 
-    `values` is "random", "1,000 values" in each column, or "two values" in the first column, which differ in all
+    `values` is "random", "1,000 values" in each column, or "two values" in the first column; these two differ in all
     digits.
     """
 

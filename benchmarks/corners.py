@@ -1,4 +1,4 @@
-"""Corner cases: intervals of one or two items, so that an offset is read for every item or two."""
+"""Corner cases: intervals of one or two items, so that kernels read an offset for every item or two."""
 
 from __future__ import annotations
 

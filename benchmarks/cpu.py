@@ -1,7 +1,7 @@
-"""Goals of the CPU kernels: `python -m benchmarks --cpu` compares the operation of each goal with a peer.
+"""Goals of the CPU kernels: `python -m benchmarks --cpu` compares an operation with a peer for each goal.
 
-Both sides are jitted and take the same arrays. The time of a side is the shortest of several calls. A goal is missed if
-the sides disagree, or if the peer is not slower by the required factor.
+Both sides are jitted and take the same arrays. The shortest of several calls counts. A goal is missed if the sides
+disagree, or if our side is not faster than the peer by the required factor.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ __all__ = ["CASES"]
 
 ITEMS = 2**24
 WIDTH = 64
-MEAN = 50  # items of a segment
+MEAN = 50  # items per segment
 
 
 def _cases(
@@ -26,7 +26,7 @@ def _cases(
     ours: Callable[..., jax.Array],
     xla: Callable[..., jax.Array],
 ) -> list[Case]:
-    """Returns two cases: the forward pass, and the gradient of the sum of squares by the first argument."""
+    """Returns two cases: the forward pass, and the gradient of the sum of squares in the first argument."""
 
     def gradient(function: Callable[..., jax.Array]) -> Callable[..., Any]:
         def loss(*arrays: Any) -> jax.Array:
@@ -73,7 +73,7 @@ def _rows(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
 
 
 def _softmax(x: jax.Array, ids: jax.Array, segments: int) -> jax.Array:
-    """Returns the softmax of segments by functions of JAX."""
+    """Returns the softmax of segments, computed by functions of JAX."""
     powers = jnp.exp(x - jax.lax.stop_gradient(jax.ops.segment_max(x, ids, segments))[ids])
     return powers / jax.ops.segment_sum(powers, ids, segments)[ids]
 

@@ -1,8 +1,8 @@
-"""Times a call outside of jit and its compiled JAX counterpart, on 3 items (the overhead alone) and on 1,000.
+"""Times calls outside of jit and their compiled JAX counterparts, on 3 items (the overhead alone) and on 1,000.
 
 The operands are JAX arrays or, in the calls named `host`, NumPy's 64-bit arrays and Python numbers, as in a notebook.
-Times are microseconds of CPU time over all threads, until the result of the call is ready. Each process keeps its
-shortest sample, and the median of five processes is shown.
+Times are microseconds of CPU time over all threads, until the result is ready. Each of five processes keeps its
+shortest sample; the median of these is shown.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _calls(n: int) -> dict[str, tuple[Call, Call]]:
 
 
 def _microseconds(call: Call) -> float:
-    """Returns the CPU time of a call in microseconds, the smallest of SAMPLES."""
+    """Returns the CPU time of a call in microseconds: the shortest of SAMPLES samples."""
     samples = []
     for _ in range(SAMPLES + 1):
         before = time.process_time()

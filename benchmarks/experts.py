@@ -1,4 +1,4 @@
-"""A mixture of experts: tokens dispatched to their experts and combined again."""
+"""A mixture of experts: tokens are dispatched to their experts, and the results are combined."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Times a function's first call, whose kernels are compiled or read from the disk, and the small calls after it.
 
-Two processes run one after the other. They share a folder of compiled kernels, which is empty at first: the first
-process compiles the kernels by NVRTC, the second one reads them from the disk. Each process compiles a program twice.
-The second time its kernels are already loaded, so the difference is the time that the kernels take.
+Two processes run one after the other and share a folder of compiled kernels, which is empty at first: the first process
+compiles the kernels by NVRTC, the second one reads them from the disk. Each process compiles each program twice. The
+second time, its kernels are already loaded, so the difference is the time that the kernels take.
 """
 
 from __future__ import annotations

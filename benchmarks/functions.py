@@ -1,4 +1,4 @@
-"""Python functions as operators. If a named operator does the same, it is the function's peer."""
+"""Python functions as operators; a named operator that does the same is the function's peer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _steps(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
 
 @functools.cache
 def _rows_of_steps(*shape: int) -> Callable[..., tuple[Any, ...]]:
-    """Returns the `inputs` of a case: steps of 2^26 numbers, in arrays whose trailing dimensions are `shape`."""
+    """Returns the `inputs` of a case: 2^26 steps of a recurrence, in arrays whose trailing dimensions are `shape`."""
 
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         rows = max(size_at(scale) // math.prod(shape), 1)
@@ -57,7 +57,7 @@ def _segments(mean: int) -> Callable[..., tuple[Any, ...]]:
 
 
 def _rationals(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-    """Makes numerators and denominators, whose products fit int32, and the position of each pair."""
+    """Makes numerators and denominators whose products fit int32, and the position of each pair."""
     n = size_at(scale, 2**24)
     parts = [jax.random.randint(random_key(rng), (n,), 1, 30_000, jnp.int32) for _ in range(2)]
     return *parts, jnp.arange(n, dtype=jnp.int32)
@@ -100,7 +100,7 @@ def _gradient(scan: Callable[..., Any]) -> Callable[..., Any]:
 def _recurrence(
     name: str, shape: tuple[int, ...], ours: Callable[..., Any], xla: Callable[..., Any], moved: float, max_ms: float
 ) -> Case:
-    """Returns a case of affine recurrences in each column, which moves `moved` times the bytes of its two inputs."""
+    """Returns a case of one affine recurrence per column, which moves `moved` times the bytes of its two inputs."""
     return Case(
         family="functions",
         name=f"affine recurrences of rows, [{', '.join(map(str, ('n', *shape)))}]{name}",

@@ -1,4 +1,4 @@
-"""Gathered and weighted rows: sparse times dense matrices, embedding bags, graph attention, and their gradients."""
+"""Gathered and weighted rows: products of sparse and dense matrices, embedding bags, graph attention, and gradients."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from benchmarks.inputs import ragged_heads, random_key, row_ids, size_at
 
 __all__ = ["CASES"]
 
-MEAN = 16  # entries of a segment, and of a row of the table
+MEAN = 16  # the mean number of entries in a segment
 
-# The logarithm of the number of entries, the columns, and (max_ms, target_ms) for float32 and for bfloat16.
+# For each product: log2 of the number of entries, columns, and (max_ms, target_ms) for float32 and bfloat16.
 PRODUCTS: tuple[tuple[int, int, tuple[float, float], tuple[float, float]], ...] = (
     (25, 1, (0.30, 0.26), (0.30, 0.26)),
     (24, 1, (0.140, 0.130), (0.140, 0.130)),
@@ -33,7 +33,7 @@ PRODUCTS: tuple[tuple[int, int, tuple[float, float], tuple[float, float]], ...] 
 
 
 def _zipf(rng: np.random.Generator, n: int, count: int) -> np.ndarray:
-    """Draws numbers below n, lower ones more often."""
+    """Draws integers below n; lower ones occur more often."""
     return np.minimum(n ** rng.random(count) - 1, n - 1).astype(np.int32)
 
 

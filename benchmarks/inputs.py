@@ -1,4 +1,4 @@
-"""Makes random inputs on the device, because the host would take seconds for each."""
+"""Makes most random inputs on the device, because the host would take seconds for each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FULL_SIZE = 2**26
 
 
 def size_at(scale: float, full: int = FULL_SIZE) -> int:
-    """Multiplies a size of the published figures (`full`) by the scale; returns at least 1."""
+    """Multiplies a full size by the scale; returns at least 1."""
     return max(1, int(full * scale))
 
 
@@ -77,7 +77,7 @@ class Intervals(NamedTuple):
 
 @functools.cache
 def ragged_intervals(mean: int) -> Callable[[np.random.Generator, float], Intervals]:
-    """Returns one function per mean length that makes the inputs, so that cases of the same length share them."""
+    """Returns one function per mean length, which makes the inputs; so cases of the same length share them."""
 
     def make(rng: np.random.Generator, scale: float) -> Intervals:
         n = size_at(scale)

@@ -16,12 +16,12 @@ from benchmarks.inputs import Intervals, ragged_intervals, random_keys, size_at
 
 __all__ = ["CASES"]
 
-# Milliseconds (maximum, target) of expand, permuted gather and permuted move, by mean length.
+# For each mean length, milliseconds (maximum, target) of an expand, a permuted gather and a permuted move.
 FIGURES = {
     5: {"expand": (0.16, 0.11), "gather": (0.44, 0.35), "move": (1.2, 0.6)},
     100: {"expand": (0.11, 0.08), "gather": (0.22, 0.16), "move": (0.30, 0.2)},
 }
-WIDE_ELEMENTS = 64  # float32, 256 bytes per row
+WIDE_ELEMENTS = 64  # of float32: 256 bytes per row
 
 
 def _sources(runs: Intervals, starts: Any) -> Any:
@@ -46,7 +46,7 @@ def _numpy_expand(*inputs: Any) -> Any:
 
 
 def _expand_to_total(*inputs: Any) -> Any:
-    """Expands into a quarter more slots than there are items, because the total is known only on the device."""
+    """Expands into a quarter more slots than there are items: the total is an operand on the device."""
     runs = Intervals(*inputs)
     size = runs.x.size + runs.x.size // 4
     return mgpu.interval_expand(runs.values, runs.offsets, size, total=jnp.sum(runs.lengths))
@@ -205,7 +205,7 @@ def _windows(width: int, op: str, max_ms: float) -> Case:
     )
 
 
-# The limits are 2 times (windows of 7) and 3 times (windows of 1000) the time of a scan of as many items.
+# An H200 may take 2 times (windows of 7) or 3 times (windows of 1000) as long as for a scan of as many items.
 WINDOWS = [_windows(width, op, most) for width, most in ((7, 0.08), (1000, 0.12)) for op in ("add", "max")]
 
 CASES = [*_cases(5), *_cases(100), WIDE, *WINDOWS]

@@ -1,6 +1,6 @@
-"""Times jitted chains of small calls, with and without recording them into a command buffer (a CUDA graph).
+"""Times jitted chains of small calls, recorded into a command buffer (a CUDA graph) and not recorded.
 
-XLA reads the setting when it compiles, so one process runs both programs.
+XLA reads this setting when it compiles a program, so one process can run both programs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NO_COMMAND_BUFFERS = {"xla_gpu_enable_command_buffer": "", "xla_gpu_graph_min_gr
 
 
 def main(options: argparse.Namespace) -> int:
-    """Prints the microseconds of a chain: if the host waits for each chain, and with 20 chains queued."""
+    """Prints the microseconds per chain if the host waits for each chain, and if 20 chains are queued."""
     scale = options.scale or SMALL_SCALE
     runner = Runner(scale, options.repeat)
     print(f"{runner.device.device_kind}: microseconds per chain of {options.calls} calls, scale {scale:g}")
@@ -48,7 +48,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def chain_times(program: Program, samples: int = 30, depth: int = 20) -> str:
-    """Times a program, in microseconds: if the host waits for each run, and with `depth` runs queued."""
+    """Times a program, in microseconds: with a wait for each run, and with `depth` runs queued."""
     for _ in range(5):
         run_once(program)  # the first runs also record the graph
     waited = statistics.median(run_once(program) for _ in range(samples))

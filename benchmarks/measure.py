@@ -1,15 +1,15 @@
 """Measures the device time of a jitted function.
 
-Two effects would distort it. First, a call shorter than its dispatch would measure the host. So a program makes several
-short calls, which XLA records into one CUDA graph if they allow it, and repeats them for several rounds in a loop.
+Two effects would distort the time. First, a call shorter than its dispatch would measure the host. So a program makes
+several short calls, which XLA records into one CUDA graph if it can, and repeats them for several rounds in a loop.
 Without the loop, a program of 32 calls of 5 us waits for the host, which spends about 200 us on its inputs and results.
-Second, inputs smaller than the L2 cache would be read from it, so each call of a round has its own inputs. An
+Second, calls would find inputs smaller than the L2 cache in it, so each call of a round has its own inputs. An
 optimization barrier between calls, and between rounds, keeps XLA from sharing, fusing or reordering their work; the
 graph runs its commands in order.
 
 Programs are dispatched without waiting until about 20 ms of work is queued, and the clock stops when the last one is
-done. The results of a program are freed before the next one is dispatched, which then gets the same addresses.
-Otherwise XLA would record its graph again for each program, which takes longer than short calls.
+done. The results of a program are freed before the next one is dispatched, which then gets the same addresses. With
+other addresses, XLA would record the graph again for each program, which takes longer than short calls.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ import jax
 
 __all__ = ["QUEUED_MS", "SHORT_MS", "Program", "Timing", "compile_program", "time_program"]
 
-SHORT_MS = 0.25  # a program makes several calls if one takes less
+SHORT_MS = 0.25  # a program makes several calls if a call takes less
 QUEUED_MS = 20.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-    """Milliseconds per call."""
+    """The times of a call, in milliseconds."""
 
     median: float
     shortest: float
     longest: float
     repeats: int
-    calls: int  # the calls in one repeat
+    calls: int  # in each repeat
 
     @property
     def spread(self) -> float:
@@ -63,7 +63,7 @@ class Program:
 
     @property
     def has_kernels(self) -> bool:
-        """Whether the program calls kernels of this library, and not only XLA's."""
+        """Whether the program calls kernels of this library."""
         compiled: Any = self.run
         return 'custom_call_target="jax_mgpu.' in compiled.as_text()
 
@@ -92,7 +92,7 @@ def compile_program(
         return jax.lax.fori_loop(1, rounds, one_round, chain(input_sets))
 
     on_gpu = jax.default_backend() == "gpu"
-    if not on_gpu:  # XLA for CPUs drops the barriers early, and hoists what no round changes out of the loop
+    if not on_gpu:  # XLA for CPUs drops barriers early, and moves what no round changes out of the loop
         rounds = 1
     in_order = {"xla_gpu_command_buffer_scheduling_mode": "SERIALIZE"} if on_gpu and len(input_sets) > 1 else {}
     lowered = jax.jit(chain if rounds == 1 else loop).lower(list(input_sets))
@@ -108,7 +108,7 @@ def run_queued(program: Program, programs: int, *, waiting: bool = False) -> flo
     """Runs a program several times and returns the milliseconds; waits for each run if `waiting`, else for the last."""
     begin = time.perf_counter()
     for _ in range(programs):
-        results = None  # frees this memory for the results of the next run
+        results = None  # frees memory for the results of the next run
         results = program()
         if waiting:
             jax.block_until_ready(results)
@@ -117,7 +117,7 @@ def run_queued(program: Program, programs: int, *, waiting: bool = False) -> flo
 
 
 def time_program(program: Program, repeats: int, *, waiting: bool = False, queued_ms: float = QUEUED_MS) -> Timing:
-    """Times a program after a warm-up, which also raises the clocks; `waiting` lets each run end before the next."""
+    """Times a program after a warm-up, which also raises the clocks. With `waiting`, runs do not overlap."""
     estimate = run_once(program)
     for programs in (1, 3, 10):
         if estimate * programs < 4 * queued_ms:

@@ -1,4 +1,4 @@
-"""Merge: two sorted arrays into one, keys and pairs, equal and very unequal sides."""
+"""Merge of two sorted arrays: keys and pairs, with sides of equal and of very unequal size."""
 
 from __future__ import annotations
 

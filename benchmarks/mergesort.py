@@ -1,4 +1,4 @@
-"""Mergesort: keys, pairs and indices, large and small."""
+"""Mergesort of keys, pairs and indices, of large and small arrays."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ CUB = {
     "pairs": lambda name, keys, values: peers.cub(name)(keys, values),
     "indices": _cub_indices,
 }
-ITEM_BYTES = {  # read and written, by the width of a key
+ITEM_BYTES = {  # bytes read and written for an item, by the width of its key
     "keys": lambda width: 2 * width,
     "pairs": lambda width: 2 * (width + 4),
     "indices": lambda width: 2 * width + 4,

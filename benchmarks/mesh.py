@@ -1,7 +1,7 @@
 """Compares operations over all devices of the default platform with one device, on the same global arrays.
 
-One device has the whole arrays; each of several devices has an equal part. The results of both are compared before the
-programs are timed. Memory is the amount that XLA plans for a device, as a multiple of the device's operands.
+One device has the whole arrays; each of several devices has an equal part. Their results are compared before they are
+timed. Memory is what XLA plans for a device, as a multiple of the size of the device's operands.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def _equal(one: np.ndarray, several: np.ndarray) -> bool:
 
 
 def _equal_sums(one: np.ndarray, several: np.ndarray) -> bool:
-    """Compares results that are not distributed in equal parts, by their sums."""
+    """Compares, by their sums, results that are not distributed in equal parts."""
     return one.sum(dtype=np.int64) == several.sum(dtype=np.int64)
 
 
 def _equal_rows(one: np.ndarray, several: np.ndarray) -> bool:
-    """Compares indices, after which the slots hold -1, by their sums."""
+    """Compares indices, by their sums; slots without an index hold -1."""
     return _equal_sums(one[one >= 0], several[several >= 0])
 
 
@@ -53,9 +53,9 @@ class MeshCase:
       call: the operation, over `axis_name` if given.
       make: makes the global arrays from a generator and their length.
       xla: JAX's implementation for one device, if there is one.
-      heads: whether the last array holds heads, of which each device gets its own.
+      heads: whether the last array holds heads; each device gets those of its own part.
       shared: whether the result is the same on all devices.
-      agree: whether an array of the result on one device equals that on several.
+      agree: whether an array of the result on one device equals that on several devices.
       prepare: transforms the arrays on several devices before the clock runs.
       target: what four H200s must reach at scale 1, in milliseconds, or as a speed-up over one.
     """
@@ -107,7 +107,7 @@ def _align(a: jax.Array, b: jax.Array, **named: Any) -> tuple[jax.Array, ...]:
 
 
 def _counts(counts: tuple[jax.Array, ...], a: str = "a_count", b: str = "b_count") -> dict[str, Any]:
-    """Returns the arguments for arrays that `_align` made; none on one device, where arrays are not aligned."""
+    """Returns the arguments for arrays that `_align` made, or none on one device, where nothing is aligned."""
     return {a: counts[0][0], b: counts[1][0], "aligned": True} if counts else {}
 
 
@@ -125,7 +125,7 @@ def _aligned_intersection(a: jax.Array, b: jax.Array, *counts: jax.Array, **name
 
 
 def _aligned_join(a: jax.Array, b: jax.Array, *counts: jax.Array, **named: Any) -> Any:
-    # Aligning makes each side as long as both together, so this size allows the same number of rows.
+    # Aligned arrays are as long as both sides together, so this size allows the same number of rows.
     size = a.shape[0] if counts else a.shape[0] * 2
     return mgpu.join(a, b, size=size, **_counts(counts), **named)[:2]
 
@@ -154,7 +154,7 @@ def _reduce_by_id(id_count: int | None) -> Callable[..., Any]:
 
 
 def _own_heads(heads: np.ndarray, n: int, devices: int) -> np.ndarray:
-    """Returns the heads of each device's part, relative to its start and padded to equal numbers, concatenated."""
+    """Returns each device's heads, relative to the start of its part and padded to equal numbers, concatenated."""
     edges = np.searchsorted(heads, np.arange(devices + 1) * (n // devices))
     padded = np.full((devices, np.diff(edges).max()), n, np.int32)
     for device, row in enumerate(padded):
@@ -169,7 +169,7 @@ def _stable_pairs(keys: jax.Array, values: jax.Array) -> Any:
 
 SEGMENTS = _segments(300)
 
-# Cases with the same arrays are consecutive, so the arrays are made once.
+# Cases with the same arrays follow each other, so that the arrays are made once.
 CASES_OVER_DEVICES = {
     "sort uint32": MeshCase(mgpu.sort, _keys, jax.lax.sort, target="3.0 ms"),
     "mergesort uint32": MeshCase(mgpu.mergesort, _keys),
@@ -231,7 +231,7 @@ CASES_OVER_DEVICES = {
 
 
 def global_size(scale: float, devices: int) -> int:
-    """Returns the number of items of all devices, each of which has a multiple of 64."""
+    """Returns the number of items of all devices together; each device has a multiple of 64."""
     return size_at(scale, FULL_SIZE) // (64 * devices) * 64 * devices
 
 
@@ -280,7 +280,7 @@ def main(scale: float, repeats: int, match: list[str]) -> int:
 
 
 def _time(call: Callable[..., Any], program: Program, repeats: int) -> float:
-    """Times a call, in milliseconds; a program makes several calls if the host would not keep up with the devices."""
+    """Times a call, in milliseconds. A program makes several calls if the host could not keep up with the devices."""
     # Collectives of CPU devices hang if more programs are in flight than there are threads.
     waiting = jax.default_backend() == "cpu"
     once = time_program(program, repeats, waiting=waiting).median

@@ -1,7 +1,7 @@
-"""Functions of `jax_mgpu.numpy` and `jax_mgpu.ops` beside JAX's: `python -m benchmarks --grid --families names`.
+"""Functions of `jax_mgpu.numpy` and `jax_mgpu.ops` against JAX's: `python -m benchmarks --grid --families names`.
 
-A case is a function on arrays of one shape. It fails if JAX is faster by more than 5%. If our name calls JAX's own
-function, the case says so instead of timing one program twice.
+A case is one function on arrays of one shape. It fails if JAX is faster by more than 5%. If our function calls JAX's,
+the case says so instead of timing the same program twice.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROUNDED = ("cum", "median", "quantile", "segment_sum")  # beginnings of names wh
 
 
 class _Jax:
-    """Finds JAX's function of a name."""
+    """Finds JAX's function of the same name."""
 
     def __getattr__(self, name: str) -> Any:
         return next(getattr(module, name) for module in (jnp, jax.lax, jax.ops) if hasattr(module, name))
@@ -41,7 +41,7 @@ class _Ours:
 
 
 def _call(name: str, *arguments: Any, **options: Any) -> Callable[[Any], Callable[..., Any]]:
-    """Binds further arguments to a function of arrays; the result takes `_Ours()` or `_Jax()`, its namespace."""
+    """Binds further arguments to a function of arrays. The result takes a namespace: `_Ours()` or `_Jax()`."""
     return lambda names: lambda *arrays: getattr(names, name)(*arrays, *arguments, **options)
 
 
@@ -68,12 +68,12 @@ def _below(limit: int, dtype: str = "int32") -> Draw:
 
 @functools.cache
 def _arrays(*drawn: tuple[Draw, Shape]) -> Callable[..., tuple[Any, ...]]:
-    """Returns the `inputs` of a case: arrays drawn in these ways, of these shapes."""
+    """Returns the `inputs` of a case; each array is drawn in its own way and shape."""
     return lambda rng, scale: tuple(draw(rng, shape) for draw, shape in drawn)
 
 
 def _of_rows(shape: Shape) -> Iterator[Row]:
-    """Yields functions along the last axis and along the first axis."""
+    """Yields functions along the last axis and, for matrices, along the first axis."""
     reals, words = _arrays((_reals, shape)), _arrays((_below(2**30), shape))
     for axis in (-1, 0) if len(shape) > 1 else (-1,):
         where = f"{list(shape)}" + (", axis 0" if axis == 0 else "")

@@ -20,7 +20,7 @@ __all__ = ["CASES"]
 
 def _rows(rows: int, length: int) -> Any:
     def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-        """Makes a batch of rows; at scale 1/64 and above, of this number and length."""
+        """Makes a batch of rows: at scale 1/64 and above, of this number and length."""
         shape = (max(1, int(rows * min(1, scale * 64))), size_at(min(1, scale * 64), length))
         return (random_keys(rng, shape[0] * shape[1], "float32").reshape(shape),)
 
@@ -29,7 +29,7 @@ def _rows(rows: int, length: int) -> Any:
 
 def _ascending(rows: int, length: int) -> Any:
     def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-        """Makes rows in which each item is at least as large as all before it."""
+        """Makes rows in ascending order."""
         return (jnp.sort(_rows(rows, length)(rng, scale)[0], axis=-1),)
 
     return inputs
@@ -65,7 +65,7 @@ def _top_k(
 
 
 def _unstable_top_k(k: int) -> dict[str, Any]:
-    """Returns XLA's selection that breaks ties in any order, if JAX has it."""
+    """Returns XLA's selection that breaks ties in any order, if JAX has one."""
     if "is_stable" not in inspect.signature(jax.lax.top_k).parameters:
         return {}
     options: dict[str, Any] = {"is_stable": False}
@@ -73,7 +73,7 @@ def _unstable_top_k(k: int) -> dict[str, Any]:
 
 
 def _xla_top_p(u: Any, x: Any) -> Any:
-    """Draws tokens by the definition, with sorts and scans of XLA."""
+    """Draws tokens by the definition of top-p, with XLA's sorts and scans."""
     order = jnp.argsort(x, axis=-1, descending=True)
     p = jax.nn.softmax(jnp.take_along_axis(x, order, -1), axis=-1)
     sums = jnp.cumsum(p, axis=-1)
@@ -83,7 +83,7 @@ def _xla_top_p(u: Any, x: Any) -> Any:
 
 
 def _top_p(rows: int, n: int, max_ms: float | None = None) -> Case:
-    """Returns a case that draws tokens of normal logits, from the most probable ones that make up 0.9 together."""
+    """Returns a case that draws tokens from normal logits, among the most probable ones that make up 0.9 together."""
 
     def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         own = max(1, int(rows * min(1, scale * 64)))
@@ -103,7 +103,7 @@ def _top_p(rows: int, n: int, max_ms: float | None = None) -> Case:
 
 
 def _softmax_of_rows(width: int, distribution: str, mean: int) -> Case:
-    """Returns the case of 2^26 floats in rows of `width`, in segments of this mean length, or in one if `mean` is 0.
+    """Returns a case of 2^26 floats in rows of `width`, in segments of this mean length, or one segment if `mean` is 0.
 
     If `width` is 0, the case has 2^24 single floats.
     """

@@ -20,7 +20,7 @@ __all__ = ["CASES"]
 FULL_SCAN = 2**27
 DTYPES = ("int32", "float32", "bfloat16")
 
-# By mean length: milliseconds (maximum, target).
+# For each mean length: milliseconds (maximum, target).
 SEGMENTED_FIGURES: tuple[tuple[int, float | None, float | None], ...] = (
     (4, 0.25, 0.12),
     (30, None, None),
@@ -34,7 +34,7 @@ SEGMENTED_FIGURES: tuple[tuple[int, float | None, float | None], ...] = (
 
 @functools.cache
 def numbers(dtype: str) -> Callable[..., tuple[Any, ...]]:
-    """Returns one function per type that makes 2^27 items, so that cases of the same type share the arrays."""
+    """Returns one function per type, which makes 2^27 items; so cases of the same type share arrays."""
 
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         n = size_at(scale, FULL_SCAN)
@@ -131,7 +131,7 @@ def _empty_segments_case() -> Case:
 
 
 def _by_key_case(shortening: int) -> Case:
-    """Returns a reduction by key. CUB writes only the runs; ours writes n / `shortening` slots, the caller's bound."""
+    """Returns a reduction by key. CUB writes only the runs; ours writes n / `shortening` slots, its `size`."""
 
     def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         n = size_at(scale)
@@ -149,15 +149,15 @@ def _by_key_case(shortening: int) -> Case:
     )
 
 
-# By type of rows: milliseconds (maximum, target), for rows in the order of their segments and shuffled.
+# For each type of rows: milliseconds (maximum, target), for rows in the order of their segments, and shuffled.
 ROW_FIGURES = {"bfloat16": ((0.085, 0.072), (0.25, 0.15)), "float32": ((0.15, 0.145), (0.32, 0.22))}
-# For 2^27 float32: elements of a row, and segments. All should take the same time, within a third.
+# Elements of a row, and log2 of the number of segments, for 2^27 float32. All should take the same time within a third.
 ROW_SHAPES = ((1, 20), (3, 10), (8, 0), (8, 20), (64, 10), (512, 0), (512, 16), (8192, 0), (8192, 12))
 
 
 @functools.cache
 def _rows(dtype: str, rows: int, width: int, segments: int) -> Callable[..., tuple[Any, ...]]:
-    """Makes rows, the head of each id's segment, and the rows' ids, in order and shuffled."""
+    """Makes rows, the heads of the ids' segments, and the rows' ids, in order and shuffled."""
 
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         n = size_at(scale, rows)
@@ -272,7 +272,7 @@ def _boosting_case() -> Case:
     )
 
 
-# For float32: log of the number of items, width, ids; milliseconds (maximum, target).
+# For float32: log2 of the number of items, width, ids; milliseconds (maximum, target).
 MAXIMA_BY_ID: tuple[tuple[int, int, int, str, float, float], ...] = (
     (25, 1, 5_000, "uniform", 0.076, 0.07),
     (25, 1, 5_000, "skewed", 0.076, 0.07),

@@ -1,4 +1,4 @@
-"""Describes a run, saves its cases as rows of a file, and prints them as a table."""
+"""Describes a run, saves the records of its cases (rows) in a file, and prints them as a table."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from benchmarks.runner import Outcome, Result, Runner
 
 __all__ = ["describe_run", "merge_files", "save", "saved_names", "table"]
 
-CLOSE = 1.02  # up to this multiple of a peer's time, our time counts as equally fast
-SLOWER = 1.05  # our function may take up to this multiple of the time of the one whose name it has
+CLOSE = 1.02  # our time counts as equally fast up to this multiple of a peer's time
+SLOWER = 1.05  # our function may take up to this multiple of the time of the peer that it replaces
 
 
 def describe_run(runner: Runner, copy_rate: float) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
 
 
 def row_record(result: Result, copy_rate: float, judged: bool) -> dict[str, Any]:
-    """Returns the result of a case as it is saved and printed."""
+    """Returns the result of a case as a record, which is saved and printed."""
     case, timing = result.case, result.ours.timing
     met = None
     if judged and timing and case.max_ms is not None:
@@ -104,7 +104,7 @@ def row_record(result: Result, copy_rate: float, judged: bool) -> dict[str, Any]
 
 
 def save(folder: pathlib.Path, run: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
-    """Rewrites benchmarks.json after each case, so that a run cut short keeps its rows."""
+    """Rewrites benchmarks.json, so that a run that is cut short keeps the rows of the cases that have run."""
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / "benchmarks.json.part"
     unfinished.write_text(json.dumps({"run": run, "rows": list(rows)}, indent=1))
@@ -122,7 +122,7 @@ def saved_names(path: pathlib.Path) -> set[str]:
 
 
 def table(run: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
-    """Returns the table with which the output ends."""
+    """Returns the table that ends the output."""
     copy = run["copy_bytes_per_second"]
     lines = [
         f"{run['device']}, jax {run['jax']}, CCCL {run['cccl'] or 'not built'}, scale {run['scale']:g}, "

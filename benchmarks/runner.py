@@ -1,4 +1,4 @@
-"""Runs cases: each side once, to compare the results, then each side for timing."""
+"""Runs cases: each side once to compare the results, and then each side for timing."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from benchmarks.peers import NotBuilt
 
 __all__ = ["Outcome", "Result", "Runner", "all_cases", "grid_cases", "select"]
 
-CACHE_BYTES = 120 << 20  # more than twice the L2 cache of an H200, which has 50 MB
-MAX_SETS = 8  # sets of inputs in a program of short calls
-ROUNDS = 16  # rounds of a program of short calls
-TINY_MS = 0.02  # a program makes four times as many calls if a call takes less
-JUDGED_DEVICE = "NVIDIA H200"  # the device of the cases' max_ms
-KEPT_BYTES = 2 << 30  # size of the inputs that are kept for later cases
-# After a quick run, our side and the peers whose quick time is below this multiple of ours are timed at full length.
+CACHE_BYTES = 120 << 20  # more than twice the 50 MB of an H200's L2 cache
+MAX_SETS = 8  # of a program of short calls
+ROUNDS = 16  # of a program of short calls
+TINY_MS = 0.02  # if a call takes less, a program makes four times as many calls
+JUDGED_DEVICE = "NVIDIA H200"  # the cases' max_ms are for this device
+KEPT_BYTES = 2 << 30  # the inputs of earlier cases that are kept may take so many bytes
+# After a quick run, our side and peers whose quick time is less than this multiple of ours are timed at full length.
 QUICK_RATIO = 1.1
-# GPU samples whose spread exceeds DISTURBED were disturbed by other processes, as in a fifth of 615 cases that 18
-# processes measured. They are taken again, at most AGAIN times.
+# If the samples of a timing on a GPU spread more than DISTURBED, other processes disturbed it, so it is repeated up to
+# AGAIN times. This happened in a fifth of 615 cases that 18 processes measured.
 DISTURBED = 0.2
 AGAIN = 2
 
@@ -43,9 +43,9 @@ class Pace:
 
     Args:
       samples: the number of samples.
-      queued_ms: the milliseconds of work in a sample.
-      short_ms: a program makes several calls if a call takes less.
-      program_ms: the milliseconds that a program of several calls takes; None if it has ROUNDS rounds.
+      queued_ms: the milliseconds of work in each sample.
+      short_ms: a program makes several calls if a call takes fewer milliseconds.
+      program_ms: the milliseconds that a program of several calls should take; None for ROUNDS rounds.
     """
 
     samples: int
@@ -54,9 +54,9 @@ class Pace:
     program_ms: float | None = None
 
     def rounds(self, call_ms: float) -> int:
-        """Returns the rounds of a program of short calls: one, or at least four.
+        """Returns the number of rounds of a program of short calls: one, or at least four.
 
-        With two rounds, the loop has one iteration, which XLA inlines: times were then half of the times with 16
+        Two rounds would be a loop of a single iteration, which XLA inlines: the times were then half of those of 16
         rounds.
         """
         if self.program_ms is None:
@@ -65,7 +65,7 @@ class Pace:
         return 1 if rounds <= 1 else min(max(rounds, 4), ROUNDS)
 
 
-# In quick runs, several processes keep the host busy, which takes 0.2 ms for each program. So programs are long, and
+# In quick runs, several processes share the host, which then takes 0.2 ms for each program. So programs are long, and
 # calls of up to 1 ms count as short.
 QUICK = Pace(3, 4.0, 1.0, 2.0)
 
@@ -75,7 +75,7 @@ class Outcome:
     """The outcome of one side of a case: a timing, or why there is none."""
 
     timing: Timing | None = None
-    note: str | None = None  # why the side was skipped: not built, not for this device, or the same as the peer
+    note: str | None = None  # why the side was skipped: not built, only for other devices, or the same function
     error: str | None = None
     agrees: bool | None = None
 
@@ -92,7 +92,7 @@ class Result:
 
     @property
     def failed(self) -> bool:
-        """Whether a side raised, or its result differs from ours."""
+        """Whether a side raised an error, or a peer's result differs from ours."""
         return any(o.error is not None or o.agrees is False for o in (self.ours, *self.peers.values()))
 
     def ratio(self, peer: str) -> float | None:
@@ -102,7 +102,7 @@ class Result:
 
 
 def _modules() -> list[Any]:
-    folder = pathlib.Path(benchmarks.__file__).parent  # also has the library of peers, which is not a module
+    folder = pathlib.Path(benchmarks.__file__).parent  # also has the library of peers, which is no module
     names = sorted(path.stem for path in folder.glob("*.py") if not path.stem.startswith("_"))
     return [importlib.import_module(f"benchmarks.{name}") for name in names]
 
@@ -139,7 +139,7 @@ class Runner:
       scale: the scale of the inputs.
       repeats: samples per timing.
       with_peers: whether to run the peers.
-      quick: whether to take fewer and shorter samples. If peers are about as fast as ours, both are timed again.
+      quick: whether to take fewer and shorter samples; our side and all peers faster than QUICK_RATIO are timed again.
       turn: a context that is entered while the device is in use.
     """
 
@@ -168,13 +168,13 @@ class Runner:
         return self.scale == 1 and self.device.device_kind == JUDGED_DEVICE
 
     def copy_rate(self) -> float:
-        """Times a copy of 2^28 bytes (2^25 on a CPU); returns the bytes read and written per millisecond."""
+        """Times a copy of 2^28 bytes (2^25 on a CPU); returns the bytes read and written in a millisecond."""
         x = jnp.zeros(2 ** (23 if self.on_cpu else 26), jnp.float32) + 1
         program = compile_program(jnp.copy, [(x,)])
         return 2 * array_bytes(x) / self._timing(program).median
 
     def inputs(self, case: Case, seed: int) -> tuple[Any, ...]:
-        """Returns inputs on the device; keeps the last few, because cases share them."""
+        """Returns inputs on the device. Keeps the latest ones, because cases share them."""
         key = (case.inputs, case.x64, seed)
         if key not in self._inputs:
             while len(self._inputs) >= 2 * MAX_SETS or array_bytes(list(self._inputs.values())) > KEPT_BYTES:
@@ -196,14 +196,14 @@ class Runner:
         return timing
 
     def once(self, case: Case) -> Result:
-        """Calls our function of a case a single time, for a profiler or a memory checker."""
+        """Calls our function of a case once, for a profiler or a memory checker."""
         result = Result(case, Outcome(), {})
         with self._guard(case, result.ours):
             jax.block_until_ready(jax.jit(case.ours)(*self.inputs(case, 0)))
         return result
 
     def run(self, case: Case) -> Result:
-        """Runs a case: compares all sides and times them."""
+        """Runs a case: compares all sides, and times them."""
         peers = dict(case.peers) if self.with_peers else {}
         if not self.quick:
             return self._run(case, peers)
@@ -254,7 +254,7 @@ class Runner:
                 yield
         except NotBuilt as missing:
             outcome.note = str(missing)
-        except Exception as error:  # whatever it is, the next case must run
+        except Exception as error:  # whatever failed, the next case must run
             outcome.error = _first_line(error)
 
     def _compile(
@@ -272,7 +272,7 @@ class Runner:
         return {name: program for name, program in compiled.items() if program is not None}
 
     def _check(self, case: Case, programs: dict[str, Program], outcomes: dict[str, Outcome]) -> None:
-        """Compares the results of the peers with ours; does nothing if ours failed."""
+        """Compares the results of the peers with ours. Does nothing if our side failed."""
         ours = None
         for name, program in list(programs.items()):
             if "" not in programs:
@@ -287,7 +287,7 @@ class Runner:
                 del programs[name]
 
     def _time(self, case: Case, side: Callable[..., Any], program: Program) -> Timing:
-        """Times programs of one call, or of several calls if a call is too short."""
+        """Times a program of one call or, if the call is too short, a program of several calls."""
         timing = self._timing(program)
         if self.on_cpu or timing.median > self._pace.short_ms:
             return timing
@@ -319,7 +319,7 @@ class Runner:
                 outcomes[name].timing = self._timing(program)
 
     def _torch_peers(self, case: Case, peers: dict[str, Any], outcomes: dict[str, Outcome]) -> None:
-        """Times the peers on PyTorch's arrays, on a GPU only; short calls that do not wait run in a CUDA graph."""
+        """Times the peers on PyTorch's arrays, on a GPU only. Short calls that do not wait run in a CUDA graph."""
         for name, peer in peers.items():
             if not isinstance(peer, TorchPeer):
                 continue

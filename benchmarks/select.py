@@ -1,4 +1,4 @@
-"""Selection by a mask, and the distinct keys."""
+"""Selections by a mask, and of distinct keys."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ MILLISECONDS = {
 OPERATIONS = ("intersection", "union", "difference", "symmetric_difference")
 TAKES_B = ("union", "symmetric_difference")
 FEW = 13  # the number of distinct keys in the cases named "few keys"
-UNIQUE = 2 / 3  # the share of the integers up to the largest key that a side of unique keys holds
+UNIQUE = 2 / 3  # a side of unique keys has this share of the integers up to the largest key
 
 
 # Sorted keys, and their positions as values. Spread keys are drawn from as many integers as A has items, so about half
@@ -75,7 +75,7 @@ def _with_count(operation: str, keys: Any) -> Any:
 
 
 def _difference(a: Any, b: Any, size: int, fill_value: Any) -> Any:
-    """Does what `jnp.setdiff1d` does, by a sort: JAX's own function compares all pairs at these sizes."""
+    """Does by a sort what `jnp.setdiff1d` does; JAX's own function compares all pairs at these sizes."""
     return a.at[jnp.nonzero(~jnp.isin(a, b, method="sort"), size=size, fill_value=a.size)].get(
         mode="fill", fill_value=fill_value
     )

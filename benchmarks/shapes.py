@@ -1,8 +1,8 @@
 """Finds slow shapes: `python -m benchmarks --shapes` compares each operation with XLA and with itself.
 
-Each operation runs on about the same number of items in rows of 8 to 8,192 items, of many types and distributions. A
+Each operation runs on about the same number of items, in rows of 8 to 8,192 items, of many types and distributions. A
 shape fails if XLA is faster (by more than noise if both sides run XLA's kernels), or if the operation takes more than
-three times as long as the same bytes take in its best shape.
+three times as long as for the same number of bytes in its best shape.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ ROWS = (8, 32, 128, 512, 2048, 8192)
 DTYPES = ("uint8", "int16", "bfloat16", "uint32", "float32", "int64", "float64")
 DISTRIBUTIONS = ("uniform", "one item", "empty between", "alternating", "Zipf", "one giant", "all empty but one")
 ORDERS = ("random", "sorted", "reversed", "constant", "few values", "nearly sorted")
-SLOWEST = 3.0  # times the time at an operation's best rate
-NOISE = 1.02  # the ratio of two timings of one program
-CALLS = 8  # per program; four times as many if a call takes less than TINY_MS
-SAMPLES = 3  # per timing
-AGAIN = 2  # repeated timings of both sides if XLA seems faster
-MIN_MS = 0.012  # the shortest time of any call: launches, and the host that queues them
+SLOWEST = 3.0  # a shape may take this multiple of the time at the operation's best rate
+NOISE = 1.02  # two timings of one program may differ by this ratio
+CALLS = 8  # in a program; four times as many if a call takes less than TINY_MS
+SAMPLES = 3  # in a timing
+AGAIN = 2  # both sides are timed again so often if XLA seems faster
+MIN_MS = 0.012  # no call is shorter: launches, and the host that queues them, take this time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Shape:
       inputs: makes the arrays from a random generator.
       ours: the operation, jittable.
       xla: the operation in plain JAX, or None.
-      same_rate: whether the operation should process its bytes at the rate of its other shapes.
+      same_rate: whether the operation should process its bytes as fast as in its other shapes.
     """
 
     operation: str
@@ -73,7 +73,7 @@ def _sorted_pair(rows: int, n: int, dtype: str) -> Callable[[np.random.Generator
 
 
 def _keys(rng: np.random.Generator, rows: int, n: int, dtype: str) -> jax.Array:
-    """Draws rows of random keys below 4n. About a quarter of a row's keys occur in another such row."""
+    """Draws rows of random keys below 4n; a row shares about a quarter of its keys with another such row."""
     limit = min(4 * n, 120 if jnp.dtype(dtype).itemsize == 1 else 4 * n)
     return jax.random.randint(random_key(rng), (rows, n), 0, limit, "int32").astype(dtype)
 
@@ -213,7 +213,7 @@ SORTS: dict[str, tuple[Callable[..., Any], Callable[..., Any] | None]] = {
     "mergesort": (mgpu.mergesort, None),
     "locality_sort": (mgpu.locality_sort, None),
 }
-# The time of a sort follows the number of its rounds, not its bytes.
+# The time of a sort depends on the number of its rounds, and not only on its bytes.
 SORTING = ("mergesort", "locality_sort", "segmented_sort")
 
 
@@ -234,7 +234,7 @@ def shapes(items: int = ITEMS) -> Iterator[Shape]:
         rows = items // 512
         for calls, inputs in ((PAIRS, _sorted_pair(rows, 512, dtype)), (RUNS, _runs(rows, 512, dtype))):
             for operation, (ours, xla) in calls.items():
-                # A narrow type has fewer bytes but as many items.
+                # A narrow type has fewer bytes, but as many items.
                 same_rate = jnp.dtype(dtype).itemsize >= 4 and operation not in SORTING
                 xla_rows = xla and jax.vmap(xla)
                 yield Shape(operation, f"{dtype}, rows of 512", inputs, jax.vmap(ours), xla_rows, same_rate)
@@ -247,7 +247,7 @@ def shapes(items: int = ITEMS) -> Iterator[Shape]:
 
 @dataclasses.dataclass
 class Measured:
-    """The times of a shape, in milliseconds."""
+    """The milliseconds of a shape on both sides."""
 
     shape: Shape
     bytes: int
@@ -288,7 +288,7 @@ def _measure(some: list[Shape], pool: ThreadPoolExecutor) -> list[Measured]:
     """Times shapes that share their inputs: compiles all in parallel, then runs one by one."""
     with jax.enable_x64(True):
         sets = [jax.block_until_ready(some[0].inputs(np.random.default_rng(0)))]
-        # There are enough sets of inputs to evict each from the cache before its next use, even if a call reads only
+        # There are so many sets of inputs that each is out of the cache before its next use, even if a call reads only
         # the smallest array of its set.
         min_bytes = min(array_bytes(x) for x in jax.tree.leaves(sets[0]))
         distinct = min(4 * CALLS, -(-CACHE_BYTES // max(min_bytes, 1)))
@@ -307,7 +307,7 @@ def _measure(some: list[Shape], pool: ThreadPoolExecutor) -> list[Measured]:
         ]
         return [(ours.result(), xla.result() if xla else None) for ours, xla in submitted]
 
-    # All programs are compiled before any is timed: a short program waits for the host, which compilation slows down.
+    # All programs are compiled before any is timed, because compilation slows the host, for which short programs wait.
     measured = []
     for shape, (ours, xla) in zip(some, compile_all(some, CALLS), strict=True):
         moved = array_bytes(sets[0], ours()[0])
@@ -322,7 +322,7 @@ def _measure(some: list[Shape], pool: ThreadPoolExecutor) -> list[Measured]:
 
 
 def _measured_again(m: Measured, pool: ThreadPoolExecutor) -> Measured:
-    """Measures again while XLA seems faster, and keeps the smaller times.
+    """Measures again while XLA seems faster, and keeps the shortest times.
 
     Each measurement compiles and allocates anew. When XLA compiles a sum, it times two kernels and may keep the slower
     one: 5.9 us instead of 5.4 (H200).
@@ -335,7 +335,7 @@ def _measured_again(m: Measured, pool: ThreadPoolExecutor) -> Measured:
 
 
 def _min_medians(ours: Program, xla: Program | None) -> tuple[float, float | None]:
-    """Returns the smallest medians in ms; while XLA seems faster, measures both sides again in turns."""
+    """Returns the smallest medians in ms. While XLA seems faster, both sides are measured again in turns."""
     if xla is None:
         return time_program(ours, SAMPLES).median, None
     own, peer = time_program(ours, SAMPLES).median, time_program(xla, SAMPLES).median

@@ -1,7 +1,7 @@
 """Sort and argsort over a grid of forms, types, sizes, rows of a batch, and orders of the input.
 
-Besides the form and the type, at most one axis of the grid varies in `CASES`; they include rows of other lengths too.
-`GRID` is the full grid, except rows of one item: neither side has a kernel for them, so timings would be noise.
+In `CASES`, at most one axis of the grid besides the form and the type varies; they also have rows of other lengths.
+`GRID` is the full grid, but without rows of one item: no side has a kernel for them, so timings would be noise.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ __all__ = ["CASES", "GRID"]
 
 FORMS = ("keys", "pairs", "indices")
 DTYPES = (
-    *("uint32", "float32", "uint64", "uint8"),  # CASES has only these in all sizes
+    *("uint32", "float32", "uint64", "uint8"),  # only these have all sizes in CASES
     *("uint16", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float64"),
 )
 EXPONENTS = (26, 10, 14, 18, 20, 22, 24, 28)
-ROWS = (0, 6, 10, 16, 20)  # exponents
+ROWS = (0, 6, 10, 16, 20)  # log2 of the number of rows
 ORDERS = ("random", "sorted", "few values", "nearly sorted")
-# Forms and types of short rows; all combinations with LENGTHS are run in two sizes.
+# Forms and types of short rows. All combinations with LENGTHS run in two sizes.
 SHORT_ROWS = (
     ("keys", "uint8"),
     ("keys", "float32"),
@@ -39,7 +39,7 @@ SHORT_ROWS = (
     ("indices", "float64"),
 )
 LENGTHS = (4, 64, 128, 200, 256, 512)
-# Forms and types, and lengths, of rows that a block sorts by digits or merges.
+# Forms and types, and lengths, of rows that one block sorts by digits or merges.
 BLOCK_ROWS = (("keys", "uint8"), ("keys", "uint16"), ("indices", "int8"), ("indices", "bfloat16"), ("pairs", "float16"))
 BLOCK_LENGTHS = (600, 1024, 2048, 4096, 8192, 16384)
 
@@ -54,7 +54,7 @@ FIGURES = {
 
 @functools.cache
 def _inputs(dtype: str, exponent: int, rows: int, order: str, length: int | None) -> Any:
-    """Makes keys, and their positions as values: in 2^rows rows, or in rows of a given length."""
+    """Makes keys, and their positions as values, in 2^rows rows or in rows of a given length."""
 
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         items = max(1, size_at(scale, 2**exponent) >> rows) << rows
@@ -134,7 +134,7 @@ def _case(
 
 
 def _axes() -> Iterator[tuple[Any, ...]]:
-    """Yields the type of each of `CASES`, followed by its exponent, rows and order if they are not the default."""
+    """Yields the type of each of `CASES`, then exponent, rows and order, up to the last that is not the default."""
     yield from ((dtype,) for dtype in DTYPES)
     yield from itertools.product(DTYPES[:4], EXPONENTS[1:])
     yield from itertools.product(DTYPES[:1], EXPONENTS[:1], ROWS[1:])

@@ -1,4 +1,4 @@
-"""Sorted searches in one haystack or in its segments, on both sides; matches, and counts of equal items."""
+"""Sorted searches in one haystack or in segments, on both sides; matches; and counts of equal items."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _search(
     }
     case_peers["CUB"] = lambda needles, haystack: peers.cub("sorted_search")(needles, haystack, side)
     case_peers["NumPy"] = HostPeer(lambda needles, haystack: np.searchsorted(haystack, needles, side).astype(np.int32))
-    if dtype == "float32" and not in_order:  # torch takes unsigned integers as signed ones
+    if dtype == "float32" and not in_order:  # torch would get unsigned integers as signed ones
         case_peers["torch"] = TorchPeer(lambda torch, needles, haystack: torch.searchsorted(haystack, needles))
     return Case(
         family="sorted_search",
@@ -79,7 +79,7 @@ def _segments(dtype: str, mean: float, distribution: str, in_order: bool) -> Any
 
 
 def _xla_segmented(needles: Any, ids: Any, haystack: Any, heads: Any) -> Any:
-    """Searches for all needles at once, one step of the binary searches per loop."""
+    """Searches for all needles at once; a step of the loop is a step of all binary searches."""
     n = haystack.size
 
     def step(_: Any, bounds: Any) -> Any:

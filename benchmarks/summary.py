@@ -1,9 +1,9 @@
-"""Keeps the saved times: one file per machine in benchmarks/results/, one line per case. This adds raw runs to it:
+"""Keeps the saved times: one file per machine in benchmarks/results/, one line per case. This command adds raw runs:
 
     python -m benchmarks.summary build/results --commit "$(git rev-parse --short HEAD)"
 
-A line has the last time of the case, and the last time of each peer, so a run that leaves a peer out does not remove
-it. Times are medians of device time in ms, rounded to four digits.
+A line has the last time of the case and of each peer, so a run without some peer does not remove that peer's time.
+Times are medians of device time in ms, rounded to four digits.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Row(NamedTuple):
       row: the case's family and name, or operation and shape, with a slash between them.
       ours: milliseconds.
       peers: milliseconds of each peer that ran and agrees.
-      max_ms: the longest time that the case may take, if the run was judged by it.
+      max_ms: the longest time that the case may take, if the run was judged.
       card: the device.
-      date: when our time was measured, UTC.
+      date: when our time was measured, in UTC.
       jax: the version of JAX.
       commit: the measured commit; empty if unknown.
     """
@@ -120,7 +120,7 @@ def _measured(record: dict[str, Any], facts: tuple[str, str, str, str], usual: C
 
 
 def file_of(device: str) -> str:
-    """Returns the name of a device's file: h200.csv, geforce-rtx-4090.csv."""
+    """Returns the name of a device's file, such as h200.csv or geforce-rtx-4090.csv."""
     short = re.sub(r"^nvidia | \d+gb.*$", "", device.lower())
     return re.sub(r"[^a-z0-9]+", "-", short).strip("-") + ".csv"
 

@@ -35,9 +35,9 @@ def _groups(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
 
 
 def _lookups(rng: np.random.Generator, scale: float, rows: float, gap: int = 1) -> tuple[Any, ...]:
-    """Makes keys, and a table whose number of rows is a fraction of theirs: its keys in random order, and a column.
+    """Makes keys, and a table with `rows` times as many rows: its keys in random order, and a column.
 
-    All keys are in the table, whose keys are multiples of `gap`.
+    All keys are in the table, where keys are multiples of `gap`.
     """
     n = size_at(scale)
     m = max(1, int(n * rows))
@@ -47,7 +47,7 @@ def _lookups(rng: np.random.Generator, scale: float, rows: float, gap: int = 1) 
 
 
 def _times(rng: np.random.Generator, scale: float, objects: int = OBJECTS) -> tuple[Any, ...]:
-    """Makes sorted times of two tables, and the object of each row."""
+    """Makes the sorted times of two tables, and the object of each row."""
     n = size_at(scale)
     tables = []
     for rows in (n, max(1, n // 4)):
@@ -132,7 +132,7 @@ CASES = [
     ),
     Case(
         family="tables",
-        name="a sort of 2^26 pairs and a search of 2^26 in 2^24, for measure",
+        name="a sort of 2^26 pairs and a search of 2^26 in 2^24, for comparison",
         inputs=_times,
         ours=lambda a, by_a, b, by_b: (mgpu.sort(by_a, a), mgpu.sorted_search(a, b, "right")),
         peers={},

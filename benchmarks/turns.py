@@ -1,6 +1,6 @@
-"""Runs thousands of cases by several processes, which compile concurrently and take turns on the device.
+"""Runs thousands of cases in several processes, which compile at the same time and take turns on the device.
 
-For cases of short calls, most of the time goes into compiling their programs.
+For cases of short calls, most of the time is compilation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Turns", "command_of", "part_of", "run_parts", "visible_gpus"]
 
 
 class Turns:
-    """A lock file for the device; a process that holds it may acquire it again."""
+    """A lock file for the device. The process that holds it may acquire it again."""
 
     def __init__(self, path: pathlib.Path):
         self._file = path.open("w")
@@ -44,7 +44,7 @@ class Turns:
 
 
 def part_of(cases: Sequence[Case], part: int, parts: int) -> list[Case]:
-    """Returns one part of the cases; those that share their inputs stay together."""
+    """Returns one part of the cases. Cases that share their inputs are in the same part."""
     groups = collections.defaultdict(list)
     for case in cases:
         groups[case.inputs].append(case)
@@ -59,9 +59,9 @@ def visible_gpus() -> list[str]:
 def command_of(
     arguments: Sequence[str], part: int, processes: int, gpus: int, folder: pathlib.Path
 ) -> tuple[list[str], dict[str, str]]:
-    """Returns the command of one process and its environment. With several GPUs, the process sees only one of them.
+    """Returns the command of one process and its environment. If there are several GPUs, the process sees only one.
 
-    All processes share a cache of compiled programs: many cases have the same programs that make and compare arrays.
+    All processes share a cache of compiled programs, because many cases make and compare arrays by the same programs.
     """
     environment = {
         **os.environ,
@@ -83,9 +83,9 @@ def run_parts(
     output: pathlib.Path | None,
     echo: Callable[[str], Any] = print,
 ) -> int:
-    """Runs `python -m benchmarks` with these arguments in several processes; prints and saves their rows as one run.
+    """Runs `python -m benchmarks` with these arguments in several processes; prints and saves all rows as one run.
 
-    An interrupt ends all processes and saves the rows that they have.
+    An interrupt ends all processes, and saves the rows of the cases that have run.
 
     Returns: 1 if a case or a process failed.
     """

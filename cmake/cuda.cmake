@@ -1,5 +1,5 @@
-# Decides MGPU_BUILD_CUDA from MGPU_CUDA (ON, OFF or AUTO; a CMake option, or an environment variable of that name) and
-# says in one line what was found, what is built and how to change it.
+# Decides MGPU_BUILD_CUDA from MGPU_CUDA (ON, OFF or AUTO; a CMake option, or an environment variable of that name). One
+# line says what was found, what is built and how to change it.
 
 if(DEFINED ENV{MGPU_CUDA} AND NOT DEFINED MGPU_CUDA)
   set(MGPU_CUDA $ENV{MGPU_CUDA})

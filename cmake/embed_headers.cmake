@@ -1,4 +1,4 @@
-# cmake -DROOT=... -DHEADERS=... -DOUTPUT=... -P: writes the headers, named from ROOT, as C++ strings.
+# Run by cmake -P. Writes a C++ source, OUTPUT, that has each of the HEADERS as a string, under its path from ROOT.
 set(text "#include \"jit/embedded_headers.h\"\n\nnamespace mgpu::compiled {\n\n")
 set(list "")
 set(all "")

@@ -1,7 +1,7 @@
-# Each `pip install .` builds in an empty folder, once for every Python, environment and extra, although the libraries
-# do not depend on Python. So a clone keeps the libraries of its last build in build/kept, under a hash of everything
-# that they depend on. The next build installs them if nothing has changed (docs/notes/building.md has the times). `rm
-# -r build/kept` removes them. Wheels for other machines are always compiled.
+# `pip install .` builds in an empty folder each time, although the libraries are the same for each Python, environment
+# and extra. So a clone keeps the libraries of its last build in build/kept, under a hash of all that they depend on. If
+# nothing has changed, the next build installs them (docs/notes/building.md has the times). To remove them, run
+# `rm -r build/kept`. Wheels for other machines are always compiled.
 
 set(MGPU_KEPT "")
 function(mgpu_hash_of_build result)
@@ -47,7 +47,7 @@ if(SKBUILD AND NOT MGPU_IS_WHEEL)
   endif()
 endif()
 
-# Keeps the file that a target makes, completely or not at all. If the folder cannot be written, nothing is kept.
+# Keeps the file that a target makes, whole or not at all. If the folder cannot be written to, nothing is kept.
 function(mgpu_keep target)
   if(MGPU_KEPT)
     set(kept ${MGPU_KEPT}/$<TARGET_FILE_NAME:${target}>)

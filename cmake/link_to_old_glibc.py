@@ -2,12 +2,12 @@
 
     python cmake/link_to_old_glibc.py FOLDER 2.28 [aarch64]
 
-A library that is linked with this machine's glibc requires the newest versions of its symbols, and so a system that is
-as new. But the newest glibc still has the older versions of each symbol. So FOLDER gets a libc.so.6, a libm.so.6 and
-others without code, which have this machine's symbols up to the given version. A library that is linked with these
-requires only such versions. A symbol that came later is an error of the linker, except for those of `LATER`, which
-libjax_mgpu_glibc.a defines. For aarch64, the cross compiler aarch64-linux-gnu-gcc makes the libraries from its own
-glibc.
+A library that is linked with this machine's glibc requires the newest versions of its symbols, so it runs only on
+systems with a glibc as new. But the newest glibc still has the older versions of each symbol. So FOLDER gets stubs of
+libc.so.6, libm.so.6 and others: libraries without code, which have this machine's symbols up to the given version. A
+library that is linked with the stubs requires only such versions. The linker rejects a symbol that came later, except
+for those in `LATER`, which libjax_mgpu_glibc.a defines. For aarch64, the cross compiler aarch64-linux-gnu-gcc makes the
+stubs from its own glibc.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys
 
 LIBRARIES = {"libc.so.6": "libc.so", "libm.so.6": "libm.so"}
 LOADERS = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}  # libloader.so
-# Up to 2.33 these libraries had functions that libc.so.6 has now: a library that uses threads must name them.
+# Up to 2.33 these libraries had functions that are now in libc.so.6, so a library that uses threads must name them.
 SEPARATE = {"libpthread.so.0": "libpthread.so", "libdl.so.2": "libdl.so", "librt.so.1": "librt.so"}
 SYMBOL = re.compile(r"\s(\S+)\s+(?:GLOBAL|WEAK)\s+DEFAULT\s+(\S+)\s+([^\s@]+)@@?GLIBC_([\d.]+)$")
 LATER = """
@@ -27,7 +27,7 @@ LATER = """
 #include <stdlib.h>
 #include <sys/random.h>
 #define HIDDEN __attribute__((visibility("hidden")))
-/* Since 2.33 a function, before by a version of the structure. */
+/* stat is a function since 2.33. Before, __xstat took the version of the structure. */
 #ifdef __x86_64__
 #define STRUCTURE 1
 #else

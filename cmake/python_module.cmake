@@ -1,5 +1,5 @@
 # Builds the module that opens the libraries of kernels for Python, with nanobind. It uses Python's stable ABI from 3.12
-# on. Unlike the libraries, it is not kept between builds, as each Python has its own module; it compiles in seconds.
+# on. Unlike the libraries, it is not kept between builds, because each Python has its own; it compiles in seconds.
 
 if(MGPU_KERNEL_PACKAGE)
   return()

@@ -8,14 +8,14 @@
 
 `base` is jax_mgpu with the CPU kernels, one wheel per Python of --pythons. Its module uses Python's stable ABI from
 3.12 on, so a release needs only 3.11, 3.12 and a free-threaded Python. `cuda13` and `cuda12` are the packages of CUDA
-kernels that its extras require, each one wheel for every Python, because the libraries do not use Python. This needs
-Linux on x86_64, g++, Python's headers, and access to PyPI; wheels for aarch64 need g++-aarch64-linux-gnu. The libraries
-need glibc 2.28, whatever this machine has (cmake/link_to_old_glibc.py). nvcc 13 comes from PyPI. PyPI has no nvcc 12
-(nvidia-cuda-nvcc-cu12 holds only ptxas and libnvvm), so --nvcc12 names one of 12.4 or later. With --work, a second run
-compiles only what changed.
+kernels that its extras require. One wheel of each serves every Python, because the libraries do not use Python. The
+script needs Linux on x86_64, g++, Python's headers, and access to PyPI; wheels for aarch64 need g++-aarch64-linux-gnu.
+The libraries need glibc 2.28, whatever this machine has (cmake/link_to_old_glibc.py). nvcc 13 comes from PyPI. PyPI
+has no nvcc 12 (nvidia-cuda-nvcc-cu12 holds only ptxas and libnvvm), so --nvcc12 names an nvcc of 12.4 or later. With
+--work, a second run compiles only what changed.
 
-Build tools are installed by hash from wheels/requirements.txt and wheels/cuda13/requirements.txt, each of which begins
-with the command that makes it from its requirements.in. Files in wheels have the time of the commit, or
+Build tools are installed by hash from wheels/requirements.txt and wheels/cuda13/requirements.txt. Each file begins with
+the command that makes it from its requirements.in. Files in wheels have the time of the commit, or that of
 SOURCE_DATE_EPOCH.
 """
 
@@ -41,7 +41,7 @@ MACHINES = ("x86_64", "aarch64")
 HASHES = ROOT / "wheels" / "requirements.txt"
 FOLDERS = {"base": ROOT, "cuda13": ROOT / "wheels" / "cuda13", "cuda12": ROOT / "wheels" / "cuda12"}
 
-# Tests a package of CUDA kernels without a GPU: a program that is lowered for CUDA must call them.
+# Tests a package of CUDA kernels without a GPU: a program that is lowered for CUDA must call the kernels.
 LOWERING = """
 import jax, jax.numpy as jnp, jax_mgpu as mgpu
 assert mgpu.has_cuda()
@@ -50,7 +50,7 @@ assert "custom_call @jax_mgpu.segmented_sort" in text, text
 print(mgpu.backends()["cuda"])
 """
 
-# Gives a wheel another platform, as `auditwheel repair` does for the platforms of its own machine.
+# Gives a wheel the name of another platform, as `auditwheel repair` does for the platforms of its own machine.
 RENAMING = """
 import pathlib, sys
 from auditwheel.policy import get_replace_platforms
@@ -187,7 +187,7 @@ def smoke_test(name: str, python: str, output: pathlib.Path, temporary: pathlib.
     wanted = "jax_mgpu" if name == "base" else f"jax_mgpu[{name}]"
     label = f"{name} with {pathlib.Path(python).name}"
     folder = temporary / f"try {label}"
-    programs = environment(folder, python, "jax")  # takes longest to download, so it is not timed
+    programs = environment(folder, python, "jax")  # this download takes longest, so it is not timed
     begin = time.monotonic()
     install = ("-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--find-links", output)
     run(programs / "python", *install, "jax_mgpu", *([] if name == "base" else [f"jax_mgpu_{name}"]))

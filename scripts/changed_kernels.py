@@ -1,10 +1,10 @@
-"""Lists the kernels whose machine code differs between two built libraries: only these can have become slower.
+"""Lists the kernels whose machine code differs between two built libraries. Only these can have become slower.
 
     python scripts/changed_kernels.py ../before/jax_mgpu/libjax_mgpu_cuda.so jax_mgpu/libjax_mgpu_cuda.so
 
-Kernels are compared instruction by instruction. So benchmark cases whose kernels are all the same need no second run on
-a device. Both libraries must be built by the same compiler for the same architecture. The script needs cuobjdump, from
-the CUDA toolkit or the Python package nvidia-cuda-cuobjdump, and nvdisasm beside it; a library takes a minute.
+Kernels are compared instruction by instruction. Benchmark cases with unchanged kernels need no second run on a device.
+Both libraries must be built by the same compiler for the same architecture. The script needs cuobjdump, from the CUDA
+toolkit or the Python package nvidia-cuda-cuobjdump, and nvdisasm beside it. A library takes a minute.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def templates(functions: list[str]) -> collections.Counter[str]:
 
 
 def main() -> None:
-    """Prints how many kernels are the same, changed, gone and new, and the last three by template."""
+    """Prints how many kernels are the same, changed, gone and new; the last three also for each template."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("before", type=pathlib.Path, help="the library before the change")
     parser.add_argument("after", type=pathlib.Path, help="the library after the change")

@@ -13,9 +13,9 @@ import sys
 from collections.abc import Iterator
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-FUNCTION_LINES = 60  # of code, without comments, blank lines and docstrings
-KERNEL_LINES = 90  # in .cuh
-MAX_ANY = 0.05  # the largest share of the parameters
+FUNCTION_LINES = 60  # lines of code: no comments, blank lines and docstrings
+KERNEL_LINES = 90  # for functions in .cuh files
+MAX_ANY = 0.05  # the share of parameters that may be `Any`
 
 Found = tuple[str, int]
 
@@ -34,7 +34,7 @@ def python_functions(path: pathlib.Path) -> Iterator[Found]:
 
 
 def cpp_functions(text: str) -> Iterator[Found]:
-    """Yields the functions of a C++ file and their lines: blocks after parentheses, outside of other functions."""
+    """Yields the functions of a C++ file and their lines of code: blocks after parentheses, except inner functions."""
     text = re.sub(r'//[^\n]*|/\*.*?\*/|"(\\.|[^"\\\n])*"|\'(\\.|[^\'\\\n])\'', "", text, flags=re.DOTALL)
     text = re.sub(r"^#(.*\\\n)*.*$", "", text, flags=re.MULTILINE)  # preprocessor
     begin, blocks, name = 0, [False], ""
@@ -73,7 +73,7 @@ def too_long() -> Iterator[str]:
 
 
 def parameters() -> tuple[int, int]:
-    """Counts the parameters of the package, and those whose type is `Any`, an alias of it, or missing."""
+    """Counts the parameters of the package, and those whose type is `Any` or an alias of it, or is missing."""
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "jax_mgpu").rglob("*.py")]
     nodes = list(itertools.chain.from_iterable(map(ast.walk, trees)))
     names = {"Any"}

@@ -1,13 +1,13 @@
-"""Times our side of the benchmark cases of two trees on one device, and fails if the new tree is slower.
+"""Times our side of the benchmark cases in two source trees on one device, and fails if the new tree is slower.
 
     git worktree add ../before HEAD~1 && (cd ../before && cmake ... && ninja ...)      # see CONTRIBUTING.md
     python scripts/compare.py ../before .
     python scripts/compare.py benchmarks/results/h200.csv .       # with times saved on the same kind of device
 
-Each tree runs its own cases with its own kernels, family by family, first one tree, then the other. A case that is
-slower by more than --limit is measured again, with both trees in turns, and fails if the smallest of its medians is
-still slower. A file of saved times (benchmarks/summary.py) can replace a tree. With --saved, cases are first compared
-with such a file, and only cases that seem slower are measured in both trees.
+Each tree runs its own cases with its own kernels, family by family, in turns with the other tree. A case that is
+slower by more than --limit is measured again in both trees, in turns, and fails if its smallest median is still slower.
+A file of saved times (benchmarks/summary.py) can replace the old tree. With --saved, cases are first compared with such
+a file, and only cases that seem slower are measured in both trees.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Sequence
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent))
 from benchmarks import summary
 
-AGAIN = 3  # the most times that slower cases are measured again
+AGAIN = 3  # slower cases are measured again at most so often
 
 
 def measure(tree: pathlib.Path, families: Sequence[str], rows: Sequence[str], repeats: int) -> dict[str, float]:
@@ -45,7 +45,7 @@ def measure(tree: pathlib.Path, families: Sequence[str], rows: Sequence[str], re
 
 
 def saved(file: pathlib.Path) -> dict[str, float]:
-    """Reads the milliseconds of the cases that `python -m benchmarks` runs without further options."""
+    """Reads the milliseconds of the cases that `python -m benchmarks` runs by default."""
     return {row.row: row.ours for row in summary.read(file) if row.suite == "rows"}
 
 
@@ -58,7 +58,7 @@ def rows_of(tree: pathlib.Path) -> list[str]:
 
 
 def families_of(rows: Sequence[str]) -> list[str]:
-    """Returns the families of cases, in their order."""
+    """Returns the families of cases, in the order of the cases."""
     return list(dict.fromkeys(row.partition("/")[0] for row in rows))
 
 
@@ -127,7 +127,7 @@ def main() -> int:
                 was, now = pairs[row]
                 if row in remembered and row in old_again:
                     remembered.remove(row)
-                    was = old_again[row]  # this device's time counts, not the saved one
+                    was = old_again[row]  # the time on this device counts, not the saved one
                 pairs[row] = min(was, old_again.get(row, was)), min(now, new_again.get(row, now))
                 print(f"again {line(row, *pairs[row])}", flush=True)
     slower = slower_rows(pairs, options.limit)

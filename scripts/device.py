@@ -5,7 +5,7 @@
     python3 scripts/device.py --large --test-timeout 300
     python3 scripts/device.py --profile "merge/keys uint32"
 
-Everything runs in child processes, each with a time limit, so that a hanging kernel or a device error costs only one of
+Everything runs in child processes, each with a time limit, so that a hanging kernel or a device error stops only one of
 them. Logs, benchmarks.json and profiles go to --output.
 """
 
@@ -29,21 +29,21 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
-SANITIZED_SCALE = 2.0**-12  # 16,384 items: a few tiles, since a checker slows kernels a hundredfold
-# XLA starts compilers, which can hang under a checker, so these are left out.
+SANITIZED_SCALE = 2.0**-12  # 16,384 items fill a few tiles, as a checker slows kernels a hundredfold
+# XLA starts compilers as child processes, which can hang under a checker, so the checkers ignore child processes.
 SANITIZER_OPTIONS = ["--target-processes", "application-only", "--show-backtrace", "no", "--print-limit", "0"]
 # Known findings, by tool, program and kernel. racecheck does not model bar.arrive, after which the copying warp of a
-# merge pipeline reads the ends of a run. If keys or offsets are out of order, two threads write one word of shared
-# memory, and either value may stay. If heads are out of order, uninitialized scratch memory is read, and the result is
-# unspecified.
+# merge pipeline reads the ends of a run. The program "garbage" passes arbitrary values. If its keys or offsets are out
+# of order, two threads write one word of shared memory, and either value may stay. If its heads are out of order,
+# kernels read uninitialized scratch memory, and the result is unspecified.
 KNOWN = {
     ("racecheck", "merge"): {"merge_tiles"},
     ("racecheck", "sorted_search"): {"match_tiles", "search_tiles"},
     ("racecheck", "garbage"): {"expand_words", "match_tiles", "move_words", "search_tiles"},
     ("initcheck", "garbage"): {"merge_tiles", "plan_tiles"},
 }
-GARBAGE_SHARES = 6  # programs among which the calls on arbitrary values are divided
-TEST_SHARE = 0.6  # the largest share of the time that tests may take
+GARBAGE_SHARES = 6  # the calls on arbitrary values are divided among so many programs
+TEST_SHARE = 0.6  # tests may take at most this share of the time
 
 
 class Clock:
@@ -68,7 +68,7 @@ def start(command: list[str], log: pathlib.Path, environment: dict[str, str]) ->
 def finish(process: subprocess.Popen[bytes], seconds: float) -> int | None:
     """Waits for a process; returns its exit status, or None if it had to be stopped.
 
-    SIGINT comes first, so that the process reports its results.
+    SIGINT comes first, so that the process can still report its results.
     """
     try:
         return process.wait(seconds)
@@ -83,7 +83,7 @@ def finish(process: subprocess.Popen[bytes], seconds: float) -> int | None:
 
 
 def run(command: list[str], log: pathlib.Path, environment: dict[str, str], seconds: float) -> int | None:
-    """Runs a command until it ends or its time is up; returns as `finish` does."""
+    """Runs a command until it ends or its time is up. Returns what `finish` returns."""
     return finish(start(command, log, environment), seconds)
 
 
@@ -110,32 +110,32 @@ def child_environment(options: argparse.Namespace, **more: str) -> dict[str, str
 
 
 def test_files(families: list[str]) -> list[str]:
-    """Returns the test files of these families; the folder of all tests if no family is named."""
+    """Returns the test files of these families, or the folder of all tests if no family is named."""
     if not families:
         return ["tests"]
     return [f"tests/test_{family}.py" for family in families if (ROOT / f"tests/test_{family}.py").exists()]
 
 
 def pytest_command(options: argparse.Namespace, files: list[str]) -> list[str]:
-    """Returns the command of pytest, with the plugins that are installed: they replace a worker that hangs."""
+    """Returns the command of pytest. If they are installed, plugins end a test that hangs and replace its worker."""
     command = [sys.executable, "-m", "pytest", *files, "--long", "-v", "--tb=short", "-rfE", "--durations=8"]
     command += ["-p", "no:cacheprovider"]
     if options.tests_match:
         command += ["-k", options.tests_match]
-    if importlib.util.find_spec("pytest_timeout"):  # by thread: a signal does not reach a waiting thread
+    if importlib.util.find_spec("pytest_timeout"):  # a thread, because a signal does not reach a test that waits
         command += [f"--timeout={options.test_timeout:g}", "--timeout-method=thread"]
     else:
         print("pytest-timeout is missing: a hanging test takes all the tests' time")
     if importlib.util.find_spec("xdist"):
         command += ["-n", str(options.workers), f"--maxprocesses={options.workers}", "--dist=worksteal"]
         command += ["-p", "scripts.device_worker"]
-    else:  # without the plugin's options in pyproject.toml
+    else:  # pyproject.toml has options for the plugin, so they are replaced
         command += ["-o", "addopts=--import-mode=importlib"]
     return command
 
 
 def run_tests(options: argparse.Namespace, clock: Clock) -> bool:
-    """Runs the tests, and shows what failed, what was skipped and why; returns whether all passed."""
+    """Runs the tests, and shows which failed and which were skipped, and why; returns whether all passed."""
     heading("tests")
     files = test_files(options.families)
     if without := [family for family in options.families if f"tests/test_{family}.py" not in files]:
@@ -157,7 +157,7 @@ def run_tests(options: argparse.Namespace, clock: Clock) -> bool:
 
 
 def run_large(options: argparse.Namespace, clock: Clock) -> bool:
-    """Runs the tests of 2^32 + 17 items: first those of bytes, three at a time, then those with indices as results."""
+    """Runs the tests of 2^32 + 17 items: first those without indices, three at a time, then those with indices."""
     heading("2^32 + 17 items")
     environment = child_environment(options, JAX_MGPU_TEST_LARGE="1", XLA_PYTHON_CLIENT_ALLOCATOR="platform")
     with_indices = "indices or argmax or load or match"
@@ -174,7 +174,7 @@ def run_large(options: argparse.Namespace, clock: Clock) -> bool:
 def summary_of_tests(text: str) -> str:
     """Returns the failures and the totals of pytest's output."""
     lines = re.findall(r"^(?:FAILED|ERROR) .*$", text, re.MULTILINE)
-    if "short test summary" not in text:  # cut short: the output as the tests ended, and the last lines
+    if "short test summary" not in text:  # cut short: take the failures reported so far, and the last lines
         lines += [f"FAILED {name}" for name in re.findall(r"^\[gw\d+\].*(?:FAILED|ERROR) (\S+)", text, re.MULTILINE)]
         lines += text[-1500:].splitlines() if not text.rstrip().endswith("=") else []
     lines = list(dict.fromkeys(line[:240] for line in lines))
@@ -187,7 +187,7 @@ def summary_of_tests(text: str) -> str:
 
 
 def benchmark_families(families: list[str]) -> list[str]:
-    """Returns the families among these that have cases; all if no family is named."""
+    """Returns those of these families that have cases, or all families with cases if none is named."""
     from benchmarks.runner import all_cases
 
     known = list(dict.fromkeys(case.family for case in all_cases()))
@@ -214,7 +214,7 @@ def run_benchmarks(options: argparse.Namespace, clock: Clock) -> tuple[bool, str
                 command += ["--scale", str(options.scale)]
             if options.only_ours:
                 command += ["--only-ours"]
-            # twice the family's share, so that a slow one may use the time that fast ones leave
+            # at most twice the family's share, so that a slow family may use the time that fast ones leave
             seconds = min(clock.left() - 5, max(30.0, 2 * clock.left() / (len(families) - i)))
             status = run(command, folder / "log", child_environment(options), seconds)
             text = text_of(folder / "log")
@@ -240,7 +240,7 @@ def run_benchmarks(options: argparse.Namespace, clock: Clock) -> tuple[bool, str
 
 
 def run_latency(options: argparse.Namespace, clock: Clock) -> bool:
-    """Times chains of small calls, with and without command buffers."""
+    """Times chains of small calls, recorded into command buffers and not recorded."""
     heading("latency")
     log = options.output / "latency.log"
     command = [sys.executable, "-m", "benchmarks", "--latency"]
@@ -253,7 +253,7 @@ def run_latency(options: argparse.Namespace, clock: Clock) -> bool:
 
 
 def sanitized_programs(options: argparse.Namespace) -> dict[str, list[str]]:
-    """Returns the programs to check: our side of each case, once and small, and every operation on arbitrary values."""
+    """Returns the programs to check: our side of each small case, once, and every operation on arbitrary values."""
     rows = [sys.executable, "-m", "benchmarks", "--once", "--scale", str(SANITIZED_SCALE)]
     for text in options.match:
         rows += ["--match", text]
@@ -268,12 +268,12 @@ def sanitized_programs(options: argparse.Namespace) -> dict[str, list[str]]:
 
 
 def run_sanitizers(options: argparse.Namespace, clock: Clock) -> bool:
-    """Runs every program under every tool of compute-sanitizer, --workers at a time; returns whether all are clean."""
+    """Runs each program under each tool of compute-sanitizer, --workers at a time. Returns whether all are clean."""
     heading("compute-sanitizer")
     if shutil.which("compute-sanitizer") is None:
         print("compute-sanitizer is not on the path")
         return False
-    # Each array gets its own cudaMalloc, so that accesses beyond it fail. Without graphs, checkers see each kernel.
+    # Each array has its own cudaMalloc, so that accesses beyond it fail. Without graphs, checkers see each kernel.
     environment = child_environment(
         options, XLA_PYTHON_CLIENT_ALLOCATOR="platform", XLA_FLAGS="--xla_gpu_enable_command_buffer="
     )
@@ -281,7 +281,7 @@ def run_sanitizers(options: argparse.Namespace, clock: Clock) -> bool:
     def check(job: tuple[str, str, list[str]]) -> tuple[str, str, int | None, str]:
         tool, name, program = job
         command = ["compute-sanitizer", "--tool", tool, *SANITIZER_OPTIONS]
-        if tool != "initcheck":  # initcheck must also see the writes of XLA's kernels
+        if tool != "initcheck":  # initcheck must also see what XLA's kernels write
             command += ["--kernel-name", "kernel_substring=mgpu"]
         log = options.output / f"{tool}-{name}.log"
         seconds = clock.left() - 20
@@ -309,7 +309,7 @@ KERNEL = re.compile(r"(?:^| )at (?:void )?mgpu::(?:(?:\w+|<unnamed>)::)*(\w+)[<(
 
 
 def findings_of(text: str, allowed: set[str]) -> tuple[collections.Counter[str], collections.Counter[str]]:
-    """Counts a tool's findings in kernels of this project (not in XLA's): those not allowed, and those allowed."""
+    """Counts a tool's findings in kernels of this project (not of XLA): those not in `allowed`, and those in it."""
     findings: collections.Counter[str] = collections.Counter()
     known: collections.Counter[str] = collections.Counter()
     for record in re.split(r"^=+ *$", text, flags=re.MULTILINE):
@@ -327,11 +327,11 @@ def findings_of(text: str, allowed: set[str]) -> tuple[collections.Counter[str],
 
 
 STALL = re.compile(r"smsp__average_warps_issue_stalled_(\w+?)_per_issue_active")
-SHOWN_COLUMNS = "us, DRAM %, SM %, active warps %, registers, shared KB, conflicts a wavefront, stalls, grid, kernel"
+SHOWN_COLUMNS = "us, DRAM %, SM %, active warps %, registers, shared KB, conflicts per wavefront, stalls, grid, kernel"
 
 
 def run_profile(options: argparse.Namespace, clock: Clock) -> bool:
-    """Profiles every kernel of one case with Nsight Compute: prints a line per launch, and saves the report."""
+    """Profiles every kernel of one case with Nsight Compute. Prints a line per launch, and saves the report."""
     heading(f"profile of {options.profile}")
     if shutil.which("ncu") is None:
         print("ncu is not on the path")
@@ -439,7 +439,7 @@ def main() -> int:
     clock = Clock(options.seconds)
     options.output.mkdir(parents=True, exist_ok=True)
     options.output = options.output.resolve()
-    os.environ["JAX_PLATFORMS"] = "cpu"  # for this process, which only reads the rows' names
+    os.environ["JAX_PLATFORMS"] = "cpu"  # this process only reads the names of cases
     sys.path.insert(0, str(ROOT))
 
     info = options.output / "info.log"

@@ -1,6 +1,6 @@
 """A plugin for pytest-xdist: gives each worker a GPU, and replaces a worker that lost its device.
 
-After an illegal address or a failed launch, every later call of the process fails too, and would hide the test at
+After an illegal address or a failed launch, every later call in the process fails too, and would hide which test was at
 fault.
 """
 
@@ -19,7 +19,7 @@ LOST = (
     "unspecified launch failure",
 )
 
-GPUS = "JAX_MGPU_TEST_GPUS"  # the number of GPUs to spread workers over; if unset, each worker sees all
+GPUS = "JAX_MGPU_TEST_GPUS"  # the workers share so many GPUs; if unset, each worker sees all
 
 if (worker := os.environ.get("PYTEST_XDIST_WORKER", "")) and GPUS in os.environ:  # before JAX looks for devices
     os.environ["CUDA_VISIBLE_DEVICES"] = str(int(worker.removeprefix("gw")) % int(os.environ[GPUS]))
@@ -29,13 +29,13 @@ _lost = False
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Notes a report of a lost device."""
+    """Notes that a test report tells of a lost device."""
     global _lost  # noqa: PLW0603
     _lost |= report.failed and any(word in str(report.longrepr) for word in LOST)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_logfinish() -> None:
-    """Ends the worker once its report is sent."""
+    """Ends the worker once it has sent its report; xdist then starts another."""
     if _lost and "PYTEST_XDIST_WORKER" in os.environ:
         os._exit(70)

@@ -1,6 +1,6 @@
-"""Checks calls outside of `jit` for memory leaks: the size of the process during 10^4 calls of each of ten functions.
+"""Checks calls outside of `jit` for memory leaks, by the size of the process in 10^4 calls of each of ten functions.
 
-The calls use NumPy's 64-bit arrays, changing numbers, batches, derivatives, and functions that are made anew for each
+The calls pass NumPy's 64-bit arrays, changing numbers, batches, derivatives, and functions that are made anew for each
 call. New functions compile each time, so there are fewer such calls. `python scripts/eager_memory.py [--calls 10000]`
 """
 
@@ -24,7 +24,7 @@ ROWS = np.arange(100, dtype=np.float32)
 HEADS = np.arange(0, 100, 10)
 PAIRS = np.stack([ROWS, ROWS])
 SAMPLES = 5
-MAX_GROWTH = 8 << 20  # in bytes, after the first fifth of the calls
+MAX_GROWTH = 8 << 20  # bytes that the process may grow after the first fifth of the calls
 
 CALLS: dict[str, Callable[[int], Any]] = {
     "lookup": lambda i: mgpu.lookup(KEYS + i % 7, KEYS, ROWS, default=i / 3),
@@ -55,7 +55,7 @@ def resident() -> int:
 
 
 def growth(call: Callable[[int], Any], calls: int) -> list[int]:
-    """Makes the calls; returns the size of the process after each fifth of them."""
+    """Makes the calls. Returns the size of the process after each fifth of the calls."""
     sizes = []
     for i in range(calls):
         jax.block_until_ready(call(i + 1))

@@ -1,9 +1,9 @@
 """Measures the first call of each public function: the size of its program, and the time until it can run.
 
 Each function, and a scan by a caller's operator, is traced, lowered and compiled for 60, 10^6 and 2^26 items, given
-only as shapes: plain, under vmap, under grad, and under both. Times are seconds of CPU time over all threads, medians
-of five processes, so a busy machine changes them little. `python scripts/first_calls.py WORD ...` selects the functions
-whose names contain one of the words.
+only as shapes: plain, under vmap, under grad, and under both. Times are seconds of CPU time over all threads, the
+medians of five processes; other work on the machine changes them little. `python scripts/first_calls.py WORD ...`
+selects the functions whose names contain one of the words.
 
 With `--devices 4`, the functions run over a mesh axis of 4 CPU devices, each with 4,096 items.
 """
@@ -27,7 +27,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 import jax
 import numpy as np
 
-SIZES = 60, 60 * 16_667, 60 * 1_118_481  # the examples' own size, and its multiples next to 10^6 and 2^26
+SIZES = 60, 60 * 16_667, 60 * 1_118_481  # the examples' own size, and its multiples near 10^6 and 2^26
 
 
 def main() -> int:
@@ -41,7 +41,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=5, help="processes whose median counts (default 5)")
     parser.add_argument("--no-compile", action="store_true", help="trace and lower, but do not compile")
     options = parser.parse_args()
-    if options.processes == 0:  # this is one of the processes
+    if options.processes == 0:  # a measuring process, started by another
         print(json.dumps(list(costs(options))))
         return 0
     command = [sys.executable, __file__, *sys.argv[1:], "--processes", "0"]
@@ -61,7 +61,7 @@ def costs(options: argparse.Namespace) -> Iterator[tuple[Any, ...]]:
     is_warm = False
     for name, how, n, trace in rows:
         if not options.words or any(word in name for word in options.words):
-            if not is_warm:  # initializes parts of JAX
+            if not is_warm:  # this initializes parts of JAX
                 jax.jit(lambda x: x + 1).lower(1).compile()
                 is_warm = True
             yield name, how, n, *cost(trace, compiles=not options.no_compile)

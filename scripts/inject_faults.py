@@ -1,10 +1,10 @@
-"""Injects faults into separate processes, and prints their outcomes as the table that docs/reliability.md shows.
+"""Injects faults into separate processes, and prints the outcomes as the table that docs/reliability.md shows.
 
     python scripts/inject_faults.py                              # all faults; fails if one is not survived
     python scripts/inject_faults.py --faults memory threads      # some faults
     python scripts/inject_faults.py --functions mergesort join   # inject memory faults into these functions only
 
-Faults of the cache of compiled functions need a GPU. Without one they are left out, and the table says so;
+Faults of the cache of compiled functions need a GPU. Without one, they are left out, and the table says so;
 `tests/cpp/images.cc` injects them into the cache alone.
 """
 
@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Iterator
 
 ROOT = pathlib.Path(__file__).parent.parent
-MAX_FAILURES = 100  # per function and set of operands
+MAX_FAILURES = 100  # for each function and set of operands
 # The source of a library that is loaded before the C library, and makes one allocation of the kernels' library fail.
 FAILING_MALLOC = """
 #define _GNU_SOURCE
@@ -88,7 +88,7 @@ def say(**words: object) -> None:
 def programs_over_many(
     names: list[str], in_order: bool = False
 ) -> Iterator[tuple[str, Callable[..., object], tuple[object, ...]]]:
-    """Yields each function's program, and its operands: many items of any values, or if `in_order`, sorted ones."""
+    """Yields each function's program and its operands: many items, with any values or, if `in_order`, sorted ones."""
     import jax
     import numpy as np
 
@@ -109,7 +109,7 @@ def programs_over_many(
 
 
 def run_without_memory(given: list[str]) -> None:
-    """Makes calls, in each of which another allocation fails. After each, a call without a failure must be right."""
+    """Makes calls, each with another failing allocation. After each, a call without a failure must be right."""
     import ctypes
 
     import jax
@@ -137,7 +137,7 @@ def run_without_memory(given: list[str]) -> None:
 
 
 def run_without_device_memory() -> None:
-    """Makes each call on a GPU whose memory is full, and again once memory is free."""
+    """Makes each call on a GPU whose memory is full, and again after memory is freed."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -145,7 +145,7 @@ def run_without_device_memory() -> None:
     from tests.families import GARBAGE
 
     def fill(log_bytes: int, least: int = 8) -> list[jax.Array]:
-        """Takes all free pieces of 2^log_bytes bytes, then pieces of each lower power of two down to 2^least bytes."""
+        """Takes all free pieces of 2^log_bytes bytes, then of each smaller power of two, down to 2^least bytes."""
         held = []
         for log in range(log_bytes, least - 1, -1):
             try:
@@ -158,7 +158,7 @@ def run_without_device_memory() -> None:
     if jax.default_backend() != "gpu":
         say(outcome="left out: there is no GPU")
         return
-    ballast = fill(33, 30)  # most of the memory stays taken: to fill it again for each call would take minutes
+    ballast = fill(33, 30)  # this memory stays taken: filling it again for each call would take minutes
     del ballast[-4:]
 
     def equal(got: object, expected: object) -> bool:
@@ -169,7 +169,7 @@ def run_without_device_memory() -> None:
     for name, program, operands in programs_over_many(list(GARBAGE), in_order=True):
         expected = jax.device_get(program(*operands))
         jax.block_until_ready(jnp.full(2**30, 165, jnp.uint8))  # other bytes, which the next call finds in its memory
-        # Where operands break preconditions, a kernel may leave items of its results as it found them.
+        # If operands break preconditions, a kernel may leave parts of its results unwritten.
         is_defined = equal(jax.device_get(program(*operands)), expected)
         held, outcome = fill(32), "a right result"
         try:
@@ -221,7 +221,7 @@ def run_threads(seconds: float) -> None:
                 k = generator.randrange(len(operands))
                 expect_right(program, operands[k], expected[k])
                 calls[thread] += 1
-        except Exception as error:  # reported, whatever it is
+        except Exception as error:  # any error is reported
             errors.append(f"{name}: {error}")
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(THREADS)]
@@ -233,7 +233,7 @@ def run_threads(seconds: float) -> None:
 
 
 def run_signals(seconds: float) -> None:
-    """Interrupts programs while they are traced, compiled and run; the next call must be right."""
+    """Interrupts programs while they are traced, compiled and run. The next call must be right."""
     import jax
 
     programs, interrupts, left_by_jax = small_programs(), 0, 0
@@ -252,7 +252,7 @@ def run_signals(seconds: float) -> None:
         signal.signal(signal.SIGALRM, signal.SIG_IGN)
         try:
             expect_right(program, operands[0], expected[0])
-        except RecursionError as error:  # a cache of JAX, of (Closed)Jaxprs, still waits for the interrupted call
+        except RecursionError as error:  # a cache of JAX for (Closed)Jaxprs still waits for the interrupted call
             if not JAX_STILL_WAITS.match(str(error)):
                 raise
             left_by_jax += 1
@@ -263,7 +263,7 @@ def run_signals(seconds: float) -> None:
 
 
 def run_fork() -> None:
-    """Forks after all functions were used: the child, which has none of XLA's threads, ends, and the parent goes on."""
+    """Forks after all functions were used. The child, which has none of XLA's threads, must end; the parent goes on."""
     programs = small_programs()
     for _ in range(3):
         child = os.fork()
@@ -305,12 +305,12 @@ def start(worker: str, *arguments: object, **settings: str) -> subprocess.Popen[
     """Runs a worker in a separate process, with these settings in the environment."""
     command = [sys.executable, __file__, "--worker", worker, *map(str, arguments)]
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    variables |= {"JAX_TRACEBACK_FILTERING": "off", **settings}  # a traceback ends with its exception, not with a hint
+    variables |= {"JAX_TRACEBACK_FILTERING": "off", **settings}  # so a traceback ends with its exception, not a hint
     return subprocess.Popen(command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[list[dict], str]:
-    """Waits for a worker; returns its lines and its standard error. A last line says how it ended, if it failed."""
+    """Waits for a worker. Returns its lines and its standard error; if it failed, a last line says how it ended."""
     said, errors = process.communicate()
     lines = [json.loads(line) for line in said.splitlines()]
     if process.returncode != 0:
@@ -320,7 +320,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[list[dict], str]:
 
 
 class Table:
-    """Prints rows of injected faults and their outcomes; `failed` is set if an outcome is not as expected."""
+    """Prints rows of injected faults and their outcomes. `failed` is set if an outcome is not the expected one."""
 
     def __init__(self) -> None:
         self.failed = False
@@ -333,7 +333,7 @@ class Table:
 
 
 def inject_memory(table: Table, arguments: argparse.Namespace) -> None:
-    """Injects failing allocations, one per call."""
+    """Makes allocations fail, one per call."""
     from tests.families import GARBAGE
 
     names = arguments.functions or list(GARBAGE)
@@ -387,7 +387,7 @@ def inject_one(worker: str, fault: str) -> Callable[[Table, argparse.Namespace],
 
 
 class Cache:
-    """A folder of compiled functions; adds to the table what the processes that use it report."""
+    """A folder of compiled functions. What the processes that use it report becomes rows of the table."""
 
     def __init__(self, table: Table, root: pathlib.Path) -> None:
         self.table, self.root, self.folder = table, root, root / "cache"
@@ -397,7 +397,7 @@ class Cache:
         return start("function", **{"MGPU_CACHE_DIR": str(self.folder), **settings})
 
     def row(self, fault: str, expected: str, **settings: str) -> None:
-        """Runs a process and adds its report: the outcome, whether kernels were compiled or read, and warnings.
+        """Runs a process and adds its report: the outcome, whether it compiled or read kernels, and its warnings.
 
         The report must equal `expected`, or contain it if `expected` has a colon.
         """
@@ -446,7 +446,7 @@ def inject_cache(table: Table, _: argparse.Namespace) -> None:
 
 
 def plant_entries(cache: Cache) -> None:
-    """Replaces entries by files, links and folders that are no entries; the next process must repair most of them."""
+    """Replaces entries by files, links and folders that are no valid entries; the next process must repair most."""
     contents = {entry: entry.read_bytes() for entry in cache.entries()}
     elsewhere = cache.root / "elsewhere"
     elsewhere.write_bytes(b"not to be written to")
@@ -471,7 +471,7 @@ def plant_entries(cache: Cache) -> None:
 
 
 def fill_disk(cache: Cache) -> None:
-    """Runs a process whose cache is on a disk without room for an entry."""
+    """Runs a process whose cache is on a disk with no room for an entry."""
     small = cache.root / "small"
     small.mkdir(mode=0o700)
     mount = ["mount", "-t", "tmpfs", "-o", "size=4k,mode=700", "none", str(small)]

@@ -2,9 +2,9 @@
 
     python scripts/new_operation.py rotate
 
-The skeleton builds and passes its tests: the function returns the items of `x` unchanged. Change it into the operation,
-beginning with its test. The skeleton consists of 8 new files and of lines in 3 others; CONTRIBUTING.md, "Add an
-operation", says what belongs in each. Add benchmarks and a line in the changelog once the operation does something.
+The skeleton builds and passes its tests; its function returns the items of `x` unchanged. Turn it into the operation,
+beginning with its test. The skeleton consists of 8 new files and of lines in 3 others. CONTRIBUTING.md, "Add an
+operation", says what belongs in each. Add benchmarks and a line in the changelog once the operation works.
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ DRAWN = {{"{name}": {name}}}
 
 
 def insert(path: pathlib.Path, line: str, after: str, among: str) -> None:
-    """Inserts a line alphabetically into the first lines that match `among` after one that starts with `after`."""
+    """Inserts a line alphabetically among the first lines that match `among` after a line that starts with `after`."""
     lines = path.read_text().splitlines()
     begin = next(i for i, each in enumerate(lines) if each.startswith(after)) + 1
     begin = next(i for i in range(begin, len(lines)) if re.fullmatch(among, lines[i]))

@@ -1,8 +1,8 @@
-"""Draws README's picture of the speed from saved figures: common tasks, compared with XLA.
+"""Draws README's picture of the speed on common tasks, compared with XLA, from saved figures.
 
     PYTHONPATH=. python scripts/plot_results.py
 
-The rows are chosen by their task, not by which side is faster; if a row has several of XLA's methods, the fastest
+The rows were chosen by their tasks, not by which side is faster. If XLA has several methods for a row, the fastest one
 counts. The benchmarks page of the documentation has all rows.
 """
 
@@ -20,7 +20,7 @@ from jax_mgpu._src.command.plot import Bar, draw_bars
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FIGURES = summary.RESULTS / "h200.csv"
 PICTURE = ROOT / "docs" / "images" / "speed.svg"
-# The picture's names of rows, by their names among the benchmarks.
+# The names of cases, and their names in the picture.
 SHOWN = {
     "sort/keys uint32, 2^26": "sort 67 million integers",
     "sort/indices float32, 2^26": "argsort 67 million floats",
@@ -47,7 +47,7 @@ class Row(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """XLA's time over ours."""
+        """XLA's time divided by ours."""
         return self.theirs / self.ours
 
 
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def chosen(rows: Iterable[summary.Row], names: Mapping[str, str]) -> list[Row]:
-    """Returns the saved cases of these names, in their order, each with the fastest of its XLA peers, if it has one."""
+    """Returns the saved cases with these names and an XLA peer, each with its fastest one, in the names' order."""
     found = {}
     for row in rows:
         xla = {name: ms for name, ms in row.peers.items() if name.startswith("XLA")}
@@ -85,7 +85,7 @@ def chosen(rows: Iterable[summary.Row], names: Mapping[str, str]) -> list[Row]:
 
 
 def describe(rows: Sequence[summary.Row]) -> str:
-    """Names the device, the days and the version of JAX; exits if the cases differ in device or JAX."""
+    """Names the device, the days and the version of JAX. Exits if the cases differ in device or version."""
     for name in ("card", "jax"):
         if len(values := {getattr(row, name) for row in rows}) > 1:
             sys.exit(f"plot_results: expected cases of one {name}, got {', '.join(sorted(values))}")

@@ -4,7 +4,7 @@
 
 The operations are the rows of `python -m benchmarks --mesh`. A row's time is from the beginning of its first event to
 the end of its last one; `busy` is the time in which some stream of the GPU worked. Command buffers are off, because the
-profiler shows the kernels of a graph as one event; so short programs have longer gaps than in the benchmark.
+profiler would show the kernels of a graph as one event. So short programs have longer gaps than in the benchmark.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ BEGIN, END = "```text\n", "```\n"
 
 
 def signatures() -> str:
-    """Returns one line per function: the names of its arguments and their defaults, without types."""
+    """Returns one line per function: its name, and its arguments with their defaults, without types."""
     lines = []
     for name in sorted(mgpu.__all__):
         function = getattr(mgpu, name)

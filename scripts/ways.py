@@ -1,10 +1,10 @@
-"""Lists the files from each public function to its kernel in docs/architecture.md.
+"""Lists, in docs/architecture.md, the files from each public function to its kernel.
 
 PYTHONPATH=. python scripts/ways.py    # writes them into the page
 
-It traces the tests' examples of each function. If one binds an operation, the files of the calls that led there are its
-path in Python; in C++, the plan follows, if the operation has one, then the launch and the kernels. If a function binds
-several operations, the one with its name is shown, or the one with the fewest files.
+It traces the tests' examples of each function. If an example binds an operation, the files of the calls that led there
+are its path in Python. In C++, the plan follows, if the operation has one, and then the launch and the kernels. If a
+function binds several operations, the table has the one with its name, or the one with the fewest files.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "architecture.md"
 BEGIN, END = "<!-- scripts/ways.py writes this table -->\n", "<!-- end -->\n"
 MAX_FILES = 7
-# Files that all calls pass.
+# Files that the calls of all functions pass.
 COMMON = {"core/eager.py", "core/compat.py", "core/operation.py", "arguments/renamed.py"}
 
 Way = tuple[str, ...]
@@ -47,18 +47,18 @@ def ways() -> dict[str, dict[str, Way]]:
             found[name][operation.name] = way
         return bind(operation, *operands, **attributes)
 
-    # Kernels of functions need CUDA's library, and the table is to be the same without one.
+    # Kernels of callers' functions need CUDA's library; the table must be the same without it.
     without_functions = mock.patch.object(custom_operator, "has_kernels", lambda: False)
     with without_functions, mock.patch.object(Operation, "run", run):
         for key, example in EXAMPLES.items():
             name = key.split(",")[0]
-            jax.clear_caches()  # a function that was traced before is not called again
+            jax.clear_caches()  # a function that was traced before would not run again
             jax.eval_shape(example.call, *example.make(np.random.default_rng(0), np.float32))
     return {name: {operation: (*way, *kernels(operation)) for operation, way in found[name].items()} for name in found}
 
 
 def files_of_calls() -> Way:
-    """Returns the files of the package on the current call stack."""
+    """Returns the package's files on the current call stack."""
     frame: types.FrameType | None = sys._getframe(2)
     files = []
     while frame is not None:
@@ -114,7 +114,7 @@ def table() -> str:
 
 
 def short(way: Way) -> list[str]:
-    """Leaves out a file's folder if the previous file is in the same folder of an operation."""
+    """Leaves out the folder of a file if the previous file is in the same folder of an operation."""
     folders = [file.rpartition("/")[0] for file in way]
     pairs = zip(way, ["", *folders], folders, strict=False)
     return [file.rpartition("/")[2] if before == folder != "ops" else file for file, before, folder in pairs]

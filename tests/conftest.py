@@ -1,4 +1,4 @@
-"""Settings, options and fixtures of all tests, and a summary of each run: on which platform, what was skipped."""
+"""Settings, options and fixtures of all tests, and a summary that names the platform and what was skipped."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 from tests import quick, variants
 from tests.variants import pytest_collection_modifyitems  # noqa: F401
 
-os.environ.setdefault("JAX_NUM_CPU_DEVICES", "4")  # meshes are tested on any machine
+os.environ.setdefault("JAX_NUM_CPU_DEVICES", "4")  # so that any machine tests meshes
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # the processes of a run share a GPU
 for module in ("families", "many_items", "segmented_sorts", "transformed"):
-    pytest.register_assert_rewrite(f"tests.{module}")  # failed assertions in it show the values
+    pytest.register_assert_rewrite(f"tests.{module}")  # failed assertions of these modules show values
 
 
 def pytest_addoption(parser) -> None:
@@ -37,7 +37,7 @@ def rng() -> np.random.Generator:
 
 @pytest.fixture
 def x64():
-    """64-bit types, for the tests that request them."""
+    """Enables 64-bit types for the tests that request them."""
     import jax
 
     with jax.enable_x64(True):
@@ -46,7 +46,7 @@ def x64():
 
 @pytest.fixture(autouse=True, scope="module")
 def compiled_programs():
-    """Drops the programs that a test file compiled, because the programs of all files would take 4 GB per process."""
+    """Drops the programs that a test file compiled: those of all files would take 4 GB per process."""
     yield
     import jax
 
@@ -92,7 +92,7 @@ def pytest_terminal_summary(terminalreporter) -> None:
 
 @pytest.fixture
 def lowers_for_cuda(monkeypatch):
-    """Makes functions of callers lower to calls of CUDA's kernels, also without a GPU and in a build without them."""
+    """Makes functions of callers lower to calls of CUDA's kernels, even without a GPU or in a build without them."""
     from jax_mgpu._src.core import library
     from jax_mgpu._src.functions import custom_operator
 
@@ -107,7 +107,7 @@ def lowers_for_cuda(monkeypatch):
 
 @pytest.fixture
 def devices():
-    """The devices of a mesh over which batches are sharded."""
+    """Returns the devices of the mesh over which tests shard batches."""
     from tests.transformed import DEVICES, mesh_devices
 
     if not mesh_devices():

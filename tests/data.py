@@ -14,7 +14,7 @@ MANTISSA_BITS = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
 
 
 def tile_sizes(*names: str) -> tuple[int, ...]:
-    """Returns the sizes of the named tiles, in ascending order, of both platforms and for items of all widths."""
+    """Returns the sizes of the named tiles, in ascending order, on both platforms and for items of all widths."""
     sizes = cpu_library.tile_sizes()
     return tuple(sorted(set().union(*(sizes[name] for name in names))))
 
@@ -35,7 +35,7 @@ def special_keys(dtype: str) -> np.ndarray:
 
 
 def random_keys(rng: np.random.Generator, dtype: str, *shape: int) -> np.ndarray:
-    """Draws keys of which a third are corner values, a third come from a range of 13, and a third have random bits."""
+    """Draws keys: a third are corner values, a third are from 0 to 12, and a third have random bits."""
     kind = jnp.dtype(dtype)
     n = int(np.prod(shape))
     anything = rng.integers(0, 256, n * kind.itemsize, dtype=np.uint8).view(kind)
@@ -54,7 +54,7 @@ def random_keys(rng: np.random.Generator, dtype: str, *shape: int) -> np.ndarray
 def sorted_keys(
     rng: np.random.Generator, dtype: str, n: int, *, descending: bool = False, count: int | None = None
 ) -> np.ndarray:
-    """Draws random keys, of which only the first `count` are sorted."""
+    """Draws random keys, the first `count` of which are sorted."""
     keys = random_keys(rng, dtype, n)
     live = oracle.live_count(count, n)
     keys[:live] = in_order(keys[:live], descending)
@@ -62,12 +62,12 @@ def sorted_keys(
 
 
 def in_order(keys: np.ndarray, descending: bool = False) -> np.ndarray:
-    """Returns keys sorted in the order of lax.sort, stably."""
+    """Returns keys in the order of a stable lax.sort."""
     return keys[oracle.sort_indices(keys, descending)]
 
 
-# Maps the lengths of two operands to a key type. A row of this length shares a tile with others, fills a tile, or is
-# slightly too long for one.
+# The lengths of two operands, and a type of keys for them. Rows of these lengths share tiles with others, fill a tile,
+# or are slightly too long for one.
 SHORT_ROWS = {
     (1, 1): "uint32", (0, 3): "float64", (3, 5): "uint8", (8, 8): "int32", (17, 16): "bfloat16", (100, 100): "float32",
     (8, 504): "int64", (512, 512): "int16", (1000, 1048): "float32", (1024, 1025): "uint16", (2048, 2048): "uint64",
@@ -76,33 +76,33 @@ SHORT_ROWS = {
 
 
 def batch_of(row_slots: int, most_rows: int = 256) -> int:
-    """Returns how many short rows fill two tiles, of at most `most_rows` each, and a part of a third."""
+    """Returns the number of short rows that fill two tiles, of at most `most_rows` each, and a part of a third."""
     return 2 * min(max(2048 // max(row_slots, 1), 1), most_rows) + 1
 
 
-WORK_ROWS = 1024  # most rows of a tile of a load-balancing search
+WORK_ROWS = 1024  # the most rows in a tile of a load-balancing search
 
 
 def sorted_rows(rng: np.random.Generator, dtype: str, n: int, counts: np.ndarray, **options) -> np.ndarray:
-    """Draws rows of sorted keys, each up to its count."""
+    """Draws rows of keys, each sorted up to its count."""
     rows = [sorted_keys(rng, dtype, n, count=int(count), **options) for count in counts]
     return np.array(rows, jnp.dtype(dtype)).reshape(len(counts), n)
 
 
 def row_counts(rng: np.random.Generator, n: int, rows: int) -> np.ndarray:
-    """Draws for each row how many of its n items are live (the first ones), from -1 to n + 1."""
+    """Draws for each row how many of its n items are live, from -1 to n + 1, which kernels clamp."""
     return rng.integers(-1, n + 2, rows).astype(np.int32)
 
 
 def without_subnormals(keys: np.ndarray) -> np.ndarray:
-    """Changes subnormals of float keys into zeros: XLA's CPU code treats them as zeros, but the kernels do not."""
+    """Replaces subnormals among float keys by zeros: XLA's CPU code treats them as zeros, but the kernels do not."""
     with np.errstate(invalid="ignore"):  # signalling NaNs
         keys[np.abs(keys.astype(np.float64)) < float(jnp.finfo(keys.dtype).tiny)] = 0
     return keys
 
 
 def heads_of(lengths: np.ndarray) -> np.ndarray:
-    """Returns the start positions of segments of these lengths."""
+    """Returns the start positions of consecutive segments of these lengths."""
     return np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int32) if len(lengths) else np.zeros(0, np.int32)
 
 

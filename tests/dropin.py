@@ -1,9 +1,9 @@
-"""Random calls of the functions with JAX's names, compared with JAX.
+"""Random calls of the functions that have JAX's names, compared with JAX.
 
-`python -m tests.dropin --cases 1000 --processes 8` makes that many calls of each function, or with `--match unique` of
-some. One in 20 calls has other shapes, types or options than the one before; the others have other values, because a
-program takes longer to compile than to run. Kernels run in every call that they support, even for few items. The first
-call of a function that differs is printed.
+`python -m tests.dropin --cases 1000 --processes 8` makes that many calls of each function or, with `--match unique`,
+of some. One in 20 calls has other shapes, types or options than the call before; the others only have other values,
+because a program takes longer to compile than to run. Kernels run in every call that they support, even for few items.
+For each function that differs, the first such call is printed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SPECIAL = [-np.inf, -2.0, -1.0, -0.0, 0.0, 0.5, 1.0, 3.0, np.inf, np.nan]
 
 
 class Case:
-    """Calls of a function: arguments, and options that are static."""
+    """Calls of one function: their arguments, and the options, which are static."""
 
     def __init__(self, *arrays: Any, **options: Any):
         self.arrays, self.options = arrays, options
@@ -47,17 +47,17 @@ class Case:
         self.fixed: tuple[int, ...] = ()
 
     def rounded(self) -> Case:
-        """Allows the floats of the results to differ by rounding; returns the case itself."""
+        """Allows the floats of the results to differ by rounding, and returns the case itself."""
         self.rounds = True
         return self
 
     def with_fixed(self, *positions: int) -> Case:
-        """Keeps the values of these arguments, which are sorted, or unique; returns the case itself."""
+        """Keeps the values of these arguments, which are sorted or unique, and returns the case itself."""
         self.fixed = positions
         return self
 
     def redraw(self, rng: np.random.Generator) -> None:
-        """Draws the items of each argument from those that it has."""
+        """Draws the items of each argument from the items that it has."""
 
         def redrawn(x: Any) -> Any:
             return rng.choice(x.ravel(), x.shape) if isinstance(x, np.ndarray) and x.size else x
@@ -119,7 +119,7 @@ def filled(draw: Draw, **options: Any) -> dict[str, Any]:
 
 def _sort(draw: Draw) -> Case:
     x, axis = rows(draw)
-    stable = x.dtype.kind not in "iub" or pick(draw, True, False)  # unstable sorts mix both zeros
+    stable = x.dtype.kind not in "iub" or pick(draw, True, False)  # unstable sorts mix zeros of both signs
     options = {"axis": axis, "descending": pick(draw, False, True), "stable": stable}
     if pick(draw, False, False, False, True):
         options["kind"] = "stable"
@@ -249,7 +249,7 @@ def _bincount(draw: Draw) -> Case:
 
 
 def _histogram(draw: Draw) -> Case:
-    # JAX counts in the type of the items; bfloat16 counts only to 256.
+    # JAX counts in the type of the items, and bfloat16 counts only to 256.
     x = array(draw, None, ["float32", "float32", "int32", "bool"], pick(draw, True, True, False))
     bins = pick(draw, 10, 3, 1, 0, np.array([-1, 0, 0.5, 3], np.float32), np.array([0.0]), np.array([0, 1, 5]))
     options: dict[str, Any] = {"bins": bins}
@@ -401,7 +401,7 @@ def caller(function: Callable[..., Any], case: Case, mode: str) -> Callable[...,
 
 
 def outcome(function: Callable[..., Any], case: Case, mode: str) -> Any:
-    """Returns results, or the type of an error."""
+    """Returns the results, or the type of the error."""
     return caller(function, case, mode)(*case.arrays)
 
 
@@ -434,8 +434,8 @@ def compare(ours: Any, theirs: Any, rounds: bool) -> None:
             )
 
 
-VALUES = 20  # the calls that one program serves
-PART = 250  # the most calls that one process makes; each part has a seed of its own
+VALUES = 20  # one program serves so many calls
+PART = 250  # a process makes at most so many calls as one part, which has a seed of its own
 
 MODES = "eager", "eager", "numpy", "jit", "vmap", "x64", "strict"
 
@@ -464,7 +464,7 @@ def check(name: str, draw: Draw) -> None:
             case.redraw(rng)
 
 
-# Each example may compile a program, so failures are not shrunk: the first one is printed.
+# Each example may compile a program, so failures are not shrunk. The first one is printed.
 SETTINGS = hypothesis.settings(
     deadline=None,
     database=None,
@@ -486,7 +486,7 @@ def drawn(name: str, cases: int, seed: int = 0) -> Callable[[], None]:
 
 
 def difference(name: str, cases: int, seed: int) -> str:
-    """Runs drawn calls of a function; describes the first call whose result differs, or returns an empty text."""
+    """Runs drawn calls of a function. Describes the first call that differs, or returns an empty text."""
     quick.compile_quickly()
     quick.lower_quickly()
     try:

@@ -1,7 +1,7 @@
 """Classes and helpers of the examples in tests/families/.
 
-In each module, `EXAMPLES` has valid calls, `BROKEN` has calls that break each precondition, and `GARBAGE` has a call of
-each function for which any values over many items are safe.
+In each of these modules, `EXAMPLES` has valid calls, `BROKEN` has calls that break each precondition, and `GARBAGE` has
+a call of each function that must be safe for any values of many items.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class Example:
 
     Attributes:
       call: the operation over positional array arguments.
-      make: makes valid arguments, always of the same shapes, from a generator and the dtype of the differentiable ones.
+      make: makes valid arguments, always of the same shapes, from a generator and a dtype for those with derivatives.
       differentiable: positions of the arguments that have derivatives.
       counts: positions of the live counts.
-      exact: whether a batch has the same bits as the single calls (float sums may be in another order).
-      composed: whether the operation is made of others that have their own examples. It takes part only in the tests
-      that can find errors of a composition; the other tests are about the rules of kernels.
+      exact: whether a batch has the same bits as single calls. Float sums may be in another order.
+      composed: whether the operation is made of others that have their own examples. It takes part only in tests that
+      can find errors of a composition; the other tests are about the rules of kernels.
     """
 
     call: Callable[..., Any]
@@ -40,12 +40,12 @@ N = 60
 
 
 def distinct(rng: np.random.Generator, dtype: Any, n: int = N) -> np.ndarray:
-    """Draws keys far apart, so that finite differences keep their order."""
+    """Draws keys that are far apart, so that finite differences keep their order."""
     return rng.permutation(n).astype(dtype)
 
 
 def ascending(rng: np.random.Generator, dtype: Any, n: int = N) -> np.ndarray:
-    """Draws sorted keys far apart."""
+    """Draws sorted keys that are far apart."""
     return np.sort(rng.choice(4 * n, n, replace=False)).astype(dtype)
 
 
@@ -60,7 +60,7 @@ def numbers(rng: np.random.Generator, dtype: Any, *shape: int) -> np.ndarray:
 
 
 def positions(rng: np.random.Generator, m: int = 6, n: int = N) -> np.ndarray:
-    """Draws sorted positions, the last of them padding."""
+    """Draws sorted positions; the last one is padding."""
     return np.append(np.sort(rng.integers(0, n, m - 1)), n).astype(np.int32)
 
 
@@ -70,23 +70,23 @@ def unique_positions(rng: np.random.Generator, m: int = 20, n: int = N) -> np.nd
 
 
 def segments_apart(rng: np.random.Generator, m: int = 6, n: int = N) -> tuple[np.ndarray, np.ndarray]:
-    """Returns starts and ends of segments, with a gap before some of them."""
+    """Returns starts and ends of segments, some of which have gaps between them."""
     heads = unique_positions(rng, m, n)
     ends = np.append(heads[1:], n) - rng.integers(0, 3, m)
     return heads, np.maximum(heads, ends).astype(np.int32)
 
 
 def live(rng: np.random.Generator, n: int = N) -> np.int32:
-    """Returns a live count: how many items, the first ones, take part in an operation."""
+    """Returns a live count: the number of items, from the first on, that take part in an operation."""
     return np.int32(rng.integers(n // 2, n + 1))
 
 
 def interval_operands(rng: np.random.Generator, m: int = 9) -> tuple[np.ndarray, np.ndarray, np.int32]:
     """Returns starts and offsets of m intervals, and the sum of their lengths, at most 5 m.
 
-    The starts are 7 apart, so that no intervals overlap, even if a batch pairs the starts of one problem with the
-    lengths of the next. The last interval has the last start, because another problem's total can make it longer. If
-    scattered intervals overlap, the result differs between devices.
+    The starts are 7 apart, so that intervals do not overlap even if a batch pairs the starts of one problem with the
+    lengths of another. The last interval has the last start, because another problem's total can make it longer. If
+    scattered intervals overlapped, results would differ between devices.
     """
     lengths = rng.integers(0, 6, m)
     starts = np.append(rng.permutation(m - 1), m - 1) * 7
@@ -106,11 +106,11 @@ def of_segments(call: Callable[..., Any], row: tuple[int, ...] = (), **options: 
 
 @dataclasses.dataclass(frozen=True)
 class Argument:
-    """An argument whose name does not imply its invalid values.
+    """An argument whose invalid values do not follow from its name.
 
     Attributes:
-      kind: the kind of its misuse, from tests/fuzz/misuse.py; None: no kind fits, and separate tests break it.
-      value: a valid value, if it differs from that of all arguments of this name.
+      kind: the kind of its misuse, from tests/fuzz/misuse.py. None: no kind fits, and separate tests break it.
+      value: a valid value, if it differs from the one that all arguments of this name have.
     """
 
     kind: str | None
@@ -119,11 +119,11 @@ class Argument:
 
 # ---- Operands that break preconditions -------------------------------------------------------------------------------
 
-# So many items fill several tiles, which tasks or blocks share. A call of `GARBAGE` gets two unsorted arrays of keys,
-# the second with many ties, then positions in and just outside the array, then any integers.
+# So many items fill several tiles, which tasks or blocks share. A call of `GARBAGE` gets two unsorted arrays of keys
+# (the second with many ties), then positions in and just outside the array, then any integers.
 MANY = 150_000
 
-# `BROKEN` maps "operation: argument" to the call, the expectation, and the first offending position.
+# `BROKEN` maps "operation: argument" to a call, the expectation, and the first offending position.
 KEYS = np.array([1, 3, 2, 5, 4, 9], np.int32)
 ASCENDING = np.arange(6, dtype=np.int32)
 OFFSETS = np.array([0, 2, 3], np.int32)
@@ -144,7 +144,7 @@ def integer_to(limit: int) -> str:
 
 
 def columns_with(keys: np.ndarray, place: int | None, width: int) -> tuple[np.ndarray, ...]:
-    """Returns columns of zeros, except for one."""
+    """Returns columns of zeros, with `keys` at one place."""
     return tuple(keys if i == place else np.zeros_like(keys) for i in range(width))
 
 
@@ -152,7 +152,7 @@ Broken = tuple[Callable[[], Any], str, int]
 
 
 def broken_columns(call: Callable[..., Any], width: int) -> dict[str, Broken]:
-    """Returns calls with an unsorted column on either side."""
+    """Returns calls with an unsorted column in either operand."""
     return {
         f"{call.__name__}: {side}[{i}]": (
             functools.partial(call, **{x: columns_with(KEYS, i if x == side else None, width) for x in ("a", "b")}),
@@ -165,6 +165,6 @@ def broken_columns(call: Callable[..., Any], width: int) -> dict[str, Broken]:
 
 
 def broken_ends(call: Callable[..., Any], *before: Any, items: Any = KEYS, **named: Any) -> dict[str, Broken]:
-    """Returns a call with a segment that ends within the next one; `before` are arguments between heads and ends."""
+    """Returns a call with a segment that ends within the next one. `before` are arguments between heads and ends."""
     run = functools.partial(call, items, [0, 2, 2, 5], *before, ends=[2, 2, 6, 9], **named)
     return {f"{call.__name__}: ends": (run, "segments that do not overlap", 2)}

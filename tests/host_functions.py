@@ -1,4 +1,4 @@
-"""Compiles functions of callers for the host, many in one library, and applies them to arrays of items.
+"""Compiles many functions of callers into one library for the host, and applies them to arrays of items.
 
 So the C++ that the package generates from a jaxpr runs without a GPU.
 """
@@ -49,7 +49,7 @@ def cpp(data: str) -> str:
 
 
 def trace(function, item):
-    """Returns a function of two items as a closed jaxpr of their leaves, and the leaves."""
+    """Returns a function of two items as a closed jaxpr of the items' leaves, and the leaves of one item."""
     leaves, structure = jax.tree.flatten(item)
 
     def flat(*xs):
@@ -68,7 +68,7 @@ def operator(function, item) -> emit.OperatorData:
 
 @functools.cache
 def working_compiler() -> str | None:
-    """Returns a C++ compiler that has an assembler and linker, so that it can make a library; None if there is none."""
+    """Returns a C++ compiler that can make a library, which takes an assembler and a linker; None if there is none."""
     name = shutil.which("c++") or shutil.which("g++")
     if name is None:
         return None
@@ -79,7 +79,7 @@ def working_compiler() -> str | None:
 
 
 def needs_compiler() -> str:
-    """Returns the compiler, without which a test is skipped."""
+    """Returns the C++ compiler, or skips the test if there is none."""
     return working_compiler() or pytest.skip("needs a C++ compiler, with assembler and linker")
 
 
@@ -105,7 +105,7 @@ def build(operators) -> ctypes.CDLL:
 
 
 def apply(library, number: int, source: emit.OperatorData, a, b) -> list[np.ndarray]:
-    """Applies a compiled function to arrays of items, item by item."""
+    """Applies a compiled function to arrays of items, item by item. Returns the arrays of the results."""
     a, b = ([np.ascontiguousarray(x) for x in jax.tree.leaves(items)] for items in (a, b))
     results = [np.zeros_like(x) for x in a]
     captures = [np.ascontiguousarray(np.asarray(x)) for x in source.captures]
@@ -120,7 +120,7 @@ def apply(library, number: int, source: emit.OperatorData, a, b) -> list[np.ndar
 
 @functools.cache
 def corner_values(dtype: np.dtype) -> np.ndarray:
-    """Returns the extreme values of a type."""
+    """Returns the corner values of a type."""
     if dtype == np.bool_:
         return np.array([False, True])
     if dtype.kind in "iu":
@@ -130,7 +130,7 @@ def corner_values(dtype: np.dtype) -> np.ndarray:
 
 
 def items(rng: np.random.Generator, shape, dtype, n: int) -> np.ndarray:
-    """Draws n items of this shape, with a third of their elements extreme values."""
+    """Draws n items of this shape; a third of their elements are corner values."""
     dtype = np.dtype(dtype)
     if dtype.kind in "iub":
         wide = rng.integers(0, 2**63, (n, *shape), dtype=np.uint64) * 2 + rng.integers(0, 2, (n, *shape), np.uint64)

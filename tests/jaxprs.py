@@ -1,4 +1,4 @@
-"""Finds the calls of kernels in a program, and the scratch memory that they take on CUDA."""
+"""Finds the calls of kernels in a program, and the scratch memory that these take on CUDA."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jax_mgpu._src.core.operation import REGISTRY, stored_aval
 
 
 def kernel_calls(function: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
-    """Yields the equations of a program that call kernels, including inner programs."""
+    """Yields the equations that call kernels, in a program and in its inner programs."""
 
     def walk(jaxpr: Any) -> Iterator[Any]:
         for equation in jaxpr.eqns:
@@ -26,7 +26,7 @@ def kernel_calls(function: Callable[..., Any], *arguments: Any) -> Iterator[Any]
 
 
 def scratch_bytes(call: Any) -> int:
-    """Returns the scratch memory of a kernel call on CUDA, by the formula that the lowering uses; 0 for plain JAX."""
+    """Returns the bytes of scratch memory of a kernel call on CUDA, by the lowering's formula; 0 if it is plain JAX."""
     operation = REGISTRY[call.primitive.name.removeprefix("mgpu_")]
     operands, results = ([stored_aval(variable.aval) for variable in some] for some in (call.invars, call.outvars))
     has_kernels = bool(library.platforms()) and operation.only in (None, "cuda")
@@ -36,7 +36,7 @@ def scratch_bytes(call: Any) -> int:
 
 
 def size_scratch_memory(function: Callable[..., Any], *arguments: Any) -> None:
-    """Runs the rules of the CUDA lowering on a CPU, where programs are not lowered for CUDA, to find their errors."""
+    """Runs the rules that size scratch memory for CUDA, to find errors on a CPU, which does not lower for CUDA."""
     if jax.default_backend() == "cpu":
         for call in kernel_calls(function, *arguments):
             if call.primitive.name.removeprefix("mgpu_") in REGISTRY:

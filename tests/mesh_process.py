@@ -15,8 +15,8 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-EACH = 2  # devices per process
-SECONDS = 30  # for all processes to find each other
+EACH = 2  # for each process
+SECONDS = 30  # within which all processes must find each other
 
 
 def start(process: int, processes: int, port: str) -> None:
@@ -26,8 +26,8 @@ def start(process: int, processes: int, port: str) -> None:
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.config.update("jax_disable_most_optimizations", True)
     jax.config.update("jax_enable_x64", True)
-    # With JAX 0.11, a program that XLA loads from the cache no longer has the order between a loop's collectives and
-    # others, so two processes wait for each other.
+    # With JAX 0.11, a program that XLA loads from the cache has lost the order between a loop's collectives and others,
+    # so two processes would wait for each other.
     jax.config.update("jax_enable_compilation_cache", False)
     address = f"127.0.0.1:{port}"
     options = {"coordinator_bind_address": address, "initialization_timeout": SECONDS}
@@ -35,7 +35,7 @@ def start(process: int, processes: int, port: str) -> None:
 
 
 def over_processes(function, devices):
-    """Returns the function on the devices of all processes, `[devices, ...]` in and out; each one gets all results."""
+    """Returns a function over the devices of all processes, `[devices, ...]` in and out. Each one gets all results."""
     from tests import mesh
 
     spread, whole = (NamedSharding(mesh.mesh_of(devices), spec) for spec in (P(mesh.AXIS), P()))
@@ -49,15 +49,15 @@ def over_processes(function, devices):
 
 
 def main(process: str, processes: str, port: str) -> None:
-    """Runs checks of each family over all processes, and prints which have passed."""
+    """Runs checks of several families over all processes, and prints those that passed."""
     start(int(process), int(processes), port)
     from tests import mesh, test_mesh_ids, test_mesh_joins, test_mesh_reductions, test_mesh_segments, test_mesh_sorts
 
     devices = EACH * int(processes)
     assert (jax.process_count(), len(jax.devices()), len(jax.local_devices())) == (int(processes), devices, EACH)
 
-    # A call takes about 50 ms, in which processes wait for each other. So tests have only two of the distributions:
-    # uneven counts, and some devices without items.
+    # A call takes about 50 ms, in which processes wait for each other. So tests use only two of the distributions:
+    # uneven counts, and counts with empty devices.
     every_count = mesh.counts_of
     mesh.counts_of = lambda *arguments: every_count(*arguments)[1:3]
 

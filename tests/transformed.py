@@ -25,7 +25,7 @@ AXIS_TYPES = [
 long = pytest.mark.long
 
 every_example = pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
-# One example of each function. Further examples take long and find little, because other tests call their kernels.
+# One example of each function is not `long`. Others take long and find little, because other tests call their kernels.
 every_function = pytest.mark.parametrize(
     "example", [pytest.param(e, id=name, marks=long if "," in name else ()) for name, e in EXAMPLES.items()]
 )
@@ -47,7 +47,7 @@ def agree(got, expected, exact=True):
         if exact or g.dtype.kind in "biu":
             np.testing.assert_array_equal(oracle.bits(g), oracle.bits(e))
         else:
-            largest = np.max(np.abs(e), initial=0, where=np.isfinite(e))  # a sum's error may be a fraction of this
+            largest = np.max(np.abs(e), initial=0, where=np.isfinite(e))  # the error of a sum may be a fraction of this
             np.testing.assert_allclose(g, e, rtol=1e-5, atol=max(1e-5, 1e-6 * largest))
 
 
@@ -60,19 +60,19 @@ def batch_of(example, rng, size, real=np.float32):
 
 
 def one_by_one(function, arguments, mapped, size):
-    """Returns the expected result of vmap: the calls of the batch, one after the other."""
+    """Returns the expected result of vmap: single calls for each problem of the batch, stacked."""
     function = jax.jit(function)
     return stack([function(*(x[b] if on else x for x, on in zip(arguments, mapped, strict=True))) for b in range(size)])
 
 
 def mixes(arity):
-    """Returns which arguments are mapped in each case: all of them, a single one, or all but one."""
+    """Returns which arguments are mapped in each case: all of them, one, or all except one."""
     alone = [tuple(i == j for j in range(arity)) for i in range(arity)]
     return dict.fromkeys([(True,) * arity, *alone, *(tuple(not on for on in mix) for mix in alone if arity > 1)])
 
 
 def drop(arguments, mapped):
-    """Returns a batch's arguments; arguments that are not mapped are those of the first problem."""
+    """Returns a batch's arguments; those that are not mapped come from the first problem."""
     return tuple(x if on else x[0] for x, on in zip(arguments, mapped, strict=True))
 
 
@@ -82,7 +82,7 @@ def axes(mapped, axis=0):
 
 @functools.cache
 def mesh_devices():
-    """Returns four devices of the default platform, or two, or else four of the CPU; () if there are none."""
+    """Returns four or two devices of the default platform, or else four of the CPU, or () if there are too few."""
     for platform, least in ((None, 2), ("cpu", DEVICES)):
         try:
             devices = jax.devices(platform)
@@ -112,7 +112,7 @@ def floats(tree):
 
 
 def loss_of(example):
-    """Returns a scalar of an operation's results that weighs each item differently."""
+    """Returns a scalar function of an operation's arguments, which weighs each item of the results differently."""
 
     def loss(*arguments):
         return sum(
@@ -123,7 +123,7 @@ def loss_of(example):
 
 
 def loss_of_sums(example):
-    """Returns a loss that does not itself mix types."""
+    """Returns a loss that itself does not mix types."""
     return lambda *arguments: sum(x.astype(jnp.float32).sum() for x in floats(example.call(*arguments)))
 
 
@@ -131,7 +131,7 @@ def tangent_of(x):
     return jnp.ones_like(x) if jnp.issubdtype(x.dtype, jnp.floating) else np.zeros(x.shape, jax.dtypes.float0)
 
 
-# Calls that are linear in their arguments, and the lengths of these.
+# Calls that are linear in their arguments, and the arguments' lengths.
 LINEAR_CALLS = {
     "bulk_insert": (lambda x, values: mgpu.bulk_insert(x, ODD, values, count=7), (8, 3)),
     "bulk_insert, values": (lambda values: mgpu.bulk_insert(jnp.zeros(8), ODD, values), (3,)),

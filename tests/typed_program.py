@@ -1,4 +1,4 @@
-"""A program as a user writes it, which mypy and pyright check strictly (.ci/run) and a test runs."""
+"""A program as a user writes it. mypy and pyright check its types strictly (.ci/run), and a test runs it."""
 
 # pyright: strict, reportUnknownMemberType=false
 # (the types of some members of jax.numpy are partly unknown)

@@ -1,4 +1,4 @@
-"""Algorithms of CUB and Thrust, callable under jit. They are built on demand: see benchmarks/README.md."""
+"""Algorithms of CUB and Thrust, callable under jit. benchmarks/README.md says how to build them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _sort(name: str) -> Callable[..., Any]:
 
 def _segmented_sort(name: str) -> Callable[..., Any]:
     def segmented_sort(keys: Any, offsets: Any, values: Any = None) -> Any:
-        """Returns sorted keys, or (keys, values); offsets are the heads and n."""
+        """Returns sorted keys, or (keys, values). The offsets are the heads of segments, followed by n."""
         results = _like(keys) if values is None else (_like(keys), _like(values))
         return _call(name, results, keys, offsets, values)
 

@@ -1,9 +1,9 @@
 """The command line: `python -m benchmarks.queries [--scale 1] [--match TEXT] [--repeat 5] [--folder FOLDER]`.
 
-Times each query as one jitted program beside DuckDB and pandas on the CPU, and checks that all three give the same
-rows. tpchgen-cli makes the tables of TPC-H once. DuckDB holds them in memory, and pandas has the same numeric columns
-as JAX, limited to those that the query names. The libraries take turns, so that all see the same machine, and the
-shortest of the times counts.
+Times each query as one jitted program, and in DuckDB and pandas on the CPU, and checks that all give the same rows.
+tpchgen-cli makes the tables of TPC-H once. DuckDB holds them in memory. pandas has the same numeric columns as JAX,
+limited to those that a query names. The libraries take turns, so that all see the same machine, and the shortest of
+their times counts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def min_ms(runs: Mapping[str, Callable[..., Any]], repeats: int) -> dict[str, float]:
-    """Calls all in turns, after one call of each that is not timed; returns the shortest milliseconds of each."""
+    """Calls all functions in turns, after an untimed call of each. Returns the shortest milliseconds of each."""
     for call in runs.values():
         call()
     samples: dict[str, list[float]] = {name: [] for name in runs}
@@ -78,7 +78,7 @@ def matching(queries: dict[str, Any], options: argparse.Namespace) -> dict[str, 
 def compare(
     options: argparse.Namespace, queries: dict[str, Any], frames: Any, words: Any, database: Any = None
 ) -> None:
-    """Checks the rows of each query and prints its times; DuckDB runs it too if there is a database."""
+    """Checks the rows of each query, and prints its times. DuckDB takes part if there is a database."""
     columns = run.arrays(frames)
     for name, query in queries.items():
         program = run.compiled(query.query, words)

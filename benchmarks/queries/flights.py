@@ -1,7 +1,7 @@
-"""Ten questions about the flights out of New York in 2013, each answered in pandas and in JAX, and their tables.
+"""Ten questions about the flights out of New York in 2013, each answered in pandas and in JAX; and their tables.
 
-Strings are codes, keys are narrow integers, missing values are NaN or -1. Names of the weather's columns begin with w_,
-and names of the planes' columns with p_.
+Strings are codes, keys are narrow integers, missing values are NaN or -1. Columns of the weather begin with w_,
+columns of the planes with p_.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def load() -> tuple[types.SimpleNamespace, Words]:
     for table in (flights, weather):
         for name in ("month", "day", "hour"):
             table[name] = table[name].astype("int8")
-    weather = weather.drop_duplicates(HOUR)  # the hour in which summer time ends occurs twice
+    weather = weather.drop_duplicates(HOUR)  # the hour that repeats at the end of summer time occurs twice
     return types.SimpleNamespace(
         flights=flights, weather=weather.add_prefix("w_"), planes=planes.add_prefix("p_")
     ), Words(words)
 
 
 class F1:
-    """F1: flights of a day, the latest first."""
+    """F1: the flights of one day, the latest departures first."""
 
     @staticmethod
     def in_pandas(t: Any, words: Any) -> Any:
@@ -71,7 +71,7 @@ class F1:
 
 
 class F2:
-    """F2: flights and mean delay of each day."""
+    """F2: the number of flights and the mean delay of each day."""
 
     @staticmethod
     def in_pandas(t: Any, words: Any) -> Any:
@@ -93,7 +93,7 @@ class F2:
 
 
 class F3:
-    """F3: destinations by distance and delay."""
+    """F3: destinations, by the distance and the delay of their flights."""
 
     @staticmethod
     def in_pandas(t: Any, words: Any) -> Any:
@@ -144,7 +144,7 @@ class F4:
 
 
 class F5:
-    """F5: flights of planes that are missing from the table of planes, by carrier."""
+    """F5: flights of planes that the table of planes lacks, by carrier."""
 
     @staticmethod
     def in_pandas(t: Any, words: Any) -> Any:
@@ -180,7 +180,7 @@ class F6:
 
 
 class F7:
-    """F7: the flights with the largest shares of their destination's delay."""
+    """F7: the flights with the largest shares of the delay of all flights to their destination."""
 
     @staticmethod
     def in_pandas(t: Any, words: Any) -> Any:

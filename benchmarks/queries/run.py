@@ -1,4 +1,4 @@
-"""A query as each library runs it, and a check that the rows are the same."""
+"""Runs a query in each library, and checks that the rows are the same."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def arrays(tables: types.SimpleNamespace) -> dict[str, jax.Array]:
 
 
 def named(tables: types.SimpleNamespace, function: Callable[..., Any]) -> types.SimpleNamespace:
-    """Returns only the columns that a function names, because filters of pandas move all columns."""
+    """Returns only the columns that a function names, because pandas' filters move all columns."""
     words = {*re.findall(r"\w+", inspect.getsource(function))}
     return types.SimpleNamespace(
         **{name: frame[[column for column in frame if column in words]] for name, frame in vars(tables).items()}
@@ -31,7 +31,7 @@ def named(tables: types.SimpleNamespace, function: Callable[..., Any]) -> types.
 
 
 def compiled(query: Callable[..., Answer], words: Any) -> Callable[[dict[str, jax.Array]], Answer]:
-    """Returns one jitted program of columns; those that the query does not read are not part of it."""
+    """Returns one jitted program of the columns; columns that the query does not read are not part of it."""
     return jax.jit(lambda columns: query(types.SimpleNamespace(**columns), words))
 
 
@@ -43,7 +43,7 @@ def rows(answer: Answer) -> dict[str, np.ndarray]:
 
 
 def expect_same(found: dict[str, np.ndarray], expected: Any, words: dict[str, np.ndarray]) -> None:
-    """Compares rows, in order, with the rows of a frame or a number; codes stand for words in the frame."""
+    """Compares rows, in order, with those of a frame or a number. The frame has words where the rows have codes."""
     if not hasattr(expected, "columns"):
         (column,) = found.values()
         np.testing.assert_allclose(column, [float(expected)], rtol=1e-9)
@@ -60,5 +60,5 @@ def expect_same(found: dict[str, np.ndarray], expected: Any, words: dict[str, np
 
 
 def _words_of(column: str) -> str:
-    """Returns the column that has the same codes as another one."""
+    """Returns the column whose words the codes of this column stand for."""
     return {"supp_nation": "n_name", "cust_nation": "n_name"}.get(column, column)

@@ -1,6 +1,6 @@
-"""The tables of TPC-H, made by tpchgen-cli and read by DuckDB: strings as codes, dates as days, money as float64.
+"""The tables of TPC-H, made by tpchgen-cli and read by DuckDB. Strings become codes, dates days, money float64.
 
-Arrays cannot evaluate LIKE: pandas makes a column of bools for each pattern.
+JAX cannot evaluate LIKE on strings, so pandas makes a column of bools for each pattern.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarks.queries.columns import factorize
 
 __all__ = ["Words", "connect", "generate", "load"]
 
-# For each table, the columns that are read unchanged, the columns of strings, and the columns of dates.
+# For each table: the columns of numbers (decimals become float64, others int32), of strings, and of dates.
 NUMBERS = {
     "region": "r_regionkey",
     "nation": "n_nationkey n_regionkey",
@@ -39,7 +39,7 @@ STRINGS = {
     "lineitem": "l_returnflag l_linestatus l_shipinstruct l_shipmode",
 }
 DATES = {"orders": "o_orderdate", "lineitem": "l_shipdate l_commitdate l_receiptdate"}
-# Bools: the column that is searched, and a regular expression.
+# For each column of bools: the column of strings that is searched, and the regular expression.
 PATTERNS = {
     "part": {
         "p_is_brass": ("p_type", "BRASS$"),
@@ -51,11 +51,11 @@ PATTERNS = {
     "orders": {"o_is_special": ("o_comment", "special.*requests")},
     "supplier": {"s_has_complaints": ("s_comment", "Customer.*Complaints")},
 }
-IN_ORDER = ["o_orderkey", "l_orderkey", "p_partkey", "ps_partkey"]  # the queries rely on it
+IN_ORDER = ["o_orderkey", "l_orderkey", "p_partkey", "ps_partkey"]  # the queries rely on the order of these columns
 
 
 class Words:
-    """The scale of the tables, and the strings of their codes."""
+    """The scale of the tables, and the words that codes stand for."""
 
     def __init__(self, scale: float, words: dict[str, np.ndarray]):
         self.scale, self.words = scale, words
@@ -68,7 +68,7 @@ class Words:
 
 
 def generate(scale: float, folder: pathlib.Path) -> None:
-    """Makes the tables, as Parquet, if they are missing."""
+    """Makes the tables as Parquet files, if they are missing."""
     if all((folder / f"{name}.parquet").exists() for name in NUMBERS):
         return
     program = pathlib.Path(sysconfig.get_path("scripts")) / "tpchgen-cli"
@@ -80,7 +80,7 @@ def generate(scale: float, folder: pathlib.Path) -> None:
 
 
 def connect(folder: pathlib.Path) -> Any:
-    """Returns a connection to DuckDB, with the tables in memory."""
+    """Returns a DuckDB connection with the tables in memory."""
     import duckdb  # noqa: PLC0415
 
     connection = duckdb.connect()
@@ -90,7 +90,7 @@ def connect(folder: pathlib.Path) -> Any:
 
 
 def load(connection: Any, scale: float) -> tuple[types.SimpleNamespace, Words]:
-    """Returns the tables as pandas frames of numbers, and the words of their codes."""
+    """Returns the tables as pandas frames of numbers, and the words that codes stand for."""
     frames, words = {}, {}
     for name in NUMBERS:
         frames[name], found = _frame(connection, name)

@@ -1,4 +1,4 @@
-"""TPC-H Q1 to Q22, each with its SQL, its pandas and its JAX."""
+"""TPC-H Q1 to Q22, each in SQL, in pandas and in JAX."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ GROUP BY l_returnflag, l_linestatus ORDER BY l_returnflag, l_linestatus
         shipped = t.l_shipdate <= day("1998-09-02")
         disc_price = t.l_extendedprice * (1 - t.l_discount)
         values = (t.l_quantity, t.l_extendedprice, disc_price, disc_price * (1 + t.l_tax), t.l_discount)
-        # nearly all rows are kept: the others become the last group, which costs less than moving the columns
+        # nearly all rows are kept, so the others become the last group, which costs less than moving the columns
         flag = jnp.where(shipped, t.l_returnflag, jnp.iinfo(t.l_returnflag.dtype).max)
         (flags, states), (*sums, rows), groups = mgpu.group_by(
             (flag, t.l_linestatus), (*values, flag), ("add",) * 5 + ("count",), size=16
@@ -252,7 +252,7 @@ WHERE l_shipdate >= DATE '1994-01-01' AND l_shipdate < DATE '1995-01-01'
     def query(t: Any, words: Any) -> Answer:
         keep = (t.l_shipdate >= day("1994-01-01")) & (t.l_shipdate < day("1995-01-01"))
         keep &= (t.l_discount >= 0.05) & (t.l_discount <= 0.07) & (t.l_quantity < 24)
-        lines, count = mgpu.select_indices(keep, size=keep.size // 32)  # few rows, so their columns are gathered
+        lines, count = mgpu.select_indices(keep, size=keep.size // 32)  # few rows are kept, so columns are gathered
         return Answer({"revenue": mgpu.reduce(t.l_extendedprice[lines] * t.l_discount[lines], count=count)[None]}, 1)
 
 

@@ -81,7 +81,7 @@ TEST(partition_point_of_a_broken_predicate_stays_inside) {
 }
 
 TEST(merges_are_those_of_the_standard_library) {
-  using Item = std::pair<int, int>;  // the key, and where it came from
+  using Item = std::pair<int, int>;  // a key, and where it came from
   const auto less = [](const Item& x, const Item& y) { return x.first < y.first; };
   Random random(2);
   for (int repeat = 0; repeat < 2000; ++repeat) {
@@ -127,7 +127,7 @@ TEST(merge_paths_by_secants_are_those_of_a_binary_search) {
     using Key = decltype(zero);
     for (int repeat = 0; repeat < 300; ++repeat) {
       const auto keys = [&] {
-        // Keys that are evenly spread, clustered near either end, or of few values; sometimes unsorted.
+        // Keys that are spread evenly, clustered near either end, or of few values; sometimes they are unsorted.
         std::vector<Key> result(draw(random, 0, 3000));
         const int64_t kind = draw(random, 0, 4);
         for (Key& key : result) {
@@ -187,7 +187,7 @@ TEST(secants_find_splits_of_evenly_spread_keys_in_few_probes) {
 
 namespace {
 
-// Checks that ranges which claim to be ordered as integers are, and that ranges between finite nonzero floats of one
+// Checks that ranges that claim the order of integers have it, and that ranges between finite nonzero floats of one
 // sign claim it.
 template <typename Order>
 void check_integer_ranges(const Order& order, const std::vector<int64_t>& key_of_code,
@@ -214,8 +214,8 @@ void check_integer_ranges(const Order& order, const std::vector<int64_t>& key_of
   }
 }
 
-// Checks, for all keys of 8 or 16 bits, that codes are a bijection and keep the order of values: neighbours, and random
-// pairs.
+// Checks, for all keys of 8 or 16 bits, that codes are a bijection and keep the order of values, for neighbours and for
+// random pairs.
 template <typename Word>
 void check_order_of_all_keys(DType dtype) {
   constexpr int64_t kKeys = int64_t{1} << (8 * sizeof(Word));
@@ -301,7 +301,7 @@ TEST(order_of_wide_floats) {
 
 namespace {
 
-// Flushes denormal floats to zero, as the threads of XLA do, if the machine has such a mode.
+// Flushes denormal floats to zero, as XLA's threads do, if the machine has such a mode.
 struct FlushToZero {
 #ifdef __SSE__
   unsigned before = _mm_getcsr();
@@ -340,7 +340,7 @@ TEST(narrow_floats_widen_and_round) {
         continue;
       }
       CHECK(narrow_to(wide, Narrow{}).bits == bits);
-      // Ties half way to the next larger magnitude round to even; values beyond round up.
+      // Ties between a magnitude and the next one round to even; values beyond round up.
       const Narrow next{static_cast<uint16_t>(bits + 1)};
       const long double next_value = small_float(next.bits, mantissa_bits);
       if (!std::isfinite(value) || !std::isfinite(next_value)) continue;
@@ -355,7 +355,7 @@ TEST(narrow_floats_widen_and_round) {
 
 namespace {
 
-// Segments in a random form, with the arrays that describe them.
+// Segments in a random form, and the arrays that describe them.
 struct Ragged {
   std::vector<int32_t> heads;
   std::vector<uint8_t> flag_bytes;
@@ -428,7 +428,7 @@ TEST(heads_and_segments_are_those_of_a_brute_force) {
         CHECK(0 <= listed && listed <= segments.flat_heads_count());
         if (in_order) {
           CHECK(listed == segments.flat_heads_count() || segments.flat_head(listed) >= position);
-          // At a row's start, the padding of the previous row is left out.
+          // At a row's start, the padding of the previous row is skipped.
           const bool at_row_start = position % segments.length == 0;
           CHECK(listed == 0 || segments.flat_head(listed - 1) < position + at_row_start);
         }
@@ -478,10 +478,10 @@ TEST(merge_rounds_cover_a_segment) {
         const MergePair<int64_t> pair = merge_pair(segment, width, cell, round);
         CHECK(pair.begin <= pair.middle && pair.middle <= pair.end);
         CHECK(pair.begin <= std::max(segment.begin, cell * width) && cell * width < pair.end);
-        if (pair.end == covered) continue;  // a cell of the same pair
+        if (pair.end == covered) continue;  // it is a cell of the same pair
         CHECK(pair.begin == covered);
         covered = pair.end;
-        // Both runs are results of the last round, or a cell's own part.
+        // Both runs are results of the last round, or one is a cell's own part.
         if (round > 0) CHECK(std::max(pair.middle - pair.begin, pair.end - pair.middle) <= longest_run);
       }
       CHECK(covered == segment.end);
@@ -613,8 +613,8 @@ TEST(quotients_are_those_of_division) {
   }
 }
 
-// The sign of the exact sum of numbers (Shewchuk, Adaptive precision floating-point arithmetic, 1997): parts do not
-// overlap, so the last one decides.
+// The sign of the exact sum of numbers (Shewchuk, Adaptive precision floating-point arithmetic, 1997). The parts of the
+// sum do not overlap, so the last one decides.
 int sign_of_sum(const std::vector<double>& numbers) {
   std::vector<double> parts;
   for (double x : numbers) {
@@ -631,7 +631,7 @@ int sign_of_sum(const std::vector<double>& numbers) {
   return parts.empty() ? 0 : (parts.back() > 0) - (parts.back() < 0);
 }
 
-// The rounded sum of items, in limbs with room for `room` of them.
+// The rounded sum of items, in limbs that have room for `room` items.
 float add_up(const std::vector<float>& items, int64_t room) {
   const ExactSum sum(room);
   uint32_t largest = 1, smallest = 254;
@@ -656,7 +656,7 @@ TEST(exact_sums_are_rounded_once) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   for (int round = 0; round < 4000; ++round) {
     const int64_t n = draw(random, 1, round % 10 == 0 ? 2000 : 5);
-    // Five kinds in turn: subnormal items, their neighbours, the largest items, items near each other, and any items.
+    // Five kinds take turns: subnormal items, their neighbours, the largest items, items near each other, any items.
     const int64_t most = round % 5 == 4 ? 254 : round % 5 == 2 ? 254 : round % 5 == 3 ? 140 : 3 * (round % 5);
     const int64_t least = round % 5 == 2 ? 250 : round % 5 == 3 ? 100 : 0;
     std::vector<float> items(n);
@@ -665,7 +665,7 @@ TEST(exact_sums_are_rounded_once) {
       const auto fraction = static_cast<uint32_t>(random()) & (round % 3 == 0 ? 7u << 20 : kFraction);  // makes ties
       item = std::bit_cast<float>((static_cast<uint32_t>(random()) & kSign) | fraction | field << 23);
     }
-    if (round % 4 == 0) {  // items that cancel
+    if (round % 4 == 0) {  // adds items that cancel
       for (int64_t i = 0; i < n; i += 2) items.push_back(-items[i]);
     }
     const auto size = static_cast<int64_t>(items.size());
@@ -677,7 +677,7 @@ TEST(exact_sums_are_rounded_once) {
       CHECK(sign_of_sum(parts) == (got > 0 ? 1 : -1) || sign_of_sum(parts) == 0);
       continue;
     }
-    // Twice the sum is not beyond the sum of the result and either neighbour.
+    // Twice the sum lies between the sums of the result and either neighbour.
     parts.insert(parts.end(), items.begin(), items.end());
     for (const float direction : {-kInfinity, kInfinity}) {
       double neighbour = std::nextafter(got, direction);

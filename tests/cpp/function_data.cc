@@ -1,5 +1,5 @@
-// Functions as data: a call's function is accepted only with the arrays that it reads and writes; and for any change of
-// its lines, reading them ends with an error or a function.
+// Functions as data: a call's function is accepted only with the arrays that it reads and writes; and whatever changes
+// in its lines, reading them ends with an error or with a function.
 #include "jit/function_data.h"
 
 #include <functional>
@@ -69,7 +69,7 @@ bool is_taken(const std::function<void()>& read) {
   }
 }
 
-// A call, and possible errors in each part of it.
+// A valid call, and possible errors in each of its parts.
 struct Example {
   MapAttributes attributes;
   std::vector<Array> operands, results;
@@ -80,7 +80,7 @@ struct Example {
     const Call call{"example", operands, results, attributes, &function};
     return testing::is_taken([&] { read(call); });
   }
-  // The parts that the function specifies; heads and count follow them.
+  // First the parts that the function specifies, then heads and count.
   void expect_taken(size_t checked_operands, const std::vector<const char*>& checked_attributes) {
     CHECK(is_taken());
     for (const char* name : checked_attributes) {
@@ -129,7 +129,7 @@ TEST(functions_are_taken_with_their_arrays) {
   example.results = {array(DType::f64, {2})};
   example.expect_taken(
       3, {"leaves", "captures", "item_bytes", "widest", "packed", "results", "result_bytes", "state_bytes"});
-  example.operands[1].dimensions = {5, 7};  // more than is read
+  example.operands[1].dimensions = {5, 7};  // more than the function reads
   CHECK(example.is_taken());
 }
 
@@ -158,7 +158,7 @@ TEST(orders_are_taken_with_their_arrays) {
                       array(DType::boolean, {0}), array(DType::s32, {0}),        array(DType::u16, {8})};
   indices.results = {array(DType::s32, {3, 50})};
   indices.expect_taken(2, {"captures", "leaves", "item_bytes"});
-  // As many bytes, divided differently.
+  // As many bytes, but divided differently.
   indices.operands[0].dimensions = {3, 60};
   indices.operands[1].dimensions = {3, 40, 2};
   CHECK(!indices.is_taken());

@@ -1,6 +1,6 @@
 // Calls every operation's CPU function as XLA's handler does: on operands that break each precondition (unsorted keys,
 // any heads, offsets, indices and counts, empty arrays, batches), on unsupported arrays and attributes, and without
-// memory. Arrays have exactly their size, so that the sanitizers see any access outside; operands must be unchanged
+// memory. Arrays have exactly their size, so that sanitizers see any access outside of them. Operands must be unchanged
 // afterwards.
 #include <algorithm>
 #include <atomic>
@@ -25,7 +25,7 @@
 
 namespace {
 
-// The allocation that fails, counted down by all threads.
+// Counts down to the allocation that fails, over all threads.
 std::atomic<int64_t> allocations_left{INT64_MAX};
 
 }  // namespace
@@ -69,7 +69,7 @@ class Garbage {
       case 1: lead_ = {2, draw(0, 3)}; break;
       default: break;
     }
-    // Most are small; some take several tasks, and those are never batched.
+    // Most are small. Some take several tasks, and those are never batched.
     const bool large = lead_.empty() && draw(0, 7) == 0;
     largest_ = large ? int64_t{1} << draw(15, 17) : int64_t{1} << draw(0, 9);
   }
@@ -91,7 +91,7 @@ class Garbage {
   // An attribute, and its value.
   int64_t attribute(const char* name, int64_t low, int64_t high) { return attributes_.values[name] = draw(low, high); }
 
-  // Operands have all batch axes. Shareable ones sometimes have none.
+  // Operands have all batch axes, but shareable operands sometimes have none.
   void keys(DType dtype, int64_t length, bool shareable = true) { fill_keys(operand(dtype, {length}, shareable)); }
   void rows(DType dtype, int64_t count, int64_t elements) { fill_keys(operand(dtype, {count, elements}, true)); }
   void into(DType dtype, int64_t count, int64_t elements) { fill_keys(operand(dtype, {count, elements}, false)); }
@@ -125,8 +125,8 @@ class Garbage {
 
   const std::vector<Array>& results() const { return results_; }
 
-  // Whether the k-th allocation of the call failed. The call must then report it, except bucket_join: std::stable_sort
-  // works without memory too.
+  // Whether the k-th allocation of the call failed. The call must then report it, except in bucket_join, where
+  // std::stable_sort works without memory too.
   bool fails_at(int64_t k, const char* name, void (*function)(const Call&, cpu::Executor&), cpu::Executor& executor) {
     const Call call{name, operands_, results_, attributes_};
     bool tells = false;
@@ -141,7 +141,7 @@ class Garbage {
     return failed;
   }
 
-  // Whether the operation accepts the call. Otherwise it is an error of the caller's.
+  // Whether the operation accepts the call. If not, the error is the caller's.
   template <typename Function>
   bool is_taken(const char* name, Function function) const {
     try {
@@ -154,7 +154,7 @@ class Garbage {
     }
   }
 
-  // Replaces one array or attribute by another, which the operation may not accept.
+  // Replaces one array or attribute by another, which the operation may reject.
   void spoil() {
     std::vector<Array>& arrays = flip() || results_.empty() ? operands_ : results_;
     if (arrays.empty()) return;
@@ -185,7 +185,7 @@ class Garbage {
     are_indices ? fill_indices(arrays[place], largest_) : fill_keys(arrays[place]);
   }
 
-  // Makes some lengths of axes larger than those of any array. Equal lengths stay equal. The arrays have no data.
+  // Makes some axes longer than those of any array. Equal lengths stay equal. The arrays have no data.
   void stretch() {
     std::map<int64_t, int64_t> lengths;
     const auto stretch = [&](int64_t& length) {
@@ -231,7 +231,7 @@ class Garbage {
     return operands_.back();
   }
 
-  // Fills an array with any bits, or with few different keys and many ties, or with ascending words.
+  // Fills an array with random bits, with few distinct keys and many ties, or with ascending words.
   void fill_keys(const Array& array) {
     const int width = byte_width(array.dtype);
     const int64_t kind = draw(0, 2);
@@ -242,8 +242,8 @@ class Garbage {
     }
   }
 
-  // Fills an array with any bits, with extremes of the types and values around the limit, with unsorted or sorted
-  // positions, or with a mixture.
+  // Fills an array with random bits, with extremes of the types and values around the limit, with unsorted or sorted
+  // positions, or with a mixture of these.
   void fill_indices(const Array& array, int64_t limit) {
     using Limits = std::numeric_limits<int64_t>;
     constexpr int64_t kNarrow = int64_t{1} << 31;
@@ -286,7 +286,7 @@ class Garbage {
   std::vector<Array> results_;
 };
 
-// How each operation's calls are made. An operation of operations.h that is missing here is a linker error.
+// How to make the calls of each operation. An operation of operations.h that is missing here is a linker error.
 namespace garbage {
 #define MGPU_GARBAGE(name) void name(Garbage& make);
 MGPU_OPERATIONS(MGPU_GARBAGE)
@@ -384,8 +384,8 @@ void interval_move(Garbage& make) {
   const bool adds = make.attribute("adds", 0, 1) != 0;
   const DType dtype = adds ? make.one_of({DType::f16, DType::bf16, DType::f32, DType::f64}) : row_type(make);
   const int64_t width = elements(make);
-  // If scattered intervals overlap, two tasks write one place, and which one is last is unspecified: an unavoidable
-  // race. With one task per problem there is none.
+  // If scattered intervals overlap, two tasks write to one place, and which is last is unspecified: an unavoidable
+  // race. With one task per problem, there is none.
   if (kThreadSanitizer) make.limit(64);
   const int64_t objects = make.length(), n = make.length(), places = make.length();
   make.rows(dtype, n, width);
@@ -440,7 +440,7 @@ void merge(Garbage& make) {
   if (mode != PayloadMode::kNone) make.result(payload, {size});
 }
 
-// The operator of a reduction or scan, its elements, and its results.
+// The operator of a reduction or scan, the type of its elements, and the type of its results.
 struct OperatorTypes {
   DType element;
   DType result;
@@ -464,7 +464,7 @@ OperatorTypes operator_types(Garbage& make, int64_t last) {
   }
 }
 
-// The types of a reduction, whose sums may be wider.
+// The types of a reduction; the type of sums may be wider than that of items.
 OperatorTypes reduction_types(Garbage& make) {
   if (make.attribute("wide", 0, 1) == 0) return operator_types(make, 9);
   make.attribute("op", 0, 0);
@@ -761,7 +761,7 @@ void segmented_softmax(Garbage& make) {
   make.result(dtype, {n, width});
 }
 
-// Items of one float, of a function that has captured nothing.
+// Items of one float, for a function that has captured nothing.
 int64_t of_function(Garbage& make, bool has_heads) {
   const int64_t n = make.length(), m = has_heads ? make.length() : 0;
   for (const char* name : {"leaves", "results"}) make.attribute(name, 1, 1);
@@ -814,7 +814,7 @@ void sort_indices_by_function(Garbage& make) {
 
 }  // namespace garbage
 
-// The number of calls of each operation, multiplied by $MGPU_CALLS.
+// The number of calls of each operation, which $MGPU_CALLS multiplies.
 int many(int calls) {
   const char* const times = std::getenv("MGPU_CALLS");
   return calls * (times ? std::atoi(times) : 1);
@@ -842,12 +842,12 @@ TEST(every_handler_survives_garbage) {
 
 namespace {
 
-// Makes calls that are valid, and then spoils them in one or several ways. `function` is null if an operation has none
+// Makes valid calls, and then spoils them in one or several ways. `function` is null if the operation has no function
 // on the CPU.
 void refuses(const char* name, void (*function)(const Call&, cpu::Executor&), int64_t (*workspace)(const Call&),
              void (*make)(Garbage&)) {
   ThreadPool pool(3);
-  // The call that CUDA's handlers get: with scratch memory as an additional result, or erroneously without.
+  // The call as CUDA's handlers get it: with scratch memory as one more result, or erroneously without.
   const auto on_cuda = [&](bool has_scratch) {
     return [=](Call call) {
       if (has_scratch) call.results.push_back({nullptr, DType::u8, {0}});

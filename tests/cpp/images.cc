@@ -1,5 +1,5 @@
-// Tests the cache of compiled functions: kept images come back. Truncated and special files, and files that other users
-// may have written, do not, and reading them does not block.
+// Tests the cache of compiled functions: images that were stored come back. Files that are truncated or special, or
+// that other users may have written, do not, and reading them does not block.
 #include "jit/images.h"
 
 #include <fcntl.h>
@@ -44,7 +44,7 @@ mode_t mode_of(const fs::path& path) {
   return found.st_mode & 0777;
 }
 
-// A cache in a folder of its own, which does not exist yet.
+// A cache in its own folder, which does not exist yet.
 class Cache {
  public:
   Cache() {
@@ -60,7 +60,7 @@ class Cache {
   fs::path folder() const { return root_ / "deeper" / "cache"; }
 
   size_t files() const { return std::distance(fs::directory_iterator(folder()), {}); }
-  // The only entry.
+  // Returns the only entry.
   fs::path entry() const {
     CHECK(files() == 1);
     return fs::directory_iterator(folder())->path();
@@ -77,7 +77,7 @@ bool comes_back(const std::string& key, const std::string& code) {
   return image && image->code == code && image->names == std::vector<std::string>{"first", "second"};
 }
 
-// The standard error of a child process that runs `run`.
+// Runs `run` in a child process, and returns the child's standard error.
 template <typename Run>
 std::string errors_of(const fs::path& file, Run run) {
   const pid_t child = fork();
@@ -214,7 +214,7 @@ TEST(images_take_no_more_than_was_allowed) {
   setenv("MGPU_CACHE_BYTES", "4000", 1);
   for (int i = 0; i < 5; ++i) {
     keep_image(std::to_string(i), image_of(code));
-    CHECK(comes_back("0", code));  // which counts as a use
+    CHECK(comes_back("0", code));  // this counts as a use
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   CHECK(cache.files() == 3 && !comes_back("1", code) && comes_back("4", code));

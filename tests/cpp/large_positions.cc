@@ -1,5 +1,5 @@
-// Arithmetic beyond 2^32 on any machine: the algorithms read their operands through functions or a few heads, so that
-// operands of 2^40 items need no memory.
+// Arithmetic beyond 2^32 on any machine: the algorithms read operands through functions or a few heads, so operands of
+// 2^40 items need no memory.
 #include <algorithm>
 #include <limits>
 #include <random>
@@ -24,7 +24,7 @@ constexpr int64_t kFar = int64_t{1} << 40;
 const auto kFind = [](auto begin, auto end, auto before) { return partition_point(begin, end, before); };
 const auto kLess = [](int64_t x, int64_t y) { return x < y; };
 
-// Positions of interest up to `end`: around 2^31, 2^32 and 2^33, and random ones.
+// Positions up to `end`: around 2^31, 2^32 and 2^33, and random ones.
 std::vector<int64_t> positions_up_to(int64_t end) {
   std::vector<int64_t> positions{0, 1, end / 2, end - 1, end};
   for (const int bits : {31, 32, 33, 39}) {
@@ -48,13 +48,13 @@ TEST(searches_of_many_items) {
 }
 
 TEST(merge_paths_of_many_items) {
-  // A holds every third number, B the two between: the i-th item of the merge is i.
+  // A holds every third number, and B the two numbers between: the i-th item of the merge is i.
   const auto a = [](int64_t i) { return 3 * i; };
   const auto b = [](int64_t j) { return j / 2 * 3 + j % 2 + 1; };
   for (const int64_t diagonal : positions_up_to(3 * kFar)) {
     CHECK(merge_path(kFar, 2 * kFar, diagonal, a, b, kLess) == (diagonal + 2) / 3);
   }
-  // Only ties: A comes first.
+  // All keys are equal, so A comes first.
   const auto same = [](int64_t) { return int64_t{7}; };
   for (const int64_t diagonal : positions_up_to(3 * kFar)) {
     CHECK(merge_path(kFar, 2 * kFar, diagonal, same, same, kLess) == std::min(diagonal, kFar));
@@ -62,7 +62,7 @@ TEST(merge_paths_of_many_items) {
 }
 
 TEST(balanced_paths_of_many_items) {
-  // Each key once in both: pairs, which no split separates.
+  // Each key is once in both: these are pairs, which no split separates.
   const auto once = [](int64_t i) { return i; };
   const auto same = [](int64_t) { return int64_t{7}; };
   for (const bool duplicates : {false, true}) {
@@ -71,7 +71,7 @@ TEST(balanced_paths_of_many_items) {
       CHECK(split.a == (diagonal + 1) / 2 && split.b == split.a);
     }
   }
-  // One key, twice as often in B: pairs first, then B's further copies.
+  // One key is twice as often in B: first its pairs, then B's other copies.
   for (const int64_t diagonal : positions_up_to(3 * kFar)) {
     const Split<int64_t> split = balanced_path(kFar, 2 * kFar, diagonal, same, same, kLess, true, kFind);
     CHECK(split.a == std::min((diagonal + 1) / 2, kFar));
@@ -147,7 +147,7 @@ TEST(segments_of_many_items) {
     }
   }
 
-  // Items and ends in one order, split at any position: an end comes after the items before it.
+  // Items and ends in one order, split at any position. An end comes after the items before it.
   const SegmentEnds ends{segments};
   for (const int64_t diagonal : positions_up_to(ends.units())) {
     const int64_t items = ends.items_before(diagonal, kFind);
@@ -196,7 +196,7 @@ TEST(work_of_many_outputs) {
     row.first = row.find_first(kFind);
     row.total = row.find_total(work.size, kFind);
     CHECK(row.first == 0 && row.total == work.size);
-    // Every object's run begins at its start; of objects with one start, the last has the run.
+    // The run of each object begins at its start. Of objects with the same start, the last has the run.
     int64_t position = 0;
     for_each_run(row, {0, row.total}, [&](int64_t object, Range<int64_t> run) {
       CHECK(run.begin == position && run.end > run.begin);

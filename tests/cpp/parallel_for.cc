@@ -15,8 +15,8 @@ struct Failure {
   std::string text;
 };
 
-// Runs tasks of which some throw, with a body that is destroyed right afterwards. `fails(is_caller, i)`: whether task i
-// throws.
+// Runs tasks, some of which throw, with a body that is destroyed right afterwards. `fails(is_caller, i)` says whether
+// task i throws.
 template <typename Fails>
 void expect_failure(cpu::Executor& executor, Fails fails) {
   constexpr int64_t kTasks = 200;
@@ -39,7 +39,7 @@ void expect_failure(cpu::Executor& executor, Fails fails) {
   } catch (const Failure& failure) {
     caught = failure.text;
   }
-  CHECK(inside == 0);  // no helper is in the body any more
+  CHECK(inside == 0);  // no helper is still in the body
   CHECK(caught == std::string(failures > 0 ? 40 : 0, 'x'));
 }
 
@@ -49,7 +49,7 @@ TEST(parallel_for_runs_each_task_once) {
   ThreadPool pool(3);
   for (const int64_t count : {0, 1, 2, 3, 5, 1000}) {
     for (int repeat = 0; repeat < 50; ++repeat) {
-      std::vector<int> runs(count);  // not atomic: what a task writes is seen by the caller afterwards
+      std::vector<int> runs(count);  // not atomic: the caller must see afterwards what a task wrote
       cpu::parallel_for(pool, count, [&](int64_t i) { ++runs[i]; });
       for (const int times : runs) CHECK(times == 1);
     }
@@ -64,7 +64,7 @@ TEST(parallel_for_needs_no_helper) {
     for (const int times : runs) CHECK(times == 1);
   }
   CHECK(late.tasks.size() == 3);
-  for (const auto& task : late.tasks) task();  // the body is gone, and no task is left that would call it
+  for (const auto& task : late.tasks) task();  // the body is gone, so no task may call it
 }
 
 TEST(parallel_for_throws_what_tasks_throw_when_no_helper_is_in_the_body) {

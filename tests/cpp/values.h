@@ -1,4 +1,4 @@
-// The values that elements' bits stand for, computed apart from the code under test.
+// The values for which the bits of elements stand, computed apart from the code under test.
 #pragma once
 
 #include <bit>
@@ -9,7 +9,7 @@
 
 namespace mgpu::testing {
 
-// A float of 16 bits by its definition.
+// Reads a 16-bit float by its definition.
 inline long double small_float(uint16_t bits, int mantissa_bits) {
   const int exponent_bits = 15 - mantissa_bits;
   const int bias = (1 << (exponent_bits - 1)) - 1;
@@ -44,7 +44,7 @@ inline long double value_of(const Array& array, int64_t i) {
   }
 }
 
-// The order of lax.sort: NaNs equal and above all others, zeros equal.
+// Compares as lax.sort does: NaNs are equal and above all others, zeros are equal.
 inline bool value_less(long double a, long double b, bool descending = false) {
   if (descending) std::swap(a, b);
   return std::isnan(b) ? !std::isnan(a) : a < b;

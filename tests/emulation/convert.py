@@ -1,4 +1,4 @@
-"""Writes CUDA sources in plain C++ for the emulator: only launches and dynamic shared memory have other syntax.
+"""Converts CUDA sources to plain C++ for the emulator. Only launches and dynamic shared memory have other syntax.
 
 python tests/emulation/convert.py ffi build/emulated
 """
@@ -12,7 +12,7 @@ import sys
 LAUNCH = re.compile(r"([\w:]+(?:<[^;{}]*?>)?)\s*<<<(.*?)>>>\(", re.DOTALL)
 DYNAMIC = re.compile(r"extern __shared__ (?:__align__\([^)]*\) )?([\w ]+?) (\w+)\[\];")
 ALIGNED = re.compile(r"__shared__ alignas\((\w+)\)")
-# If a generic lambda reads a constant, GCC 12 treats it as a variable that must be captured, unless it is static.
+# GCC 12 treats a constant that a generic lambda reads as a variable to be captured, unless the constant is static.
 CONSTANT = re.compile(r"^  (constexpr (?:int kSample|bool kHasPayload) =)", re.MULTILINE)
 
 
@@ -31,13 +31,13 @@ def without_launches(text: str) -> str:
 def converted(text: str) -> str:
     """Returns a source for a C++ compiler."""
     text = DYNAMIC.sub(r"\1* const \2 = static_cast<\1*>(emulator::dynamic_shared());", text)
-    text = text.replace("static __global__", "__global__")  # which is static for the emulator
+    text = text.replace("static __global__", "__global__")  # the emulator defines __global__ as static
     text = ALIGNED.sub(r"__shared__ __align__(\1)", text)
     return without_launches(CONSTANT.sub(r"  static \1", text))
 
 
 def main() -> None:
-    """Converts the files below a folder that need it, and all with kernels. Keeps files that have not changed."""
+    """Converts those files below a folder that need it, and all with kernels. Files that have not changed are kept."""
     source, target = map(pathlib.Path, sys.argv[1:])
     for path in sorted(source.rglob("*")):
         if path.suffix not in (".cu", ".cuh", ".h"):

@@ -45,7 +45,7 @@ constexpr int kMaxThreads = 1024;
 constexpr int kMaxWarps = kMaxThreads / kLanes;
 constexpr size_t kStackBytes = 1 << 18;
 constexpr size_t kMaxShared = 232448;   // the bytes that an H100 grants a block
-constexpr int kMaxIdleRounds = 10'000;  // after so many, the threads wait for something that never happens
+constexpr int kMaxIdleRounds = 10'000;  // after so many rounds, the threads wait for something that never happens
 
 struct Fiber {
   void* stack_pointer = nullptr;
@@ -57,8 +57,8 @@ struct Barrier {
   unsigned passed = 0;
 
   void arrive(int expected);
-  // Lets the waiting threads pass if all expected threads have arrived. A thread that ends calls this too, as one fewer
-  // is then expected.
+  // Lets the waiting threads pass if all expected threads have arrived. A thread that ends calls this too, because then
+  // one thread fewer is expected.
   void pass(int expected);
   void wait(int expected);
 };
@@ -78,7 +78,7 @@ struct Block {
   bool votes[kMaxThreads];
   Barrier whole;
   Barrier named[16];
-  std::map<std::pair<int, unsigned>, Barrier> lanes;  // by warp and mask
+  std::map<std::pair<int, unsigned>, Barrier> lanes;  // keyed by warp and mask
 };
 
 int64_t launches_ = 0;
@@ -117,8 +117,8 @@ void run_fiber() {
   yield();
 }
 
-// Prepares a stack for each thread. When mgpu_switch_fiber first continues a thread, it takes registers with any values
-// from the stack, and returns to run_fiber.
+// Prepares a stack for each thread. When mgpu_switch_fiber first continues a thread, it pops arbitrary values into
+// registers from the stack, and returns to run_fiber.
 std::vector<Fiber> new_fibers(int threads) {
   static std::vector<char*> stacks;
   while (static_cast<int>(stacks.size()) < threads) {
@@ -127,7 +127,7 @@ std::vector<Fiber> new_fibers(int threads) {
   }
   std::vector<Fiber> fibers(threads);
   for (int i = 0; i < threads; ++i) {
-    ASAN_UNPOISON_MEMORY_REGION(stacks[i], kStackBytes);  // a thread that did not end may have left poison
+    ASAN_UNPOISON_MEMORY_REGION(stacks[i], kStackBytes);  // a thread that did not end may have left memory poisoned
     void** top = reinterpret_cast<void**>(stacks[i] + kStackBytes);
     *--top = nullptr;
     *--top = reinterpret_cast<void*>(run_fiber);
@@ -203,7 +203,7 @@ int count_block(bool vote) {
   return count;
 }
 
-// Addresses count from 2 GB before the dynamic shared memory, so that all static variables of this library have one.
+// Addresses count from 2 GB before the dynamic shared memory, so that every static variable of this library has one.
 uint32_t address_of(const void* shared) {
   return static_cast<uint32_t>(static_cast<const char*>(shared) - shared_ + (int64_t{1} << 31));
 }

@@ -1,5 +1,5 @@
-// The library of the emulated kernels: the handlers of CUDA, for XLA's CPU client. Kernels run on copies of a call's
-// arrays, with guards around each.
+// The library of the emulated kernels: CUDA's handlers, for XLA's CPU client. Kernels run on copies of a call's arrays,
+// with guards around each.
 #include <sanitizer/asan_interface.h>
 #include <xmmintrin.h>
 
@@ -19,10 +19,10 @@ namespace mgpu {
 
 namespace {
 
-constexpr int64_t kGuardBytes = 256;  // XLA aligns arrays on a GPU to as many bytes
+constexpr int64_t kGuardBytes = 256;  // on a GPU, XLA aligns arrays to this
 constexpr char kGarbage = static_cast<char>(emulator::kGarbage);
 
-// The copy of an array. Results begin as garbage. ASan sees each access to a guard.
+// A copy of an array. Results begin as garbage. ASan reports each access to a guard.
 struct Copy {
   Copy(const Array& array, std::string name)
       : original(array.data),
@@ -59,7 +59,7 @@ class Copies {
     for (Array& array : call.results) take(array, "result " + std::to_string(&array - call.results.data()), true);
     take(call.workspace, "the scratch memory", true);
   }
-  // Checks that kernels have not changed guards and operands, and copies the results to XLA's arrays.
+  // Checks that kernels left guards and operands unchanged, and copies the results to XLA's arrays.
   void finish(const Call& call) const {
     for (const auto& [key, copy] : copies_) {
       if (!copy.has_intact_guards()) call.fail("a kernel wrote outside of " + copy.name);
@@ -83,7 +83,7 @@ class Copies {
   std::map<std::pair<void*, int64_t>, Copy> copies_;
 };
 
-// While it exists, the thread computes with denormal numbers as GPUs do. XLA's threads treat them as zeros.
+// While it exists, its thread computes with denormal numbers, as GPUs do. XLA's threads treat them as zeros.
 class DenormalNumbers {
  public:
   DenormalNumbers() { _mm_setcsr(0x1f80); }
@@ -95,7 +95,7 @@ class DenormalNumbers {
 
 template <typename Kernels>
 void emulate(Call& call, Kernels kernels) {
-  static std::mutex one_at_a_time;  // kernels have their shared memory in static variables
+  static std::mutex one_at_a_time;  // kernels have shared memory in static variables
   const std::lock_guard lock(one_at_a_time);
   const DenormalNumbers denormal_numbers;
   take_workspace(call);

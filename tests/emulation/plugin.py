@@ -1,4 +1,4 @@
-r"""Runs tests with the CUDA kernels in place of the CPU's, on a CPU. Operations by a function keep the CPU's forms.
+r"""Runs tests on a CPU with the emulated CUDA kernels instead of the CPU's. Operations by a function stay as they are.
 
 cmake -S tests/emulation -B build-emulated -G Ninja -DPython_EXECUTABLE=$(which python) && ninja -C build-emulated
 MGPU_EMULATED=build-emulated/libjax_mgpu_emulated.so \
@@ -18,7 +18,7 @@ LIBRARY = pathlib.Path(os.environ["MGPU_EMULATED"]).resolve()
 
 
 def pytest_configure(config) -> None:
-    """Lowers operations on the CPU as on CUDA, to calls of the emulated kernels."""
+    """Lowers operations on the CPU to calls of the emulated kernels, as on CUDA."""
     del config
     import jax  # after the settings of tests/conftest.py
 

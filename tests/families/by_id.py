@@ -17,7 +17,7 @@ from tests.many_items import spots
 
 
 def ids_of(rng: np.random.Generator) -> np.ndarray:
-    """Draws ids from -1 to 7. With a size of 6, items with the ids -1, 6 and 7 belong to no id."""
+    """Draws ids from -1 to 7. If the size is 6, items with the ids -1, 6 and 7 have no id."""
     return rng.integers(-1, 8, N).astype(np.int32)
 
 
@@ -68,7 +68,7 @@ ARGUMENTS = {f"{name}: x": Argument("floats") for name in ("softmax_by_id", "log
 
 
 def large_softmax_by_id(n, index):
-    """Gives a few items over the whole range one id, and all others none."""
+    """Gives one id to a few items spread over the whole range, and none to all others."""
     at = spots(n, index)
     x, ids = np.zeros(n, np.float16), np.full(n, -1, np.int8)
     ids[at] = 1

@@ -145,7 +145,7 @@ def backwards(n, index):
     """Returns the offsets of intervals that cover n items, their starts in the opposite order, and their lengths."""
     offsets = spots(n, index)
     starts = n - np.append(offsets[1:].astype(np.int64), n)
-    if starts[0] > np.iinfo(index).max:  # int32 cannot hold this start: use one order for both
+    if starts[0] > np.iinfo(index).max:  # int32 cannot hold this start, so both have one order
         starts = offsets
     return offsets, starts.astype(index), np.diff(offsets, append=n)
 
@@ -203,13 +203,13 @@ def intervals(shape: Shape) -> Call:
     if size > 5000 and int(np.prod(form.trailing)) > 8:
         form = Rows(form.dtype, (2, 2), shape)
     m = shape.choice((0, 1, 3, size // 4, size, size, 2 * size + 1))
-    if shape.largest > 10_000 and shape.flag(0.25):  # more objects in a tile than its cache holds
+    if shape.largest > 10_000 and shape.flag(0.25):  # more objects than a tile caches
         size = m = int(shape.rng.integers(1024, 9000))
     total = shape.count(size)
     gathers, scatters = name in ("interval_gather", "interval_move"), name in ("interval_scatter", "interval_move")
     places = size + shape.choice((0, 7)) if scatters else size
     rows = {"interval_expand": m, "interval_scatter": size}.get(name, places + shape.choice((0, 0, 5)))
-    most = places if name == "interval_move" else size  # the total if none is given
+    most = places if name == "interval_move" else size  # the total, if none is given
     fill = shape.choice((0, 0, 2))
     dtypes = [shape.index_dtype(largest) for largest in (most, rows, places)]
     shape.say(name, f"m={m}", f"fill={fill}")
@@ -267,7 +267,7 @@ def intervals(shape: Shape) -> Call:
 
 
 def side_by_side(rng: np.random.Generator, m: int, end: int, places: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draws lengths whose sum is `end`, and places for the intervals: consecutive, in any order."""
+    """Draws lengths that add up to `end`, and places for the intervals, which are consecutive in any order."""
     lengths = draw.lengths_of(rng, m, end)
     lengths[-1:] += end - lengths.sum()
     order = [np.arange(m), np.arange(m)[::-1], rng.permutation(m)][int(rng.integers(3))]
@@ -277,7 +277,7 @@ def side_by_side(rng: np.random.Generator, m: int, end: int, places: int) -> tup
 
 
 def spaced(rng: np.random.Generator, m: int, end: int, places: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draws lengths, and places that fit the lengths of any other draw. The last interval may grow, so it lies last."""
+    """Draws lengths, and places that fit the lengths of any other draw. The last interval may grow, so it is last."""
     width = places // max(m, 1)
     lengths = rng.integers(0, width + 1, m)
     lengths[np.cumsum(lengths) > end] = 0

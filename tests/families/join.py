@@ -105,7 +105,7 @@ def join(shape: Shape) -> Call:
     (dtype, descending), kind = directed(shape), shape.choice(("inner", "left", "right", "outer"))
     n_a, n_b = shape.size(), shape.size()
     if shape.flag(0.15) and not shape.derivative:
-        n_a = shape.choice((128, 256))  # a narrow type holds all indices, but no further number
+        n_a = shape.choice((128, 256))  # a narrow type holds all indices, but no number beyond them
     a_count, b_count = shape.count(n_a, 0.3), shape.count(n_b, 0.3)
     size = shape.choice((0, 3, n_a + n_b, 2 * (n_a + n_b), min(n_a * n_b, 4000)))
     columns = shape.flag(0.5) or shape.derivative
@@ -117,7 +117,7 @@ def join(shape: Shape) -> Call:
     fill = shape.choice((0, 2))
     a_rows = n_a
     if a_forms is not None and a_order is None and shape.flag(0.1):
-        a_rows = max(n_a - 2, 0)  # the join has rows that point past the columns
+        a_rows = max(n_a - 2, 0)  # some rows of the join point past the columns
         shape.say("short")
     traced_fill = columns and shape.flag(0.2) and not shape.derivative
     count_dtype = np.int64 if shape.x64 and max(1, n_a) * max(1, n_b) + n_a + n_b > INT32_LARGEST else np.int32

@@ -40,7 +40,7 @@ ARGUMENTS = {"load_balance_search: fill_value": Argument("index fill")}
 
 def large_load_balance_search(n, index):
     offsets = spots(n, index)
-    intervals = np.arange(len(offsets), dtype=np.int32 if n <= FEW else np.int64)  # a type for the number of outputs
+    intervals = np.arange(len(offsets), dtype=np.int32 if n <= FEW else np.int64)  # it holds the number of outputs
     same_repeated(mgpu.load_balance_search(offsets, n), intervals, np.diff(offsets, append=n))
 
 

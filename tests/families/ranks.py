@@ -200,10 +200,10 @@ def ranks(shape: Shape) -> Call:
     asked = {f"return_{what}": shape.flag() for what in ("index", "inverse", "counts")}
     method = shape.choice(("linear", "linear", "lower", "higher", "nearest", "midpoint"))
     method = "linear" if shape.derivative else method
-    parts = 128 if shape.derivative else 100  # with 128 parts, weights are exact, and so are differences of the oracle
+    parts = 128 if shape.derivative else 100  # with 128 parts, weights and differences of the oracle are exact
     q = (np.round(parts * shape.rng.random(int(shape.rng.integers(0, 4)))) / parts).astype(np.float32)
     if not shape.derivative and shape.flag():
-        q = np.append(q, np.float32([0, 1]))  # if both ends are there, the order of all shows that they are in range
+        q = np.append(q, np.float32([0, 1]))  # if both ends are there, an order of all q shows that they are in range
     turn, has_order = np.argsort(q), not shape.derivative and len(q) > 0
     shape.say(name, method, f"m={m}", f"k={k}", f"size={size}" if name == "unique" else "", "largest" * largest)
     by_segment = name.startswith("segmented")
@@ -247,7 +247,7 @@ def ranks(shape: Shape) -> Call:
         table = np.array(values, np.float64).reshape(len(rows), len(q)).T
         table = table if by_segment else table[:, 0]
         error = 1e-5 * (1 + np.abs(np.nan_to_num(table))) + float(jnp.finfo(kind).eps) * np.abs(np.nan_to_num(table))
-        error = error + 200 * 2.0**-20  # of the weight, between neighbours at most 200 apart
+        error = error + 200 * 2.0**-20  # rounding of the weight, between neighbours that are at most 200 apart
         return [Near(table.astype(kind), error), *[np.True_] * has_order]
 
     names = ("x",)
@@ -255,7 +255,7 @@ def ranks(shape: Shape) -> Call:
 
 
 def _quantiles(x: np.ndarray, q: np.ndarray, method: str) -> np.ndarray:
-    """Returns NumPy's quantiles. `q` holds hundredths in float32, so ranks close to a whole or a half are rounded."""
+    """Returns NumPy's quantiles. `q` holds hundredths in float32, so ranks near a whole or a half are rounded to it."""
     if method == "linear" or np.isnan(x).any():
         return np.asarray(np.quantile(x, q.astype(np.float64)))
     ranks = np.round(q.astype(np.float64), 4) * (len(x) - 1)

@@ -42,8 +42,8 @@ def product(item: Any) -> Any:
     return item[0] * item[1]
 
 
-MADE = ("var", "std", "nanmean")  # operators that are made of others
-ORDERED = ("median", "last")  # operators that take items by their rank or place
+MADE = ("var", "std", "nanmean")  # operators that consist of others
+ORDERED = ("median", "last")  # operators that depend on the rank or place of items
 EXAMPLES = {
     "reduce": Example(
         lambda x, count: mgpu.reduce(x, count=count),

@@ -1,4 +1,4 @@
-"""Examples of samples by weight, and of a mixture of experts."""
+"""Examples of samples by weight, of tokens from logits, and of a mixture of experts."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def key_of(rng: np.random.Generator) -> np.ndarray:
 
 
 def experts_of(rng: np.random.Generator, n: int = N) -> np.ndarray:
-    """Draws experts of each token: SLOTS of five, or out of range."""
+    """Draws the experts of each token: SLOTS of five, some out of range."""
     return rng.integers(-1, 6, (n, SLOTS)).astype(np.int32)
 
 
 def back_of(rng: np.random.Generator) -> np.ndarray:
-    """Draws the row of each slot. No row occurs twice, and a fifth of the slots have none (-1)."""
+    """Draws the row of each slot. No row occurs twice; a fifth of the slots have no row (-1)."""
     return np.where(rng.random(N) < 0.2, -1, rng.permutation(N)).reshape(-1, SLOTS).astype(np.int32)
 
 
@@ -203,7 +203,7 @@ def choices(shape: Shape) -> Call:
 
 
 def tokens(shape: Shape) -> Call:
-    """Draws a call of sample_logits, with one possible token per row."""
+    """Draws a call of sample_logits where each row has a single possible token."""
     rows, n = shape.choice((0, 1, 5, 40)), shape.choice((0, 1, 7, 300))
     dtype = shape.choice(("float32", "float16", "bfloat16"))
     one = shape.choice(({"temperature": 0}, {"top_k": 1}, {"top_p": 0.0}, {"top_k": np.int32(1)}))

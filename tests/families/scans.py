@@ -217,7 +217,7 @@ def scans(shape: Shape, item_map: ItemMap | None = None) -> Call:
 
 
 def _begun(leaf: Any, op: str, live: int) -> Any:
-    """Returns the results of the same scan with the initial state 3."""
+    """Returns the results of the same scan if it starts from the state 3."""
     results = leaf.expected if isinstance(leaf, Equal) else leaf
     combine = {"add": np.add, "min": np.minimum, "max": np.maximum}[op]
     with np.errstate(over="ignore"):

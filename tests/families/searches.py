@@ -28,11 +28,11 @@ from tests.fuzz.draw import Call, Shape, names_of
 from tests.fuzz.shared import directed, int32, ranks_in, segments_with_gaps
 from tests.many_items import bytes_by_count, bytes_of, counts_of, pieces, same, same_repeated, sort_bytes, spots
 
-ROWS = np.array([0, 20, 20, 45, N], np.int32)  # heads of segments, one of them empty, and padding
+ROWS = np.array([0, 20, 20, 45, N], np.int32)  # heads of segments: one segment is empty, one head is padding
 
 
 def in_rows(rng: np.random.Generator, dtype: Any) -> np.ndarray:
-    """Draws keys that are sorted in each segment of ROWS."""
+    """Draws keys that are sorted within each segment of ROWS."""
     return np.concatenate([np.sort(part) for part in np.split(rng.integers(0, 40, N), ROWS[1:])]).astype(dtype)
 
 
@@ -279,7 +279,7 @@ def found_in_segments(
     needles_count: int | None = None,
     haystack_count: int | None = None,
 ) -> np.ndarray:
-    """Returns the insertion point of each needle in its segment, in the order of lax.sort; -1 where there is none."""
+    """Returns the insertion point of each needle in its segment, in the order of lax.sort; -1 without a segment."""
     n, live = oracle.live_count(needles_count, len(needles)), oracle.live_count(haystack_count, len(haystack))
     ranks, rows = np.split(oracle.rank(np.concatenate([needles, haystack[:live]])), [len(needles)])
     begins = [min(max(int(head), 0), live) for head in heads]

@@ -167,7 +167,7 @@ def sets(shape: Shape) -> Call:
 
 
 def _distinct(shape: Shape, rng: np.random.Generator, keys: np.ndarray, live: int, descending: bool) -> np.ndarray:
-    """Draws keys whose live ones are replaced by distinct ones in order, from the whole range of the type."""
+    """Draws keys; the live ones are distinct, sorted, and from the whole range of the type."""
     word = np.dtype(f"u{keys.dtype.itemsize}")
     bits = 8 * min(word.itemsize, 4)
     whole = bits == 8 or (bits == 16 and live > 5000)

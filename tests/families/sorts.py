@@ -36,7 +36,7 @@ def greater(a: Any, b: Any) -> Any:
 
 
 def by_difference(a: Any, b: Any) -> Any:
-    """Compares by the difference, which is not a direct comparison of keys."""
+    """Compares by a difference, so it compares no keys directly."""
     return a - b < 0
 
 
@@ -179,7 +179,7 @@ def sorted_with_indices(x, heads, result):
         ties = keys[begin + 1 : last] == keys[begin : last - 1]
         inner = bounds[(bounds > begin) & (bounds < last)]
         ties[inner - begin - 1] = False
-        assert (np.diff(indices[begin:last]) > 0)[ties].all()  # stable, so no index occurs twice
+        assert (np.diff(indices[begin:last]) > 0)[ties].all()  # the sort is stable, so no index occurs twice
         for first, limit in itertools.pairwise(np.unique(np.clip(bounds, begin, end))):
             segment = np.searchsorted(bounds, first, "right") - 1
             assert indices[first:limit].min() >= bounds[segment]
@@ -276,7 +276,7 @@ def sorts(shape: Shape) -> Call:
             flags = rng.random(n) < rng.choice([0.02, 0.2, 0.9])
             operands["flags"] = flags if segments == "flags" else data.words_of(flags)
             if segments == "words" and n % 32 and rng.random() < 0.5:
-                operands["flags"][-1:] |= np.uint32((0xFFFFFFFF << n % 32) & 0xFFFFFFFF)  # past the last item
+                operands["flags"][-1:] |= np.uint32((0xFFFFFFFF << n % 32) & 0xFFFFFFFF)  # bits past the last item
         if forms is not None:
             operands["values"] = draw.draw_values(forms, rng, n)
         return operands | names_of(name, count=draw.drawn(count, rng))

@@ -17,7 +17,7 @@ from tests.many_items import bytes_of, same, spots
 
 
 def matrix(values, indices):
-    """Returns a matrix of 9 rows, the last of which has all remaining entries."""
+    """Returns a matrix of 9 rows; the last row has all entries that remain."""
     offsets = np.append(np.arange(9) * len(values) // 20, len(values)).astype(np.int32)
     return mgpu.Csr(values, indices, offsets, (9, 7))
 
@@ -73,7 +73,7 @@ LARGE_WITH_INDICES = {"sddmm": large_sddmm}
 
 
 def products(shape: Shape) -> Call:
-    """Draws a call of sddmm, of small integers, whose sums are exact."""
+    """Draws a call of sddmm with small integers, whose sums are exact."""
     entries, m, n, k = min(shape.size(), 3000), *(shape.choice((0, 1, 7, 60)) for _ in range(3))
     shape.say(f"{m} x {n} x {k}")
 
@@ -100,7 +100,7 @@ def products(shape: Shape) -> Call:
     return Call("sddmm", function, draw_operands, expected, shape.x64, (), finite=shape.finite)
 
 
-# Results from sparse matrices A and B, a dense matrix X and a vector x, in the library and in NumPy.
+# Results of sparse matrices A and B, a dense matrix X and a vector x: first by the library, then by NumPy.
 PRODUCTS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "dense": (lambda A, B, X, x: A.todense(), lambda A, B, X, x: A),
     "A @ X": (lambda A, B, X, x: A @ X, lambda A, B, X, x: A @ X),
@@ -123,13 +123,13 @@ PRODUCTS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 
 
 def held(x: np.ndarray, dtype: Any) -> np.ndarray:
-    """Converts whole numbers to a type; integers wrap."""
+    """Converts whole numbers to a type, where integers wrap."""
     return x.astype(dtype) if np.dtype(dtype).kind not in "iu" else x.astype(np.int64).astype(dtype)
 
 
 def matrices(shape: Shape) -> Call:
-    """Draws a computation with Csr of entries in any order, some outside of the shape. Sums of values are exact."""
-    # The derivative of `from_dense` is that of the entries: it has none where the matrix is 0.
+    """Draws a computation with a Csr of entries in any order, some outside of its shape. Sums of values are exact."""
+    # `from_dense` has derivatives only for its entries, so none where the matrix is 0.
     what = shape.choice(tuple(what for what in PRODUCTS if not (shape.derivative and what == "from dense")))
     entries = min(shape.size(), 60 if "matmul" in what else 1000)
     m, n, k = (shape.choice((0, 1, 5, 40)) for _ in range(3))
@@ -141,7 +141,7 @@ def matrices(shape: Shape) -> Call:
 
     def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
         del mixable
-        low = 0 if dtype == "bfloat16" else -1  # so that sums are small too
+        low = 0 if dtype == "bfloat16" else -1  # so that sums are also small
         given = {name: rng.integers(low, 2, size) for name, size in zip(names, sizes, strict=True)}
         given = {name: x.astype(jnp.dtype(dtype)) for name, x in given.items()}
         given |= {name: rng.integers(-1, m + 1, entries).astype(index) for name in ("rows", "other_rows")}
@@ -162,7 +162,7 @@ def matrices(shape: Shape) -> Call:
         A = dense(given["rows"], given["columns"], given["values"])
         B = dense(given["other_rows"], given["other_columns"], given["others"])
         exact = PRODUCTS[what][1](A, B, X.astype(np.float64), x.astype(np.float64))
-        is_sum = dtype == "int8" and ("@" in what or "matmul" in what)  # products have the type of a sum
+        is_sum = dtype == "int8" and ("@" in what or "matmul" in what)  # these products have the type of a sum
         result = oracle.summed(x, "add").dtype if is_sum else x.dtype
         return [Equal(held(exact, result))]
 

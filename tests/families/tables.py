@@ -212,7 +212,7 @@ def asof(shape: Shape) -> Call:
     n_a, n_b = (min(n, 1500) for n in (shape.size(), shape.size()))
     a_count, b_count = shape.count(n_a), shape.count(n_b)
     groups = shape.choice((None, None, ("int8",), ("int32",), ("uint16",), ("float32", "uint16")))
-    # Groups span less or more than the kernels' table.
+    # Groups span fewer or more values than the kernels' table holds.
     spread = shape.choice((1, 1, 3000, 10_000)) if groups in (("int32",), ("uint16",)) else 1
     is_sorted, tolerance, overflows = shape.flag(), shape.choice((None, 0, 3)), shape.flag(0.2)
     exact = not shape.flag(0.3)
@@ -359,7 +359,7 @@ def groups(shape: Shape) -> Call:
 def _combined(
     op: str, form: Any, x: Any, order: np.ndarray, rows: Any, heads: np.ndarray, number: Any, size: int, ddof: int
 ) -> Any:
-    """Returns the combined values of the groups, whose rows in order are given."""
+    """Returns the combined values of each group, given the positions of its rows in order."""
     if op == "count":
         return oracle.padded(int32(number), size, 0)
     if op in ("first", "last"):

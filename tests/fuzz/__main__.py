@@ -21,9 +21,9 @@ from tests import quick
 from tests.fuzz import workers
 from tests.fuzz.program import FAMILIES, Failure, Program
 
-REMEMBERED = 300  # programs between clearings of JAX's caches, which would fill the memory
-HEARD_EVERY = 5  # seconds between a worker's messages
-SHOWN = 2  # failures of one kind that are printed
+REMEMBERED = 300  # after so many programs, JAX's caches are cleared, which would fill the memory
+HEARD_EVERY = 5  # a worker sends a message at least every so many seconds
+SHOWN = 2  # so many failures of one kind are printed
 
 
 def arguments() -> argparse.Namespace:
@@ -46,7 +46,7 @@ def arguments() -> argparse.Namespace:
         default=300,
         help="kill a process that finishes no case for this many seconds (default 300)",
     )
-    # `workers.py` passes these to its processes: their share of the programs, where to begin, and to report everything.
+    # `workers.py` passes these to its processes: their share of the programs, where to begin, and how to report.
     parser.add_argument("--share", default="0/1", help=argparse.SUPPRESS)
     parser.add_argument("--begin", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--report", action="store_true", help=argparse.SUPPRESS)
@@ -57,7 +57,7 @@ def arguments() -> argparse.Namespace:
 
 
 def kind_of(failure: Failure, family: str) -> str:
-    """Returns a text that is the same for failures that differ only in numbers."""
+    """Returns a text that is equal for failures that differ only in numbers."""
     words = re.sub(r"-?\d[\d.]*(e[-+]\d+)?|0x[\da-f]+", "#", str(failure.error).split("\n")[0])[:90]
     return f"{family}: {failure.text.split(':')[0].split(' of ')[-1]}: {type(failure.error).__name__}: {words}"
 
@@ -76,7 +76,7 @@ class Report:
         self.left_out: collections.Counter[str] = collections.Counter()
 
     def goes_on(self) -> None:
-        """Reports that a case has run; the oracle may take seconds, and a program has many cases."""
+        """Reports that a case has run. The oracle may take seconds, and a program has many cases."""
         if self.tells and time.monotonic() - self.told > HEARD_EVERY:
             self.told = time.monotonic()
             workers.tell(what="goes on")
@@ -95,7 +95,7 @@ class Report:
             workers.tell(what="left", why=why)
 
     def failed(self, family: str, mode: str, kind: str, repeat: str, text: str) -> None:
-        """Reports a failed case; `repeat` is the line that runs it again."""
+        """Reports a failed case. `repeat` is the command line that runs it again."""
         if self.tells:
             workers.tell(what="failed", family=family, mode=mode, kind=kind, repeat=repeat, text=text)
             return
@@ -129,7 +129,7 @@ class Report:
 
 
 def stream(families: list[str], part: int, parts: int) -> Iterator[tuple[str, int]]:
-    """Yields this process's programs: families in turn."""
+    """Yields this process's share of the programs; the families take turns."""
     for index in itertools.count():
         for place, family in enumerate(families):
             if (index * len(families) + place) % parts == part:
@@ -141,7 +141,7 @@ def run(options: argparse.Namespace, report: Report) -> None:
     part, parts = map(int, options.share.split("/"))
     began = time.monotonic()
     done = 0
-    max_cases = None if options.cases is None else -(-options.cases // len(families))  # per program
+    max_cases = None if options.cases is None else -(-options.cases // len(families))  # for each program
     programs = itertools.islice(stream(families, part, parts), options.begin, None)
     for begin, (family, index) in enumerate(programs, options.begin):
         late = time.monotonic() - began > options.seconds if options.cases is None else done >= options.cases
@@ -164,12 +164,12 @@ def run_program(
     options: argparse.Namespace,
     max_cases: int | None = None,
 ) -> int:
-    """Runs a program, or some of its draws, but at most `max_cases`; returns the number of cases."""
+    """Runs a program, or some of its draws, but at most `max_cases` cases. Returns the number of cases that ran."""
     repeat = f"python -m tests.fuzz --family {family} --case {seed}:{index}"
     cases = failures = 0
     try:
         program = Program(seed, family, index)
-    except Exception as error:  # an error of the tester itself
+    except Exception as error:  # the tester itself has an error
         error.add_note(repeat)
         raise
     if options.mode and options.mode not in program.mode.split("+"):
@@ -191,8 +191,8 @@ def run_program(
             if options.stop:
                 raise SystemExit(1)
             if "CUDA_ERROR" in str(failure.error) or "CUDA error" in str(failure.error):
-                raise SystemExit(workers.SPOILT)  # later results of this process mean nothing
-            if failures >= 3:  # other failures of this program would say the same
+                raise SystemExit(workers.SPOILT)  # later results of this process would mean nothing
+            if failures >= 3:  # other failures of this program would look alike
                 break
     finally:
         report.ran(family, program.mode, cases)
@@ -200,7 +200,7 @@ def run_program(
 
 
 def work(options: argparse.Namespace, report: Report) -> None:
-    """Runs the command line."""
+    """Does what the command line requests."""
     if options.case:
         seed, index, *draw = map(int, options.case.split(":"))
         program = Program(seed, options.family[0], index)
@@ -216,7 +216,7 @@ def work(options: argparse.Namespace, report: Report) -> None:
 
 def main() -> int:
     options = arguments()
-    if jax.default_backend() == "cpu":  # most of the time goes to compilation
+    if jax.default_backend() == "cpu":  # most of the time is compilation
         jax.config.update("jax_disable_most_optimizations", True)
     quick.lower_quickly()
     began = time.monotonic()
@@ -225,7 +225,7 @@ def main() -> int:
         work(options, report)
     except KeyboardInterrupt:
         pass
-    except SystemExit:  # a failure that ends the run; the summary still follows
+    except SystemExit:  # a failure ended the run, but the summary still follows
         if options.report:
             raise
     if not options.report:
@@ -234,5 +234,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    faulthandler.enable()  # a process that a signal ends says which call it was in
+    faulthandler.enable()  # if a signal ends the process, it prints which call it was in
     sys.exit(main())

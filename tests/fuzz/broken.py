@@ -1,4 +1,4 @@
-"""Broken preconditions: without checks, no crash and no write out of bounds; with checks, an error of one form."""
+"""Broken preconditions: without checks, no crash and no write out of bounds; with checks, errors of one form."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CANARY = 0x5AFE_C0DE
 
 @dataclasses.dataclass(frozen=True)
 class Other:
-    """A case of a family without an oracle: `run` takes a generator, and raises if something is wrong."""
+    """A case without an oracle: `run` takes a generator, and raises if something is wrong."""
 
     text: str
     mode: str
@@ -57,7 +57,7 @@ def any_positions(rng: np.random.Generator, x: np.ndarray, n: int) -> np.ndarray
 
 
 def garbage(rng: np.random.Generator) -> Other:
-    """Draws operands of any values: results have the right shapes; operands and memory beside them are unchanged."""
+    """Draws operands of any values: results have the right shapes; operands, and memory beside them, stay unchanged."""
     call, text = _call(rng, OF_GARBAGE, 300 if rng.random() < 0.6 else 40_000)
     batched = rng.random() < 0.3
     function = (lambda operands: call.function(**operands)) if not batched else jax.vmap(lambda o: call.function(**o))
@@ -81,7 +81,7 @@ def garbage(rng: np.random.Generator) -> Other:
         with jax.enable_x64(call.x64):
             placed, canaries = [], []
             leaves, structure = jax.tree.flatten(operands)
-            for leaf in leaves:  # a canary beside each operand
+            for leaf in leaves:  # each operand has a canary beside it
                 placed.append(jnp.array(leaf))
                 canaries.append(jnp.full((64,), CANARY, jnp.uint32))
             shapes = jax.eval_shape(program, operands)
@@ -101,11 +101,11 @@ def garbage(rng: np.random.Generator) -> Other:
 # ---- With checks -----------------------------------------------------------------------------------------------------
 
 
-Broken = tuple[np.ndarray, int | None]  # an argument, and the position at which it is first broken
+Broken = tuple[np.ndarray, int | None]  # an argument, and the first position at which it is broken
 
 
 def unsorted(rng: np.random.Generator, x: np.ndarray, live: int, *, descending: bool, unique: bool) -> Broken | None:
-    """Draws keys that are first out of order at a known position; the pair there may be subnormal."""
+    """Draws keys whose first disorder is at a known position; the pair at that position may be subnormal."""
     if live < 2:
         return None
     at = int(rng.integers(1, live))
@@ -122,7 +122,7 @@ def unsorted(rng: np.random.Generator, x: np.ndarray, live: int, *, descending: 
 
 
 def decreasing(rng: np.random.Generator, x: np.ndarray) -> Broken | None:
-    """Draws positions of which one is negative or less than the one before."""
+    """Draws positions, one of which is negative or less than the one before it."""
     if len(x) == 0:
         return None
     at = int(rng.integers(0, len(x)))
@@ -137,7 +137,7 @@ def decreasing(rng: np.random.Generator, x: np.ndarray) -> Broken | None:
 
 
 def ids_as_heads(x: np.ndarray) -> Broken | None:
-    """Draws segment numbers, in order, for an argument of heads: an error, because they exceed the number of items."""
+    """Draws ascending segment numbers for an argument of heads: an error, because they exceed the number of items."""
     if len(x) < 3 or x.dtype.name not in ("int32", "int64"):  # unsigned heads past the items are not compared
         return None
     return (100_000 + np.arange(len(x)) // 2).astype(x.dtype), 1
@@ -159,12 +159,12 @@ def outside(rng: np.random.Generator, x: np.ndarray) -> Broken | None:
     return (np.asarray(rng.choice(options), x.dtype), None) if options else None
 
 
-# Arguments that have the name of a checked one, and may have any values.
+# These arguments have the names of checked ones, but may have any values.
 ANY_VALUES = {("interval_reduce", "heads"), ("search", "needles"), ("segmented_reduce", "indices")}
 
 
 def preconditions(rng: np.random.Generator) -> Other:
-    """Draws a call of which each run breaks one argument, with checks: the error names it and the position."""
+    """Draws a call; each run breaks one of its arguments, and the error must name the argument and the position."""
     call, text = _call(rng, MAKES, 200)
     name = text.split(":")[0]
     program = jax.jit(lambda operands: call.function(**operands))
@@ -172,18 +172,18 @@ def preconditions(rng: np.random.Generator) -> Other:
     def broken(rng: np.random.Generator, operands: dict[str, Any], argument: str) -> Broken | None:
         x = operands[argument]
         # tests/test_checks.py breaks keys of several columns, and the segmented haystack of a search. A matrix checks
-        # its offsets.
+        # its own offsets.
         is_free = (name, argument) in ANY_VALUES or name in ("take", "sddmm")
         if is_free or isinstance(x, tuple) or (name == "segmented_search" and argument in KEYS):
             return None
         if argument in KEYS:
             count = "count" if name == "search" else f"{argument}_count"
             live = oracle.live_count(operands.get(count), len(x))
-            descending = "descending" in text and name != "sorted_search"  # whose keys ascend always
+            descending = "descending" in text and name != "sorted_search"  # whose keys always ascend
             return unsorted(rng, x, live, descending=descending, unique="duplicates=False" in text)
         if argument == "order" and name == "take_segments":
             return unknown(rng, x, len(operands["heads"]))
-        if argument == "order":  # a permutation
+        if argument == "order":  # it must be a permutation
             live = oracle.live_count(operands.get("count"), len(x))
             found = unknown(rng, x[:live], len(x))
             return found and (np.concatenate([found[0], x[live:]]), found[1])
@@ -209,12 +209,12 @@ def preconditions(rng: np.random.Generator) -> Other:
         with jax.enable_x64(call.x64), mgpu.checks():
             try:
                 results = jax.block_until_ready(program(operands))
-            except (jax.errors.JaxRuntimeError, ValueError) as error:  # either, as `checks` says
+            except (jax.errors.JaxRuntimeError, ValueError) as error:  # `checks` allows both types
                 if not re.search(wanted, str(error), re.DOTALL):
                     raise AssertionError(f"{str(error)[:300]}; wanted {wanted}") from None
                 return
-        # Checks may say nothing if results or operands have no items, because these are often not computed. A scan by
-        # the last item returns the items unchanged, whatever the heads.
+        # Checks may report nothing if results or operands are empty, because these are often not computed. A scan by
+        # the last item returns the items unchanged, whatever the heads are.
         if "function last" in text and argument == "heads":
             return
         if any(x.size for x in jax.tree.leaves(results)) and all(np.size(x) for x in jax.tree.leaves(operands)):

@@ -1,6 +1,6 @@
 """Compares the results of a program with those of the oracle, leaf by leaf.
 
-An expected leaf is an array, to be matched bit for bit, or one of the classes below.
+An expected leaf is an array, which results must match bit for bit, or one of the classes below.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Mismatch(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Near:
-    """Values within an error that is given for each item. Items that are not finite must be equal."""
+    """Values that may differ by an error given for each item. Items that are not finite must be equal."""
 
     expected: np.ndarray
     error: Any
@@ -29,24 +29,24 @@ class Near:
 
 @dataclasses.dataclass(frozen=True)
 class Equal:
-    """Equal values: any NaN for a NaN, either zero for a zero."""
+    """Values that must be equal, but any NaN stands for a NaN, and either zero for a zero."""
 
     expected: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
 class Repeated(Equal):
-    """Equal values, or zero for a subnormal number: JAX may repeat a result that does not depend on the batch."""
+    """Equal values, or zeros for subnormal numbers: JAX may repeat a result that does not depend on the batch."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Zeros:
-    """All zero, of any shape."""
+    """A leaf of zeros, of any shape."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Where:
-    """Expected rows where `live` is set; other rows are not compared."""
+    """The expected rows where `live` is set. Other rows are not compared."""
 
     expected: np.ndarray
     live: np.ndarray
@@ -54,7 +54,7 @@ class Where:
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """One expected leaf for each item of the leading axis."""
+    """A leaf that has an expected leaf for each item of the leading axis."""
 
     leaves: Sequence[Any]
 

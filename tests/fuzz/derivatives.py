@@ -1,8 +1,8 @@
-"""Turns a call into one that returns derivatives, compared with differences of the oracle.
+"""Turns a call into one that returns derivatives, which are compared with differences of the oracle.
 
-As long as the order of items is the same, every operation, even a product, is affine in each single number that it is
-differentiated by. So central differences of the oracle, in float64, with any step that keeps the order, are exactly its
-Jacobian.
+As long as the order of items stays the same, every operation, even a product, is affine in each number that it is
+differentiated by. So central differences of the oracle in float64 are exactly its Jacobian, with any step that keeps
+the order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.fuzz.compare import Near, Zeros, values_of
 from tests.fuzz.draw import Call
 
 STEP = 0.25
-MOST = 48  # numbers to differentiate by
+MOST = 48  # the most numbers to differentiate by
 
 
 def is_float(x: Any) -> bool:
@@ -35,7 +35,7 @@ def wide(x: np.ndarray) -> np.ndarray:
 
 
 class Jacobian:
-    """The oracle's Jacobian at some operands: of all float results with respect to the float leaves of named
+    """The oracle's Jacobian at some operands: the derivatives of all float results in the float leaves of named
     operands."""
 
     def __init__(self, call: Call, names: tuple[str, ...], operands: dict[str, Any]):
@@ -47,7 +47,7 @@ class Jacobian:
         return [np.zeros(0) if isinstance(x, Zeros) else values_of(x).astype(np.float64) for x in leaves]
 
     def columns(self, kept: list[int]) -> list[list[list[np.ndarray]]]:
-        """For each number of each float leaf of the operands: the derivatives of the kept results."""
+        """Returns, for each number of each float leaf of the operands, the derivatives of the kept results."""
         named = {n: self.operands[n] for n in self.names}
         leaves, structure = jax.tree.flatten(named)
         columns = []
@@ -69,7 +69,7 @@ class Jacobian:
 
 
 def names_to_differentiate(call: Call) -> tuple[str, ...]:
-    """Returns the present float operands, if they have few numbers."""
+    """Returns the names of the float operands, if these have few numbers together."""
     operands = call.draw(np.random.default_rng(0), True)
     names = tuple(n for n in call.differentiable if n in operands and all(map(is_float, jax.tree.leaves(operands[n]))))
     names = tuple(n for n in names if jax.tree.leaves(operands[n]))
@@ -83,9 +83,9 @@ def _error(dtype: Any, expected: np.ndarray, magnitude: float) -> np.ndarray:
 
 
 def varying_alike(trees: Any, others: Any) -> Any:
-    """Returns numbers and directions that, under shard_map, vary over the mesh if any operand does, as results then do.
+    """Returns numbers and directions that, under shard_map, vary over the mesh if any operand does, as results do.
 
-    JAX requires tangents and cotangents to vary like their values, and sums cotangents of values that do not vary.
+    JAX requires tangents and cotangents to vary like their values, and adds cotangents of values that do not vary.
     """
     leaves, structure = jax.tree.flatten(trees)
     given = [jnp.asarray(x) for x in (*leaves, *jax.tree.leaves(others))]
@@ -93,7 +93,7 @@ def varying_alike(trees: Any, others: Any) -> Any:
 
 
 def derivative(call: Call, rng: np.random.Generator) -> Call | None:
-    """Returns the tangent of the results, the cotangents of the operands, or the transpose if the call is linear."""
+    """Returns a call for the tangents of results, for the cotangents of operands or, if linear, for its transpose."""
     names = names_to_differentiate(call)
     if not names:
         return None
@@ -102,7 +102,7 @@ def derivative(call: Call, rng: np.random.Generator) -> Call | None:
         options.append("transpose")
     kind = str(rng.choice(options))
 
-    # The positions of the float results, from an evaluation of the shapes.
+    # Evaluating the shapes gives the positions of the float results.
     sample = call.draw(np.random.default_rng(0), True)
     with jax.enable_x64(call.x64):
         shapes = jax.tree.leaves(jax.eval_shape(lambda operands: call.function(**operands), sample))
@@ -128,7 +128,7 @@ def derivative(call: Call, rng: np.random.Generator) -> Call | None:
 
         def floats(named: dict[str, Any]) -> list[Any]:
             leaves = jax.tree.leaves(call.function(**named, **others))
-            return [vary_as(leaves[k], *jax.tree.leaves(direction)) for k in kept]  # of others alone, too
+            return [vary_as(leaves[k], *jax.tree.leaves(direction)) for k in kept]  # those of other operands too
 
         if kind == "forward":
             return jax.jvp(floats, (named,), (direction,))[1]

@@ -12,7 +12,7 @@ import numpy as np
 
 from tests import data, oracle
 
-# Sizes of tiles, cells and groups of the kernels. Multiples of these, and their neighbours, are drawn.
+# Sizes of tiles, cells and groups of the kernels. Their multiples, and neighbours of these, are drawn.
 EDGES = (32, 64, 256, 512, 640, 704, 896, 1024, 1152, 1344, 1408, 1792, 2048, 2560, 2816, 3072, 3584, 4080, 4096, 5120)
 EDGES += (5632, 6144, 7168, 8160, 8192, 12288, 16384, 32768)
 LARGEST = 40_000
@@ -27,18 +27,18 @@ TRAILING = ((), (), (), (1,), (2,), (3,), (2, 2), (5, 1), (36,), (0,), (2, 0))
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """A call of an operation whose static parts are drawn; its operands have names and are arrays or pytrees.
+    """A call of an operation with drawn static parts. Its operands have names, and are arrays or pytrees.
 
     Attributes:
-      text: the call in words, for the report of a failure.
-      function: the call over operands by name.
-      draw: draws valid operands, always of the same shapes and types. If its second argument, `mixable`, is True, any
-        mixture of the operands of several draws is valid too, because a batch mixes them.
-      oracle: the expected leaves in NumPy, as in `compare.py`.
+      text: the call in words, for reports of failures.
+      function: the call, which takes operands by name.
+      draw: draws valid operands, always of the same shapes and types. If its second argument, `mixable`, is True, a
+        batch may mix operands of several draws in any way.
+      oracle: returns the expected leaves in NumPy, in the classes of `compare.py`.
       x64: whether 64-bit types are enabled.
-      differentiable: the operands that have derivatives, drawn so that small steps keep their order.
-      linear: those differentiable operands in which the call is jointly linear.
-      finite: whether there is no NaN in operands and results.
+      differentiable: the operands that have derivatives; they are drawn so that small steps keep their order.
+      linear: the differentiable operands in which the call is jointly linear.
+      finite: whether operands and results have no NaN.
     """
 
     text: str
@@ -57,8 +57,8 @@ class Shape:
     def __init__(self, rng: np.random.Generator, *, derivative: bool = False, largest: int = LARGEST):
         self.rng = rng
         self.x64 = bool(rng.random() < 0.4)
-        self.plain = largest == LARGEST  # without transformations, under some of which XLA cannot slice 4-bit arrays
-        self.derivative = derivative  # floats far apart, few of them
+        self.plain = largest == LARGEST  # untransformed: under some transformations, XLA cannot slice 4-bit arrays
+        self.derivative = derivative  # then floats are far apart, and few
         self.finite = derivative or bool(rng.random() < 0.3)
         self.largest = 10 if derivative else largest
         self.words: list[str] = []
@@ -73,7 +73,7 @@ class Shape:
         return options[int(self.rng.integers(len(options)))]
 
     def size(self) -> int:
-        """Returns a size: mostly small, sometimes large, sometimes at a tile's edge."""
+        """Returns a size: mostly small, sometimes large, sometimes near the edge of a tile."""
         at = self.rng.random()
         if self.derivative:
             n = int(self.rng.integers(0, 11))
@@ -99,14 +99,14 @@ class Shape:
         return dtype
 
     def key_form(self) -> Any:
-        """Returns a type of keys, or types of several columns, and for each whether it may be descending."""
+        """Returns a type of keys, or the types of several columns, each with a flag for a descending order."""
         if self.derivative or not self.flag(0.3):
             return self.key_dtype()
         dtypes = tuple(self.key_dtype() for _ in range(self.choice((1, 2, 2, 2, 3, 3, 8))))
         return Columns(dtypes, tuple(self.flag() for _ in dtypes))
 
     def index_dtype(self, largest: int, narrow: float = 0) -> str:
-        """Returns a type of positions that holds `largest`; one of the narrowest with the probability `narrow`."""
+        """Returns a type of positions that holds `largest`; with the probability `narrow`, one of the narrowest."""
         fit = [d for d in INDEX_DTYPES if np.iinfo(d).max >= largest and (self.x64 or not d.endswith("64"))]
         if self.flag(narrow):
             width = min(np.dtype(d).itemsize for d in fit)
@@ -116,7 +116,7 @@ class Shape:
         return dtype
 
     def count(self, n: int, p: float = 0.45) -> Count | None:
-        """Returns a live count of n items, or none."""
+        """Returns a live count of n items, or None."""
         if not self.flag(p):
             return None
         self.say("count")
@@ -163,14 +163,14 @@ class Count:
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """The types of keys of several columns, and whether each is descending, if the call takes directions."""
+    """The types of the columns of a key, and whether each is descending if the call takes directions."""
 
     dtypes: tuple[str, ...]
     flags: tuple[bool, ...]
 
 
 class Rows:
-    """The form of an array of rows: a type and a trailing shape."""
+    """The form of an array of rows: its type and its trailing shape."""
 
     def __init__(self, dtype: str, trailing: tuple[int, ...], shape: Shape):
         self.dtype, self.trailing, self.finite, self.derivative = dtype, trailing, shape.finite, shape.derivative
@@ -223,9 +223,9 @@ def drawn(count: Count | None, rng: np.random.Generator) -> np.ndarray | None:
 
 
 def keys(shape: Shape, rng: np.random.Generator, dtype: Any, n: int, *, few: bool = False) -> Any:
-    """Draws keys: random bits and corner values, few values, or a narrow range; for derivatives, all distinct.
+    """Draws keys: random bits and corner values, few values, or a narrow range. For derivatives, all are distinct.
 
-    Of several columns, all but one have few values, so that most tuples share values with others.
+    Of several columns, all except one have few values, so that most tuples share values with others.
     """
     if isinstance(dtype, Columns):
         varied = int(rng.integers(len(dtype.dtypes)))
@@ -246,7 +246,7 @@ def keys(shape: Shape, rng: np.random.Generator, dtype: Any, n: int, *, few: boo
 def sorted_keys(
     shape: Shape, rng: np.random.Generator, dtype: str, n: int, *, descending: bool = False, live: Any = None
 ) -> np.ndarray:
-    """Draws keys sorted up to `live`; the rest is unsorted."""
+    """Draws keys that are sorted up to `live`. The others are unsorted."""
     drawn_keys = keys(shape, rng, dtype, n)
     live = oracle.live_count(live, n)
     drawn_keys[:live] = data.in_order(drawn_keys[:live], descending)
@@ -256,7 +256,7 @@ def sorted_keys(
 def sorted_pair(
     shape: Shape, rng: np.random.Generator, dtype: Any, n_a: int, n_b: int, descending: Any, a_live: Any, b_live: Any
 ) -> tuple[Any, Any]:
-    """Returns two sorted arrays that share keys. For derivatives they share none, not even with other draws."""
+    """Returns two sorted arrays that share keys. For derivatives, they share none, not even with other draws."""
     both = keys(shape, rng, dtype, n_a + n_b)
     if isinstance(dtype, Columns):
         copies = np.where(rng.random(n_b) < 0.3, rng.integers(0, max(n_a, 1), n_b), n_a + np.arange(n_b))
@@ -286,7 +286,7 @@ def in_order(columns: tuple[np.ndarray, ...], descending: Any, live: Any) -> tup
 
 
 def ranked(descending: Any, *operands: Any) -> tuple[Any, ...]:
-    """Returns operands as single arrays that have the same order, and whether they are descending."""
+    """Returns operands as single arrays of the same order, and whether these are descending."""
     if not isinstance(operands[0], tuple):
         return (*operands, descending)
     joined = [np.concatenate(column) for column in zip(*operands, strict=True)]
@@ -295,7 +295,7 @@ def ranked(descending: Any, *operands: Any) -> tuple[Any, ...]:
 
 
 def positions(rng: np.random.Generator, m: int, n: int, dtype: str, *, padding: bool = True) -> np.ndarray:
-    """Draws non-decreasing positions from 0 to n, some of them repeated, and padding past n as the type allows."""
+    """Draws non-decreasing positions from 0 to n, some repeated, and padding past n if the type holds it."""
     last = min(n, int(np.iinfo(dtype).max))
     at = rng.random()
     if at < 0.15 and n:
@@ -314,7 +314,7 @@ def positions(rng: np.random.Generator, m: int, n: int, dtype: str, *, padding: 
 
 
 def lengths_of(rng: np.random.Generator, m: int, limit: int) -> np.ndarray:
-    """Returns the lengths of m intervals, whose sum is at most `limit`: all 1, few long ones, or random."""
+    """Returns the lengths of m intervals, at most `limit` together: all 1, a few long ones, or random."""
     if m == 0:
         return np.zeros(0, np.int64)
     at = rng.random()

@@ -1,4 +1,4 @@
-"""Calls by comparators, `less=`, and by a `map=` before a reduction or scan; their oracles."""
+"""Calls with comparators, `less=`, and with a `map=` before a reduction or scan; and their oracles."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TABLE = np.random.default_rng(9).integers(0, 4, 300).astype(np.int32)
 
 
 def _until(x: Any) -> Any:
-    """Counts to a number in a loop."""
+    """Counts up to a number in a loop."""
     return jax.lax.while_loop(lambda s: s[0] > 0, lambda s: (s[0] - 1, s[1] + 1), (x, 0))[1]
 
 
@@ -40,8 +40,8 @@ def _elements(a: Any, b: Any) -> Any:
     return smaller[0] | (equal[0] & (smaller[1] | (equal[1] & smaller[2])))
 
 
-# Comparators, and columns with the same order, the most significant first. Numbers are small integers, so that all of
-# these are exact.
+# Each comparator, and columns that have its order, the most significant column first. Numbers are small integers, so
+# that all comparators are exact.
 ORDERS: dict[str, tuple[Callable[..., Any], Callable[[Any], list[np.ndarray]]]] = {
     "one": (lambda a, b: a["k"] < b["k"], lambda x: [x["k"]]),
     "turned": (lambda a, b: ~(a["k"] <= b["k"]), lambda x: [-x["k"].astype(np.float64)]),
@@ -71,7 +71,7 @@ def _ranks(order: str, *items: Any) -> list[np.ndarray]:
 
 
 def _items(shape: Shape, rng: np.random.Generator, dtype: str, n: int, offset: int = 0) -> dict[str, np.ndarray]:
-    """Returns items with many equal parts. For derivatives, all numbers are distinct, also between two inputs."""
+    """Returns items with many equal parts. For derivatives, all numbers are distinct, even in two inputs."""
     if shape.derivative:
         k = 2 * rng.choice(100, n, replace=False) - 100 + offset
     else:
@@ -217,13 +217,13 @@ def _pairs(shape: Shape) -> Call:
 
 @dataclasses.dataclass(frozen=True)
 class ItemMap:
-    """A function of items, with its inverse: items that it maps to given items.
+    """A map of items, with a function that makes items for given results.
 
     Attributes:
       name: the function in words.
       function: the function that `map=` takes.
       function_of: the function of all items, in NumPy.
-      before: takes a generator and items, and makes items that the function maps to these.
+      before: takes a generator and results, and makes items that the function maps to these results.
     """
 
     name: str

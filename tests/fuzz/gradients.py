@@ -1,7 +1,7 @@
 """Gradients compared with sums in float64: of rows that are taken many times, and of extrema and logsumexp.
 
-`derivatives.py` takes differences of the oracle, which must be finite, by few numbers. Here cotangents are small
-integers, so their sums are exact, and narrow gradients are rounded once. Items may be infinite or NaN.
+`derivatives.py` takes differences of the oracle in few numbers, which must be finite. Here, items may be infinite or
+NaN. Cotangents are small integers, so their sums are exact, and narrow gradients are rounded once.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ MOST = 5000
 def cotangents(shape: Shape, rng: np.random.Generator, dtype: str, *sizes: int) -> np.ndarray:
     """Draws small integers, many of them 0, and none negative.
 
-    Otherwise a sum of cotangents could be 0, whose product with an infinite partial derivative is NaN.
+    If some were negative, a sum of cotangents could be 0, whose product with an infinite partial derivative is NaN.
     """
     return (rng.integers(0, 4, sizes) * (rng.random(sizes) < rng.choice([0.1, 1]))).astype(jnp.dtype(dtype))
 
 
 def _pulled(function: Any, x: Any, cotangent: Any) -> Any:
     y = function(x)
-    # Within shard_map both vary over the axes over which y does: the gradient of an x that did not would be a sum.
+    # Within shard_map, both vary over the axes over which y does: if x did not vary, its gradient would be a sum.
     return jax.vjp(function, vary_as(x, y))[1](vary_as(cotangent, y))[0]
 
 
@@ -117,7 +117,7 @@ def ruled(shape: Shape) -> Call:
         return _pulled(call, x, cotangent)
 
     def parts(heads: Any, ids: Any, live: int) -> list[np.ndarray]:
-        """Returns the positions that each result combines."""
+        """Returns the positions of the items that each result combines."""
         if ids is not None:
             return [np.flatnonzero(ids[:live] == i) for i in range(m)]
         if name == "segmented_reduce":

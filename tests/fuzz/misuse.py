@@ -33,7 +33,7 @@ ROWS = mgpu.JoinResult(ints(0, 1, 2), ints(0, -1, 3), np.int32(3))
 
 HOUR = np.timedelta64(1, "h")
 HOURS = np.arange(N).astype("timedelta64[h]")
-NOW = np.repeat([1.7e9, 1.7e9 + 60], 3)  # float32 does not distinguish these
+NOW = np.repeat([1.7e9, 1.7e9 + 60], 3)  # float32 rounds both to the same number
 
 
 def plus(a: Any, b: Any) -> Any:
@@ -41,7 +41,7 @@ def plus(a: Any, b: Any) -> Any:
 
 
 class Traced:
-    """A value to be traced: the call is made within jit, with the argument as an operand."""
+    """A value that is traced: the call is made within jit, with this argument as an operand."""
 
     def __init__(self, value: Any):
         self.value = value
@@ -159,13 +159,13 @@ VALUES: dict[str, Any] = {
     **{"by": 1, "k": 2, "q": 0.5, "size": 9, "width": 3},
     **{"keep": MASK, "lengths": ints(2, 0, 1), "order": ints(2, 0), "result": ROWS},
 }  # fmt: skip
-# Optional arguments that all calls get here.
+# These optional arguments are given in all calls here.
 GIVEN = ("a_columns", "a_values", "b_columns", "b_values", "by_a", "by_b", "heads", "values")
 
 
 @dataclasses.dataclass(frozen=True)
 class Function:
-    """Valid arguments of a function, the kinds of its arguments, and sizes that cannot be inferred."""
+    """Valid arguments of a function, the kinds of its arguments, and the sizes that it cannot infer."""
 
     valid: dict[str, Any]
     kinds: dict[str, str]
@@ -187,7 +187,7 @@ def function_of(name: str) -> Function:
     return function
 
 
-# Arguments that no kind of misuse fits; the tests of their families break them.
+# No kind of misuse fits these arguments. The tests of their families break them.
 WITHOUT_KIND = {"a_order", "aligned", "axis_name", "b_order", "bits", "emit", "even", "flags", "less", "map"}
 FUNCTIONS = {
     name: function_of(name)
@@ -204,10 +204,10 @@ def cases_of(name: str) -> list[tuple[str, Any]]:
         if argument == "values" and (name.endswith("indices") or name == "argsort"):
             continue
         bad = BAD[kind]() + (BAD["needed size"]() if argument in FUNCTIONS[name].needed_sizes else [])
-        # without values, reduce_by_key and group_by return keys and count
+        # without values, reduce_by_key and group_by return keys and the count
         cases += [(argument, x) for x in bad if not (x is None and argument == "values" and "_by" in name)]
         if kind == "values" and (name == "merge" or "union" in name or "symmetric" in name):
-            cases.append((argument, None))  # values of one side
+            cases.append((argument, None))  # one side without values
             cases.append((argument, {"v": valid[argument]}))  # another structure
             cases.append((argument, valid[argument].astype(np.int32)))
             cases.append((argument, np.stack([valid[argument]] * 2, 1)))
@@ -254,8 +254,8 @@ CONTRADICTIONS += (r"or a function of two items, got <function",)
 
 
 def misuse(rng: np.random.Generator) -> Other:
-    """Draws a function; each run passes it one invalid argument."""
-    name = str(rng.choice([name for name in FUNCTIONS if name != "sddmm"]))  # no kind of misuse fits its arguments
+    """Draws a function. Each run passes it one invalid argument."""
+    name = str(rng.choice([name for name in FUNCTIONS if name != "sddmm"]))  # no kind of misuse fits sddmm's arguments
     cases = cases_of(name)
 
     def run(rng: np.random.Generator) -> None:
@@ -265,9 +265,9 @@ def misuse(rng: np.random.Generator) -> Other:
             error = error_of(name, argument, value)
         what = f"{argument} = {value!r:.80}"
         if error is None and x64 and value is NOW:
-            return  # float64 distinguishes the values
+            return  # float64 tells the values apart
         if error is None and x64 and isinstance(value, int) and abs(value) < 2**62 and argument != "size":
-            return  # int64 holds it
+            return  # int64 holds the value
         if error is None:
             raise AssertionError(f"{what}: taken")
         first = argument.split(",")[0].replace("a_values", "[ab]_values").replace("by_a", "by_[ab]")

@@ -20,7 +20,7 @@ from jax_mgpu._src.keys.bits import is_narrow_float
 from tests.fuzz.compare import Batch, Equal, Repeated, Zeros, values_of
 from tests.fuzz.draw import Call
 
-DEVICES = 4  # the rows of a batch on a mesh are a multiple of this, for any number of devices
+DEVICES = 4  # on a mesh, the number of rows of a batch is a multiple of this, whatever the number of devices
 
 
 def names_of(call: Call) -> list[str]:
@@ -36,7 +36,7 @@ def leaf_count(call: Call) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Mix:
-    """A batch of problems that share some operands: sizes, and the batch axis of each operand or None."""
+    """A batch of problems that may share operands: its size, and the batch axis of each operand, or None."""
 
     size: int
     axes: dict[str, int | None]
@@ -67,7 +67,7 @@ class Mix:
         }
 
     def of(self, call: Call, text: str, function: Callable[..., Any]) -> Call:
-        """Returns the call of a batch: `function` over its operands."""
+        """Returns the call of a batch; `function` takes the batch's operands."""
         leaves = leaf_count(call)
 
         def draw(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class Mix:
         )  # fmt: skip
 
     def vmapped(self, call: Call, text: str, over: Callable[[dict[str, Any]], Any]) -> Call:
-        """Returns the call of a batch by `jax.vmap`. `over` runs it, alone or over a mesh."""
+        """Returns the call of a batch by `jax.vmap`, which `over` runs alone or over a mesh."""
         batch = self.of(call, text, lambda **operands: over(operands))
         if self.whole or not self.size or jax.default_backend() != "cpu":
             return batch
@@ -152,7 +152,7 @@ def scanned(call: Call, rng: np.random.Generator) -> Call:
 
 
 def _any_nan(leaf: Any) -> Any:
-    """Returns a leaf of narrow floats that accepts any NaN: lax.scan on a CPU makes NaNs of its slices quiet."""
+    """Returns a leaf of narrow floats that accepts any NaN: lax.scan on a CPU makes the NaNs of its slices quiet."""
     if isinstance(leaf, Batch):
         return Batch([_any_nan(row) for row in leaf.leaves])
     narrow = ("float8", "bfloat16") if jax.__version_info__ < (0, 11) else ("float8",)
@@ -175,7 +175,7 @@ def looped(call: Call, rng: np.random.Generator) -> Call:
 
 
 def branched(call: Call, rng: np.random.Generator) -> Call:
-    """Returns the call as a branch of lax.cond, whose other branch returns zeros."""
+    """Returns the call as a branch of lax.cond; the other branch returns zeros."""
     del rng
     leaves = leaf_count(call)
 
@@ -202,9 +202,9 @@ Start = Callable[[dict[str, Any]], Any]
 
 
 def eager(call: Call, sample: Any) -> Start:
-    """Runs without jit, on arrays of NumPy, on arrays of JAX, and on Python numbers, in turn."""
+    """Runs without jit, in turn on NumPy arrays, on JAX arrays, and on Python numbers."""
     del sample
-    inside = call.text.startswith(("scan", "while", "cond"))  # vmap there fails in JAX for a custom_jvp of NumPy arrays
+    inside = call.text.startswith(("scan", "while", "cond"))  # JAX's vmap fails there for a custom_jvp of NumPy arrays
 
     def start(operands: dict[str, Any]) -> Any:
         given = {}
@@ -230,7 +230,7 @@ def ahead_of_time(call: Call, sample: Any) -> Start:
 
 
 def exported(call: Call, sample: Any) -> Start:
-    """Runs after jax.export and serialization."""
+    """Runs after an export by jax.export and serialization."""
     leaves = jax.jit(lambda operands: jax.tree.leaves(call.function(**operands)))
     out = jax.export.export(leaves, disabled_checks=mgpu.export_checks())(sample)
     return jax.export.deserialize(out.serialize()).call
@@ -241,14 +241,14 @@ def donated(call: Call, sample: Any) -> Start:
     program = jax.jit(over_dict(call), donate_argnums=0)
 
     def start(operands: dict[str, Any]) -> Any:
-        with warnings.catch_warnings(action="ignore"):  # not every operand's buffer has a use
+        with warnings.catch_warnings(action="ignore"):  # some operands' buffers have no use
             return program(jax.tree.map(jnp.array, operands))
 
     return start
 
 
 def twice(call: Call, sample: Any) -> Start:
-    """Runs twice: the second run must have the bits of the first."""
+    """Runs twice. The second run must give the bits of the first."""
     del sample
     program = jax.jit(over_dict(call))
 
@@ -263,7 +263,7 @@ def twice(call: Call, sample: Any) -> Start:
 
 
 def fits_checks(words: list[str]) -> bool:
-    """Whether checks can find no error other than too many results, whose number the oracle knows."""
+    """Whether checks can report no error except too many results, whose number the oracle knows."""
     if {"shared", "short"} & set(words):
         return False
     return "derivative" not in words or not any(word.startswith("size=") for word in words)
@@ -271,17 +271,17 @@ def fits_checks(words: list[str]) -> bool:
 
 @contextlib.contextmanager
 def strict_checks() -> Iterator[None]:
-    """Enables checks, under strict promotion of types, which the checks must satisfy too."""
+    """Enables checks under strict promotion of types, which the checks must satisfy too."""
     with mgpu.checks(), jax.numpy_dtype_promotion("strict"):
         yield
 
 
 @dataclasses.dataclass(frozen=True)
 class Runner:
-    """How a call is run.
+    """A way to run a call.
 
     Attributes:
-      start: makes the runner from the call and sample operands.
+      start: makes the function that runs, from the call and sample operands.
       context: the settings under which it is traced and run.
       weight: how often it is drawn.
       draws: the maximum number of draws of values.
@@ -331,8 +331,8 @@ def mesh_of(axis_type: Any) -> Any:
 
 
 def meshed(call: Call, rng: np.random.Generator) -> tuple[str, Call, Runner]:
-    """Returns the call over a mesh: a batch, by shard_map or by XLA on Auto or Explicit axes, or its own axis."""
-    # XLA gathers an operation's own axis through sums, in which a subnormal may become zero.
+    """Returns the call over a mesh: a batch by shard_map, or by XLA on Auto or Explicit axes, or its own axis."""
+    # XLA gathers an operation's own axis through sums, in which subnormals may become zeros.
     kind = str(
         rng.choice(["shard_map", "explicit", "auto", *["own_explicit"] * (call.finite and " of " not in call.text)])
     )

@@ -1,4 +1,4 @@
-"""The operators of reductions and scans, named ones and functions, and their results in NumPy."""
+"""The operators of reductions and scans (named operators and functions), and their results in NumPy."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def items(shape: Shape, rng: np.random.Generator, dtype: str, op: str, n: int) -
             if rng.random() < 0.3:
                 x[rng.integers(n)] = 0.0
             if dtype == "float16" and rng.random() < 0.3:
-                x[rng.integers(n)] = 2.0**-20  # a subnormal here, not in float32
+                x[rng.integers(n)] = 2.0**-20  # it is subnormal here, but not in float32
         return x.astype(kind)
     at = rng.random()
     if shape.derivative or at < 0.4:
         return rng.integers(-8, 9, n).astype(kind)
-    if at < 0.6:  # subnormals, which must not count as zeros
+    if at < 0.6:  # subnormals must not count as zeros
         return (rng.integers(0, 64, n) * float(jnp.finfo(kind).smallest_subnormal)).astype(kind)
     x = rng.normal(size=n).astype(kind)
     if not shape.finite and n and rng.random() < 0.3:
@@ -47,7 +47,7 @@ def items(shape: Shape, rng: np.random.Generator, dtype: str, op: str, n: int) -
 
 
 def close_to(op: str, results: np.ndarray, magnitudes: Callable[[], np.ndarray]) -> Any:
-    """Returns the accepted results of an operator: sums differ by rounding, extrema may be any equal zero or NaN."""
+    """Returns the accepted results of an operator: sums may differ by rounding, extrema in which equal zero or NaN."""
     dtype = results.dtype
     if op in ("argmin", "argmax") or dtype.kind in "iu":
         return results
@@ -58,7 +58,7 @@ def close_to(op: str, results: np.ndarray, magnitudes: Callable[[], np.ndarray])
         error = 2 * float(limits.eps) * np.abs(results.astype(np.float64)) + 2 * float(limits.smallest_subnormal)
         if op == "add":
             error = error + 150 * float(work.eps) * magnitudes().astype(np.float64)
-        if float(limits.tiny) <= float(work.tiny):  # XLA's threads may take subnormals for zeros
+        if float(limits.tiny) <= float(work.tiny):  # XLA's threads may treat subnormals as zeros
             flushed = 64 * float(limits.tiny)
             error = error + (np.minimum(magnitudes(), draw.LARGEST * float(limits.tiny)) if op == "add" else flushed)
     return Near(results, error)
@@ -90,7 +90,7 @@ class Named:
         return oracle.segmented_scan(magnitudes, heads, "add", False, *form)
 
     def reduce(self, x: Any, heads: np.ndarray, count: Any, widens: bool = True) -> list[Any]:
-        """Returns the results of segments. Integers have the type of jnp.sum; totals of scans keep their own type."""
+        """Returns the results of segments. Integers have the type of jnp.sum, but totals of scans keep their type."""
         results = oracle.segmented_reduce(x, heads, self.name, count)
         if not (widens or self.gives_index):
             results = results.astype(x.dtype)
@@ -100,7 +100,7 @@ class Named:
 
 
 def _affine(a: Any, b: Any) -> Any:
-    """Returns the composition of two affine maps, which does not commute."""
+    """Returns the composition of two affine maps; it does not commute."""
     return {"m": a["m"] * b["m"], "t": a["t"] * b["m"] + b["t"]}
 
 
@@ -109,7 +109,7 @@ def _last(a: Any, b: Any) -> Any:
     return b
 
 
-# A function of two items, its identity, and the names of an item's leaves.
+# For each name: a function of two items, its identity, and the names of an item's leaves.
 FUNCTIONS: dict[str, tuple[Callable[..., Any], Any, tuple[str, ...]]] = {
     "plus": (lambda a, b: a + b, 0, ()),
     "maximum": (lambda a, b: jnp.where(a > b, a, b), None, ()),
@@ -119,7 +119,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Any, tuple[str, ...]]] = {
 
 
 class Function:
-    """A function as operator, over an array or a pytree. Items are small integers of any type, and results are
+    """A function as operator, over an array or a pytree. Items are small integers of any type, so results are
     exact."""
 
     def __init__(self, shape: Shape, exclusive: bool):
@@ -182,7 +182,7 @@ class Function:
                 else np.zeros((len(heads), *leaf.expected.shape[1:]), leaf.expected.dtype)
             )
             full = (bounds[:-1] < bounds[1:]).reshape(-1, *[1] * (rows.ndim - 1))
-            # an empty segment without an identity is not specified
+            # the result of an empty segment without an identity is not specified
             found.append(
                 Where(rows, full.reshape(-1)) if self.identity is None else Equal(np.where(full, rows, nothing))
             )
@@ -190,13 +190,13 @@ class Function:
 
 
 def cast(x: Any, dtype: Any) -> Any:
-    """Returns items of another type, or as they are."""
+    """Returns items in another type, or unchanged without one."""
     with np.errstate(invalid="ignore"):  # NaNs that signal
         return x if dtype is None else x.astype(dtype)
 
 
 def converted(shape: Shape, operator: Named | Function) -> dict[str, Any]:
-    """Draws the dtype that items are converted to first, or none.
+    """Draws the dtype to which items are converted first, or none.
 
     Integers are converted to any type. Floats are converted to a type in which none of their values is subnormal,
     because XLA's threads may convert subnormals to zeros.
@@ -225,5 +225,5 @@ def scalar(leaf: Any) -> Any:
 
 
 def before(item_map: ItemMap | None, rng: np.random.Generator, x: Any) -> Any:
-    """Draws items that the function maps to the given ones."""
+    """Draws items that the map turns into the given ones."""
     return x if item_map is None else item_map.before(rng, x)

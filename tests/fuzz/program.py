@@ -1,4 +1,4 @@
-"""One program of the tester: a drawn and transformed call, and its runs over drawn values."""
+"""One program of the tester: a drawn call under transformations, and its runs over drawn values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def mapped(shape: Shape) -> Call:
     return shape.choice((reductions, scans))(shape, item_map)
 
 
-# The calls of each family, and calls that belong to several families. The calls of `OTHERS` draw their own modes.
+# The calls of each family, and calls that belong to several families. Those in `OTHERS` draw their own modes.
 CALLS: dict[str, Callable[[Shape], Call]] = {
     **families.DRAWN,
     "rows": rows.rows,
@@ -47,13 +47,13 @@ OTHERS: dict[str, Callable[[np.random.Generator], Any]] = {
     "wide": wide.wide,
 }
 FAMILIES = (*CALLS, *OTHERS)
-WORK = 150_000  # items that the runs of a program may take together, beyond a few runs
-AHEAD = 16  # runs that are started before the first is compared
+WORK = 150_000  # all runs of a program may take so many items together, beyond a few runs
+AHEAD = 16  # so many runs are started before the first is compared
 
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """A failure: the run of values (-1 while compiling), the mode, the call, and the error."""
+    """A failure: the number of the draw (-1 while compiling), the mode, the call, and the error."""
 
     draw: int
     mode: str
@@ -66,7 +66,7 @@ def generator(seed: int, family: str, *path: int) -> np.random.Generator:
 
 
 class Program:
-    """The program of a seed, a family and an index, and its runs over `draws` draws of values."""
+    """The program of a seed, a family and an index; it runs over `draws` draws of values."""
 
     def __init__(self, seed: int, family: str, index: int):
         self.seed, self.family, self.index = seed, family, index
@@ -78,7 +78,7 @@ class Program:
             return
         self.other = None
         self.call, self.mode, self.runner = _drawn(CALLS[family], rng)
-        # On a CPU most of the time would go to XLA's optimizations; without them, some errors do not appear.
+        # On a CPU, most of the time would be XLA's optimizations; but without them, some errors do not appear.
         self.optimizes = bool(rng.random() < 0.25) or jax.default_backend() != "cpu"
         operands = self.call.draw(generator(seed, family, index, 0), False)
         items = sum(x.size for x in jax.tree.leaves(operands))
@@ -87,13 +87,13 @@ class Program:
         self.text = self.call.text
 
     def left_out(self) -> str | None:
-        """Why this program does not run with the installed JAX, because of a defect in it."""
+        """Returns the defect of the installed JAX because of which this program does not run, or None."""
         if self.call is None or jax.__version_info__ >= (0, 12):
             return None
         operands = self.call.draw(generator(self.seed, self.family, self.index, 0), False)
         if jax.__version_info__ >= (0, 11):
             words = {*self.mode.split("+")}
-            has_loop = "scan" in words or "loop of" in self.text  # the program's own, or one of its comparator
+            has_loop = "scan" in words or "loop of" in self.text  # a loop of the program or of a comparator
             is_empty = not all(np.size(leaf) for leaf in jax.tree.leaves(operands))
             if has_loop and is_empty and "shard_map" in words and jax.default_backend() == "cpu":
                 return "JAX 0.11's CPU compiler ends the process for loops under shard_map with calls and empty arrays"
@@ -104,7 +104,7 @@ class Program:
         return None
 
     def run(self, draws: Iterator[int]) -> Iterator[Failure | None]:
-        """Yields each run's failure, or None."""
+        """Yields the failure of each run, or None."""
         if self.other is not None:
             for draw in draws:
                 try:
@@ -132,7 +132,7 @@ class Program:
                         yield None
                         continue
                     yield Failure(draw, self.mode, self.text, error)
-                    if not batch and draw == 0:  # it does not compile
+                    if not batch and draw == 0:  # the program does not compile
                         return
                 if len(batch) == AHEAD:
                     yield from self._compared(batch)
@@ -153,7 +153,7 @@ class Program:
                 yield None if self._has_no_place(error, operands) else Failure(draw, self.mode, self.text, error)
 
     def _has_no_place(self, error: Exception, operands: dict[str, Any]) -> bool:
-        """Whether checks correctly report more results than places, with the oracle's count."""
+        """Whether checks correctly report that results outnumber their places, with the oracle's number."""
         told = re.search(r": size: expected at most (\d+) results, .* got (\d+)", str(error))
         if not told or "checks" not in self.mode:
             return False

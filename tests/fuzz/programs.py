@@ -1,4 +1,4 @@
-"""Random programs of 3 to 6 operations, each of which takes results of earlier ones, including live counts."""
+"""Random programs of 3 to 6 operations, each of which takes results of earlier ones, live counts included."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from tests.fuzz.draw import Call, Shape
 
 @dataclasses.dataclass(frozen=True)
 class Vector:
-    """An array of a program: `n` items, of which the first `count` are live, sorted or not."""
+    """An array of a program: `n` items, sorted or not, of which the first `count` are live."""
 
-    at: int  # the array's place in the pool; its count follows
+    at: int  # the place of the array in the pool; its count is next
     n: int
     dtype: str
     in_order: bool = False
 
 
-Pool = list[Any]  # arrays and counts, of JAX or of NumPy
+Pool = list[Any]  # arrays and counts, in JAX or in NumPy
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One operation of a program: in JAX, in NumPy, and the vectors that it gives."""
+    """One operation of a program: how it runs in JAX and in NumPy, and the vectors that it gives."""
 
     text: str
     run: Callable[[Pool], list[Any]]
@@ -42,7 +42,7 @@ def live(pool: Pool, v: Vector) -> np.ndarray:
 
 
 def counted(rows: np.ndarray, size: int, dtype: str, true: int | None = None) -> list[Any]:
-    """Returns rows in the form of a result: as many as fit, padded with zeros, and their number."""
+    """Returns rows as a result has them (as many as fit, padded with zeros), and their number."""
     count = len(rows) if true is None else true
     return [oracle.padded(rows.astype(jnp.dtype(dtype)), size, 0), np.int32(min(count, size))]
 
@@ -66,7 +66,7 @@ def sort_step(shape: Shape, v: Vector) -> Step:
 
 
 def segment_step(shape: Shape, v: Vector, heads: Vector) -> Step:
-    """Sorts, scans or reduces segments, whose heads are the items of another vector."""
+    """Sorts, scans or reduces segments; the items of another vector are their heads."""
     kind = shape.choice(("segmented_sort", "segmented_scan", "segmented_reduce"))
 
     def as_heads(np_or_jnp: Any, pool: Pool) -> Any:
@@ -123,7 +123,7 @@ def set_step(shape: Shape, a: Vector, b: Vector) -> Step:
 
 
 def key_step(shape: Shape, v: Vector) -> Step:
-    """Returns the runs of equal neighbours: their keys, and their lengths summed up to offsets."""
+    """Returns the runs of equal neighbours: their keys, and the sums of their lengths as offsets."""
     size = int(shape.choice((v.n, max(v.n // 2, 1))))
 
     def run(pool: Pool) -> list[Any]:
@@ -145,7 +145,7 @@ def key_step(shape: Shape, v: Vector) -> Step:
 
 
 def expand_step(shape: Shape, v: Vector) -> Step:
-    """Returns each item repeated i % 3 times, i being its position."""
+    """Returns each item i % 3 times, where i is its position."""
     size = int(shape.choice((v.n, 2 * v.n)))
 
     def lengths(np_or_jnp: Any, pool: Pool) -> Any:
@@ -165,7 +165,7 @@ def expand_step(shape: Shape, v: Vector) -> Step:
 
 
 def search_step(shape: Shape, a: Vector, b: Vector) -> Step:
-    """Searches for the live items of one vector in another; the slots past them give 0."""
+    """Searches for the live items of one vector in another. The slots past them give 0."""
     side = shape.choice(("left", "right"))
 
     def run(pool: Pool) -> list[Any]:
@@ -180,7 +180,7 @@ def search_step(shape: Shape, a: Vector, b: Vector) -> Step:
 
 
 def insert_step(shape: Shape, v: Vector, at: Vector) -> Step:
-    """Inserts items into a vector, before the positions that another vector has."""
+    """Inserts items into a vector, before the positions in another vector."""
     del shape
 
     def indices(np_or_jnp: Any, pool: Pool) -> Any:
@@ -226,7 +226,7 @@ def join_step(shape: Shape, a: Vector, b: Vector) -> Step:
 
 
 def programs(shape: Shape) -> Call:
-    """Returns a program, of which every intermediate array and count is compared."""
+    """Returns a program; all its intermediate arrays and counts are compared."""
     dtypes = ("int32", "int32", "float32", "uint8", "int16", "float16") + (("int64", "float64") if shape.x64 else ())
     dtype = shape.choice(dtypes)
     largest = 60 if shape.flag(0.8) else 2000
@@ -270,7 +270,7 @@ def programs(shape: Shape) -> Call:
 
 
 def _next(shape: Shape, vectors: list[Vector]) -> Step | None:
-    """Returns a step that takes existing vectors, preferably new ones, or None if none fits the draw."""
+    """Returns a step that takes existing vectors, preferably new ones; None if none fits."""
     v = vectors[-1 - min(int(shape.rng.geometric(0.5)) - 1, len(vectors) - 1)]
     if v.n > 20_000:
         return None

@@ -1,4 +1,4 @@
-"""Calls over rows and their oracles: named operators, one per leaf, segments with ends, and ids."""
+"""Calls over rows and their oracles: one named operator per leaf, segments with ends, and ids."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _items(shape: Shape, dtype: str, op: str, rng: np.random.Generator, *sizes: 
 def _expected(
     x: np.ndarray, op: str, parts: list[np.ndarray], x64: bool, dtype: str | None = None, ddof: int = 0
 ) -> Any:
-    """Returns the combination of the rows at each part's positions; indices are positions in x."""
+    """Returns the combination of the rows at each part's positions. Indices are positions in x."""
     x = x if dtype is None else x.astype(dtype)
 
     def combined(rows: np.ndarray) -> np.ndarray:
@@ -47,7 +47,7 @@ def _expected(
         results = [np.append(part, -1).astype(np.int32)[r] for part, r in zip(parts, results, strict=True)]
     stacked = np.stack([*results, combined(x[:0])])[:-1]
     is_float = x.dtype.kind not in "iub"
-    if op in ("var", "std", "median", "nanmean"):  # of small integers
+    if op in ("var", "std", "median", "nanmean"):  # the items are small integers
         stacked = stacked if is_float or x64 else stacked.astype(np.float32)
         error = 40 * float(jnp.finfo(stacked.dtype).eps) if op != "median" else 0
         return Near(stacked, error * (1 + np.abs(np.nan_to_num(stacked.astype(np.float64)))))
@@ -55,8 +55,8 @@ def _expected(
         return stacked
     dtype = np.dtype(np.float64 if x64 else np.float32) if op == "mean" and not is_float else stacked.dtype
     if op != "mean" and (not is_float or np.array_equal(x, np.round(x.astype(np.float64)))):
-        return stacked  # exact in any order
-    # The rounding of a sum is measured relative to its terms.
+        return stacked  # sums in any order are exact
+    # The error of a sum is measured relative to the sizes of its terms.
     sizes = [np.abs(np.asarray(x[part], np.float64)).sum(axis=0) for part in parts]
     scale = np.stack(sizes) if sizes else np.zeros(stacked.shape)
     if op == "mean":
@@ -75,7 +75,7 @@ def _segments(heads: np.ndarray, ends: Any, live: int) -> list[np.ndarray]:
 
 
 def _entries(x: Any, parts: list[np.ndarray], indices: Any, weights: Any) -> tuple[Any, list[np.ndarray]]:
-    """Returns the entries of each array, by index and weighted, and the entries of each segment that are kept."""
+    """Returns the entries of each array, taken by index and weighted; and the entries that each segment keeps."""
     if indices is not None:
         is_row = (indices >= 0) & (indices < len(x[0]))
         parts = [part[is_row[part]] for part in parts]

@@ -1,4 +1,4 @@
-"""Functions of segments, with a `Segments` of each form, compared with rows in NumPy."""
+"""Functions of segments, given as `Segments` of each form, compared with rows in NumPy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NEEDLES = np.arange(-6, 7, dtype=np.int32)
 
 
 def made(form: str, m: int, given: dict[str, Any]) -> Any:
-    """Returns a Segments of operands, or heads."""
+    """Makes Segments of the operands of a form, or returns heads."""
     match form:
         case "raw heads and ends":
             return given["heads"]
@@ -36,7 +36,7 @@ def made(form: str, m: int, given: dict[str, Any]) -> Any:
 
 
 def rows_of(form: str, n: int, m: int, given: dict[str, Any]) -> Rows:
-    """Returns the items of each segment, by NumPy; empty segments stay empty."""
+    """Returns the range of items of each segment, computed in NumPy. Empty segments stay empty."""
     given = {name: x.astype(np.int64) for name, x in given.items()}
     match form:
         case "lengths":
@@ -60,7 +60,7 @@ def rows_of(form: str, n: int, m: int, given: dict[str, Any]) -> Rows:
 
 
 def drawn_form(form: str, n: int, m: int, index: str, rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
-    """Draws operands of a form of Segments."""
+    """Draws the operands of a form of Segments."""
     match form:
         case "lengths" | "offsets":
             lengths = draw.lengths_of(rng, m, n)
@@ -183,9 +183,9 @@ def search(x: Any, s: Any, **ends: Any) -> Any:
 
 
 def pooled(x: Any, s: Any, **ends: Any) -> Any:
-    """Returns weighted sums of entries by index: entry j is item n - 1 - j, and every third entry is dropped.
+    """Returns weighted sums of entries by index: entry j is item n - 1 - j, but every third entry is dropped.
 
-    Weights have x's type, as strict promotion asks for; tests/test_gathered_rows.py mixes types.
+    Weights have x's type, as strict promotion requires. tests/test_gathered_rows.py mixes types.
     """
     places = np.arange(x.shape[0], dtype=np.int32)
     entries = {"indices": np.where(places % 3 == 2, -1, places[::-1]), "weights": (places % 5).astype(x.dtype)}
@@ -199,7 +199,7 @@ def sums_of_entries(x: np.ndarray, rows: Rows) -> list[Any]:
 
 
 def chosen(x: np.ndarray, rows: Rows) -> list[Any]:
-    """Returns the first item of each row whose running sum of positive items exceeds half of the whole sum."""
+    """Returns each row's first item up to which the sum of positive items exceeds half of the row's sum."""
     found = []
     for begin, end in rows:
         sums = np.cumsum(np.maximum(x[begin:end], 0))
@@ -230,7 +230,7 @@ def shifted(row: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Function:
-    """A public function: its call on items, segments and sometimes ends, its results, and the type of its items."""
+    """A public function: its call on items, segments and sometimes ends; its results; and the type of its items."""
 
     name: str
     call: Callable[..., Any]
@@ -288,7 +288,7 @@ FUNCTIONS = (
 
 
 def segments(shape: Shape) -> Call:
-    """Draws a call of any function of segments, with a Segments of any form."""
+    """Draws a call of any function of segments, with Segments of any form."""
     function, form = shape.choice(FUNCTIONS), shape.choice(FORMS)
     shape.derivative = False
     n = min(shape.size(), 20_000)

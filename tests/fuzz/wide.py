@@ -1,4 +1,4 @@
-"""64-bit numbers from NumPy without 64-bit types: accepted if they fit, and never truncated."""
+"""64-bit numbers from NumPy, without 64-bit types: calls accept them if they fit, and never truncate them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import jax_mgpu as mgpu
 from tests.fuzz.broken import Other
 from tests.fuzz.misuse import FUNCTIONS
 
-WIDE = {"keys", "positions", "count"}  # the kinds of arguments that may be of 64 bits
+WIDE = {"keys", "positions", "count"}  # kinds of arguments that may have 64 bits
 FAR = (2**32, 2**32 + 1, 2**32 + 3, 2**33 + 2, 2**63 - 1)
 
 
 def wide(rng: np.random.Generator) -> Other:
-    """Draws a function; each run passes it a 64-bit argument."""
+    """Draws a function. Each run passes it one 64-bit argument."""
     name = str(rng.choice([name for name, function in FUNCTIONS.items() if WIDE & set(function.kinds.values())]))
     valid, kinds = FUNCTIONS[name].valid, FUNCTIONS[name].kinds
     call = getattr(mgpu, name)
@@ -29,7 +29,7 @@ def wide(rng: np.random.Generator) -> Other:
         argument = str(rng.choice([a for a, kind in kinds.items() if kind in WIDE]))
         dtype = str(rng.choice(["int64", "uint64"]))
         names = [argument]
-        if kinds[argument] == "keys":  # all arrays of keys have one type
+        if kinds[argument] == "keys":  # all arrays of keys have the same type
             names = [a for a, kind in kinds.items() if kind == "keys"]
         given = dict(valid)
         for each in names:
@@ -50,7 +50,7 @@ def wide(rng: np.random.Generator) -> Other:
                 return
             if not fits and kinds[argument] != "positions":
                 raise AssertionError(f"{what}: taken")
-            if like is not None:  # padding, if it is taken
+            if like is not None:  # padding, where the argument may have it
                 for x, y in zip(got, leaves(like), strict=True):
                     if x.dtype == y.dtype and x.tobytes() != y.tobytes():
                         raise AssertionError(f"{what}: {x}, expected {y}")

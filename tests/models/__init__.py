@@ -1,8 +1,8 @@
-"""Twelve models in two forms: `ours` with jax_mgpu, and `plain` in plain JAX as usually written for ragged data.
+"""Twelve models in two forms: `ours` with jax_mgpu, and `plain` in the plain JAX that is usual for ragged data.
 
-Each module is a model. In addition to the two forms it has `inputs(rng, n)`, which makes inputs of about n items. A
-model with `GRADIENT` is trained: the derivative by that argument is compared and timed too. `compare`, if a model has
-it, compares the results.
+Each module is a model. Besides the two forms, it has `inputs(rng, n)`, which makes inputs of about n items. A model
+with `GRADIENT` is trained: its derivative in that argument is compared and timed too. If a model has `compare`, this
+compares the results.
 
     python -m tests.models          # lines and times of both forms, on this device
 """
@@ -33,7 +33,7 @@ def model(name: str) -> ModuleType:
 
 
 def lines_of(function) -> int:
-    """Returns the number of a function's lines with code; the formatter breaks the lines of both forms alike."""
+    """Returns the number of a function's lines that have code. The formatter breaks the lines of both forms alike."""
     code = inspect.getsource(function)
     lines = set()
     for token in tokenize.generate_tokens(io.StringIO(code).readline):
@@ -44,7 +44,7 @@ def lines_of(function) -> int:
 
 
 def program(module: ModuleType, form: str):
-    """Returns a form of a model under jit, with its gradient if the module has `GRADIENT`."""
+    """Returns a form of a model under jit; with its value and gradient, if the module has `GRADIENT`."""
     function = getattr(module, form)
     if hasattr(module, "GRADIENT"):
         return jax.jit(jax.value_and_grad(lambda *x: mean_square(function(*x)), module.GRADIENT))
@@ -52,7 +52,7 @@ def program(module: ModuleType, form: str):
 
 
 def exported(function, arguments):
-    """Returns a function that was exported and read again."""
+    """Returns a function that was exported, serialized and read again."""
     written = jax.export.export(jax.jit(function), disabled_checks=mgpu.export_checks())(*arguments).serialize()
     return jax.jit(jax.export.deserialize(written).call)
 

@@ -1,4 +1,4 @@
-"""Prints the lines and the times of both forms of each model: `python -m tests.models [--items N] [MODEL ...]`."""
+"""Prints the lines and times of both forms of each model: `python -m tests.models [--items N] [MODEL ...]`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.models import NAMES, exported, lines_of, model, program
 
 
 def milliseconds(runs, arguments, repeats: int) -> list[float]:
-    """Returns the shortest time of each of some programs, which take turns."""
+    """Returns the shortest time of each program, in milliseconds. The programs take turns."""
     times = [[] for _ in runs]
     for repeat in range(repeats + 1):
         for run, of_run in zip(runs, times, strict=True):
             begin = time.perf_counter()
             jax.block_until_ready(run(*arguments))
-            if repeat:  # the first one compiles
+            if repeat:  # the first run compiles
                 of_run.append(1e3 * (time.perf_counter() - begin))
     return [min(of_run) for of_run in times]
 

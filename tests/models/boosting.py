@@ -1,6 +1,6 @@
 """A level of boosted trees: histograms of gradients by feature and node, and the best split of each node.
 
-The rows of a node, in the order of a feature, are cut into bins of equal numbers of rows. A row of node -1 is in none.
+The rows of a node, in the order of a feature, are cut into bins of equally many rows. Rows with node -1 are in none.
 """
 
 import jax
@@ -67,4 +67,4 @@ def plain(x, gradients, node):
 def compare(ours, plain):
     np.testing.assert_allclose(ours[2], plain[2], rtol=1e-3, atol=1e-3)
     for x, y in zip(ours[:2], plain[:2], strict=True):
-        assert np.mean(np.asarray(x) == np.asarray(y)) > 0.9  # rounding decides between two splits of equal gain
+        assert np.mean(np.asarray(x) == np.asarray(y)) > 0.9  # rounding decides between splits of equal gain

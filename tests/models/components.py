@@ -1,7 +1,7 @@
-"""Detections in a batch of images: connected overlapping boxes are one object, kept as its best box.
+"""Detections in a batch of images: boxes that overlap, directly or through others, are one object.
 
-Images have any number of boxes. Each box is compared with the later ones of its image. The result has for each box the
-first box of its object, and for each of these the best box, the mean score and the number of boxes.
+Images have any number of boxes. Each box is compared with the later ones of its image. The result has the first box of
+the object of each box, and for each object its best box, mean score and number of boxes.
 """
 
 import jax
@@ -21,19 +21,19 @@ def inputs(rng, n):
 
 
 def room_of(scores):
-    """Returns the room for pairs of an image, and for those that overlap."""
+    """Returns how many pairs of boxes of one image there is room for, and how many that overlap."""
     return len(scores) * 2 * PER_IMAGE, len(scores) * 4
 
 
 def overlap(a, b):
-    """Returns the intersection over the union of boxes."""
+    """Returns the intersection of boxes divided by their union."""
     sides = jnp.minimum(a[:, 2:], b[:, 2:]) - jnp.maximum(a[:, :2], b[:, :2])
     shared = jnp.prod(jnp.maximum(sides, 0), axis=1)
     return shared / (jnp.prod(a[:, 2:] - a[:, :2], axis=1) + jnp.prod(b[:, 2:] - b[:, :2], axis=1) - shared)
 
 
 def least_of_all(least, boxes):
-    """Returns the first box connected with each: the minimum over neighbours, then its own minimum, until stable."""
+    """Returns the first box connected with each box: takes minima over neighbours and over these, until stable."""
 
     def step(pair):
         nearest = least(pair[1])

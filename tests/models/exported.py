@@ -1,6 +1,6 @@
-"""Vmapped ragged batches in an exported program: the median and the largest items of each segment.
+"""Ragged batches under vmap in an exported program: the median and the largest items of each segment.
 
-Segments cover a part of the items of their batch, and some are empty.
+Segments cover a part of the items of their batch. Some segments are empty.
 """
 
 import jax

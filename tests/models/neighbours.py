@@ -1,6 +1,6 @@
-"""The nearest points of each point within a radius, by cells as wide as the radius; -1 if there are fewer.
+"""The nearest points within a radius of each point, found by cells as wide as the radius; -1 if there are fewer.
 
-All points near a point lie in 3 x 3 cells, and the cells of one column have neighbouring numbers. There is room for
+All points near a point are in 3 x 3 cells, and the cells of one column have consecutive numbers. There is room for
 twice the number of pairs of a point and a point in a nearby cell.
 """
 
@@ -53,4 +53,4 @@ def plain(points, across):
 
 
 def compare(ours, plain):
-    assert np.mean(np.asarray(ours) == np.asarray(plain)) > 0.999  # all except at equal distances
+    assert np.mean(np.asarray(ours) == np.asarray(plain)) > 0.999  # equal distances may differ

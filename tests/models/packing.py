@@ -1,6 +1,6 @@
 """Packs documents into rows of a language model's batch: tokens, document numbers, and positions.
 
-No document crosses the end of a row. The loop that places documents is the same in both forms.
+No document crosses the end of a row. Both forms place documents by the same loop.
 """
 
 import jax
@@ -14,7 +14,7 @@ WIDTH = 512
 
 def inputs(rng, n):
     lengths = rng.integers(1, WIDTH // 4, max(1, n * 8 // WIDTH))
-    tokens = rng.integers(1, 1000, lengths.sum() + 7)  # the tokens after the last document belong to none
+    tokens = rng.integers(1, 1000, lengths.sum() + 7)  # the tokens after the last document belong to no document
     return tokens.astype(np.int32), lengths.astype(np.int32)
 
 

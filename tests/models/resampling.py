@@ -1,7 +1,7 @@
-"""Many particle filters at once, each with any number of particles, which are resampled by weight in each filter.
+"""Many particle filters at once, each with any number of particles, which are resampled by weight.
 
-Systematic resampling takes one random number per filter, for all of its equal parts. Prioritised replay draws in the
-same way.
+Systematic resampling takes one random number per filter, for all of the filter's equal parts. Prioritised replay draws
+in the same way.
 """
 
 import jax
@@ -41,4 +41,4 @@ def plain(key, particles, log_weights, lengths):
 
 
 def compare(ours, plain):
-    assert np.mean(np.asarray(ours == plain)) > 0.98  # running sums are rounded, more so over all filters
+    assert np.mean(np.asarray(ours == plain)) > 0.98  # running sums are rounded, and more so over all filters

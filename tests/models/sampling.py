@@ -1,4 +1,4 @@
-"""The next token of each sequence, by temperature, top-k, top-p among these, and min-p."""
+"""The next token of each sequence, by temperature, top-k, top-p among the top-k, and min-p."""
 
 import jax
 import jax.numpy as jnp

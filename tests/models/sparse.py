@@ -1,4 +1,4 @@
-"""Power iteration by a sparse matrix and its transpose, and the result's products at the matrix's entries."""
+"""Power iteration with a sparse matrix and its transpose, and products of the result at the matrix's entries."""
 
 import jax
 import jax.numpy as jnp

@@ -1,6 +1,6 @@
-"""A data frame of orders: they are joined with their customers, and give a number, mean and maximum for each region.
+"""A data frame of orders, joined with their customers: the number, mean and maximum of orders for each region.
 
-Keys are in any order, some customers are not known, and regions are any numbers.
+Keys are in any order, some customers are unknown, and regions are any numbers.
 """
 
 import jax
@@ -9,7 +9,7 @@ import numpy as np
 
 import jax_mgpu as mgpu
 
-REGIONS = 64  # room for this many regions
+REGIONS = 64  # so many regions have room
 
 
 def inputs(rng, n):

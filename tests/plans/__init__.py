@@ -1,5 +1,5 @@
-"""Records what runs for random problems, plain JAX or kernels, and how much scratch memory the kernels take on CUDA.
+"""Records what random problems run: plain JAX or kernels, and how much scratch memory the kernels take on CUDA.
 
-A choice depends only on shapes, types and attributes, so it can be compared without running anything. See `python -m
+A choice depends only on shapes, types and attributes, so comparing choices runs no operation. See `python -m
 tests.plans`.
 """

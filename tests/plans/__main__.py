@@ -1,4 +1,4 @@
-"""Prints what runs for the random problems, or writes it to the file that a test compares with.
+"""Prints what the random problems run, or writes it to the file with which a test compares.
 
 python -m tests.plans                     prints one line per problem, so that diff can compare two trees
 python -m tests.plans --operations scan   prints only the lines of these operations

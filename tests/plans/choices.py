@@ -1,4 +1,4 @@
-"""Describes what runs for a drawn problem in a line of text, and stores these lines in a file."""
+"""Describes, in a line of text, what a drawn problem runs; stores these lines in a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jax_mgpu._src.core.operation import REGISTRY
 from tests.plans.problems import OPERATIONS, Problem, drawn
 
 # Each operation has 97 blocks of 32 problems. The file has the lines of an operation's first block, and a hash of each
-# of the others.
+# other block.
 BLOCK, BLOCKS = 32, 97
 PLATFORMS = ("cpu", "cuda")
 H200 = library.Traits(multiprocessors=132, shared_memory=227 << 10, l2_cache=50 << 20, capability=90)
@@ -20,7 +20,7 @@ FILE = pathlib.Path(__file__).parent / "choices.txt"
 
 
 def choice(problem: Problem) -> str:
-    """Says on which platforms plain JAX runs, and the CUDA kernels' plan for an H200 and their scratch memory."""
+    """Returns the platforms that run plain JAX, and the CUDA kernels' plan for an H200 and their scratch memory."""
     operation, operands, results, attributes = problem
     registered, plain = REGISTRY.get(operation), []
     if registered is not None:
@@ -53,7 +53,7 @@ def write() -> None:
 
 
 def remembered() -> dict[str, tuple[list[str], list[str]]]:
-    """Returns, by operation, the lines of the first block, and the hashes of the other blocks."""
+    """Returns, for each operation, the lines of the first block and the hashes of the other blocks."""
     lines = FILE.read_text().splitlines()
     table = {}
     for begin in range(0, len(lines), BLOCK + 1):

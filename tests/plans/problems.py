@@ -1,4 +1,4 @@
-"""Problems of all operations, drawn from an operation's name and a number: shapes, types, attributes."""
+"""Random problems of all operations: shapes, types and attributes, drawn from the operation's name and a number."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
 FLOATS = ["float16", "bfloat16", "float32", "float64"]
 KEYS = [*INTEGERS, *FLOATS]
 ROWS = [*KEYS, "bool", "complex64", "complex128"]
-MOST_ITEMS = 1 << 31  # of an array
-MOST_NARROW = (1 << 31) - 1  # positions of 32 bits
+MOST_ITEMS = 1 << 31  # so many items may be in an array
+MOST_NARROW = (1 << 31) - 1  # 32-bit positions allow so many
 
 
 class Problem(NamedTuple):
@@ -44,7 +44,7 @@ class Problem(NamedTuple):
 
 
 class Draw:
-    """Draws the parts of a problem, and collects its operands in the order in which the operation lists them."""
+    """Draws the parts of a problem, and collects operands in the order in which the operation lists them."""
 
     def __init__(self, operation: str, number: int):
         self.random = random.Random(f"{operation} {number}")
@@ -60,7 +60,7 @@ class Draw:
         return self.random.choice(values)
 
     def size(self, most: int) -> int:
-        """Returns a number up to `most`, evenly distributed over magnitudes, sometimes next to a power of two."""
+        """Returns a number up to `most`, evenly distributed over magnitudes; sometimes it is next to a power of two."""
         if most <= 1:
             return most
         size = int(2 ** self.random.uniform(0, (most + 1).bit_length()))
@@ -69,11 +69,11 @@ class Draw:
         return min(max(size, 0), most)
 
     def length(self, most: int = MOST_ITEMS) -> int:
-        """Returns the number of items of a row, limited so that the batch does not have too many."""
+        """Returns the number of items of a row, limited so that the batch does not have too many items."""
         return 0 if self.flip(0.02) else self.size(min(most, MOST_ITEMS // max(self.rows, 1)))
 
     def array(self, dtype: str, *own: int, shared: bool = True) -> None:
-        """Adds an operand, with the axes of the batch or, if it may be shared, sometimes without them."""
+        """Adds an operand with the axes of the batch; if it may be shared, it sometimes has none of them."""
         batch = () if shared and self.flip(0.3) else self.batch
         self.operands.append(jax.ShapeDtypeStruct((*batch, *own), jnp.dtype(dtype)))
 
@@ -87,7 +87,7 @@ class Draw:
             self.absent()
 
     def payload(self, *lengths: int, shared: bool = True) -> int:
-        """Draws the operands of a payload; returns its mode."""
+        """Draws the operands of a payload. Returns the payload's mode."""
         mode = self.one_of(list(Payload))
         dtype = self.one_of(["uint32", "float32", "int64", "float64"])
         for length in lengths:
@@ -495,7 +495,7 @@ def sample_top_p(draw: Draw) -> dict[str, int]:
 
 
 def function_operand(draw: Draw) -> tuple[int, dict[str, int]]:
-    """Returns the length of items of one leaf, and the attributes of an operation by a function."""
+    """Returns the number of items, each of one leaf, and the attributes of an operation by a function."""
     dtype = draw.one_of(["uint8", "float32", "float64"])
     elements = draw.random.randint(1, 16)
     n = draw.length(MOST_ITEMS // elements)
@@ -618,7 +618,7 @@ OPERATIONS = sorted({*DRAWS, *FUNCTION_DRAWS})
 
 
 def drawn(operation: str, number: int) -> Problem:
-    """Returns the problem of this number."""
+    """Returns the operation's problem of this number."""
     draw = Draw(operation, number)
     if operation in FUNCTION_DRAWS:
         own_results, attributes = FUNCTION_DRAWS[operation](draw)
@@ -626,7 +626,7 @@ def drawn(operation: str, number: int) -> Problem:
         attributes = DRAWS[operation](draw)
         of = REGISTRY[operation]
         if draw.batch and all(len(x.shape) == rank for x, rank in zip(draw.operands, of.ranks, strict=True)):
-            first, *others = draw.operands  # one of them has the batch
+            first, *others = draw.operands  # at least one operand has the batch axes
             draw.operands = [jax.ShapeDtypeStruct((*draw.batch, *first.shape), first.dtype), *others]
         problem = [
             jax.ShapeDtypeStruct(x.shape[len(x.shape) - rank :], x.dtype)

@@ -1,4 +1,4 @@
-// The part of CUDA that the kernels and their launches use, for a C++ compiler: see emulator.h.
+// The part of CUDA that the kernels and their launches use, in plain C++: see emulator.h.
 #pragma once
 
 #include <algorithm>
@@ -39,7 +39,7 @@ struct alignas(16) ulonglong2 {
   unsigned long long x, y;
 };
 
-// A coordinate that is read when it is used.
+// A coordinate; each use reads its current value.
 template <auto read>
 struct EmulatedNumber {
   operator unsigned() const { return static_cast<unsigned>(read()); }
@@ -224,7 +224,7 @@ inline double __longlong_as_double(long long x) { return emulator::value_of<doub
 inline unsigned long long __float2ull_rz(float x) {
   return x >= 0x1p64f ? ~0ull : x > 0 ? static_cast<unsigned long long>(x) : 0;
 }
-// A device returns the same NaN for all NaNs among the operands.
+// A device returns the same NaN, whichever NaNs are among the operands.
 inline float __fmaf_rn(float a, float b, float c) {
   const float sum = std::fma(a, b, c);
   return sum != sum ? __uint_as_float(0x7fffffffu) : sum;

@@ -1,7 +1,7 @@
 // Runs CUDA kernels on a CPU, one block after the other, on one thread of the CPU. The threads of a block are fibers:
 // each runs until it waits for others, at a barrier or for a value of its warp. They run in a random order, which
-// differs from block to block, so that the results of a kernel with a missing barrier vary. MGPU_EMULATED_SEED=1 draws
-// other orders.
+// differs from block to block, so the results of a kernel with a missing barrier vary. MGPU_EMULATED_SEED=1 draws other
+// orders.
 //
 // It finds
 // - wrong results, by the tests;
@@ -51,7 +51,7 @@ void wait_for_block();
 void wait_for_lanes(unsigned mask);
 void wait_at(int barrier, int threads);
 void arrive_at(int barrier, int threads);
-// Lets other threads run. A thread that waits for another in a loop calls it.
+// Lets other threads run. A thread that waits for another one in a loop calls it.
 void yield();
 
 // Each lane of the mask gives a value, and gets the values of the `live` lanes: those of the mask that have not ended.
@@ -62,7 +62,7 @@ struct Votes {
 Votes exchange(unsigned mask, uint64_t value);
 int count_block(bool vote);
 
-// Converts between pointers and 32-bit addresses in shared memory, all of which lies in this library's data.
+// Converts between pointers and 32-bit addresses in shared memory, which lies within this library's data.
 uint32_t address_of(const void* shared);
 void* at_address(uint32_t address);
 
@@ -70,7 +70,7 @@ void* at_address(uint32_t address);
 void run(const std::function<void()>& kernel, dim3 grid, int threads, size_t shared_bytes = 0,
          cudaStream_t stream = nullptr);
 
-extern "C" int64_t mgpu_emulated_launches();  // in this process so far
+extern "C" int64_t mgpu_emulated_launches();  // the number of launches in this process so far
 
 template <typename T>
 uint64_t bits_of(const T& value) {

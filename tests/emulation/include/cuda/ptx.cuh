@@ -1,5 +1,5 @@
-// The functions of ffi/cuda/ptx.cuh, without PTX. Kernels include this file instead, because the emulator's include
-// path comes first.
+// The functions of ffi/cuda/ptx.cuh without PTX. Kernels include this file instead of it, because the emulator's
+// include path comes first.
 #pragma once
 
 #include "algorithm/common.h"
@@ -22,8 +22,8 @@ inline float exp2_approximately(float x) {
 inline void start_next_kernel() {}
 inline void wait_for_last_kernel() {}
 
-// ---- Words in device memory that blocks exchange. A thread that waits for a word lets the other
-// threads of its block run.
+// ---- Words in device memory that blocks exchange. A thread that waits for a word lets the other threads of its
+// block run.
 
 template <typename Word>
 void store_relaxed(Word* word, Word value) {
