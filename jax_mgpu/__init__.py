@@ -2,7 +2,7 @@
 
 import pkgutil as _pkgutil
 
-# In the root of a clone Python finds this folder first; the libraries of an installed package lie in site-packages.
+# In the root of a clone, Python finds this folder before the installed package, which has the libraries of kernels.
 __path__ = _pkgutil.extend_path(__path__, __name__)
 
 # The public names of a family are `__all__` of its module; all public names are those imported here.

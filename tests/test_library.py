@@ -131,7 +131,7 @@ def test_a_gpu_without_the_kernels_is_one_warning(monkeypatch, is_wheel, command
 
 
 def test_a_driver_that_is_too_old_is_one_warning(monkeypatch):
-    needs = "a driver of CUDA 12.4 (550.54.14) or later, where this one is of CUDA 12.2"
+    needs = "a driver of CUDA 12.4 (550.54.14) or later, but this one is of CUDA 12.2"
     assert [library.driver_problem(version) for version in (0, 12020, 12040, 13000)] == ["", needs, "", ""]
     monkeypatch.setattr(library, "cuda_library", None)
     monkeypatch.setattr(library, "missing_driver", needs)

@@ -1,4 +1,4 @@
-"""Types that annotate public functions."""
+"""Types for annotations of public functions and of the layers below them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from jax_mgpu._src.core.operation import Keyed
     from jax_mgpu._src.ops.segments import Segments
 
-__all__ = ["ArrayLike", "DTypeLike"]  # which other modules take from here
+__all__ = ["ArrayLike", "DTypeLike"]  # other modules import JAX's types from here
 
 ScannedName: TypeAlias = Literal[
     "add", "sum", "mul", "prod", "min", "max", "argmin", "argmax", "mean", "any", "all", "and", "or", "xor", "logsumexp"
@@ -38,8 +38,9 @@ Side: TypeAlias = Literal["left", "right"]
 
 # Types of the layers below the public functions.
 Pytree: TypeAlias = object  # any tree of arrays: nothing is known of it before it is flattened
-Count: TypeAlias = ArrayLike | None  # the first `count` items of an array are live, others padding; None: all are live
-Aval: TypeAlias = jax.ShapeDtypeStruct | jax.core.ShapedArray | jax.Array  # anything with a shape and a dtype
+# The first `count` items of an array are live, the others are padding. None: all are live.
+Count: TypeAlias = ArrayLike | None
+Aval: TypeAlias = jax.ShapeDtypeStruct | jax.core.ShapedArray | jax.Array  # a value with a shape and a dtype
 Attribute: TypeAlias = "int | Keyed"
 
 

@@ -53,15 +53,15 @@ def value_error(operation: str, argument: str, expected: str, got: Any) -> Value
 def as_array(operation: str, argument: str, x: Pytree, limit: int | None = None) -> jax.Array:
     """Returns an argument as an array.
 
-    Integers that do not fit 32 bits are an error without `jax_enable_x64`. Positions are an exception: all positions
-    beyond `limit` mean the same, so they become other positions beyond it.
+    Integers that do not fit 32 bits are an error without `jax_enable_x64`. Positions are an exception: an operation
+    treats all positions beyond `limit` alike, so one that does not fit becomes another position beyond `limit`.
     """
     return x if isinstance(x, jax.Array) else on_host(host_array, x, operation, argument, limit)
 
 
 def host_array(x: Any, operation: str, argument: str, limit: int | None) -> jax.Array | np.ndarray:
     """Returns a value of the host as an array, of the dtype that JAX gives it."""
-    if type(x) is np.ndarray and x.dtype in PLAIN_NUMBERS:  # the common ones, in a few steps
+    if type(x) is np.ndarray and x.dtype in PLAIN_NUMBERS:  # a fast path for the most common arguments
         return _fitting(operation, argument, x, limit)
     if type(x) is float:
         return np.asarray(x, jax.dtypes.canonicalize_dtype(np.float64))
@@ -115,7 +115,7 @@ def _numbers_instead(host: np.ndarray) -> str:
 
 
 def _fitting(operation: str, argument: str, host: np.ndarray, limit: int | None) -> np.ndarray:
-    """Converts integers to a type that JAX has; raises as `as_array` does if some are out of its range."""
+    """Converts integers to a type that JAX has; raises as `as_array` does if an integer is out of that type's range."""
     if host.dtype.kind not in "iuO" or host.dtype.itemsize < 8:
         return host
     given = np.dtype(np.int64) if host.dtype == object else host.dtype
@@ -139,7 +139,7 @@ def _fitting(operation: str, argument: str, host: np.ndarray, limit: int | None)
 
 
 def expect_no_axis(operation: str, argument: str, axis_name: AxisName | None) -> None:
-    """Raises if there is a mesh axis, with which this argument cannot be combined."""
+    """Raises if `axis_name` is given, because the argument cannot be combined with a mesh axis."""
     if axis_name is not None:
         raise value_error(operation, "axis_name", f"None where {argument} is given", repr(axis_name))
 
@@ -184,7 +184,7 @@ def expect_same_dtype(operation: str, a_name: str, a: jax.Array, b_name: str, b:
 def index_dtype(operation: str, argument: str, *lengths: int) -> np.dtype:
     """Returns the dtype of indices into arrays of these lengths: int32, or int64 if one has 2^31 items or more.
 
-    A length that `jax.export` does not know counts as smaller.
+    A length that `jax.export` does not know yet counts as less than 2^31.
     """
     long = [length for length in lengths if surely(operator.ge, length, INT32_LIMIT)]
     if not long:
@@ -205,10 +205,10 @@ def index_array(operation: str, argument: str, x: Pytree, limit: int) -> jax.Arr
 
 
 def known_integers(x: Pytree) -> np.ndarray | None:
-    """Returns a vector of integers that the host knows, or None for an argument that later checks report or convert."""
+    """Returns a vector of integers that the host knows, or None for other arguments, which later checks report."""
     try:
         host = None if isinstance(x, jax.Array) else np.asarray(x)
-    except (TypeError, ValueError):  # lists of different lengths, or of traced numbers
+    except (TypeError, ValueError):  # a list of lists of different lengths, or of traced numbers
         return None
     return None if host is None or host.ndim != 1 or host.dtype.kind not in "iu" or host.size == 0 else host
 
@@ -289,7 +289,7 @@ def count_operand(operation: str, argument: str, count: Count, length: int) -> j
 
 
 def fill_operand(operation: str, fill_value: ArrayLike, dtype: np.dtype, argument: str = "fill_value") -> jax.Array:
-    """Returns the fill value of results past the live ones, in their dtype, as an operand of shape [1]."""
+    """Returns the value that fills results past the live ones, in their dtype, as an operand of shape [1]."""
     if not isinstance(fill_value, jax.Array):
         return on_host(_host_fill, fill_value, operation, argument, dtype)
     result: jax.Array = _fill(fill_value, fill_value, operation, argument, dtype)

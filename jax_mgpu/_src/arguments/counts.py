@@ -2,7 +2,7 @@
 
 The first `count` items are live; the others are padding. A count operand has shape `[1]`, or is absent and empty: then
 all items are live. Heads are the positions where segments start. Positions have the type of indices into the array,
-whatever the type of the operands: sizes of 2^31 and more do not fit the int32 that a count or a head may have.
+which may be wider than the type of the operands: an array of 2^31 items or more may have int32 heads and count.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jax_mgpu._src.keys.bits import clip, shifted, where
 
 
 def live_items(n: int, count: jax.Array, dtype: DTypeLike | None = None) -> jax.Array:
-    """Returns the number of live items of n, as an index into them unless a dtype is given."""
+    """Returns the number of live items of n, in the dtype of indices into them unless another one is given."""
     dtype = index_dtype("count", "n", n) if dtype is None else dtype
     if not count.size:
         return jnp.asarray(n, dtype)
@@ -44,7 +44,7 @@ def heads_from_zero(heads: jax.Array) -> jax.Array:
 def partition_points(low: jax.Array, high: jax.Array, n: int, before: Callable[[jax.Array], jax.Array]) -> jax.Array:
     """Returns, for each of a few searches, the first place from `low` to `high` for which `before(places)` is false.
 
-    The places lie among n items. All searches run in lockstep, in one program without a loop.
+    `high - low` is at most n. All searches run in lockstep, in one program without a loop.
     """
     for _ in range(n.bit_length()):
         middle = low + ((high - low) >> 1)
@@ -55,7 +55,7 @@ def partition_points(low: jax.Array, high: jax.Array, n: int, before: Callable[[
 
 @jax.custom_batching.custom_vmap
 def of_all(holds: jax.Array) -> jax.Array:
-    """Whether a condition holds for a whole batch. With one answer per problem, `lax.cond` would run both branches."""
+    """Whether a condition holds in all of a batch. `lax.cond` runs both branches if each problem has its own answer."""
     return holds
 
 
@@ -73,7 +73,8 @@ def wide_enough(positions: jax.Array, n: int) -> jax.Array:
 def heads_inside(heads: jax.Array, n: int) -> jax.Array:
     """Returns heads from 0 to n, where n is padding: JAX's scatters cut larger positions to 32 bits.
 
-    XLA would evaluate a scatter of constant heads at compile time, which takes seconds. The barrier hides them.
+    XLA would evaluate a scatter of constant heads at compile time, which takes seconds. The barrier hides that they are
+    constant.
     """
     return clip(jax.lax.optimization_barrier(wide_enough(heads, n)), 0, n)
 
@@ -89,7 +90,7 @@ def segment_starts(n: int, heads: jax.Array) -> jax.Array:
 
 
 def marked_starts(n: int, heads: jax.Array, flags: jax.Array) -> jax.Array:
-    """Returns which of n positions start a segment, from bools, a bitmap, or a list of heads."""
+    """Returns which of n positions start a segment: by flags (bools, or bits of uint32) or else by heads."""
     if not flags.size:
         return segment_starts(n, heads)
     if flags.dtype == jnp.bool_:
@@ -104,7 +105,9 @@ def segment_numbers(positions: jax.Array, heads: jax.Array, flags: jax.Array, co
     if not heads.size and not flags.size and not count.size:
         return None
     segments = jnp.cumsum(marked_starts(n, heads, flags), dtype=positions.dtype)
-    if count.size and n:  # each dead item is a segment of its own, after all live ones, so that it stays in place
+    if (
+        count.size and n
+    ):  # each item past the count is a segment of its own, after all others: a sort leaves it in place
         segments = where(live_mask(n, count), segments, segments[-1:] + 1 + positions)
     return segments
 
@@ -124,7 +127,7 @@ def segment_bounds(heads: jax.Array, n: int, count: jax.Array, index: Any = None
 
 
 def segment_lengths(heads: jax.Array, n: int, count: jax.Array, dtype: DTypeLike) -> jax.Array:
-    """Counts the live items of each head's segment, for 2^31 items and more even without `jax_enable_x64`."""
+    """Returns the number of live items of each head's segment; n may exceed 2^31 even without `jax_enable_x64`."""
     positions = jax.dtypes.canonicalize_dtype(np.uint64)
     limit = smaller(n, int(jnp.iinfo(positions).max))
     begin, end = segment_bounds(jnp.maximum(heads, 0).astype(positions), limit, count, positions)
@@ -138,5 +141,5 @@ def common_dtype(*integers: Any) -> np.dtype:
 
 
 def count_of(operand: jax.Array) -> jax.Array | None:
-    """Returns the live count in an operand, which was checked under its own name; None if it is absent."""
+    """Returns the live count in an operand, `[1]` and checked before, as a scalar; None if it is absent."""
     return operand[0] if operand.size else None

@@ -1,8 +1,8 @@
 """Preconditions: what operations require of their arguments' values, checked on request.
 
 A public function passes an argument through one of the functions below. With checks off, they return the argument
-itself. With checks on, they also compute the first offending position, and a custom call that hands the argument
-through raises the error. The operation's own kernels know nothing of checks, so XLA can record them into CUDA graphs.
+itself. With checks on, they also compute the first offending position, and pass the argument through a custom call,
+which raises the error. The operation's own kernels know nothing of checks, so XLA can record them into CUDA graphs.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def checks(on: bool = True) -> AbstractContextManager[None]:
     """Turns each broken precondition into an error, within the context.
 
     The error, a `jax.errors.JaxRuntimeError`, names the operation, the argument, the first offending position and the
-    value there. The running program raises it, so under asynchronous dispatch it appears where you wait for the result.
-    If a program has run before and a CPU runs it at once, JAX raises a `ValueError` instead, as for callbacks. A `size`
-    smaller than the number of results is an error too, unless it is 0. Ids of items that are passed as heads are an
-    error too, if an id above the number of items repeats and a larger one follows. An argument is not checked if the
+    value there. The running program raises it, so with asynchronous dispatch it is raised where the caller waits for
+    the result. On a CPU, from a program's second call on, JAX may raise a `ValueError` instead, as for callbacks. A
+    `size` smaller than the number of results is an error too, unless it is 0. Ids of items that are passed as heads are
+    an error too, if an id above the number of items repeats and is not the largest. An argument is not checked if the
     compiler sees that no result depends on it. Checked calls cost more time, and on a GPU they wait for the device.
     JAX_MGPU_CHECKS=1 in the environment turns checks on everywhere. Platforms without kernels check nothing.
 
@@ -66,16 +66,16 @@ def non_decreasing(operation: str, argument: str, x: jax.Array) -> jax.Array:
     return _require(operation, argument, ASCENDING, x, _is_ascending)
 
 
-# Hints for a caller who gives lengths or ids instead of heads or offsets.
+# Hints in errors for a caller who may have passed lengths or ids instead of heads or offsets.
 LENGTHS = "Segments.from_lengths takes lengths"
 IDS = "Segments.from_ids takes the segment of each item"
 
 
 def segment_heads(operation: str, heads: jax.Array, length: int) -> jax.Array:
-    """Returns heads; with checks on, raises unless they are segments' starts. Heads of `length` or more are padding.
+    """Returns heads; with checks on, raises unless they can start segments. Heads of `length` or more are padding.
 
-    Ids of items that are passed by mistake are in order too. They are recognized if they exceed `length`, as padding
-    would not repeat one number and then continue with another.
+    Ids of items that are passed by mistake are in order too. They are recognized if one above `length` repeats and a
+    larger one follows, because padding repeats one number only.
     """
 
     def holds(heads: jax.Array) -> jax.Array:
@@ -95,9 +95,8 @@ def segment_numbers(operation: str, argument: str, x: jax.Array, number: int) ->
 def distinct_positions(operation: str, argument: str, x: jax.Array, count: jax.Array, length: int) -> jax.Array:
     """Returns x; with checks on, raises unless its live items are increasing non-negative positions.
 
-    Positions past the live items are padding and may repeat.
-
-    `count`, the number of live items, is an operand of shape [1], or empty if all `length` are live.
+    Positions past the live items are padding and may repeat. `count`, the number of live items, is an operand of shape
+    [1], or empty if all `length` are live.
     """
 
     def holds(x: jax.Array) -> jax.Array:
@@ -198,7 +197,7 @@ IDS_IN_ORDER = "ids in non-decreasing order, with no other items between those o
 
 
 def ids_in_order(operation: str, ids: jax.Array, number: int) -> jax.Array:
-    """Returns ids; with checks on, raises unless the ids in [0, `number`) are in order. Other items have no segment."""
+    """Returns ids; with checks on, raises unless the ids in [0, `number`) are in order. Others mean no segment."""
 
     def holds(ids: jax.Array) -> jax.Array:
         known = (ids >= 0) & (ids < number)
@@ -233,7 +232,7 @@ def row_lengths(operation: str, lengths: jax.Array, capacity: int) -> jax.Array:
     """Returns lengths; with checks on, raises unless they are lengths of rows of at most `capacity` items in all."""
 
     def holds(lengths: jax.Array) -> jax.Array:
-        ends = jnp.cumsum(jnp.minimum(lengths, capacity + 1))  # the first one that is too large may become negative
+        ends = jnp.cumsum(jnp.minimum(lengths, capacity + 1))  # the first sum that is too large may overflow
         return (lengths >= 0) & (ends >= 0) & (ends <= capacity)
 
     return _require(operation, "lengths", f"lengths of at least 0, at most {capacity} items in all", lengths, holds)
@@ -288,7 +287,9 @@ def sorted_columns(
     unique: bool = False,
     within: Callable[[], jax.Array] | None = None,
 ) -> list[jax.Array]:
-    """Returns columns; with checks on, raises unless live keys are in order: each column where all previous are equal.
+    """Returns columns; with checks on, raises unless live keys are in order.
+
+    Each column must be in order where all previous ones are equal.
 
     For `within`, see `sorted_keys`.
     """

@@ -1,4 +1,4 @@
-"""Arguments that had other names before."""
+"""Lets public functions accept former names of their arguments."""
 
 from __future__ import annotations
 

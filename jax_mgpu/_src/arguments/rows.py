@@ -1,4 +1,4 @@
-"""Arrays whose items are rows, moved whole: any dtype, any trailing shape."""
+"""Converts arrays of any dtype and trailing shape to rows of elements, which kernels move whole, and back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jax_mgpu._src.keys.bits import is_random_key
 
 
 class RowForm:
-    """A dtype and trailing shape, and how kernels get such arrays: as `[n, elements]`, elements > 0."""
+    """A dtype and a trailing shape. Kernels get arrays of this form as `[n, elements]`, with at least one element."""
 
     def __init__(self, operation: str, argument: str, x: jax.Array):
         self.operation, self.argument = operation, argument
@@ -23,7 +23,7 @@ class RowForm:
 
     @classmethod
     def packed(cls, operation: str, argument: str, x: Pytree) -> tuple[RowForm, jax.Array]:
-        """Returns the form of an argument, and the argument as rows."""
+        """Returns the form of an argument, and the argument as rows `[n, elements]`."""
         x = as_array(operation, argument, x)
         if x.ndim == 0:
             raise value_error(operation, argument, "an array with a leading axis", describe(x))
@@ -42,7 +42,7 @@ class RowForm:
 
     def _rows(self, x: jax.Array) -> jax.Array:
         if math.prod(self.trailing) == 0:
-            # varies under shard_map as x does
+            # under shard_map, the result varies over the mesh as x does
             return jax.lax.full_like(self._stored(x), 0, jnp.uint8, (x.shape[0], 1))
         rows = self._stored(x)
         return rows.reshape(x.shape[0], math.prod(rows.shape[1:]))
@@ -67,7 +67,7 @@ class RowForm:
         return fill if self.random is not None else self._stored(fill)
 
     def _nothing(self, rows: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-        """Returns an array of this form without elements, which varies under shard_map as the rows do."""
+        """Returns an array of this form without elements, which under shard_map varies over the mesh as the rows do."""
         if self.random is None:
             return jax.lax.full_like(rows, 0, self.dtype, shape)
         words = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=self.random))).shape

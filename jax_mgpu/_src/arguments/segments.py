@@ -1,7 +1,7 @@
-"""Segments as arguments: reads every form once, and gives operations the parts that they need.
+"""Reads segments that were passed to public functions, in any form, into operands.
 
-All public functions that take `heads`, with `ends` and `count`, read them by `segment_operands`, which also accepts a
-`Segments`. All forms give operations the same operands.
+A caller passes `heads`, with or without `ends` and a `count`, or a `Segments`. Public functions read all of these by
+`segment_operands`, so that operations get the same operands for each form.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from jax_mgpu._src.mesh import devices_of
 
 
 class Ranges(HostChecked):
-    """The part of a `Segments` that functions use: where each segment starts and ends."""
+    """The base class of `Segments`, for modules that `Segments` imports: where each segment starts and ends."""
 
     starts: Any
     ends: Any
@@ -54,7 +54,8 @@ class GivenSegments:
 
     Args:
       heads: `[m]`, where each segment starts.
-      ends: `[m]`, where each ends; None if each ends where the next begins, and the last one with the live items.
+      ends: `[m]`, where each segment ends; None if each ends where the next one begins, and the last one after the last
+        live item.
       count: the number of live items, of shape [1] or absent.
       n: the number of items.
     """
@@ -87,7 +88,7 @@ def split_segments(
     argument: str = "count",
     **others: object,
 ) -> tuple[ArrayLike, ArrayLike | None, Count]:
-    """Returns heads, ends and count. A `Segments` as `heads` gives all three; then all other arguments must be None."""
+    """Returns heads, ends and count. A `Segments` as `heads` gives all three; other arguments must then be None."""
     if not isinstance(heads, Ranges):
         return heads, ends, count
     for name, given in {"ends": ends, argument: count, **others}.items():
@@ -109,7 +110,8 @@ def segment_operands(
 ) -> GivenSegments:
     """Checks the segments that a public function was given: heads with or without ends and a count, or a `Segments`.
 
-    `argument` is the caller's name for the count. `whole` unshards heads and ends, as plain JAX functions require.
+    `argument` is the name of the count in the public function. `whole` unshards heads and ends, as functions in plain
+    JAX require.
     Heads may be `ABSENT`; then there is only a count.
     """
     if heads is ABSENT:
@@ -153,7 +155,7 @@ def group_operands(operation: str, groups: Groups, n: int | None, size: int) -> 
 
 
 def expect_inside(operation: str, argument: str, segments: Any, n: int) -> Any:
-    """Returns a `Segments` of n items, checked."""
+    """Returns a `Segments`; raises unless its segments lie within n items."""
     check_on_host(_expect_inside, (segments.starts, segments.ends), operation, argument, n)
     if not isinstance(segments.ends, jax.Array):
         return segments

@@ -45,7 +45,7 @@ class Payload(enum.IntEnum):
 def flatten_values(
     operation: str, argument: str, values: Pytree, length: int, owner: str
 ) -> tuple[list[jax.Array], Callable[[Sequence[jax.Array]], Any]]:
-    """Returns the leaves of a values pytree, checked, and the function that rebuilds the pytree from new leaves."""
+    """Returns the leaves of a values pytree, checked, and the function that rebuilds the pytree from moved leaves."""
     leaves, structure = flatten(values)
     plain, restore = plain_leaves(expect_leading_axis(operation, argument, leaves, length, owner))
     return plain, lambda moved: structure.unflatten(restore(moved))
@@ -93,14 +93,14 @@ def carried_leaf(leaves: Sequence[jax.Array]) -> jax.Array | None:
 
 
 def travel_with_keys(leaves: Sequence[Any]) -> bool:
-    """Whether a kernel can carry all leaves, as one or packed into one."""
+    """Whether a kernel can carry all leaves along with the keys: a single leaf, or all packed into one vector."""
     return not leaves or carried_leaf(leaves) is not None or _packed_bits(leaves) > 0
 
 
 def packed_rows(leaves: Sequence[jax.Array]) -> tuple[jax.Array, Callable[[jax.Array], list[jax.Array]]] | None:
-    """Packs rows of up to 8 bytes in all leaves into one vector of 4- or 8-byte items; also returns the inverse.
+    """Packs all leaves into one vector if their rows have up to 8 bytes together; also returns the inverse function.
 
-    The result is None if rows take more, or have both 8-byte and other elements.
+    An item of the vector has 4 or 8 bytes. The result is None if the rows have more bytes, or elements of 8 bytes.
     """
     bits, widths = _packed_bits(leaves), [_element_bits(x.dtype) for x in leaves]
     if bits == 0:
@@ -154,12 +154,12 @@ def _of_columns(columns: Sequence[jax.Array], like: jax.Array) -> jax.Array:
 
 
 def take_rows(x: jax.Array, indices: jax.Array) -> jax.Array:
-    """Returns rows of x by a permutation, or a part of one."""
+    """Returns rows of x at distinct indices within x, such as a permutation."""
     return gather(x, indices, unique=True, inside=True)
 
 
 def take_keys(keys: jax.Array, indices: jax.Array) -> jax.Array:
-    """Returns keys by a permutation, or a part of one.
+    """Returns keys at distinct indices within them, such as a permutation.
 
     Keys of two words move as integers: if XLA splits the gather over devices, it adds up the devices' parts, and on a
     CPU a sum flushes subnormal floats to zero.
@@ -170,7 +170,7 @@ def take_keys(keys: jax.Array, indices: jax.Array) -> jax.Array:
 
 
 def take_moved(x: jax.Array | None, indices: jax.Array) -> jax.Array | None:
-    """Returns rows of a tangent that may be zero (None)."""
+    """Returns rows of a tangent like `take_rows`; None stands for a tangent of zero."""
     return None if x is None else take_rows(x, indices)
 
 
@@ -196,7 +196,7 @@ def take_from_pair(
     def take(arrays: Any, indices: jax.Array) -> jax.Array:
         a, b, fill = arrays
         from_b = indices >= a_length
-        a_rows, b_rows = rows(a, indices), rows(b, indices - a_length)  # 0 where the row is of the other array
+        a_rows, b_rows = rows(a, indices), rows(b, indices - a_length)  # 0 where the row belongs to the other array
         if a_rows is None or b_rows is None:
             like = next(x for x in (a, b, fill) if x is not None)
             taken = next((x for x in (a_rows, b_rows) if x is not None), None)
@@ -227,7 +227,7 @@ def take_or_fill(
 
     A `fill` that is an int serves only integers and bools; floats get 0.
     `unique` says that no row is taken twice. Then the transpose of the derivative scatters rows and adds none.
-    `or_none` says that an index outside of x is negative.
+    `or_none` says that each index outside of x is negative.
     """
     if fill is None or isinstance(fill, int):
         return gather(x, indices, unique=unique, fill=fill or 0)

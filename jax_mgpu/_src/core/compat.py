@@ -1,4 +1,4 @@
-"""All uses of parts of JAX that it does not promise to keep."""
+"""All uses of JAX that may change without notice, private names among them, each behind a function of ours."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def switch(name: str, what: str) -> Any:
 def exportable(result: type) -> None:
     """Lets `jax.export` serialize a named tuple, or a pytree whose auxiliary data is a tuple of numbers or None."""
     name = f"jax_mgpu.{result.__name__}"
-    _export.deserialization_registry.pop(name, None)  # as the package may have been imported before
+    _export.deserialization_registry.pop(name, None)  # registered already if the package is imported a second time
     if hasattr(result, "_fields"):
         jax.export.register_namedtuple_serialization(result, serialized_name=name)
         return
@@ -125,7 +125,7 @@ def exportable(result: type) -> None:
 
 
 def compiling() -> AbstractContextManager[Any]:
-    """Lets jit compile even under `jax.disable_jit`: kernels run only in a program, as JAX's own primitives do."""
+    """Returns a context in which jit compiles even under `jax.disable_jit`: kernels run only in compiled programs."""
     return nullcontext() if compiles() else jax.disable_jit(False)
 
 
@@ -158,8 +158,8 @@ def vary_as(x: jax.Array, *like: object) -> jax.Array:
 def transposed(function: Callable[[jax.Array], jax.Array], like: Any, cotangent: jax.Array, *captured: object) -> Any:
     """Returns the cotangent of a linear function's operand, which has the shape and dtype of `like`.
 
-    An operand that did not vary over a manual axis would get the sum of the cotangents of all its devices: here it
-    varies like the cotangent and the arrays that the function captures.
+    If the operand did not vary over a manual axis, JAX would add up the cotangents of all devices of that axis. So it
+    is made to vary like the cotangent and the arrays that the function captures.
     """
     operand = vary_as(jnp.zeros(like.shape, like.dtype), cotangent, *captured)
     return jax.linear_transpose(function, operand)(cotangent)[0]
@@ -180,7 +180,7 @@ InconclusiveSize = _core.InconclusiveDimensionOperation
 
 
 def is_symbolic(x: object) -> bool:
-    """Whether a shape is known only in part, as an operand of `jax.export` may have it."""
+    """Whether an array's shape is known only in part, as with symbolic dimensions of `jax.export`."""
     return not all(map(_core.is_constant_dim, getattr(x, "shape", ())))
 
 
@@ -203,9 +203,9 @@ def smaller(size: int, limit: int) -> int:
 
 
 def without_values(closed: ClosedJaxpr) -> Jaxpr:
-    """Returns the jaxpr of a traced function, to keep: its captured values become leading arguments.
+    """Returns the jaxpr of a traced function in which captured values are leading arguments, so that it can be kept.
 
-    A jaxpr of newer JAX holds the values itself, and they may be tracers, which must not be kept.
+    In newer JAX a jaxpr holds its captured values. They may be tracers, which must not outlive their trace.
     """
     jaxpr: Any = closed.jaxpr
     kept: Jaxpr = jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars])
@@ -215,10 +215,11 @@ def without_values(closed: ClosedJaxpr) -> Jaxpr:
 def evaluate(
     jaxpr: Jaxpr, consts: Sequence[Any], *arguments: Any, rules: Mapping[str, Callable[..., Any]] | None = None
 ) -> list[Any]:
-    """Evaluates a jaxpr that was traced elsewhere, without knowledge of what varies over a mesh.
+    """Evaluates a jaxpr that was traced elsewhere, where it was not known which values vary over a mesh.
 
-    So each of its equations is evaluated here, and jitted parts are inlined. That also keeps derivatives and transposes
-    right. A rule replaces a primitive: it takes the parameters and the operands, and gives the results, or None.
+    Each equation is evaluated anew and jitted parts are inlined, so that all values, their derivatives and transposes
+    vary as they should. A rule replaces a primitive: it takes the parameters and the operands, and gives the results,
+    or None.
     """
 
     def step(equation: JaxprEqn, operands: list[Any]) -> Sequence[Any]:
@@ -256,7 +257,7 @@ def interpret(
 
 def evaluate_equation(jaxpr: Jaxpr, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
     """Returns the results of one equation of a jaxpr."""
-    if equation.primitive.name == "pvary":  # it had no effect when it was traced; here each step varies already
+    if equation.primitive.name == "pvary":  # not needed here: operands are made to vary before each step
         return list(operands)
     given = {var: x for var, x in zip(equation.invars, operands, strict=True) if not isinstance(var, Literal)}
     alone = jaxpr.replace(constvars=[], invars=list(given), outvars=equation.outvars, eqns=[equation])

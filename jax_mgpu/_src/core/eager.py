@@ -1,12 +1,12 @@
-"""Eager calls as programs: outside of any program, each call of a public function runs one, which later calls reuse.
+"""Runs each call of a public function outside of `jit` as one compiled program, which later calls reuse.
 
 A call has three kinds of arguments. Static ones are part of the program, as under `jax.jit`. Arrays are its operands,
 even if `jax.vmap` or `jax.grad` traces them: JAX then maps or differentiates the program. All other values belong to
 the host: Python numbers, lists, 64-bit NumPy arrays. The code that checks and converts them must see the values
 themselves. So it runs on the host in each call, and its results are operands.
 
-The function itself says which conversions a program needs. The first call of some shapes traces it with a `HostValue`
-for each such value, and `on_host` records the conversions. Later calls repeat only those.
+The function itself says which conversions a program needs. The first call with given shapes traces it with a
+`HostValue` in place of each such value, and `on_host` records the conversions. Later calls repeat only those.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class _Public:
             raise unknown_size(self.function.__name__, given, error) from error
 
     def key_of(self, positional: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, Sequence[Any]]:
-        """Returns the key of a call, found in a few steps, and its leaves; None if arguments are not plain."""
+        """Returns the key of a call and its leaves, fast; the key is None if an argument is not plain."""
         key: list[Any] = [len(positional)]
         leaves, is_of_host, static = [], False, self.static
         for name, value in itertools.chain(zip(self.names, positional), named.items()):  # noqa: B905 - as below
@@ -155,7 +155,7 @@ class _Public:
 
 
 class HostChecked:
-    """A pytree whose NumPy arrays the host checks before each call, even if a program could take them unconverted."""
+    """A pytree whose NumPy arrays the host checks before each call, even if no array needs a conversion."""
 
     def on_host(self) -> Any:
         """Returns the pytree with its NumPy arrays as values of the host, so that checks see them."""
@@ -185,9 +185,9 @@ def on_host(convert: Callable[..., Any], x: object, *static: object) -> jax.Arra
 
 
 def check_on_host(check: Callable[..., None], x: object, *static: object) -> None:
-    """Runs `check(x, *static)` on a pytree of arguments; for an eager call's program, the host does before each call.
+    """Runs `check(x, *static)` on a pytree of arguments; in an eager call's program, the host runs it before each call.
 
-    There it sees only the host's values: an `ARRAY` stands for each array.
+    In that case, `check` gets `ARRAY` in place of each array that is an operand.
     """
     leaves, structure = flatten(x)
     host = [leaf for leaf in leaves if isinstance(leaf, HostValue)]
@@ -291,11 +291,11 @@ class _Step:
 
 
 class _Noted:
-    """Records each conversion that a trace asks for."""
+    """The conversions that the first trace of a program asks for."""
 
     def __init__(self, leaves: Sequence[Any]):
         self.leaves = leaves
-        self.conversions: dict[_Conversion, bool] = {}  # whether it makes an operand
+        self.conversions: dict[_Conversion, bool] = {}  # for each, whether it makes an operand
 
     def of(self, conversion: _Conversion) -> Any:
         """Returns an operand like the one that the conversion makes."""
@@ -316,10 +316,10 @@ class _Known:
 
 
 def _program(key: tuple[Any, ...], settings: Mapping[str, Any], leaves: Sequence[Any]) -> _Program:
-    """Returns the program for calls like this one, which is made if there is none."""
+    """Returns the program for calls like this one, and makes one if there is none."""
     host = tuple([i for i, leaf in enumerate(leaves) if not _is_operand(leaf)])
     kinds: list[Any] = []
-    if host:  # conversions depend on all shapes and types; JAX knows those of operands
+    if host:  # conversions depend on all shapes and types; for operands alone, jax.jit keeps a program for each
         kinds = [_kind(leaf) for leaf in leaves]
         key = *key, host, has_64_bits(), *kinds
     program = _PROGRAMS.get(key)

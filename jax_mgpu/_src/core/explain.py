@@ -1,4 +1,4 @@
-"""Explains what the operations of a program run, one row each, even on a machine without a GPU."""
+"""`explain`: which kernels or plain JAX each operation of a program runs, even on a machine without a GPU."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DEVICES = {
     "H200": _gpu(132, 227, 50, 90, 4.8),
     "B200": _gpu(148, 227, 126, 100, 8.0),
 }
-COPIED = 0.85  # of the peak: an H200 copies at 4.05 to 4.11 TB/s
+COPIED = 0.85  # the part of the peak that a copy reaches: an H200 copies at 4.05 to 4.11 TB/s
 
 
 class Step(NamedTuple):
@@ -45,8 +45,8 @@ class Step(NamedTuple):
       condition: why this variant was chosen.
       tiles: the items that a block works on at a time, by the name of the tile.
       passes: the passes over memory; one pass reads the operands and writes the results.
-      scratch_bytes: the scratch memory that the program gives the operation.
-      seconds: the time of these passes at the speed of a copy. None on a CPU, and for plain JAX.
+      scratch_bytes: the bytes of scratch memory that the program gives the operation.
+      seconds: the time of these passes at the speed of a copy; None on a CPU and for plain JAX.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -94,7 +94,7 @@ def _cells(step: Step) -> tuple[str, ...]:
 
 
 def explain(function: Callable[..., Any], *, device: str | None = None) -> Callable[..., Explanation]:
-    """Tells what each operation in a function will run.
+    """Tells which kernels each operation in a function will run, or that it will run plain JAX.
 
     Nothing is run, and no GPU is needed: the choice follows from shapes, types and the device. Operations inside
     `jit`, `vmap`, loops and branches are listed too; an operation in a loop is listed once.

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from jax_mgpu._kernels import Library
 
 PACKAGE = pathlib.Path(__file__).parents[2]
-# The packages of CUDA kernels, newest first, each with the CUDA plugin of JAX that it is for.
+# The packages of CUDA kernels, newest CUDA version first, each with the plugin of JAX for that version.
 CUDA_PACKAGES = {"jax_mgpu_cuda13": "jax_cuda13_plugin", "jax_mgpu_cuda12": "jax_cuda12_plugin"}
-# The CUDA version of the oldest driver that unpacks kernels as the build compresses them, and the release that has it.
+# The build compresses kernels. The oldest driver that can unpack them: its CUDA version, and its release.
 OLDEST_DRIVER, OLDEST_DRIVER_RELEASE = 12040, "550.54.14"
 
 
@@ -47,7 +47,7 @@ class NoLibrary:
         self.description = {"build": build, "is_wheel": False, "signatures": {}, "by_function": ""}
 
     def tile_sizes(self) -> Mapping[str, Sequence[int]]:
-        """Returns stand-ins for tiles that no kernel has: the smallest sizes that are valid."""
+        """Returns a tile size of 2 for each name, as tests that derive their sizes from tiles need some valid size."""
         return collections.defaultdict(lambda: [2])
 
     def handlers(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def _in_folders(name: str, folders: Sequence[str]) -> pathlib.Path | None:
 
 def _own_folders() -> list[str]:
     """Lists the folders that may have a library of this package: beside the sources, and the installed package's."""
-    return list(sys.modules["jax_mgpu"].__path__)  # which the package extends before it imports this module
+    return list(sys.modules["jax_mgpu"].__path__)  # the package extends its path before it imports this module
 
 
 def open_library(path: pathlib.Path) -> Library:
@@ -142,14 +142,15 @@ def driver_problem(version: int) -> str:
     if version == 0 or version >= OLDEST_DRIVER:
         return ""
     has, needs = (f"CUDA {v // 1000}.{v % 1000 // 10}" for v in (version, OLDEST_DRIVER))
-    return f"a driver of {needs} ({OLDEST_DRIVER_RELEASE}) or later, where this one is of {has}"
+    return f"a driver of {needs} ({OLDEST_DRIVER_RELEASE}) or later, but this one is of {has}"
 
 
 def expect_names(operations: Mapping[str, Mapping[str, Any]]) -> None:
     """Raises an error if a library was not built from these sources: its operations or names differ.
 
-    Each operation has lists of operands and results, and a dictionary of attributes. An attribute has the names of its
-    values, `"flag"` or `"number"`. An attribute that no kernel reads is not in the libraries.
+    Each operation has lists of operands and results, and a dictionary of attributes. An attribute is
+    described by the list of its values' names, or by `"flag"` or `"number"`. Attributes that no kernel reads are not in
+    the libraries, and are not compared.
     """
     for library in filter(None, (cpu_library, cuda_library)) if platforms() else ():
         if difference := _difference(library.description, operations):
@@ -222,7 +223,7 @@ def has_cuda() -> bool:
 
 
 def build_decision() -> str:
-    """Returns the line on what the build found and built, and how to change that; pip hides it when it builds."""
+    """Returns the line that says what the build found and built, and how to change that; pip hides it."""
     return str(cpu_library.description["build"])
 
 
@@ -267,7 +268,7 @@ def _ffi_api(library: Library) -> str:
 
 
 def export_checks() -> list[jax.export.DisabledSafetyCheck]:
-    """The values that let `jax.export` write programs with calls of the kernels, and with one of JAX's own.
+    """The values with which `jax.export` exports programs that call the kernels, or `ragged_all_to_all` of JAX.
 
     `jax.export` refuses custom calls for which JAX promises no compatibility. The process that loads the program must
     import this package, whose kernels the program calls.

@@ -6,8 +6,8 @@ same name, the plain-JAX lowering for every other platform, batching and the hid
 
 It checks these conventions:
 
-- The description names operands, results and attributes once. A call gives operands by name, and a rule gets those that
-  it names among its parameters. `expect_compiled_names` checks that the libraries have the same names.
+- The description names operands, results and attributes once. A call passes operands by name, and a rule receives
+  the operands that its parameters name. `expect_compiled_names` checks that the libraries have the same names.
 - A call leaves out an operand that is absent. The operand is then `ABSENT`, an empty int32 vector.
 - Attributes are Python ints (flags and enumerations too), or `Keyed`. An operation with a `Keyed` attribute gives the
   handlers other attributes in its place: `call_attributes`.
@@ -73,7 +73,7 @@ __all__ = [
     "stored_aval",
 ]
 
-ABSENT = cast(jax.Array, np.zeros((0,), np.int32))  # typed as the operand in whose place it stands
+ABSENT = cast(jax.Array, np.zeros((0,), np.int32))  # typed as a JAX array, because it stands in place of an operand
 
 REGISTRY: dict[str, Operation] = {}
 
@@ -91,7 +91,8 @@ class Operation:
       aliases: maps the name of an operand, whose buffer a result may take over when it is donated, to the result's
         name. If the program makes the operand from one scalar, as `jnp.zeros` does, kernels get that scalar, `[1]`, and
         fill the result.
-      streamed: operands that kernels read contiguously over the whole batch. One without batch axes is repeated.
+      streamed: operands that kernels read contiguously over the whole batch. Such an operand without batch axes is
+        repeated for each row.
       only: the one platform with kernels, if others have none. Other platforms run the plain-JAX form without a
         warning: it consists of other kernels, or warns itself. "": no platform has kernels, and the libraries do not
         know the operation.
@@ -168,7 +169,7 @@ class Operation:
             raise TypeError(f"{self.name}: operands and attributes: expected attributes {expected}, got {got}")
         attributes = {name: x if isinstance(x, Keyed) else int(x) for name, x in attributes.items()}
         if is_eager():
-            return self._impl(*operands, **attributes)  # operands become arguments of a program, without conversion
+            return self._impl(*operands, **attributes)  # operands become arguments of a program as they are
         if is_in_eager_shard_map():  # there, an empty operand cannot be an argument of a program
             absent = tuple((i, x.shape, np.dtype(x.dtype)) for i, x in enumerate(operands) if not x.size)
             present = [x for x in operands if x.size]
@@ -199,8 +200,8 @@ class Operation:
     def def_jvp(self, rule: Callable[..., tuple[Sequence[Any], Sequence[Any]]]) -> None:
         """Sets the forward derivative.
 
-        `rule(primals, tangents, **attributes)` gets the operands of one problem and their tangents, by name. It returns
-        the results and their tangents. None stands for a tangent that is zero.
+        `rule(primals, tangents, **attributes)` gets the operands of one problem and their tangents, as named
+        tuples. It returns the results and their tangents. None stands for a tangent of zero.
         """
 
         def jvp(primals: Sequence[Any], tangents: Sequence[Any], **attributes: Attribute) -> tuple[Any, Any]:
@@ -216,7 +217,7 @@ class Operation:
                 return list(results), [result_tangents[i] for i in moving]
 
             given = [tangents[i] for i in live]
-            # If no operand is sharded, no axis has to be Auto, and those of a surrounding vmap must not become Auto.
+            # Only sharded operands need Auto axes. Without them, the axes of a surrounding vmap must stay as they are.
             mapped = automatic(one_problem) if any(map(is_sharded, _arrays((*primals, *given)))) else one_problem
             axes = [0 if x.ndim > rank else None for x, rank in zip(primals, self.ranks, strict=True)]
             for _ in range(self._batch_rank(primals)):
@@ -232,7 +233,7 @@ class Operation:
     def def_linear(self, **transposes: Callable[..., Any]) -> None:
         """Declares the first result linear in each of these operands, and sets its transposes and forward derivative.
 
-        No other result has a tangent. So if no operand is given, no result has one.
+        No other result has a tangent. Without arguments, no result has one.
         """
         for operand, rule in transposes.items():
             self.def_transpose(operand, rule)
@@ -395,7 +396,7 @@ def _run_within_shard_map(
 
 
 class Keyed:
-    """An attribute of any type. Two with equal keys are equal. It lives as long as the programs that have it."""
+    """An attribute of any type. Two with equal keys are equal. It lives as long as the programs that contain it."""
 
     def __init__(self, key: Hashable, value: Any):
         self.key, self.value = key, value
@@ -435,7 +436,7 @@ def _plain_lowering(operation: Operation) -> Callable[..., Any]:
     lower_fallback = mlir.lower_fun(lambda *xs, **attributes: _fallback_of(operation, xs, attributes), True)
 
     def pure(ctx: Any, *operands: ir.Value[Any], **attributes: Attribute) -> Any:
-        """Lowers plain JAX. Its functions were traced apart, so types do not say which manual axes values vary over."""
+        """Lowers plain JAX. It was traced elsewhere, so avals must not say over which manual axes values vary."""
         avals = [jax.core.ShapedArray(aval.shape, aval.dtype, sharding=aval.sharding) for aval in ctx.avals_in]
         return lower_fallback(ctx.replace(avals_in=avals), *operands, **attributes)
 

@@ -1,9 +1,9 @@
 """Splits a batched kernel call over the devices of an Auto or Explicit mesh, along its batch axes.
 
-By default, XLA gathers every operand of an unknown custom call. So a call gets two attributes. A Shardy rule tells how
-shardings spread through the call. The number of batch axes lets XLA's partitioner give each device its own rows (the
-targets are registered as batch partitionable). The partitioner takes the leading axes of every operand as batch axes,
-so all operands must have them here.
+By default, XLA gathers every operand of an unknown custom call. Two attributes of a call prevent this. A Shardy rule
+tells how shardings spread through the call. The number of batch axes lets XLA's partitioner give each device its own
+rows (the targets are registered as batch partitionable). The partitioner takes the leading axes of every operand as
+batch axes, so all operands must have them here.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def sharding_rule(shapes_in: Sequence[Any], shapes_out: Sequence[Any], batch_ran
 def workspace_shape(batch: Sequence[int], devices: int, bytes_of: Callable[[int], int]) -> tuple[int, ...]:
     """Returns the shape of a workspace that suffices however the rows of a batch are split over the devices.
 
-    `bytes_of(rows)` is what a call on that many rows needs. Fewer rows may need more bytes per row, so the largest such
-    ratio counts.
+    `bytes_of(rows)` is the scratch memory that a call on that many rows needs. Fewer rows may need more bytes per row,
+    so each row gets the most bytes per row of all possible splits.
     """
     rows = math.prod(batch)
     shares = [max(1, rows // parts) for parts in range(1, devices + 1) if devices % parts == 0]

@@ -1,1 +1,1 @@
-"""Keys as unsigned words in the order of the keys: bits of floats, long numbers as lists of digits, several columns."""
+"""Converts keys to integers of the same order: floats by their bits, several columns as one long number."""

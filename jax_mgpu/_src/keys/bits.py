@@ -16,12 +16,12 @@ T = TypeVar("T")
 
 
 def is_random_key(dtype: DTypeLike) -> bool:
-    """Whether a dtype is one of typed random keys, which only JAX itself can store."""
+    """Whether a dtype is one of typed random keys, which kernels cannot take."""
     return jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 def where(condition: jax.Array, x: Any, y: Any) -> jax.Array:
-    """`jnp.where`. For arrays of one shape and dtype, and numbers, it adds one or two equations, not a nested `jit`."""
+    """`jnp.where`. For numbers and arrays of one shape and dtype, it makes no nested `jit`."""
     like = next((v for v in (x, y) if isinstance(v, jax.Array) and condition.shape in ((), v.shape)), None)
     if like is None or _over_a_mesh(like):
         return jnp.where(condition, x, y)
@@ -33,7 +33,7 @@ def where(condition: jax.Array, x: Any, y: Any) -> jax.Array:
 
 
 def _over_a_mesh(x: jax.Array) -> bool:
-    """Whether the type of an array has a mesh, over which the functions of jnp find a common sharding."""
+    """Whether the type of an array has a mesh: then jnp's functions must find a common sharding."""
     return not jax.typeof(x).sharding.mesh.empty
 
 
@@ -66,7 +66,7 @@ def ordered_integers(keys: jax.Array) -> jax.Array:
 
 
 def ordered_together(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-    """`ordered_integers` that are comparable across arrays of one dtype; 64-bit keys of two words become ranks."""
+    """`ordered_integers` that are comparable across arrays of one dtype; keys of two words are numbered in order."""
     if not is_words(arrays[0]):
         return tuple(map(ordered_integers, arrays))
     keys = jnp.concatenate(arrays)
@@ -130,8 +130,8 @@ def keeping_bits(
 ) -> jax.Array:
     """`move(arrays, *others)`, which moves items of the arrays (or None) and is linear in them, bit for bit.
 
-    Narrow floats move as integers. Their tangents move as floats, since integers would hide that the move is linear, or
-    as float32 if the transpose `adds` several. If `move` only repeats items, a barrier hides from XLA that it could
+    Narrow floats move as integers. Their tangents move as floats, because a move of integers has no derivative, and as
+    float32 if the transpose `adds` several. If `move` only repeats items, a barrier hides from XLA that it could
     repeat floats as well.
     """
     dtype = jax.tree.leaves(arrays)[0].dtype
@@ -149,7 +149,7 @@ def keeping_bits(
     @move_bits.defjvp
     def _(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
         wide = jnp.float32 if adds else dtype
-        moving = jax.tree.map(lambda x: jnp.asarray(x).astype(wide), tangents[0])  # NumPy arrays, outside of jit
+        moving = jax.tree.map(lambda x: jnp.asarray(x).astype(wide), tangents[0])  # outside of jit, from NumPy arrays
         return move_bits(*primals), move(moving, *primals[1:]).astype(dtype)
 
     return move_bits(arrays, *others)

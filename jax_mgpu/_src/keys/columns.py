@@ -14,7 +14,7 @@ one code, while the other columns travel along. Then they sort by the next colum
 
 Wider numbers are cut into pieces of 64 bits. A sort of columns that cannot travel along takes the lowest piece first;
 each pass is stable. For two sorted operands, each is searched in the other by its highest 64 bits, and the place of a
-key in the merge of both replaces these bits. This repeats until 64 bits hold the rest.
+key in the merge of both replaces these bits. This is repeated until the number has at most 64 bits.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Columns:
     def __init__(self, operation: str, argument: str, columns: tuple[ArrayLike, ...], descending: Directions):
         if len(columns) > MAX_COLUMNS:
             raise value_error(operation, argument, f"1 to {MAX_COLUMNS} columns", f"{len(columns)} columns")
-        # One array in descending order is a column too, and an error speaks of it as the caller does.
+        # One array in descending order is a column too; errors call it by the caller's name, without an index.
         self.names = [argument] if len(columns) == 1 else [f"{argument}[{i}]" for i in range(len(columns))]
         self.arrays = [expect_key(operation, *pair) for pair in zip(self.names, columns, strict=True)]
         for name, x in zip(self.names, self.arrays, strict=True):
@@ -157,8 +157,8 @@ class Columns:
     def cuts(self, travel: Callable[[list[jax.ShapeDtypeStruct]], bool]) -> list[tuple[int, int]]:
         """Returns where to cut the columns into parts that the kernels sort by, one after the other.
 
-        `travel` tells whether keys can travel along. The first part is as short as that allows, or has up to 32 bits.
-        The list is empty if the columns cannot be cut.
+        `travel` tells whether kernels can carry these keys. The first part has as few columns as that allows, but it
+        includes all leading integers that fit 32 bits together. The list is empty if the columns cannot be cut.
         """
         n = len(self.arrays)
         for first, most_bits in product(range(1, n + 1), (WIDEST, WORD)):
@@ -372,13 +372,13 @@ def _directions(operation: str, descending: Directions, columns: int) -> tuple[b
 
 
 class KeyPair:
-    """Two sorted operands as kernels take them, and the caller's keys from the kernels' results.
+    """Two sorted operands as kernels take them; it also restores the caller's keys from the kernels' results.
 
     Attributes:
       a, b: keys, or codes of columns.
       a_count, b_count: live counts as operands.
       descending: whether `a` and `b` are in descending order.
-      is_code: whether results follow from the keys that the kernel gives, without indices.
+      is_code: whether the caller's keys can be computed from the keys that a kernel returns, without indices.
     """
 
     def __init__(
@@ -521,10 +521,10 @@ def _one_column(operation: str, keys: jax.Array) -> Columns:
 def directed_pair(
     operation: str, a: Keys, b: Keys, descending: Directions
 ) -> tuple[Any, Any, Any, Callable[[Any], Any]]:
-    """Returns two operands, their directions, and the function that gives result keys the form of the caller's.
+    """Returns two operands, their directions, and the function that gives keys of results the caller's form.
 
-    Their keys are tested for equality, as in `expect_told_apart`. Arrays in descending order become columns of one
-    array, whose codes are in ascending order as kernels need it.
+    The keys are checked by `expect_told_apart`, because operations test them for equality. Arrays in descending order
+    become columns of one array, whose codes are in ascending order as kernels need it.
     """
     expect_told_apart(operation, a=a, b=b)
     if _is_columns(a) or not static_flag(operation, "descending", descending):
@@ -543,7 +543,7 @@ def sorted_pair(
     descending: Directions = False,
     unique: bool = False,
 ) -> KeyPair:
-    """Returns two sorted operands of keys of the same types."""
+    """Returns two sorted operands of keys of the same types, checked, as kernels take them."""
     x, y, down = expect_pair(operation, a, b, names=names, descending=descending)
     counts = pair_counts(operation, names, (x, y), (a_count, b_count))
     sides = zip(names, (x, y), counts, strict=True)

@@ -1,7 +1,7 @@
-"""Long numbers, of which a kernel's key or payload holds up to 64 bits.
+"""Numbers of any length, and their conversion to the keys or payloads of kernels, which hold up to 64 bits.
 
-A number is a list of digits of up to 32 bits, the highest first. 64 bits travel as a complex64, so no 64-bit type of
-JAX is needed. All operations are elementwise, and XLA fuses them into one pass.
+A number is a list of digits of up to 32 bits, the highest first. Kernels get 64 bits as a complex64, so no 64-bit
+type of JAX is needed. All operations are elementwise, and XLA fuses them into one pass.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WORD = 32
 
 
 class Digit(NamedTuple):
-    """A part of a long number: `uint32[n]`, each below `2**bits`."""
+    """One digit of n long numbers: `uint32[n]`, each word below `2**bits`."""
 
     words: jax.Array
     bits: int
