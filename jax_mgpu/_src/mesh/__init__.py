@@ -1,7 +1,7 @@
 """The operations over a mesh axis: the implementation of public functions with `axis_name=`.
 
-A public function checks its arguments, then hands its operands to its distributed form in a module of this package.
-Those modules use the public functions themselves, so each is imported on first use.
+A public function checks its arguments, then passes its operands to its distributed form, a function in a module of this
+package. These modules use the public functions themselves, so each is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -74,6 +74,6 @@ def over_axis(
 ) -> T:
     """Runs an operation over the devices of a mesh axis by its distributed form, a function of this package."""
     axis = importlib.import_module(f"{__name__}.axis").Axis(operation, axis_name)
-    # Positions and counts of several types are combined, whatever the caller's setting.
+    # The distributed forms combine positions and counts of several types, which strict promotion would refuse.
     with jax.numpy_dtype_promotion("standard"):
         return form(axis, *operands, **attributes)

@@ -1,4 +1,4 @@
-"""A mesh axis for operations: the number of its devices, the number of this device, and values of other devices."""
+"""`Axis`, a mesh axis for operations: how many devices it has, which one this is, and exchanges of a few values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Axis", "before"]
 
 
 def before(x: jax.Array) -> jax.Array:
-    """Returns, for each device, the sum of the values of the devices before it, of `[..., devices, any]`.
+    """Returns, for each device, the sum of the values of the devices before it. x is `[..., devices, any]`.
 
     XLA fuses this sum of a few numbers with its operands. A running sum is a separate program.
     """
@@ -32,8 +32,8 @@ T = TypeVar("T")
 class Axis:
     """The devices of a mesh axis, or of several, in the order of `jax.lax.axis_index`.
 
-    Each device has the same number of slots, and the first ones are live. The global array is the live items of all
-    devices, one device after the other.
+    Each device has an array of equally many slots, of which the first ones hold its live items. The global array
+    consists of the live items of all devices, one device after the other.
     """
 
     shares_memory: bool | None = None  # whether the devices do; None until `by_platform` finds out
@@ -69,7 +69,7 @@ class Axis:
 
     @property
     def is_of_devices(self) -> bool:
-        """Whether it is an axis of shard_map, over devices, rather than one of vmap."""
+        """Whether the axis is one of shard_map, over devices, rather than one of vmap."""
         names = self.name if isinstance(self.name, tuple) else (self.name,)
         return set(names) <= set(jax.sharding.get_abstract_mesh().manual_axes)
 
@@ -79,7 +79,7 @@ class Axis:
         return result
 
     def varying(self, tree: T) -> T:
-        """Returns values with the type of those that differ from device to device, as loops require of a carry."""
+        """Returns values with the type of those that differ from device to device, as a loop's carry must have."""
         typed: T = jax.tree.map(lambda x: reconcile_vma((x, self.index))[0], tree)
         return typed
 

@@ -1,4 +1,4 @@
-"""Removal and insertion over a mesh axis: removed items are marked where they are; inserted ones are merged in."""
+"""Removal and insertion over a mesh axis: removed items are marked in place; inserted ones are merged by position."""
 
 from __future__ import annotations
 

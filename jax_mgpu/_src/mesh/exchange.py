@@ -1,4 +1,4 @@
-"""The exchange of parts of arrays between devices, in the form that suits the platform of the program."""
+"""Exchanges parts of arrays between devices, by the collectives that suit the program's platform."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ MAX_RAGGED = 8
 
 
 class Parts:
-    """The items that each device sends to each device, known to all devices.
+    """How many items each device sends to each device, and from where; known to all devices.
 
     Args:
       axis: the devices.
       starts: `[..., from, to]`, the position of the part's first item in the sender's array.
       sizes: `[..., from, to]`, the number of its items.
       slots: the number of slots that receive.
-      behind: other parts that arrive earlier in the same slots.
+      behind: other parts, after which these are placed in the same slots.
     """
 
     sizes: jax.Array
@@ -45,7 +45,7 @@ class Parts:
         begins = before(sizes)
         if behind is not None:
             begins += behind.sizes.sum(0, dtype=sizes.dtype)
-        # Items without room, which occur only if keys are out of order, are not sent.
+        # Items for which there is no slot are not sent. They occur only if keys are out of order.
         self.places = jnp.minimum(begins, slots)  # on the receiver, [from, to]
         self.sizes = jnp.minimum(begins + sizes, slots) - self.places
 
@@ -68,7 +68,7 @@ class Parts:
 
     @property
     def received(self) -> jax.Array:
-        """How many items this device gets from each: `[devices]`."""
+        """How many items this device gets from each device: `[devices]`."""
         return self.axis.own(self.sizes, 1)
 
     @property
@@ -78,7 +78,7 @@ class Parts:
 
     @property
     def total(self) -> jax.Array:
-        """How many items this device gets: parts lie one after the other."""
+        """How many items this device gets in all."""
         return self.axis.own(self.places[-1] + self.sizes[-1] - self.places[0])
 
     def flatten(self) -> tuple[Any, Any]:
@@ -198,7 +198,7 @@ def _gathered(sent: Sent, into: jax.Array, *, keeps: bool) -> jax.Array:
         everything = jax.lax.all_gather(form.pack("x", x), axis.name, tiled=True)
         for parts in parts_of:
             starts = axis.own(parts.starts, 1) + x.shape[0] * axis.devices.astype(parts.starts.dtype)
-            if not keeps:  # runs come to any places
+            if not keeps:  # runs may come to any places
                 lengths = parts.received
                 offsets, total = before(lengths[:, None])[:, 0], lengths.sum(dtype=lengths.dtype).reshape(1)
                 into = form.unpack(move_rows(everything, starts, parts.begins, offsets, total, form.pack("into", into)))
@@ -207,7 +207,7 @@ def _gathered(sent: Sent, into: jax.Array, *, keeps: bool) -> jax.Array:
             runs = {"starts": starts, "offsets": parts.begins, "total": end.reshape(1), "fill_value": form.fill(0)}
             # No item of one sender comes to a device twice.
             taken = form.unpack(gather_rows(x=everything, **runs, size=parts.slots, disjoint=True)[0])
-            if not is_first:  # these items lie behind those of earlier sources
+            if not is_first:  # these items follow those of earlier sources
                 slot = jnp.arange(parts.slots, dtype=parts.sizes.dtype)
                 taken = jnp.where(_along(slot < parts.begins[0], taken), into, taken)
             into, is_first = taken, False
@@ -290,7 +290,7 @@ def _in_chunks(parts: Parts, x: jax.Array, into: jax.Array) -> jax.Array:
 def in_rounds(
     step: Callable[[jax.Array, jax.Array], jax.Array], needed: jax.Array, most: int, into: jax.Array
 ) -> jax.Array:
-    """Calls `step(done, into)` for each round that is needed, of `most`. All devices must need equally many."""
+    """Calls `step(done, into)` for each `needed` round, at most `most`. `needed` must be equal on all devices."""
 
     # A transpose would save the places of all rounds, one array per device, so it recomputes them.
     @functools.partial(jax.checkpoint, prevent_cse=False)

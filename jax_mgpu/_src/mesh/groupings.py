@@ -1,4 +1,4 @@
-"""The reductions that named operators need, over a mesh axis: of all items, of segments, or of ids."""
+"""Reductions by named operators over a mesh axis: of all items, of each segment, or of each id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups of equal keys over a mesh axis: keys are sorted, and a group belongs to the device of its first key."""
+"""Groups of equal keys over a mesh axis: keys are sorted, and a group is on the device that holds its first key."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def group_by(
 ) -> tuple[Any, list[jax.Array], jax.Array]:
     """Returns the keys of this device's groups, their results, and their number.
 
-    Each value is combined where its sorted rows are. Indices of extrema are fetched by their positions.
+    Each device combines the values of the sorted rows that it holds. Indices of extrema are fetched by their positions.
     """
     n = keys.shape[0]
     names: Any = asked.op

@@ -24,12 +24,12 @@ __all__ = ["reduce_by_id"]
 def reduce_by_id(axis: Axis, kind: Kind, x: jax.Array, ids: jax.Array, count: jax.Array, *, size: int) -> jax.Array:
     """Returns this device's results, `[size, width]`, for ids from `size * index` to `size * (index + 1)`.
 
-    If there are at most as many results as a device has items, each device computes all results, and sends them to
-    their devices. Otherwise items are sorted by id over all devices, and the results of runs are sent. A run may span
-    several devices, so a device receives at most `size` results and one more per device.
+    If there are at most as many results as a device has items, each device combines its own items into all results, and
+    sends each to the device that owns it. Otherwise items are sorted by id over all devices, and the results of runs
+    are sent. A run may span several devices, so a device receives at most `size` results and one more per device.
     """
     n, width = x.shape
-    if kind in (Kind.ADD, Kind.MUL, Kind.LOGSUMEXP):  # rounded once, at the end
+    if kind in (Kind.ADD, Kind.MUL, Kind.LOGSUMEXP):  # such results are rounded only once, at the end
         x = x.astype(accumulator_dtype(x.dtype))
     live = axis.live("x", n, count)
     leaves = [x]

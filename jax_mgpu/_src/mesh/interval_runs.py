@@ -1,4 +1,4 @@
-"""`interval_gather` over a mesh axis for few, long intervals: all devices know all of them, and send runs of rows."""
+"""`interval_gather` over a mesh axis for few, long intervals: all devices know all intervals, and send runs of rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNIT_BYTES = 16
 
 
 def fits(axis: Axis, intervals: int, size: int) -> bool:
-    """Whether each device has room for what all devices need of all intervals."""
+    """Whether a device has room for data of all intervals and all devices."""
     return axis.size**2 * intervals <= size
 
 
@@ -35,8 +35,9 @@ def gather_runs(
     Args:
       axis: the devices.
       rows: this device's rows, `[n, width]`.
-      starts: `[m]`, where this device's intervals start in the global array, of a type that holds all sums of these.
-      offsets: `[m]`, where they start among the slots of all devices, of the same type; none is above `whole`.
+      starts: `[m]`, where this device's intervals start in the global array, of a type that holds sums of such
+        positions.
+      offsets: `[m]`, where the intervals start among the slots of all devices, of the same type, at most `whole`.
       whole: the number of all rows of all intervals.
       fill: the fill element, `[1]`.
       size: the number of slots of a device.
@@ -52,10 +53,10 @@ def gather_runs(
 
 
 class _Runs:
-    """The rows that each device sends to each. A run is the part of an interval that lies on one device.
+    """The rows that each device sends to each other one. A run is the part of an interval that lies on one device.
 
-    A device packs its runs, in the order of the slots. So what it sends to another is a range of packed rows. Units of
-    several rows are sent, and the receiver skips the rows of the first and last units that it did not ask for.
+    A device packs its runs in the order of the slots, so the rows for another device are a range of the packed rows.
+    They are sent in units of several rows; the receiver skips rows of the first and last unit that it did not ask for.
     """
 
     def __init__(self, axis: Axis, rows: jax.Array, starts: jax.Array, offsets: jax.Array, whole: jax.Array, size: int):
@@ -126,7 +127,7 @@ class _Runs:
         """Returns the rows of this device's slots, from those that it received and its own."""
         axis, dtype = self.axis, self.starts.dtype
         here = axis.index.astype(dtype) * self.size
-        # Each interval has a part before the global array, one on each device, and one behind the array.
+        # Each interval has a part before the global array, one on each device, and one after the array.
         first = jnp.concatenate([jnp.zeros_like(self.cuts[:1]), self.cuts])
         offsets = self.offsets + first - here
         received = (axis.own(self.parts.places, 1) - axis.own(self.begins, 1))[:, None] * self.unit + self.packed

@@ -1,4 +1,4 @@
-"""Intervals over a mesh axis: each goes to the devices whose slots it fills, and rows are fetched from any device."""
+"""Intervals over a mesh axis: each is sent to the devices whose slots it fills, which fetch its rows."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class _Own:
 
     Attributes:
       leaves: the data of each interval, `[size, ...]`.
-      offsets: `[size]`, where each starts among the slots; `size` past the last one. There may be fewer, for all
-        intervals of all devices.
+      offsets: `[size]`, where each interval starts among the slots; `size` past the last one. If all devices together
+        have fewer intervals, there is one entry for each of them.
       total: the number of filled slots, an operand.
-      first: the length of the part of the first interval that earlier devices have.
+      first: how many slots of the first interval are on earlier devices.
     """
 
     def __init__(self, axis: Axis, leaves: Sequence[jax.Array], offsets: jax.Array, size: int, total: jax.Array):

@@ -1,4 +1,4 @@
-"""Joins over a mesh axis: both sides' keys are aligned to find partners, and rows are distributed by their rank."""
+"""Joins over a mesh axis: aligned keys of both tables give the partners, and result rows are distributed by rank."""
 
 from __future__ import annotations
 
@@ -146,7 +146,8 @@ def _by_partners(axis: Axis, found: Lookup, kind: JoinKind, size: int) -> Rows:
         total = alone.total
     share = Share.even(axis, total, size)
 
-    # If no row of a without a partner is kept, each result row of a row of a has a partner, and no numbers are needed.
+    # If rows of a without a partner are dropped, each result row has a partner, and the numbers of partners aren't
+    # needed.
     leaves = [first, number] if keep_a or kind not in KINDS else [first]
     leaves = [a_begin + jnp.arange(n_a, dtype=dtype), *leaves]
     following = jnp.append(before, paired)[axis.index + 1]

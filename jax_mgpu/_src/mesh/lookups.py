@@ -1,4 +1,4 @@
-"""The keys of a's rows looked up among the keys of b's rows, over a mesh axis: in place, or by keys that move."""
+"""Looks up the keys of a's rows among those of b's rows, over a mesh axis: in place, or with keys that move."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class _Side:
 
 
 class Moved:
-    """Keys of both sides are sorted over all devices, and aligned; results are sent back to the rows.
+    """A lookup that sorts the keys of both sides over all devices and aligns them, and sends results back to the rows.
 
     Args:
       axis: the devices.

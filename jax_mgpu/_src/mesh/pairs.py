@@ -1,4 +1,4 @@
-"""Operations on two sorted arrays over a mesh axis: both are aligned, and each device solves its own problem."""
+"""Operations on two sorted arrays over a mesh axis: both are cut at the same keys; each device works on its part."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def pair_parts(
     the second; with `pairs`, the r-th copies of a key stay together.
     """
     slots = sum(x.shape[0] for x in arrays)
-    if pairs:  # one slot more, because no cut parts a pair, and then a multiple of SLOTS
+    if pairs:  # one more slot, because a cut never separates a pair; rounded up to a multiple of SLOTS
         slots = (slots // SLOTS + 1) * SLOTS
     dtype = axis.index_dtype("a and b", slots)
     live = [live_items(x.shape[0], count, dtype) for x, count in zip(arrays, counts, strict=True)]
@@ -104,7 +104,7 @@ class AlignedPair:
         return self._codes_at[smallest]
 
     def _elsewhere(self, side: int, smallest: bool) -> jax.Array:
-        """How many items of a side equal this device's least key on earlier devices, or its greatest on later ones.
+        """How many items of a side on earlier (later) devices equal this device's least (greatest) key.
 
         Each device counts its own items for all devices.
         """
@@ -122,7 +122,7 @@ class AlignedPair:
         return axis.sum(jnp.any(stack(copies)).astype(jnp.int32)) == 0
 
     def cut(self, side: int, right: bool) -> jax.Array:
-        """Returns how many items of the other array are less than each of this one, or no greater; -1 past these."""
+        """Returns, for each item of a side, how many items of the other array are less, or no greater; -1 if dead."""
         copies = self._copies(side, 1 - side, smallest=not right)
         found, before = self._search(side, 1 - side, right), self.before[1 - side]
         found += before + copies if right else before - copies
@@ -133,7 +133,7 @@ class AlignedPair:
         return [self.cut(side, right) for right in (False, True)]
 
     def _copies(self, side: int, other: int, *, smallest: bool) -> jax.Array:
-        """Returns, for each key of a side, how many copies another side has on earlier devices, or on later ones."""
+        """Returns, for each key of a side, how many copies the other side has on earlier devices, or on later ones."""
         return jnp.where(equal(self._codes(side), self._end(smallest)), self._elsewhere(other, smallest), 0)
 
     def rank(self, side: int) -> jax.Array:
@@ -291,7 +291,7 @@ def set_operation(
             size=size, duplicates=duplicates, fill_value=fill_value,
         )  # fmt: skip
         return SetResult(keys, None if a_values is None else unflatten(leaves), room(name, count, keys.shape[0]))
-    if size is None:  # the most that a part can hold
+    if size is None:  # the most items that the result of a part can have
         size = (n_a + n_b + 1) // 2 if kind == Kind.INTERSECTION else n_a + n_b
     parts = pair_parts(axis, (a, b), (a_count, b_count), pairs=True)
     (a, *a_moved), (b, *b_moved) = (

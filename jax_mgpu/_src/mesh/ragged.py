@@ -55,7 +55,7 @@ def take_segments(
 
 
 def segmented_top_k(axis: Axis, given: GivenSegments, x: jax.Array, k: int, largest: bool) -> TopK:
-    """Returns the first items of each segment, after a sort of all segments."""
+    """Returns the k first items of each segment, found by a sort of all segments."""
     options: dict[str, Any] = {"descending": largest, "count": count_of(given.count)}
     with by_construction():
         ordered, order = segmented_sort_indices(axis, x, *heads_or_flags(axis, given), **options)
@@ -78,7 +78,7 @@ def ordered_items(
 
 
 def heads_or_flags(axis: Axis, given: GivenSegments) -> tuple[jax.Array, jax.Array]:
-    """Returns the segments as a sort takes them, one of both absent."""
+    """Returns the segments as heads or as flags, the other being absent, as a sort takes them."""
     return (given.heads, ABSENT) if given.ends is None else (ABSENT, flags_of_gaps(axis, given))
 
 

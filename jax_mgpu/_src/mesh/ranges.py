@@ -1,4 +1,4 @@
-"""Segments over a mesh axis, as ranges of the global array, and as runs of which every second one is a gap."""
+"""Segments over a mesh axis in other forms: as ranges of the global array, and as alternating segments and gaps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class OverAxis:
       lives: the live items of all devices.
       begin: `[m]`, where each segment begins.
       end: `[m]`, where each ends: at the next head, of this device or of a later one, or with the last item.
-      own: how many of them have numbers: all if ends are given, otherwise all that are not padding.
+      own: how many of these segments count in the numbering: all if ends are given, otherwise those that aren't
+        padding.
     """
 
     def __init__(self, axis: Axis, segments: GivenSegments):
@@ -62,10 +63,10 @@ class OverAxis:
 
 
 def pieces(axis: Axis, segments: GivenSegments) -> jax.Array:
-    """Returns `[2 m + 2]` positions among this device's items: heads of segments and, in turns, of the gaps after them.
+    """Returns `[2 m + 2]` positions among this device's items: in turn, where a segment and the gap after it start.
 
-    The first segment begins at position 0, is the local part of a segment that starts on an earlier device, and may be
-    empty.
+    The first pair is for the local part of a segment that starts on an earlier device. It begins at position 0, and may
+    be empty.
     """
     live, begin, end, last = _own_ranges(axis, segments)
     here = axis.begin(axis.gather(live))

@@ -1,4 +1,4 @@
-"""Reductions and scans over a mesh axis: each device works on its own items, and exchanges one state."""
+"""Reductions and scans over a mesh axis: each device combines its items, and all exchange one state each."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = ["number_before", "own_ends", "reduce", "scan", "segmented_reduce", "s
 
 
 class _Named:
-    """A built-in operator over this device's items or rows. Kernels give results, from which states are made."""
+    """A built-in operator over this device's items or rows. Kernels return results, which become states."""
 
     def __init__(self, axis: Axis, kind: Kind, x: jax.Array, count: jax.Array):
         self.kind, self.count, self.n = kind, count, x.shape[0]
@@ -152,7 +152,7 @@ class _Function:
         return jax.tree.map(lambda x: x[position], self.x)
 
     def combine(self, reverse: int) -> Callable[[Any, Any], Any]:
-        del reverse  # the function gets the states from the end first
+        del reverse  # with `reverse`, the states from the end come first
         return self.operator.combine
 
     def finish(self, states: Any) -> Any:
@@ -191,7 +191,7 @@ def scan(
 
 
 def segmented_reduce(axis: Axis, op: Kind | Operator, x: Pytree, n: int, heads: jax.Array, count: jax.Array) -> Any:
-    """A segment's result is on the device with its head; later devices contribute their part of its items."""
+    """Reduces segments. A segment's result is on the device with its head; later devices contribute items."""
     local = _local(axis, op, x, n, count)
     results = local.segments(heads)
     if n == 0 or heads.shape[0] == 0:
@@ -305,7 +305,7 @@ def _over_devices(
             select(joined, combine(a_states, b_states), states),
         )
 
-    # A None is known to be the same on all devices, and is not sent.
+    # None means the same on all devices, so it is not sent.
     has, starts, states = axis.gather((has, starts, state))
     has = jnp.ones((axis.size,), bool) if has is None else has
     starts = jnp.zeros((axis.size,), bool) if starts is None else starts

@@ -1,4 +1,4 @@
-"""Moves between devices: rows distributed by rank, items fetched from any position, and items sent to any position."""
+"""Moves rows between devices: distributes them by rank, fetches them from any position, sends them to any position."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ __all__ = ["Share", "begins_of", "deal", "deal_from", "fetch", "put"]
 
 
 class Share:
-    """This device's results among those numbered over all devices: `count` ranks from `low` on.
+    """This device's share of the results, which are numbered over all devices: `count` ranks from `low` on.
 
-    `lows` and `highs` bound the ranks that have a slot, for each device.
+    `lows` and `highs` bound, for each device, the ranks that have a slot on it.
     """
 
     def __init__(self, axis: Axis, lows: jax.Array, counts: jax.Array, size: int):
@@ -70,7 +70,7 @@ def deal(
 def deal_from(
     axis: Axis, leaves: Sequence[jax.Array], begins: jax.Array, following: jax.Array, share: Share, size: int
 ) -> tuple[list[jax.Array], jax.Array, jax.Array]:
-    """`deal` for items of which each ends where the next begins, and the last one at `following`; they may be empty.
+    """`deal` for items that each end where the next one begins, the last one at `following`. They may be empty.
 
     `size` is the number of a device's results, and the number of slots if there is no room for all items.
 
@@ -105,7 +105,7 @@ def _dealt(
 
 
 def _in_order(axis: Axis, places: jax.Array, counts: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns sorted global positions, where each was, and the edges between devices' positions, `[devices + 1]`."""
+    """Returns sorted global positions, the place of each before, and where each device's begin, `[devices + 1]`."""
     total = counts.sum(dtype=counts.dtype)
     places = jnp.where((places >= 0) & (places < total), places, total).astype(counts.dtype)
     places, order = Sort(axis.operation, places).indices()
@@ -126,7 +126,7 @@ def fetch(
       axis: the devices.
       leaves: each device's part of the global arrays, `[slots, ...]`.
       counts: the number of live rows on each device, `[devices]`.
-      places: `[n]`, of this device.
+      places: `[n]`, the global positions that this device asks for.
       fills: the fill element of each leaf, `[1]`, or None for 0.
 
     Returns:
@@ -138,7 +138,7 @@ def fetch(
         nowhere = jnp.full((n,), -1, jnp.int32)
         return [take_or_fill(x, nowhere, fill) for x, fill in zip(leaves, fills, strict=True)]
     move = by_platform(axis, functools.partial(_gathered, axis), functools.partial(_in_rounds, axis))
-    # Everything traced is an argument: a rule of jax.custom_jvp that closes over it fails under shard_map.
+    # All traced values are arguments: under shard_map, a rule of jax.custom_jvp that closes over one fails.
     known = jnp.where(inside, places, -1).astype(counts.dtype)
     traced = known, counts, *(() if axis.shares_memory else _in_order(axis, places, counts))
     found = [keeping_bits(move, x, *traced, adds=True) for x in leaves]
@@ -190,7 +190,7 @@ def put(
     Args:
       axis: the devices.
       leaves: this device's rows, `[n, ...]` each.
-      places: `[n]`, of this device's rows.
+      places: `[n]`, the global positions of this device's rows.
       counts: the number of positions of each device, `[devices]`.
       slots: the number of slots of a device.
 

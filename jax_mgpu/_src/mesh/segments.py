@@ -1,4 +1,4 @@
-"""Segments and runs over a mesh axis: they stay in place, and only parts that cross a boundary are sent."""
+"""Segments and runs over a mesh axis: items stay in place, except for parts that cross a boundary between devices."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def segmented_sort(
     descending: bool,
     count: Count,
 ) -> Any:
-    """Each device sorts its segments. Segments that cross a boundary are then cut by rank, and their items exchanged.
+    """Sorts segments on each device, then cuts those that cross a boundary by rank, and exchanges their items.
 
     Only a device's first and last segments can cross a boundary, and only these are sorted again. A device keeps its
     number of items, so these segments are cut at the rank of the item at the boundary.
@@ -158,7 +158,7 @@ def run_heads(axis: Axis, keys: jax.Array, count: jax.Array, *, size: int) -> tu
 
 
 def segment_ids(axis: Axis, heads: jax.Array, n: int, count: jax.Array) -> jax.Array:
-    """Numbers segments device by device: items before the first head belong to an earlier device's last segment."""
+    """Returns each item's segment, numbered over all devices; before the first head, that of an earlier device."""
     dtype = axis.index_dtype("n", max(n, heads.shape[0]))
     if heads.shape[0] == 0:  # static, so this holds on all devices
         return axis.varying(jnp.full((n,), -1, dtype))
@@ -185,7 +185,7 @@ def segmented_shift(
 
 
 def segmented_softmax(axis: Axis, x: jax.Array, heads: jax.Array, count: jax.Array, *, log: bool) -> jax.Array:
-    """Scans in both directions give each item the maximum and the sum of its whole segment."""
+    """Returns the softmax: scans in both directions give each item the maximum and sum of its segment."""
     named: dict[str, Any] = {"count": count_of(count), "axis_name": axis.name}
     is_live = live_mask(x.shape[0], count).reshape(-1, *[1] * (x.ndim - 1))
     x = jnp.where(is_live, x, 0)

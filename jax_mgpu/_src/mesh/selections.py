@@ -66,7 +66,7 @@ def select_indices(axis: Axis, keep: jax.Array, size: int, count: jax.Array) -> 
 def partition(
     axis: Axis, leaves: Sequence[jax.Array], keep: jax.Array, count: jax.Array
 ) -> tuple[list[jax.Array], jax.Array]:
-    """Each device partitions its items; then the kept ones of all devices move to the front, followed by the others.
+    """Partitions each device's items, then moves the kept ones of all devices to the front, followed by the others.
 
     A device keeps its number of items. So it receives a range of ranks among the kept items, and a range among the
     others.
@@ -86,7 +86,7 @@ def partition(
     front = parts(jnp.zeros_like(kepts), kepts, jnp.minimum(edges, total))
     back = parts(kepts, lives - kepts, jnp.maximum(edges - total, 0))
     items = exchange_together([[front, back.behind(front)]], [moved])
-    if count.size:  # dead items stay
+    if count.size:  # items past the count stay in place
         slot = jnp.arange(n, dtype=live.dtype)
         dead = jnp.where(slot < live, slot, n + slot)
         items = [take_from_pair(x, y, dead, n) for x, y in zip(items, leaves, strict=True)]
@@ -144,7 +144,7 @@ def run_starts(
 def unique(
     axis: Axis, keys: jax.Array | Columns, size: int, count: jax.Array, **wanted: bool
 ) -> tuple[list[Any], jax.Array]:
-    """Keys are sorted over all devices; a distinct key is on the device where its run starts."""
+    """Returns distinct keys, after a sort over all devices; each is on the device where its run starts."""
     n = keys.shape[0]
     given = axis.live("keys", n, count)
     with by_construction():
@@ -221,7 +221,7 @@ def _next_marked(axis: Axis, marked: jax.Array, places: jax.Array, live: jax.Arr
 def rank(
     axis: Axis, keys: jax.Array | Columns, heads: jax.Array, *, ties: str, descending: bool, count: jax.Array
 ) -> jax.Array:
-    """Ranks are computed on the devices where the sorted items are, and sent back to where the items came from."""
+    """Computes ranks on the devices that hold the sorted items, and sends them back to where the items came from."""
     n = keys.shape[0]
     given = axis.live("keys", n, count)
     with by_construction():
@@ -276,7 +276,7 @@ def _added(axis: Axis, x: jax.Array, places: jax.Array) -> jax.Array:
 
 
 def _added_bits(axis: Axis, x: jax.Array, places: jax.Array) -> jax.Array:
-    """Returns the same items bit for bit: floats are added as integers."""
+    """`_added`, bit for bit: floats are added as integers."""
     if not jnp.issubdtype(x.dtype, jnp.floating):
         return _added(axis, x, places)
     word, bound = jnp.dtype(f"uint{8 * x.dtype.itemsize}"), axes_bound(axis.name)

@@ -1,4 +1,4 @@
-"""Sorts over a mesh axis: sort locally, cut at the devices' boundaries, exchange, merge the received runs."""
+"""Sorts over a mesh axis: devices sort their keys, cut them by rank, exchange parts, and merge what they receive."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def sort(
 ) -> Any:
     """Returns sorted keys, with values if there are any, and with this device's count if one was given.
 
-    Columns are sorted by their code; columns that the code does not determine travel like values.
+    Columns are sorted by one code; columns that cannot be computed from it move along like values.
     """
     (n,), name = keys.shape, axis.operation
     leaves, unflatten = ([], None) if values is None else flatten_values(name, "values", values, n, "keys")

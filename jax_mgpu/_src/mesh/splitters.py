@@ -1,4 +1,4 @@
-"""Exact splitters: cuts sequences that are sorted over all devices; a given number of items precedes each cut."""
+"""Exact splitters: cuts sequences that are sorted over all devices; each cut has a given number of items before it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def equal(codes: Words, others: Words) -> jax.Array:
 
 
 def keys_of(codes: Words, dtype: Any) -> jax.Array:
-    """Returns keys from codes in ascending order. A code that no key has gives a key that exceeds the same keys."""
+    """Returns keys of ascending codes. For a code that no key has, the key exceeds the same keys as the code."""
     if jnp.issubdtype(dtype, jnp.complexfloating):
         return of_words(*codes)
     word = jnp.dtype(f"uint{8 * dtype.itemsize}")

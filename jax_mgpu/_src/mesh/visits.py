@@ -1,4 +1,4 @@
-"""Searches among keys sorted over a mesh axis: needles stay where they are, or visit the device of their place."""
+"""Searches among keys sorted over a mesh axis: needles stay in place, or visit the device of their place."""
 
 from __future__ import annotations
 
