@@ -38,7 +38,7 @@ def main() -> int:
         "--sizes", type=int, nargs="*", default=SIZES, help="numbers of items (default: the three above)"
     )
     parser.add_argument("--devices", type=int, default=0, help="size of the mesh axis (default: no mesh)")
-    parser.add_argument("--processes", type=int, default=5, help="processes whose median counts (default 5)")
+    parser.add_argument("--processes", type=int, default=5, help="processes; their median is shown (default 5)")
     parser.add_argument("--no-compile", action="store_true", help="trace and lower, but do not compile")
     options = parser.parse_args()
     if options.processes == 0:  # a measuring process, started by another

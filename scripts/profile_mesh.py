@@ -37,7 +37,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", type=float, default=1.0, help="as in the benchmark (default 1)")
     parser.add_argument("--match", nargs="*", default=[], help="rows whose names match an expression (default: all)")
-    parser.add_argument("--least", type=float, default=3.0, help="leave out lines of fewer microseconds (default 3)")
+    parser.add_argument(
+        "--least", type=float, default=3.0, help="leave out lines below this, in microseconds (default 3)"
+    )
     options = parser.parse_args()
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), (AXIS,), axis_types=(AxisType.Auto,))

@@ -83,7 +83,7 @@ def pytest_terminal_summary(terminalreporter) -> None:
         )
     if not terminalreporter.config.getoption("--long"):
         terminalreporter.line(
-            "without --long: no test that takes long; if none was named, one in sixteen of each test's variants"
+            "without --long, no long test ran; unless tests were named, one in sixteen variants of each test ran"
         )
     terminalreporter.line(f"skipped: {sum(skipped.values())}")
     for reason, times in skipped.most_common():

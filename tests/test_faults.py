@@ -26,7 +26,7 @@ def virtual():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmSize")) << 10
 """
 
-reads_proc = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+reads_proc = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 
 
 def run(program: str) -> str:
@@ -87,7 +87,7 @@ DIRECT = {
     "values of another type": (
         "segmented_sort", [WHOLE, NONE, NONE, NONE, WHOLE], ["int32[8]", "float64[8]"], {**SORT, "payload": 1},
     ),
-    "a payload of no mode": ("segmented_sort", [WHOLE, NONE, NONE, NONE, NONE], ["int32[8]"], {**SORT, "payload": 3}),
+    "an invalid mode of payload": ("segmented_sort", [WHOLE, NONE, NONE, NONE, NONE], ["int32[8]"], {**SORT, "payload": 3}),
     "counts of two widths": (
         "sorted_match", [WHOLE, WHOLE, NONE, NONE],
         ["int64[8]", "int32[8]", "bool[8]", "bool[8]", "int32[]", "int32[]"], {"right": 0},
@@ -95,8 +95,8 @@ DIRECT = {
     "totals of another width": (
         "scan", [WHOLE, NONE, NONE, NONE], ["int32[8]", "int64[]"], {"op": 4, "exclusive": 0, "reverse": 0, "total": 1},
     ),
-    "a flag that is none": ("sorted_search", [WHOLE, WHOLE, NONE, NONE], ["int32[8]"], {"right": 2}),
-    "a result too few": ("run_heads", [WHOLE, NONE], ["int32[8]", "int32[8]", "int32[]"], {}),
+    "an invalid flag": ("sorted_search", [WHOLE, WHOLE, NONE, NONE], ["int32[8]"], {"right": 2}),
+    "a missing result": ("run_heads", [WHOLE, NONE], ["int32[8]", "int32[8]", "int32[]"], {}),
     "lengths that differ": ("order_statistics", [WHOLE, WHOLE, NONE], ["int32[5]"], {}),
     "another batch": ("top_k", [WHOLE, NONE], ["int32[2,4]", "int32[2,4]"], {"k": 4, "largest": 1}),
 }  # fmt: skip
@@ -125,7 +125,7 @@ def test_a_direct_call_that_is_wrong_is_an_error(name):
         library.workspace_bytes(operation, operands, avals, attributes)
 
 
-@pytest.mark.skipif(jax.default_backend() != "gpu", reason="the handlers of a GPU have scratch memory")
+@pytest.mark.skipif(jax.default_backend() != "gpu", reason="only handlers on a GPU get scratch memory")
 @pytest.mark.parametrize("scratch", [None, np.int8])
 @pytest.mark.parametrize("dtype", [np.int32, np.uint8])
 def test_a_direct_call_without_scratch_memory_is_an_error(dtype, scratch):

@@ -373,7 +373,7 @@ def test_columns_of_large_items(rng, function) -> None:
 
 
 @pytest.mark.usefixtures("lowers_for_cuda")
-@pytest.mark.skipif(jax.default_backend() == "gpu", reason="lowers for a GPU from a machine without one")
+@pytest.mark.skipif(jax.default_backend() == "gpu", reason="tests the lowering for a GPU on machines without one")
 def test_calls_for_cuda() -> None:
     """The function is an attribute of the call; arrays that it captured are operands."""
     x, table = jnp.arange(10.0), jnp.arange(1000.0)
@@ -426,7 +426,7 @@ def test_random_keys_in_kernels(impl) -> None:
 
 
 @pytest.mark.usefixtures("lowers_for_cuda")
-@pytest.mark.skipif(jax.default_backend() == "gpu", reason="lowers for a GPU from a machine without one")
+@pytest.mark.skipif(jax.default_backend() == "gpu", reason="tests the lowering for a GPU on machines without one")
 def test_without_a_compiler(monkeypatch) -> None:
     """Without a compiler, the program has plain JAX instead of the kernel, and a warning says what is missing."""
     monkeypatch.setattr(library, "compiler_problem", lambda: "NVRTC is missing: pip install it")

@@ -179,12 +179,12 @@ def ones_of_each_case(size, half):
         "one row each": (ones_but(size), None),
         "fewer items than intervals": (ones_but(size, (slice(half, None), half)), half),
         "the last ones past the total": (ones_but(size), half - 3),
-        "one of two rows, by one of none": (ones_but(size, (half, half - 1)), None),
-        "the last item by an interval past the total": (
+        "two rows after an empty interval": (ones_but(size, (half, half - 1)), None),
+        "the last item in an interval numbered past the total": (
             ones_but(size, (half - 1, half - 2), (half, half - 2)),
             half - 1,
         ),
-        "the first of two rows, by one before it": (ones_but(size, (0, -5), (1, 0)), None),
+        "two rows after an interval before the items": (ones_but(size, (0, -5), (1, 0)), None),
     }
 
 

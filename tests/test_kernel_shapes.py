@@ -15,7 +15,7 @@ from jax_mgpu._src.core.library import cuda_library
 
 KIB = 1024
 on_cuda_build = pytest.mark.skipif(cuda_library is None, reason="a build without CUDA kernels")
-on_gpu = pytest.mark.skipif(jax.default_backend() != "gpu", reason="the limit is one of CUDA devices")
+on_gpu = pytest.mark.skipif(jax.default_backend() != "gpu", reason="only CUDA devices have this limit")
 
 
 # The shared memory of the first shape that devices with this limit can run; None if there is none.

@@ -522,7 +522,7 @@ def lowered(monkeypatch, function, *arguments):
     return text
 
 
-@pytest.mark.skipif(jax.default_backend() == "gpu", reason="lowers for a GPU from a machine without one")
+@pytest.mark.skipif(jax.default_backend() == "gpu", reason="tests the lowering for a GPU on machines without one")
 @pytest.mark.filterwarnings("ignore:jax_mgpu runs without its kernels on cuda")
 def test_calls_for_cuda(monkeypatch) -> None:
     """Sorts without values have no payload; captured values are operands; unbounded loops stay in plain JAX."""

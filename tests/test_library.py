@@ -25,7 +25,7 @@ from jax_mgpu._src.core import library, operation
 
 ROOT = pathlib.Path(__file__).parent.parent
 CPU = library.cpu_library.path
-without_cuda = pytest.mark.skipif(mgpu.has_cuda(), reason="a build with CUDA kernels takes no package of kernels")
+without_cuda = pytest.mark.skipif(mgpu.has_cuda(), reason="a build with CUDA kernels loads no package of kernels")
 
 
 def add_package(folder, name, content=None):

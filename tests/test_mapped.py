@@ -404,7 +404,7 @@ def test_cpp(rng, monkeypatch) -> None:
 
 
 @pytest.mark.usefixtures("lowers_for_cuda")
-@pytest.mark.skipif(jax.default_backend() == "gpu", reason="lowers for a GPU from a machine without one")
+@pytest.mark.skipif(jax.default_backend() == "gpu", reason="tests the lowering for a GPU on machines without one")
 def test_calls_for_cuda() -> None:
     """A scan of mapped items is one call on the items in memory; no separate map precedes it."""
     x = jnp.arange(1000, dtype=jnp.uint8)
@@ -417,7 +417,7 @@ def test_calls_for_cuda() -> None:
 
 
 @pytest.mark.usefixtures("lowers_for_cuda")
-@pytest.mark.skipif(jax.default_backend() == "gpu", reason="lowers for a GPU from a machine without one")
+@pytest.mark.skipif(jax.default_backend() == "gpu", reason="tests the lowering for a GPU on machines without one")
 def test_calls_for_cuda_in_batches_over_an_explicit_mesh() -> None:
     """The call has two batch axes, one of which is sharded, so each device scans its own rows."""
     devices = jax.devices()[:2]

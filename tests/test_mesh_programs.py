@@ -222,7 +222,7 @@ def test_memory_that_is_planned(name, devices, monkeypatch):
     call, most = PLANS[name]
     slots, options = 1 << 20, {"mesh": mesh.mesh_of(devices), "in_specs": P(mesh.AXIS), "out_specs": P(mesh.AXIS)}
     if options["mesh"].devices.flat[0].platform != "cpu":
-        pytest.skip("CPU devices alone take the stand-in for the exchange")
+        pytest.skip("only CPU devices use the stand-in for the exchange")
     given = jax.ShapeDtypeStruct((devices * slots,), np.uint32, sharding=NamedSharding(options["mesh"], P(mesh.AXIS)))
     plan = jax.jit(jax.shard_map(call, **options)).lower(given, given).compile().memory_analysis()
     needed = plan.argument_size_in_bytes + plan.output_size_in_bytes + plan.temp_size_in_bytes

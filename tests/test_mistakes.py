@@ -268,7 +268,7 @@ AT_ONCE = {
         "reduce_by_id: size: expected a static, non-negative integer, got -6",
     ),
     "take float": (lambda: mgpu.take(ITEMS, [0.5]), "take: indices: expected integers, got float32[1]"),
-    "u int": (
+    "choice by int": (
         lambda: mgpu.weighted_choice(np.int32([0]), ITEMS),
         "weighted_choice: u: expected float16, bfloat16, float32 or float64, got int32[1]",
     ),
@@ -297,7 +297,7 @@ AT_ONCE = {
         lambda: mgpu.dispatch(ITEMS, ITEMS[:, None], 4),
         "dispatch: experts: expected integers, got float32[6,1]",
     ),
-    "combine": (
+    "combine weights": (
         lambda: mgpu.combine(ITEMS[:, None], np.int32([[0], [1]]), ITEMS),
         "combine: weights: expected the shape of back, [2, 1], got float32[6]",
     ),
@@ -337,19 +337,19 @@ AT_ONCE = {
         lambda: mgpu.Csr.from_scipy(ITEMS),
         "Csr.from_scipy: x: expected a sparse matrix or array of SciPy, got float32[6]",
     ),
-    "scale text": (
+    "csr times text": (
         lambda: MATRIX * "2",
         "Csr *: other: expected an array of numbers, got '2'",
     ),
-    "scale None": (
+    "csr times None": (
         lambda: MATRIX / None,
         "Csr /: other: expected an array of numbers, got None",
     ),
-    "scale large": (
+    "csr times large": (
         lambda: MATRIX * 2**40,
         "Csr *: other: expected integers that fit int32 (int64 needs jax_enable_x64), got 1099511627776",
     ),
-    "scale key": (
+    "csr times key": (
         lambda: RANDOM_KEY * MATRIX,
         "Csr *: other: expected integers of 8 to 64 bits, float16, bfloat16, float32 or float64, or bools, "
         "got key<fry>[]",
@@ -370,7 +370,7 @@ AT_ONCE = {
         lambda: mgpu.Csr(ITEMS[:2], [0, 1], [[0], [1, 2]], (1, 2)),
         "Csr: offsets: expected an array of numbers, got list",
     ),
-    "product size": (
+    "csr product size": (
         lambda: MATRIX.matmul(MATRIX.T, size=2**40),
         "Csr.matmul: size: expected fewer than 2^31 items, or jax_enable_x64 for int64 indices, got 1099511627776",
     ),
@@ -414,11 +414,11 @@ AT_ONCE = {
         lambda: RAGGED + RANDOM_KEY,
         "Ragged +: other: expected numbers, got key<fry>[]",
     ),
-    "no temperature": (
+    "temperature None": (
         lambda: mgpu.sample_logits(RANDOM_KEY, ITEMS, temperature=None),
         "sample_logits: temperature: expected real numbers, got None",
     ),
-    "short key": (
+    "random key too short": (
         lambda: mgpu.sample_logits(jnp.zeros(3, jnp.uint32), ITEMS),
         "sample_logits: key: expected as many words as a random key has, got uint32[3]",
     ),
@@ -547,7 +547,7 @@ UNDER_CHECKS = {
         lambda: mgpu.sample_logits(RANDOM_KEY, ITEMS[None], top_p=90.0),
         "sample_logits: top_p: expected numbers from 0 to 1, first broken at position 0, got 90",
     ),
-    "temperature": (
+    "temperature negative": (
         lambda: mgpu.sample_logits(RANDOM_KEY, ITEMS[None], temperature=-1.0),
         "sample_logits: temperature: expected a number of at least 0, first broken at position 0, got -1",
     ),
@@ -559,7 +559,7 @@ UNDER_CHECKS = {
         lambda: mgpu.group_by(KEYS, ITEMS, size=2),
         "group_by: size: expected at most 2 results, first broken at position 0, got 6",
     ),
-    "inverse": (
+    "inverse repeats": (
         lambda: mgpu.inverse_permutation(np.int32([0, 0, 1])),
         "inverse_permutation: order: expected distinct positions of 3 items, first broken at position 1, got 0",
     ),

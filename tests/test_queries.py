@@ -23,7 +23,7 @@ def tpch(tmp_path_factory):
     try:
         tables.generate(SCALE, folder)
     except ModuleNotFoundError as error:
-        pytest.skip(f"makes its tables by tpchgen-cli: {error}")
+        pytest.skip(f"the package that makes the tables is missing: {error}")
     connection = tables.connect(folder)
     frames, words = tables.load(connection, SCALE)
     with jax.enable_x64(True):

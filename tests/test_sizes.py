@@ -21,7 +21,7 @@ CASES = [
     *(pytest.param(run, True, id=name) for name, run in LARGE_WITH_INDICES.items()),
 ]
 is_large = pytest.mark.skipif(
-    os.environ.get("JAX_MGPU_TEST_LARGE") != "1", reason="2^31 items and more, which JAX_MGPU_TEST_LARGE=1 asks for"
+    os.environ.get("JAX_MGPU_TEST_LARGE") != "1", reason="2^31 items and more run only with JAX_MGPU_TEST_LARGE=1"
 )
 on_each_operation = pytest.mark.parametrize(("run", "wide"), CASES)
 

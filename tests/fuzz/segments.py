@@ -199,7 +199,7 @@ def sums_of_entries(x: np.ndarray, rows: Rows) -> list[Any]:
 
 
 def chosen(x: np.ndarray, rows: Rows) -> list[Any]:
-    """Returns each row's first item up to which the sum of positive items exceeds half of the row's sum."""
+    """Returns each row's first item where the running sum of positive items exceeds half of their whole sum."""
     found = []
     for begin, end in rows:
         sums = np.cumsum(np.maximum(x[begin:end], 0))

@@ -28,7 +28,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.models", description=__doc__)
     parser.add_argument("models", nargs="*", metavar="MODEL", help=f"of {', '.join(NAMES)} (default: all)")
     parser.add_argument("--items", type=int, default=100_000, help="about so many items (default 100,000)")
-    parser.add_argument("--repeats", type=int, default=15, help="runs of each, of which the least counts (default 15)")
+    parser.add_argument("--repeats", type=int, default=15, help="runs of each form; the shortest counts (default 15)")
     options = parser.parse_args()
     print(f"{jax.devices()[0].device_kind}, {options.items:,} items; ms\n")
     print("| model | lines | in plain JAX | share | jax_mgpu | plain JAX | share |\n|---|---|---|---|---|---|---|")

@@ -21,7 +21,7 @@ def inputs(rng, n):
 
 
 def room_of(scores):
-    """Returns how many pairs of boxes of one image there is room for, and how many that overlap."""
+    """Returns the room for pairs of boxes in the same image, and for those pairs that overlap."""
     return len(scores) * 2 * PER_IMAGE, len(scores) * 4
 
 
