@@ -139,7 +139,7 @@ class Runner:
       scale: the scale of the inputs.
       repeats: samples per timing.
       with_peers: whether to run the peers.
-      quick: whether to take fewer and shorter samples; peers below QUICK_RATIO, and our side with them, are timed again.
+      quick: whether to take fewer and shorter samples; peers below QUICK_RATIO, and with them our side, are retimed.
       turn: a context that is entered while the device is in use.
     """
 

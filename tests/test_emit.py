@@ -411,7 +411,7 @@ CHOICES = [lax.lt, lax.le, lax.eq, lax.gt]
 
 
 def expressions():
-    """Returns a strategy for functions of two integers. A node of a tree has one of these lists, an index, operands."""
+    """Returns a strategy of functions of two integers as trees. Nodes have a kind, an index in its list, operands."""
     leaves = st.sampled_from(["a", "b", 0, 1, 7, 31])
     return st.recursive(
         leaves,

@@ -87,7 +87,7 @@ DIRECT = {
     "values of another type": (
         "segmented_sort", [WHOLE, NONE, NONE, NONE, WHOLE], ["int32[8]", "float64[8]"], {**SORT, "payload": 1},
     ),
-    "an invalid mode of payload": ("segmented_sort", [WHOLE, NONE, NONE, NONE, NONE], ["int32[8]"], {**SORT, "payload": 3}),
+    "an unknown payload": ("segmented_sort", [WHOLE, NONE, NONE, NONE, NONE], ["int32[8]"], {**SORT, "payload": 3}),
     "counts of two widths": (
         "sorted_match", [WHOLE, WHOLE, NONE, NONE],
         ["int64[8]", "int32[8]", "bool[8]", "bool[8]", "int32[]", "int32[]"], {"right": 0},

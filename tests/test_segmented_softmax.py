@@ -171,7 +171,7 @@ def test_gradients_of_rows(rng, width, log):
 
 @pytest.mark.skipif(not mgpu.has_cuda(), reason="a build without CUDA kernels")
 def test_rows_are_one_kernel(rng):
-    """XLA gathers, reduces and scatters nothing, whatever the row's length, and neither in the derivative."""
+    """XLA gathers, reduces and scatters nothing, also in the derivative, whatever the length of a row is."""
     x, heads = np.zeros((500, 24), np.float32), np.arange(0, 500, 9, np.int32)
     for function in FUNCTIONS.values():
         for run, calls in (
