@@ -1,4 +1,4 @@
-"""Corner cases: intervals of one or two items, so that kernels read an offset for every item or two."""
+"""Corner cases of intervals: with one or two items each, kernels read an offset for every item or two."""
 
 from __future__ import annotations
 

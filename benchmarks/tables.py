@@ -1,4 +1,4 @@
-"""Unsorted tables: joins, groups, lookups, as-of joins, and shifts within segments."""
+"""Operations on unsorted tables: joins, groups, lookups, as-of joins, and shifts within segments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""bulk_remove and bulk_insert against numpy.delete and numpy.insert."""
+"""bulk_remove and bulk_insert, compared with numpy.delete and numpy.insert."""
 
 from __future__ import annotations
 

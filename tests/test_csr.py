@@ -1,4 +1,4 @@
-"""Sparse matrices against scipy.sparse and dense matrices in NumPy."""
+"""Sparse matrices, compared with scipy.sparse and dense matrices in NumPy."""
 
 from __future__ import annotations
 

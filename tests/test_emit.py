@@ -411,7 +411,7 @@ CHOICES = [lax.lt, lax.le, lax.eq, lax.gt]
 
 
 def expressions():
-    """Returns a strategy of functions of two integers as trees. Nodes have a kind, an index in its list, operands."""
+    """Returns a strategy for expressions of two integers: trees of tuples (kind, index in its list, *operands)."""
     leaves = st.sampled_from(["a", "b", 0, 1, 7, 31])
     return st.recursive(
         leaves,

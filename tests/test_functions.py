@@ -1,4 +1,4 @@
-"""Reductions and scans by callers' functions, against loops in NumPy; on a GPU, kernels are compiled for each."""
+"""Reductions and scans by callers' functions, compared with loops in NumPy; on a GPU, kernels are compiled for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reductions of intervals, which may overlap and come in any order, against NumPy over each interval."""
+"""Reductions of intervals, which may overlap and come in any order, compared with NumPy over each interval."""
 
 from __future__ import annotations
 

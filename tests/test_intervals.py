@@ -1,4 +1,4 @@
-"""interval_expand, interval_gather, interval_scatter and interval_move against the oracle."""
+"""interval_expand, interval_gather, interval_scatter and interval_move compared with tests/oracle.py."""
 
 from __future__ import annotations
 

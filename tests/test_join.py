@@ -1,4 +1,4 @@
-"""join and join_columns against the oracle and pandas: kinds, duplicates, sizes, counts, batches, real tables."""
+"""join and join_columns against tests/oracle.py and pandas: kinds, duplicates, sizes, counts, batches, real tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""load_balance_search against the oracle."""
+"""load_balance_search compared with tests/oracle.py."""
 
 from __future__ import annotations
 

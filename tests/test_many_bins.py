@@ -1,4 +1,4 @@
-"""Counts in more bins than a block of the CUDA kernels has room for, against NumPy."""
+"""Counts in more bins than a block of the CUDA kernels has room for, compared with NumPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reductions and scans of mapped items against NumPy: in plain JAX, and by the C++ that kernels run."""
+"""Reductions and scans of mapped items, compared with NumPy: in plain JAX, and by the C++ that kernels run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""merge against the oracle: types, sizes, counts, values, batches, derivatives, broken input, misuse."""
+"""merge compared with tests/oracle.py: types, sizes, counts, values, batches, derivatives, broken input, misuse."""
 
 from __future__ import annotations
 

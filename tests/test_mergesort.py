@@ -1,4 +1,4 @@
-"""mergesort, locality_sort and their indices against the oracle: types, sizes, kinds of input, batches, derivatives."""
+"""mergesort, locality_sort and their indices, against tests/oracle.py: types, sizes, inputs, batches, derivatives."""
 
 from __future__ import annotations
 

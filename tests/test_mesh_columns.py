@@ -1,4 +1,4 @@
-"""Keys of several columns over a mesh axis, without 64-bit types, against NumPy's sort of the columns' ranks."""
+"""Keys of several columns over a mesh axis, without 64-bit types, compared with NumPy's sort of the columns' ranks."""
 
 from __future__ import annotations
 

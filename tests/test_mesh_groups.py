@@ -1,4 +1,4 @@
-"""group_by over a mesh axis, against group_by of the global array and plain Python."""
+"""group_by over a mesh axis, compared with group_by of the global array and plain Python."""
 
 from __future__ import annotations
 

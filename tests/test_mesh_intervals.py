@@ -1,4 +1,4 @@
-"""Intervals over a mesh axis, against NumPy on the global arrays."""
+"""Intervals and bulk operations over a mesh axis, compared with NumPy on the global arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Joins over a mesh axis, against all pairs of the global arrays."""
+"""Joins over a mesh axis, compared with all pairs of the global arrays."""
 
 from __future__ import annotations
 

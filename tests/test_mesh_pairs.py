@@ -1,4 +1,4 @@
-"""Operations on two sorted arrays over a mesh axis, against the oracle on the global arrays."""
+"""Operations on two sorted arrays over a mesh axis, compared with tests/oracle.py on the global arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operations over a mesh axis of two processes of JAX on one machine, against the oracle."""
+"""Operations over a mesh axis of two processes of JAX on one machine, compared with tests/oracle.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ragged batches over a mesh axis, by heads and by Segments, against NumPy."""
+"""Ragged batches over a mesh axis, by heads and by Segments, compared with NumPy."""
 
 from __future__ import annotations
 

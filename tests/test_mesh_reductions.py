@@ -1,4 +1,4 @@
-"""reduce, scan, segmented_reduce and segmented_scan over a mesh axis, against the oracle on the global array."""
+"""reduce, scan, segmented_reduce and segmented_scan over a mesh axis, against tests/oracle.py on the global array."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Segmented sorts and runs over a mesh axis, against the oracle on the global array."""
+"""Segmented sorts and runs over a mesh axis, compared with tests/oracle.py on the global array."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Selections, runs, distinct keys and the best items over a mesh axis, against NumPy on the global array."""
+"""Selections, runs, distinct keys and the best items over a mesh axis, compared with NumPy on the global array."""
 
 from __future__ import annotations
 

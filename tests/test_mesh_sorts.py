@@ -1,4 +1,4 @@
-"""Sorts and merges over a mesh axis, against the oracle on the global array, through each form of the exchange."""
+"""Sorts and merges over a mesh axis, against tests/oracle.py on the global array, through each form of the exchange."""
 
 from __future__ import annotations
 

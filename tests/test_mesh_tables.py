@@ -1,4 +1,4 @@
-"""Lookups, as-of joins and searches of keys in any order over a mesh axis, against plain Python and NumPy."""
+"""Lookups, as-of joins and searches of keys in any order over a mesh axis, compared with plain Python and NumPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""scripts/new_operation.py makes an operation that builds and works."""
+"""scripts/new_operation.py writes an operation that builds and passes its tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`jax_mgpu.numpy` against `jax.numpy`: signatures, drawn calls, transformations."""
+"""`jax_mgpu.numpy`, compared with `jax.numpy`: signatures, drawn calls, transformations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of keys in `oracle.py`, against comparisons of all pairs of values."""
+"""The order of keys in tests/oracle.py, checked by comparisons of all pairs of values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""segment_ids, to_dense, from_dense and take_segments against lists of rows."""
+"""segment_ids, to_dense, from_dense and take_segments, compared with lists of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""unique, top_k, quantiles and counts against NumPy and plain Python."""
+"""unique, top_k, quantiles and counts, compared with NumPy and plain Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""reduce, segmented_reduce and reduce_by_key against the oracle: operators, types, sizes, batches, derivatives."""
+"""reduce, segmented_reduce and reduce_by_key against tests/oracle.py: operators, types, sizes, batches, derivatives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""weighted_choice and sample_logits against their definitions in NumPy, and against chance."""
+"""weighted_choice and sample_logits, compared with their definitions in NumPy, and by the statistics of many draws."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""scan and segmented_scan against the oracle: operators, types, sizes, batches, functions, derivatives, misuse."""
+"""scan and segmented_scan against tests/oracle.py: operators, types, sizes, batches, functions, derivatives, misuse."""
 
 from __future__ import annotations
 

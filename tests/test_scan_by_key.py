@@ -1,4 +1,4 @@
-"""Scans by key, initial values of scans, and runs of a least length, against NumPy and plain Python."""
+"""Scans by key, initial values of scans, and runs of a least length, compared with NumPy and plain Python."""
 
 from __future__ import annotations
 

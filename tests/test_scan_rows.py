@@ -1,4 +1,4 @@
-"""Scans of rows along the first axis, each column on its own, against the oracle: types, sizes, widths, batches."""
+"""Scans of rows along the first axis, each column alone, against tests/oracle.py: types, sizes, widths, batches."""
 
 from __future__ import annotations
 

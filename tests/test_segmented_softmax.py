@@ -1,4 +1,4 @@
-"""segmented_softmax and segmented_log_softmax against NumPy."""
+"""segmented_softmax and segmented_log_softmax, compared with NumPy."""
 
 import itertools
 

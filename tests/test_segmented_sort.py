@@ -1,4 +1,4 @@
-"""segmented_sort and segmented_sort_indices against the oracle: types, forms, derivatives, misuse."""
+"""segmented_sort and segmented_sort_indices compared with tests/oracle.py: types, forms, derivatives, misuse."""
 
 from __future__ import annotations
 

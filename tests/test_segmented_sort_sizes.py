@@ -1,4 +1,4 @@
-"""segmented_sort against the oracle: sizes of arrays, segments and batches."""
+"""segmented_sort compared with tests/oracle.py: sizes of arrays, segments and batches."""
 
 from __future__ import annotations
 

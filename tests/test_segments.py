@@ -1,4 +1,4 @@
-"""Segments against NumPy: conversions of every form, and every function of segments by each form."""
+"""Segments, compared with NumPy: conversions of every form, and every function of segments by each form."""
 
 from __future__ import annotations
 

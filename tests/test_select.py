@@ -1,4 +1,4 @@
-"""select, select_indices, partition and run_starts against NumPy's masks."""
+"""select, select_indices, partition and run_starts, compared with NumPy's masks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""sort and argsort against the oracle: types, digits that differ, sizes, bits, batches, derivatives, misuse."""
+"""sort and argsort against tests/oracle.py: types, digits that differ, sizes, bits, batches, derivatives, misuse."""
 
 from __future__ import annotations
 

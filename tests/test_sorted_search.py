@@ -1,4 +1,4 @@
-"""Searches of sorted arrays and of sorted segments against the oracle: types, sizes, counts, batches, misuse."""
+"""Searches of sorted arrays and of sorted segments against tests/oracle.py: types, sizes, counts, batches, misuse."""
 
 from __future__ import annotations
 

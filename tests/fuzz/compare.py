@@ -1,4 +1,4 @@
-"""Compares the results of a program with those of the oracle, leaf by leaf.
+"""Compares a program's results with the expected ones, which the call's oracle computes in NumPy, leaf by leaf.
 
 An expected leaf is an array, which results must match bit for bit, or one of the classes below.
 """
