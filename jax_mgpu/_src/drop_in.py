@@ -1,4 +1,4 @@
-"""Makes functions with JAX's names, signatures and results, which run kernels where these are faster.
+"""`like` makes functions with JAX's names, signatures and results, which run kernels where these are faster.
 
 `jax_mgpu.numpy` and `jax_mgpu.ops` declare their functions by `like`. A function's plan inspects the shapes, types and
 options of a call, and returns a program of kernels. If it returns None, or if the kernels would be slower, JAX's own

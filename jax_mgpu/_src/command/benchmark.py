@@ -1,6 +1,6 @@
 """`python -m jax_mgpu --benchmark`: compares operations with the same work in plain JAX, on the default device.
 
-It has nine short cases, each easy to read. The repository's `benchmarks/`, which the package does not contain, has
+It has nine short cases. The repository's `benchmarks/`, which the package does not contain, has
 every operation in many forms, compares with CUB and Thrust too, and measures short calls in chains.
 """
 
@@ -40,7 +40,7 @@ class Row(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """The milliseconds of both sides of a row, and whether their results are equal."""
+    """The milliseconds that the operation and plain JAX take for a row, and whether their results are equal."""
 
     row: Row
     ours: float
@@ -62,7 +62,7 @@ def progress(what: str) -> Iterator[None]:
 
 
 def milliseconds(function: Callable[..., Any], *operands: Any) -> float:
-    """Returns the shortest time of up to RUNS calls: at least 2 calls, no further ones after MAX_SECONDS."""
+    """Returns the shortest time of 2 to RUNS calls; after the second call, no call starts later than MAX_SECONDS."""
     end = time.perf_counter() + MAX_SECONDS
     samples: list[float] = []
     while len(samples) < RUNS and (len(samples) < 2 or time.perf_counter() < end):

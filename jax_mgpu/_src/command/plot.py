@@ -1,4 +1,4 @@
-"""Draws the times of operations and of plain JAX. Only this module needs matplotlib."""
+"""Draws the times of operations and of plain JAX as bars. No other module needs matplotlib."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Operators and comparators: built-in ones, or functions of callers, which `emit` writes as data for the kernels."""
+"""Operators and comparators: named ones, and functions of callers, which `emit` writes as data for kernels."""

@@ -1,11 +1,12 @@
-"""Scans and reductions by any associative operator in plain JAX, for derivatives, and if there are no kernels.
+"""Scans and reductions by any associative operator in plain JAX, for derivatives and for calls that no kernel runs.
 
-Items are cut into blocks. A loop scans all blocks, their totals are scanned in the same way, and each block's items are
-combined with the prefix before it. The loop has one small body for any number of items, and so has its derivative.
-`jax.lax.associative_scan` unrolls one level for each doubling, which takes seconds to compile.
+Items are cut into blocks. A loop scans each block by itself. The totals of the blocks are scanned in the same way, and
+each block's items are combined with the total of all blocks before it. The loop has one small body for any number of
+items, and so has its derivative. `jax.lax.associative_scan` unrolls one level for each doubling, which takes seconds to
+compile.
 
 A CPU scans one block after the other: its compiler makes machine code of the whole loop. On other platforms each step
-of a loop is a launch, so a step takes one item of every block, and totals that are few are scanned by doubling, in a
+of a loop is a launch, so a step takes one item of every block, and a few totals are scanned by doubling, with one
 step for each power of two. docs/notes/plain_scans.md has figures.
 
 An operator combines arrays of states by their leading axis, the earlier states first.
@@ -58,7 +59,7 @@ def select(condition: jax.Array, x: T, y: T) -> T:
 
 
 def scanned(combine: Combine, states: Pytree, cut: jax.Array | None = None, *, reverse: bool = False) -> Any:
-    """Returns all prefixes of at least one state, combined; with `reverse`, all suffixes.
+    """Returns each prefix of the states (at least one), combined; with `reverse`, each suffix.
 
     Where `cut` holds, a state is not combined with those before it (with `reverse`, after it).
     """
@@ -73,7 +74,7 @@ def scanned(combine: Combine, states: Pytree, cut: jax.Array | None = None, *, r
 
 
 def combined(combine: Combine, states: Pytree, live: jax.Array | None = None) -> Any:
-    """Combines the live states in order; by default all are live. If none is, any state is returned."""
+    """Combines the live states in order; by default all are live. If none is live, the result is unspecified."""
     items = (live, states)
 
     def join(a: Any, b: Any) -> Any:
@@ -190,8 +191,8 @@ def _steps(
 ) -> tuple[jax.Array | None, Any]:
     """Returns the scan of each block of each column. States are `[steps, columns, ...]`, or `[steps]` for one column.
 
-    With `tells_cuts`, and if there are cuts, it also tells for each item whether a cut has occurred since its block
-    began.
+    With `tells_cuts`, it also returns for each item whether a cut has occurred since its block began; None if there are
+    no cuts.
     """
     steps, joins = _length(states), None
     if cut is not None or length < steps:

@@ -1,4 +1,4 @@
-"""The common part of reductions and scans: an operator and its settings, checked once for all layers below."""
+"""`Combination`: the operator of a reduction or scan and its settings, checked once for all layers below."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ class Combination:
         scanned: bool = False,
         made: bool = True,
     ) -> tuple[Operator | list[Leaf], Any, int, Callable[[Any], Any]]:
-        """Returns the operator or the leaves of x, the items, their number, and what restores the structure.
+        """Returns the operator or the leaves of x, the items, their number, and the function that restores the tree.
 
-        The options are those of `custom` and `named_leaves`.
+        A function gives an operator, names give leaves. The options are those of `custom` and `named_leaves`.
         """
         if callable(self.op):
             given: dict[str, Any] = {"argument": argument, "commutative": self.commutative, "initial": initial}

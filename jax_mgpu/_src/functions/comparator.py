@@ -139,7 +139,7 @@ def _indices_by_parts(
         keys = comparison.as_keys()
         is_segmented = bool(heads.size or flags.size or count.size)
         program = comparison.program(dtype, segmented=is_segmented) if keys is None else None
-    if count.size:  # copies of the first item replace the items past the count
+    if count.size:  # copies of the first item replace the items past the count, so the comparator gets live items only
         live = live_mask(n, count)
         leaves = [jnp.where(live.reshape(n, *[1] * (leaf.ndim - 1)), leaf, leaf[:1]) for leaf in leaves]
     columns = comparison.columns_of(leaves)
@@ -237,7 +237,7 @@ class _Value:
     Args:
       aval: its shape and dtype.
       origin: the items that it depends on: 0, `FIRST`, `SECOND` or `BOTH`.
-      number: equal for equal functions of an item, be it the first or the second.
+      number: an id of the value; equal for the same function of the first and of the second item.
       constant: its value, if that is known.
     """
 
@@ -539,7 +539,7 @@ class _Scalars:
 
 @dataclasses.dataclass(frozen=True)
 class _Side:
-    """A column of one of the two items; `columns` is the number of columns of an item."""
+    """Stands for a column of one of the two items; `columns` is the number of columns of an item."""
 
     origin: int
     column: int
@@ -582,7 +582,7 @@ class _Outcomes(_Scalars):
         return LOGIC[function.rstrip("_")](a, b)
 
     def chosen(self, which: Any, cases: Sequence[Any]) -> Any:
-        """Raises an error: a number chooses a branch, and outcomes give none."""
+        """Raises an error: the branch depends on a number, and outcomes of comparisons are bools."""
         raise Unsupported("cond by columns")
 
 

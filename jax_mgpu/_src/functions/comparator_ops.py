@@ -43,7 +43,7 @@ class Items:
 
     Args:
       leaves: `[n, ...]`; random keys are rows of words.
-      restore: makes the caller's keys of such leaves.
+      restore: makes keys of the caller's structure from such leaves.
       less: whether the first of two items comes first, by the leaves of both.
     """
 
@@ -153,7 +153,7 @@ FEW_BYTES = 8  # keys this small are sorted by these kernels on a GPU even if a 
 
 @dataclasses.dataclass(frozen=True)
 class _Order:
-    """A compiled order, without the values that it captured.
+    """An order written for kernels, without the values that it captured.
 
     Args:
       data: its lines, which the call carries.
@@ -169,10 +169,10 @@ class _Order:
 
 
 def _order(operation: str, items: Items) -> tuple[Keyed, Sequence[Any]] | None:
-    """Compiles an order; returns it with its captured values, or None if kernels cannot or should not run it.
+    """Writes an order for kernels; returns it with its captured values, or None if kernels cannot or should not run it.
 
-    They cannot if there are no items, if the CUDA kernels are not installed, or if the function is unsupported. They
-    should not if keys are wide and a sort of columns gives the same order, because that sort is faster.
+    Kernels cannot run it if there are no items, if the CUDA kernels are not installed, or if the function is not
+    supported. They should not if keys are wide and a sort of columns gives the same order, because that is faster.
     """
     if items.n == 0 or not custom_operator.has_kernels():
         return None
@@ -203,7 +203,7 @@ def _sort_positions(order: Keyed, leaves: Sequence[jax.Array], places: Places, c
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _sort_keys(order: Keyed, leaves: Sequence[jax.Array], places: Places, captures: Sequence[Any]) -> list[jax.Array]:
-    """Returns sorted keys. Without their derivatives, the indices are not needed."""
+    """Returns sorted keys. Only their derivatives need the indices."""
     return _of_words(_sort_words(order, leaves, places, captures, Payload.NONE)[0], order.value.item)
 
 
@@ -225,7 +225,7 @@ def _fits_a_word(item: Sequence[Any]) -> bool:
 
 
 def _word_bytes(item: Sequence[Any]) -> int:
-    """Returns the width of a word that holds an item."""
+    """Returns the bytes of the narrowest word that holds an item."""
     size = sum(map(_item_bytes, item))
     return next(width for width in WORDS if width >= size)
 
@@ -271,12 +271,12 @@ def _of_words(words: jax.Array, item: Sequence[Any]) -> list[jax.Array]:
 
 
 def _compiled_comparator(items: Items) -> tuple[Keyed, Sequence[Any]] | None:
-    """Compiles an order; returns it with its captured values, or None if a sort of columns is faster."""
+    """Writes an order for kernels; returns it with its captured values, or None if a sort of columns is faster."""
     is_wide = sum(map(_item_bytes, items.item)) > FEW_BYTES
     with free_of_explicit_axes():
         closed = jax.make_jaxpr(items.less)(*items.item, *items.item)
     if is_wide and compares_keys(closed, len(items.item)):
-        return None  # a sort by the compared columns takes O(n), and moves no others
+        return None  # a sort of columns takes O(n), and moves only the columns that are compared
     written = emit_order(closed, items.item)
     consts = tuple(custom_operator._place(const, written.captures) for const in closed.consts)
     captured = tuple(const for const in consts if isinstance(const, custom_operator._Captured))
@@ -455,7 +455,7 @@ def ranked_pair(
         count_operand(operation, f"{name}_count", count, one.n)
         for name, count, one in zip(names, (a_count, b_count), (first, second), strict=True)
     ]
-    if counts[0].size or counts[1].size:  # a live item replaces each dead one
+    if counts[0].size or counts[1].size:  # the first live item replaces each item past a count
         live = jnp.concatenate([live_mask(n_a, counts[0]), live_mask(n - n_a, counts[1])])
         at = jnp.argmax(live)
         both = [jnp.where(live.reshape(n, *[1] * (leaf.ndim - 1)), leaf, take_or_fill(leaf, at)) for leaf in both]

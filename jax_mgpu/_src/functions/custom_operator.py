@@ -67,7 +67,7 @@ MOST_JOINT_SCALARS = 16
 ELEMENTWISE = {*elementwise.RULES} - {"iota", "bitcast_convert_type"}
 # A row of at least this many bytes is scanned by tiles of its own; shorter ones share tiles.
 LONG_ROW_BYTES = 1 << 17
-# Larger states of segments do not fit into a block's shared memory: then a scan computes them.
+# Larger states of a segmented reduction do not fit a block's shared memory: then a scan computes the results.
 MAX_SEGMENT_BYTES = 72
 DIRECTIONS = "exclusive", "reverse", "total"  # the choices of a caller of a scan
 
@@ -96,13 +96,13 @@ class _Function:
     """A function as data, without the values that it captured.
 
     Args:
-      data: its lines, which the call carries.
+      data: the lines of the function, which the call carries.
       element: the layout of an item in memory.
       results: the leaves of one result.
       largest_bytes: as in `OperatorData`.
       state_bytes: the size of a state of the kernels.
       combine: the operator.
-      identity: the result over nothing, if that can occur.
+      identity: the result over no items, if that can occur.
       load: makes the operator's items from those in memory, if given.
       kind: the built-in operator, if it is one.
       position_dtype: the dtype of the positions that `load` takes.
@@ -176,7 +176,7 @@ class _Prepared:
 def reduce_by_function(
     operation: str, operator: Operator, x: Pytree, n: int, count: jax.Array, load: Load | None = None
 ) -> Any:
-    """Combines all items to a pytree like x without its leading axis. `load` makes x from other items."""
+    """Combines all items into a pytree like x without the leading axis. `load` makes x from items in memory."""
     prepared = _prepare(operation, operator, x, n, load, needs_nothing=operator.identity is not None)
     if prepared is None:
         return reduce_results(operator, x, n, count)
@@ -503,7 +503,7 @@ def _traced_builtin(
     States are made from an item and its position.
     """
     position = _scalar(position_dtype)
-    # Without an extremum, the index is -1, of the type of positions.
+    # The identity of argmin and argmax has the index -1, in the type of positions.
     identity = jax.tree.leaves(operator.identity)
     states: Any
     avals, states = jax.tree.flatten(jax.eval_shape(operator.extract, item, position))
@@ -560,7 +560,7 @@ class CompiledOperation(Operation):
     def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Attribute) -> tuple[Any, Any]:
         if all(axis is None for axis in axes[self.captured]):
             return super()._batch(operands, axes, **attributes)
-        # Captured values differ from problem to problem: each has its own function, and runs in plain JAX.
+        # Captured values differ from problem to problem, so each problem has its own function, and runs in plain JAX.
         function: Callable[..., Any] = functools.partial(self.fallback, **attributes)
         own = [x.ndim - (axis is not None) - rank for x, axis, rank in zip(operands, axes, self.ranks, strict=True)]
         for _ in range(max(own)):

@@ -60,9 +60,9 @@ SCANNED_NAMES = tuple(KINDS)
 
 
 class Grouping(abc.ABC):
-    """The items of each result, and the reductions that make up operators that kernels lack.
+    """How items are grouped into results, and the reductions that compute operators which kernels lack.
 
-    Results have the leading axes `leading`; an item or a result may be a row.
+    Subclasses group all items, segments or ids. Results have the leading axes `leading`; items may be rows.
     """
 
     leading: tuple[int, ...]
@@ -78,7 +78,7 @@ class Grouping(abc.ABC):
         return jnp.arange(self.n, dtype=self.index_dtype)
 
     def counts(self, dtype: DTypeLike) -> jax.Array:
-        """Returns the number of items of each result."""
+        """Returns the number of items that each result combines."""
         return self.combine(Kind.ADD, jnp.ones((self.n,), self.index_dtype)).astype(dtype)
 
     def places(self, last: bool) -> jax.Array:
@@ -92,7 +92,7 @@ class Grouping(abc.ABC):
 
     @abc.abstractmethod
     def spread(self, results: jax.Array) -> jax.Array:
-        """Returns the result that each item belongs to; 0 for items that belong to none."""
+        """Returns, for each item, the result of its group; 0 for items that belong to none."""
 
     @abc.abstractmethod
     def median(self, x: jax.Array) -> jax.Array:
@@ -116,7 +116,7 @@ class Leaf:
       trailing: the shape of an item.
       dtype: the dtype of the results.
       fill: the value of empty results: 0, or -1 for indices.
-      made: computes the results from several combinations, or from none.
+      made: for operators that kernels lack: computes the results by the reductions of a `Grouping`.
       ddof: the number that a variance subtracts from the number of items.
     """
 
@@ -138,7 +138,7 @@ class Leaf:
 
     @property
     def converted(self) -> Leaf:
-        """The leaf with items of the type of the sums."""
+        """The leaf with items converted to the type of the sums."""
         return dataclasses.replace(self, x=self.x.astype(wide_dtype(self.x.dtype)), wide=False) if self.wide else self
 
     @property
@@ -250,7 +250,7 @@ def _nan_extremum(leaf: Leaf, grouping: Grouping) -> jax.Array:
     return _result(leaf, grouping, jnp.where(exists, found, jnp.nan))
 
 
-# The functions that make the operators which kernels lack. Operators of any dtype do not read the values of items.
+# The functions that compute operators which kernels lack. Operators of any dtype do not read the items' values.
 Make = Callable[[Leaf, Grouping], jax.Array]
 OF_ANY_DTYPE: dict[str, Make] = {
     "count": _count,
@@ -474,7 +474,7 @@ def _exact_quotient(sums: jax.Array, items: jax.Array) -> Sequence[jax.Array]:
     """Divides sums by numbers of items, rounded as in IEEE 754, so that the mean of equal items is that item.
 
     XLA divides by a constant or a broadcast number by multiplying by its reciprocal. Then the mean of 41 items of 127
-    is not 127. So the divisor is the maximum of the number and another one, at most 0: XLA cannot simplify it.
+    is not 127. So the divisor is the maximum of the number and a number that is at most 0, which XLA cannot simplify.
     """
     quotients = sums / jnp.maximum(items, -jnp.abs(sums))
     return [corrected_quotient(quotients, sums, items) if sums.dtype == jnp.float32 else quotients]
@@ -498,7 +498,7 @@ def _halves(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     return high, x - high
 
 
-# A separate operation, because JAX could not tell that it is linear in the sums.
+# An operation of its own, because JAX cannot see that the corrected quotient is linear in the sums.
 _divide = Operation(
     "divide",
     operands={"sums": 1, "items": 1},

@@ -1,7 +1,8 @@
-"""The operators of reductions and scans: the built-in ones by name, and any associative function.
+"""The operators of reductions and scans: built-in ones, and any associative function of a caller.
 
-The general path, in plain JAX, runs the functions of callers and serves platforms without kernels. As in the kernels,
-an operator extracts a state from an item and its position, combines states, and finishes a state into a result.
+The general path, in plain JAX, runs functions of callers that no kernel runs, and serves platforms without kernels. As
+in the kernels, an operator extracts a state from an item and its position, combines states, and finishes a state into a
+result.
 """
 
 from __future__ import annotations
@@ -96,11 +97,11 @@ class Operator:
       extract: the states of `(x, positions)`.
       combine: the combination of two arrays of states, the earlier first.
       finish: the results from states.
-      identity: the state of nothing, without the leading axis, or None if it is unknown.
+      identity: the state over no items, without the leading axis, or None if it is unknown.
       dead: the result for an item past the count.
       function: the caller's function of two items, if the operator is one.
       initial: the initial value of a scan, without the leading axis, or None.
-      kind: the built-in operator, if it is one; its identity changes nothing that it is combined with.
+      kind: the built-in operator, up to `ARGMAX`: its identity changes no state that it is combined with.
       commutes: whether the operator is known to commute.
     """
 
@@ -246,7 +247,7 @@ def custom(
     return operator, structure.unflatten(plain), n, restore
 
 
-# Functions of a whole array, and the names of the operators that do the same.
+# Functions of a whole array, which callers may pass by mistake, and the names of the operators that do the same.
 ARRAY_FUNCTIONS = [
     (getattr(module, function), name)
     for module in (builtins, np, jnp, jax.lax, jax.nn)
@@ -307,7 +308,7 @@ def identities(identity: Pytree, like: Pytree) -> Any:
 
 
 def of_nothing(operator: Operator, *operands: object) -> Any:
-    """Returns the identity, which varies under shard_map as results from these operands do."""
+    """Returns the identity as a state that varies under shard_map as results of these operands do."""
     given = [x for x in jax.tree.leaves(operands) if isinstance(x, jax.Array)]
     return jax.tree.map(lambda x: vary_as(jnp.asarray(x), *given), operator.identity)
 

@@ -2,7 +2,7 @@
 
 Derivatives of scans by "mul" and "logsumexp" are such recurrences. A recurrence is linear in b; its transpose is the
 recurrence in the other direction, and its derivative by a is another recurrence. So derivatives of any order are a few
-scans, and no level of a scan is differentiated.
+scans, and JAX need not differentiate the steps of a scan.
 """
 
 from __future__ import annotations

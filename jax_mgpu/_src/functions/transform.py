@@ -1,7 +1,7 @@
 """`map=` of reductions and scans: a caller's function of an item, or of an item and its position.
 
 Kernels that are compiled for a function evaluate it when they load an item. Otherwise `jax.vmap` maps the items first,
-and the operation works on the result. If a kernel needs no mapped array, XLA drops it.
+and the operation works on the result. If the kernel does not read the mapped array, XLA drops that array.
 
 `emit=` of scans is its mirror image, a function of a state, mapped over the states that a scan wrote.
 """
@@ -59,8 +59,8 @@ def mapped(
 ) -> tuple[Any, Load | None]:
     """Returns the items that the operation works on, and how they are loaded; without a function, the given items.
 
-    `count` is the caller's. Over a mesh axis, positions count in the global array. `inside` excludes items that
-    belong to no segment from the derivatives of an array.
+    `count` is the argument of the public function. Over a mesh axis, positions count in the global array. `inside`
+    excludes items that belong to no segment from the derivatives of an array.
     """
     if function is None:
         return x, None
@@ -147,7 +147,7 @@ def _positions(
 
 
 def one_leaf(load: Load | None, leaves: list[Leaf]) -> tuple[Load | None, list[Leaf]]:
-    """Returns the load, and the leaf as it combines loaded items; None and the given leaves if no kernel can map them.
+    """Returns the load and the leaf for kernels that map items as they load them; None and the leaves if there is none.
 
     Kernels that map support one named operator over one array of numbers.
     """
@@ -185,7 +185,7 @@ def map_leaves(
 
 
 def takes_position(function: Callable[..., Any]) -> bool:
-    """Whether a function needs two arguments."""
+    """Whether a function has exactly two positional arguments without defaults."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # of a function that is not written in Python

@@ -1,4 +1,4 @@
-"""Cuts two sorted arrays on several devices at the same keys, so that operations on both need no exchange."""
+"""`align`: cuts two sorted arrays on several devices at the same keys, so that operations on both need no exchange."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def align(
     a_count: ArrayLike | None = None,
     b_count: ArrayLike | None = None,
 ) -> Aligned:
-    """Redistributes two sorted arrays over a mesh axis, so that operations on both move nothing afterwards.
+    """Redistributes two sorted arrays over a mesh axis, so that later operations on both move no item between devices.
 
     Each device gets equally many items of both together, and no key on a device is greater than a key on a later
     device. `merge`, `sorted_search`, `sorted_match`, `sorted_equal_count`, `join` and the set operations accept the

@@ -40,13 +40,13 @@ class Ordered(NamedTuple):
 
 
 def scattered(order: jax.Array, x: jax.Array) -> jax.Array:
-    """Writes each value to the place that a permutation has for it."""
+    """Returns an array in which `x[i]` is at place `order[i]`."""
     given: dict[str, Any] = {"mode": "promise_in_bounds", "unique_indices": True, "wrap_negative_indices": False}
     return jnp.zeros_like(x).at[order].set(x, **given)
 
 
 def sorted_back(order: jax.Array, x: jax.Array) -> jax.Array:
-    """Moves items back to the rows that they came from, by a sort."""
+    """Returns the same as `scattered`, by a sort, which is faster for long permutations on a GPU."""
     words = x if x.dtype.itemsize in (4, 8) else x.astype(jnp.int32)
     with by_construction():
         moved = Sort("sort", order, bits=max(1, (order.shape[0] - 1).bit_length())).run(words)

@@ -1,4 +1,4 @@
-"""Bulk removal and insertion of many items at once."""
+"""Removal and insertion of many items at once."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Dispatched(NamedTuple):
     Attributes:
       rows: `[n * slots, ...]`, the tokens of each expert one after the other; 0 past the last.
       segments: `Segments` of the rows, one for each expert.
-      back: `[n, slots]`, the row of each slot of each token; -1 if the expert is out of range.
+      back: `[n, slots]`, the position in `rows` of each token's slot; -1 if the expert is out of range.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -68,9 +68,9 @@ def dispatch(x: ArrayLike, experts: ArrayLike, number: int) -> Dispatched:
         not below `number`, means none.
       number: the static number of experts.
 
-    Returns: `Dispatched`: one row per slot, ordered by expert, then token, then slot, of the type of x; the rows of
-      each expert; and the row of each slot, with which `combine` brings results back. `segments.lengths` are the group
-      sizes of `jax.lax.ragged_dot`.
+    Returns: A `Dispatched`. Its `rows`, of the type of x, are one row per slot, ordered by expert, then token, then
+      slot. Its `segments` are the rows of each expert: `segments.lengths` are the group sizes of `jax.lax.ragged_dot`.
+      `combine` takes its `back`.
 
     Raises:
       TypeError: experts are not integers, or `number` is not static.

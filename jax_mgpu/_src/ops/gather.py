@@ -1,8 +1,8 @@
 """Rows taken by index: the only gather of the library whose indices may repeat.
 
-JAX transposes its own gather to a scatter that adds in the table's type. For bfloat16, that gives 256 for any longer
-sum of ones, and on a GPU atomic additions give other bits in each run. So this is a primitive of its own, whose
-transpose adds rows as `reduce_by_id` does.
+JAX transposes its own gather to a scatter that adds in the table's type. In bfloat16, such a sum of ones stops at 256,
+and on a GPU atomic additions may give other bits in each run. So this is a primitive of its own, whose transpose adds
+rows as `reduce_by_id` does.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _fallback(x: jax.Array, indices: jax.Array, *, inside: int) -> Sequence[jax.
 
 
 def _transpose(cotangents: Sequence[Any], operands: Operands, *, unique: int, inside: int) -> jax.Array:
-    """Each row of x gets the sum of the cotangents of the places it was taken to."""
+    """Each row of x gets the sum of the cotangents of all places where it was taken to."""
     x, indices = operands
     if not unique:
         return add_rows(cotangents[0], indices, x)
@@ -134,7 +134,7 @@ def add_rows(rows: jax.Array, indices: jax.Array, like: Aval) -> jax.Array:
 def add_taken_rows(rows: jax.Array, taken: jax.Array, weights: jax.Array, indices: jax.Array, like: Aval) -> jax.Array:
     """`add_rows` of `rows[taken]` times their weights, `[entries, groups]`, which may be absent, by a sort of indices.
 
-    The taken rows are not in memory.
+    The taken rows are not written to memory.
     """
     return _SUMS[1](rows, taken, weights, indices, like)
 

@@ -111,8 +111,8 @@ def group_by(
       keys: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits, in any order; or columns, a tuple of 1 to 8 such
         arrays. All NaNs are equal, and so are the zeros.
       values: a pytree of arrays with leading axis `n`.
-      op: how to combine each value: one name for all, a pytree of names that is a prefix of `values`, or a function, as
-        for `reduce_by_key`. Names are those of `reduce`.
+      op: how to combine each value: one name for all, a pytree of names that is a prefix of `values`, or a function as
+        in `reduce_by_key`. Names are those of `reduce`.
       size: the static number of results.
       dropna: whether rows with a NaN among their keys belong to no group, as in pandas. False makes groups of them.
       count: the number of live items, an integer scalar (default `n`).

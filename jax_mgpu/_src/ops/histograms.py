@@ -1,4 +1,4 @@
-"""Counting: the occurrences of each id, and the items in each bin."""
+"""`bincount` and `histogram`: the occurrences of each id, and the items in each bin."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def bincount(
     Args:
       ids: `[n]` integers. One outside of 0 to `size - 1` is not counted.
       size: the static number of results.
-      weights: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits: what each item counts (default 1).
+      weights: `[n]`, integers of 8 to 64 bits or floats of 16 to 64 bits: the number that each item adds (default 1).
       axis_name: see `reduce_by_id`: each device has `size` of the results.
 
     Returns: `[size]`: numbers of items, int32 (int64 from 2^31 items on), or sums of the weights, in the type of the
@@ -227,7 +227,7 @@ def _inside(ids: jax.Array, length: int) -> jax.Array:
 
 
 class _CountBins(Operation):
-    """Counts of items in bins. CUDA has kernels for as many edges as a block has room for."""
+    """Counts of items in bins. CUDA has kernels for up to as many edges as fit a block's shared memory."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
         """Whether there are too many bins for the kernels."""

@@ -68,9 +68,9 @@ def interval_reduce(
     Args:
       x: see `reduce`.
       starts: `[k]`, integers: where each interval starts, in any order.
-      ends: `[k]`, integers: interval `i` is `starts[i]` to `ends[i]`, cut to the live items. One that ends where it
-        starts, or before, is empty.
-      op: see `reduce`, except for operators that need several passes: `"var"` and the names after it.
+      ends: `[k]`, integers: interval `i` is `starts[i]` to `ends[i]`, cut to the live items. An interval that ends
+        where it starts, or before, is empty.
+      op: see `reduce`. Operators that need several passes, `"var"` and the names after it, are not allowed.
       map: see `reduce`.
       count: the number of live items, an integer scalar (default `n`).
       identity: the result of an empty interval if `op` is a function, a pytree like one item.
@@ -255,7 +255,7 @@ def _jvp(primals: Operands, tangents: Tangents, *, op: int) -> tuple[Any, Any]:
 
 
 def _transpose(cotangents: Sequence[Any], operands: Operands, *, op: int) -> jax.Array:
-    """Returns, for each row, the sum of the cotangents of the intervals that contain it: nothing cancels here either.
+    """Returns, for each row, the sum of the cotangents of the intervals that contain it, without subtractions.
 
     If begins and ends are in order, as those of windows are, these intervals follow each other. Otherwise it is the
     tree of operations in reverse.

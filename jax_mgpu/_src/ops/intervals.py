@@ -1,7 +1,7 @@
 """Interval operations: rows of ragged intervals expanded, gathered, scattered and moved.
 
-`offsets` is the exclusive scan of the intervals' lengths, `total` their sum. Each operation is a load-balancing search
-and a copy, in one kernel.
+`offsets` is the exclusive scan of the intervals' lengths, and `total` is the sum of the lengths. Each operation is a
+load-balancing search and a copy, in one kernel.
 """
 
 from __future__ import annotations

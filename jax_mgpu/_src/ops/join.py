@@ -57,7 +57,7 @@ from jax_mgpu._src.ops.unsorted_pairs import Matches, matches
 
 __all__ = ["JoinResult", "JoinedColumns", "join", "join_columns"]
 
-# For each kind: whether a row of A, or of B, without a partner makes a row of its own.
+# For each kind: whether a row of a, or of b, without a partner makes a row of the result.
 KINDS = {"inner": (False, False), "left": (True, False), "right": (False, True), "outer": (True, True)}
 INT32_LARGEST = 2**31 - 1
 
@@ -66,8 +66,8 @@ class JoinResult(NamedTuple):
     """The rows of a join.
 
     Attributes:
-      a_indices: `[size]`, each row's item of a, or -1.
-      b_indices: `[size]`, each row's item of b, or -1.
+      a_indices: `[size]`, for each row of the result, its row of a, or -1.
+      b_indices: `[size]`, for each row of the result, its row of b, or -1.
       count: the number of rows, a scalar. It can exceed `size`: then the first `size` rows are kept.
 
     Example:

@@ -1,4 +1,4 @@
-"""Load-balancing search: the object that each work item belongs to."""
+"""Load-balancing search: finds the object that each work item belongs to."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def load_balance_search(
       size: the static number of results.
       total: the number of work items, an integer scalar (default `size`).
       return_rank: whether to return each item's position within its object too.
-      fill_value: the value of results past `total`, and of items before the first object, an integer scalar. With `m`,
-        JAX's indexing drops or fills these; -1 would index the last object.
+      fill_value: the value of results past `total`, and of items before the first object, an integer scalar. With
+        `m`, JAX's indexing drops or fills these results; -1 would index the last object.
       axis_name: search the objects of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`.
         Offsets and `total` count items over all devices. Each device gets `size` results, and objects are numbered over
         all devices, `m` on each.

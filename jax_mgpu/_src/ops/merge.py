@@ -1,4 +1,4 @@
-"""Merge: two sorted arrays into one."""
+"""Merges two sorted arrays into one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Items by their rank among all, or within segments, and values between them: quantiles and medians."""
+"""Quantiles and medians: items by their rank among all items or within segments, and values between two items."""
 
 from __future__ import annotations
 

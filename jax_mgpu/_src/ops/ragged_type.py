@@ -1,4 +1,4 @@
-"""Ragged: rows of any lengths as one value, a pytree over the functions of ragged batches."""
+"""`Ragged`: rows of any lengths as one value, a pytree whose methods call the functions of ragged batches."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _unary(function: Callable[[Any], Any]) -> Callable[[Ragged], Ragged]:
 
 @jax.tree_util.register_pytree_with_keys_class
 class Ragged:
-    """Rows of any lengths: a pytree of the items, and of where each row lies among them.
+    """Rows of any lengths, as a pytree: the items of all rows, and where each row lies among them.
 
     All methods call functions of this package, so a Ragged works in `jit`, `vmap`, `scan` and `shard_map`, like any
     pytree. Its two children are `values` and `segments`; `jax.grad` by a Ragged needs `allow_int=True`, because

@@ -1,4 +1,4 @@
-"""Items by their rank: the largest or smallest of an array or of each segment, and quantiles."""
+"""The largest or smallest items of an array or of each segment, and quantiles."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def segmented_top_k(
         `ends` and `count`.
       k: see `top_k`.
       largest: see `top_k`.
-      ends: `[m]` integers beside heads: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
+      ends: `[m]` integers, the ends: segment `i` is `heads[i]` to `ends[i]`; see `segmented_reduce`.
       count: see `top_k`.
       axis_name: take the items of the segments of all devices of a mesh axis, or of a tuple of axes, within
         `jax.shard_map`. A device's heads are the starts of the segments that start among its own items, counted from

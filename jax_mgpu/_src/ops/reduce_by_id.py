@@ -1,4 +1,4 @@
-"""Rows combined by ids in any order."""
+"""Combines the rows of each id; ids may be in any order."""
 
 from __future__ import annotations
 

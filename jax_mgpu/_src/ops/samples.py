@@ -1,4 +1,4 @@
-"""Weighted choices, and tokens of a language model sampled from logits."""
+"""Weighted choices of items, and sampling of a language model's tokens from logits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Softmax over segments."""
+"""`segmented_softmax` and its logarithm: softmax over each segment."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def segmented_softmax(
       heads: `[m]`, non-decreasing integers: the start positions of the segments. Position 0 starts a segment whether
         listed or not; a repeated head is an empty segment; a head past the last item is padding. Or `Segments`, which
         replace `ends` and `count`.
-      ends: `[m]` integers, the ends: segment `i` is `heads[i]` to `ends[i]`, and items outside of all segments have
-        the result 0. See `segmented_reduce`.
+      ends: `[m]` integers: segment `i` is `heads[i]` to `ends[i]`, and items outside of all segments have the
+        result 0. See `segmented_reduce`.
       count: the number of live items, an integer scalar (default `n`). Results past it are 0.
       axis_name: take the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. A device's
         heads are the starts of the segments that start among its own items, counted from its first item; a segment
@@ -63,10 +63,10 @@ def segmented_softmax(
       ValueError: an argument's shape is not one of the above; 2^31 items or more without `jax_enable_x64`.
 
     Sums have a fixed order. There are derivatives of any order. Time is O(n + m) for any lengths of the segments. On a
-    GPU, a tile of rows reads and writes segments inside of it once, and rows of segments that cross its edges twice
-    (the parts are joined as in Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018); a gradient
-    takes one more pass of this kind. Elsewhere, the results of two segmented reductions are repeated over the segments;
-    over a mesh axis there are four segmented scans.
+    GPU, each tile of rows reads and writes the segments inside of it once, and rows of segments that cross its edges
+    twice (the parts are joined as in Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018); a
+    gradient takes one more pass of this kind. Elsewhere, the results of two segmented reductions are repeated over the
+    segments; over a mesh axis there are four segmented scans.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

@@ -1,4 +1,4 @@
-"""Segments: where the segments of an array lie, converted from and to every common form."""
+"""`Segments`: where the segments of an array lie, converted from and to all common forms."""
 
 from __future__ import annotations
 
@@ -43,8 +43,9 @@ from jax_mgpu._src.ops.sorted_search import insertion_points
 
 __all__ = ["Segments"]
 
-Positions: TypeAlias = jax.Array | np.ndarray  # of NumPy if the host knows them
-MOST = np.iinfo(np.int32).max - 1  # larger positions mean the same: they lie past every array with 32-bit indices
+Positions: TypeAlias = jax.Array | np.ndarray  # a NumPy array if the host knows the values
+# All larger positions mean the same, because they lie past every array with 32-bit indices.
+MOST = np.iinfo(np.int32).max - 1
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -148,7 +149,7 @@ class Segments(Ranges):
 
     @classmethod
     def from_offsets(cls, offsets: Integers) -> Segments:
-        """Segments between neighbours of `offsets`, `[m + 1]` non-decreasing integers from 0: row splits, an indptr."""
+        """Segments between neighbours of `offsets`, `[m + 1]` non-decreasing integers from 0 (row splits, indptr)."""
         name = "Segments.from_offsets"
         given = _positions(name, "offsets", offsets)
         if given.shape[0] == 0:
@@ -163,7 +164,7 @@ class Segments(Ranges):
 
     @classmethod
     def from_ids(cls, ids: Integers, m: int) -> Segments:
-        """`m` segments, given each item's segment as `[n]` integers in order; ids outside of [0, m) mean none."""
+        """`m` segments from each item's segment, `[n]` non-decreasing integers; ids outside of [0, m) mean none."""
         name = "Segments.from_ids"
         m, given = static_size(name, "m", m), _positions(name, "ids", ids)
         if isinstance(given, np.ndarray):
@@ -196,7 +197,7 @@ class Segments(Ranges):
 
     @classmethod
     def from_ranges(cls, starts: Integers, ends: Integers) -> Segments:
-        """Segments from `starts` to `ends`, `[m]` integers each, in order, with or without gaps between them."""
+        """Segments from `starts` to `ends`, `[m]` integers each, in order, with or without gaps between segments."""
         return cls.of(*_ranges("Segments.from_ranges", starts, ends))
 
     @classmethod

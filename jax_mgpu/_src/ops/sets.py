@@ -1,4 +1,4 @@
-"""Set operations on sorted multisets."""
+"""Set operations on two sorted arrays, in which keys may be repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""sort and argsort, which choose the fastest method."""
+"""`sort` and `argsort`, which choose the fastest method."""
 
 from __future__ import annotations
 

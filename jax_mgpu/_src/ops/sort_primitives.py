@@ -1,4 +1,4 @@
-"""The primitive of every sort, which sorts keys within segments."""
+"""`SORT`, the primitive of all sorts, which sorts keys within segments."""
 
 from __future__ import annotations
 

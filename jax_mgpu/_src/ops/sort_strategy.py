@@ -18,9 +18,9 @@ from jax_mgpu._src.keys.columns import Columns, SortKey, key_starts, travelling
 from jax_mgpu._src.keys.digits import WIDEST, WORD
 from jax_mgpu._src.ops.sort_primitives import SORT, Method
 
-# A permutation of more words than a GPU's cache holds reads or writes a cache line for each. For 2^26 words on an H200,
-# a scatter takes 4.4 ms, a gather 1.7 ms, and a sort of the words by their positions 1.7 ms. A sort takes 0.6 ms more
-# for 4 more bytes of payload.
+# A permutation of more words than a GPU's cache holds reads or writes a whole cache line for each word. For 2^26 words
+# on an H200, a scatter takes 4.4 ms, a gather 1.7 ms, and a sort of the words by their positions 1.7 ms. A sort takes
+# 0.6 ms more for 4 more bytes of payload.
 LONG_PERMUTATION = 1 << 23
 
 
@@ -60,7 +60,7 @@ def sort_indices(
 # Three columns take 4.3 to 6.2 ms, one part after the other. docs/notes/sort.md has more.
 LONG_WORDS = 1 << 23  # two columns of 32-bit integers, without values
 LONG_FLOATS = 1 << 20  # if one of the columns holds floats
-LONG_COLUMNS = 1 << 22  # sorted in parts: columns that no code holds, and on a CPU any columns without values
+LONG_COLUMNS = 1 << 22  # columns that no code holds, and on a CPU any columns without values, are sorted in parts
 
 
 def sort_keys(operation: str, keys: jax.Array | Columns, given: dict[str, Any], bits: int) -> Any:

@@ -1,4 +1,4 @@
-"""Products of two sparse matrices: where their entries are, and their values.
+"""The product of two sparse matrices: the places of its entries, and their values.
 
 A product term pairs an entry of A with an entry of the row of B that its column names. There may be far more terms than
 entries of the result, so they are computed a chunk at a time, in memory of a fixed size. The values are a sum over
@@ -42,7 +42,7 @@ def _before(a: Structure, b: Structure) -> jax.Array:
 
 
 def _chunk(a: Structure, b: Structure, size: int) -> int:
-    """Returns the number of terms computed at a time: at least those of any row of A, which has no column twice."""
+    """Returns the number of terms computed at a time: at least those of any row of A, which repeats no column."""
     return max(MIN_CHUNK, a[0].shape[0] + b[0].shape[0], size)
 
 

@@ -1,6 +1,6 @@
 """Keys in any order: sorts them with their positions, and finds the partners of each row as positions in the input.
 
-Joins, set operations and matches of keys in any order are built on it.
+Joins, set operations and matches of unsorted keys use this module.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from jax_mgpu._src.ops.sorted_search import _search
 def in_order_with(
     name: str, argument: str, keys: Keys, values: Pytree, count: Count, descending: Directions = False
 ) -> tuple[Any, Any]:
-    """Returns sorted keys, and their values, or None if there are none."""
+    """Returns sorted keys, and their values, which are None if none were given."""
     checked, down = expect_keys(name, argument, keys, descending)
     n = checked.shape[0]
     live = count_operand(name, f"{argument}_count", count, n)
@@ -37,7 +37,7 @@ def in_order_with(
 
 
 class Matches(NamedTuple):
-    """Two tables with sorted keys, on which joins of keys in any order are built.
+    """Two tables with sorted keys, from which a join finds the partners of each row.
 
     Attributes:
       rows: a's sorted keys.
@@ -57,7 +57,7 @@ class Matches(NamedTuple):
         return live_mask(self.rows.order.shape[0], self.pair.a_count)
 
     def partners(self) -> tuple[jax.Array, jax.Array]:
-        """Returns where the partners of each row begin in b's order, and their number, in the order of a's keys."""
+        """Returns where each row's partners begin in b's order, and their number, for rows in the order of a's keys."""
         return self._found(self.pair.operands, self.rows.keys)
 
     def b_alone(self) -> jax.Array:
@@ -77,7 +77,7 @@ class Matches(NamedTuple):
 def matches(
     name: str, keys: Sequence[Any], counts: Sequence[jax.Array], *, is_sorted: bool, null_equal: bool
 ) -> Matches:
-    """Returns the rows of two tables of checked keys, sorted by them."""
+    """Returns two tables of checked keys, sorted by these keys."""
     if is_sorted:
         keys = [expect_sorted(name, *side) for side in zip("ab", keys, counts, strict=True)]
     rows, others = (in_order(name, *side, is_sorted=is_sorted) for side in zip("ab", keys, counts, strict=True))

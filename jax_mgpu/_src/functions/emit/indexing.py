@@ -1,4 +1,4 @@
-"""The primitives that index by data: rules select among the names of small arrays, and load elements of large ones."""
+"""The primitives that index by data: their rules select among the names of small arrays, and load from large ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jax_mgpu._src.functions.emit.scalars import Names, expect_small, scalar_tex
 
 
 def _place(lines: Lines, start: str, size: int) -> str:
-    """Returns the nearest of `size` places to a start, as a number if that is known."""
+    """Returns the place below `size` nearest to a start: its number if the start is known, else a value's name."""
     if size == 1:
         return "0"
     if start in lines.constants:
@@ -148,6 +148,6 @@ def _dynamic_update_slice(lines: Lines, equation: Equation, x: Names, update: Na
     return names
 
 
-# These take arrays that stay in memory too.
+# These rules also take arrays that stay in memory.
 OF_MEMORY: dict[str, Callable[..., Any]] = {"dynamic_slice": _dynamic_slice, "gather": _gather}
 RULES: dict[str, Callable[..., Names]] = {"dynamic_update_slice": _dynamic_update_slice}

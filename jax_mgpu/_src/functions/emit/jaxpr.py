@@ -41,7 +41,7 @@ def called(equation: JaxprEqn) -> tuple[Jaxpr, Sequence[Any]] | None:
 
 
 RULES = elementwise.RULES | along_axes.RULES | indexing.RULES
-MAX_STEPS = 64  # of a scan over arrays, which is unrolled
+MAX_STEPS = 64  # the most steps of a scan over arrays, which is unrolled
 
 
 class Writer(Lines):
@@ -210,7 +210,7 @@ def emit_function(closed: ClosedJaxpr, arguments: Sequence[Names], capture: Call
 def emit_stages(
     closed: Sequence[Any], arguments: Sequence[Names], last: Sequence[Names], capture: Callable[[Any], Memory]
 ) -> Emitted:
-    """Applies jaxprs one after the other: each takes the results of the one before it, and `last`."""
+    """Applies jaxprs one after the other: each takes the results of the previous one, followed by `last`."""
     writer = Writer(capture)
     values: Sequence[Any] = arguments
     for one in closed:

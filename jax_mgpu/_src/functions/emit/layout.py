@@ -16,7 +16,7 @@ MAX_LEAVES = 16  # as many as ffi/function/item.h has room for
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The leaves of an item. In the kernels' struct the wide ones come first, so that only the end is padded."""
+    """The leaves of an item. In the kernels' struct the widest leaves come first, so that only the end is padded."""
 
     leaves: tuple[tuple[str, tuple[int, ...]], ...]  # dtype name and shape
 
@@ -50,7 +50,7 @@ class Layout:
 
     @property
     def item_bytes(self) -> int:
-        """The bytes that an item takes in its arrays."""
+        """The bytes of an item in the arrays of its leaves, without padding."""
         return sum(self.leaf_bytes(leaf) for leaf in range(len(self.leaves)))
 
     def names(self, variable: str) -> list[Names]:
@@ -64,13 +64,13 @@ class Layout:
         return leaves
 
     def line(self, what: str) -> str:
-        """Returns the leaves as a line: the type of each, and how many scalars it has."""
+        """Returns the leaves as a line: the word `what`, then the type of each leaf and its number of scalars."""
         leaves = range(len(self.leaves))
         return " ".join([what, *(f"{SCALARS[self.leaves[leaf][0]]} {self.elements(leaf)}" for leaf in leaves)])
 
 
 def expect_layout(layout: Layout) -> Layout:
-    """Returns a layout that the kernels have room for, or an error."""
+    """Returns a layout; raises unless the kernels have room for it."""
     leaves = len(layout.leaves)
     if not 0 < leaves <= MAX_LEAVES:
         raise Unsupported(f"items of {leaves} arrays, more than {MAX_LEAVES}")

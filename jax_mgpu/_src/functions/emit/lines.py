@@ -1,4 +1,4 @@
-"""The lines of a function, and the names that they give to values."""
+"""`Lines` collects the lines of a function, and gives names to the values that they compute."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Equation(Protocol):
 
 
 MAX_LINES = 8192
-# Larger functions are called instead of inlined: copied to each place that combines, they take seconds to compile. A
-# costly primitive counts for several lines.
+# Larger functions are called instead of inlined: copied to each place that combines items, they would take seconds to
+# compile. A costly primitive counts for several lines.
 MAX_INLINE_LINES = 100
 COSTLY_LINES = 12
 
@@ -63,11 +63,11 @@ class Emitted:
 
 
 class Lines:
-    """The lines of one function, as far as they are written.
+    """The lines of one function that have been written so far.
 
     Attributes:
       lines: the text.
-      costly: the number of scalars that primitives of many instructions compute.
+      costly: the number of scalars that are computed by primitives of many instructions.
       branches: whether there is control flow.
       may_not_end: whether there is a while loop.
       made: the operation and operands that give each named value.
@@ -129,7 +129,7 @@ class Lines:
         return names
 
     def element(self, x: Memory, index: Sequence[int]) -> str:
-        """Returns the name of an element of memory, once it is loaded."""
+        """Loads an element of an array in memory; returns its name."""
         place = x.offset + sum(i * stride for i, stride in zip(index, x.strides, strict=True))
         return self.value(x.dtype, "load", x.capture, place, *(word for step in x.steps for word in step))
 
@@ -148,7 +148,7 @@ class Lines:
 
 
 def stored(aval: Aval) -> Any:
-    """Returns the aval of a value's names: random keys are rows of words."""
+    """Returns the aval of a value as an array of names: random keys become rows of words."""
     if not is_random_key(aval.dtype):
         return aval
     return jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(aval.shape, aval.dtype))

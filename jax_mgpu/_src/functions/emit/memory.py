@@ -19,12 +19,12 @@ MAX_CAPTURES = 16  # as many as ffi/function/item.h has room for
 class Memory:
     """A captured array, or a view of one, that stays in memory."""
 
-    capture: int  # which of the arrays
+    capture: int  # the number of the captured array
     dtype: Any
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int = 0
-    steps: tuple[tuple[str, int], ...] = ()  # the names of places, and their strides
+    steps: tuple[tuple[str, int], ...] = ()  # the names of places that are known at run time, and their strides
 
     @classmethod
     def of(cls, capture: int, dtype: DTypeLike, shape: Sequence[int]) -> Memory:
@@ -43,7 +43,7 @@ class Memory:
         return len(self.shape)
 
     def shifted(self, steps: Iterable[tuple[str, int]], shape: Sequence[int], strides: Sequence[int]) -> Memory:
-        """Returns a view that begins further on: by each place, a number or the name of one, times its stride."""
+        """Returns a view that begins further on, by each place (a number, or a value's name) times its stride."""
         offset, named = self.offset, list(self.steps)
         for place, stride in steps:
             if place.isdecimal():
@@ -107,7 +107,7 @@ def _view_reshape(x: Memory, params: Mapping[str, Any]) -> Memory:
     return x.shifted([], shape, Memory.of(x.capture, x.dtype, shape).strides)
 
 
-# The primitives that only move elements, for arrays in memory.
+# The primitives that only move elements, as views of arrays in memory.
 VIEWS: dict[str, Callable[[Memory, Any], Memory]] = {
     "broadcast_in_dim": _view_broadcast,
     "reshape": _view_reshape,

@@ -1,4 +1,4 @@
-"""The primitives that only move elements: NumPy does them to the names, and they cost nothing."""
+"""The primitives that only move elements: NumPy moves the names likewise, so they need no line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes an operator as data: how it makes states from items, and combines them."""
+"""Writes an operator as data: how it makes states from items, combines states, and makes results from them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from jax_mgpu._src.functions.emit.scalars import Names, scalar_type
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """Makes an operator's states from the items in memory, or its results from states.
+    """A stage of an operator: makes states from the items in memory, or results from states.
 
     Args:
-      closed: jaxprs, each of which takes the results of the previous one. Those that make states also take the
-        position of the item, last.
+      closed: jaxprs, each of which takes the results of the previous one. If the stage makes states, each
+        also takes the position of the item as its last argument.
       avals: the leaves in memory that the first one takes, or that the last one gives.
     """
 
@@ -34,12 +34,12 @@ class OperatorData:
     """An operator as data, which ffi/jit/function_data.cc reads and ffi/function/operator.h runs in kernels.
 
     Args:
-      data: its lines.
+      data: the lines of its functions.
       item: the layout of the items that the operator combines.
       element: the layout of the elements in memory.
       captures: the arrays that stay in memory, in the order of their numbers.
-      commutes: whether it is known to commute.
-      has_neutral: whether states need no flag that says that they are empty.
+      commutes: whether the operator is known to commute.
+      has_neutral: whether the operator has a neutral state; otherwise each state needs a flag that says if it is empty.
     """
 
     data: str

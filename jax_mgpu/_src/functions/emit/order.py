@@ -1,4 +1,4 @@
-"""Writes an order of items as data: whether an item comes before another."""
+"""Writes an order of items, a function that tells whether one item comes before another, as data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class OrderData:
     """An order of items as data, which ffi/jit/function_data.cc reads and ffi/function/order.h runs in kernels.
 
     Args:
-      data: its lines.
+      data: the lines of its function.
       captures: the arrays that stay in memory, in the order of their numbers.
     """
 

@@ -21,16 +21,16 @@ SCALARS = {
     "float32": "f32",
     "float64": "f64",
 }
-MAX_SCALARS = 512  # of a value, unless it stays in memory
+MAX_SCALARS = 512  # the most scalars of a value, unless it stays in memory
 MAX_ITEM_SCALARS = 128
 
 
 class Unsupported(Exception):
-    """The part of a function that no kernel can have."""
+    """Raised for a function that no kernel can run; the message names the part of it that is not supported."""
 
 
 def scalar_type(dtype: DTypeLike) -> str:
-    """Returns the type of a dtype, as lines name it."""
+    """Returns the name that lines have for a dtype."""
     name = np.dtype(dtype).name if not jnp.issubdtype(dtype, jax.dtypes.extended) else str(dtype)
     if name not in SCALARS:
         raise Unsupported(f"values of {name}")
@@ -51,7 +51,7 @@ def expect_small(shape: Sequence[int], what: str) -> None:
 
 
 def neutral(function: str, dtype: DTypeLike) -> Any:
-    """Returns the identity of a function of two scalars; combining with it changes no bit."""
+    """Returns the identity of a function of two scalars; combining a scalar with it changes no bit of the scalar."""
     dtype = np.dtype(dtype)
     floats = jnp.issubdtype(dtype, jnp.floating)
     if function in ("max", "min"):
