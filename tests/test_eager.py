@@ -210,3 +210,18 @@ def test_calls_are_found_by_their_arguments(monkeypatch):
         assert call().tolist() == expected
     with pytest.raises(TypeError):
         mgpu.scan(a, exclusive=1.5)
+
+
+def test_numbers_that_come_again(monkeypatch):
+    """Numbers that stay on the device are told apart by their types and signs. Few of them stay."""
+    monkeypatch.setattr(eager, "MAX_NUMBERS", 4)
+    monkeypatch.setattr(eager, "_PROGRAMS", {})
+    # Of a length that no other test has: calls find earlier programs of their shapes.
+    keys, table, values = jnp.array([1, *[5] * 12]), jnp.array([1]), jnp.array([2.5])
+    for number in (0.0, -0.0, 1, 1.0, True, float("nan"), *np.linspace(0.5, 9, 12).tolist(), 0.0, -0.0):
+        for _ in range(3):  # converted, sent to the device, found there
+            found = mgpu.lookup(keys, table, values, default=number)
+            np.testing.assert_array_equal(found, np.float32([2.5, *[number] * 12]))
+            assert np.signbit(found[1]) == np.signbit(number)
+    kept = [step.numbers for program in eager._PROGRAMS.values() for step in program.steps]
+    assert kept and all(0 < len(numbers) <= 4 for numbers in kept)
