@@ -66,7 +66,7 @@ def won(rows: Sequence[Row]) -> list[Row]:
 def conclusions(suites: dict[str, list[Row]]) -> str:
     """Returns a table with one line for each suite: rows, grid and shapes."""
     lines = [
-        "| suite | measured | cases | beside peers | median of the fastest peer / ours | a peer is faster |"
+        "| suite | measured | cases | with a peer | median of the fastest peer / ours | a peer is faster |"
         " by more than 2% | with a max | missed |",
         "|---|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
