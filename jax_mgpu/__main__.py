@@ -136,7 +136,7 @@ def sort_and_report(data: Ragged) -> int:
         plain = jax.jit(benchmark.sort_rows).lower(row_ids, keys).compile()
     with benchmark.progress("Sorting each row, here and in NumPy"):
         result = np.asarray(sort(keys, heads))
-        expected = data.values[np.lexsort((data.values, ids))]  # stable, NaN last, the zeros equal: lax.sort's order
+        expected = data.values[np.lexsort((data.values, ids))]  # lax.sort's order: stable, NaN last, both zeros equal
     print(f"Device: {describe_device()}; {what_runs(sort.as_text() or '')}")
     show_rows(data, result)
     wrong = np.flatnonzero(result.view(np.uint8) != expected.view(np.uint8))
@@ -198,7 +198,7 @@ def library_lines() -> Iterable[str]:
     """Yields up to MAX_LINES lines of the standard library, in the order of its files' names."""
     remaining = MAX_LINES
     for path in sorted(pathlib.Path(sysconfig.get_path("stdlib")).rglob("*.py")):
-        if "site-packages" in path.parts or remaining <= 0 or not path.is_file():  # it may be a link to nothing
+        if "site-packages" in path.parts or remaining <= 0 or not path.is_file():  # is_file: it may be a broken link
             continue
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()[:remaining]
         remaining -= len(lines)
@@ -271,7 +271,7 @@ def print_information() -> None:
         f"devices: {list_devices()}",
         f"kernels built: {built}",
         *(f"  {name}: {description}" for name, description in mgpu.backends().items()),
-        *([f"build: {library.build_decision()}"] if mgpu.has_cuda() else []),  # otherwise backends() says it
+        *([f"build: {library.build_decision()}"] if mgpu.has_cuda() else []),  # else backends() says it
         f"FFI API of this jaxlib: {'.'.join(map(str, runtime)) if runtime else 'unknown'}",
         f"settings: {' '.join(settings) or 'none'}",
         "To report a bug, send these lines, the shortest program that shows it, and all that it printed.",

@@ -109,7 +109,7 @@ def lexsort(call: Call) -> Any:
 
 
 def _row(call: Call) -> int:
-    """Returns how many items a row has."""
+    """Returns the number of items of a row of the first operand."""
     shape = getattr(call.operand, "shape", ())
     return shape[call.axis] if _is_size(call.axis) and -len(shape) <= call.axis < len(shape) else 0
 
@@ -362,7 +362,7 @@ _COMPRESSED = "condition", "a", "arr", "axis", "size", "fill_value"
 
 
 def _compress_now(call: Call) -> Any:
-    """Outside of `jit`, the kept items are counted first."""
+    """Runs outside of `jit`: counts the kept items first, which gives the size."""
     condition, axis = call.condition, call.axis
     if _np.ndim(condition) != 1 or _np.ndim(call.a) == 0 or not (axis is None or _is_axis(axis, call.a)):
         return None
@@ -411,7 +411,7 @@ def extract(call: Call) -> Any:
 
 
 def _repeated(call: Call) -> bool:
-    """Whether kernels repeat the items."""
+    """Whether kernels can repeat the items."""
     a, repeats, size, axis = call.a, call.repeats, call.total_repeat_length, call.axis
     if not call.gives_only("a", "repeats", "axis", "total_repeat_length") or not _is_size(size) or size <= 0:
         return False
@@ -422,7 +422,7 @@ def _repeated(call: Call) -> bool:
 
 
 def _repeat_now(call: Call) -> Any:
-    """Outside of `jit`, the repeats are added up first."""
+    """Runs outside of `jit`: adds up the repeats first, which gives the size."""
     if not is_array(call.repeats) or call.repeats.dtype.name not in ("int32", "int64"):
         return None
     filled = call.changed(total_repeat_length=int(_np.sum(_np.asarray(call.repeats))))
@@ -506,7 +506,7 @@ def searchsorted(call: Call) -> Any:
 
 
 def _bincount_now(call: Call) -> Any:
-    """Outside of `jit`, the largest item gives the length."""
+    """Runs outside of `jit`: the largest item gives the length."""
     if call.x.size == 0 or not _jnp.issubdtype(call.x.dtype, _jnp.integer) or not _is_size(call.minlength):
         return None
     return call.changed(length=max(call.minlength, int(_jnp.max(call.x)) + 1, 0)).again(bincount)
@@ -568,7 +568,7 @@ def histogram(call: Call) -> Any:
 
 
 def _unique_now(call: Call) -> Any:
-    """Outside of `jit`, runs with as many results as items, and then cuts off the unused ones."""
+    """Runs outside of `jit`: with as many results as items, of which it then cuts off the unused ones."""
     axis = 0 if call.axis is None else call.axis
     if call.ar.size == 0 or not (call.axis is None or _has_few_columns(call)):
         return None
@@ -697,7 +697,7 @@ def setdiff1d(call: Call) -> Any:
         else:
             n = own.shape[0]
             own = unique(own, size=n)
-            number = n + 1 - _jnp.sum(own == own[0])  # copies of the first item pad them
+            number = n + 1 - _jnp.sum(own == own[0])  # minus the copies of the first item that pad the array
             kept = ~isin(own, call.ar2) & (_jnp.arange(n) < number)
         return _mgpu.select(own, kept, size=size, fill_value=fill).values
 

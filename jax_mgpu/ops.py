@@ -60,7 +60,7 @@ def _counted(function: str) -> tuple[str, Callable[[Call], Any]]:
 
 
 def _freely_added(call: Call) -> int:
-    """Returns the number of items; for floats, a huge one: on a GPU kernels always add them, in a fixed order."""
+    """Returns the number of items; huge for floats: on a GPU, kernels always add them, in a fixed order."""
     return item_count(call.data) if _jnp.issubdtype(call.data.dtype, _jnp.integer) else NEVER - 1
 
 

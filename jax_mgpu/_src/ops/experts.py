@@ -197,7 +197,7 @@ def _combine_fallback(rows: jax.Array, back: jax.Array, weights: jax.Array) -> S
 
 
 def _combine_transpose_rows(cotangents: Sequence[Any], operands: Operands) -> jax.Array:
-    """A row gets the cotangent of its token, times its weight."""
+    """Returns, for each row, the cotangent of its token, times the weight of its slot."""
     rows, back, weights = operands
     size, slots = rows.shape[0], back.shape[1]
     index = index_dtype("combine", "back", max(size, back.size))
@@ -214,7 +214,7 @@ def _combine_transpose_rows(cotangents: Sequence[Any], operands: Operands) -> ja
 
 
 def _combine_transpose_weights(cotangents: Sequence[Any], operands: Operands) -> jax.Array:
-    """A weight gets the dot of its row and the cotangent of its token."""
+    """Returns, for each weight, the dot of its row and the cotangent of its token."""
     rows, back, weights = operands
     exact = wide_dtype(rows.dtype)
     products = gather(rows, back, unique=True).astype(exact) * cotangents[0].astype(exact)[:, None]

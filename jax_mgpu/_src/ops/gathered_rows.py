@@ -1,4 +1,4 @@
-"""Segments of rows that are gathered, weighted, or both: pooled embeddings, sparse times dense, messages.
+"""`segmented_reduce` of rows that are gathered, weighted, or both, as in pooled embeddings.
 
 Sums, and other operators that need no position, are one operation over the table: kernels read, weight and combine a
 row at once. Its derivatives are sums too: by row for the table, and dots of rows for the weights. All other operators
@@ -111,7 +111,7 @@ def weighted_rows(
 
 
 def _table(x: Pytree) -> Any:
-    """A list of numbers is an array, as in `segmented_reduce`."""
+    """Returns x, with a list of numbers converted to an array, as in `segmented_reduce`."""
     if isinstance(x, (list, tuple)) and x and all(np.ndim(leaf) == 0 for leaf in jax.tree.leaves(x)):
         return as_array(NAME, "x", x)
     return x
@@ -149,7 +149,7 @@ def _reduce_leaf(
     if weights is not None and jnp.issubdtype(leaf.x.dtype, jnp.integer):  # kernels weight no narrower integers
         leaf = dataclasses.replace(leaf, x=leaf.x.astype(sum_dtype(leaf.x.dtype)), wide=False)
     x, given = leaf.rows, {"heads": heads, "count": count}
-    if entries == 0:  # empty indices would count as absent
+    if entries == 0:  # empty indices would be taken for absent ones
         x, indices = x[:0], None
     if weights is not None:
         groups = math.prod(weights.shape[1:])
@@ -169,7 +169,7 @@ def _reduce_leaf(
 
 
 def _number_inside(n: int, heads: jax.Array, indices: jax.Array | None, entries: int, count: jax.Array) -> jax.Array:
-    """Returns the number of entries of each segment that are rows of n."""
+    """Returns, for each segment, the number of entries whose index is a row of n."""
     dtype = index_dtype(NAME, "indices", entries)
     marks = jnp.ones((entries,), dtype) if indices is None else _inside(indices, n).astype(dtype)
     return REGISTRY["segmented_reduce"](x=marks, heads=heads, count=count, op=Kind.ADD, wide=False)[0]
@@ -328,7 +328,7 @@ def _of_entries(cotangent: jax.Array, operands: Operands, dtype: DTypeLike) -> j
 
 
 def _transpose_x(cotangents: Sequence[Any], operands: Operands, *, op: int, wide: int) -> jax.Array:
-    """A row of x gets the sum of its entries' cotangents, in their order."""
+    """Returns, for each row of x, the sum of the cotangents of its entries, in their order."""
     del op, wide
     x, indices = operands.x, operands.indices
     exact = wide_dtype(x.dtype)
@@ -355,7 +355,7 @@ def _transpose_x(cotangents: Sequence[Any], operands: Operands, *, op: int, wide
 
 
 def _transpose_weights(cotangents: Sequence[Any], operands: Operands, *, op: int, wide: int) -> jax.Array:
-    """A weight gets the dot of its row and the cotangent of its segment."""
+    """Returns, for each weight, the dot of its row and the cotangent of its segment."""
     del op, wide
     x, indices, weights = operands.x, operands.indices, operands.weights
     exact = wide_dtype(x.dtype)

@@ -294,7 +294,7 @@ def scatter_rows(
 
 
 def _expect_rows(name: str, **counts: int) -> None:
-    """Raises an error if the kernels need 64 bits for positions and JAX has 32."""
+    """Raises an error if positions need 64 bits without `jax_enable_x64`."""
     for argument, count in counts.items():
         index_dtype(name, argument, count)
 
@@ -354,7 +354,7 @@ def _move_fallback(
     return [into + add_rows(rows, places, into) if adds else into.at[places].set(rows, mode="drop")]
 
 
-# Derivatives. Rows move unchanged, so their tangents move likewise. Other rows have the tangent zero, or fill_value's.
+# Derivatives. The tangents of rows move as the rows do. The tangent of other rows is zero, or that of the fill value.
 
 
 def filled_tangent(
@@ -525,7 +525,7 @@ class _IntervalOperation(Operation):
         return super().run(operands, **attributes)
 
 
-# `disjoint`: the caller knows that no row of x is gathered twice, which makes the transpose a plain scatter.
+# `disjoint`: a promise that no row of x is gathered twice. Then the transpose only scatters, and adds nothing.
 gather_rows = _IntervalOperation(
     "interval_gather",
     operands={"x": 2, "starts": 1, "offsets": 1, "total": 1, "fill_value": 1},

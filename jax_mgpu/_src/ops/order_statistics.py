@@ -98,7 +98,7 @@ def quantiles(
     below, above = (part.astype(wide) for part in jnp.split(items[:-1], 2))
     found = between(below, above, weight)
     undefined = (begin == end)[None] | is_nan[:, None]
-    if is_float:  # NaNs come last
+    if is_float:  # NaNs are sorted last
         undefined |= jnp.isnan(items[-1:])
     return where(undefined, jnp.nan, found).astype(dtype).reshape(shape)
 
@@ -244,7 +244,7 @@ def _neighbours(q: jax.Array, lengths: jax.Array, rounding: float) -> tuple[jax.
         last >> 12,
         last & 4095,
         last.astype(q.dtype),
-    )  # shifts and masks take few instructions, quotients many
+    )  # shifts and masks take few instructions, divisions take many
     scaled = q * 4096
     coarse = jnp.floor(scaled)
     k = clip(coarse, 0, 4096).astype(last.dtype)

@@ -1,4 +1,4 @@
-"""Converts ragged batches to and from Awkward Array and Apache Arrow, which are imported on first use."""
+"""Converts ragged batches to and from arrays of Awkward Array and Apache Arrow, which are imported on first use."""
 
 from __future__ import annotations
 

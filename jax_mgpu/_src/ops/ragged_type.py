@@ -191,7 +191,7 @@ class Ragged:
             for bound in zip(*((part.segments.starts, part.segments.ends) for part in parts), strict=True)
         ]
         joined = cls(values, Segments.of(*map(jnp.concatenate, bounds)))
-        return joined.take(np.arange(len(joined)))  # without the padding of the parts
+        return joined.take(np.arange(len(joined)))  # takes all rows, without the padding of the parts
 
     @classmethod
     def from_dense(cls, x: Pytree, lengths: Integers, *, size: int | None = None) -> Ragged:

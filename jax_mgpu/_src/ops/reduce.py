@@ -218,7 +218,7 @@ def reduce(
 def _reduced(
     name: str, leaves: list[Leaf], n: int, heads: jax.Array, count: jax.Array, load: Load | None
 ) -> list[jax.Array]:
-    """Reduces leaves, or segments of them, by the kernels that map if these serve them."""
+    """Reduces leaves, or segments of them; kernels map the items as they load them, if they can."""
     load, leaves = one_leaf(load, leaves)
     primitive = "reduce_by_function" if heads is ABSENT else "segmented_reduce_by_function"
 
@@ -229,7 +229,8 @@ def _reduced(
     return [reduced(leaf) for leaf in leaves]
 
 
-# The fewest items of an array whose rows are folded, and the fewest columns of a folded row.
+# Rows are folded (several rows become one wider row) if an array has at least this many items; and the fewest columns
+# of such a row.
 LEAST_FOLDED, FOLDED_COLUMNS = 1 << 16, 64
 
 
@@ -504,7 +505,7 @@ def reduce_by_key(
 def run_reduce_by_key(
     asked: Combination, keys: jax.Array | Columns, values: Pytree, size: int, count: Count
 ) -> Grouped:
-    """Does what `reduce_by_key` does, for any operation, with checked keys."""
+    """Computes `reduce_by_key` for any public function, with checked keys."""
     name, axis_name = asked.name, asked.axis_name
     given = run_keys(keys)
     n = given.shape[0]
@@ -573,7 +574,7 @@ def _items_of_runs(
 
 
 def _none_of(size: int) -> Callable[[jax.Array], jax.Array]:
-    return lambda x: jax.lax.full_like(x, 0, shape=(size, *x.shape[1:]))  # varies under shard_map as x does
+    return lambda x: jax.lax.full_like(x, 0, shape=(size, *x.shape[1:]))  # under shard_map, the result varies as x does
 
 
 def _reduce_fallback(x: jax.Array, count: jax.Array, *, op: int, wide: int) -> Sequence[jax.Array]:
@@ -636,7 +637,7 @@ def _derivatives(operation: Operation, name: str) -> None:
             return _of_items(name, values, primals.x.shape, heads_of(primals), indices_of(primals), primals.count)
 
         def of_product(x: jax.Array, dx: jax.Array) -> jax.Array:
-            """An item's partial derivative is the product of the other items: this is right even if items are zero."""
+            """Multiplies tangents by the product of the other items, without a division: items may be zero."""
             factors = x.astype(accumulator_dtype(x.dtype))
             before, after = _products(factors, heads_of(primals), indices_of(primals), primals.count)
             parts = weighted(before * after, dx.astype(factors.dtype))
@@ -645,7 +646,7 @@ def _derivatives(operation: Operation, name: str) -> None:
         return reduction_jvp(operation, name, primals, tangents, of_items, of_product, **attributes)
 
     def transpose(cotangents: Sequence[Any], operands: Operands, *, op: int, wide: int) -> jax.Array:
-        """Each item gets the cotangent of its segment."""
+        """Returns, for each item, the cotangent of its segment."""
         del op, wide
         cotangent = cotangents[0].astype(operands.x.dtype)
         return _of_items(name, cotangent, operands.x.shape, heads_of(operands), indices_of(operands), operands.count)
@@ -683,7 +684,7 @@ def reduction_jvp(
         return results, [reduced(weighted(weights, dx.astype(exact.dtype)), Kind.ADD).astype(dx.dtype)]
     if kind == Kind.MUL:
         return results, [of_product(x, dx)]
-    index_dtype(f"derivative of {name}", "x", x.shape[0])  # the reduction itself may need no indices
+    index_dtype(f"derivative of {name}", "x", x.shape[0])  # raises: only the derivative needs indices
     return results, [take_columns(dx, reduced(x, kind.index_of))]
 
 
@@ -713,7 +714,7 @@ def _of_items(
     """Returns the value of each item's segment, for items of this shape; 0 for items of no segment."""
     n, trailing = shape[0], [1] * (len(shape) - 1)
     index_dtype(f"derivative of {name}", "x", n)
-    if values.ndim < len(shape):  # for all items together
+    if values.ndim < len(shape):  # one value for all items together
         return where(live_mask(n, count), values, 0)
     if not heads.size:
         return jnp.zeros(shape, values.dtype)

@@ -265,7 +265,7 @@ def _jvp(primals: Operands, tangents: Tangents, **attributes: int) -> tuple[Any,
 
 
 def _transpose(cotangents: Sequence[Any], operands: Operands, **attributes: int) -> jax.Array:
-    """Each item gets the cotangent of its id."""
+    """Returns, for each item, the cotangent of its id."""
     del attributes
     return _of_items(cotangents[0].astype(operands.x.dtype), operands.ids, operands.count)
 

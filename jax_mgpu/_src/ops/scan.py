@@ -1,4 +1,4 @@
-"""Scans: every prefix of an array, or of each segment of a ragged one, combined by an associative operator."""
+"""Scans: combine each prefix of an array, or of each segment of a ragged one, by an associative operator."""
 
 from __future__ import annotations
 
@@ -286,7 +286,7 @@ class Scan(Combination):
 
     @property
     def moves_on(self) -> bool:
-        """Whether an exclusive scan is made from the inclusive one, by moving its results on by one item.
+        """Whether the exclusive scan is computed as the inclusive one, with each result moved to the next item.
 
         The first result is then `initial`, and the operator needs no identity.
         """
@@ -299,7 +299,7 @@ class Scan(Combination):
         return {"exclusive": self.exclusive and not self.moves_on, "reverse": self.reverse, "total": self.return_total}
 
     def scanned(self, x: Pytree, count: Count) -> tuple[Operator | list[Leaf], Any, int, Callable[[Any], Any]]:
-        """Returns the `parts` of a scan."""
+        """Returns the operator or leaves of x for a scan; see `Combination.parts`."""
 
         def needs_identity(n: int) -> str | None:
             if self.return_total and (count is not None or n == 0):
@@ -351,7 +351,7 @@ def _scanned(
 def _scanned_over_axis(
     asked: Scan, of: Any, x: Pytree, n: int, heads: jax.Array, count: jax.Array, load: Load | None
 ) -> tuple[list[Any], Any]:
-    """Does over a mesh axis what `_scanned` does on one device."""
+    """`_scanned` over a mesh axis."""
     del load
     name, axis_name = asked.name, asked.axis_name
     given = () if heads is ABSENT else (heads,)
@@ -438,8 +438,8 @@ def _moved_on(operator: Operator, results: Pytree, n: int, heads: jax.Array, cou
 def pieces(segments: GivenSegments, operation: str = "", axis_name: AxisName | None = None) -> jax.Array:
     """Returns the heads for kernels. If segments have ends, each head is followed by the head of the gap after it.
 
-    An empty segment that lies within another one moves to the end of the other one. If segments of a mesh axis have
-    ends, the first two heads are those of a segment that continues from an earlier device and of the gap after it.
+    An empty segment that lies within another segment is moved to the end of that segment. If segments of a mesh axis
+    have ends, the first two heads are those of a segment that continues from an earlier device and of the gap after it.
     """
     heads, ends = segments.heads, segments.ends
     if ends is None or (not heads.size and axis_name is None):  # a batch over an Explicit mesh cannot reshape them
@@ -497,7 +497,7 @@ def before_map(
     name: str, heads: SegmentsLike, ends: ArrayLike | None, count: Count = None, axis_name: AxisName | None = None
 ) -> Callable[[jax.Array], jax.Array]:
     """Returns a function that applies `inside_segments` to an array before `map`, whatever its number of items."""
-    given = None if axis_name is None else count  # on one device, items past the live ones need no care
+    given = None if axis_name is None else count  # on one device, dead items have no derivatives anyway
 
     def inside(x: jax.Array) -> jax.Array:
         with by_construction():  # the heads are checked where they are used
@@ -602,7 +602,7 @@ def _shapes(x: Aval, *, op: int, total: int) -> Sequence[Any]:
 
 
 def begins_with_item(op: Kind, dtype: DTypeLike) -> bool:
-    """Whether a scan takes `initial`: a sum, or another operator whose results are items without derivatives."""
+    """Whether the operation itself takes the initial item: for sums, and if results are items without derivatives."""
     return op == Kind.ADD or not (op.gives_index or jnp.issubdtype(dtype, jnp.inexact))
 
 
@@ -652,7 +652,7 @@ def _extremum_tangents(
     flags = {"exclusive": exclusive, "reverse": reverse, "total": total}
     indices, *last = _scan.run(primals, op=kind.index_of, **flags)
     positions = jnp.arange(dx.shape[0], dtype=indices.dtype)
-    by = (-1 if reverse else 1) if exclusive else 0  # from an item to the first position that has its index
+    by = (-1 if reverse else 1) if exclusive else 0  # from an item to the first place of its index
     firsts = jnp.where(indices == positions - by, shifted(dx, by), 0)
     # A position without an index is a run of its own. In reverse, the index is where a run ends and the next one
     # begins.
@@ -739,7 +739,7 @@ def _transpose(
 
 
 def _transpose_initial(cotangents: Sequence[Any], operands: Operands, **attributes: int) -> jax.Array:
-    """The initial item is part of each result."""
+    """Returns the sum of the cotangents of all results, because each contains the initial item."""
     del attributes
     parts = [x for x in cotangents if x is not None]
     if cotangents[0] is not None and operands.count.size:
@@ -748,7 +748,7 @@ def _transpose_initial(cotangents: Sequence[Any], operands: Operands, **attribut
 
 
 def _rows_fallback(x: jax.Array, heads: jax.Array, count: jax.Array, **attributes: int) -> Sequence[jax.Array]:
-    """Returns the scan of each column, as a row of the transpose."""
+    """Scans each column, as a row of the transposed array."""
     columns = keeping_bits(lambda x: x.T, x, repeats=True)
     result, *totals = _scan(x=columns, heads=heads, count=count, **attributes)
     return [keeping_bits(lambda x: x.T, result, repeats=True), *totals]
@@ -784,7 +784,7 @@ def _rows_transpose(cotangents: Sequence[Any], operands: Operands, **attributes:
 
 
 class _Scan(Operation):
-    """A scan. No kernel has pairs as states, which logsumexp needs."""
+    """A scan of a vector. Logsumexp needs pairs as states, which no kernel has, so it runs in plain JAX."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
         del operands, platform, devices

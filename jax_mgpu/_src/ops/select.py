@@ -412,7 +412,7 @@ def run_starts(
     n = given.shape[0]
     size = n if size is None else static_size(name, "size", size)
     dtype = index_dtype(name, "keys", n)
-    least = min(static_size(name, "least", least), np.iinfo(dtype).max)  # no run is longer
+    least = min(static_size(name, "least", least), np.iinfo(dtype).max)  # no run is longer than that
     given_heads = ABSENT if heads is None else heads
     segments = segment_operands(name, given_heads, ends, count, n, axis_name=axis_name, whole=True)
     count = segments.count
@@ -528,7 +528,7 @@ def select_rows(
     *,
     partition: bool = False,
 ) -> tuple[list[jax.Array], jax.Array]:
-    """Returns the kept items of each leaf, with `partition` the others behind them, and how many are kept.
+    """Returns the kept items of each leaf, with `partition` followed by the others, and the number of kept ones.
 
     The caller has checked the arguments.
     """
@@ -601,7 +601,7 @@ def _places(keep: jax.Array, count: jax.Array, partition: int) -> tuple[jax.Arra
 
 
 def _transpose(cotangents: Sequence[Any], operands: Operands, *, size: int, indices: int, partition: int) -> jax.Array:
-    """Each item gets the cotangent of its destination."""
+    """Returns, for each item, the cotangent of its destination."""
     del indices
     places, _ = _places(operands.keep, operands.count, partition)
     places = where(places < size, places, size)

@@ -1,4 +1,4 @@
-"""Sorted search: looks the items of one sorted array up in another in one pass, or needles in ragged rows."""
+"""Searches: looks up items of one sorted array in another in one pass, and needles in any order in sorted arrays."""
 
 from __future__ import annotations
 
@@ -338,7 +338,7 @@ def search_in_any_order(operands: Sequence[jax.Array], *, right: bool = False, e
     needles, haystack, needles_count, haystack_count = operands
     index = index_dtype("sorted_search", "haystack", haystack.shape[0])
     counts = {"needles_count": needles_count, "haystack_count": haystack_count}
-    heads = jnp.zeros((1,), index)  # and no ids: all needles are looked up in the only segment
+    heads = jnp.zeros((1,), index)  # without ids, all needles are looked up in this one segment
     return _segmented_search(needles=needles, haystack=haystack, heads=heads, **counts, right=right, exact=exact)[0]
 
 
@@ -442,7 +442,7 @@ def _comparable(
     needles_count: jax.Array,
     haystack_count: jax.Array,
 ) -> Sequence[jax.Array]:
-    """Returns both sides as single keys in input order, which compare as the checked keys do."""
+    """Returns needles and haystack as one array each, in input order, whose items compare as the checked keys do."""
     counts = needles_count, haystack_count
     if not isinstance(needles, Columns) or needles.fits:
         pair = KeyPair(name, needles, haystack, *counts)

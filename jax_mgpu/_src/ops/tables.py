@@ -1,6 +1,6 @@
-"""Lookups and as-of joins: they find for each row of one table a row of another, by keys in any order.
+"""Lookups and as-of joins: for each row of one table, they find a row of another by its key.
 
-Where keys are sorted, their positions are sorted with them, so every result is a position in the caller's arrays.
+If keys are sorted here, their positions are carried along, so that all results are positions in the caller's arrays.
 As-of joins whose groups are few integers leave all rows in place.
 """
 
@@ -132,7 +132,7 @@ def lookup(
 
     if isinstance(checked, Columns) or not jnp.issubdtype(checked.dtype, jnp.integer):
         return moved(by_search())
-    # The branches below would need the same sharding.
+    # Both branches below would need the same sharding.
     if not surely(lambda: 0 < m <= 2 * n) or not is_local(checked, table.keys, *leaves):
         return moved(by_search())
     # A GPU looks keys up by position only if the table of positions takes no more memory than the keys.
