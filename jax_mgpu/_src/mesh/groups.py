@@ -21,7 +21,7 @@ __all__ = ["group_by", "places_before", "sorted_rows"]
 
 
 class _Rows:
-    """Sorted keys, with the leaves that belong to them, and their new positions."""
+    """Keys sorted over all devices, with the leaves that belong to them, and the global position of each key."""
 
     def __init__(self, axis: Axis, keys: jax.Array | Columns, leaves: Sequence[jax.Array], given: jax.Array):
         with by_construction():
@@ -30,7 +30,7 @@ class _Rows:
         self.places = axis.begin(self.lives) + jnp.arange(keys.shape[0], dtype=self.live.dtype)
 
     def at(self, x: jax.Array, places: jax.Array, fill: int = 0) -> jax.Array:
-        """Returns rows of x, which is sorted, from any device."""
+        """Returns rows of x, which is in the order of the sorted keys, from global positions."""
         rows = fetch(self.axis, [x], self.lives, places.reshape(-1), [jnp.full((1,), fill, x.dtype)])[0]
         return rows.reshape(*places.shape, *x.shape[1:])
 

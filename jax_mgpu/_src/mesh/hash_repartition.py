@@ -19,9 +19,9 @@ from jax_mgpu._src.ops.sort_strategy import partitioned
 
 __all__ = ["Meeting", "meet", "with_room"]
 
-# The buckets of keys per device. Devices' shares of distinct keys differ by at most about one bucket.
+# The number of buckets per device, at least. If keys are distinct, devices' shares differ by about one bucket at most.
 BUCKETS = 32
-# One pass over the keys partitions by this many bits.
+# One pass over the keys partitions them by this many bits, so a bucket's number has at least as many.
 DIGIT_BITS = 8
 
 
@@ -29,7 +29,7 @@ class Meeting(NamedTuple):
     """The rows of both tables that this device received.
 
     Attributes:
-      codes: numbers of all rows, equal for equal keys; not in the order of the keys.
+      codes: a number for each row, equal for equal keys only; not in the order of the keys.
       rows: the rows' global indices, ascending among equal keys.
       counts: the live rows of both, as operands.
       fits: whether all devices had room for all rows; the same on all of them.
@@ -42,7 +42,7 @@ class Meeting(NamedTuple):
 
 
 def with_room(slots: int) -> int:
-    """Returns the number of slots for shares that differ slightly."""
+    """Returns more slots than given, so that shares that differ slightly have room."""
     return slots + max(slots // 16, min(slots, 256))
 
 
@@ -84,7 +84,7 @@ def meet(axis: Axis, codes: Sequence[jax.Array], lives: Sequence[jax.Array], beg
 
 
 class _Table(NamedTuple):
-    """A table in the order of its rows' buckets, which are the highest bits of `buckets`."""
+    """A table in the order of the buckets of its rows. The highest bits of `buckets` are the bucket's number."""
 
     buckets: jax.Array
     codes: jax.Array
@@ -98,4 +98,4 @@ def _by_bucket(codes: jax.Array, live: jax.Array, begin: jax.Array, bits: int) -
         return _Table(buckets, take_rows(codes, order), begin + order.astype(begin.dtype))
     rows = begin + jnp.arange(codes.shape[0], dtype=begin.dtype)
     buckets, rows = partitioned(mixed(codes.astype(jnp.uint32)), bits, live.reshape(1), rows)
-    return _Table(buckets, buckets, rows)  # mixing is a bijection
+    return _Table(buckets, buckets, rows)  # mixed codes serve as codes, because mixing is a bijection

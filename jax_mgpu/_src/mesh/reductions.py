@@ -71,7 +71,10 @@ class _Named:
         return (x, jnp.broadcast_to(self.begin + position.astype(self.dtype), x.shape)) if self.kind.gives_index else x
 
     def combine(self, reverse: int) -> Callable[[Any, Any], Any]:
-        """Among equal extrema, the earlier item wins in either direction of a scan, and gets the derivative."""
+        """Returns the function that combines two states.
+
+        Among equal extrema, the earlier item wins in either direction of a scan, and gets the derivative.
+        """
         if self.kind.gives_index:
             return self._first_extremum
         if self.kind == Kind.LOGSUMEXP:
@@ -91,7 +94,7 @@ class _Named:
         return take_columns(self.x, results), places
 
     def _better(self, a: jax.Array, b: jax.Array) -> jax.Array:
-        """Whether `a` is less, or greater, than `b`; a NaN is better than any number."""
+        """Whether `a` is the better extremum: less, or greater, than `b`. A NaN is better than any number."""
         x, y = ordered_integers(a), ordered_integers(b)
         if self.kind in (Kind.MAX, Kind.ARGMAX):
             return x > y
@@ -173,7 +176,7 @@ def reduce(axis: Axis, op: Kind | Operator, x: Pytree, n: int, count: jax.Array)
 def scan(
     axis: Axis, op: Kind | Operator, x: Pytree, n: int, count: jax.Array, *, exclusive: int, reverse: int, total: int
 ) -> Sequence[Any]:
-    """Returns each device's prefixes, which start from the total of the devices before it."""
+    """Returns the prefixes at this device's items, which include the items of earlier devices."""
     local = _local(axis, op, x, n, count)
     combine, total_here = local.combine(reverse), local.total(count, reverse)
     has, states = _over_devices(axis, combine, local.has_items, total_here, reverse=reverse)
@@ -223,7 +226,7 @@ def segmented_scan(
     reverse: int,
     total: int,
 ) -> Sequence[Any]:
-    """Scans each device's segments, with a carry into the segment that an earlier (or later) device shares."""
+    """Scans segments. One that begins on an earlier (or later) device starts from the total of its items there."""
     local = _local(axis, op, x, n, count)
     assert not total
     scanned = local.scan(heads, exclusive, reverse)
@@ -343,7 +346,7 @@ def _with_carry(
 
 
 def _or_identity(local: _Named | _Function, has: jax.Array, states: Pytree, index: int) -> Any:
-    """Returns a state, or the identity if there is none."""
+    """Returns the state of a device, or the identity if that device has none."""
     if local.identity is not None:
         states = select(has, states, identities(local.identity, states))
     return _row(states, index)

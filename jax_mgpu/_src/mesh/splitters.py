@@ -35,7 +35,7 @@ class Sorted:
     def __init__(self, keys: jax.Array, begin: jax.Array, end: jax.Array, descending: bool = False):
         self.begin, self.end, self.descending = begin, end, descending
         self.n, self.keys, self.like = keys.shape[0], jax.lax.stop_gradient(keys), keys[:0]
-        self.rising = jax.lax.rev(self.keys, (0,)) if descending else self.keys  # what the kernel searches
+        self.rising = jax.lax.rev(self.keys, (0,)) if descending else self.keys  # the kernel searches ascending keys
 
 
 def order_codes(keys: jax.Array, descending: bool) -> list[jax.Array]:
@@ -166,7 +166,7 @@ def _by_digits(axis: Axis, sequences: Sequence[Sorted], ranks: jax.Array) -> tup
     words = order_codes(sequences[0].like, False)
     number, word, bits = len(words), words[0].dtype, 8 * words[0].dtype.itemsize
     candidates = max(min(MAX_CANDIDATES, max(s.n for s in sequences)), 256)
-    rounds = -(-bits // min(bits, max(1, (candidates // cuts).bit_length() - 1)))  # of a word
+    rounds = -(-bits // min(bits, max(1, (candidates // cuts).bit_length() - 1)))  # the rounds for one word
     digit_bits = -(-bits // rounds)
     digits = np.arange(1, 1 << digit_bits).astype(word)
     ids = jnp.arange(cuts, dtype=jnp.int32)
