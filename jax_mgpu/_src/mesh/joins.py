@@ -44,7 +44,7 @@ def join(
     is_sorted: bool,
     aligned: bool,
 ) -> JoinResult:
-    """Returns each device's equal share of the result's rows.
+    """Returns this device's share of the result's rows; the shares of all devices are equal.
 
     For aligned tables, unless rows of b are kept, a device instead gets the rows that its own rows of a make.
     """
@@ -71,14 +71,14 @@ def join(
 
 
 def _slots(kind: str, n_a: int, size: int) -> int:
-    """Returns the room for the rows of the keys that one device gets."""
+    """Returns the number of slots for the result rows of one device's keys."""
     return with_room(size if kind in KINDS else n_a)
 
 
 def _by_buckets(
     axis: Axis, operands: Sequence[jax.Array], kind: JoinKind, size: int, by_partners: Callable[[], Rows]
 ) -> Rows:
-    """Brings all rows of a key to one device, unless frequent keys give a device too many."""
+    """Joins after all rows of a key were brought to one device; by `by_partners` if frequent keys overfill a device."""
     a, b, *counts = operands
     dtype = axis.index_dtype("a and b", a.shape[0] + b.shape[0])
     lives = [live_items(x.shape[0], count, dtype) for x, count in zip((a, b), counts, strict=True)]

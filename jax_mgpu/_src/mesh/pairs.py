@@ -278,7 +278,7 @@ def set_operation(
     fill_value: ArrayLike,
     aligned: bool,
 ) -> SetResult:
-    """Returns each device's part of the result.
+    """Returns this device's part of the result of a set operation.
 
     Unless the arrays are aligned, items move along the balanced path: the r-th copies of a key in both arrays stay
     together, so each device works alone.
@@ -317,7 +317,7 @@ def _own_set(
     duplicates: bool,
     fill_value: ArrayLike,
 ) -> SetResult:
-    """Returns the operation on this device's items. It takes keys of two words as columns."""
+    """Runs the set operation on this device's items. Keys of two words become columns for it."""
     asked = SetCall(axis.operation, kind, size, duplicates, fill_value, False, True, counts, None, None, False)
     result = _operate(asked, as_columns(a), as_columns(b), a_values, b_values)
     return result._replace(keys=of_words(*result.keys)) if is_words(a) else result
@@ -346,7 +346,7 @@ def _aligned_set(
     def alone(a: list[jax.Array], b: list[jax.Array]) -> tuple[list[jax.Array], jax.Array]:
         counts = (pair.live[0], pair.live[1])
         of_a, of_b = a[1:] or None, (b[1:] or None) if kind in TAKES_B else None
-        with by_construction():  # the outer call has checked them
+        with by_construction():  # the outer call has checked the keys
             result = _own_set(
                 axis, kind, a[0], b[0], of_a, of_b, counts, size=size, duplicates=duplicates, fill_value=fill_value
             )

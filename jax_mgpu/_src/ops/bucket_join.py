@@ -32,7 +32,7 @@ MULTIPLIERS = (0xD9A297DB, 0xCFA391A9)
 
 
 class Partition(NamedTuple):
-    """A table by buckets.
+    """The rows of a table, partitioned into buckets.
 
     Attributes:
       codes: the mixed codes of its rows, bucket after bucket.
@@ -56,7 +56,7 @@ class Partition(NamedTuple):
 
 
 class BucketTables(NamedTuple):
-    """Two tables by their mixed codes.
+    """Two tables, with mixed codes as keys.
 
     Attributes:
       codes: the mixed codes of both.
