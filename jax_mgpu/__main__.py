@@ -28,7 +28,7 @@ from jax_mgpu._src.command import benchmark
 from jax_mgpu._src.core import library
 from jax_mgpu._src.core.compat import ffi_api_version, jaxlib_version
 
-MAX_LINES = 200_000
+MAX_LINES = 150_000
 SHOWN_ROWS = 3
 SCREEN = 80  # columns
 DEFAULT_PLOT = pathlib.Path("jax_mgpu_benchmark.png")

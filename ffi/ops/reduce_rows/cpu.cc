@@ -64,6 +64,34 @@ class RunningRows {
   int64_t parts_;
 };
 
+constexpr int64_t kItemsAhead = 8;  // a row is fetched this many items before it is combined
+
+// Lists the items of [begin, end) that have a row, with their rows. Behind these, `rows` has the rows of the next
+// kItemsAhead items, which are fetched ahead. Returns the number of listed items.
+int64_t list_rows(const RowSources& sources, int64_t begin, int64_t end, int64_t* rows, int64_t* items) {
+  if (!sources.indices.data) {
+    for (int64_t i = begin; i < end; ++i) *rows++ = *items++ = i;
+    return end - begin;
+  }
+  const int64_t number = sources.count, first = begin < end ? sources.problem_begin(begin) : 0;
+  const int64_t last = std::min(end + kItemsAhead, sources.length * sources.problems);
+  int64_t count = 0;
+  with_width<void>(sources.indices, [&](auto indices) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t row = indices[i];
+      rows[count] = first + row;
+      items[count] = i;
+      count += row >= 0 && row < number;
+    }
+    std::fill_n(rows + count, kItemsAhead, first);
+    for (int64_t i = end; i < last; ++i) {
+      const int64_t row = indices[i];
+      if (row >= 0 && row < number) rows[count + i - end] = first + row;
+    }
+  });
+  return count;
+}
+
 template <typename Operator>
 constexpr bool kIsArithmetic = requires(const Operator& op) { op.multiplies(); };
 
@@ -122,11 +150,11 @@ class ReduceRows {
 
  private:
   static constexpr int64_t kBlockRows = 32;      // rows combined one after the other; blocks are combined as a tree
-  static constexpr int64_t kItemsAhead = 8;      // a row is fetched this many items before it is combined
   static constexpr int64_t kMostLinesAhead = 8;  // the most lines of a row that are fetched
   // The most columns whose states are kept in registers. They are few for operators other than sums and products, which
   // compilers vectorize only in loops over states in memory.
   static constexpr int64_t kFewStates = 7;
+  static constexpr int kMostOtherStates = 4;  // columns that reduce_columns combines at once by such operators
   static constexpr int64_t kFewColumns = 32;
   static constexpr int64_t kFewGatheredColumns = 16;
 
@@ -216,7 +244,7 @@ class ReduceRows {
 
   // Does what reduce_block does, for a few columns of one group.
   void reduce_group(int64_t begin, int64_t end, Columns columns, int64_t group, State* states) const {
-    constexpr int kMost = sizeof(State) > 8 ? 8 : 64 / sizeof(State);
+    constexpr int kMost = !kIsArithmetic<Operator> ? kMostOtherStates : sizeof(State) > 8 ? 8 : 64 / sizeof(State);
     const Element* const weights = weights_ + group;
     if (sources_.indices.data) {
       const auto source = [sources = sources_](int64_t i) { return sources(i); };
@@ -268,7 +296,7 @@ class ReduceRows {
     const Element* const x = x_ + columns.begin;
     const int64_t width = sources_.width;
     int64_t rows[kBlockRows + kItemsAhead], items[kBlockRows];
-    const int64_t count = list_rows(begin, end, rows, items);
+    const int64_t count = list_rows(sources_, begin, end, rows, items);
     const auto item = [=, &rows, &items](int64_t i) { return Item{x + rows[i] * width, rows[i], items[i]}; };
     std::fill_n(states, columns.count, op_.identity());
     int64_t i = 0;
@@ -279,32 +307,6 @@ class ReduceRows {
       combine(columns, states, item(i), item(i + 1), item(i + 2), item(i + 3));
     }
     for (; i < count; ++i) combine(columns, states, item(i));
-  }
-
-  // Lists the items of [begin, end) that have a row, with their rows. Behind these, `rows` has the rows of the next
-  // kItemsAhead items, which are fetched ahead. Returns the number of listed items.
-  int64_t list_rows(int64_t begin, int64_t end, int64_t* rows, int64_t* items) const {
-    if (!sources_.indices.data) {
-      for (int64_t i = begin; i < end; ++i) *rows++ = *items++ = i;
-      return end - begin;
-    }
-    const int64_t number = sources_.count, first = begin < end ? sources_.problem_begin(begin) : 0;
-    const int64_t last = std::min(end + kItemsAhead, sources_.length * sources_.problems);
-    int64_t count = 0;
-    with_width<void>(sources_.indices, [&](auto indices) {
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t row = indices[i];
-        rows[count] = first + row;
-        items[count] = i;
-        count += row >= 0 && row < number;
-      }
-      std::fill_n(rows + count, kItemsAhead, first);
-      for (int64_t i = end; i < last; ++i) {
-        const int64_t row = indices[i];
-        if (row >= 0 && row < number) rows[count + i - end] = first + row;
-      }
-    });
-    return count;
   }
 
   // Starts to fetch a row, or the first lines of a long one.
