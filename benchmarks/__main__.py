@@ -22,11 +22,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     """Parses and checks the command line; its `cases` are those that the options select."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description="Times the cases of each family against XLA, CUB, Thrust and NumPy, and checks that they agree.",
+        description="Times cases against XLA, CUB, Thrust, NumPy and PyTorch, and compares results, except PyTorch's.",
     )
     parser.add_argument("--families", default="", help="comma-separated names of families (default: all)")
     parser.add_argument("--match", action="append", default=[], metavar="TEXT", help="cases whose name contains TEXT")
-    parser.add_argument("--grid", action="store_true", help="run the grids of families that have one: names, sort")
+    parser.add_argument("--grid", action="store_true", help="run the full grids of the families `names` and `sort`")
     parser.add_argument("--sample", type=int, metavar="N", help="run N of the cases, drawn at random")
     parser.add_argument("--seed", type=int, default=0, help="seed by which --sample draws the cases (default 0)")
     parser.add_argument("--skip", type=pathlib.Path, metavar="FILE", help="skip the cases whose times FILE contains")

@@ -1,4 +1,4 @@
-"""The size of a program does not depend on its operands: it has no large constants, and XLA does not make any."""
+"""Programs are short whatever the number of items: they have no large constants, and XLA does not make any."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.examples import N
 from tests.families import GARBAGE
 
 ITEMS = 1 << 26
-MAX_TEXT = 64 << 10
-MAX_CONSTANT = 1 << 10
+MAX_TEXT = 64 << 10  # bytes of a program's text
+MAX_CONSTANT = 1 << 10  # bytes
 CONSTANT = re.compile(r"stablehlo\.constant dense<[\"\[].*tensor<((?:\d+x)*)(\w+)>")
 
 
@@ -33,8 +33,9 @@ def expect_short_text(text, max_bytes):
     assert len(text) <= max_bytes
 
 
-# Programs with more equations than MAX_EQUATIONS under some transformation, or more KB of text than MAX_TEXT: their
-# largest numbers. Statistics combine three operators. The transpose of `interval_reduce` has a level per doubling.
+# The limits of programs that exceed MAX_EQUATIONS or MAX_TEXT under some transformation: equations, and KB of text.
+# Statistics combine three operators. The transpose of `interval_reduce` has a level for each doubling of the number of
+# items, so its program grows with them.
 MAX_EQUATIONS = 170
 LONG_PROGRAMS = {
     "interval_reduce": (2800, 244),
@@ -50,8 +51,8 @@ LONG_PROGRAMS = {
 
 @pytest.mark.parametrize("name", budgets.SIZED)
 def test_programs_are_short(name):
-    """Programs of few and of many items, mapped and differentiated, have equally many equations and no large
-    constants."""
+    """Programs of few and of many items, mapped and differentiated, keep within the same limits of equations and text,
+    and have no large constants."""
     most_equations, most_kilobytes = LONG_PROGRAMS.get(name, (MAX_EQUATIONS, MAX_TEXT >> 10))
     for n in (N, ITEMS // N * N):
         programs = budgets.programs(budgets.SIZED[name], n)
@@ -85,8 +86,7 @@ NOTHING = {affine: (1.0, 0.0)}
 @pytest.mark.parametrize("op", ["mul", "max", "logsumexp", affine], ids=lambda op: getattr(op, "__name__", op))
 @pytest.mark.parametrize("name", SCANS)
 def test_gradients_of_scans_are_short(name, op):
-    """Gradients are loops over blocks, so their programs do not grow with the number of items. A step of the loop takes
-    one item on a CPU, and one item of each block elsewhere."""
+    """Gradients gather items or run loops over them, so their programs are short for any number of items."""
 
     def loss(x):
         return sum(leaf.sum() for leaf in jax.tree.leaves(SCANS[name]((x, x) if callable(op) else x, op)))

@@ -1,4 +1,4 @@
-"""Converts CUDA sources to plain C++ for the emulator. Only launches and dynamic shared memory have other syntax.
+"""Converts CUDA sources to C++ for the emulator: rewrites launches, and declarations that GCC rejects or misreads.
 
 python tests/emulation/convert.py ffi build/emulated
 """
@@ -17,7 +17,7 @@ CONSTANT = re.compile(r"^  (constexpr (?:int kSample|bool kHasPayload) =)", re.M
 
 
 def without_launches(text: str) -> str:
-    """Writes `kernel<<<blocks, ...>>>(arguments)` as a call of `emulator::run`."""
+    """Replaces each launch, `kernel<<<blocks, ...>>>(arguments)`, by a call of `emulator::run`."""
     while launch := LAUNCH.search(text):
         depth, end = 1, launch.end()
         while depth:
@@ -29,7 +29,7 @@ def without_launches(text: str) -> str:
 
 
 def converted(text: str) -> str:
-    """Returns a source for a C++ compiler."""
+    """Returns a CUDA source as C++."""
     text = DYNAMIC.sub(r"\1* const \2 = static_cast<\1*>(emulator::dynamic_shared());", text)
     text = text.replace("static __global__", "__global__")  # the emulator defines __global__ as static
     text = ALIGNED.sub(r"__shared__ __align__(\1)", text)
@@ -37,7 +37,7 @@ def converted(text: str) -> str:
 
 
 def main() -> None:
-    """Converts those files below a folder that need it, and all with kernels. Files that have not changed are kept."""
+    """Writes the .cu and .cuh files below a folder, and the .h files that change; leaves files that are up to date."""
     source, target = map(pathlib.Path, sys.argv[1:])
     for path in sorted(source.rglob("*")):
         if path.suffix not in (".cu", ".cuh", ".h"):

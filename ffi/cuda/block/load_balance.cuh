@@ -18,8 +18,8 @@ struct NoSlot {};
 // One tile of outputs. Each object that starts in the tile marks its first output, and a running maximum over the marks
 // gives every output its object, in the same few instructions per output for any lengths. A Slot holds the data of an
 // object that its outputs need, and is read once for all of them. slot_of(h, offset) gives the slot of object `before`
-// + h, which has this offset. A kernel sets kNarrowOffsets if offsets never have 64 bits. It then has no second copy of
-// the loop over outputs, with which gathers of 4-byte rows took 4% longer.
+// + h, which has this offset. A kernel sets kNarrowOffsets if offsets never have 64 bits. It then lacks the copy of its
+// loop over outputs that is for such offsets, with which gathers of 4-byte rows took 4% longer.
 template <int kThreads, int kItems, typename Slot = NoSlot, bool kNarrowOffsets = false>
 struct TileWork {
   static constexpr int kTile = kThreads * kItems;
@@ -28,12 +28,12 @@ struct TileWork {
   // the work.
   static constexpr int kMaxMarks = minimum(8 * kTile, 65535);
   static constexpr bool kHasSlots = !std::is_same_v<Slot, NoSlot>;
-  // In a tile of more objects than this, each output makes its own slot. The slots take the memory of a word per
-  // output, and one more slot is for the object before.
+  // In a tile of more objects than this, each output makes its own slot. The slots fit one word per output; one more
+  // slot is for the object `before`.
   static constexpr int kMostSlots = kTile * sizeof(uint32_t) / sizeof(Slot) + 1;
 
   struct Shared {
-    // 1 + the output's object, counted from the tile's first head; 0: the object before that
+    // For each output, its mark: 0 for the object `before`, otherwise 1 + the object's number in the tile
     alignas(16) uint16_t marks[kTile];
     union {
       uint32_t high_marks[kTile];  // the bits above the 16 of marks, in a searched tile
@@ -47,14 +47,14 @@ struct TileWork {
   int64_t problem;
   int64_t begin;   // the first output
   int size;        // outputs
-  int live;        // outputs below the total
+  int live;        // outputs of the tile that are live: they come before the problem's total
   int64_t before;  // the object before the first one that starts in the tile
   unsigned made;   // outputs with a smaller mark belong to no object
   bool searched;
   bool has_slots;
 
-  // Makes the tile of block blockIdx.x. slots_of(*this) returns the slot_of that reads its slots. All threads take
-  // part.
+  // Computes the tile of block blockIdx.x. All threads of the block call it. slots_of(*this) returns the function
+  // slot_of that reads the slots of the tile's objects.
   template <typename SlotsOf>
   __device__ TileWork(Shared& shared, const WorkList& work, const WorkTiles& tiles, SlotsOf slots_of) : shared(shared) {
     const unsigned tiles_a_problem = static_cast<unsigned>(tiles.tiles);
@@ -158,7 +158,7 @@ struct TileWork {
   }
 
  private:
-  // Does what with_slots does, in tiles in which each output makes its object's slot from the offset.
+  // with_slots for a tile without slots in shared memory: each output makes its object's slot from the offset.
   template <typename Offset, typename SlotOf, typename Visit>
   __device__ void with_searched_slots(const Offset* offsets, SlotOf slot_of, Visit visit) const {
     visit([&](int i) { return shared.marks[i] + (searched ? int64_t{shared.high_marks[i]} << 16 : 0); },

@@ -1,5 +1,5 @@
-// join of short rows: each item of A finds its partners in B by binary search, a scan adds up the numbers of output
-// rows, and each output row finds its item of A.
+// join of a batch of short rows. Each item of A finds its partners in B by binary search, a scan adds up the items'
+// numbers of output rows, and each output row finds its item of A.
 #pragma once
 
 #include "ops/sorted_pair/short_rows.cuh"
@@ -9,9 +9,9 @@ namespace mgpu::cuda::short_rows {
 template <typename Order>
 struct Join {
   ShortPair<Order> rows;
-  Divisor size;
-  int a_share;  // the items of A that a thread takes, and those of B
-  int b_share;
+  Divisor size;  // the output rows that a row of the batch has room for
+  int a_share;   // the items of A that a thread takes
+  int b_share;   // the items of B that a thread takes
   bool keep_a;
   bool keep_b;
   IndexResult a_indices;
@@ -20,8 +20,9 @@ struct Join {
 
   static constexpr int64_t kMaxSize = 4 * RowTiles::kMostSlots;
 
-  // Shared memory holds the keys; for each item of A, its first row and its first partner; the items of B without a
-  // partner; and two sums per row.
+  // Shared memory holds the keys; for each item of A, its first output row and its first partner; the items of B that
+  // have no partner; and, for each row of the batch, how many output rows A's items have in the tile's earlier rows and
+  // how many items of B have no partner there.
   size_t shared_bytes() const {
     const auto items = [&](const SortedRows& side) { return rows.tiles.tile_rows * static_cast<int>(side.length); };
     return rows.room * sizeof(typename Order::Word) + 2 * (rows.tiles.tile_rows + 1) * sizeof(int) +
@@ -39,9 +40,9 @@ __global__ void __launch_bounds__(kRowThreads) join(const __grid_constant__ Join
   const int b_length = static_cast<int>(problem.rows.b_length.divisor);
   int* const before_row = reinterpret_cast<int*>(keys + problem.rows.room);
   int* const unmatched_before_row = before_row + tile_rows + 1;
-  int* const first_rows = unmatched_before_row + tile_rows + 1;  // the first row of each item of A
+  int* const first_rows = unmatched_before_row + tile_rows + 1;  // the first output row of each item of A
   uint16_t* const partners = reinterpret_cast<uint16_t*>(first_rows + tile_rows * a_length);
-  uint16_t* const unmatched = partners + tile_rows * a_length;  // items of B
+  uint16_t* const unmatched = partners + tile_rows * a_length;  // the items of B without a partner
   constexpr uint16_t kNone = 0xffff;
   const PairRows<Order> pair(problem.rows, keys);
   const RowTile& tile = pair.tile;

@@ -64,7 +64,9 @@ void launch(const Call& call, const GatheredRowsOperands& operands, const Operat
     run(reduce_tiles<kWeights, Operator>, reduction.shared_bytes(kWeights == Weights::kOne));
   };
   run_tiles();
-  if (tiles.tiles == 1) return;  // the first end of the first tile closes no segment that has a result
+  // The last kernel stores the result that each tile's first end closes. The first end of the first tile is where the
+  // first segment starts, so it closes none.
+  if (tiles.tiles == 1) return;
   const int lanes = 1 << ceil_log2(clamp<int64_t>(tiling.width, kJoinLeastLanes, kWarp));
   const int64_t join_blocks =
       ceil_div<int64_t>(tiles.tiles, kJoinThreads / lanes) * ceil_div<int64_t>(tiling.width, lanes);

@@ -10,7 +10,7 @@ constexpr int kSoftmaxThreads = 256;
 constexpr int kSoftmaxSector = 32;  // bytes of memory that are moved at once
 constexpr int kSoftmaxMostLanes = 32;
 
-// A thread owns one column of a few neighbouring rows. A row of threads has `lanes` threads, and a block has as many
+// A thread owns one column of 16 or 32 neighbouring rows. A row of threads has `lanes` threads, and a block has as many
 // rows of threads as fit. So a tile is tall and narrow, and few segments cross its edges. Tiles depend only on shapes,
 // so the order of sums does too.
 struct SoftmaxTiling {
@@ -49,17 +49,18 @@ struct SoftmaxTiling {
   MGPU_HOST_DEVICE int gap(int accumulator_bytes) const {
     return lane_bits == 0 ? 16 / accumulator_bytes : (maximum(lanes(), 4) - group_items()) & 31;
   }
-  // Shared memory has a place for each item of a thread.
+  // Shared memory has a place for each row of each thread or, in a staged tile, for each item, and the gaps.
   int64_t shared_bytes(int accumulator_bytes) const {
     const int64_t group = is_staged ? group_items() + gap(accumulator_bytes) : thread_rows * lanes();
     return kSoftmaxThreads / lanes() * group * accumulator_bytes;
   }
 };
 
-// Scratch memory of the CUDA kernels. For each tile: the number of listed heads before it, its first and last heads,
-// and the maximum and sum of each column for the segments that are open at its start and at its end. They belong to the
-// tile's own part of the segment. Where a segment begins, the second kernel replaces those in `open` by those of the
-// whole segment.
+// Scratch memory of the CUDA kernels. Each tile has the number of heads before it, which list_heads of scan finds (the
+// start of each problem of a batch counts as one more head), and its first and last heads. For two segments, the one
+// that is open at the tile's start (`opening`) and the one that is open at its end (`open`), a tile has the maximum and
+// the sum of each column over the segment's rows in the tile. In the tile where a segment begins, join_parts replaces
+// the values in `open` by those of the whole segment.
 struct SegmentedSoftmaxOperands::Scratch {
   int64_t* listed;
   int* first_head;

@@ -59,7 +59,7 @@ def mapped(
 ) -> tuple[Any, Load | None]:
     """Returns the items that the operation works on, and how they are loaded; without a function, the given items.
 
-    `count` is the argument of the public function. Over a mesh axis, positions count in the global array. `inside`
+    `count` is the argument of the public function. Over a mesh axis, a position is that in the global array. `inside`
     excludes items that belong to no segment from the derivatives of an array.
     """
     if function is None:

@@ -75,15 +75,24 @@ def mergesort(
 
     Raises:
       TypeError: an argument's dtype is not one of the above.
-      ValueError: an argument's shape is not one of the above; 2^31 items or more with columns that are floats or wider
-        than 64 bits, or with values other than one vector of 4- or 8-byte items, without `jax_enable_x64`.
+      ValueError: an argument's shape is not one of the above. Without `jax_enable_x64`, also if 2^31 items or more
+        come with `less`, with values other than one vector of 4- or 8-byte items, or with more than 64 bits of columns
+        besides the part that is sorted first.
 
-    Time is O(n log n) for any order of the input; scratch memory is one copy of keys and values. A block sorts each
-    tile, then runs of tiles are merged, each output tile by its own share of the merge path (Odeh, Green, Mwassi,
-    Shmueli, Birk, "Merge Path", 2012). Columns of up to 64 bits in all are one key; each 64 further bits are one more
-    sort. With `less`, CUDA kernels that are compiled for it sort keys of any width; keys of more than 16 bytes are
-    sorted by their positions. On other platforms, and if `less` cannot be compiled, plain JAX sorts: as columns if
-    `less` compares columns, by XLA's sort, or, if `less` is too complex, by merges of O(n log^2 n) comparisons.
+    Time is O(n log n) for any order of the input; scratch memory is one copy of keys and values. Blocks sort tiles.
+    Then rounds merge the sorted runs, and merge path (Odeh, Green, Mwassi, Shmueli, Birk, "Merge Path", 2012) finds
+    the items of each output tile.
+
+    Columns of up to 64 bits in all are one key; wider ones take one sort for each 64 bits. From 2^22 items on, columns
+    that are wider or contain floats are sorted in parts instead: by the first part, then by each next part among items
+    that are equal so far. A part is one column, or neighbouring integers of up to 64 bits. The other parts and the
+    values travel along, so they must have at most 64 bits per item. If they have more, one sort for each 64 bits is
+    made.
+
+    With `less`, CUDA kernels that are compiled for it sort keys of any width, by positions if keys have more than 16
+    bytes. But if `less` only compares columns, one after the other, keys of more than 8 bytes are sorted as columns.
+    On other platforms, and if `less` cannot be compiled, keys of any width are sorted as columns if `less` allows it,
+    otherwise by XLA's sort or, if `less` is too complex for that, by merges with O(n log^2 n) comparisons.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -140,7 +149,8 @@ def mergesort_indices(
 
     Returns:
       `(sorted keys, indices)` with `sorted_keys == keys[indices]`; indices are int32, or int64 from 2^31 items on. Over
-      a mesh axis they count in the global array; if `count` is given, the number of items of this device follows.
+      a mesh axis they are positions in the global array; if `count` is given, the number of items of this device
+      follows.
 
     Raises:
       TypeError: as `mergesort`.
@@ -216,11 +226,12 @@ def locality_sort(
       TypeError: as `mergesort`.
       ValueError: as `mergesort`.
 
-    On a GPU, cells of a few thousand keys are sorted, then merged where neighbouring cells, or runs of them, overlap:
-    keys that are at most k places away from their sorted position take O(n log k). If samples show that many keys are
-    far from their place, they are sorted by digits. A call takes the time of `sort` on a CPU, for 2^18 keys or fewer,
-    for keys of less than 32 bits, and with values or indices unless they and the keys have 4 bytes. A call needs the
-    memory of `mergesort`.
+    On a GPU, blocks sort cells of a few thousand keys. Then rounds merge neighbouring cells, or runs of cells, but only
+    where their keys overlap. So keys that are at most k places away from their sorted position take O(n log k). From
+    2^19 keys of 32 bits or 2^22 keys of 64 bits on, if samples show that many keys are far from their places, all are
+    sorted by digits instead, as in `sort`. The gain is for more than 2^18 keys of 32 or 64 bits without values, or of
+    32 bits with values or indices of 4 bytes. Other calls, and all calls on a CPU, take about as long as `sort`.
+    Scratch memory is that of `mergesort`.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu

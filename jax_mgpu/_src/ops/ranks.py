@@ -87,7 +87,7 @@ def top_k(
         first ones are taken.
       count: the number of live items, an integer scalar (default `n`).
       axis_name: take the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`. All
-        devices get the same result, whose indices count in the global array.
+        devices get the same result, whose indices are positions in the global array.
 
     Returns: `TopK`: the items, the position of each in `x`, and their number.
 
@@ -141,10 +141,10 @@ def segmented_top_k(
       axis_name: take the items of the segments of all devices of a mesh axis, or of a tuple of axes, within
         `jax.shard_map`. A device's heads are the starts of the segments that start among its own items, counted from
         its first item; a segment continues on the devices that follow, up to the next head. Its row is on the device of
-        its head, and indices count in the global array.
+        its head, and indices are positions in the global array.
 
     Returns:
-      `TopK` with a row for each head; indices count from the start of `x`.
+      `TopK` with a row for each head; indices are positions in `x`.
 
     Raises:
       TypeError: as `top_k`.

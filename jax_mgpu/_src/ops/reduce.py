@@ -167,7 +167,7 @@ def reduce(
       identity: the identity of a function `op`, a pytree like one item: needed with `count`, and for `n = 0`.
       map: a function of an item, or of an item and its position. `op` combines its results, which may have another
         structure and dtype; x is then any pytree of arrays with leading axis `n`. The CUDA kernels evaluate it as they
-        load an item. Over a mesh axis, positions count in the global array.
+        load an item. Over a mesh axis, a position is that in the global array.
       dtype: convert the items of all arrays to this dtype, after `map`, before a named `op` combines them. Results have
         it too, including sums and products of integers, except for indices and the bools of `"any"` and `"all"`. Means,
         variances and medians need a float dtype. A function `op` accepts no `dtype`.
@@ -179,7 +179,8 @@ def reduce(
     Returns:
       For each array one item `[...]`: of the array's type, an index (int32; int64 from 2^31 items on), or of the type
       that `op` states above. Over nothing, the operator's identity: a sum is 0, a product 1, a minimum the largest
-      value (+inf). Over a mesh axis the item is the same on all devices, and an index counts in the global array.
+      value (+inf). Over a mesh axis the item is the same on all devices, and an index is a position in the global
+      array.
 
     Raises:
       TypeError: an argument's dtype or structure is not one of the above.
@@ -387,8 +388,8 @@ def segmented_reduce(
         from its first item; a segment continues on the devices that follow, up to the next head.
 
     Returns:
-      For each array `[m, ...]`; indices count from the start of x, or of the global array, or of the entries. Over a
-      mesh axis, a segment's result is on the device that has its head.
+      For each array `[m, ...]`; indices are positions in x, in the global array over a mesh axis, or among the
+      entries. Over a mesh axis, a segment's result is on the device that has its head.
 
     Raises:
       TypeError: as `reduce`.

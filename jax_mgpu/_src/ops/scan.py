@@ -133,7 +133,7 @@ def scan(
         include it. `"mean"`, `"argmin"` and `"argmax"` accept none.
       map: a function of an item, or of an item and its position. `op` combines its results, which may have another
         structure and dtype; x is then any pytree of arrays with leading axis `n`. The CUDA kernels evaluate it as they
-        load an item. Over a mesh axis, positions count in the global array.
+        load an item. Over a mesh axis, a position is that in the global array.
       emit: a function of a state, which is the scan's value at a position, or of a state and its position: the mirror
         image of `map`. The results are what it returns, any pytree, and 0 past the count; totals are states.
       dtype: convert the items to this dtype before a named `op` combines them: see `reduce`.
@@ -142,8 +142,8 @@ def scan(
 
     Returns:
       For each array of x, an array `[n, ...]` of the same type or of the type that `reduce` states for `op`. With
-      `return_total`, a pair `(arrays, totals)`. Over a mesh axis, indices count in the global array, and the total
-      is the same on all devices.
+      `return_total`, a pair `(arrays, totals)`. Over a mesh axis, indices are positions in the global array, and
+      the total is the same on all devices.
 
     Raises:
       TypeError: an argument's dtype or structure is not one of the above.
@@ -248,7 +248,7 @@ def segmented_scan(
         from its first item; a segment continues on the devices that follow, up to the next head.
 
     Returns:
-      For each array of x, an array `[n, ...]`. Indices count from the start of x, or of the global array.
+      For each array of x, an array `[n, ...]`. Indices are positions in x, or in the global array over a mesh axis.
 
     Raises:
       TypeError: as `scan`.

@@ -288,8 +288,8 @@ def select_indices(
       fill_value: the value of results past the last position, an integer scalar (default `n`: it is padding if the
         positions serve as heads, and out of range if they serve as indices).
       count: the number of live items, an integer scalar (default `n`).
-      axis_name: see `select`. Positions count in the global array; the default of `fill_value` is n times the
-        number of devices.
+      axis_name: see `select`. Positions are those in the global array; the default of `fill_value` is n times
+        the number of devices.
 
     Returns:
       `SelectedIndices`: the positions in increasing order, `[size]`, and their true number, which can exceed `size`.

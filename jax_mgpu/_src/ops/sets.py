@@ -119,11 +119,11 @@ def set_intersection(
       less: a comparator that replaces the order of numbers; see `mergesort`. Keys are equal if neither comes first.
         Cannot be combined with `axis_name`.
       axis_name: work on the items of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`; columns
-        may then have up to 64 bits. Each device gets a part of the result, from about equally many items of a and b.
-        `size` and the number are the device's own. The default of `size` is the most that a part can have: n_a + n_b,
-        half of it for the intersection.
+        may then have up to 64 bits in all. Each device computes a part of the result, from about an equal share of
+        all items of a and b. `size` and `count` are those of the part. The default of `size` is the most that a part
+        can have: n_a + n_b, or half of it, rounded up, for the intersection.
       aligned: over a mesh axis, whether a and b are results of `align`. Then no item moves to another device. The
-        default of `size` is n_a, for a union or symmetric difference n_a + n_b.
+        default of `size` is then n_a, or n_a + n_b for a union or symmetric difference.
 
     Returns: A `SetResult`: keys and values as in a, bit for bit, and their number.
 
@@ -309,7 +309,7 @@ def set_symmetric_difference(
 
 
 class SetCall(NamedTuple):
-    """The settings of a set operation, beside its keys and values, by the names of its arguments."""
+    """The arguments of a set operation except keys and values. `counts` are the numbers of live items of a and b."""
 
     name: str
     kind: Kind

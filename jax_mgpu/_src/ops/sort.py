@@ -105,7 +105,8 @@ def sort(
     Raises:
       TypeError: an argument's dtype is not one of the above, or `bits` is given and keys are floats.
       ValueError: an argument's shape is not one of the above; `bits` is more than the keys have; 2^31 items or more
-        with values other than one vector of 4- or 8-byte items, without `jax_enable_x64`.
+        with values other than one vector of 4- or 8-byte items, or with columns as in `mergesort`, without
+        `jax_enable_x64`.
 
     Time is O(n b) for keys of b bits; scratch memory is one copy of keys and values. On a GPU, long arrays are sorted
     by digits of 8 bits (Adinets and Merrill, "Onesweep: A Faster Least Significant Digit Radix Sort for GPUs", 2022); a
@@ -158,8 +159,8 @@ def argsort(
       even: see `sort`.
 
     Returns:
-      `[n]` indices; int32, or int64 from 2^31 items on. Over a mesh axis they count in the global array; if `count`
-      is given, the number of items of this device follows.
+      `[n]` indices; int32, or int64 from 2^31 items on. Over a mesh axis they are positions in the global array; if
+      `count` is given, the number of items of this device follows.
 
     Raises:
       TypeError: as `sort`.

@@ -120,7 +120,7 @@ def sorted_search(
         serve as heads.
       less: a comparator that replaces the order of numbers; see `mergesort`. Cannot be combined with `axis_name`.
       axis_name: look up the needles of all devices of a mesh axis, or of a tuple of axes, in the haystack of all of
-        them, within `jax.shard_map`; columns may have up to 64 bits in all. Positions count in the global haystack;
+        them, within `jax.shard_map`; columns may have up to 64 bits in all. Positions are those in the global haystack;
         each is on the device of its needle.
       aligned: over a mesh axis, whether needles and haystack are results of `align`. Then no item moves to another
         device.
@@ -286,8 +286,8 @@ def search(
         first whose item is greater (upper bound).
       count: the number of live items of the haystack, an integer scalar (default `m`). Items past it are never read.
       axis_name: look up the needles of all devices of a mesh axis, or of a tuple of axes, in the haystack of all of
-        them, within `jax.shard_map`; columns may have up to 64 bits in all. Positions count in the global haystack, and
-        each is on its needle's device.
+        them, within `jax.shard_map`; columns may have up to 64 bits in all. Positions are those in the global haystack,
+        and each is on its needle's device.
 
     Returns:
       Positions `[n]` from 0 to `count`; int32, or int64 from 2^31 haystack items on.
@@ -379,10 +379,10 @@ def segmented_search(
       axis_name: look up the needles of all devices of a mesh axis, or of a tuple of axes, in the segments of all of
         them, within `jax.shard_map`. Ids are the numbers of segments that `segment_ids` gives there; an id and a key
         may have up to 64 bits together. Heads are the starts of the segments that start among a device's own items.
-        Positions count in the global haystack.
+        Positions are those in the global haystack.
 
     Returns:
-      Positions `[n]`, which count from the start of the haystack, not of the segment; an empty segment gives its start.
+      Positions `[n]` in the whole haystack, not in the segment; an empty segment gives its start.
       int32, or int64 from 2^31 items of the haystack or segments on.
 
     Raises:

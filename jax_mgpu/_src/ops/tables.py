@@ -246,7 +246,7 @@ def asof_join(
       a_count: the number of live rows of a, an integer scalar (default `n_a`).
       b_count: the number of live items of b (default `n_b`).
       axis_name: match the rows of all devices of a mesh axis, or of a tuple of axes, within `jax.shard_map`; times and
-        keys may have up to 64 bits in all. Positions count in the global b.
+        keys may have up to 64 bits in all. Positions are those in the global b.
 
     Returns: `[n_a]` positions in b, -1 if there is no such row and past `a_count`. Of several rows of b with the same
       time and key, a backward join takes the last one, and a forward join takes the first one. A time that is NaN has
