@@ -1,4 +1,4 @@
-"""Inner and outer joins of sorted keys that are spread, unique or include a hot key, and of real tables."""
+"""Inner and outer joins of sorted keys: random ones, distinct ones, some with a frequent key, and those of tables."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _inputs(keys: str) -> Any:
             return tuple(
                 jnp.cumsum(jax.random.randint(random_key(rng), (n,), 1, 3, jnp.int32)).astype(jnp.uint32) for _ in "ab"
             )
-        # At scale 1, one key has 2^14 copies on each side, so 2^28 rows. All other keys are 0 or 1 modulo 32.
+        # At scale 1, the hot key has 2^14 copies on each side, so 2^28 rows match. Other keys have no match.
         hot = jnp.full((min(HOT, max(1, n // 64)),), n // 32 * 32 + 2, jnp.uint32)
         return tuple(jnp.sort(jnp.concatenate([hot, jnp.arange(side, 2 * n, 32, jnp.uint32)])) for side in (0, 1))
 
@@ -48,8 +48,8 @@ def _flights(other: str) -> Any:
 
 def _slots(keys: str, a: Any, b: Any) -> int:
     if keys == "hot":
-        return min(HOT, max(1, a.size // 5)) ** 2  # below HOT, n / 64 of all n / 64 + n / 16 items are hot, a fifth
-    # Spread keys give about n rows, with a standard deviation of sqrt(n).
+        return min(HOT, max(1, a.size // 5)) ** 2  # if n / 64 < HOT, a has n / 64 hot keys and n / 16 others
+    # A join of spread keys has about n rows, with a standard deviation of sqrt(n).
     return a.size + 10 * math.isqrt(a.size) + (b.size if keys in ("weather", "planes") else 0)
 
 

@@ -131,7 +131,7 @@ def test_a_gpu_without_the_kernels_is_one_warning(monkeypatch, is_wheel, command
 
 
 def test_a_driver_that_is_too_old_is_one_warning(monkeypatch):
-    needs = "a driver of CUDA 12.4 (550.54.14) or later, but this one is of CUDA 12.2"
+    needs = "install a driver for CUDA 12.4 (550.54.14) or later, because the installed one is for CUDA 12.2"
     assert [library.driver_problem(version) for version in (0, 12020, 12040, 13000)] == ["", needs, "", ""]
     monkeypatch.setattr(library, "cuda_library", None)
     monkeypatch.setattr(library, "missing_driver", needs)
@@ -173,7 +173,7 @@ import pkgutil, warnings
 pkgutil.extend_path = lambda path, name: path  # the package that is tested has libraries, where it is installed
 import jax, jax.export, jax.numpy as jnp
 import jax_mgpu as mgpu
-how = "To get the kernels: a wheel of jax_mgpu, or `pip install .` on Linux with a C++20 compiler"
+how = "To get the kernels: install a wheel of jax_mgpu, or run `pip install .` on Linux with a C++20 compiler"
 assert all(mgpu.backends()[name].startswith("plain JAX, slower") for name in ("cpu", "cuda", "others"))
 assert mgpu.backends()["cpu"].endswith(how) and not mgpu.has_cuda()
 x, heads = jnp.array([3.0, 1.0, 2.0]), jnp.array([0, 1])

@@ -26,17 +26,20 @@ def changed(name, **changes):
 
 
 OTHER_SOURCES = {
-    "an operation more": (lambda: changed("rotate"), "operations rotate"),
-    "no operations": (lambda: altered(signatures={}), "operations bucket_join, bulk_insert"),
+    "an operation more": (lambda: changed("rotate"), "operations that only one of them has: rotate"),
+    "no operations": (
+        lambda: altered(signatures={}),
+        "operations that only one of them has: bucket_join, bulk_insert",
+    ),
     "operands in another order": (
         lambda: changed("reduce", operands=["count", "x"]),
-        "operands of reduce, ['count', 'x'] in place of ['x', 'count']",
+        "the operands of reduce: ['count', 'x'] in the library, ['x', 'count'] in the sources.",
     ),
-    "another result": (lambda: changed("merge", results=["keys"]), "results of merge, ['keys'] in place of"),
-    "another attribute": (lambda: changed("merge", attributes={"reverse": "flag"}), "attributes of merge"),
+    "another result": (lambda: changed("merge", results=["keys"]), "the results of merge: ['keys'] in the library"),
+    "another attribute": (lambda: changed("merge", attributes={"reverse": "flag"}), "the attributes of merge"),
     "values in another order": (
         lambda: altered(enumerations={**COMPILED.description["enumerations"], "payload": ["given", "none", "indices"]}),
-        "attributes of segmented_sort",
+        "the attributes of segmented_sort",
     ),
 }
 
@@ -46,7 +49,9 @@ OTHER_SOURCES = {
 def test_a_library_of_other_sources_is_one_error(name, platform, monkeypatch):
     make, difference = OTHER_SOURCES[name]
     monkeypatch.setattr(library, f"{platform}_library", make())
-    with pytest.raises(ImportError, match=f"was not built from the sources.*other {re.escape(difference)}") as caught:
+    with pytest.raises(
+        ImportError, match=f"was not built from the sources.*differ in {re.escape(difference)}"
+    ) as caught:
         operation.expect_compiled_names()
     assert "pip install" in str(caught.value)
     assert "\n" not in str(caught.value)

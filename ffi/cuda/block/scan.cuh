@@ -6,7 +6,8 @@
 
 namespace mgpu::cuda {
 
-// The sum over a part of a sequence. It is a state and, in a segmented sequence, whether the part has a restart.
+// Makes and combines sums over parts of a sequence. A sum, `Value`, is a state. In a segmented sequence, it also says
+// whether the part has a restart.
 template <typename Operator, bool kSegmented>
 struct Sums {
   using State = typename Operator::State;
@@ -45,13 +46,15 @@ struct Sums {
   }
 };
 
-// The sum of the lanes before this one, and of the whole warp. `restarts` is a bitmap of the lanes whose state counts
-// from a restart.
+// The sum of what comes before a thread or warp, and the sum of all.
 template <typename Value>
 struct Prefix {
   Value before;
   Value all;
 };
+
+// Returns the sum of the lanes before this one, and that of the whole warp. `restarts` is a bitmap of the lanes with a
+// restart. The state of such a lane is the sum since its last restart, so that nothing before it is added.
 template <bool kSegmented, int kUnroll = kWarp, typename Operator>
 __device__ __forceinline__ Prefix<typename Sums<Operator, kSegmented>::Value> scan_warp(const Operator& op,
                                                                                         typename Operator::State state,
@@ -71,8 +74,8 @@ __device__ __forceinline__ Prefix<typename Sums<Operator, kSegmented>::Value> sc
           Sums::make(shuffle(state, kWarp - 1), restarts != 0)};
 }
 
-// The sum of the warps before this one, and of the whole block, from each warp's sum. Contains a barrier; `shared` has
-// room for one value per warp.
+// Returns the sum of the warps before this one, and that of the whole block. Each warp's first lane gives the warp's
+// sum. Contains a barrier; `shared` has room for one value per warp.
 template <int kWarps, typename Value, typename Combine>
 __device__ __forceinline__ Prefix<Value> scan_warps(Value* shared, const Value& warp_sum, const Value& identity,
                                                     Combine combine) {
@@ -88,7 +91,7 @@ __device__ __forceinline__ Prefix<Value> scan_warps(Value* shared, const Value& 
   return prefix;
 }
 
-// The sum of the lanes up to this one.
+// Returns the sum of the lanes up to and including this one.
 template <typename T>
 __device__ __forceinline__ T sum_up_to(T x) {
 #pragma unroll
@@ -99,8 +102,8 @@ __device__ __forceinline__ T sum_up_to(T x) {
   return x;
 }
 
-// The sum of the threads before this one, and of the whole block. Contains a barrier; `shared` has room for one value
-// per warp.
+// Returns the sum of the threads before this one, and that of the whole block. Contains a barrier; `shared` has room
+// for one value per warp.
 template <int kWarps, typename T>
 __device__ __forceinline__ Prefix<T> sum_block(T* shared, T x) {
   const T up_to = sum_up_to(x);
@@ -109,7 +112,7 @@ __device__ __forceinline__ Prefix<T> sum_block(T* shared, T x) {
   return {in_block.before + (up_to - x), in_block.all};
 }
 
-// The scan of the threads before this one, and of the whole block, for any combination with an identity.
+// The same as sum_block for any associative `combine`, such as a maximum, with its identity.
 template <int kWarps, typename T, typename Combine>
 __device__ Prefix<T> scan_block(T* shared, T x, T identity, Combine combine) {
   const int lane = threadIdx.x % kWarp;

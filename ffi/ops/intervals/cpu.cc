@@ -1,4 +1,6 @@
-// Interval expand, gather and move on the CPU: the runs of the load-balancing search are copied whole.
+// interval_expand, interval_gather and interval_move on the CPU. A task takes some outputs, and load balancing splits
+// them into runs of one object each. A run is one copy of consecutive rows, or one row repeated. If rows are added, a
+// task takes some rows of the result instead.
 #include "ops/move_rows/cpu.h"
 
 #include <algorithm>
@@ -43,7 +45,7 @@ void move(const IntervalMoveOperands& operands, cpu::RowMover<kBytes> rows, cpu:
           if (object < row.first) return fill(run.begin, run.end);
           const int64_t source = operands.gather.target(row, problem, object, run.begin);
           const int64_t target = operands.scatter.target(row, problem, object, run.begin);
-          // the part of the run whose source and target both exist
+          // the part of the run for which x has the row and the result has a place
           const int64_t begin = clamp<int64_t>(maximum(-source, -target), 0, run.size());
           const int64_t end = clamp(minimum(operands.x.count - source, operands.out.count - target), begin, run.size());
           fill(run.begin, run.begin + begin);
@@ -72,7 +74,7 @@ void fill(const IntervalMoveOperands& operands, cpu::Executor& executor) {
   });
 }
 
-// Each task adds the intervals that contain its rows of the result, one interval after the other.
+// A task has some rows of the result. It adds to them, one after the other, the intervals that contain them.
 template <typename Element>
 void add(const IntervalMoveOperands& operands, cpu::Executor& executor) {
   using Sum = std::conditional_t<std::is_same_v<Element, double>, double, float>;

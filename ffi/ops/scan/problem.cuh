@@ -1,4 +1,4 @@
-// The parameter of the kernels of a scan, and how a warp scans a row of vectors, one per lane.
+// The parameter of the kernels of a scan, and how a warp scans vectors of items, one per lane.
 #pragma once
 
 #include "cuda/block/scan.cuh"
@@ -10,8 +10,8 @@ namespace mgpu::cuda::scanning {
 constexpr int kThreads = kScanThreads;
 constexpr int kWarps = kThreads / kWarp;
 
-// How far loops are unrolled that do not limit the speed of a scan. Each copy of a caller's function takes time to
-// compile at the first call, and copies for large states take long.
+// The unroll factor of loops that do not limit the speed of a scan. It is 1 for callers' functions with large states:
+// each copy of such a function in an unrolled loop makes the compilation at the first call much longer.
 template <typename Operator>
 constexpr int kRareUnroll = IsItem<typename Operator::Element> && sizeof(typename Operator::State) > 8 ? 1 : kWarp;
 
@@ -22,19 +22,19 @@ struct ScanTask {
   bool exclusive;
   bool reverse;
   Segments segments;
-  Segments restarts;      // has no counts, because items past a count change nothing, and need no segment
-  int64_t tiles;          // the tiles over which a look-back goes
-  uint64_t* look_back;    // a ticket counter, then the slots of each row
-  const int64_t* listed;  // for each tile, the number of listed heads before the first place where it may restart
+  Segments restarts;      // `segments` without counts: the scan need not restart at items past a count
+  int64_t tiles;          // the number of tiles of one look-back
+  uint64_t* look_back;    // a ticket counter, then the slots through which tiles exchange their sums
+  const int64_t* listed;  // for each tile and the end, the number of heads before those at which the tile restarts
   ResultVector<Operator> result;
   ResultVector<Operator> totals;  // null if not requested
-  const void* initial;            // one item per row, which precedes the row's items, or null
+  const void* initial;            // one item per row, which precedes the row's items in the scan, or null
 
   __device__ __forceinline__ bool is_exclusive() const { return scans_exclusively<Operator>(exclusive); }
   __device__ __forceinline__ bool is_reverse() const { return scans_in_reverse<Operator>(reverse); }
 
-  // A state of the row's items, combined with the row's initial item if there is one. Scans by callers' functions have
-  // no initial items.
+  // Combines the row's initial item, if there is one, with a state of the items that follow it. Scans by callers'
+  // functions and scans that give indices have no initial items.
   __device__ __forceinline__ typename Operator::State begun(const Operator& op, int64_t row,
                                                             const typename Operator::State& state) const {
     using Element = typename Operator::Element;
@@ -75,13 +75,13 @@ __device__ __forceinline__ void store_results(const ResultVector<Operator>& to, 
   }
 }
 
-// The items of an array that a warp or a block scans, all in one row.
+// Consecutive items of one row, which a warp or a block scans.
 struct Stretch {
   int64_t row;
-  int64_t begin;  // its first item in memory
+  int64_t begin;  // the position of its first item in the array
   int size;
-  int live;    // items from `live` on are dead: past the row's count
-  bool whole;  // all of them are live, and vectors are aligned
+  int live;    // items from `live` on are past the row's count
+  bool whole;  // if true, all items are live and all vectors are aligned
 };
 
 template <typename T, int kCount>
@@ -94,8 +94,8 @@ __device__ __forceinline__ void mirror(T (&items)[kCount]) {
   }
 }
 
-// Scans a row of a warp's vectors, and stores the results. The thread's vector begins at `place` in the stretch. `sum`
-// is the combination of all items before the row of vectors; on return it includes that row.
+// Scans a warp's vectors, one per lane, and stores the results. The lane's vector begins at `place` in the stretch.
+// `sum` is the combination of all items before these vectors; on return it includes them.
 template <bool kWhole, bool kReverse, typename Operator>
 __device__ __forceinline__ void scan_vectors(const ScanTask<Operator>& task, const Operator& op, const Stretch& stretch,
                                              int place, const Vector<typename Operator::Element>& vector,
@@ -147,7 +147,7 @@ __global__ void fill_totals(ResultVector<Operator> totals, int64_t rows, Operato
   if (row < rows) totals.store(row, op.finish(op.identity(), 0));
 }
 
-// Combines the initial item of each row with the row's results and total, which come after it.
+// Combines each row's initial item, as the left operand, with each of the row's results and with its total.
 template <typename Operator>
 __global__ void begin_rows(ScanTask<Operator> task, Operator op) {
   const Segments& segments = task.segments;

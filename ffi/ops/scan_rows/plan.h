@@ -1,4 +1,4 @@
-// How CUDA scans the columns of rows: tiles and scratch memory.
+// How scan_rows divides rows and columns into tiles on CUDA, and its scratch memory.
 #pragma once
 
 #include "algorithm/look_back.h"
@@ -11,27 +11,27 @@ class Workspace;
 constexpr int kScanRowsThreads = 256;
 using RowLookBack = LookBackTree<16>;
 
-// A block takes a tile: some rows of a slice of the columns, in shared memory. A thread walks down a few rows of one
+// A block loads a tile, some rows of a slice of the columns, into shared memory. A thread walks down a few rows of one
 // column. The tiles follow from the shapes alone, so results have the same bits on every device.
 //
-// Slices are narrow, so that tiles have many rows: for each of its columns, a tile publishes a state, and reads states
-// back. But slices are wide enough that one block reads a whole line of 128 bytes. If a problem has few rows, slices
-// are wider.
+// For each of its columns, a tile publishes a sum and reads the sums of earlier tiles. Slices are narrow, so that tiles
+// have many rows and few sums are exchanged. But if rows are that wide, a slice has at least 128 bytes of a row, as
+// many as a cache line. If a problem has too few rows for all threads, slices are wider.
 //
-// An element may also be an item of a caller's function, whose leaves, all of the same width, are arrays of rows. A
-// tile has each leaf's elements in a plane of its own.
+// An element is a number, or an item of a caller's function. The leaves of an item are numbers of one width, and each
+// leaf is an array of rows of its own. A tile has a separate plane of shared memory for each leaf.
 struct RowScanTiling {
-  int64_t rows;   // the rows of a problem
-  int64_t width;  // the elements of a row
-  int64_t element_bytes;
-  int leaves = 0;  // the leaves of an item; 0 if elements are numbers
+  int64_t rows;           // the rows of a problem
+  int64_t width;          // the elements of a row
+  int64_t element_bytes;  // the bytes of a number, or of one leaf of an item
+  int leaves = 0;         // the leaves of an item; 0 if elements are numbers
 
-  // The number of rows that are loaded at once. It is smaller for items, as each copy of a caller's function takes time
-  // to compile.
+  // The number of rows that a thread loads at once. It is smaller for items, because the loop over these rows is
+  // unrolled, and each copy of a caller's function takes time to compile.
   static constexpr int step(int leaves) { return leaves > 0 ? 4 : 8; }
-  // The number of rows of a thread. All of them but one hold about 128 bytes per column, in all planes together, or
-  // more if there are many leaves. The one further row makes lanes of neighbouring groups read different banks. A tile
-  // takes 33 to 35 KB, or with many leaves up to 46 KB.
+  // The number of rows of a thread. Without the last one, they hold at most 128 bytes of a column in all planes
+  // together, as an item has at most 32 bytes. The last row makes the number odd, so that lanes of neighbouring groups
+  // read different banks. A tile takes at most 37 KB of shared memory, or 41 KB if items have several leaves.
   static constexpr int thread_rows(int64_t element_bytes, int leaves) {
     const int64_t bytes = element_bytes * maximum(leaves, 1);
     return static_cast<int>(1 + maximum<int64_t>(128 / bytes / step(leaves), 1) * step(leaves));
@@ -39,7 +39,7 @@ struct RowScanTiling {
   constexpr int thread_rows() const { return thread_rows(element_bytes, leaves); }
   constexpr int vector() const { return static_cast<int>(16 / element_bytes); }
 
-  // The columns of a slice. Slices begin at whole vectors of 16 bytes.
+  // The columns of a slice. In a row, a slice begins at a multiple of 16 bytes.
   constexpr int columns() const {
     const int64_t groups = clamp<int64_t>(ceil_div<int64_t>(rows, thread_rows()), 1, kScanRowsThreads);
     const int64_t least = maximum(128 / element_bytes, kScanRowsThreads / groups);
@@ -48,29 +48,31 @@ struct RowScanTiling {
     return static_cast<int>(slices == 1 ? columns : ceil_div<int64_t>(columns, vector()) * vector());
   }
   constexpr int64_t slices() const { return ceil_div<int64_t>(width, columns()); }
-  // The groups of rows of a tile, with one thread for each column.
+  // The number of groups of threads of a tile. A group has one thread for each column, and takes thread_rows() rows.
   constexpr int groups() const { return kScanRowsThreads / columns(); }
   constexpr int tile_rows() const { return groups() * thread_rows(); }
   constexpr int64_t tiles() const { return maximum<int64_t>(ceil_div<int64_t>(rows, tile_rows()), 1); }
 
-  // The shared memory of a tile: the elements of each leaf, which begin within a vector, and a bit for each row.
+  // The bytes of shared memory for the elements of one plane. The first element may begin within a vector of 16 bytes,
+  // as it does in memory, so there is one more vector.
   constexpr int element_space() const { return (ceil_div(tile_rows() * columns(), vector()) + 1) * 16; }
+  // The bytes of shared memory of a tile: its planes, then a bit for each row, which says whether the row is a head.
   constexpr int64_t shared_bytes() const { return maximum(leaves, 1) * element_space() + (tile_rows() / 128 + 2) * 16; }
 
-  // The words through which the tiles of a slice of a problem exchange states.
+  // The number of 64-bit words through which the tiles of one slice exchange sums.
   int64_t look_back_words(int64_t state_bytes) const {
     return tiles() == 1 ? 0 : RowLookBack{tiles()}.words(columns() * state_bytes);
   }
-  // The number of 32-bit words that have a bit for each row of a problem.
+  // The number of 32-bit words with a bit for each row of a problem.
   int64_t mark_words() const { return rows / 32 + 1; }
 };
 
-// Scratch memory of the CUDA kernels: a ticket counter, then the look-back words of each problem's slices, then the
-// marks of heads. All are zeroed before a launch.
+// Scratch memory of the CUDA kernels: a ticket counter and the look-back words of each problem's slices, then a bit for
+// each row, which marks heads. All of it is zeroed before the first kernel.
 struct RowScanScratch {
   uint64_t* look_back;
   uint32_t* marks;
-  int64_t words;
+  int64_t words;  // 64-bit words in all
 
   RowScanScratch(Workspace& workspace, const Segments& segments, const RowScanTiling& tiling, int64_t state_bytes);
 };

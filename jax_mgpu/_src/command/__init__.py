@@ -1,1 +1,1 @@
-"""Runs and draws `python -m jax_mgpu --benchmark`."""
+"""The benchmark of the command line, `python -m jax_mgpu --benchmark`: measures operations and draws their times."""

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from jax_mgpu._kernels import Library
 
 PACKAGE = pathlib.Path(__file__).parents[2]
-# The packages of CUDA kernels, newest CUDA version first, each with the plugin of JAX for that version.
+# The packages of CUDA kernels, from the newest CUDA version to the oldest, each with JAX's plugin for that version.
 CUDA_PACKAGES = {"jax_mgpu_cuda13": "jax_cuda13_plugin", "jax_mgpu_cuda12": "jax_cuda12_plugin"}
-# The build compresses kernels. The oldest driver that can unpack them: its CUDA version, and its release.
+# The CUDA version and the release of the oldest driver that can unpack the kernels, which the build compresses.
 OLDEST_DRIVER, OLDEST_DRIVER_RELEASE = 12040, "550.54.14"
 
 
@@ -61,12 +61,12 @@ def _in_folders(name: str, folders: Sequence[str]) -> pathlib.Path | None:
 
 
 def _own_folders() -> list[str]:
-    """Lists the folders that may have a library of this package: beside the sources, and the installed package's."""
+    """Lists the folders that may have a library of this package: that of the sources, and the installed package."""
     return list(sys.modules["jax_mgpu"].__path__)  # the package extends its path before it imports this module
 
 
 def open_library(path: pathlib.Path) -> Library:
-    """Returns the library, if the installed jaxlib can call it."""
+    """Returns the library; raises an error if the installed jaxlib cannot call it."""
     try:
         from jax_mgpu import _kernels  # noqa: PLC0415 - a package without kernels lacks it
     except ModuleNotFoundError as error:
@@ -138,19 +138,22 @@ def _load_cuda(version: str) -> Library | None:
 
 
 def driver_problem(version: int) -> str:
-    """Says why a driver of this version of CUDA (12040 for 12.4, 0 for none) can load no kernel; empty if it can."""
+    """Says which driver to install if one of this CUDA version (12040 for 12.4) is too old; otherwise empty.
+
+    Without a driver the version is 0, and the text is empty too: such a machine can still lower programs for CUDA.
+    """
     if version == 0 or version >= OLDEST_DRIVER:
         return ""
     has, needs = (f"CUDA {v // 1000}.{v % 1000 // 10}" for v in (version, OLDEST_DRIVER))
-    return f"a driver of {needs} ({OLDEST_DRIVER_RELEASE}) or later, but this one is of {has}"
+    return f"install a driver for {needs} ({OLDEST_DRIVER_RELEASE}) or later, because the installed one is for {has}"
 
 
 def expect_names(operations: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raises an error if a library was not built from these sources: its operations or names differ.
+    """Raises an error if a library has other operations, or other names in them, than these sources.
 
-    Each operation has lists of operands and results, and a dictionary of attributes. An attribute is
-    described by the list of its values' names, or by `"flag"` or `"number"`. Attributes that no kernel reads are not in
-    the libraries, and are not compared.
+    Each operation has lists of operands and results, and a dictionary of attributes. An attribute is described by the
+    list of its values' names, or by `"flag"` or `"number"`. Attributes that no kernel reads are not in the libraries,
+    and are not compared.
     """
     for library in filter(None, (cpu_library, cuda_library)) if platforms() else ():
         if difference := _difference(library.description, operations):
@@ -158,10 +161,10 @@ def expect_names(operations: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _difference(description: Mapping[str, Any], operations: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """Returns the first difference between a library's operations and these."""
+    """Names the first difference between a library's operations and these; None if there is none."""
     signatures, enumerations = description["signatures"], description["enumerations"]
     if names := operations.keys() ^ signatures.keys():
-        return f"operations {', '.join(sorted(names))}"
+        return f"operations that only one of them has: {', '.join(sorted(names))}"
     for name, operation in operations.items():
         compiled = signatures[name]
         attributes = {key: enumerations.get(kind, kind) for key, kind in compiled["attributes"].items()}
@@ -172,14 +175,14 @@ def _difference(description: Mapping[str, Any], operations: Mapping[str, Mapping
             ("attributes", read, attributes),
         ):
             if here != there:
-                return f"{what} of {name}, {there} in place of {here}"
+                return f"the {what} of {name}: {there} in the library, {here} in the sources"
     return None
 
 
 def _other_sources(library: Library, difference: str) -> ImportError:
     return ImportError(
-        f"{library.path} was not built from the sources in {PACKAGE}: it has other {difference}. Build it again: "
-        "`pip install --no-cache-dir .` in the source folder, or `ninja -C build` where it was built by CMake."
+        f"{library.path} was not built from the sources in {PACKAGE}. They differ in {difference}. Build the library "
+        "again: run `pip install --no-cache-dir .` in the source folder, or `ninja -C build` if CMake built it there."
     )
 
 
@@ -189,7 +192,7 @@ def target(operation: str) -> str:
 
 
 def compiler_problem() -> str:
-    """Says why no function can be compiled for CUDA; empty if functions can be."""
+    """Says why callers' functions cannot be compiled for CUDA; empty if they can, or without CUDA kernels."""
     return "" if cuda_library is None else cuda_library.compiler_problem()
 
 
@@ -209,10 +212,10 @@ def platforms() -> tuple[str, ...]:
 
 
 def has_cuda() -> bool:
-    """Whether the CUDA kernels are installed.
+    """Whether the CUDA kernels are loaded.
 
     Returns:
-      True if the package has them, whether or not there is a GPU.
+      True if they are installed, with or without a GPU, unless the driver is too old for them.
 
     Example:
       >>> import jax_mgpu as mgpu
@@ -223,14 +226,14 @@ def has_cuda() -> bool:
 
 
 def build_decision() -> str:
-    """Returns the line that says what the build found and built, and how to change that; pip hides it."""
+    """Returns the line that says what the build found and built, and how to change that. pip does not show it."""
     return str(cpu_library.description["build"])
 
 
 def how_to_get_kernels() -> str:
-    """Returns the command that gives this installation the kernels or the driver that it lacks."""
+    """Says how this installation gets the kernels, or the driver, that it lacks: a command, or what to install."""
     if isinstance(cpu_library, NoLibrary):
-        return "a wheel of jax_mgpu, or `pip install .` on Linux with a C++20 compiler"
+        return "install a wheel of jax_mgpu, or run `pip install .` on Linux with a C++20 compiler"
     if missing_driver:
         return missing_driver
     is_wheel = cpu_library.description["is_wheel"]
@@ -242,7 +245,8 @@ def backends() -> dict[str, str]:
 
     Returns:
       A description for each of `"cpu"`, `"cuda"` and `"others"`: kernels with the version of the FFI API that they were
-      built for, or plain JAX. For CUDA, it also says what the build found, what it built and how to change that.
+      built for, or plain JAX. Without CUDA kernels, that of `"cuda"` also says what the build found, what it built and
+      how to change that.
 
     Example:
       >>> import jax_mgpu as mgpu
@@ -268,7 +272,7 @@ def _ffi_api(library: Library) -> str:
 
 
 def export_checks() -> list[jax.export.DisabledSafetyCheck]:
-    """The values with which `jax.export` exports programs that call the kernels, or `ragged_all_to_all` of JAX.
+    """The values with which `jax.export` exports programs that call the kernels or JAX's `ragged_all_to_all`.
 
     `jax.export` refuses custom calls for which JAX promises no compatibility. The process that loads the program must
     import this package, whose kernels the program calls.

@@ -1,4 +1,7 @@
-"""Looks up the keys of a's rows among those of b's rows, over a mesh axis: in place, or with keys that move."""
+"""Looks up the keys of table a among those of table b, whose rows are spread over the devices of a mesh axis.
+
+`Gathered` copies all keys of b to each device; `Moved` sorts the keys of both tables over all devices.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ T = TypeVar("T")
 
 
 class _Side:
-    """A table's sorted keys, which can send results back to its rows."""
+    """The sorted keys of one table. Results for these keys can be sent back to the rows that they came from."""
 
     def __init__(self, axis: Axis, keys: jax.Array, count: jax.Array, dtype: DTypeLike, *, is_sorted: bool):
         self.axis, self.n = axis, keys.shape[0]
@@ -45,11 +48,11 @@ class _Side:
 
     @property
     def sorted_count(self) -> jax.Array:
-        """The live keys of this device, as an operand."""
+        """The number of live sorted keys of this device, as an operand: `[1]`."""
         return self.axis.own(self.sorted_counts).reshape(1)
 
     def to_rows(self, found: list[jax.Array]) -> list[jax.Array]:
-        """Moves results for sorted keys back to the rows of the keys; results past the live rows are unspecified."""
+        """Sends results for sorted keys to the rows of the keys. Results past the live rows are unspecified."""
         if self.order is None:
             return found
         live = jnp.arange(self.n) < self.sorted_count
@@ -60,13 +63,13 @@ class _Side:
 
 
 class Moved:
-    """A lookup that sorts the keys of both sides over all devices and aligns them, and sends results back to the rows.
+    """A lookup that sorts the keys of both tables over all devices, aligns them, and sends results back to the rows.
 
     Args:
       axis: the devices.
       operands: the keys of a's rows and of b's rows, and their counts.
-      is_sorted: whether the keys of each side are sorted over all devices.
-      aligned: whether both are results of `align`.
+      is_sorted: whether the keys of each table are already sorted over all devices.
+      aligned: whether the keys of both tables are results of `align`.
     """
 
     def __init__(
@@ -82,7 +85,7 @@ class Moved:
         self.lengths, self.lives = (self._a.n, self._b.n), (self._a.live, self._b.live)
 
     def begins(self) -> tuple[jax.Array, jax.Array]:
-        """Returns the global index of this device's first row of both sides."""
+        """Returns the global index of this device's first row, for a and for b."""
         return self._a.begin, self._b.begin
 
     def _to_rows(self, found: jax.Array) -> jax.Array:
@@ -99,7 +102,7 @@ class Moved:
         return self._to_rows(jnp.where(low < high, low, -1))
 
     def equals(self) -> list[jax.Array]:
-        """Returns the place of the first equal key, and how many there are; unspecified past the live rows."""
+        """Returns the place of the first equal key, and the number of equal keys; unspecified past the live rows."""
         low, high = self.pair.lower_and_upper(0)
         return self._a.to_rows([low, high - low])
 
@@ -108,7 +111,7 @@ class Moved:
         return self._b.to_rows([copies_of(self.pair, 1)])[0] == 0
 
     def row_at(self, places: jax.Array) -> jax.Array:
-        """Returns the global row of b whose key is at a place in the order; -1 for places outside."""
+        """Returns the global row of b whose key is at a place in the sorted order; -1 for places outside."""
         if self._b.order is None:
             return jnp.where((places >= 0) & (places < self._b.counts.sum(dtype=places.dtype)), places, -1)
         order = self._b.order.astype(places.dtype) + 1
@@ -116,7 +119,7 @@ class Moved:
 
 
 class Gathered:
-    """`Moved` for devices that share their memory: each has all keys of b, and looks up its own rows of a in place."""
+    """The same as `Moved`, for devices that share their memory: each looks up its rows of a among all keys of b."""
 
     def __init__(self, axis: Axis, operands: Sequence[jax.Array], is_sorted: tuple[bool, bool]):
         a, b, *counts = operands
@@ -131,7 +134,7 @@ class Gathered:
                 self._b, self._order = Sort(axis.operation, self._b, count=self._total).indices()
 
     def begins(self) -> tuple[jax.Array, jax.Array]:
-        """Returns the global index of this device's first row of both sides."""
+        """Returns the global index of this device's first row, for a and for b."""
         return self._axis.begin(self._axis.gather(self.lives[0])), self._axis.begin(self._b_counts)
 
     def _search(self, **how: bool) -> jax.Array:
@@ -148,7 +151,7 @@ class Gathered:
         return self._search(exact=True)
 
     def equals(self) -> list[jax.Array]:
-        """Returns the place of the first equal key, and how many there are."""
+        """Returns the place of the first equal key among b's sorted keys, and the number of equal keys."""
         low, high = (self._search(right=right) for right in (False, True))
         return [low, high - low]
 
@@ -158,7 +161,7 @@ class Gathered:
         return Gathered(self._axis, swapped, self._is_sorted[::-1]).first_equal() < 0
 
     def row_at(self, places: jax.Array) -> jax.Array:
-        """Returns the global row of b whose key is at a place in the order; -1 for places outside."""
+        """Returns the global row of b whose key is at a place in the sorted order; -1 for places outside."""
         places = jnp.where(places < self._total, places, -1)
         return places if self._order is None else take_or_fill(self._order.astype(places.dtype), places, -1)
 
@@ -169,7 +172,7 @@ Lookup = Moved | Gathered
 def by_lookup(
     axis: Axis, operands: Sequence[jax.Array], is_sorted: tuple[bool, bool], find: Callable[[Lookup], jax.Array]
 ) -> jax.Array:
-    """Returns what is found by the lookup of the platform."""
+    """Returns `find(lookup)` for a `Gathered` lookup where devices share their memory, else for a `Moved` one."""
 
     def by(form: Callable[..., Lookup]) -> Callable[[], jax.Array]:
         return lambda: axis.varying(find(form(axis, operands, is_sorted)))

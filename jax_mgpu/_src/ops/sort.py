@@ -98,9 +98,9 @@ def sort(
         first one on.
 
     Returns:
-      The sorted keys, bit for bit a permutation of the input; with values, `(keys, values)`. Columns come back as the
-      tuple they are. Over a mesh axis, if `count` is given, the number of items of this device follows; slots past it
-      hold 0.
+      The sorted keys, bit for bit a permutation of the input, or the tuple of sorted columns; with values, `(keys,
+      values)`. Over a mesh axis with `count`, the last element of the tuple is the number of items of this device, and
+      slots past it hold 0.
 
     Raises:
       TypeError: an argument's dtype is not one of the above, or `bits` is given and keys are floats.
@@ -113,7 +113,8 @@ def sort(
     digit that all keys share costs nothing. Short arrays are sorted by merging, as in `mergesort`. Rows of a batch that
     fit a block, with keys of at most 16 bits or at most 16 `bits`, are sorted by digits in one launch. One vector of 4-
     or 8-byte values travels with the keys, and on a GPU, from 2^23 items on, so do any values of up to 8 bytes per row;
-    others are gathered by the sorted indices. Several columns are sorted by one code, or one after the other.
+    others are gathered by the sorted indices. Several columns are sorted by one integer that combines them, or one
+    after the other.
 
     Example:
       >>> import jax.numpy as jnp, jax_mgpu as mgpu
@@ -159,12 +160,12 @@ def argsort(
       even: see `sort`.
 
     Returns:
-      `[n]` indices; int32, or int64 from 2^31 items on. Over a mesh axis they are positions in the global array; if
-      `count` is given, the number of items of this device follows.
+      `[n]` indices; int32, or int64 from 2^31 items on. Over a mesh axis, they are positions in the global array; if
+      `count` is given, the result is `(indices, number of items of this device)`.
 
     Raises:
-      TypeError: as `sort`.
-      ValueError: as `sort`; also 2^31 items or more without `jax_enable_x64`.
+      TypeError: see `sort`.
+      ValueError: see `sort`; also if there are 2^31 items or more without `jax_enable_x64`.
 
     For complexity and source, see `sort`.
 
@@ -180,14 +181,14 @@ def argsort(
 
 @dataclasses.dataclass(frozen=True)
 class Sort:
-    """A sort, its arguments checked once for all layers below.
+    """A sort whose arguments have been checked, for all layers below.
 
     Args:
       operation: the public function's name.
-      keys: an array or columns, which know their own directions.
+      keys: an array, or columns. Columns have a direction each.
       descending: the direction of an array.
-      count: the live count as an operand.
-      heads, flags: operands; one of them says where segments start.
+      count: the number of live items, as an operand; or `ABSENT`.
+      heads, flags: operands that say where segments start. At least one is `ABSENT`; if both are, there is one segment.
       method: how to sort.
       bits: how many low bits of an array's keys matter; None for all.
     """
@@ -213,7 +214,7 @@ class Sort:
         return cls(operation, checked, down, live, method=method, bits=bits)
 
     def run(self, values: Pytree = None, *, axis_name: AxisName | None = None, even: bool = True) -> Any:
-        """Returns keys sorted within segments, with the pytree of their values, if there is one."""
+        """Returns keys sorted within segments; with a pytree of values, `(keys, values)`."""
         if axis_name is not None:
             return self._over_axis(mesh.sorts.sort, axis_name, even, values)
         leaves, unflatten = flatten_values(self.operation, "values", values, self.keys.shape[0], "keys")
@@ -241,7 +242,7 @@ class Sort:
         return sorted_keys, moved[0]
 
     def rows(self, leaves: Sequence[jax.Array], *, ordered: bool) -> tuple[Any, list[jax.Array]]:
-        """Returns sorted keys and their rows; with `ordered`, the position that each key came from is the first row."""
+        """Returns sorted keys and leaves; with `ordered`, the position that each key came from is the first leaf."""
         keys, bits = self._low_bits()
         return sort_rows(self.operation, keys, self._given, bits, leaves, ordered=ordered)
 
@@ -257,7 +258,7 @@ class Sort:
         return _few_bits(self.operation, self.keys, self.count, self.bits)
 
     def _has_nothing_to_sort(self) -> bool:
-        """Whether there is at most one item. Counts, heads and flags still go to the sort, which runs their checks."""
+        """Whether there is at most one item, and no count, heads or flags: with these the sort runs, to check them."""
         return surely(lambda: self.keys.shape[0] <= 1) and not (self.heads.size or self.flags.size or self.count.size)
 
     def _over_axis(self, form: Callable[..., Any], axis_name: AxisName, even: bool, *values: Pytree) -> Any:
