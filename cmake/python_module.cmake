@@ -18,7 +18,6 @@ nanobind_add_module(_kernels STABLE_ABI FREE_THREADED NB_STATIC NB_DOMAIN jax_mg
 get_target_property(libraries _kernels LINK_LIBRARIES)
 list(FILTER libraries INCLUDE REGEX "^nanobind")
 set_target_properties(${libraries} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
-target_compile_options(${libraries} PRIVATE -O1)  # nothing of it runs in a call of a kernel
 target_include_directories(_kernels PRIVATE ffi)
 target_link_libraries(_kernels PRIVATE ${CMAKE_DL_LIBS})
 # The module exports nothing of the libraries that are linked into it (in wheels also the C++ runtime), so the linker
