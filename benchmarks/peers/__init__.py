@@ -46,22 +46,13 @@ def _like(x: Any, size: int | None = None) -> jax.ShapeDtypeStruct:
     return Spec(x.shape if size is None else (size,), x.dtype)
 
 
-def _sort(name: str) -> Callable[..., Any]:
-    def sort(keys: Any, values: Any = None) -> Any:
-        """Returns sorted keys, or (keys, values)."""
-        results = _like(keys) if values is None else (_like(keys), _like(values))
-        return _call(name, results, keys, values)
+def _sort(name: str, without_values: int = 1) -> Callable[..., Any]:
+    def sort(keys: Any, *others: Any) -> Any:
+        """Returns sorted keys, or (keys, values). Segments have their heads, followed by n, between keys and values."""
+        is_of_keys = 1 + len(others) == without_values
+        return _call(name, _like(keys) if is_of_keys else (_like(keys), _like(others[-1])), keys, *others)
 
     return sort
-
-
-def _segmented_sort(name: str) -> Callable[..., Any]:
-    def segmented_sort(keys: Any, offsets: Any, values: Any = None) -> Any:
-        """Returns sorted keys, or (keys, values). The offsets are the heads of segments, followed by n."""
-        results = _like(keys) if values is None else (_like(keys), _like(values))
-        return _call(name, results, keys, offsets, values)
-
-    return segmented_sort
 
 
 def _merge(a: Any, b: Any, a_values: Any = None, b_values: Any = None) -> Any:
@@ -104,10 +95,6 @@ def _reduce_by_key(keys: Any, values: Any) -> Any:
     return _call("reduce_by_key", (_like(keys), _like(values), COUNT), keys, values)
 
 
-def _run_length_encode(keys: Any) -> Any:
-    return _call("run_length_encode", (_like(keys), Spec(keys.shape, np.int32), COUNT), keys)
-
-
 def _sorted_search(needles: Any, haystack: Any, side: str = "left") -> Any:
     return _call("sorted_search", Spec(needles.shape, np.int32), needles, haystack, right=side == "right")
 
@@ -122,10 +109,9 @@ _ALGORITHMS: dict[str, Callable[..., Any]] = {
     "merge_sort": _sort("merge_sort"),  # uint32, uint64, float32; values uint32
     "radix_sort": _sort("radix_sort"),  # uint32, uint64, float32; values uint32
     "reduce_by_key": _reduce_by_key,  # keys uint32; values int32 or float32; (keys, sums, count)
-    "run_length_encode": _run_length_encode,  # uint32; (keys, lengths, count)
-    "segmented_radix_sort": _segmented_sort("segmented_radix_sort"),  # uint32, offsets int32, values uint32
+    "segmented_radix_sort": _sort("segmented_radix_sort", 2),  # uint32, offsets int32, values uint32
     "segmented_reduce_sum": _segmented_reduce_sum,  # int32 and float32, offsets int32
-    "segmented_sort": _segmented_sort("segmented_sort"),  # uint32, offsets int32, values uint32
+    "segmented_sort": _sort("segmented_sort", 2),  # uint32, offsets int32, values uint32
     "select_flagged": lambda x, flags: _call("select_flagged", (_like(x), COUNT), x, flags),  # uint32, float32; bool
     "set_difference": _set_operation("set_difference"),  # uint32, values uint32
     "set_intersection": _set_operation("set_intersection"),

@@ -27,8 +27,6 @@ inline constexpr DType dtype_of<uint64_t> = DType::u64;
 template <>
 inline constexpr DType dtype_of<int32_t> = DType::s32;
 template <>
-inline constexpr DType dtype_of<int64_t> = DType::s64;
-template <>
 inline constexpr DType dtype_of<float> = DType::f32;
 template <>
 inline constexpr DType dtype_of<__nv_bfloat16> = DType::bf16;

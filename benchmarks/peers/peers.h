@@ -16,7 +16,6 @@
   PEER(merge_sort)                \
   PEER(radix_sort)                \
   PEER(reduce_by_key)             \
-  PEER(run_length_encode)         \
   PEER(segmented_radix_sort)      \
   PEER(segmented_reduce_sum)      \
   PEER(segmented_sort)            \

@@ -1,5 +1,4 @@
 #include <cub/device/device_reduce.cuh>
-#include <cub/device/device_run_length_encode.cuh>
 #include <cub/device/device_segmented_reduce.cuh>
 
 #include "peers.cuh"
@@ -58,17 +57,6 @@ void peers::reduce_by_key(const Call& call, cudaStream_t stream, Scratch& scratc
                                             in[1].as<const Value>(), out[1].as<Value>(), out[2].as<int32_t>(),
                                             ::cuda::std::plus<>{}, items, stream);
     });
-  });
-}
-
-// keys [n]. Results: keys, lengths, count.
-void peers::run_length_encode(const Call& call, cudaStream_t stream, Scratch& scratch) {
-  const auto& [in, out] = std::tie(call.operands, call.results);
-  const int items = length(call, in[0]);
-  expect_type(call, in[0], DType::u32);
-  run_cub(call, scratch, [&](void* data, size_t& bytes) {
-    return cub::DeviceRunLengthEncode::Encode(data, bytes, in[0].as<const uint32_t>(), out[0].as<uint32_t>(),
-                                              out[1].as<int32_t>(), out[2].as<int32_t>(), items, stream);
   });
 }
 
