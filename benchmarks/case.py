@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
-__all__ = ["Case", "HostPeer", "TorchPeer", "agree_counted", "agree_within", "array_bytes", "equal"]
+__all__ = ["Case", "Deterministic", "HostPeer", "TorchPeer", "agree_counted", "agree_within", "array_bytes", "equal"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Deterministic:
+    """A peer that XLA compiles so that every run on a GPU gives the same bits, as ours does."""
+
+    function: Callable[..., Any]
+    options: ClassVar[dict[str, bool]] = {"xla_gpu_deterministic_ops": True}
+
+    def __call__(self, *arrays: Any) -> Any:
+        return self.function(*arrays)
 
 
 @dataclasses.dataclass(frozen=True)

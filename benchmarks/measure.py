@@ -95,8 +95,9 @@ def compile_program(
     if not on_gpu:  # XLA for CPUs drops barriers early, and moves what no round changes out of the loop
         rounds = 1
     in_order = {"xla_gpu_command_buffer_scheduling_mode": "SERIALIZE"} if on_gpu and len(input_sets) > 1 else {}
+    chosen = {**in_order, **getattr(function, "options", {}), **(options or {})}
     lowered = jax.jit(chain if rounds == 1 else loop).lower(list(input_sets))
-    return Program(lowered.compile(compiler_options={**in_order, **(options or {})}), list(input_sets), rounds)
+    return Program(lowered.compile(compiler_options=chosen), list(input_sets), rounds)
 
 
 def run_once(program: Program) -> float:

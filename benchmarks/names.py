@@ -16,7 +16,7 @@ import numpy as np
 
 import jax_mgpu.numpy
 import jax_mgpu.ops
-from benchmarks.case import Case, agree_within, array_bytes
+from benchmarks.case import Case, Deterministic, agree_within, array_bytes
 
 __all__ = ["GRID"]
 
@@ -25,7 +25,13 @@ Draw = Callable[[np.random.Generator, Shape], np.ndarray]
 Row = tuple[str, Callable[[Any], Callable[..., Any]], Callable[..., tuple[Any, ...]]]
 
 SHAPES: list[Shape] = [(256,), (1024,), (2**14,), (2**20,), (1024, 8), (4096, 64), (64, 2**14)]
-ROUNDED = ("cum", "median", "quantile", "segment_sum")  # beginnings of names whose results agree within rounding
+ROUNDED = (
+    "cum",
+    "median",
+    "quantile",
+    "segment_sum",
+    "columns",
+)  # beginnings of names whose results agree within rounding
 
 
 class _Jax:
@@ -46,15 +52,19 @@ def _call(name: str, *arguments: Any, **options: Any) -> Callable[[Any], Callabl
 
 
 def _reals(rng: np.random.Generator, shape: Shape) -> np.ndarray:
-    return rng.standard_normal(shape).astype(np.float32)
+    return rng.standard_normal(shape, np.float32)
 
 
 def _sorted(rng: np.random.Generator, shape: Shape) -> np.ndarray:
     return np.sort(_reals(rng, shape))
 
 
+def _weights(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    return rng.random(shape, np.float32)
+
+
 def _keep(rng: np.random.Generator, shape: Shape) -> np.ndarray:
-    return rng.random(shape) < 0.5
+    return _weights(rng, shape) < 0.5
 
 
 def _edges(rng: np.random.Generator, shape: Shape) -> np.ndarray:
@@ -114,21 +124,45 @@ def _of_vectors(n: int) -> Iterator[Row]:
     yield f"segment_max [{n // 8}, 8]", _call("segment_max", n // 64), _arrays(rows, (_below(n // 64), (n // 8,)))
 
 
+def _sums_of_columns(names: Any) -> Callable[..., Any]:
+    return jax.vmap(lambda column, ids: names.segment_sum(column, ids, 12_123), (1, None))
+
+
+def _resample(names: Any) -> Callable[..., Any]:
+    places = jnp.linspace(0, 1, 2**20, dtype=jnp.float32)
+    return lambda weights: names.searchsorted((sums := names.cumsum(weights)), places * sums[-1])
+
+
+def _of_issues() -> Iterator[Row]:
+    """Yields calls that users of JAX reported as slow, by the number of the issue, which may leave sizes open."""
+    yield "argsort int64 [2^24], jax#34912", _call("argsort"), _arrays((_below(1024, "int64"), (2**24,)))
+    yield "sort float32 [4096, 512], jax#30296", _call("sort", axis=1), _arrays((_reals, (4096, 512)))
+    for size in (1, 1024):
+        items = _arrays((_reals, (100_000,)), (_below(size), (100_000,)))
+        yield f"segment_sum [100000] into {size}, jax#38806", _call("segment_sum", size), items
+    columns = _arrays((_reals, (2**16, 1024)), (_below(12_123), (2**16,)))
+    yield "columns, segment_sum [65536, 1024] into 12123, jax#39959", _sums_of_columns, columns
+    yield "cumsum, searchsorted [2^20], jax#40864", _resample, _arrays((_weights, (2**20,)))
+
+
 def _rows() -> Iterator[Row]:
     for shape in SHAPES:
         yield from _of_rows(shape)
     for (n,) in (shape for shape in SHAPES if len(shape) == 1):
         yield from _of_vectors(n)
+    yield from _of_issues()
 
 
 def _case(name: str, bound: Callable[[Any], Callable[..., Any]], inputs: Callable[..., tuple[Any, ...]]) -> Case:
+    jax_again = {"JAX, deterministic": Deterministic(bound(_Jax()))} if name.startswith("segment_sum") else {}
     return Case(
         family="names",
         name=name,
         inputs=inputs,
         ours=bound(_Ours()),
-        peers={"JAX": bound(_Jax())},
+        peers={"JAX": bound(_Jax()), **jax_again},
         bytes=array_bytes,
+        x64="int64" in name,
         agree=agree_within(1e-4) if name.startswith(ROUNDED) else None,
         replaces="JAX",
     )

@@ -12,7 +12,7 @@ import numpy as np
 
 import jax_mgpu as mgpu
 from benchmarks import peers
-from benchmarks.case import Case, HostPeer, TorchPeer, agree_counted, agree_within, array_bytes
+from benchmarks.case import Case, Deterministic, HostPeer, TorchPeer, agree_counted, agree_within, array_bytes
 from benchmarks.inputs import ragged_heads, random_key, random_keys, row_ids, size_at
 
 __all__ = ["CASES"]
@@ -233,14 +233,15 @@ def _by_id_of_items_case(
         x = random_keys(rng, n * width, dtype)
         return x if width == 1 else x.reshape(n, width), drawn.astype(np.int32)
 
-    reduced = {"max": jax.ops.segment_max, "add": jax.ops.segment_sum}[op]
+    xla = functools.partial({"max": jax.ops.segment_max, "add": jax.ops.segment_sum}[op], num_segments=size)
+    is_inexact = (op, dtype, width) == ("add", "float32", 1)
     shape = f"2^{log_items}" if width == 1 else f"[2^{log_items} / {width}, {width}]"
     return Case(
         family="reduce",
         name=f"{op} by {size:,} ids, {ids}, {dtype} {shape}",
         inputs=inputs,
         ours=lambda x, ids: mgpu.reduce_by_id(x, ids, size, op),
-        peers={"XLA": lambda x, ids: reduced(x, ids, size)},
+        peers={"XLA": xla, **({"XLA, deterministic": Deterministic(xla)} if is_inexact else {})},
         bytes=array_bytes,
         max_ms=max_ms,
         target_ms=target_ms,

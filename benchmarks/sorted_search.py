@@ -34,10 +34,9 @@ def _searchsorted(method: str, side: str) -> Any:
 def _search(
     name: str, n: int, m: int, dtype: str = "uint32", side: Any = "left", in_order: bool = True, **figures: float
 ) -> Case:
-    case_peers: dict[str, Any] = {
-        f"XLA {method}": _searchsorted(method, side) for method in ("scan", "scan_unrolled", "sort")
-    }
-    case_peers["CUB"] = lambda needles, haystack: peers.cub("sorted_search")(needles, haystack, side)
+    case_peers: dict[str, Any] = {f"XLA {way}": _searchsorted(way, side) for way in ("scan", "scan_unrolled", "sort")}
+    if dtype in ("uint32", "float32"):
+        case_peers["CUB"] = lambda needles, haystack: peers.cub("sorted_search")(needles, haystack, side)
     case_peers["NumPy"] = HostPeer(lambda needles, haystack: np.searchsorted(haystack, needles, side).astype(np.int32))
     if dtype == "float32" and not in_order:  # torch would get unsigned integers as signed ones
         case_peers["torch"] = TorchPeer(lambda torch, needles, haystack: torch.searchsorted(haystack, needles))

@@ -18,13 +18,14 @@ import types
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import benchmarks
 import jax_mgpu as mgpu
 from benchmarks import measure, mesh, report, runner, shapes, summary, turns
 from benchmarks.__main__ import main
-from benchmarks.case import Case, agree_counted, agree_within, equal
+from benchmarks.case import Case, Deterministic, agree_counted, agree_within, equal
 from benchmarks.measure import QUEUED_MS
 from benchmarks.runner import Runner, all_cases, grid_cases
 from benchmarks.summary import Row
@@ -376,6 +377,34 @@ def test_programs_without_kernels_are_recognized():
     assert not measure.compile_program(jnp.sort, inputs).has_kernels
     text = 'HloModule jit_chain\n\nFileNames\n1 "jax_mgpu/_src/ops/reduce.py"\n'  # the text also names source files
     assert not measure.Program(types.SimpleNamespace(as_text=lambda: text), inputs).has_kernels
+
+
+def test_a_peer_has_its_own_options_of_the_compiler():
+    inputs = [(jnp.arange(9),)]
+    assert list(measure.compile_program(Deterministic(jnp.flip), inputs)()[0]) == list(range(8, -1, -1))
+
+    class Unknown(Deterministic):
+        options = {"xla_unknown": True}  # noqa: RUF012
+
+    with pytest.raises(Exception, match="No such compile option: 'xla_unknown'"):
+        measure.compile_program(Unknown(jnp.flip), inputs)
+
+
+def test_sums_of_floats_by_id_have_a_deterministic_peer():
+    rows = {case.full_name: case.peers for case in (*all_cases(), *grid_cases())}
+    assert "XLA, deterministic" in rows["reduce/add by 1,000 ids, uniform, float32 2^24"]
+    assert "XLA, deterministic" not in rows["reduce/add by 5,000 ids, uniform, int32 2^25"]
+    assert "JAX, deterministic" in rows["names/segment_sum [100000] into 1, jax#38806"]
+
+
+@pytest.mark.parametrize("issue", [34912, 38806, 39959, 40864, 30296])
+def test_each_issue_of_jax_has_a_row(issue):
+    """The row's own call and JAX's trace on the row's arrays, and have results of the same shapes and types."""
+    (case, *_) = [case for case in grid_cases() if f"jax#{issue}" in case.name]
+    with jax.enable_x64(case.x64):
+        arrays = case.inputs(np.random.default_rng(0), 1.0)
+        of_both = [jax.eval_shape(side, *arrays) for side in (case.ours, case.peers["JAX"])]
+    assert of_both[0] == of_both[1]
 
 
 def test_names_of_shapes_are_unique():
