@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import pickle
 import re
@@ -44,6 +45,14 @@ def columns_rise(A):
 
 
 # ---- Conversions -----------------------------------------------------------------------------------------------------
+
+
+def test_to_dense_of_a_batch_without_rows_over_an_explicit_axis():
+    mesh = jax.make_mesh((4,), ("batch",), axis_types=(AxisType.Explicit,), devices=jax.devices("cpu")[:4])
+    with jax.set_mesh(mesh):
+        values = jax.device_put(np.ones((4, K), np.int32), jax.sharding.NamedSharding(mesh, jax.P("batch")))
+        one = functools.partial(mgpu.Csr, indices=np.zeros(K, np.int32), offsets=np.zeros(1, np.int32), shape=(0, N))
+        assert jax.jit(jax.vmap(lambda x: one(x).todense()))(values).shape == (4, 0, N)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "int8", "bool"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 
@@ -12,7 +13,7 @@ import pytest
 from jax.test_util import check_grads
 
 import jax_mgpu as mgpu
-from jax_mgpu._src.core.operation import REGISTRY
+from jax_mgpu._src.core.operation import REGISTRY, run_fallback
 from jax_mgpu._src.ops import order_statistics, ranks
 from tests import data, oracle
 from tests.jaxprs import kernel_calls, scratch_bytes
@@ -574,6 +575,22 @@ def test_quantiles_of_long_rows(rng, case):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("count", [None, 0, 3])
+def test_ranks_past_the_items_give_the_last_item(count):
+    """Cuts over a mesh axis ask for the rank past all items, and plain JAX runs them if these are few."""
+    x, ranks = jnp.array([5, 1, 4, 2], jnp.int32), jnp.array([0, 2, 3, 9, -1], jnp.int32)
+    live = np.sort(np.asarray(x)[:count])
+    given = jnp.array([] if count is None else [count], jnp.int32)
+    expected = live[np.clip(ranks, 0, len(live) - 1)] if len(live) else np.zeros(5)
+    kernel, segmented = REGISTRY["order_statistics"], REGISTRY["segmented_order_statistics"]
+    for call in (kernel.run, functools.partial(run_fallback, kernel, attributes={})):
+        np.testing.assert_array_equal(call([x, ranks, given])[0], expected)
+    if len(live):  # the values of an empty segment are unspecified
+        operands = x, *(jnp.array([bound], jnp.int32) for bound in (0, len(live))), ranks[:, None], given
+        for call in (segmented.run, functools.partial(run_fallback, segmented, attributes={})):
+            np.testing.assert_array_equal(call(operands)[0][:, 0], expected)
+
+
 def test_quantiles_of_a_batch(rng):
     """Each row has its own ranks, or all rows share them."""
     x, q = rng.normal(size=(5, 20_000)), rng.random((5, 2))

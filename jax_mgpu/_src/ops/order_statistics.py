@@ -131,7 +131,8 @@ def _sorted_segments(
     For an empty segment, the place is unspecified.
     """
     heads = heads_of_bounds(begins, ends)
-    return Sort("segmented_quantile", x, count=count, heads=heads, method=Method.MERGING), begins + ranks
+    places = begins[None] + jnp.clip(ranks, 0, (ends - begins)[None] - 1)
+    return Sort("segmented_quantile", x, count=count, heads=heads, method=Method.MERGING), places
 
 
 def _segmented_fallback(
@@ -184,7 +185,12 @@ CUDA_MIN_COUNTED_ROW = 2**14
 def _statistics_fallback(x: jax.Array, ranks: jax.Array, count: jax.Array) -> Sequence[jax.Array]:
     with by_construction():  # the count was checked
         ordered = Sort("quantile", x, count=count).run()
-    return [take_or_fill(ordered, ranks)]
+    return [take_or_fill(ordered, _within(x, ranks, count))]
+
+
+def _within(x: jax.Array, ranks: jax.Array, count: jax.Array) -> jax.Array:
+    """Returns the rank of the last live item for any rank past it, and -1 if no item is live."""
+    return jnp.clip(ranks, 0, (live_items(x.shape[0], count) - 1).astype(ranks.dtype))
 
 
 def _statistics_jvp(primals: Operands, tangents: Tangents) -> tuple[Any, Any]:
@@ -193,7 +199,7 @@ def _statistics_jvp(primals: Operands, tangents: Tangents) -> tuple[Any, Any]:
         return values, [None]
     with by_construction():
         order = Sort("quantile", primals.x, count=primals.count).indices()[1]
-    return values, [take_or_fill(tangents.x, take_or_fill(order, primals.ranks))]
+    return values, [take_or_fill(tangents.x, take_or_fill(order, _within(*primals)))]
 
 
 _order_statistics = _OrderStatistics(

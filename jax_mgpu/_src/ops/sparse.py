@@ -228,6 +228,8 @@ class Csr:
     def todense(self) -> jax.Array:
         """Returns the matrix as an array `[rows, columns]`."""
         m, n = self.shape
+        if not m * n:  # JAX 0.11 fails to reshape such arrays in a batch over an Explicit axis
+            return jnp.zeros((m, n), self.dtype)
         places = jnp.where(self._entries(), self.rows.astype(index_dtype("Csr.todense", "shape", m * n)) * n, -1)
         places = jnp.where(places < 0, -1, places + self.indices)
         values = self.values.astype(jnp.int32) if self.values.dtype == jnp.bool_ else self.values
