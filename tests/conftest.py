@@ -115,10 +115,10 @@ def devices():
     return mesh_devices()
 
 
-@pytest.fixture(params=[False, True], ids=["in place", "moved"])
-def needles(request, monkeypatch):
-    """Keys looked up over a mesh axis stay in place, as on CPU devices, or move, as on GPUs."""
+@pytest.fixture(params=[None, "_gathered", "_chunked"], ids=["few", "gathered", "moved"])
+def forms(request, monkeypatch):
+    """Operations over a mesh axis take their forms for few and for many items on CPU devices, and for GPUs."""
     from tests import mesh
 
     if request.param:
-        mesh.use_form(monkeypatch, "_chunked")
+        mesh.use_form(monkeypatch, request.param)

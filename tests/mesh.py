@@ -108,11 +108,14 @@ def ragged_all_to_all(operand, into, starts, sizes, places, received, *, axis_na
 
 
 def use_form(monkeypatch, form):
-    """Makes all functions take the forms of GPUs, with this form of the exchange, unless it is `_gathered` as on CPUs.
+    """Makes all functions take this form of the exchange, and for all but `_gathered` the other forms of GPUs too.
+
+    With `_gathered`, functions take the forms of CPUs for many items.
 
     The stand-in for ragged_all_to_all searches all updates, so there are 4 per device instead of 256.
     """
     monkeypatch.setattr(exchange, "UPDATE_BITS", 2)
+    monkeypatch.setattr(exchange, "FEW_ITEMS", 0)
     if form != "_gathered":
         monkeypatch.setattr(axis.Axis, "shares_memory", False)
         monkeypatch.setattr(exchange, "MAX_RAGGED", exchange.MAX_RAGGED if form == "_ragged" else 0)

@@ -69,6 +69,7 @@ def sorts(descending):
 
 
 @each_type
+@pytest.mark.usefixtures("forms")
 def test_sorts(rng, name):
     dtypes, descending = TYPES[name]
     check_sorts(rng, mesh.by_vmap(sorts(descending)), dtypes, descending, DEVICES)
@@ -103,6 +104,7 @@ def pairs(rng, dtypes, descending, devices=DEVICES):
 
 
 @each_type
+@pytest.mark.usefixtures("forms")
 def test_merges(rng, name):
     dtypes, descending = TYPES[name]
 
@@ -223,6 +225,7 @@ def test_sets_on_devices(rng):
 
 
 @each_type
+@pytest.mark.usefixtures("forms")
 def test_segmented_sorts(rng, name):
     dtypes, descending = TYPES[name]
 
@@ -267,6 +270,7 @@ def test_runs(rng, name):
 
 
 @each_type
+@pytest.mark.usefixtures("forms")
 def test_run_starts_and_distinct_keys(rng, name):
     """A distinct key is on the device that has the key's first copy after a sort."""
     dtypes = TYPES[name][0]

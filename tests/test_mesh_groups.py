@@ -84,6 +84,7 @@ def check_groups(rng, call, devices, dtype):
 
 
 @pytest.mark.parametrize("devices", mesh.FEW)
+@pytest.mark.usefixtures("forms")
 def test_groups(rng, devices):
     check_groups(rng, mesh.by_vmap(groups), devices, "float32" if devices > 2 else "int16")
 
@@ -92,6 +93,7 @@ def test_groups_on_devices(rng):
     check_groups(rng, mesh.by_devices(groups, 3), 3, "int32")
 
 
+@pytest.mark.usefixtures("forms")
 def test_medians_of_floats(rng):
     counts = np.array([7, 0, 8], np.int32)
     keys, x = rng.integers(0, 3, 15).astype(np.int8), rng.normal(size=15).astype(np.float32)
@@ -104,6 +106,7 @@ def test_medians_of_floats(rng):
     np.testing.assert_allclose(mesh.gather(medians, numbers), expected, rtol=1e-6)
 
 
+@pytest.mark.usefixtures("forms")
 def test_derivatives(rng):
     counts = np.array([6, 0, 5], np.int32)
     keys = mesh.shard(rng.integers(0, 3, 11), counts, 6)

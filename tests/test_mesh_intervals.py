@@ -109,6 +109,7 @@ def check(rng, call, devices):
 
 
 @pytest.mark.parametrize("devices", mesh.FEW)
+@pytest.mark.usefixtures("forms")
 def test_intervals(rng, devices):
     check(rng, mesh.by_vmap(every_interval), devices)
 
@@ -158,6 +159,7 @@ def test_derivatives(rng, size):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.usefixtures("forms")
 def test_gradient_of_a_scatter(dtype):
     """Narrow floats are moved as integers, and their cotangents as floats."""
     starts, offsets = np.array([[5, 0], [1, 9]], np.int32), np.array([[0, 2], [3, 7]], np.int32)
@@ -215,6 +217,7 @@ def owner_of(counts):
 
 
 @pytest.mark.parametrize("devices", mesh.FEW)
+@pytest.mark.usefixtures("forms")
 def test_bulk(rng, devices):
     check_bulk(rng, mesh.by_vmap(remove_and_insert), devices)
 

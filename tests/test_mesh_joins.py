@@ -69,7 +69,7 @@ def every_join(kinds, size):
         *(pytest.param(n, kinds, marks=pytest.mark.long) for n, kinds in KINDS_OVER.items()),
     ],
 )
-@pytest.mark.usefixtures("needles")
+@pytest.mark.usefixtures("forms")
 def test_sorted_keys(rng, devices, kinds):
     size = SLOTS * OTHERS * devices + OTHERS
     call = mesh.by_vmap(every_join(kinds, size))
@@ -113,7 +113,7 @@ def check_any_order(rng, call, devices, kinds, dtype, size, **options):
     "devices, kinds",
     [(3, ("outer",)), *(pytest.param(n, kinds, marks=pytest.mark.long) for n, kinds in KINDS_OVER.items())],
 )
-@pytest.mark.usefixtures("needles")
+@pytest.mark.usefixtures("forms")
 def test_any_order(rng, devices, kinds):
     """Keys come in any order, and `size` may be too small. NaNs have no partners."""
     size = 40
@@ -130,7 +130,7 @@ def columns_of(keys):
     "kind, null_equal",
     [("outer", False), *(pytest.param(kind, True, marks=pytest.mark.long) for kind in ("semi", "left"))],
 )
-@pytest.mark.usefixtures("needles")
+@pytest.mark.usefixtures("forms")
 def test_columns_in_any_order(rng, kind, null_equal):
     """The code of two columns has two words. Rows with NaNs have partners only if `null_equal` is True."""
     size = 60
@@ -266,7 +266,7 @@ def test_any_order_on_devices(rng):
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("needles")
+@pytest.mark.usefixtures("forms")
 def test_sorted_keys_on_devices(rng):
     call = mesh.by_devices(every_join(("right",), 500), 2)
     for a, b, _, _, sharded in problems(rng, 2, "int32"):

@@ -72,13 +72,13 @@ def check_searches(rng, call, devices, dtype):
 
 @pytest.mark.parametrize("devices", mesh.FEW)
 @pytest.mark.long
-@pytest.mark.usefixtures("needles")
+@pytest.mark.usefixtures("forms")
 def test_searches(rng, devices):
     check_searches(rng, mesh.by_vmap(searches), devices, TYPES[devices])
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("needles")
+@pytest.mark.usefixtures("forms")
 def test_searches_on_devices(rng):
     check_searches(rng, mesh.by_devices(searches, 3), 3, "int32")
 

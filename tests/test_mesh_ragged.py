@@ -160,6 +160,7 @@ def check(got, x, keys, order, live, segments):
 
 
 @pytest.mark.parametrize("devices", mesh.FEW)
+@pytest.mark.usefixtures("forms")
 def test_heads(rng, devices):
     """Each device has the heads of the segments that start among its live items."""
     call = mesh.by_vmap(of_segments)
@@ -174,6 +175,7 @@ def test_heads(rng, devices):
 
 
 @pytest.mark.parametrize("devices", mesh.FEW)
+@pytest.mark.usefixtures("forms")
 def test_segments(rng, devices):
     """Segments of a device count from its first slot, and may continue on the next devices. All slots are live."""
     call = mesh.by_vmap(
@@ -190,6 +192,7 @@ def test_segments(rng, devices):
         check(got, x, keys, order, counts, segments)
 
 
+@pytest.mark.usefixtures("forms")
 def test_derivatives(rng):
     """Items in gaps have derivatives of 0, even if they are infinite. A segment's items may be on several devices."""
     devices = 3

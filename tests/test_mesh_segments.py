@@ -63,6 +63,7 @@ def few_items(monkeypatch):
 
 @pytest.mark.parametrize("devices", mesh.FEW)
 @pytest.mark.usefixtures("few_items")
+@pytest.mark.usefixtures("forms")
 def test_segmented_sorts(rng, devices):
     check_every_sort(rng, mesh.by_vmap(every_sort), devices, TYPES[devices])
 
@@ -72,6 +73,7 @@ def test_segmented_sorts_on_devices(rng):
     check_every_sort(rng, mesh.by_devices(every_sort, 3), 3, "int32")
 
 
+@pytest.mark.usefixtures("forms")
 def test_only_segments_across_boundaries_travel(rng):
     """Only the parts of a device's first or last segment travel."""
     keys = rng.permutation(60).astype(np.int32)
@@ -190,6 +192,7 @@ def check_ids_and_softmaxes(rng, call, devices):
 
 
 @pytest.mark.parametrize("devices", mesh.FEW)
+@pytest.mark.usefixtures("forms")
 def test_ids_and_softmaxes(rng, devices):
     check_ids_and_softmaxes(rng, mesh.by_vmap(ids_and_softmaxes), devices)
 
@@ -198,6 +201,7 @@ def test_ids_and_softmaxes_on_devices(rng):
     check_ids_and_softmaxes(rng, mesh.by_devices(ids_and_softmaxes, 3), 3)
 
 
+@pytest.mark.usefixtures("forms")
 def test_derivatives_of_softmaxes(rng):
     counts, heads = np.array([6, 0, 5], np.int32), np.array([2, 8], np.int32)
     sharded, _ = mesh.shard_heads(heads, counts, 6, 3)
@@ -298,6 +302,7 @@ def check_ranks(rng, call, devices):
 
 
 @pytest.mark.parametrize("devices", mesh.FEW)
+@pytest.mark.usefixtures("forms")
 def test_rank(rng, devices):
     check_ranks(rng, mesh.by_vmap(every_rank), devices)
 

@@ -81,6 +81,7 @@ def check_runs(got, starts, counts):
 
 
 @pytest.mark.parametrize("devices", mesh.FEW)
+@pytest.mark.usefixtures("forms")
 def test_selections(rng, devices):
     check_selections(rng, mesh.by_vmap(selections), devices, TYPES[devices])
 
@@ -134,6 +135,7 @@ def check_distinct(rng, call, devices, dtype, size):
 
 
 @pytest.mark.parametrize("devices", mesh.FEW)
+@pytest.mark.usefixtures("forms")
 def test_distinct(rng, devices):
     size = 4 if devices == 3 else SLOTS
     check_distinct(rng, mesh.by_vmap(distinct(size)), devices, TYPES[devices], size)
@@ -182,6 +184,7 @@ def check_quantiles(rng, call, devices, dtype):
 
 
 @pytest.mark.parametrize("devices", mesh.FEW)
+@pytest.mark.usefixtures("forms")
 def test_quantiles(rng, devices):
     check_quantiles(rng, mesh.by_vmap(quantiles), devices, TYPES[devices])
 
@@ -190,6 +193,7 @@ def test_quantiles_on_devices(rng):
     check_quantiles(rng, mesh.by_devices(quantiles, 3), 3, "float32")
 
 
+@pytest.mark.usefixtures("forms")
 def test_quantiles_of_nan_and_their_derivatives(rng):
     counts = np.array([5, 0, 6], np.int32)
     call = mesh.by_vmap(lambda x, c: mgpu.quantile(x, [0.25, 0.6], count=c, axis_name=mesh.AXIS))

@@ -65,6 +65,7 @@ def check_every_sort(rng, call, dtype, devices):
 
 
 @pytest.mark.parametrize("devices", mesh.FEW)
+@pytest.mark.usefixtures("forms")
 def test_sorts(rng, devices):
     check_every_sort(rng, mesh.by_vmap(every_sort), TYPES[devices], devices)
 
@@ -72,6 +73,7 @@ def test_sorts(rng, devices):
 @pytest.mark.parametrize(
     "dtype", long_but(["int8", "uint64", "float64"], [d for d in data.KEY_DTYPES if d not in TYPES.values()])
 )
+@pytest.mark.usefixtures("forms")
 def test_sorts_of_every_type(rng, dtype):
     call = mesh.by_vmap(lambda keys, count: mgpu.mergesort_indices(keys, count=count, axis_name=mesh.AXIS))
     for counts in mesh.counts_of(rng, 3, SLOTS)[:2]:
@@ -87,6 +89,7 @@ def test_sorts_on_devices(rng, devices):
     check_every_sort(rng, mesh.by_devices(every_sort, devices), "float32", devices)
 
 
+@pytest.mark.usefixtures("forms")
 def test_without_counts(rng):
     """All devices are full before and after the sort, so counts are neither passed nor returned."""
     keys = rng.integers(0, 9, (3, SLOTS)).astype(np.int32)
@@ -125,6 +128,7 @@ def every_merge(a, b, a_values, b_values, a_count, b_count):
 
 @pytest.mark.parametrize("devices", mesh.FEW)
 @pytest.mark.long
+@pytest.mark.usefixtures("forms")
 def test_merges(rng, devices):
     check_merges(rng, mesh.by_vmap(every_merge), devices, MERGED[devices])
 
@@ -159,6 +163,7 @@ def check_merges(rng, call, devices, dtype):
             oracle.same_bits(mesh.gather(copied, n_b), b)
 
 
+@pytest.mark.usefixtures("forms")
 def test_merges_descending_with_rows(rng):
     devices = 3
     a, b = (data.in_order(data.random_keys(rng, "float32", devices * n), descending=True) for n in (SLOTS, 17))
@@ -199,7 +204,8 @@ def test_runs_are_merged_in_pairs(rng, devices, form, dtype, monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["float32", "uint64"])
 def test_runs_on_devices(rng, dtype, monkeypatch):
-    """Real devices merge runs in pairs, after the platform's form of the exchange."""
+    """Real devices merge runs in pairs, after the exchange of GPUs."""
+    mesh.use_form(monkeypatch, "_chunked")
     monkeypatch.setattr(sorts, "FEW_KEYS", 0)
     check_every_sort(rng, mesh.by_devices(every_sort, 2), dtype, 2)
 
@@ -214,6 +220,7 @@ def every_wide_sort(keys, values, count):
 
 
 def test_runs_with_values_of_several_leaves(rng, monkeypatch):
+    mesh.use_form(monkeypatch, "_chunked")
     monkeypatch.setattr(sorts, "FEW_KEYS", 0)
     check_every_sort(rng, mesh.by_vmap(every_wide_sort), "int32", 3)
 

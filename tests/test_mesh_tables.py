@@ -30,7 +30,7 @@ def sharded(x, counts):
 
 @pytest.mark.parametrize("dtype", ["int32", "float32", "uint8", "bfloat16", "int64"])
 @pytest.mark.parametrize("devices", mesh.FEW)
-@pytest.mark.usefixtures("needles")
+@pytest.mark.usefixtures("forms")
 def test_search(rng, devices, dtype):
     """Needles in any order have the positions that np.searchsorted gives for the ranks of all keys."""
     call = mesh.by_vmap(
@@ -56,7 +56,7 @@ def data_codes(keys):
     return np.searchsorted(order, np.where(wide == 0, 0, wide))
 
 
-@pytest.mark.usefixtures("needles")
+@pytest.mark.usefixtures("forms")
 def test_search_of_columns(rng):
     devices, counts = 3, np.array([13, 0, 7], np.int32)
     columns = np.sort(rng.integers(0, 4, (int(counts.sum()), 2)).astype(np.int32) @ [10, 1])
@@ -69,7 +69,7 @@ def test_search_of_columns(rng):
 
 @pytest.mark.parametrize("dtype", ["int32", "float32"])
 @pytest.mark.parametrize("devices", mesh.FEW)
-@pytest.mark.usefixtures("needles")
+@pytest.mark.usefixtures("forms")
 def test_lookup(rng, devices, dtype):
     """The first row of a key counts. A key that is not in the table gets the default."""
     call = mesh.by_vmap(
@@ -142,7 +142,7 @@ def partner(time, candidates, direction, exact, tolerance=None):
 
 @pytest.mark.parametrize("dtype", ["int32", "float32"])
 @pytest.mark.parametrize("devices", mesh.FEW)
-@pytest.mark.usefixtures("needles")
+@pytest.mark.usefixtures("forms")
 def test_asof_join(rng, devices, dtype):
     call = mesh.by_vmap(asof_joins)
     for a_counts, b_counts in pairs_of_counts(rng, devices)[:4]:

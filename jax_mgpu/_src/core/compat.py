@@ -71,6 +71,7 @@ __all__ = [
     "is_eager",
     "is_in_eager_shard_map",
     "is_local",
+    "is_of_cpus",
     "is_of_one_device",
     "is_sharded",
     "is_symbolic",
@@ -342,6 +343,12 @@ def is_of_one_device() -> bool:
     """Whether code here computes for one device: there is no mesh, or JAX shards no axis of it."""
     mesh = jax.sharding.get_abstract_mesh()
     return len(mesh.manual_axes) == len(mesh.axis_names)
+
+
+def is_of_cpus() -> bool | None:
+    """Whether the current mesh is one of CPU devices; None if it names no devices."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return None if device is None else bool(device.device_kind == "cpu")
 
 
 def result_aval(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TypeVar
 
 import jax
@@ -11,7 +12,7 @@ import numpy as np
 from jax_mgpu._src.arguments.annotations import AxisName
 from jax_mgpu._src.arguments.check import index_dtype, value_error
 from jax_mgpu._src.arguments.counts import live_items
-from jax_mgpu._src.core.compat import invariant_gather, reconcile_vma
+from jax_mgpu._src.core.compat import invariant_gather, is_of_cpus, reconcile_vma
 
 __all__ = ["Axis", "before"]
 
@@ -35,8 +36,6 @@ class Axis:
     Each device has an array of equally many slots, of which the first ones hold its live items. The global array
     consists of the live items of all devices, one device after the other.
     """
-
-    shares_memory: bool | None = None  # whether the devices do; None until `by_platform` finds out
 
     def __init__(self, operation: str, name: AxisName):
         self.operation, self.name = operation, tuple(name) if isinstance(name, list) else name
@@ -67,11 +66,16 @@ class Axis:
         gathered: T = jax.tree.map(lambda x: invariant_gather(jnp.asarray(x), self.name, self.index), tree)
         return gathered
 
-    @property
-    def is_of_devices(self) -> bool:
-        """Whether the axis is one of shard_map, over devices, rather than one of vmap."""
+    @functools.cached_property
+    def shares_memory(self) -> bool | None:
+        """Whether the devices share their memory, as on CPUs. None if the mesh does not name its devices.
+
+        An axis of vmap, rather than one of shard_map, lies within a device.
+        """
         names = self.name if isinstance(self.name, tuple) else (self.name,)
-        return set(names) <= set(jax.sharding.get_abstract_mesh().manual_axes)
+        if not set(names) <= set(jax.sharding.get_abstract_mesh().manual_axes):
+            return True
+        return is_of_cpus() if jax.process_count() == 1 else False
 
     def sum(self, x: jax.Array) -> jax.Array:
         """Returns the sum over all devices."""

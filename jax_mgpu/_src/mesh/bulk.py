@@ -9,6 +9,7 @@ from jax_mgpu._src.arguments.check import fill_operand
 from jax_mgpu._src.arguments.values import take_or_fill
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.pairs import merge
+from jax_mgpu._src.mesh.reductions import number_before
 from jax_mgpu._src.mesh.remote_gather import put
 from jax_mgpu._src.ops.select import select_rows
 
@@ -21,8 +22,7 @@ def bulk_remove(
     """Returns this device's remaining items, which stay on it, and their number."""
     n = rows.shape[0]
     counts = axis.gather(axis.live("x", n, count))
-    _, slots = put(axis, [], indices, counts, n)
-    keep = jnp.ones((n,), bool).at[slots].set(False, mode="drop")
+    (keep,) = put(axis, [jnp.zeros((), bool)], indices, counts, [jnp.ones((n,), bool)])
     (kept,), total = select_rows(axis.operation, [rows], keep, size, fill_value[0], count)
     return kept, total
 
@@ -44,7 +44,7 @@ def bulk_insert(
     total, dtype = counts.sum(dtype=live.dtype), axis.index_dtype("x", n + 1)
     places = (axis.begin(counts) + jnp.arange(n, dtype=live.dtype)).astype(dtype)
     indices = jnp.clip(indices, -1, axis.size * n + 1).astype(dtype)
-    of_values = jnp.sum(indices <= total.astype(dtype), dtype=jnp.int32).reshape(1)
+    of_values = number_before(indices, total.astype(dtype) + 1).reshape(1)
     _, (moved,), found = merge(
         axis,
         indices,

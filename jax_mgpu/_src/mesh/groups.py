@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jax_mgpu._src.arguments.preconditions import by_construction
-from jax_mgpu._src.arguments.values import plain_leaves
+from jax_mgpu._src.arguments.check import index_dtype
+from jax_mgpu._src.arguments.preconditions import by_construction, room
+from jax_mgpu._src.arguments.values import plain_leaves, take_or_fill
+from jax_mgpu._src.core.compat import flatten
 from jax_mgpu._src.functions.combination import Combination
 from jax_mgpu._src.keys.columns import Columns, alike
 from jax_mgpu._src.mesh.axis import Axis
-from jax_mgpu._src.mesh.remote_gather import fetch
-from jax_mgpu._src.mesh.sorts import sort
+from jax_mgpu._src.mesh.exchange import by_size, everywhere
+from jax_mgpu._src.mesh.remote_gather import Share, fetch
+from jax_mgpu._src.mesh.sorts import keys_of_all, sort
+from jax_mgpu._src.ops.groups import local_groups
 from jax_mgpu._src.ops.reduce import run_reduce_by_key
 
 __all__ = ["group_by", "places_before", "sorted_rows"]
@@ -52,13 +58,54 @@ def group_by(
     size: int,
     count: jax.Array,
 ) -> tuple[Any, list[jax.Array], jax.Array]:
-    """Returns the keys of this device's groups, their results, and their number.
+    """Returns the keys of this device's groups, their results, and their number."""
+    given = axis.live("keys", keys.shape[0], count)
+    forms = (functools.partial(form, axis, asked, keys, leaves, dtypes, size, given) for form in (_gathered, _combined))
+    return by_size(axis, keys.shape[0], *forms)()
 
-    Each device combines the values of the sorted rows that it holds. Indices of extrema are fetched by their positions.
+
+def _gathered(
+    axis: Axis,
+    asked: Combination,
+    keys: jax.Array | Columns,
+    leaves: Sequence[jax.Array],
+    dtypes: Sequence[Any],
+    size: int,
+    given: jax.Array,
+) -> tuple[Any, list[jax.Array], jax.Array]:
+    """Groups the rows of all devices on each device, because the devices share their memory."""
+    n, counts = keys.shape[0], axis.gather(given)
+    plain, restore = plain_leaves(leaves)
+    all_keys, _, total = keys_of_all(axis, keys, counts)
+    # One more slot than rows: the last one never has a group, and so holds what fills the slots past the groups.
+    slots, asked_here = axis.size * n + 1, dataclasses.replace(asked, axis_name=None)
+    names: Any = asked.op
+    with by_construction():
+        values = restore([everywhere(axis, x, counts)[0] for x in plain])
+        found, results, _, heads = local_groups(asked_here, all_keys, values, names, slots, total)
+    _, number, groups = Share.even(axis, total[0], n).runs(axis, heads, size)
+    number = number.astype(index_dtype(axis.operation, "keys", n))
+    arrays, structure = flatten((found, results))
+    plain, restore = plain_leaves(arrays)
+    found, results = structure.unflatten(restore([take_or_fill(x, groups) for x in plain]))
+    return found, results, room(axis.operation, number, size)
+
+
+def _combined(
+    axis: Axis,
+    asked: Combination,
+    keys: jax.Array | Columns,
+    leaves: Sequence[jax.Array],
+    dtypes: Sequence[Any],
+    size: int,
+    given: jax.Array,
+) -> tuple[Any, list[jax.Array], jax.Array]:
+    """Combines, on each device, the values of the sorted rows that it holds.
+
+    Indices of extrema are fetched by their positions.
     """
     n = keys.shape[0]
     names: Any = asked.op
-    given = axis.live("keys", n, count)
     plain = [plain_leaves([x]) for x in leaves]
     positions = axis.begin(axis.gather(given)) + jnp.arange(n, dtype=given.dtype)
     rows = _Rows(axis, keys, [*(x[0] for x, _ in plain), positions], given)

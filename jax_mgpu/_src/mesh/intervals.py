@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jax_mgpu._src.arguments.counts import live_items
 from jax_mgpu._src.arguments.preconditions import by_construction
 from jax_mgpu._src.arguments.values import take_or_fill
-from jax_mgpu._src.keys.bits import keeping_bits
 from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.interval_runs import fits, gather_runs
 from jax_mgpu._src.mesh.remote_gather import Share, deal_from, fetch, put
@@ -28,7 +27,7 @@ class _Own:
       offsets: `[size]`, where each interval starts among the slots; `size` past the last one. If all devices together
         have fewer intervals, there is one entry for each of them.
       total: the number of filled slots, an operand.
-      first: how many slots of the first interval are on earlier devices.
+      passed: how many slots of each interval are on earlier devices.
     """
 
     def __init__(self, axis: Axis, leaves: Sequence[jax.Array], offsets: jax.Array, size: int, total: jax.Array):
@@ -45,14 +44,18 @@ class _Own:
         self.total = share.count.reshape(1)
         slot = jnp.arange(begins.shape[0], dtype=dtype)
         self.offsets = jnp.where(slot < items.astype(dtype), jnp.clip(begins - share.low, 0, size), size)
-        self.first = take_or_fill(jnp.maximum(share.low - begins, 0), jnp.zeros((1,), jnp.int32))[0]
-        self._size = size
+        self.passed = jnp.maximum(share.low - begins, 0)
+        self._axis, self._size = axis, size
 
     def owners(self) -> tuple[jax.Array, jax.Array]:
         """Returns, for each slot, the interval that fills it, or -1, and its position within that interval."""
         with by_construction():
             owner, rank = local_search(self.offsets, self._size, total=self.total[0], return_rank=True)
-        return owner, rank.astype(self.first.dtype) + jnp.where(owner == 0, self.first, 0)
+        if self._axis.shares_memory:  # all intervals of earlier devices are here
+            passed = take_or_fill(self.passed, owner)
+        else:
+            passed = jnp.where(owner == 0, take_or_fill(self.passed, jnp.zeros((1,), jnp.int32))[0], 0)
+        return owner, rank.astype(passed.dtype) + passed
 
     def places(self, *starts: jax.Array) -> list[jax.Array]:
         """Returns, for each slot, its position in intervals that begin at these positions; -1 for empty slots."""
@@ -109,15 +112,7 @@ def interval_move(
     counts = _slots(axis, rows)
     inside = (sources >= 0) & (sources < counts.sum(dtype=counts.dtype))
     (fetched,) = fetch(axis, [rows], counts, sources, [None])
-    (moved,), slots = put(axis, [fetched], jnp.where(inside, places, -1), _slots(axis, into), into.shape[0])
-
-    def set_rows(arrays: tuple[jax.Array, jax.Array], slots: jax.Array) -> jax.Array:
-        # JAX can transpose only a scatter to unique indices, as derivatives of narrow floats require. Intervals do not
-        # overlap, so indices are unique.
-        result: jax.Array = arrays[0].at[slots].set(arrays[1], mode="drop", unique_indices=True)
-        return result
-
-    return keeping_bits(set_rows, (into, moved), slots)
+    return put(axis, [fetched], jnp.where(inside, places, -1), _slots(axis, into), [into])[0]
 
 
 def _slots(axis: Axis, x: jax.Array) -> jax.Array:

@@ -56,10 +56,7 @@ class _Side:
         if self.order is None:
             return found
         live = jnp.arange(self.n) < self.sorted_count
-        places = jnp.where(live, self.order, -1)
-
-        rows, slots = put(self.axis, found, places, self.counts, self.n)
-        return [jnp.zeros_like(x).at[slots].set(x, mode="drop", unique_indices=True) for x in rows]
+        return put(self.axis, found, jnp.where(live, self.order, -1), self.counts, [jnp.zeros_like(x) for x in found])
 
 
 class Moved:

@@ -12,12 +12,13 @@ from jax_mgpu._src.arguments.annotations import ArrayLike, Pytree
 from jax_mgpu._src.arguments.check import fill_operand
 from jax_mgpu._src.arguments.counts import live_items, live_mask
 from jax_mgpu._src.arguments.preconditions import by_construction, room
-from jax_mgpu._src.arguments.values import take_or_fill
+from jax_mgpu._src.arguments.values import Payload, take_from_pair, take_or_fill
 from jax_mgpu._src.core.compat import stack
 from jax_mgpu._src.keys.bits import as_columns, is_words, of_words, part_of, special_case
 from jax_mgpu._src.keys.columns import KeyPair
 from jax_mgpu._src.mesh.axis import Axis, before
-from jax_mgpu._src.mesh.exchange import Parts, exchange, exchange_together
+from jax_mgpu._src.mesh.exchange import Parts, by_size, everywhere, exchange, exchange_together
+from jax_mgpu._src.mesh.remote_gather import Share, from_all, slots_of
 from jax_mgpu._src.mesh.splitters import (
     Sorted,
     Words,
@@ -28,7 +29,7 @@ from jax_mgpu._src.mesh.splitters import (
     search,
 )
 from jax_mgpu._src.mesh.visits import SortedPair, code_at
-from jax_mgpu._src.ops.merge import merged, merged_runs
+from jax_mgpu._src.ops.merge import _merge, merged, merged_runs
 from jax_mgpu._src.ops.select import select_rows
 from jax_mgpu._src.ops.sets import TAKES_B, Kind, SetCall, SetResult, _operate, set_leaves
 from jax_mgpu._src.ops.sorted_search import SortedMatch, _search
@@ -200,15 +201,47 @@ def merge(
     """Merges two arrays that are sorted over all devices; returns this device's keys, their leaves and their number."""
     slots = a.shape[0] + b.shape[0]
     dtype = axis.index_dtype("a and b", slots)
-    if axis.size > 1 and not aligned:
-        a_parts, b_parts = pair_parts(axis, (a, b), (a_count, b_count), descending=descending, even=even)
-        sources = [a, *a_leaves], [b, *b_leaves]
-        keys, *leaves = exchange_together([[a_parts], [b_parts.behind(a_parts)]], sources)
+    a_live, b_live = (live_items(x.shape[0], count, dtype) for x, count in ((a, a_count), (b, b_count)))
+    if aligned or axis.size == 1:
+        keys, leaves = _merged(a, b, a_leaves, b_leaves, a_live, b_live, slots, descending=descending)
+        return keys, leaves, a_live + b_live
+
+    def gathered(a: list[jax.Array], b: list[jax.Array]) -> tuple[list[jax.Array], jax.Array]:
+        n_a, counts = axis.size * a[0].shape[0], axis.gather(stack([a_live, b_live]))
+        order, number = _merge_order(axis, a[0], b[0], counts, even=even, descending=descending)
+        pairs = zip(a, b, strict=True)
+        return [take_from_pair(from_all(axis, x), from_all(axis, y), order, n_a) for x, y in pairs], number
+
+    def spread(a: list[jax.Array], b: list[jax.Array]) -> tuple[list[jax.Array], jax.Array]:
+        a_parts, b_parts = pair_parts(axis, (a[0], b[0]), (a_count, b_count), descending=descending, even=even)
+        keys, *leaves = exchange_together([[a_parts], [b_parts.behind(a_parts)]], [a, b])
         ends = stack([a_parts.total, a_parts.total + b_parts.total])
-        return *merged_runs("merge", keys, leaves, ends, descending=descending, size=slots), ends[1]
-    a_live, b_live = live_items(a.shape[0], a_count, dtype), live_items(b.shape[0], b_count, dtype)
-    keys, leaves = _merged(a, b, a_leaves, b_leaves, a_live, b_live, slots, descending=descending)
-    return keys, leaves, a_live + b_live
+        keys, leaves = merged_runs("merge", keys, leaves, ends, descending=descending, size=slots)
+        return [keys, *leaves], ends[1]
+
+    (keys, *leaves), number = by_size(axis, slots, gathered, spread)([a, *a_leaves], [b, *b_leaves])
+    return keys, leaves, number
+
+
+def _merge_order(
+    axis: Axis, a: jax.Array, b: jax.Array, counts: jax.Array, *, even: bool, descending: bool
+) -> tuple[jax.Array, jax.Array]:
+    """Returns the slots, of all devices, of this device's share of both arrays' items in order, and their number.
+
+    Each device merges all keys, because the devices share their memory. Slots of b follow those of a.
+    """
+    unused_a, unused_b = (x.shape[0] - counts[:, i] for i, x in enumerate((a, b)))
+    (a, a_offsets, a_total), (b, b_offsets, b_total) = (
+        everywhere(axis, jax.lax.stop_gradient(x), counts[:, i]) for i, x in enumerate((a, b))
+    )
+    n_a, n = a.shape[0], a.shape[0] + b.shape[0]
+    given = {"a": a, "b": b, "a_count": a_total, "b_count": b_total, "descending": descending}
+    order = _merge(**given, size=n, payload=Payload.INDICES)[1].astype(counts.dtype)
+    share = (Share.even if even else Share.of_slots)(axis, a_total[0] + b_total[0], n // axis.size)
+    places = share.window(order, n // axis.size)
+    is_of_b = (places >= n_a)[:, None]
+    ends = jnp.where(is_of_b, b_offsets[1:] + n_a, a_offsets[1:])
+    return slots_of(places, ends, jnp.where(is_of_b, unused_b, unused_a)), share.count
 
 
 def _merged(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,37 +13,54 @@ from jax_mgpu._src.arguments.values import take_or_fill, take_rows
 from jax_mgpu._src.core.operation import ABSENT
 from jax_mgpu._src.keys.bits import keeping_bits
 from jax_mgpu._src.mesh.axis import Axis, before
-from jax_mgpu._src.mesh.exchange import Parts, by_platform, exchange, in_rounds
+from jax_mgpu._src.mesh.exchange import Parts, by_platform, by_size, exchange, in_rounds
 from jax_mgpu._src.ops.gather import gather
 from jax_mgpu._src.ops.select import positions
 from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sorted_search import insertion_points
 
-__all__ = ["Share", "begins_of", "deal", "deal_from", "fetch", "put"]
+__all__ = ["Share", "begins_of", "deal", "deal_from", "fetch", "from_all", "put", "slots_of"]
 
 
 class Share:
     """This device's share of the results, which are numbered over all devices: `count` ranks from `low` on.
 
-    `lows` and `highs` bound, for each device, the ranks that have a slot on it.
+    `lows` and `counts` are those of all devices, and `highs` bound the ranks that have a slot on each.
     """
 
     def __init__(self, axis: Axis, lows: jax.Array, counts: jax.Array, size: int):
-        self.lows, self.highs = lows, lows + jnp.minimum(counts, size)
+        self.lows, self.counts, self.highs = lows, counts, lows + jnp.minimum(counts, size)
         self.low, self.count = axis.own(lows), axis.own(counts)
 
     @classmethod
     def even(cls, axis: Axis, total: jax.Array, size: int) -> Share:
         """Returns shares whose sizes differ by at most one."""
-        device = axis.devices.astype(total.dtype)
-        lows = device * (total // axis.size) + jnp.minimum(device, total % axis.size)
-        return cls(axis, lows, total // axis.size + (device < total % axis.size).astype(total.dtype), size)
+        device, devices = axis.devices.astype(total.dtype), jnp.asarray(axis.size, total.dtype)
+        each, rest = jax.lax.div(total, devices), jax.lax.rem(total, devices)
+        return cls(axis, device * each + jnp.minimum(device, rest), each + (device < rest).astype(total.dtype), size)
 
     @classmethod
     def of_slots(cls, axis: Axis, total: jax.Array, size: int) -> Share:
         """Returns shares that fill the slots of the devices from the first one on."""
         lows = jnp.minimum(axis.devices.astype(total.dtype) * size, total)
         return cls(axis, lows, jnp.minimum(total - lows, size), size)
+
+    def runs(self, axis: Axis, starts: jax.Array, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Returns which runs start in this share, of runs whose ranks of the starts ascend.
+
+        Returns: For each device, how many runs start before its share, and the number of all runs, `[devices + 1]`; the
+        number of this share's runs; and the run in each of `size` slots, the last entry of `starts` in the others.
+        """
+        ends = jnp.append(self.lows, self.lows[-1:] + self.counts[-1:]).astype(starts.dtype)
+        firsts = insertion_points(ends, starts)
+        first, number = axis.own(firsts[:-1]), axis.own(firsts[1:] - firsts[:-1])
+        slot = jnp.arange(size, dtype=firsts.dtype)
+        return firsts, number, jnp.where(slot < number, first + slot, starts.shape[0] - 1)
+
+    def window(self, x: jax.Array, size: int) -> jax.Array:
+        """Returns the ranks of this share, `[size]`, from all of them; -1 past the last one."""
+        part = jax.lax.dynamic_slice(x, (self.low,), (size,), allow_negative_indices=False)
+        return jnp.where(jnp.arange(size, dtype=self.count.dtype) < self.count, part, -1)
 
 
 def begins_of(counts: jax.Array) -> jax.Array:
@@ -133,7 +151,8 @@ def fetch(
       The rows, `[n, ...]` each.
     """
     (n,) = places.shape
-    inside = (places >= 0) & (places < counts.sum(dtype=counts.dtype))
+    ends = begins_of(counts) + counts
+    inside = (places >= 0) & (places < ends[-1:])
     if n == 0 or leaves[0].shape[0] == 0:
         nowhere = jnp.full((n,), -1, jnp.int32)
         return [take_or_fill(x, nowhere, fill) for x, fill in zip(leaves, fills, strict=True)]
@@ -150,9 +169,19 @@ def fetch(
 
 def _gathered(axis: Axis, x: jax.Array, places: jax.Array, counts: jax.Array, *_: jax.Array) -> jax.Array:
     """Gathers all rows on all devices: for CPU devices, which share their memory, and for axes within one device."""
-    ends, unused = begins_of(counts) + counts, x.shape[0] - counts
-    passed = jnp.where(places[:, None] >= ends, unused, 0).sum(axis=1, dtype=counts.dtype)
-    return gather(jax.lax.all_gather(x, axis.name, tiled=True), jnp.where(places < 0, -1, places + passed))
+    slots = slots_of(places, begins_of(counts) + counts, x.shape[0] - counts)
+    return gather(jax.lax.all_gather(x, axis.name, tiled=True), slots)
+
+
+def slots_of(places: jax.Array, ends: jax.Array, unused: jax.Array) -> jax.Array:
+    """Returns the slots of global positions, by where each device's items end, and its unused slots; -1 for -1."""
+    passed = jnp.where(places[:, None] >= ends, unused, 0).sum(axis=1, dtype=unused.dtype)
+    return jnp.where(places < 0, -1, places + passed)
+
+
+def from_all(axis: Axis, x: jax.Array) -> jax.Array:
+    """Returns the slots of all devices, bit for bit, on each device."""
+    return keeping_bits(lambda x: jax.lax.all_gather(x, axis.name, tiled=True), x)
 
 
 def _in_rounds(
@@ -183,22 +212,52 @@ def _in_rounds(
 
 
 def put(
-    axis: Axis, leaves: Sequence[jax.Array], places: jax.Array, counts: jax.Array, slots: int
-) -> tuple[list[jax.Array], jax.Array]:
-    """Sends rows to distinct global positions; those for positions outside of the array are dropped.
+    axis: Axis, leaves: Sequence[jax.Array], places: jax.Array, counts: jax.Array, into: Sequence[jax.Array]
+) -> list[jax.Array]:
+    """Writes rows to distinct global positions of arrays; those for positions outside of the arrays are dropped.
 
     Args:
       axis: the devices.
-      leaves: this device's rows, `[n, ...]` each.
+      leaves: this device's rows, `[n, ...]` each, or scalars that all devices write.
       places: `[n]`, the global positions of this device's rows.
       counts: the number of positions of each device, `[devices]`.
-      slots: the number of slots of a device.
-
-    Returns: The received rows, `[slots, ...]` each, and their slots; `slots` past the last.
+      into: this device's part of the array that each leaf is written to.
     """
     if places.shape[0] == 0:
-        places = jnp.full((1,), -1, jnp.int32)
-        leaves = [jnp.zeros((1, *x.shape[1:]), x.dtype) for x in leaves]
+        return [axis.varying(x) for x in into]
+
+    def written(form: Callable[..., tuple[list[jax.Array], jax.Array]]) -> Callable[..., list[jax.Array]]:
+        def run(leaves: list[jax.Array], places: jax.Array, counts: jax.Array, into: list[jax.Array]) -> Any:
+            rows, slots = form(axis, [x for x in leaves if x.ndim], places, counts, into[0].shape[0])
+            received = iter(rows)
+            pairs = [(x, next(received) if row.ndim else row) for x, row in zip(into, leaves, strict=True)]
+            return [keeping_bits(_set_rows, pair, slots) for pair in pairs]
+
+        return run
+
+    form = by_size(axis, places.shape[0], written(_rows_of_all), written(_received))
+    return form(list(leaves), places, counts, list(into))
+
+
+def _set_rows(arrays: tuple[jax.Array, jax.Array], slots: jax.Array) -> jax.Array:
+    # JAX can transpose only a scatter to unique indices, as derivatives of narrow floats require.
+    result: jax.Array = arrays[0].at[slots].set(arrays[1], mode="drop", unique_indices=True)
+    return result
+
+
+def _rows_of_all(
+    axis: Axis, leaves: list[jax.Array], places: jax.Array, counts: jax.Array, slots: int
+) -> tuple[list[jax.Array], jax.Array]:
+    """Returns the rows of all devices, and their slots on this one: for devices that share their memory."""
+    own = from_all(axis, places) - axis.begin(counts)
+    is_here = (own >= 0) & (own < axis.own(counts))
+    return [from_all(axis, x) for x in leaves], jnp.where(is_here, own, slots).astype(counts.dtype)
+
+
+def _received(
+    axis: Axis, leaves: list[jax.Array], places: jax.Array, counts: jax.Array, slots: int
+) -> tuple[list[jax.Array], jax.Array]:
+    """Returns the received rows, `[slots, ...]` each, and their slots; `slots` past the last."""
     places, order, edges = _in_order(axis, places, counts)
     parts = Parts.between(axis, axis.gather(edges), slots)
     places, *rows = exchange(parts, [places, *(take_rows(x, order) for x in leaves)])

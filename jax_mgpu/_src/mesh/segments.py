@@ -9,27 +9,30 @@ import jax.numpy as jnp
 
 from jax_mgpu._src.arguments.annotations import Count, Pytree
 from jax_mgpu._src.arguments.check import count_operand
-from jax_mgpu._src.arguments.counts import count_of, live_mask, wide_enough
+from jax_mgpu._src.arguments.counts import count_of, heads_inside, live_mask, wide_enough
 from jax_mgpu._src.arguments.preconditions import by_construction
-from jax_mgpu._src.arguments.values import flatten_values
+from jax_mgpu._src.arguments.values import flatten_values, take_or_fill
 from jax_mgpu._src.core.compat import stack
 from jax_mgpu._src.functions.operators import select
 from jax_mgpu._src.keys.bits import special_case
 from jax_mgpu._src.keys.columns import Columns
 from jax_mgpu._src.mesh.axis import Axis
-from jax_mgpu._src.mesh.exchange import Parts, by_platform, exchange
+from jax_mgpu._src.mesh.exchange import Parts, by_platform, by_size, everywhere, exchange
 from jax_mgpu._src.mesh.reductions import number_before, own_ends
-from jax_mgpu._src.mesh.remote_gather import fetch
-from jax_mgpu._src.mesh.sorts import one_key
+from jax_mgpu._src.mesh.remote_gather import Share, begins_of, fetch, from_all
+from jax_mgpu._src.mesh.sorts import one_key, order_of_all
 from jax_mgpu._src.mesh.splitters import Sorted, cut_at, equal, order_codes
 from jax_mgpu._src.ops.load_balance import _search
 from jax_mgpu._src.ops.reduce import _firsts, _run_heads
 from jax_mgpu._src.ops.scan import segmented_scan
+from jax_mgpu._src.ops.segmented_softmax import softmax_rows
 from jax_mgpu._src.ops.segmented_sort import flags_of_gaps
 from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sort_primitives import Method
 
 __all__ = [
+    "heads_of_all",
+    "own_part",
     "run_heads",
     "segment_ids",
     "segmented_shift",
@@ -52,22 +55,70 @@ def segmented_sort(
     descending: bool,
     count: Count,
 ) -> Any:
+    """Sorts segments, whose items keep their positions. A segment may cross boundaries between devices."""
+    name, (n,) = axis.operation, keys.shape
+    leaves, unflatten = ([], None) if values is None else flatten_values(name, "values", values, n, "keys")
+    keys, leaves, restored = one_key(name, keys, leaves)
+
+    given = count_operand(axis.operation, "count", count, n)
+    live = axis.live("keys", n, given)
+
+    def gathered(moved: list[jax.Array], heads: jax.Array, flags: jax.Array, live: jax.Array) -> list[jax.Array]:
+        """Sorts all segments on each device, which takes the items of its own positions."""
+        counts = axis.gather(live)
+        if flags.size:
+            flags = everywhere(axis, flags if flags.dtype == jnp.bool_ else _unpacked(flags, n), counts)[0]
+        else:
+            heads = heads_of_all(axis, heads, n, counts)
+        how = {"descending": descending, "heads": heads, "flags": flags, "method": Method.MERGING}
+        _, slots, _ = order_of_all(axis, moved[0], counts, lambda _: Share(axis, begins_of(counts), counts, n), **how)
+        return [take_or_fill(from_all(axis, x), slots, unique=True) for x in moved]
+
+    def spread(moved: list[jax.Array], heads: jax.Array, flags: jax.Array, live: jax.Array) -> list[jax.Array]:
+        return _cut_and_sorted(axis, moved, heads, flags, live, given, descending)
+
+    form = by_size(axis, n, gathered, spread) if axis.size > 1 else spread
+    keys, *leaves = form([keys, *leaves], heads, flags, live)
+    result, leaves = restored(keys, leaves, live)
+    return result if unflatten is None else (result, unflatten(leaves))
+
+
+def heads_of_all(axis: Axis, heads: jax.Array, n: int, counts: jax.Array) -> jax.Array:
+    """Returns the heads on all devices as global positions in order, for devices that share their memory."""
+    own, past = heads_inside(heads, n).astype(counts.dtype), jnp.iinfo(counts.dtype).max
+    given = jnp.where(own < axis.own(counts), own + axis.begin(counts), past)
+    heads = Sort(axis.operation, from_all(axis, given)).run()
+    return heads
+
+
+def own_part(axis: Axis, x: jax.Array, counts: jax.Array, n: int) -> jax.Array:
+    """Returns the rows at this device's positions from the rows of all devices; 0 past them."""
+    own = jax.lax.dynamic_slice_in_dim(x, axis.own(begins_of(counts)), n)
+    is_live = live_mask(n, axis.own(counts).reshape(1)).reshape(-1, *[1] * (x.ndim - 1))
+    return jnp.where(is_live, own, jnp.zeros_like(own))
+
+
+def _cut_and_sorted(
+    axis: Axis,
+    moved: list[jax.Array],
+    heads: jax.Array,
+    flags: jax.Array,
+    live: jax.Array,
+    given: jax.Array,
+    descending: bool,
+) -> list[jax.Array]:
     """Sorts segments on each device, then cuts those that cross a boundary by rank, and exchanges their items.
 
     Only a device's first and last segments can cross a boundary, and only these are sorted again. A device keeps its
     number of items, so these segments are cut at the rank of the item at the boundary.
     """
-    name, (n,) = axis.operation, keys.shape
-    leaves, unflatten = ([], None) if values is None else flatten_values(name, "values", values, n, "keys")
-    keys, leaves, restored = one_key(name, keys, leaves)
+    name, n = axis.operation, moved[0].shape[0]
 
     def sort_locally(keys: jax.Array, leaves: list[jax.Array]) -> tuple[jax.Array, list[jax.Array]]:
         found = Sort(name, keys, descending, given, heads, flags, Method.MERGING).run(leaves or None)
         return found if leaves else (found, [])
 
-    given = count_operand(axis.operation, "count", count, n)
-    live = axis.live("keys", n, given)
-    keys, leaves = sort_locally(keys, leaves)
+    keys, leaves = sort_locally(moved[0], moved[1:])
     if axis.size > 1 and n > 0:
         starts, first, last = _flagged_ends(flags, n, live) if flags.size else own_ends(heads, n, live)[:3]
         lives, has_head, firsts, lasts = axis.gather((live, starts, first, last))
@@ -111,8 +162,7 @@ def segmented_sort(
             return special_case(is_short, sort_ends, sort_locally, keys, leaves)
 
         keys, leaves = by_platform(axis, sort_locally, sort_again)(keys, leaves)
-    result, leaves = restored(keys, leaves, live)
-    return result if unflatten is None else (result, unflatten(leaves))
+    return [keys, *leaves]
 
 
 def segmented_sort_indices(
@@ -185,7 +235,24 @@ def segmented_shift(
 
 
 def segmented_softmax(axis: Axis, x: jax.Array, heads: jax.Array, count: jax.Array, *, log: bool) -> jax.Array:
-    """Returns the softmax: scans in both directions give each item the maximum and sum of its segment."""
+    """Returns the softmax of each segment; 0 past the live items."""
+    n = x.shape[0]
+
+    def gathered(x: jax.Array, heads: jax.Array, count: jax.Array) -> jax.Array:
+        """Computes the softmax of all segments on each device."""
+        counts = axis.gather(axis.live("x", n, count))
+        rows, _, total = everywhere(axis, x.reshape(n, -1), counts)
+        results = softmax_rows(rows, heads_of_all(axis, heads, n, counts), total, log=log)
+        return axis.varying(own_part(axis, results, counts, n).reshape(x.shape))
+
+    def spread(x: jax.Array, heads: jax.Array, count: jax.Array) -> jax.Array:
+        return _scanned_softmax(axis, x, heads, count, log=log)
+
+    return by_size(axis, n, gathered, spread)(x, heads, count)
+
+
+def _scanned_softmax(axis: Axis, x: jax.Array, heads: jax.Array, count: jax.Array, *, log: bool) -> jax.Array:
+    """Computes the softmax by scans in both directions, which give each item the maximum and sum of its segment."""
     named: dict[str, Any] = {"count": count_of(count), "axis_name": axis.name}
     is_live = live_mask(x.shape[0], count).reshape(-1, *[1] * (x.ndim - 1))
     x = jnp.where(is_live, x, 0)

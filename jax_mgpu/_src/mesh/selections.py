@@ -5,6 +5,7 @@ Selected items and starts of runs stay on their devices. Partitions, distinct ke
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,26 +13,28 @@ import jax
 import jax.numpy as jnp
 
 from jax_mgpu._src.arguments.annotations import ArrayLike
+from jax_mgpu._src.arguments.check import index_dtype
 from jax_mgpu._src.arguments.counts import count_of, is_first, segment_starts
 from jax_mgpu._src.arguments.preconditions import by_construction
 from jax_mgpu._src.arguments.values import take_from_pair, take_or_fill
 from jax_mgpu._src.core.compat import axes_bound
 from jax_mgpu._src.core.operation import ABSENT
 from jax_mgpu._src.keys.bits import shifted
-from jax_mgpu._src.keys.columns import Columns, alike, run_keys
+from jax_mgpu._src.keys.columns import Columns, alike, in_form, run_keys
 from jax_mgpu._src.mesh.axis import Axis
-from jax_mgpu._src.mesh.exchange import Parts, exchange_together
-from jax_mgpu._src.mesh.remote_gather import begins_of, put
-from jax_mgpu._src.mesh.segments import segmented_sort_indices
-from jax_mgpu._src.mesh.sorts import sort, sort_indices
+from jax_mgpu._src.mesh.exchange import Parts, by_size, everywhere, exchange_together
+from jax_mgpu._src.mesh.remote_gather import Share, begins_of, put
+from jax_mgpu._src.mesh.segments import heads_of_all, own_part, segmented_sort_indices
+from jax_mgpu._src.mesh.sorts import keys_of_all, sort, sort_indices
 from jax_mgpu._src.mesh.splitters import Sorted, cut_at, equal, order_codes
-from jax_mgpu._src.ops.groups import rank_of_run
+from jax_mgpu._src.ops.groups import local_ranks, rank_of_run
 from jax_mgpu._src.ops.load_balance import load_balance_search
 from jax_mgpu._src.ops.ranks import TopK
 from jax_mgpu._src.ops.ranks import top_k as local_top_k
 from jax_mgpu._src.ops.scan import scan, segmented_scan
 from jax_mgpu._src.ops.select import Runs, positions, ranks, select_rows
 from jax_mgpu._src.ops.select import partition as local_partition
+from jax_mgpu._src.ops.select import unique as local_unique
 from jax_mgpu._src.ops.sort import Sort
 
 __all__ = [
@@ -145,8 +148,46 @@ def unique(
     axis: Axis, keys: jax.Array | Columns, size: int, count: jax.Array, **wanted: bool
 ) -> tuple[list[Any], jax.Array]:
     """Returns distinct keys, after a sort over all devices; each is on the device where its run starts."""
+    given = axis.live("keys", keys.shape[0], count)
+    forms = (functools.partial(form, axis, keys, size, given, **wanted) for form in (_unique_of_all, _unique_in_order))
+    return by_size(axis, keys.shape[0], *forms)()
+
+
+def _unique_of_all(
+    axis: Axis, keys: jax.Array | Columns, size: int, given: jax.Array, **wanted: bool
+) -> tuple[list[Any], jax.Array]:
+    """Finds the distinct keys of all devices on each device, because the devices share their memory."""
+    n, counts = keys.shape[0], axis.gather(given)
+    all_keys, offsets, total = keys_of_all(axis, keys, counts)
+    with by_construction():
+        wanted_here: dict[str, Any] = {**wanted, "return_counts": True}
+        # One more slot than keys: the last one never has a key, and so holds what fills the slots past the keys.
+        found, *results, numbers, _ = local_unique(
+            in_form(all_keys), size=axis.size * n + 1, count=total[0], **wanted_here
+        )
+        starts = scan(numbers, exclusive=True)
+    firsts, number, places = Share.even(axis, total[0], n).runs(axis, starts, size)
+    found = jax.tree.map(lambda x: take_or_fill(x, places), found)
+    outputs = [found]
+    if wanted["return_index"]:
+        outputs.append(take_or_fill(results[0], places))
+    if wanted["return_inverse"]:
+        own = jax.lax.dynamic_slice(results[-1].astype(given.dtype), (offsets[axis.index],), (n,))
+        begins, ends = (x.astype(given.dtype) for x in (firsts[:-1], firsts[1:]))
+        lost = jnp.maximum(ends - begins - size, 0)
+        rank, is_later = own[:, None] - begins, own[:, None] >= ends
+        is_kept = ~jnp.any((rank >= size) & ~is_later, axis=1) & (jnp.arange(n, dtype=given.dtype) < given)
+        outputs.append(jnp.where(is_kept, own - jnp.where(is_later, lost, 0).sum(axis=1, dtype=own.dtype), -1))
+    if wanted["return_counts"]:
+        outputs.append(take_or_fill(numbers, places))
+    return outputs, number.astype(index_dtype(axis.operation, "keys", n))
+
+
+def _unique_in_order(
+    axis: Axis, keys: jax.Array | Columns, size: int, given: jax.Array, **wanted: bool
+) -> tuple[list[Any], jax.Array]:
+    """Finds the distinct keys among sorted keys, of which each device holds a part."""
     n = keys.shape[0]
-    given = axis.live("keys", n, count)
     with by_construction():
         ordered, order, live = sort_indices(axis, keys, count=given)
     codes = run_keys(alike(keys, ordered))
@@ -171,8 +212,7 @@ def unique(
         goes_on = (places < jnp.minimum(axis.own(every_first), live)) & has_earlier & is_kept
         ids = jnp.where(ids >= 0, ids.astype(live.dtype) + axis.own(numbers), jnp.where(goes_on, number, -1))
         sources = jnp.where(places < live, order, -1)
-        (ids,), places = put(axis, [ids], sources, axis.gather(given), n)
-        results.append(jnp.full((n,), -1, ids.dtype).at[places].set(ids, mode="drop", unique_indices=True))
+        results += put(axis, [ids], sources, axis.gather(given), [jnp.full((n,), -1, ids.dtype)])
     if wanted["return_counts"]:
         # The last run here ends where the next one starts on a later device.
         later = (axis.devices > axis.index) & (every_found > 0)
@@ -185,26 +225,45 @@ def unique(
 
 
 def top_k(axis: Axis, x: jax.Array, k: int, largest: bool, count: jax.Array) -> TopK:
-    """Returns the first items of all devices, on each device.
-
-    Each device finds its own first items, and how many of them are among the first of all. A sum over the devices joins
-    these items, each in a separate slot: only k items travel, for any number of devices.
-    """
+    """Returns the first items of all devices, on each device, which first finds its own first items."""
     live = axis.live("x", x.shape[0], count)
     lives = axis.gather(live)
     values, indices, own = local_top_k(x, k, largest=largest, count=count_of(count))
-    taken = jnp.minimum(lives.sum(dtype=live.dtype), k)
-    zero, own = jnp.zeros_like(live), own.astype(live.dtype)
+    own = own.astype(live.dtype)
+    here = jnp.arange(k, dtype=live.dtype) < own
+    indices = jnp.where(here, indices.astype(live.dtype) + axis.begin(lives), -1)
+    forms = (functools.partial(form, axis, k, largest) for form in (_first_of_all, _added_firsts))
+    return by_size(axis, k, *forms)(values, indices, own, lives)
+
+
+def _first_of_all(
+    axis: Axis, k: int, largest: bool, values: jax.Array, indices: jax.Array, own: jax.Array, lives: jax.Array
+) -> TopK:
+    """Finds the first ones among the first items of all devices on each device, which share their memory."""
+    del lives
+    counts = axis.gather(own)
+    items, positions = (everywhere(axis, x, counts)[0] for x in (values, indices))
+    found = local_top_k(items, k, largest=largest, count=counts.sum(dtype=counts.dtype))
+    return TopK(found.values, take_or_fill(positions, found.indices, -1), found.count.astype(own.dtype))
+
+
+def _added_firsts(
+    axis: Axis, k: int, largest: bool, values: jax.Array, indices: jax.Array, own: jax.Array, lives: jax.Array
+) -> TopK:
+    """Computes how many of each device's first items are among the first of all.
+
+    A sum over the devices joins these items, each in a separate slot: only k items travel, for any number of devices.
+    """
+    taken, zero = jnp.minimum(lives.sum(dtype=own.dtype), k), jnp.zeros_like(own)
     if axis.size > 1 and k > 0:
         counts = jnp.minimum(lives, k)[:, None]
         cuts = cut_at(axis, [Sorted(values, zero, own, largest)], taken.reshape(1), counts)[0, :, 0]
     else:
         cuts = taken.reshape(1)
-    slots = jnp.arange(k, dtype=live.dtype)
+    slots = jnp.arange(k, dtype=own.dtype)
     places = jnp.where(slots < axis.own(cuts), slots + axis.own(begins_of(cuts)), k)
 
-    indices = jnp.where(slots < own, indices.astype(live.dtype) + axis.begin(lives) + 1, 0)
-    indices = _added(axis, indices, places) - 1
+    indices = _added(axis, indices + 1, places) - 1
     values = _added_bits(axis, values, places)
     with by_construction():
         values, indices = Sort(axis.operation, values, largest, taken.reshape(1)).run(indices)
@@ -221,9 +280,29 @@ def _next_marked(axis: Axis, marked: jax.Array, places: jax.Array, live: jax.Arr
 def rank(
     axis: Axis, keys: jax.Array | Columns, heads: jax.Array, *, ties: str, descending: bool, count: jax.Array
 ) -> jax.Array:
+    """Returns the ranks of this device's items among those of all devices."""
+    given = axis.live("keys", keys.shape[0], count)
+    how: dict[str, Any] = {"ties": ties, "descending": descending}
+    forms = (functools.partial(form, axis, keys, heads, given, **how) for form in (_ranks_of_all, _ranks_in_order))
+    return by_size(axis, keys.shape[0], *forms)()
+
+
+def _ranks_of_all(
+    axis: Axis, keys: jax.Array | Columns, heads: jax.Array, given: jax.Array, *, ties: str, descending: bool
+) -> jax.Array:
+    """Computes the ranks of all items on each device, because the devices share their memory."""
+    n, counts = keys.shape[0], axis.gather(given)
+    all_keys, _, total = keys_of_all(axis, keys, counts)
+    all_heads = heads_of_all(axis, heads, n, counts) if heads.size else heads
+    ranks = local_ranks(axis.operation, all_keys, all_heads, total, ties=ties, descending=descending)
+    return axis.varying(own_part(axis, ranks, counts, n))
+
+
+def _ranks_in_order(
+    axis: Axis, keys: jax.Array | Columns, heads: jax.Array, given: jax.Array, *, ties: str, descending: bool
+) -> jax.Array:
     """Computes ranks on the devices that hold the sorted items, and sends them back to where the items came from."""
     n = keys.shape[0]
-    given = axis.live("keys", n, count)
     with by_construction():
         if heads.size:
             keys_in_order, order = segmented_sort_indices(axis, keys, heads, ABSENT, descending=descending, count=given)
@@ -246,8 +325,7 @@ def rank(
             begins = scan(jnp.where(starts, places, 0), "max", **named)
             firsts = places if ties == "ordinal" else scan(jnp.where(differs, places, 0), "max", **named)
             ranks = rank_of_run(ties, firsts, _next_marked(axis, differs, places, live), begins)
-    (ranks,), slots_of = put(axis, [ranks], jnp.where(slots < live, order, -1), axis.gather(given), n)
-    return jnp.zeros((n,), ranks.dtype).at[slots_of].set(ranks, mode="drop", unique_indices=True)
+    return put(axis, [ranks], jnp.where(slots < live, order, -1), axis.gather(given), [jnp.zeros_like(ranks)])[0]
 
 
 def ordered_items(axis: Axis, x: jax.Array, count: jax.Array) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:

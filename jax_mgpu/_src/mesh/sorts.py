@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,17 +11,18 @@ import jax.numpy as jnp
 
 from jax_mgpu._src.arguments.annotations import Count, Pytree
 from jax_mgpu._src.arguments.check import count_operand
-from jax_mgpu._src.arguments.values import flatten_values
+from jax_mgpu._src.arguments.values import flatten_values, take_or_fill
 from jax_mgpu._src.keys.bits import is_words
-from jax_mgpu._src.keys.columns import Columns
+from jax_mgpu._src.keys.columns import Columns, alike, columns_of
 from jax_mgpu._src.mesh.axis import Axis
-from jax_mgpu._src.mesh.exchange import Parts, exchange
+from jax_mgpu._src.mesh.exchange import Parts, by_size, everywhere, exchange
+from jax_mgpu._src.mesh.remote_gather import Share, from_all, slots_of
 from jax_mgpu._src.mesh.splitters import Sorted, even_edges
 from jax_mgpu._src.ops.merge import merged_runs
 from jax_mgpu._src.ops.sort import Sort
 from jax_mgpu._src.ops.sort_primitives import Method
 
-__all__ = ["one_key", "sort", "sort_indices"]
+__all__ = ["keys_of_all", "one_key", "order_of_all", "sort", "sort_indices"]
 
 # Up to this many keys are sorted faster than they are merged in rounds.
 FEW_KEYS = 1 << 14
@@ -45,9 +47,36 @@ def sort(
 
     Columns are sorted by one code; columns that cannot be computed from it move along like values.
     """
-    (n,), name = keys.shape, axis.operation
-    leaves, unflatten = ([], None) if values is None else flatten_values(name, "values", values, n, "keys")
-    given = keys
+    leaves, unflatten = flatten_values(axis.operation, "values", values, keys.shape[0], "keys")
+    options: dict[str, Any] = {"descending": descending, "even": even, "method": method, "bits": bits}
+    result, leaves, live = _sorted_over(axis, keys, leaves, count, **options)
+    results = [result] if values is None else [result, unflatten(leaves)]
+    return _together(results if count is None else [*results, live])
+
+
+def sort_indices(axis: Axis, keys: jax.Array | Columns, *, count: Count, **options: Any) -> Any:
+    """Returns sorted keys, and the global position that each came from."""
+    result, (positions,), live = _sorted_over(axis, keys, [], count, ordered=True, **options)
+    return _together([result, positions] if count is None else [result, positions, live])
+
+
+def _sorted_over(
+    axis: Axis,
+    keys: jax.Array | Columns,
+    leaves: Sequence[jax.Array],
+    count: Count,
+    *,
+    descending: bool = False,
+    even: bool = True,
+    method: Method = Method.FASTEST,
+    bits: int | None = None,
+    ordered: bool = False,
+) -> tuple[Any, list[jax.Array], jax.Array]:
+    """Returns sorted keys with their leaves, and how many of them this device has.
+
+    With `ordered`, the first leaf is the global position that each key came from.
+    """
+    (n,), name, given = keys.shape, axis.operation, keys
     keys, leaves, restored = one_key(name, given, leaves)
     if isinstance(given, Columns) and not is_words(keys):
         bits = given.bits
@@ -55,16 +84,57 @@ def sort(
     live = axis.live("keys", n, given_count)
     counts = axis.gather(live)
     options: dict[str, Any] = {"descending": descending, "bits": bits}
-    keys, leaves = _sorted(name, keys, leaves, count=given_count, method=method, **options)
-    if axis.size > 1:
-        sequence = Sorted(keys, jnp.zeros_like(live), live, descending)
-        (edges,) = even_edges(axis, [sequence], counts[:, None], None if even else n)
-        parts = Parts.between(axis, edges, n)
-        keys, leaves = received_in_order(name, parts, keys, leaves, **options)
-        live = parts.total
+    moved = [keys, *leaves]
+
+    def gathered(moved: list[jax.Array], live: jax.Array, counts: jax.Array) -> tuple[list[jax.Array], jax.Array]:
+        """Sorts all keys on each device, which takes its share of them."""
+        share = functools.partial(Share.even if even else Share.of_slots, axis, size=n)
+        places, slots, number = order_of_all(axis, moved[0], counts, share, method=method, **options)
+        moved = [take_or_fill(from_all(axis, x), slots, unique=True) for x in moved]
+        return [moved[0], *([jnp.maximum(places, 0)] if ordered else []), *moved[1:]], number
+
+    def spread(moved: list[jax.Array], live: jax.Array, counts: jax.Array) -> tuple[list[jax.Array], jax.Array]:
+        """Sorts each device's keys, cuts them by rank, and exchanges and merges the parts."""
+        keys, *leaves = moved
+        if ordered:
+            leaves = [axis.begin(counts) + jnp.arange(n, dtype=live.dtype), *leaves]
+        keys, leaves = _sorted(name, keys, leaves, count=given_count, method=method, **options)
+        if axis.size > 1:
+            sequence = Sorted(keys, jnp.zeros_like(live), live, descending)
+            (edges,) = even_edges(axis, [sequence], counts[:, None], None if even else n)
+            parts = Parts.between(axis, edges, n)
+            keys, leaves = received_in_order(name, parts, keys, leaves, **options)
+            live = parts.total
+        return [keys, *leaves], live
+
+    form = by_size(axis, n, gathered, spread) if axis.size > 1 else spread
+    (keys, *leaves), live = form(moved, live, counts)
+    positions, leaves = (leaves[:1], leaves[1:]) if ordered else ([], leaves)
     result, leaves = restored(keys, leaves, live)
-    results = [result] if unflatten is None else [result, unflatten(leaves)]
-    return _together(results if count is None else [*results, live])
+    return result, [*positions, *leaves], live
+
+
+def order_of_all(
+    axis: Axis, keys: jax.Array, counts: jax.Array, share: Callable[[jax.Array], Share], **how: Any
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Sorts the keys of all devices on each device, for devices that share their memory.
+
+    Returns: The global positions of this device's share of the sorted keys, -1 past it; their slots among those of all
+    devices; and their number. `share` takes the number of all keys.
+    """
+    n = keys.shape[0]
+    everything, offsets, total = everywhere(axis, jax.lax.stop_gradient(keys), counts)
+    order = Sort(axis.operation, everything, count=total, **how).indices()[1]
+    own = share(total[0])
+    places = own.window(order.astype(counts.dtype), n)
+    return places, slots_of(places, offsets[1:], n - counts), own.count
+
+
+def keys_of_all(axis: Axis, keys: jax.Array | Columns, counts: jax.Array) -> tuple[Any, jax.Array, jax.Array]:
+    """`everywhere` for checked keys, for devices that share their memory."""
+    every = [everywhere(axis, x, counts) for x in columns_of(keys)]
+    columns = [rows for rows, _, _ in every]
+    return alike(keys, columns if isinstance(keys, Columns) else columns[0]), *every[0][1:]
 
 
 def one_key(
@@ -82,14 +152,6 @@ def one_key(
         return keys.of_code_and_rest(code, leaves[number:], live), leaves[:number]
 
     return code, [*leaves, *rest], restored
-
-
-def sort_indices(axis: Axis, keys: jax.Array | Columns, *, count: Count, **options: Any) -> Any:
-    """Returns sorted keys, and the global position that each came from."""
-    n = keys.shape[0]
-    live = axis.live("keys", n, count_operand(axis.operation, "count", count, n))
-    positions = axis.begin(axis.gather(live)) + jnp.arange(n, dtype=live.dtype)
-    return sort(axis, keys, positions, count=count, **options)
 
 
 def received_in_order(

@@ -180,21 +180,21 @@ def group_by(
         operands = (dataclasses.replace(asked, op=names), checked, leaves, [form[1] for form in forms], size, live)
         keys, results, runs = over_axis(mesh.groups.group_by, name, axis_name, *operands)
     else:
-        keys, results, runs = _local_groups(asked, checked, leaves, names, size, live)
+        keys, results, runs, _ = local_groups(asked, checked, leaves, names, size, live)
     if kept is not None:
         results = [kept.places(x) if form[0].kind.gives_index else x for x, form in zip(results, forms, strict=True)]
     return Grouped(keys, structure.unflatten(results), runs)
 
 
-def _local_groups(
+def local_groups(
     asked: Combination,
     keys: jax.Array | Columns,
     leaves: list[jax.Array],
     names: list[str],
     size: int,
     live: jax.Array,
-) -> tuple[Any, list[jax.Array], jax.Array]:
-    """Returns the groups of one device: their keys, the results of each value, and their number."""
+) -> tuple[Any, list[jax.Array], jax.Array, jax.Array]:
+    """Returns the groups of one device: their keys, the results of each value, their number, and their first rows."""
     name = asked.name
     moving = [x for x, operator in zip(leaves, names, strict=True) if operator not in OF_ANY_DTYPE]
     ordered = any(operator in GIVE_POSITIONS for operator in names)
@@ -207,7 +207,8 @@ def _local_groups(
         groups.combined(asked, x if operator in OF_ANY_DTYPE else next(in_order), operator)
         for x, operator in zip(leaves, names, strict=True)
     ]
-    return keys.structure(firsts) if isinstance(keys, Columns) else firsts[0], results, room(name, runs, size)
+    of_keys = keys.structure(firsts) if isinstance(keys, Columns) else firsts[0]
+    return of_keys, results, room(name, runs, size), heads
 
 
 class _Kept:
@@ -345,24 +346,31 @@ def rank(
         given = {"ties": form, "descending": down, "count": segments.count}
         ranks = over_axis(mesh.selections.rank, name, axis_name, checked, own_pieces(segments, starts), **given)
         return ranks if segments.ends is None else jnp.where(covered(n, starts), ranks, 0)
-    method_of_sort = Method.FASTEST if heads is None else Method.MERGING
-    sorted_keys, order = Sort(name, checked, down, segments.count, heads=starts, method=method_of_sort).indices()
+    ranks = local_ranks(name, checked, starts, segments.count, ties=form, descending=down)
+    return ranks if segments.ends is None else where(covered(n, starts), ranks, 0)
+
+
+def local_ranks(
+    name: str, keys: jax.Array | Columns, heads: jax.Array, count: jax.Array, *, ties: str, descending: bool
+) -> jax.Array:
+    """Returns the ranks of checked keys on one device; 0 past the count."""
+    n, method = keys.shape[0], Method.MERGING if heads.size else Method.FASTEST
+    sorted_keys, order = Sort(name, keys, descending, count, heads=heads, method=method).indices()
     places = jnp.arange(n, dtype=order.dtype)
-    first = segment_starts(n, starts)
+    first = segment_starts(n, heads)
     begins = _last_marked(places, first)
-    differs = key_starts(alike(checked, sorted_keys)) | first
-    if form == "ordinal":
+    differs = key_starts(alike(keys, sorted_keys)) | first
+    if ties == "ordinal":
         ranks = places - begins + 1
-    elif form == "dense":
+    elif ties == "dense":
         marks = differs.astype(order.dtype)
         runs = _scan(x=marks, op=Kind.ADD, exclusive=False, reverse=False, total=False)[0]
         ranks = runs - take_or_fill(runs, begins) + 1
     else:
-        live = live_items(n, segments.count, order.dtype)
-        ranks = rank_of_run(form, _last_marked(places, differs), next_marked(differs, live), begins)
+        live = live_items(n, count, order.dtype)
+        ranks = rank_of_run(ties, _last_marked(places, differs), next_marked(differs, live), begins)
     ranks = Ordered(sorted_keys, order, ABSENT).to_rows(ranks)
-    ranks = where(live_mask(n, segments.count), ranks, 0)
-    return ranks if segments.ends is None else where(covered(n, starts), ranks, 0)
+    return where(live_mask(n, count), ranks, 0)
 
 
 def rank_of_run(form: str, begin: jax.Array, end: jax.Array, segment: jax.Array) -> jax.Array:
