@@ -94,15 +94,18 @@ def pytest_terminal_summary(terminalreporter) -> None:
 def lowers_for_cuda(monkeypatch):
     """Makes functions of callers lower to calls of CUDA's kernels, even without a GPU or in a build without them."""
     from jax_mgpu._src.core import library
-    from jax_mgpu._src.functions import custom_operator
+    from jax_mgpu._src.functions import custom_operator, recurrence
 
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
     if library.cuda_library is None:
         monkeypatch.setattr(library, "platforms", lambda: ("cpu", "cuda"))
     monkeypatch.setattr(library, "compiler_problem", lambda: "")
-    custom_operator._operation.cache_clear()
+    operations = custom_operator._operation, recurrence._recurrence
+    for cached in operations:
+        cached.cache_clear()
     yield
-    custom_operator._operation.cache_clear()
+    for cached in operations:
+        cached.cache_clear()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from jax import lax
 
 import jax_mgpu as mgpu
 from jax_mgpu._src.core import library
-from jax_mgpu._src.functions import custom_operator
+from jax_mgpu._src.functions import compiled_operation, custom_operator
 from tests.variants import long_but
 
 U8, I32, U32 = np.uint8, np.int32, np.uint32
@@ -430,7 +430,7 @@ def test_random_keys_in_kernels(impl) -> None:
 def test_without_a_compiler(monkeypatch) -> None:
     """Without a compiler, the program has plain JAX instead of the kernel, and a warning says what is missing."""
     monkeypatch.setattr(library, "compiler_problem", lambda: "NVRTC is missing: pip install it")
-    monkeypatch.setattr(custom_operator, "_WARNED", set())
+    monkeypatch.setattr(compiled_operation, "_WARNED", set())
     traced = jax.jit(lambda x: mgpu.scan(x, lambda a, b: a * b + 1)).trace(jnp.arange(10.0))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -54,6 +54,7 @@ __all__ = [
     "compiles",
     "compiling",
     "cond",
+    "def_unused",
     "evaluate",
     "evaluate_equation",
     "exportable",
@@ -94,6 +95,8 @@ __all__ = [
     "transposed",
     "vary_as",
     "whole_axes",
+    "without_unused",
+    "without_values",
     "zero_tangent",
 ]
 
@@ -211,6 +214,22 @@ def without_values(closed: ClosedJaxpr) -> Jaxpr:
     jaxpr: Any = closed.jaxpr
     kept: Jaxpr = jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars])
     return kept
+
+
+def without_unused(closed: ClosedJaxpr, used: Sequence[bool]) -> ClosedJaxpr:
+    """Returns a jaxpr with these results only, and without the equations that they do not need."""
+    jaxpr, _ = _partial_eval.dce_jaxpr(closed.jaxpr, list(used), instantiate=True)
+    return ClosedJaxpr(jaxpr, closed.consts)
+
+
+def def_unused(primitive: Primitive, rule: Callable[[list[bool], JaxprEqn], JaxprEqn]) -> None:
+    """Sets how an equation of a primitive gives up results that a program does not use. At least one is used."""
+
+    def remove(used: list[bool], equation: JaxprEqn) -> tuple[list[bool], JaxprEqn | None]:
+        is_used = any(used)
+        return [is_used] * len(equation.invars), rule(used, equation) if is_used else None
+
+    _partial_eval.dce_rules[primitive] = remove
 
 
 def evaluate(

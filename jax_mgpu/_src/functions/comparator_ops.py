@@ -34,6 +34,7 @@ from jax_mgpu._src.core.compat import evaluate, free_of_explicit_axes, surely, w
 from jax_mgpu._src.core.operation import ABSENT, Keyed
 from jax_mgpu._src.functions import custom_operator
 from jax_mgpu._src.functions.comparator import compare_all, compares_keys, plain_sort_indices
+from jax_mgpu._src.functions.compiled_operation import CompiledOperation, warn_once
 from jax_mgpu._src.functions.emit import Unsupported, emit_order
 
 
@@ -285,7 +286,7 @@ def _compiled_comparator(items: Items) -> tuple[Keyed, Sequence[Any]] | None:
     return Keyed(key, order), written.captures
 
 
-class _OrderOperation(custom_operator.CompiledOperation):
+class _OrderOperation(CompiledOperation):
     """A sort by an order. Its operands are the keys in some form, segments, a count, and captured values."""
 
     def __init__(self, name: str, keys: Mapping[str, int], capture_ranks: Sequence[int], **description: Any):
@@ -374,7 +375,7 @@ class LessIndexOperation(_OrderOperation):
         """Whether a program should run plain JAX: kernels number the items of a batch in 32 bits."""
         items = int(np.prod(operands[0].shape[: self._batch_rank(operands) + 1])) // devices
         if items >= 2**32:
-            custom_operator._warn("less: batches of 2^32 items or more on a device run in plain JAX, which is slower")
+            warn_once("less: batches of 2^32 items or more on a device run in plain JAX, which is slower")
             return True
         return super().prefers_xla(operands, attributes, platform, devices)
 

@@ -2,8 +2,8 @@
 
 The function is traced once, on one item, and written as lines of operations (emit/), which are an attribute of the
 call. The handler checks and compiles them when XLA loads the program; an exported program may be loaded in another
-process. Plain JAX serves functions that cannot be written this way, derivatives, platforms other than CUDA, and
-machines without NVRTC.
+process. Plain JAX serves functions that cannot be written this way, platforms other than CUDA, machines without NVRTC,
+and derivatives, except those that are recurrences (scan_tangents.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import dataclasses
 import functools
 import math
 import re
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +20,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_mgpu._src.arguments.annotations import (
-    Attribute,
     Aval,
     DTypeLike,
     Operands,
@@ -35,6 +33,7 @@ from jax_mgpu._src.core.compat import (
     Jaxpr,
     JaxprEqn,
     PyTreeDef,
+    def_unused,
     evaluate,
     flatten,
     free_of_explicit_axes,
@@ -42,8 +41,9 @@ from jax_mgpu._src.core.compat import (
     whole_axes,
     without_values,
 )
-from jax_mgpu._src.core.operation import ABSENT, REGISTRY, Keyed, Operation
-from jax_mgpu._src.functions.emit import Layout, Stage, Unsupported, elementwise, emit_operator
+from jax_mgpu._src.core.operation import ABSENT, REGISTRY, Keyed
+from jax_mgpu._src.functions.compiled_operation import CompiledOperation, WrittenOperator, warn_once
+from jax_mgpu._src.functions.emit import Stage, Unsupported, elementwise, emit_operator
 from jax_mgpu._src.functions.operators import (
     Kind,
     Operator,
@@ -55,6 +55,7 @@ from jax_mgpu._src.functions.operators import (
     segmented_results,
     select,
 )
+from jax_mgpu._src.functions.scan_tangents import Partials, partials_of, scan_tangents
 from jax_mgpu._src.functions.transform import Load, map_leaves
 
 RULES = "custom_jvp", "custom_vjp"  # prefixes of names of primitives with the caller's derivative rules
@@ -65,8 +66,6 @@ RULES = "custom_jvp", "custom_vjp"  # prefixes of names of primitives with the c
 MAX_ROW_ITEM_BYTES = 32
 MOST_JOINT_SCALARS = 16
 ELEMENTWISE = {*elementwise.RULES} - {"iota", "bitcast_convert_type"}
-# A row of at least this many bytes is scanned by tiles of its own; shorter ones share tiles.
-LONG_ROW_BYTES = 1 << 17
 # Larger states of a segmented reduction do not fit a block's shared memory: then a scan computes the results.
 MAX_SEGMENT_BYTES = 72
 DIRECTIONS = "exclusive", "reverse", "total"  # the choices of a caller of a scan
@@ -92,37 +91,70 @@ class _Traced:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Function:
+class _Function(WrittenOperator):
     """A function as data, without the values that it captured.
 
     Args:
-      data: the lines of the function, which the call carries.
-      element: the layout of an item in memory.
-      results: the leaves of one result.
-      largest_bytes: as in `OperatorData`.
-      state_bytes: the size of a state of the kernels.
       combine: the operator.
       identity: the result over no items, if that can occur.
       load: makes the operator's items from those in memory, if given.
       kind: the built-in operator, if it is one.
       position_dtype: the dtype of the positions that `load` takes.
+      commutes: a promise that the operator commutes.
+      whole: the function that also gives the other results, if a scan writes only those in `kept`.
+      kept: the places of the results among those of `whole`.
     """
 
-    data: str
-    element: Layout
-    results: tuple[Any, ...]
-    largest_bytes: int
-    state_bytes: int
     combine: _Traced
     identity: tuple[Any, ...] | None
     load: _Traced | None
     kind: Kind | None
     position_dtype: Any
+    commutes: bool
+    whole: Keyed | None = None
+    kept: tuple[int, ...] = ()
+
+    @functools.cached_property
+    def partials(self) -> Partials | None:
+        """The partial derivatives of the operator, if its leaves are numbers that do not depend on each other."""
+        if self.kind is not None:
+            return None
+        leaves = self.results
+        consts = [x.aval for x in self.combine.jaxpr.invars[: -2 * len(leaves)]]
+        return partials_of(self.combine.jaxpr, consts, leaves)
 
     @property
     def largest_segment_bytes(self) -> int:
         """The bytes per item that a thread of a segmented reduction has room for."""
         return max(self.state_bytes, self.largest_bytes)
+
+    def keeping(self, key: Keyed, kept: tuple[int, ...], *, reverse: int, exclusive: int) -> Keyed:
+        """Returns the function with these results only. It captures nothing, and its key is given."""
+        if self.whole is not None:
+            kept = tuple(self.kept[i] for i in kept)
+            whole: _Function = self.whole.value
+            return whole.keeping(self.whole, kept, reverse=reverse, exclusive=exclusive)
+        states = self.results
+        results = tuple(states[i] for i in kept)
+        load = None
+        with free_of_explicit_axes():
+            closed = jax.make_jaxpr(self.combine(()))(*states, *states)
+            finish = Stage((jax.make_jaxpr(lambda *state: [state[i] for i in kept])(*states),), results)
+            if self.load is not None:
+                items = [var.aval for var in self.load.jaxpr.invars[len(self.load.consts) :]]
+                load = Stage((jax.make_jaxpr(self.load(()))(*items),), tuple(items[:-1]))
+        written = emit_operator(
+            closed,
+            states,
+            None if self.identity is None else [self.identity[i] for i in kept],
+            reverse=bool(reverse),
+            exclusive=bool(exclusive),
+            commutes=self.commutes,
+            load=load,
+            finish=finish,
+        )
+        function = dataclasses.replace(self, data=written.data, results=results, whole=key, kept=kept)
+        return Keyed((key, kept), function)
 
     def operator(self, captures: Sequence[Any]) -> Operator:
         """Returns the operator in plain JAX, over lists of leaves."""
@@ -365,7 +397,7 @@ def has_kernels() -> bool:
 def warn_of_plain_jax(operation: str, what: str, error: Unsupported) -> None:
     """Warns once that a function cannot be compiled, on a machine that compiles others."""
     if jax.default_backend() == "gpu" and has_kernels():
-        _warn(f"{operation}: {what}: runs in plain JAX, which is slower: no kernel can be made of {error}")
+        warn_once(f"{operation}: {what}: runs in plain JAX, which is slower: no kernel can be made of {error}")
 
 
 def _written(
@@ -426,6 +458,7 @@ def _written(
         load=loaded,
         kind=operator.kind,
         position_dtype=None if load is None else load.position_dtype,
+        commutes=operator.commutes,
     )
     return Keyed(key, function), written.captures
 
@@ -532,48 +565,11 @@ def _place(value: Any, captures: Sequence[Any]) -> Any:
     return np.asarray(value)
 
 
-class CompiledOperation(Operation):
-    """An operation that CUDA compiles from a caller's function: its operands, in order, include captured values.
-
-    Args:
-      name: see `Operation`.
-      what: what the functions are, for a warning.
-      first_captured: the place of the first captured operand.
-      captures: the number of captured operands.
-      description: see `Operation`. The rules take `*operands`, because their number varies.
-    """
-
-    def __init__(self, name: str, what: str, first_captured: int, captures: int, **description: Any):
-        self.what, self.captures = what, captures
-        self.captured = slice(first_captured, first_captured + captures)
-        super().__init__(name, only="cuda", is_registered=False, **description)
-
-    def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, Any], platform: str, devices: int) -> bool:
-        """Whether a program that could have kernels should run plain JAX."""
-        if devices > 1 and self.captures:
-            return True  # each device has its own rows, but not its own part of captured values
-        problem = library.compiler_problem()
-        if problem:
-            _warn(f"functions as {self.what} run in plain JAX, which is slower: {problem}")
-        return bool(problem)
-
-    def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Attribute) -> tuple[Any, Any]:
-        if all(axis is None for axis in axes[self.captured]):
-            return super()._batch(operands, axes, **attributes)
-        # Captured values differ from problem to problem, so each problem has its own function, and runs in plain JAX.
-        function: Callable[..., Any] = functools.partial(self.fallback, **attributes)
-        own = [x.ndim - (axis is not None) - rank for x, axis, rank in zip(operands, axes, self.ranks, strict=True)]
-        for _ in range(max(own)):
-            function = jax.vmap(function, in_axes=[0 if batch_rank > 0 else None for batch_rank in own])
-        results = jax.vmap(function, in_axes=axes)(*operands)
-        return list(results), [0] * len(results)
-
-
 class FunctionOperation(CompiledOperation):
     """An operation by a caller's function. Operands are the leaves of items, captured values, heads and a count."""
 
     def __init__(self, name: str, leaf_ranks: Sequence[int], capture_ranks: Sequence[int], result_leaves: int):
-        self.leaves = len(leaf_ranks)
+        self.leaves, self.leaf_ranks = len(leaf_ranks), leaf_ranks
         is_scan = name == "scan_by_function"
         shapes: dict[str, Callable[..., Sequence[Any]]] = {
             "reduce_by_function": self._reduced,
@@ -595,31 +591,31 @@ class FunctionOperation(CompiledOperation):
             streamed=tuple(leaves),
         )
         self.def_jvp(self._jvp)
+        if is_scan and not capture_ranks:
+            def_unused(self.primitive, self._without_unused)
+
+    def _without_unused(self, used: Sequence[bool], equation: JaxprEqn) -> JaxprEqn:
+        """Returns a scan that does not write the leaves of its results that a program does not use."""
+        attributes = dict(equation.params)
+        leaves = len(attributes["function"].value.results)
+        kept = tuple(i for i in range(leaves) if any(used[i::leaves]))
+        if len(kept) == leaves:
+            return equation
+        flags = {name: attributes[name] for name in ("reverse", "exclusive")}
+        attributes["function"] = attributes["function"].value.keeping(attributes["function"], kept, **flags)
+        scan = _operation(self.name, self.leaf_ranks, (), len(kept))
+        results = [var for i, var in enumerate(equation.outvars) if i % leaves in kept]
+        changed: JaxprEqn = equation.replace(primitive=scan.primitive, params=attributes, outvars=results)
+        return changed
 
     def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
         """Replaces the `Keyed` function by its lines and its sizes."""
-        function = attributes["function"].value
-        widths = [function.element.leaf_bytes(leaf) for leaf in range(self.leaves)]
-        batch_rank = self._batch_rank(operands)
+        function: _Function = attributes["function"].value
         own = {name: value for name, value in attributes.items() if name != "function"}
-        if "reverse" in own:
-            row_bytes = operands[0].shape[batch_rank] * sum(widths)
-            has_heads = operands[-2].size > 0
-            shares_tiles = own["width"] == 0 and batch_rank > 0 and row_bytes < LONG_ROW_BYTES
-            own["segmented"] = int(has_heads or shares_tiles)
-        return {
-            **own,
-            "leaves": self.leaves,
-            "captures": self.captures,
-            "batch_rank": batch_rank,
-            "item_bytes": function.largest_bytes,
-            "widest": max(widths),
-            "packed": sum(widths),
-            "results": len(function.results),
-            "result_bytes": Layout.of(function.results).item_bytes,
-            "state_bytes": function.state_bytes,
-            "function": function.data,
-        }
+        has_heads = operands[-2].size > 0
+        return function.call_attributes(
+            operands[: self.leaves], has_heads, self.captures, self._batch_rank(operands), own
+        )
 
     def _reduced(self, *operands: Aval, function: Keyed) -> Sequence[Any]:
         del operands
@@ -658,29 +654,64 @@ class FunctionOperation(CompiledOperation):
             results = segmented_results(operator, x, n, heads, count)
         else:
             results = scan_results(operator, x, n, heads, count, **flags)
-        return jax.tree.leaves(results)
+        values = jax.tree.leaves(results)
+        if compiled.whole is None:
+            return values
+        step = len(compiled.whole.value.results)
+        return [values[i + j] for i in range(0, len(values), step) for j in compiled.kept]
 
-    def _jvp(self, primals: Operands, tangents: Tangents, **attributes: Attribute) -> tuple[Any, Any]:
+    def _jvp(self, primals: Operands, tangents: Tangents, **attributes: Any) -> tuple[Any, Any]:
+        function = attributes["function"].value
+        is_scan = "reverse" in attributes and function.whole is None
+        if (
+            is_scan
+            and all(tangent is None for tangent in list(tangents)[self.captured])
+            and function.partials is not None
+        ):
+            return self._scan_jvp(function.partials, primals, list(tangents)[: self.leaves], **attributes)
         live = [i for i, tangent in enumerate(tangents) if tangent is not None]
 
         def run(*values: jax.Array) -> Sequence[Any]:
             operands = [*primals]
             for i, value in zip(live, values, strict=True):
                 operands[i] = value
-            return list(self.fallback(*operands, **attributes))
+            return self._run_whole(operands, **attributes)
 
-        given, moving = list(primals), list(tangents)
-        results, moved = jax.jvp(run, [given[i] for i in live], [moving[i] for i in live])
+        given, directions = list(primals), list(tangents)
+        results, moved = jax.jvp(run, [given[i] for i in live], [directions[i] for i in live])
         return results, [None if tangent.dtype == jax.dtypes.float0 else tangent for tangent in moved]
+
+    def _run_whole(self, operands: Sequence[Any], function: Keyed, **attributes: Any) -> list[Any]:
+        """Runs the operation in a form that JAX can differentiate."""
+        whole = function.value.whole
+        if whole is None:
+            return list(self.fallback(*operands, function=function, **attributes))
+        leaves = len(whole.value.results)
+        results = _operation(self.name, self.leaf_ranks, (), leaves).run(operands, function=whole, **attributes)
+        return [results[i + j] for i in range(0, len(results), leaves) for j in function.value.kept]
+
+    def _scan_jvp(
+        self, partials: Partials, primals: Operands, tangents: Sequence[Any], function: Keyed, width: int, **flags: int
+    ) -> tuple[Any, Any]:
+        """Returns the results of a scan and their tangents, by recurrences."""
+        results = self.run(primals, function=function, width=width, **flags)
+        compiled, operands = function.value, list(primals)
+        captures, (heads, count) = operands[self.captured], operands[-2:]
+        x, dx = operands[: self.leaves], list(tangents)
+        if compiled.load is not None:
+            live = [i for i, tangent in enumerate(dx) if tangent is not None]
+
+            def items(*values: jax.Array) -> list[Any]:
+                leaves = [*x]
+                for i, value in zip(live, values, strict=True):
+                    leaves[i] = value
+                made: list[Any] = compiled.items(leaves, captures, count)
+                return made
+
+            x, dx = jax.jvp(items, [x[i] for i in live], [dx[i] for i in live])
+            dx = [None if tangent.dtype == jax.dtypes.float0 else tangent for tangent in dx]
+        consts = _filled(compiled.combine.consts, captures)
+        return results, scan_tangents(partials, consts, results, x, dx, heads, count, **flags)
 
 
 _operation = functools.cache(FunctionOperation)
-
-
-def _warn(words: str) -> None:
-    if words not in _WARNED:
-        _WARNED.add(words)
-        warnings.warn(f"jax_mgpu: {words}", stacklevel=2)
-
-
-_WARNED: set[str] = set()

@@ -1,34 +1,57 @@
 """Linear recurrences, y[i] = a[i] y[i - 1] + b[i] within each segment: the derivatives of scans.
 
-Derivatives of scans by "mul" and "logsumexp" are such recurrences. A recurrence is linear in b; its transpose is the
-recurrence in the other direction, and its derivative by a is another recurrence. So derivatives of any order are a few
-scans, and JAX need not differentiate the steps of a scan.
+Derivatives of scans by "mul", by "logsumexp" and by most functions are such recurrences. A recurrence is linear in b.
+Its transpose is the recurrence in the other direction, in which each item has the factor of the item before it: it is
+`late`. The transpose of a late one is not late, and the derivative by a is another recurrence. So derivatives of any
+order are a few scans, nothing is shifted, and JAX need not differentiate the steps of a scan. Arrays are `[n]`, or
+`[n, width]`: then each column is a recurrence.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from jax_mgpu._src.arguments.annotations import Operands, Tangents
+from jax_mgpu._src.arguments.annotations import DTypeLike, Operands, Tangents
 from jax_mgpu._src.arguments.counts import live_items, live_mask, segment_starts
+from jax_mgpu._src.core.compat import free_of_explicit_axes, is_sharded
 from jax_mgpu._src.core.operation import Operation
 from jax_mgpu._src.functions import blocked_scan
+from jax_mgpu._src.functions.blocked_scan import select
+from jax_mgpu._src.functions.compiled_operation import CompiledOperation, WrittenOperator
+from jax_mgpu._src.functions.emit import Stage, emit_operator
+from jax_mgpu._src.functions.operators import accumulator_dtype
 from jax_mgpu._src.keys.bits import shifted
 
 
-def recurrence(a: jax.Array, b: jax.Array, heads: jax.Array, count: jax.Array, *, reverse: int) -> jax.Array:
-    """Returns y[i] = a[i] y[i - 1] + b[i], from the start of each segment, or from its end; 0 for dead items."""
-    return _recurrence(a=a, b=b, heads=heads, count=count, reverse=reverse)[0]
+def recurrence(
+    a: jax.Array, b: jax.Array, heads: jax.Array, count: jax.Array, *, reverse: int, late: int = False
+) -> jax.Array:
+    """Returns y[i] = a[i] y[i - 1] + b[i], from the start of each segment, or from its end; 0 for dead items.
+
+    If it is late, y[i] = a[i - 1] y[i - 1] + b[i].
+    """
+    return _recurrence(a.ndim)(a=a, b=b, heads=heads, count=count, reverse=reverse, late=late)[0]
 
 
 def neighbours(y: jax.Array, heads: jax.Array, count: jax.Array, *, reverse: int) -> jax.Array:
     """Returns y[i - 1], or y[i + 1], within each segment; 0 where there is none, and for dead items."""
-    return jnp.where(_edges(y.shape[0], heads, count, reverse), 0, shifted(y, -1 if reverse else 1))
+    moved = shifted(y, -1 if reverse else 1)
+    return select(edges(y.shape[0], heads, count, reverse), jnp.zeros_like(moved), moved)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 3))  # one function of the program for all recurrences
+def edges(n: int, heads: jax.Array, count: jax.Array, reverse: int) -> jax.Array:
+    """Returns which of n items get no carry: the first of each segment (or the last), and dead items."""
+    live = live_items(n, count)
+    starts = segment_starts(n, heads)
+    alone = shifted(starts, -1, True) if reverse else starts
+    return alone | (jnp.arange(n, dtype=live.dtype) >= live - int(reverse))
 
 
 def weighted(weights: jax.Array, x: jax.Array) -> jax.Array:
@@ -39,57 +62,130 @@ def weighted(weights: jax.Array, x: jax.Array) -> jax.Array:
     return _weighted(x.ndim)(weights=weights, x=x)[0]
 
 
-def _fallback(a: jax.Array, b: jax.Array, heads: jax.Array, count: jax.Array, *, reverse: int) -> Sequence[jax.Array]:
+class _Recurrence(CompiledOperation):
+    """A recurrence of arrays of a rank. Its kernel is the one that scans by a function."""
+
+    def __init__(self, rank: int):
+        super().__init__(
+            "scan_by_function",
+            "derivatives of scans",
+            2,
+            0,
+            operands={"a": rank, "b": rank, "heads": 1, "count": 1},
+            results=("y",),
+            attributes={"reverse": bool, "late": bool},
+            shapes=lambda b: [b],
+            fallback=_fallback,
+            streamed=("a", "b"),
+        )
+        self.def_jvp(self._jvp)
+        self.def_transpose("b", _transpose)
+
+    def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, Any], platform: str, devices: int) -> bool:
+        """Whether a program that could have kernels should run plain JAX."""
+        b = operands[1]
+        if b.size == 0 or not jnp.issubdtype(b.dtype, jnp.floating) or b.dtype.itemsize < 2:
+            return True
+        return super().prefers_xla(operands, attributes, platform, devices)
+
+    def call_attributes(self, operands: Sequence[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the attributes of the scan."""
+        *leaves, heads, _ = operands
+        reverse = attributes["reverse"]
+        width = leaves[0].shape[-1] if self.ranks[0] > 1 else 0
+        own = {"width": width, "exclusive": 0, "reverse": reverse, "total": 0}
+        written = _written(np.dtype(leaves[0].dtype), bool(reverse), bool(attributes["late"]))
+        return written.call_attributes(leaves, heads.size > 0, 0, self._batch_rank(operands), own)
+
+    def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Any) -> tuple[Any, Any]:
+        """A batch of adjacent columns is a recurrence of rows, read in place."""
+        a, b, heads, count = operands
+        is_of_columns = self.ranks[0] == 1 and tuple(axes) == (1, 1, None, None) and a.ndim == b.ndim == 2
+        if is_of_columns and not is_sharded(a) and not is_sharded(b):
+            return [recurrence(a, b, heads, count, **attributes)], [1]
+        return super()._batch(operands, axes, **attributes)
+
+    def _jvp(self, primals: Operands, tangents: Tangents, *, reverse: int, late: int) -> tuple[Any, Any]:
+        a, _, heads, count = primals
+        results = self.run(primals, reverse=reverse, late=late)
+        given: dict[str, Any] = {"heads": heads, "count": count, "reverse": reverse}
+        parts = [] if tangents.b is None else [tangents.b]
+        if tangents.a is not None:
+            y, da = results[0], tangents.a
+            parts.append(neighbours(da * y, **given) if late else da * neighbours(y, **given))
+        return results, [recurrence(a, sum(parts[1:], parts[0]), **given, late=late) if parts else None]
+
+
+def _fallback(
+    a: jax.Array, b: jax.Array, heads: jax.Array, count: jax.Array, *, reverse: int, late: int
+) -> Sequence[jax.Array]:
     n = a.shape[0]
     if n == 0:
         return [b]
-    edges = _edges(n, heads, count, reverse) if heads.size or count.size else None
-    given = (a, b, edges)
+    alone = edges(n, heads, count, reverse) if heads.size or count.size else None
+    wide = accumulator_dtype(b.dtype)
+    given = ((shifted(a, -1 if reverse else 1) if late else a).astype(wide), b.astype(wide), alone)
     # Both directions call one jitted function, so a program contains the scan only once.
-    y = jnp.flip(_solved(*jax.tree.map(jnp.flip, given))) if reverse else _solved(*given)
-    return [jnp.where(live_mask(n, count), y, 0) if count.size else y]
+    y = (_flipped(_solved(*_flipped(given))) if reverse else _solved(*given)).astype(b.dtype)
+    return [select(live_mask(n, count), y, jnp.zeros_like(y)) if count.size else y]
+
+
+def _flipped(tree: Any) -> Any:
+    return jax.tree.map(lambda x: jax.lax.rev(x, (0,)), tree)
 
 
 @jax.jit
-def _solved(a: jax.Array, b: jax.Array, edges: jax.Array | None) -> jax.Array:
-    result: jax.Array = blocked_scan.scanned(lambda x, y: (x[0] * y[0], x[1] * y[0] + y[1]), (a, b), edges)[1]
+def _solved(a: jax.Array, b: jax.Array, alone: jax.Array | None) -> jax.Array:
+    result: jax.Array = blocked_scan.scanned(lambda x, y: (x[0] * y[0], x[1] * y[0] + y[1]), (a, b), alone)[1]
     return result
 
 
-def _edges(n: int, heads: jax.Array, count: jax.Array, reverse: int) -> jax.Array:
-    """Returns which of n items get no carry: the first of each segment (or the last), and dead items."""
-    live = live_items(n, count)
-    starts = segment_starts(n, heads)
-    alone = shifted(starts, -1, True) if reverse else starts
-    return alone | (jnp.arange(n, dtype=live.dtype) >= live - int(reverse))
+def _transpose(cotangents: Sequence[Any], operands: Operands, *, reverse: int, late: int) -> jax.Array:
+    """Returns the recurrence in the other direction. It is late if this one is not."""
+    given = operands.a, cotangents[0], operands.heads, operands.count
+    return recurrence(*given, reverse=not reverse, late=not late)
 
 
-def _jvp(primals: Operands, tangents: Tangents, *, reverse: int) -> tuple[Any, Any]:
-    a, _, heads, count = primals
-    results = _recurrence.run(primals, reverse=reverse)
-    parts = [] if tangents.b is None else [tangents.b]
-    if tangents.a is not None:
-        parts.append(tangents.a * neighbours(results[0], heads, count, reverse=reverse))
-    return results, [recurrence(a, sum(parts[1:], parts[0]), heads, count, reverse=reverse) if parts else None]
+NEUTRAL = 1, 0, 1  # as a state of a late recurrence
 
 
-def _transpose(cotangents: Sequence[Any], operands: Operands, *, reverse: int) -> jax.Array:
-    """Returns the recurrence in the other direction, in which each item has the factor of the next one."""
-    factors = shifted(operands.a, 1 if reverse else -1)
-    return recurrence(factors, cotangents[0], operands.heads, operands.count, reverse=not reverse)
+def combined(a: Sequence[jax.Array], b: Sequence[jax.Array]) -> list[jax.Array]:
+    """Combines two states of the kernel, the earlier one first.
+
+    A state is the map from the value before its items to the value at their last one: v -> factor v + term. In a late
+    recurrence, the factor of its last item is still to come, as the third part of a state. A term of 0 stays 0 even if
+    a product of factors is infinite. The neutral state applies a factor that is still to come, so a state that ends
+    with it has the term of no item. No kernel takes a result from such a state.
+    """
+    (factor, term, *pending), (next_factor, next_term, *last) = a, b
+    for still_to_come in pending:
+        next_factor = next_factor * still_to_come
+    return [next_factor * factor, jnp.where(term == 0, next_term, next_factor * term + next_term), *last]
 
 
-_recurrence = Operation(
-    "recurrence",
-    operands={"a": 1, "b": 1, "heads": 1, "count": 1},
-    results=("y",),
-    attributes={"reverse": bool},
-    shapes=lambda b: [b],
-    fallback=_fallback,
-    only="",
-)
-_recurrence.def_jvp(_jvp)
-_recurrence.def_transpose("b", _transpose)
+@functools.cache
+def _written(dtype: DTypeLike, reverse: bool, late: bool) -> WrittenOperator:
+    """Returns the operator of a recurrence."""
+    number = jax.ShapeDtypeStruct((), dtype)
+    part = jax.ShapeDtypeStruct((), accumulator_dtype(dtype))
+    parts = [part] * (2 + late)
+
+    def load(a: jax.Array, b: jax.Array, position: jax.Array) -> Sequence[jax.Array]:
+        del position
+        a, b = a.astype(part.dtype), b.astype(part.dtype)
+        return (jnp.ones_like(a), b, a) if late else (a, b)
+
+    with free_of_explicit_axes():
+        position = jax.ShapeDtypeStruct((), jnp.int32)
+        items = Stage((jax.make_jaxpr(load)(number, number, position),), (number, number))
+        finish = Stage((jax.make_jaxpr(lambda *state: [state[1].astype(dtype)])(*parts),), (number,))
+        closed = jax.make_jaxpr(lambda *pair: combined(pair[: len(parts)], pair[len(parts) :]))(*parts, *parts)
+    neutral = NEUTRAL[: len(parts)]
+    written = emit_operator(closed, parts, neutral=neutral, load=items, finish=finish, reverse=reverse)
+    return WrittenOperator(written.data, written.element, (number,), written.largest_bytes, written.state_bytes)
+
+
+_recurrence = functools.cache(_Recurrence)
 
 
 @functools.cache

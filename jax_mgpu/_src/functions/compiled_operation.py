@@ -1,0 +1,109 @@
+"""Operations that CUDA compiles at run time from a function that is written as lines (emit/)."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from jax_mgpu._src.arguments.annotations import Attribute
+from jax_mgpu._src.core import library
+from jax_mgpu._src.core.operation import Operation
+from jax_mgpu._src.functions.emit import Layout
+
+# A row of at least this many bytes is scanned by tiles of its own; shorter ones share tiles.
+LONG_ROW_BYTES = 1 << 17
+
+
+@dataclasses.dataclass(frozen=True)
+class WrittenOperator:
+    """An operator as data, and what the handlers need to know of it.
+
+    Args:
+      data: the lines of its functions, which the call carries.
+      element: the layout of an item in memory.
+      results: the leaves of one result.
+      largest_bytes: as in `OperatorData`.
+      state_bytes: the size of a state of the kernels.
+    """
+
+    data: str
+    element: Layout
+    results: tuple[Any, ...]
+    largest_bytes: int
+    state_bytes: int
+
+    def call_attributes(
+        self, leaves: Sequence[Any], has_heads: bool, captures: int, batch_rank: int, own: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Returns the attributes of a call of the handlers. `own` are those of the operation, without the operator."""
+        widths = [self.element.leaf_bytes(leaf) for leaf in range(len(leaves))]
+        own = dict(own)
+        if "reverse" in own:
+            row_bytes = leaves[0].shape[batch_rank] * sum(widths)
+            shares_tiles = own["width"] == 0 and batch_rank > 0 and row_bytes < LONG_ROW_BYTES
+            own["segmented"] = int(has_heads or shares_tiles)
+        return {
+            **own,
+            "leaves": len(leaves),
+            "captures": captures,
+            "batch_rank": batch_rank,
+            "item_bytes": self.largest_bytes,
+            "widest": max(widths),
+            "packed": sum(widths),
+            "results": len(self.results),
+            "result_bytes": Layout.of(self.results).item_bytes,
+            "state_bytes": self.state_bytes,
+            "function": self.data,
+        }
+
+
+class CompiledOperation(Operation):
+    """An operation that CUDA compiles from a caller's function: its operands, in order, include captured values.
+
+    Args:
+      name: see `Operation`.
+      what: what the functions are, for a warning.
+      first_captured: the place of the first captured operand.
+      captures: the number of captured operands.
+      description: see `Operation`. The rules take `*operands`, because their number varies.
+    """
+
+    def __init__(self, name: str, what: str, first_captured: int, captures: int, **description: Any):
+        self.what, self.captures = what, captures
+        self.captured = slice(first_captured, first_captured + captures)
+        super().__init__(name, only="cuda", is_registered=False, **description)
+
+    def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, Any], platform: str, devices: int) -> bool:
+        """Whether a program that could have kernels should run plain JAX."""
+        if devices > 1 and self.captures:
+            return True  # each device has its own rows, but not its own part of captured values
+        problem = library.compiler_problem()
+        if problem:
+            warn_once(f"functions as {self.what} run in plain JAX, which is slower: {problem}")
+        return bool(problem)
+
+    def _batch(self, operands: Sequence[Any], axes: Sequence[Any], **attributes: Attribute) -> tuple[Any, Any]:
+        if all(axis is None for axis in axes[self.captured]):
+            return super()._batch(operands, axes, **attributes)
+        # Captured values differ from problem to problem, so each problem has its own function, and runs in plain JAX.
+        function: Callable[..., Any] = functools.partial(self.fallback, **attributes)
+        own = [x.ndim - (axis is not None) - rank for x, axis, rank in zip(operands, axes, self.ranks, strict=True)]
+        for _ in range(max(own)):
+            function = jax.vmap(function, in_axes=[0 if batch_rank > 0 else None for batch_rank in own])
+        results = jax.vmap(function, in_axes=axes)(*operands)
+        return list(results), [0] * len(results)
+
+
+def warn_once(words: str) -> None:
+    """Warns of something the first time."""
+    if words not in _WARNED:
+        _WARNED.add(words)
+        warnings.warn(f"jax_mgpu: {words}", stacklevel=2)
+
+
+_WARNED: set[str] = set()
