@@ -163,6 +163,31 @@ def test_derivatives_are_those_of_a_loop(function, form, rng):
         np.testing.assert_allclose(o, want_second, rtol=2e-3, atol=2e-4 * scale)
 
 
+@pytest.mark.parametrize("segmented", [False, True], ids=["reduce", "segmented_reduce"])
+@pytest.mark.parametrize("function", [affine, integrals, complex_product], ids=lambda function: function.__name__)
+def test_derivatives_of_reductions_are_those_of_a_loop(function, segmented, rng):
+    x, count = items(function, rng), 6
+    ends = [end - 1 for _, end in oracle.segment_bounds(N, HEADS, count)] if segmented else [-1]
+    weights = [rng.uniform(0.5, 1.5, len(ends)) for _ in x]
+
+    def expected(moved):
+        form = {"heads": HEADS} if segmented else {"return_total": True}
+        results = loop(function, moved, count=count, **form)
+        return loss([leaf[ends] if segmented else leaf.reshape(1) for leaf in results[-len(x) :]], weights)
+
+    def got(*moved):
+        form = {"count": count, "identity": IDENTITIES[function]}
+        given = (moved, np.unique(HEADS)) if segmented else (moved,)
+        call = mgpu.segmented_reduce if segmented else mgpu.reduce
+        results = call(*given, op=lambda a, b: function(jnp, a, b), **form)
+        return loss([leaf.reshape(-1) for leaf in results], weights)
+
+    places = tuple(range(len(x)))
+    slopes = jax.jit(jax.grad(got, places))(*(jnp.asarray(leaf, jnp.float32) for leaf in x))
+    for slope, want in zip(slopes, gradient(expected, x, 1e-5), strict=True):
+        np.testing.assert_allclose(slope, want, rtol=2e-4, atol=1e-4 * (1 + np.abs(want).max()))
+
+
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("shape", [(N,), (N, 3)], ids=["vector", "rows"])

@@ -682,13 +682,23 @@ class FunctionOperation(CompiledOperation):
         return results, [None if tangent.dtype == jax.dtypes.float0 else tangent for tangent in moved]
 
     def _run_whole(self, operands: Sequence[Any], function: Keyed, **attributes: Any) -> list[Any]:
-        """Runs the operation in a form that JAX can differentiate."""
-        whole = function.value.whole
-        if whole is None:
+        """Runs the operation in a form that JAX can differentiate: by a scan, if its derivative has kernels."""
+        compiled, is_scan = function.value, "reverse" in attributes
+        if compiled.whole is None and (is_scan or compiled.partials is None):
             return list(self.fallback(*operands, function=function, **attributes))
+        whole = function if compiled.whole is None else compiled.whole
         leaves = len(whole.value.results)
-        results = _operation(self.name, self.leaf_ranks, (), leaves).run(operands, function=whole, **attributes)
-        return [results[i + j] for i in range(0, len(results), leaves) for j in function.value.kept]
+        scan = _operation("scan_by_function", self.leaf_ranks, self.ranks[self.captured], leaves)
+        if is_scan:
+            results = scan.run(operands, function=whole, **attributes)
+            return [results[i + j] for i in range(0, len(results), leaves) for j in compiled.kept]
+        flags = {"exclusive": False, "reverse": False, "total": self.name == "reduce_by_function"}
+        results = scan.run(operands, function=whole, width=0, **flags)
+        if flags["total"]:
+            return results[leaves:]
+        n, (heads, count) = operands[0].shape[0], operands[-2:]
+        ends: list[Any] = segment_ends(compiled.operator(operands[self.captured]), results, n, heads, count)
+        return ends
 
     def _scan_jvp(
         self, partials: Partials, primals: Operands, tangents: Sequence[Any], function: Keyed, width: int, **flags: int
