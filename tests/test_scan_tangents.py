@@ -293,7 +293,7 @@ def test_unused_results_are_not_computed(rng):
     for part, kept in ((cut, [1, 5]), (again, [5])):
         results = jax.jit(lambda *x, part=part: jax.core.eval_jaxpr(part.jaxpr, part.consts, *x))(*x)
         for got, i in zip(results, kept, strict=True):
-            np.testing.assert_array_equal(got, whole[i])
+            np.testing.assert_allclose(got, whole[i], rtol=1e-6)  # another program may round products otherwise
         of_part = jax.grad(lambda x, part=part: sum(map(jnp.sum, jax.core.eval_jaxpr(part.jaxpr, part.consts, *x))))(x)
         want = jax.grad(lambda x, kept=kept: sum(jnp.sum(scanned(integrals, x, return_total=True)[i]) for i in kept))(x)
         jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, rtol=1e-6), of_part, want)
