@@ -108,13 +108,18 @@ def lexsort(call: Call) -> Any:
     return call.with_kernels()
 
 
+SHORT_ROW = 16  # JAX's top_k of shorter rows takes less time on a GPU, unless there are many
+
+
 def _row(call: Call) -> int:
-    """Returns the number of items of a row of the first operand."""
+    """Returns the number of items of a row of the first operand; if there are many rows, at least SHORT_ROW."""
     shape = getattr(call.operand, "shape", ())
-    return shape[call.axis] if _is_size(call.axis) and -len(shape) <= call.axis < len(shape) else 0
+    if not (_is_size(call.axis) and -len(shape) <= call.axis < len(shape)):
+        return 0
+    return max(int(shape[call.axis]), SHORT_ROW if item_count(call.operand) >= 2**14 else 0)
 
 
-@like(jax.lax.top_k, "operand", min_items=2**14, measure=_row)
+@like(jax.lax.top_k, "operand", min_items=2**14, min_items_on_gpu=SHORT_ROW, measure=_row)
 def top_k(call: Call) -> Any:
     """`jax.lax.top_k`, by the kernels of `jax_mgpu.top_k`.
 

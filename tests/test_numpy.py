@@ -16,6 +16,7 @@ import pytest
 import jax_mgpu as mgpu
 import jax_mgpu.numpy as mnp
 import jax_mgpu.ops
+from jax_mgpu._src import drop_in
 from tests import dropin
 
 # Each of these calls compiles at least two sorts.
@@ -119,6 +120,12 @@ def test_kernels_run_where_they_are_faster():
     assert _uses_kernels(lambda x: mnp.histogram(x)[0], x) == on_gpu  # a scatter is faster on a CPU
     with dropin.kernels_everywhere():
         assert _uses_kernels(lambda x: mnp.histogram(x)[0], x)
+
+
+def test_few_short_rows_are_selected_by_jax_on_a_gpu(monkeypatch):
+    monkeypatch.setattr(drop_in, "platforms", lambda: {"cuda"})
+    for shape, runs in (((1024, 8), False), ((2048, 8), True), ((64, 16), True)):
+        assert _uses_kernels(lambda x: mnp.top_k(x, 8), jnp.zeros(shape)) == runs
 
 
 def test_fill_values_that_compare_equal_are_not_the_same():
