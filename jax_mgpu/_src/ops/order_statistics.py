@@ -131,14 +131,14 @@ def _sorted_segments(
     For an empty segment, the place is unspecified.
     """
     heads = heads_of_bounds(begins, ends)
-    places = begins[None] + jnp.clip(ranks, 0, (ends - begins)[None] - 1)
-    return Sort("segmented_quantile", x, count=count, heads=heads, method=Method.MERGING), places
+    return Sort("segmented_quantile", x, count=count, heads=heads, method=Method.MERGING), begins[None] + ranks
 
 
 def _segmented_fallback(
     x: jax.Array, begins: jax.Array, ends: jax.Array, ranks: jax.Array, count: jax.Array
 ) -> Sequence[jax.Array]:
     with by_construction():  # segments and count were checked
+        ranks = jnp.clip(ranks, 0, (ends - begins)[None] - 1)
         ordered, places = _sorted_segments(x, begins, ends, ranks, count)
         return [take_or_fill(ordered.run(), places.reshape(-1)).reshape(places.shape)]
 
