@@ -482,6 +482,23 @@ def test_functions_of_rows(rng, width, dtype):
         expect_equal([leaf[i, :live] for leaf in batched], [leaf[:live] for leaf in expected])
 
 
+@pytest.mark.parametrize("width, n", [(2, 900_000), (64, 60_000)])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_functions_of_rows_in_many_tiles(rng, width, n, reverse):
+    """Tiles, groups of tiles, and groups of these groups publish states; in reverse, the first ones have no items."""
+    factors, terms = rng.choice([-1, 1], (n, width)), rng.integers(-4, 5, (n, width))
+    heads, count = np.array([0, n // 3, n // 2]), n - n // 4
+    x = tuple(leaf.astype(np.float32) for leaf in (factors, terms))
+    run = jax.jit(lambda *x: mgpu.scan(x, affine, reverse=reverse, count=count))
+    segmented = jax.jit(lambda *x: mgpu.segmented_scan(x, heads.astype(I32), affine, reverse=reverse, count=count))
+    for got, starts in ((run(*x), heads[:1]), (segmented(*x), heads)):
+        for begin, end in zip(starts, [*starts[1:], count], strict=True):
+            rows = slice(end - 1, begin - 1 if begin else None, -1) if reverse else slice(begin, end)
+            signs = np.cumprod(factors[rows], 0)  # each is its own inverse
+            expected = signs, signs * np.cumsum(signs * terms[rows], 0)
+            expect_equal([np.asarray(leaf)[rows] for leaf in got], [leaf.astype(np.float32) for leaf in expected])
+
+
 def test_functions_of_rows_of_floats(rng):
     """Float results are the same in every run, and close to float64. Mixed types, `emit` and gradients work too."""
     x = [rng.normal(size=(5000, 24)).astype(np.float32) * scale for scale in (0.5, 1.0)]

@@ -32,7 +32,8 @@ __device__ __forceinline__ int64_t take_ticket(uint64_t* counter, int64_t& ticke
 }
 
 // A value in memory that one lane writes once and others wait for. Each 8-byte word holds 4 bytes of it and a mark that
-// they are valid, so no fence is needed.
+// they are valid, so no fence is needed. `stride` is the distance between the words of a value: if lanes access
+// neighbouring values, words of the same place lie next to each other.
 template <typename Value>
 struct Slot {
   static_assert(sizeof(Value) % 4 == 0, "pad the value to a multiple of 4 bytes");
@@ -48,27 +49,28 @@ struct Slot {
     }
   };
 
-  __device__ __forceinline__ static void publish(uint64_t* words, const Value& value, unsigned mark = 1) {
+  __device__ __forceinline__ static void publish(uint64_t* words, const Value& value, unsigned mark = 1,
+                                                 int stride = 1) {
     unsigned parts[kWords];
     memcpy(parts, &value, sizeof(Value));
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
       const uint64_t word = uint64_t{mark} << 32 | parts[i];
-      store_relaxed(words + i, word);
+      store_relaxed(words + i * stride, word);
     }
   }
 
-  __device__ __forceinline__ static Words load(const uint64_t* words) {
+  __device__ __forceinline__ static Words load(const uint64_t* words, int stride = 1) {
     Words loaded;
 #pragma unroll
-    for (int i = 0; i < kWords; ++i) load_relaxed(loaded.word[i], words + i);
+    for (int i = 0; i < kWords; ++i) load_relaxed(loaded.word[i], words + i * stride);
     return loaded;
   }
 
   // Waits until the value has been published, and returns it. `loaded` is an earlier load, so that several slots can be
   // loaded at once.
-  __device__ __forceinline__ static Value await(const uint64_t* words, Words loaded) {
-    while (!loaded.ready()) loaded = load(words);
+  __device__ __forceinline__ static Value await(const uint64_t* words, Words loaded, int stride = 1) {
+    while (!loaded.ready()) loaded = load(words, stride);
     return value_of(loaded);
   }
 
@@ -82,23 +84,37 @@ struct Slot {
   }
 };
 
-// The sum of a segmented sequence in as many words as its state alone: the mark of each word also says whether there
-// was a restart.
-template <typename State>
-struct Slot<SinceRestart<State>> {
-  using Value = SinceRestart<State>;
-  using Words = typename Slot<State>::Words;
-  static constexpr int kWords = Slot<State>::kWords;
+// A value that is another one and a flag, in as many words as the other one alone: bit kBit of each word's mark is the
+// flag.
+template <typename Value_, typename Inner, int kBit>
+struct FlaggedSlot {
+  using Value = Value_;
+  using Words = typename Slot<Inner>::Words;
+  static constexpr int kWords = Slot<Inner>::kWords;
 
-  __device__ __forceinline__ static void publish(uint64_t* words, const Value& value) {
-    Slot<State>::publish(words, value.state, value.restarted ? 3 : 1);
+  __device__ __forceinline__ static void publish(uint64_t* words, const Value& value, unsigned mark = 1,
+                                                 int stride = 1) {
+    const auto& [inner, flag] = value;
+    Slot<Inner>::publish(words, inner, flag ? mark | 1u << kBit : mark, stride);
   }
-  __device__ __forceinline__ static Words load(const uint64_t* words) { return Slot<State>::load(words); }
-  __device__ __forceinline__ static Value await(const uint64_t* words, Words loaded) {
-    while (!loaded.ready()) loaded = load(words);
-    return {Slot<State>::value_of(loaded), static_cast<typename Value::Flag>(loaded.word[0] >> 33)};
+  __device__ __forceinline__ static Words load(const uint64_t* words, int stride = 1) {
+    return Slot<Inner>::load(words, stride);
+  }
+  __device__ __forceinline__ static Value await(const uint64_t* words, Words loaded, int stride = 1) {
+    while (!loaded.ready()) loaded = load(words, stride);
+    return value_of(loaded);
+  }
+  __device__ __forceinline__ static Value value_of(const Words& loaded) {
+    return {Slot<Inner>::value_of(loaded), static_cast<unsigned>(loaded.word[0] >> (32 + kBit)) & 1};
   }
 };
+// The sum of a segmented sequence. The flag says whether there was a restart.
+template <typename State>
+struct Slot<SinceRestart<State>> : FlaggedSlot<SinceRestart<State>, State, 1> {};
+// The state of a function without a neutral item. The flag says whether there is an item.
+template <typename State>
+  requires requires(State state) { state.some; }
+struct Slot<State> : FlaggedSlot<State, decltype(State::item), 2> {};
 
 // The first part of a look-back: tells later tiles the aggregate of this one.
 template <typename Value>

@@ -79,6 +79,7 @@ struct RowScan {
   bool contiguous;         // whether the rows of a tile are contiguous
   bool aligned;            // whether rows are copied by aligned vectors of 16 bytes
   Quotient row_copies{1};  // divides by the number of vectors, or else elements, that are copied per row of a tile
+  int copied_rows;         // the rows that all threads copy at once
   int element_space;       // bytes of shared memory for a leaf's elements; the marks come last
   bool exclusive;
   bool reverse;
@@ -215,13 +216,17 @@ struct TileScan {
         if (thread < elements - last) visit.template operator()<1>(last + thread, last + thread);
       }
     } else {
-      const int row_copies = task.columns / kCount;
-      const int columns = shared.tile.columns;
+      // Each thread copies the same columns of several rows, so that addresses advance by constants.
+      const int first = static_cast<int>(task.row_copies(thread));
+      const int along = (thread - first * (task.columns / kCount)) * kCount;
+      if (first >= task.copied_rows || along >= shared.tile.columns) return;
+      int place = first * task.columns + along;
+      int64_t offset = first * task.width + along;
 #pragma unroll 4
-      for (int i = thread; i < elements / kCount; i += kThreads) {
-        const int row = static_cast<int>(task.row_copies(i));
-        const int along = (i - row * row_copies) * kCount;
-        if (along < columns) visit.template operator()<kCount>(i * kCount, row * task.width + along);
+      for (int row = first; row < rows; row += task.copied_rows) {
+        visit.template operator()<kCount>(place, offset);
+        place += task.copied_rows * task.columns;
+        offset += task.copied_rows * task.width;
       }
     }
   }
@@ -333,18 +338,18 @@ struct TileScan {
     return prefix;
   }
 
-  // The words of a slot of the thread's column.
+  // The first word of a slot of the thread's column. The same words of all columns lie next to each other.
   __device__ __forceinline__ uint64_t* slot(int64_t i) const {
-    return shared.tile.words + (i * task.columns + column) * Slots::kWords;
+    return shared.tile.words + i * Slots::kWords * task.columns + column;
   }
   __device__ __forceinline__ void publish(int64_t i, const Sum& sum) const {
-    if (group == 0) Slots::publish(slot(i), sum);
+    if (group == 0) Slots::publish(slot(i), sum, 1, task.columns);
   }
   // Adds up `count` slots. Each group takes neighbouring slots, and loads a few before it waits for the first. Contains
   // barriers.
   template <typename SlotOf>
   __device__ Sum add_slots(int count, SlotOf slot_of) const {
-    constexpr int kBatch = sizeof(State) > 8 ? 2 : sizeof(State) > 4 ? 4 : 6;
+    constexpr int kBatch = Slots::kWords > 2 ? 2 : sizeof(State) > 8 ? 3 : sizeof(State) > 4 ? 4 : 6;
     const Sums sums{op};
     const int share = ceil_div(count, task.groups);
     const int end = minimum(group * share + share, count);
@@ -354,11 +359,11 @@ struct TileScan {
       typename Slots::Words loaded[kBatch];
 #pragma unroll
       for (int j = 0; j < kBatch; ++j) {
-        if (i + j < end) loaded[j] = Slots::load(slot(slot_of(i + j)));
+        if (i + j < end) loaded[j] = Slots::load(slot(slot_of(i + j)), task.columns);
       }
 #pragma unroll
       for (int j = 0; j < kBatch; ++j) {
-        if (i + j < end) sum = sums(sum, Slots::await(slot(slot_of(i + j)), loaded[j]));
+        if (i + j < end) sum = sums(sum, Slots::await(slot(slot_of(i + j)), loaded[j], task.columns));
       }
     }
     return scan_groups(sum).all;

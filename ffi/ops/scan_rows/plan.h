@@ -29,12 +29,13 @@ struct RowScanTiling {
   // The number of rows that a thread loads at once. It is smaller for items, because the loop over these rows is
   // unrolled, and each copy of a caller's function takes time to compile.
   static constexpr int step(int leaves) { return leaves > 0 ? 4 : 8; }
-  // The number of rows of a thread. Without the last one, they hold at most 128 bytes of a column in all planes
-  // together, as an item has at most 32 bytes. The last row makes the number odd, so that lanes of neighbouring groups
-  // read different banks. A tile takes at most 37 KB of shared memory, or 41 KB if items have several leaves.
+  // The number of rows of a thread. It is odd, so that lanes of neighbouring groups read different banks. The rows hold
+  // at most 136 bytes of a column. Those of items of several leaves, which have at most 32 bytes each, hold at most 208
+  // bytes in all planes together: states in registers leave room for fewer blocks on a multiprocessor, which have to
+  // load as much. A tile takes at most 37 KB of shared memory, or 54 KB if items have several leaves.
   static constexpr int thread_rows(int64_t element_bytes, int leaves) {
-    const int64_t bytes = element_bytes * maximum(leaves, 1);
-    return static_cast<int>(1 + maximum<int64_t>(128 / bytes / step(leaves), 1) * step(leaves));
+    const int64_t rows = (leaves > 1 ? 208 : 136) / (element_bytes * maximum(leaves, 1));
+    return static_cast<int>(1 + maximum<int64_t>((rows - 1) / step(leaves), 1) * step(leaves));
   }
   constexpr int thread_rows() const { return thread_rows(element_bytes, leaves); }
   constexpr int vector() const { return static_cast<int>(16 / element_bytes); }

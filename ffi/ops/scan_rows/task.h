@@ -34,6 +34,7 @@ void set_copies(RowScan<Operator>& task, const RowScanTiling& tiling, bool congr
   task.contiguous = task.slices == 1;
   task.aligned = congruent && (task.contiguous || (aligned && tiling.width % tiling.vector() == 0));
   task.row_copies = Quotient(task.columns / (task.aligned && !task.contiguous ? tiling.vector() : 1));
+  task.copied_rows = kThreads / static_cast<int>(task.row_copies.divisor);
 }
 
 inline unsigned mark_blocks(const Segments& segments) {
