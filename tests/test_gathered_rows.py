@@ -77,7 +77,7 @@ def test_widths(op, dtype):
     """Rows are narrow or wide, gathered or in order; their columns fill vectors or leave some over."""
     rng = np.random.default_rng(len(op))
     indices, heads, count = entries_of(rng)
-    tables = [drawn(rng, dtype, ENTRIES, width) for width in (2, 4, 7, 8, 11, 16, 17, 29, 32, 33, 72)]
+    tables = [drawn(rng, dtype, ENTRIES, width) for width in (2, 4, 6, 7, 8, 11, 12, 16, 17, 29, 32, 33, 72)]
 
     @jax.jit
     def call(tables):

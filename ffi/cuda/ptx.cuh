@@ -37,6 +37,13 @@ __device__ __forceinline__ float exp2_approximately(float x) {
   return power;
 }
 
+// 1 / x, with an error of one unit in the last place, if neither x nor 1 / x is below 2^-126.
+__device__ __forceinline__ float reciprocal_approximately(float x) {
+  float reciprocal;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(x));
+  return reciprocal;
+}
+
 // ---- Launches. If its launch allows it, a kernel may start before its predecessor in the stream is done: once all
 // blocks of the predecessor have called start_next_kernel() or ended. All of its blocks must call
 // wait_for_last_kernel(), after which they can read what the predecessor wrote. Compiled for less than sm_90, both

@@ -21,25 +21,26 @@ void launch(const Call& call, const GatheredRowsOperands& operands, const Operat
   const UnitTiles tiles(operands.ends(), tiling.tiles(), tiling.tile_units(), scratch.items_before);
   // If blocks run in at most two waves, a search by each block costs less than a kernel that finds all tiles. float32
   // [2^20, 128] takes 0.144 ms instead of 0.149. With five waves, the search costs more: 0.160 ms instead of 0.156.
-  const bool finds_tiles = tiling.tiles() * tiling.slices() <= 2 * kReduceRowsWave;
-  const bool as_vectors = tiling.width % kRow.vector == 0 && is_aligned(operands.x) && is_aligned(operands.result);
-  const bool long_rows = sources.indices.data && sources.problems * sources.count > kNoRow;
-  const RowReduction<Operator> reduction{.x = static_cast<const Element*>(operands.x),
-                                         .weights = static_cast<const Element*>(operands.weights),
-                                         .groups = static_cast<int>(maximum<int64_t>(operands.groups, 1)),
-                                         .sources = sources,
-                                         .tiles = tiles,
-                                         .finds_tiles = finds_tiles,
-                                         .as_vectors = as_vectors,
-                                         .as_halves = 2 * tiling.width % kRow.vector == 0 && is_aligned(operands.x),
-                                         .long_rows = long_rows,
-                                         .is_plain = as_vectors && !long_rows && tiling.row_bytes <= UINT32_MAX,
-                                         .lanes = tiling.lanes(),
-                                         .worker_units = tiling.worker_units(),
-                                         .first_end = scratch.first_end,
-                                         .opening = reinterpret_cast<State*>(scratch.opening),
-                                         .open = reinterpret_cast<State*>(scratch.open),
-                                         .result = {operands.result, operands.wide_result}};
+  const bool finds_tiles = tiling.tiles() * tiling.slices() <= 2 * tiling.wave();
+  const bool is_aligned = cuda::is_aligned(operands.x) && cuda::is_aligned(operands.result);
+  const int part = is_aligned ? static_cast<int>(minimum<int64_t>(tiling.width & -tiling.width, kRow.vector)) : 1;
+  const bool long_rows = sources.has_long_numbers();
+  const RowReduction<Operator> reduction{
+      .x = static_cast<const Element*>(operands.x),
+      .weights = static_cast<const Element*>(operands.weights),
+      .groups = static_cast<int>(maximum<int64_t>(operands.groups, 1)),
+      .sources = sources,
+      .tiles = tiles,
+      .finds_tiles = finds_tiles,
+      .part = part,
+      .long_rows = long_rows,
+      .is_plain = part == kRow.vector && !long_rows && tiling.row_bytes <= UINT32_MAX,
+      .lanes = tiling.lanes(),
+      .worker_units = tiling.worker_units(),
+      .first_end = scratch.first_end,
+      .opening = reinterpret_cast<State*>(scratch.opening),
+      .open = reinterpret_cast<State*>(scratch.open),
+      .result = {operands.result, operands.wide_result}};
   const auto run = [&](auto kernel, int64_t shared) {
     const int64_t blocks = tiles.tiles * tiling.slices();
     if (finds_tiles) {
@@ -55,10 +56,10 @@ void launch(const Call& call, const GatheredRowsOperands& operands, const Operat
     if constexpr (kRow.stages && kWeights != Weights::kGroups) {  // a row of one column has one group
       if (tiling.width == 1) return run(reduce_short_rows<kWeights, 1, Operator>, tiles.units * int64_t{sizeof(State)});
     }
-    if constexpr (kRow.stages && kRow.vector > 1) {
+    if constexpr (kRow.stages && kRow.short_columns > 1) {
       if (tiling.is_staged()) {
-        return run(reduce_short_rows<kWeights, kRow.vector, Operator>,
-                   tiles.units * int64_t{kRow.vector * sizeof(State)});
+        return run(reduce_short_rows<kWeights, kRow.short_columns, Operator>,
+                   tiles.units * int64_t{kRow.short_columns * sizeof(State)});
       }
     }
     run(reduce_tiles<kWeights, Operator>, reduction.shared_bytes(kWeights == Weights::kOne));

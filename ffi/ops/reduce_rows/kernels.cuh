@@ -19,7 +19,6 @@ constexpr int kJoinThreads = 1024;
 constexpr int kJoinLeastLanes = 8;     // the fewest lanes of a tile
 constexpr int kJoinSerial = 16;        // tiles of a segment that a lane joins; if there are more, the whole block does
 constexpr uint32_t kNoEntry = 0xffff;  // the entry of an end that closes no result
-constexpr uint32_t kNoRow = ~0u;       // the number, in 32 bits or in both halves of 64, of the row of a dropped item
 static_assert(kReduceRowsStagedBytes / 4 < kNoEntry);
 
 template <typename Operator>
@@ -28,10 +27,10 @@ constexpr int kVectorOf = row_operator<Operator>().vector;
 // The weights of an item: none, one, or one for each group of its columns.
 enum class Weights { kNone, kOne, kGroups };
 
-// The rows that a lane reads at a time: 32 bytes of registers. With more, fewer blocks fit a multiprocessor.
-template <typename Operator>
-constexpr int kRowsInFlight =
-    static_cast<int>(clamp<int64_t>(32 / (kVectorOf<Operator> * sizeof(typename Operator::Element)), 2, 4));
+// The rows that a lane reads at a time: usually 64 bytes of registers. With more, fewer blocks fit a multiprocessor.
+constexpr int kMostRowsInFlight = 4;
+template <Weights kWeights, typename Operator>
+constexpr int kRowsInFlight = kWeights == Weights::kGroups || Operator::kGivesIndex ? 2 : kMostRowsInFlight;
 
 template <typename Operator>
 struct RowReduction {
@@ -43,8 +42,7 @@ struct RowReduction {
   RowSources sources;
   UnitTiles tiles;
   bool finds_tiles;  // whether each block searches for its own tile
-  bool as_vectors;   // whether rows of x and of the result are whole vectors, and aligned
-  bool as_halves;    // whether rows of x are whole halves of vectors, and aligned
+  int part;          // the columns that are moved at once: a vector, or a part of one if rows are not whole vectors
   bool long_rows;    // whether the number of a row may have more than 32 bits
   bool is_plain;     // whether rows are whole vectors, and their numbers and bytes have 32 bits
   int lanes;
@@ -55,7 +53,7 @@ struct RowReduction {
   ResultVector<Operator> result;
 
   // The slots of a tile's ends and rows. A worker of reduce_tiles also reads those after its last row.
-  MGPU_HOST_DEVICE int unit_slots() const { return tiles.units + 4; }
+  MGPU_HOST_DEVICE int unit_slots() const { return tiles.units + kMostRowsInFlight; }
   // Shared memory of a block of reduce_tiles: slots, slots for the high words of rows, and a weight for each item.
   MGPU_HOST_DEVICE int64_t shared_bytes(bool has_weights) const {
     return unit_slots() * ((long_rows ? 8 : 4) + (has_weights ? static_cast<int64_t>(sizeof(State)) : 0));
@@ -79,7 +77,19 @@ struct Neighbours {
     memcpy(neighbours.words, items, kBytes);
     return neighbours;
   }
-  __device__ __forceinline__ void unpack(Item (&items)[kCount]) const { memcpy(items, words, kBytes); }
+  __device__ __forceinline__ void unpack(Item (&items)[kCount]) const {
+    if constexpr (sizeof(Item) == 2 && kBytes >= 4) {
+      // The compiler joins these shifts with the conversion of items to 32 bits.
+      uint32_t pairs[kCount / 2];
+      memcpy(pairs, words, kBytes);
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) {
+        items[k] = std::bit_cast<Item>(static_cast<uint16_t>(pairs[k / 2] >> 16 * (k % 2)));
+      }
+    } else {
+      memcpy(items, words, kBytes);
+    }
+  }
 
   __device__ __forceinline__ static Neighbours load(const Item* from) {
     Neighbours neighbours;
@@ -87,28 +97,35 @@ struct Neighbours {
     for (int i = 0; i < kWords; ++i) neighbours.words[i] = reinterpret_cast<const Word*>(from)[i];
     return neighbours;
   }
-  // Loads the first `columns` columns, by halves or one by one.
-  __device__ __forceinline__ static Neighbours load(const Item* from, int columns, bool as_halves) {
-    Neighbours neighbours{};
-    if constexpr (kCount > 2) {
-      if (as_halves) {
-        using Part = Neighbours<Item, kCount / 2>;
-        Part parts[2] = {Part::load(from), {}};
-        if (columns > kCount / 2) parts[1] = Part::load(from + kCount / 2);
-        memcpy(&neighbours, parts, sizeof(parts));
-        return neighbours;
-      }
+  // Loads the first `columns` columns, `part` of them at a time.
+  __device__ __forceinline__ static Neighbours load(const Item* from, int columns, int part) {
+    if constexpr (kCount == 1) {
+      return load(from);
+    } else {
+      if (part >= kCount) return load(from);
+      using Half = Neighbours<Item, kCount / 2>;
+      Half halves[2] = {Half::load(from, columns, part), {}};
+      if (columns > kCount / 2) halves[1] = Half::load(from + kCount / 2, columns - kCount / 2, part);
+      Neighbours neighbours;
+      memcpy(&neighbours, halves, sizeof(halves));
+      return neighbours;
     }
-    Item items[kCount] = {};
-#pragma unroll
-    for (int k = 0; k < kCount; ++k) {
-      if (k < columns) items[k] = from[k];
-    }
-    return pack(items);
   }
   __device__ __forceinline__ void store(Item* to) const {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) reinterpret_cast<Word*>(to)[i] = words[i];
+  }
+  // Stores the first `columns` columns, `part` of them at a time.
+  __device__ __forceinline__ void store(Item* to, int columns, int part) const {
+    if constexpr (kCount == 1) {
+      store(to);
+    } else {
+      if (part >= kCount) return store(to);
+      Neighbours<Item, kCount / 2> halves[2];
+      memcpy(halves, words, sizeof(halves));
+      halves[0].store(to, columns, part);
+      if (columns > kCount / 2) halves[1].store(to + kCount / 2, columns - kCount / 2, part);
+    }
   }
 };
 
@@ -116,19 +133,12 @@ struct Neighbours {
 struct LaneColumns {
   int64_t first;
   int count;
-  bool as_vector;
+  int part;  // the columns that are moved at once
 };
 
 template <int kVector, typename Item>
 __device__ __forceinline__ void store_columns(Item* to, const Item (&items)[kVector], const LaneColumns& columns) {
-  if (columns.as_vector) {
-    Neighbours<Item, kVector>::pack(items).store(to);
-  } else {
-#pragma unroll
-    for (int k = 0; k < kVector; ++k) {
-      if (k < columns.count) to[k] = items[k];
-    }
-  }
+  Neighbours<Item, kVector>::pack(items).store(to, columns.count, columns.part);
 }
 
 // Stores a lane's columns of an entry of the results, which begin at element `at`.
@@ -416,53 +426,56 @@ __device__ __forceinline__ void with_rows(const RowSources& sources, int64_t fir
 }
 
 // The lists that a block of reduce_tiles makes of its tile. `rows` has the numbers of rows, which count from the first
-// item if rows are not gathered. `high` has the high words of these numbers, if they have any. `weights` has the
-// weights, if each item has one.
+// item if rows are not gathered. `high` has the high words of these numbers, or is null if they have none. `weights`
+// has the weights, if each item has one.
 template <typename State>
 struct TileLists {
   uint32_t* rows;
   uint32_t* high;
   State* weights;
+
+  __device__ __forceinline__ int64_t row(int i) const {
+    if (high) return static_cast<int64_t>(uint64_t{high[i]} << 32 | rows[i]);
+    return rows[i] == kNoRow ? RowSources::kNone : rows[i];
+  }
 };
 
-// Combines the rows [row, last_row) of a tile in a lane's columns.
-template <Weights kWeights, int kVector, typename Operator>
+// Combines the rows [row, last_row) of a tile in a lane's columns. If rows are plain, a row takes half as many
+// instructions as other rows.
+template <Weights kWeights, bool kPlain, int kVector, typename Operator>
 __device__ __forceinline__ void walk_rows(Walk<kVector, Operator>& walk, int64_t first_item,
                                           const TileLists<typename Operator::State>& lists, int row, int last_row) {
   using Element = typename Operator::Element;
   using State = typename Operator::State;
   using Row = Neighbours<Element, kVector>;
-  constexpr int kRows = kRowsInFlight<Operator>;
+  constexpr int kRows = kRowsInFlight<kWeights, Operator>;
   const RowReduction<Operator>& reduction = walk.reduction;
   const Operator& op = walk.op;
   const int64_t width = reduction.sources.width, base = reduction.sources.indices.data ? 0 : first_item;
-  const Element* x = reduction.x + base * width + walk.columns.first;
-  keep(x);
+  const Element* const x = reduction.x + base * width + walk.columns.first;
+  auto row_bytes = static_cast<uint32_t>(width * static_cast<int64_t>(sizeof(Element)));
+  keep(row_bytes);  // else, the compiler multiplies by 64 bits
   const LaneWeights<kVector, Operator> lane_weights(reduction, walk.columns);
 #pragma unroll 1
   for (; row < last_row; row += kRows) {
-    uint32_t rows[kRows];
     bool exists[kRows];
     Row items[kRows], weights[kRows];
+    if constexpr (kPlain) {
+      uint32_t rows[kRows];
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      rows[i] = lists.rows[row + i];
-      exists[i] = row + i < last_row && (rows[i] != kNoRow || (reduction.long_rows && lists.high[row + i] != kNoRow));
-    }
-    const auto full_row = [&](int i) {
-      return reduction.long_rows ? int64_t{lists.high[row + i]} << 32 | rows[i] : int64_t{rows[i]};
-    };
-    if (reduction.is_plain) {
-      const auto row_bytes = static_cast<uint32_t>(width * static_cast<int64_t>(sizeof(Element)));
+      for (int i = 0; i < kRows; ++i) rows[i] = lists.rows[row + i];
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
+        exists[i] = row + i < last_row && rows[i] != kNoRow;
         const char* const from = reinterpret_cast<const char*>(x) + uint64_t{rows[i]} * row_bytes;
         if (exists[i]) items[i] = Row::load(reinterpret_cast<const Element*>(from));
       }
     } else {
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
-        if (exists[i]) items[i] = Row::load(x + full_row(i) * width, walk.columns.count, reduction.as_halves);
+        const int64_t from = row + i < last_row ? lists.row(row + i) : RowSources::kNone;
+        exists[i] = from != RowSources::kNone;
+        if (exists[i]) items[i] = Row::load(x + from * width, walk.columns.count, walk.columns.part);
       }
     }
     if constexpr (kWeights == Weights::kGroups) {
@@ -480,7 +493,7 @@ __device__ __forceinline__ void walk_rows(Walk<kVector, Operator>& walk, int64_t
       State factor{};
       if constexpr (kWeights == Weights::kGroups) weights[i].unpack(factors);
       if constexpr (kWeights == Weights::kOne) factor = lists.weights[row + i];
-      const int64_t position = Operator::kGivesIndex ? base + full_row(i) : 0;
+      const int64_t position = Operator::kGivesIndex ? base + lists.row(row + i) : 0;
 #pragma unroll
       for (int k = 0; k < kVector; ++k) {
         if constexpr (kWeights == Weights::kNone) {
@@ -506,7 +519,7 @@ __device__ __forceinline__ void list_rows(const RowReduction<Operator>& reductio
         const auto found = rows.find(i);
         const int64_t row = found < 0 ? RowSources::kNone : rows.row(i, found);
         lists.rows[i] = static_cast<uint32_t>(row);
-        if (reduction.long_rows) lists.high[i] = static_cast<uint32_t>(row >> 32);
+        if (lists.high) lists.high[i] = static_cast<uint32_t>(row >> 32);
       }
     });
   }
@@ -521,7 +534,7 @@ __device__ __forceinline__ void list_rows(const RowReduction<Operator>& reductio
 // Reduces tiles of rows. All tiles of a slice come before the tiles of the next slice, so that a slice of a table that
 // is read by index stays in the L2 cache.
 template <Weights kWeights, typename Operator>
-__global__ void __launch_bounds__(kThreads, kWeights == Weights::kGroups || Operator::kGivesIndex ? 4 : 5)
+__global__ void __launch_bounds__(kThreads, kReduceRowsBlocks)
     reduce_tiles(RowReduction<Operator> reduction, Operator op) {
   using State = typename Operator::State;
   constexpr int kVector = kVectorOf<Operator>;
@@ -538,7 +551,7 @@ __global__ void __launch_bounds__(kThreads, kWeights == Weights::kGroups || Oper
   uint32_t* const ends =
       reinterpret_cast<uint32_t*>(weights + (kWeights == Weights::kOne ? reduction.unit_slots() : 0));
   uint32_t* const rows = ends + reduction.tiles.units - tile.items;
-  const TileLists<State> lists{rows, rows + reduction.unit_slots(), weights};
+  const TileLists<State> lists{rows, reduction.long_rows ? rows + reduction.unit_slots() : nullptr, weights};
   const int64_t first_entry = list_ends(reduction, tile, ends);
   list_rows<kWeights>(reduction, op, tile, lists);
   __syncthreads();
@@ -549,11 +562,16 @@ __global__ void __launch_bounds__(kThreads, kWeights == Weights::kGroups || Oper
   const int64_t column = (slice * reduction.lanes + lane) * kVector;
   const int columns = static_cast<int>(clamp<int64_t>(reduction.sources.width - column, 0, kVector));
   const int end = worker_ends[worker], last_end = worker_ends[worker + 1];
-  Walk<kVector, Operator> walk(reduction, op, {column, columns, reduction.as_vectors}, ends, opening, first_entry, end,
+  Walk<kVector, Operator> walk(reduction, op, {column, columns, reduction.part}, ends, opening, first_entry, end,
                                last_end);
   if (columns > 0) {
-    walk_rows<kWeights>(walk, tile.first_item, lists, minimum(worker * reduction.worker_units, tile.size) - end,
-                        minimum((worker + 1) * reduction.worker_units, tile.size) - last_end);
+    const int row = minimum(worker * reduction.worker_units, tile.size) - end;
+    const int last_row = minimum((worker + 1) * reduction.worker_units, tile.size) - last_end;
+    if (reduction.is_plain) {
+      walk_rows<kWeights, true>(walk, tile.first_item, lists, row, last_row);
+    } else {
+      walk_rows<kWeights, false>(walk, tile.first_item, lists, row, last_row);
+    }
     walk.close_all();
   }
   if (slice == 0 && threadIdx.x == 0) reduction.first_end[tile_index] = tile.ends > 0 ? tile.first_end : -1;
@@ -595,7 +613,7 @@ __device__ __forceinline__ void stage_rows(const RowReduction<Operator>& reducti
     for (int i = 0; i < kRows; ++i) {
       if (found[i] < 0) continue;
       const Element* const from = reduction.x + rows.row(first + i * kThreads, found[i]) * width;
-      items[i] = columns.as_vector ? Row::load(from) : Row::load(from, columns.count, false);
+      items[i] = Row::load(from, columns.count, columns.part);
     }
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
@@ -623,12 +641,13 @@ __device__ __forceinline__ void stage_rows(const RowReduction<Operator>& reducti
 // Reduces tiles of rows of up to kStates columns. All threads bring rows to shared memory in turn; then each thread
 // takes one row after the other.
 template <Weights kWeights, int kStates, typename Operator>
-__global__ void __launch_bounds__(kThreads, 5) reduce_short_rows(RowReduction<Operator> reduction, Operator op) {
+__global__ void __launch_bounds__(kThreads, kReduceRowsStagedBlocks)
+    reduce_short_rows(RowReduction<Operator> reduction, Operator op) {
   using State = typename Operator::State;
   extern __shared__ uint4 shared[];
   __shared__ int worker_ends[kThreads + 1];
   __shared__ State opening[kStates * kThreads];
-  const LaneColumns columns{0, static_cast<int>(reduction.sources.width), reduction.as_vectors || kStates == 1};
+  const LaneColumns columns{0, static_cast<int>(reduction.sources.width), reduction.part};
   wait_for_last_kernel();
   start_next_kernel();
   const TileUnits tile = find_tile(reduction, blockIdx.x);
@@ -682,7 +701,7 @@ __global__ void __launch_bounds__(kJoinThreads) join_tiles(RowReduction<Operator
   const auto store = [&](int64_t tile, int64_t column, State before) {
     const State state[1] = {op.combine(before, reduction.opening[tile * width + column])};
     const int64_t entry = ends.entry(reduction.first_end[tile]);
-    store_result<1>(reduction, op, entry * width + column, {column, 1, true}, state);
+    store_result<1>(reduction, op, entry * width + column, {column, 1, 1}, state);
   };
   const auto add_tiles = [&](int64_t begin, int64_t end, int step, int64_t column) {
     State state = op.identity();

@@ -19,6 +19,8 @@ struct RowSources {
 
   static constexpr int64_t kNone = -1;
 
+  // Whether the numbers of rows that items have by index may need more than 32 bits.
+  MGPU_HOST_DEVICE bool has_long_numbers() const { return indices.data && problems * count > int64_t{~0u}; }
   // The first row of the problem of item i.
   MGPU_HOST_DEVICE int64_t problem_begin(int64_t i) const { return problems == 1 ? 0 : i / length * count; }
 

@@ -6,26 +6,30 @@
 
 namespace mgpu {
 
-// A worker is a few neighbouring lanes, which take one row after the other; each lane has a vector of columns: 16 bytes
-// of states. A block's workers consume equal shares of a tile of rows and segment ends. A worker has at most 32 lanes;
-// wider rows are cut into slices. Rows of one vector (short rows) are first brought to shared memory as states, by all
-// threads in turn, because a thread that walked down its rows in device memory would read them one sector at a time.
+// A worker is a few neighbouring lanes, which take one row after the other; each lane has a vector of columns: up to 16
+// bytes of elements and 32 bytes of states. A block's workers consume equal shares of a tile of rows and segment ends.
+// A worker has at most 32 lanes; wider rows are cut into slices. Rows of up to 16 bytes of states (short rows) are
+// first brought to shared memory as states, by all threads in turn, because a thread that walked down its rows in
+// device memory would read them one sector at a time.
 constexpr int kReduceRowsThreads = 256;
 constexpr int kReduceRowsMostLanes = 32;
-constexpr int kReduceRowsTileBytes = 24 << 10;                      // the shared memory for a tile's units
-constexpr int kReduceRowsStagedBytes = 28 << 10;                    // the same for short rows
-constexpr int kReduceRowsStagedUnits = 9;                           // the most units per worker
-constexpr int kReduceRowsLeastUnits = 4;                            // the fewest units per worker
-constexpr int64_t kReduceRowsWave = 5 * kReferenceMultiprocessors;  // blocks that run at once
+constexpr int kReduceRowsTileBytes = 28 << 10;    // the shared memory for a tile's units
+constexpr int kReduceRowsStagedBytes = 28 << 10;  // the same for short rows
+constexpr int kReduceRowsStagedUnits = 9;         // the most units per worker
+constexpr int kReduceRowsLeastUnits = 4;          // the fewest units per worker
+constexpr int kReduceRowsBlocks = 4;              // blocks of a multiprocessor
+constexpr int kReduceRowsStagedBlocks = 5;        // the same for short rows
 // A table whose rows are read several times by index is cut by columns into slices that stay in the L2 cache. A slice
 // has at least as many bytes of each row as a cache line.
 constexpr int64_t kReduceRowsSliceBytes = int64_t{36} << 20;
 constexpr int64_t kReduceRowsLeastReads = 4;  // the fewest reads of a row, on average
+constexpr uint32_t kNoRow = ~0u;  // the number, in 32 bits or in both halves of 64, of the row of a dropped item
 
-// The properties of an operator that a plan needs: the elements that a lane takes, with at most 16 bytes of elements
-// and of states; the bytes of a state; and whether short rows are staged, which does not pay for narrow integers.
+// The properties of an operator that a plan needs: the elements that a lane takes; the most columns of a short row; the
+// bytes of a state; and whether short rows are staged, which does not pay for narrow integers.
 struct RowOperator {
   int vector;
+  int short_columns;
   int state_bytes;
   bool stages;
 };
@@ -33,8 +37,8 @@ struct RowOperator {
 template <typename Operator>
 constexpr RowOperator row_operator() {
   using Element = typename Operator::Element;
-  constexpr int kState = sizeof(typename Operator::State);
-  return {maximum(16 / maximum(static_cast<int>(sizeof(Element)), kState), 1), kState,
+  constexpr int kElement = sizeof(Element), kState = sizeof(typename Operator::State);
+  return {maximum(minimum(16 / kElement, 32 / kState), 1), maximum(16 / maximum(kElement, kState), 1), kState,
           sizeof(Element) >= 4 || std::is_same_v<Element, Half> || std::is_same_v<Element, BFloat16>};
 }
 
@@ -42,10 +46,15 @@ struct RowTiling {
   int64_t units;  // all rows and ends
   int64_t width;  // columns
   RowOperator op;
+  int unit_bytes;  // the shared memory of a unit
   int64_t row_bytes;
   int64_t table_bytes;  // the bytes of rows that are read several times, or 0
 
-  constexpr bool is_staged() const { return op.stages && width <= op.vector; }
+  constexpr bool is_staged() const { return op.stages && width <= op.short_columns; }
+  // The blocks that run at once.
+  constexpr int64_t wave() const {
+    return (is_staged() ? kReduceRowsStagedBlocks : kReduceRowsBlocks) * kReferenceMultiprocessors;
+  }
   constexpr int64_t vectors() const { return ceil_div<int64_t>(width, op.vector); }
   // The slices that the columns are cut into, and the lanes that each slice takes, a power of two.
   constexpr int64_t slices() const {
@@ -56,9 +65,9 @@ struct RowTiling {
   constexpr int lanes() const { return width > 0 ? 1 << ceil_log2(ceil_div(vectors(), slices())) : 1; }
   constexpr int workers() const { return kReduceRowsThreads / lanes(); }
   // The states of a short row in shared memory.
-  constexpr int staged_states() const { return width == 1 ? 1 : op.vector; }
+  constexpr int staged_states() const { return width == 1 ? 1 : op.short_columns; }
   constexpr int most_units() const {
-    if (!is_staged()) return kReduceRowsTileBytes / (4 + op.state_bytes) / workers();
+    if (!is_staged()) return kReduceRowsTileBytes / unit_bytes / workers();
     // An odd number of units, so that threads whose rows lie this far apart access different banks.
     const int fit = kReduceRowsStagedBytes / (staged_states() * op.state_bytes * kReduceRowsThreads);
     return minimum(fit - 1, kReduceRowsStagedUnits) | 1;
@@ -67,8 +76,8 @@ struct RowTiling {
   // much as a whole one.
   constexpr int worker_units() const {
     const int64_t least_tiles = maximum<int64_t>(ceil_div<int64_t>(units, int64_t{most_units()} * workers()), 1);
-    const int64_t waves = ceil_div(least_tiles * slices(), kReduceRowsWave);
-    const int64_t wanted_tiles = maximum(least_tiles, waves * kReduceRowsWave / slices());
+    const int64_t waves = ceil_div(least_tiles * slices(), wave());
+    const int64_t wanted_tiles = maximum(least_tiles, waves * wave() / slices());
     return maximum(static_cast<int>(ceil_div(units, wanted_tiles * workers())),
                    minimum(kReduceRowsLeastUnits, most_units()));
   }

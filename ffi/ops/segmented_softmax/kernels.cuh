@@ -44,8 +44,9 @@ __device__ __forceinline__ Float least() {
 __device__ __forceinline__ float power(float x) { return exp2_approximately(x * 0x1.715476p0f); }
 __device__ __forceinline__ double power(double x) { return exp(x); }
 
-// Divides 1 by a sum of exponentials, which is never so large that the fast division is inexact.
-__device__ __forceinline__ float reciprocal(float sum) { return __fdividef(1, sum); }
+// Divides 1 by a sum of exponentials, which is never so small or so large that the fast reciprocal is inexact. It is 0
+// if all items are -inf.
+__device__ __forceinline__ float reciprocal(float sum) { return reciprocal_approximately(sum); }
 __device__ __forceinline__ double reciprocal(double sum) { return 1 / sum; }
 
 // Joins two parts. If all items of a part are -inf, the part's sum is 0.
@@ -229,10 +230,12 @@ struct Group {
     if (first > 0) slots[first] = opening;
     put(opening, running);
     running = map(running);
+    // ptxas would keep the predicates of the loop above, each by two instructions; it makes others from these bits.
+    const unsigned reversed = __brev(heads);
 #pragma unroll
     for (int i = kRows - 1; i >= 0; --i) {
       take(i, running);
-      if (i > 0 && (heads >> i & 1)) running = map(slots[i]);
+      if (i > 0 && (reversed >> (31 - i) & 1)) running = map(slots[i]);
     }
   }
 
@@ -361,6 +364,29 @@ struct Share {
     }
   }
 
+  // Loads the thread's items of a staged tile; rows that are not in the bitmap `live` get `nothing`. Rows of one column
+  // are neighbours, which are moved by vectors, because single items of the lanes would lie in a quarter of the banks.
+  __device__ __forceinline__ void load_staged(const Slots<Float>& slots, unsigned live, Float nothing,
+                                              Float (&items)[kRows]) const {
+    if (task.tiling.width == 1) {
+      load_bytes<sizeof(items)>(items, slots.first);
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) items[i] = live >> i & 1 ? items[i] : nothing;
+    } else {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) items[i] = live >> i & 1 ? slots[i] : nothing;
+    }
+  }
+  __device__ __forceinline__ void store_staged(const Slots<Float>& slots, const Float (&items)[kRows]) const {
+    if (!has_column) return;
+    if (task.tiling.width == 1) {
+      store_bytes<sizeof(items)>(slots.first, items);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) slots[i] = items[i];
+    }
+  }
+
   // The rows past the live ones, as a bitmap.
   __device__ __forceinline__ unsigned dead() const {
     unsigned dead = 0;
@@ -472,8 +498,7 @@ __device__ __forceinline__ bool normalize_tile(const Softmax<Element>& task) {
   const Group<Element> group = share.group(words, exchange);
   const unsigned dead = share.dead();
   if constexpr (kStaged) {
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) kept[i] = (share.rows & ~dead) >> i & 1 ? slots[i] : nothing;
+    share.load_staged(slots, share.rows & ~dead, nothing, kept);
   } else if (dead != 0) {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) kept[i] = dead >> i & 1 ? nothing : kept[i];
@@ -519,10 +544,7 @@ __device__ __forceinline__ bool normalize_tile(const Softmax<Element>& task) {
   // Store.
   if (!group.is_cut()) return true;
   if constexpr (kStaged) {
-    if (share.has_column) {
-#pragma unroll
-      for (int i = 0; i < kRows; ++i) slots[i] = kept[i];
-    }
+    share.store_staged(slots, kept);
     __syncthreads();
     // This also stores rows that the last kernel overwrites, which are few.
     stage.for_each([&]<int kCount>(int i) {
@@ -587,8 +609,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) differentiate_tiles(Softmax
   const Group<Element> group = share.group(words, exchange);
   const unsigned dead = share.dead();
   if constexpr (kStaged) {
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) terms[i] = (share.rows & ~dead) >> i & 1 ? slots[i] : Float{0};
+    share.load_staged(slots, share.rows & ~dead, Float{0}, terms);
   } else if (dead != 0) {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) terms[i] = dead >> i & 1 ? Float{0} : terms[i];
@@ -605,10 +626,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) differentiate_tiles(Softmax
   // Store.
   if (!group.is_cut()) return;
   if constexpr (kStaged) {
-    if (share.has_column) {
-#pragma unroll
-      for (int i = 0; i < kRows; ++i) slots[i] = terms[i];
-    }
+    share.store_staged(slots, terms);
     __syncthreads();
     stage.for_each([&]<int kCount>(int i) {
       Float items[kCount], tangents[kCount], totals[kCount];
@@ -720,24 +738,28 @@ __global__ void __launch_bounds__(kCloseThreads) close_tiles(Softmax<Element> ta
   const int all = first_head + size - last_head;
   if (all == 0 || column >= width) return;
 
-  const auto get = [&](int64_t of) {
-    const Part<Float> part = task.open[of * width + column];
-    return Part<Float>{part.max, kTangents ? part.sum : task.scale_of(part.sum)};
-  };
-  const Part<Float> opening = get(task.owner(tile)), open = get(tile);  // these have scales in place of sums
   const int64_t offset = begin * width + column;
-  for (int j = static_cast<int>(threadIdx.x) >> column_bits; j < all; j += kCloseRows * rows) {
-    const auto row_of = [&](int n) {
-      const int i = j + n * rows;
-      return i < first_head ? i : i - first_head + last_head;
-    };
-    Float items[kCloseRows], tangents[kCloseRows];
+  Float items[kCloseRows], tangents[kCloseRows];
+  int j = static_cast<int>(threadIdx.x) >> column_bits;
+  const auto row_of = [&](int n) {
+    const int i = j + n * rows;
+    return i < first_head ? i : i - first_head + last_head;
+  };
+  const auto load = [&] {
 #pragma unroll
     for (int n = 0; n < kCloseRows; ++n) {
       if (j + n * rows >= all) continue;
       items[n] = widen(task.x[offset + row_of(n) * width]);
       if constexpr (kTangents) tangents[n] = widen(task.t[offset + row_of(n) * width]);
     }
+  };
+  load();  // before the search for the parts of the segments, which waits for memory several times
+  const auto get = [&](int64_t of) {
+    const Part<Float> part = task.open[of * width + column];
+    return Part<Float>{part.max, kTangents ? part.sum : task.scale_of(part.sum)};
+  };
+  const Part<Float> opening = get(task.owner(tile)), open = get(tile);  // these have scales in place of sums
+  while (true) {
 #pragma unroll
     for (int n = 0; n < kCloseRows; ++n) {
       if (j + n * rows >= all) break;
@@ -753,6 +775,9 @@ __global__ void __launch_bounds__(kCloseThreads) close_tiles(Softmax<Element> ta
       const bool is_dead = knows_counts && !task.is_live(begin + row);
       task.result[offset + row * width] = narrow_to(is_dead ? Float{0} : value, Element{});
     }
+    j += kCloseRows * rows;
+    if (j >= all) return;
+    load();
   }
 }
 

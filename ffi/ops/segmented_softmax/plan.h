@@ -7,7 +7,8 @@
 namespace mgpu {
 
 constexpr int kSoftmaxThreads = 256;
-constexpr int kSoftmaxSector = 32;  // bytes of memory that are moved at once
+constexpr int kSoftmaxSector = 32;     // bytes of memory that are moved at once
+constexpr int kSoftmaxTileRows = 512;  // the most rows of a tile, unless its rows are short
 constexpr int kSoftmaxMostLanes = 32;
 
 // A thread owns one column of 16 or 32 neighbouring rows. A row of threads has `lanes` threads, and a block has as many
@@ -23,14 +24,16 @@ struct SoftmaxTiling {
   int slab_columns;
   int tile_rows;
 
-  // A tile is `sectors` sectors wide, or twice as wide if rows do not begin where sectors do.
-  SoftmaxTiling(int64_t rows, int64_t width, int element_bytes, int sectors = 1)
+  // A tile is at least a sector wide, or two if rows do not begin where sectors do. Taller and narrower tiles would
+  // move memory in shorter pieces: float32 of 64 columns take 0.218 ms with 1,024 rows, and 0.200 with 512.
+  SoftmaxTiling(int64_t rows, int64_t width, int element_bytes)
       : rows(rows),
         width(width),
         thread_rows(element_bytes == 8 ? 16 : 32),
         is_staged(width * element_bytes < kSoftmaxSector) {
     const bool is_aligned = width * element_bytes % kSoftmaxSector == 0;
-    const int wanted = kSoftmaxSector / element_bytes * sectors * (is_aligned ? 1 : 2);
+    const int wanted = maximum(kSoftmaxThreads * thread_rows / kSoftmaxTileRows,
+                               kSoftmaxSector / element_bytes * (is_aligned ? 1 : 2));
     while (lanes() < width && lanes() < wanted) ++lane_bits;
     // A short array takes wider tiles instead of empty rows.
     while (lanes() < width && lanes() < kSoftmaxMostLanes && kSoftmaxThreads / lanes() * thread_rows >= 2 * rows) {

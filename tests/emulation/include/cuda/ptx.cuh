@@ -18,6 +18,7 @@ inline float exp2_approximately(float x) {
   const float power = std::exp2(x);
   return power < 0x1p-126f ? 0 : power;
 }
+inline float reciprocal_approximately(float x) { return 1 / x; }
 
 inline void start_next_kernel() {}
 inline void wait_for_last_kernel() {}
