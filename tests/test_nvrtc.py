@@ -119,7 +119,11 @@ SPECIAL = {
         "sorting::list_segments<1024>",
         f"sorting::list_long_segments<{DIGITS[1]}>",
     ],
-    "ops/segmented_top_k/kernels.cuh": [f"segment_top_k::find_in_segments<{ORDER}, {lanes}>" for lanes in (1, 8, 32)],
+    "ops/segmented_top_k/kernels.cuh": [
+        *(f"segment_top_k::find_in_segments<{ORDER}, {lanes}>" for lanes in (1, 8, 32)),
+        f"segment_top_k::sort_in_segments<{ORDER}>",
+        f"segment_top_k::find_in_parts<{ORDER}, true>",
+    ],
     "ops/segmented_sort/merge_rows.cuh": [
         f"sorting::split_rows<{ROWS}>",
         f"sorting::merge_rows<{ROWS}>",

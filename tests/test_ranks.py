@@ -28,10 +28,10 @@ FEW_DTYPES = ["uint8", "int32", "bfloat16", "float64"]
 
 @pytest.fixture
 def selected_on_cuda(monkeypatch):
-    """Makes CUDA select even among few items, which it would otherwise sort, and for k up to 32 in segments."""
-    monkeypatch.setattr(order_statistics, "CUDA_MIN_IN_SEGMENTS", 0)
+    """Makes CUDA select even among few items, and in long segments, which it would otherwise sort."""
+    monkeypatch.setattr(order_statistics, "CUDA_MIN_IN_LONG_SEGMENTS", 0)
     monkeypatch.setattr(order_statistics, "CUDA_MAX_SORTED", 0)
-    monkeypatch.setattr(ranks, "CUDA_MAX_SEGMENT_K", 32)
+    monkeypatch.setattr(ranks, "CUDA_SORTED_SEGMENT", 2**40)
 
 
 def bounds_of(heads, n, count):
@@ -289,7 +289,7 @@ def test_top_k_of_many_short_segments(rng, dtype, mean):
     lengths = rng.permutation(lengths)
     ends = np.cumsum(lengths + rng.integers(0, 2, len(lengths))).astype(np.int32)
     x = rng.permutation(np.resize(data.special_keys(dtype), ends[-1]))
-    for k, largest in ((1, False), (3, True), (20, False), (33, True)):
+    for k, largest in ((1, False), (3, True), (9, True), (20, False), (33, True)):
         check_top_k_of_segments(x, ends - lengths.astype(np.int32), ends, k, largest=largest)
 
 
@@ -510,6 +510,31 @@ def test_quantiles_of_segments_of_any_length_are_items(rng, dtype, kind):
                 ordered = x[b:e][oracle.sort_indices(x[b:e])]
                 at = np.floor(q * (e - b - 1) + 1e-9).astype(int)
                 np.testing.assert_array_equal(got[:, i], ordered[at].astype(got.dtype))
+
+
+@pytest.mark.parametrize("mean", [0.5, 3, 14, 30, 60, 200])
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "float64"])
+def test_quantiles_of_many_short_segments(rng, dtype, mean):
+    """Some segments are much longer than the mean; there are gaps between the others."""
+    m = int(3000 / (mean + 1))
+    lengths = rng.permutation(np.concatenate([rng.poisson(mean, m), [1100, 40, 300, 17]]))
+    ends = np.cumsum(lengths + rng.integers(0, 2, len(lengths))).astype(np.int32)
+    x = rng.permutation(np.resize(np.array([-np.inf, -2.5, -0.0, 0.0, 7, 9.5, np.inf]), ends[-1]))
+    x = x.astype(dtype) if dtype != "uint8" else rng.integers(0, 256, len(x)).astype(dtype)
+    q = np.array([0.0, 0.3, 0.5, 1.0])
+    got = np.asarray(mgpu.segmented_quantile(x, ends - lengths.astype(np.int32), q, ends=ends, method="lower"))
+    for i, (end, length) in enumerate(zip(ends, lengths, strict=True)):
+        ordered = np.sort(x[end - length : end])
+        at = np.floor(q * (length - 1) + 1e-9).astype(int)
+        np.testing.assert_array_equal(got[:, i], ordered[at] if length else np.full(4, np.nan))
+
+
+def test_segments_of_no_items():
+    x, heads = np.zeros(0, np.float32), np.zeros(3, np.int32)
+    assert np.isnan(mgpu.segmented_quantile(x, heads, [0.5, 1.0])).all()
+    for k in (3, 20):
+        best = mgpu.segmented_top_k(x, heads, k)
+        assert (np.asarray(best.indices) == -1).all() and not np.asarray(best.values).any()
 
 
 @pytest.mark.parametrize("n", [1, 31, 33, 300, 4097])

@@ -118,7 +118,7 @@ namespace network {
 
 template <typename Word>
 MGPU_HOST_DEVICE void exchange(Word& a, Word& b) {
-  if constexpr (sizeof(Word) == 8) {  // compares once: a comparison takes two instructions
+  if constexpr (sizeof(Word) >= 8) {  // compares once: a comparison takes two instructions or more
     const bool swap = b < a;
     const Word low = swap ? b : a;
     b = swap ? a : b;

@@ -1,6 +1,6 @@
 // Items with equal keys need an order too, so kernels compare items by their places. A place is one number: the key's
-// rank (Order::rank, a word that compares as the key does) above the item's position, which takes the low 32 bits. No
-// two items of a sequence have the same place.
+// rank (Order::rank, a word that compares as the key does) above the item's position, which takes the low 32 bits. In a
+// number of 128 bits, the rank is the upper half. No two items of a sequence have the same place.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -14,17 +14,18 @@ using RankedPlace = std::conditional_t<sizeof(Word) == 8, unsigned __int128, uin
 template <typename Order>
 __device__ __forceinline__ RankedPlace<typename Order::Word> ranked_place(const Order& order, typename Order::Word code,
                                                                           uint32_t position) {
-  return RankedPlace<typename Order::Word>{order.rank(code)} << 32 | position;
+  using Place = RankedPlace<typename Order::Word>;
+  return Place{order.rank(code)} << (sizeof(Place) == 16 ? 64 : 32) | position;
 }
 
-// Returns the place of the lane at this XOR distance. Shifts split it into words, because nvcc 13.0 copies the bytes of
-// 128-bit numbers through local memory.
+// The place of a lane. Shifts split it into words, because nvcc 13.0 copies the bytes of 128-bit numbers through local
+// memory.
 template <typename Place>
-__device__ __forceinline__ Place shuffle_place_xor(Place place, int distance) {
+__device__ __forceinline__ Place shuffle_place(Place place, int lane) {
   Place moved = 0;
 #pragma unroll
   for (int shift = 0; shift < static_cast<int>(8 * sizeof(Place)); shift += 64) {
-    moved |= Place{__shfl_xor_sync(0xffffffffu, static_cast<uint64_t>(place >> shift), distance)} << shift;
+    moved |= Place{__shfl_sync(0xffffffffu, static_cast<uint64_t>(place >> shift), lane)} << shift;
   }
   return moved;
 }

@@ -1,6 +1,7 @@
-// Bitonic sort of one value per lane.
+// Bitonic sorts of values in the registers of lanes.
 #pragma once
 
+#include "algorithm/serial_merge.h"
 #include "cuda/block/shuffle.cuh"
 
 namespace mgpu::cuda {
@@ -20,6 +21,60 @@ __device__ __forceinline__ Value sort_lanes(Value value) {
     }
   }
   return value;
+}
+
+// The word of the lane whose number differs in the bits of `mask`: a butterfly shuffle.
+template <typename Word>
+__device__ __forceinline__ Word exchange_words(Word word, int mask) {
+  if constexpr (sizeof(Word) == 16) {  // the lower half is a place, of 32 bits
+    const uint64_t high = __shfl_xor_sync(0xffffffffu, static_cast<uint64_t>(word >> 64), mask);
+    const uint32_t low = __shfl_xor_sync(0xffffffffu, static_cast<uint32_t>(word), mask);
+    return Word{high} << 64 | low;
+  } else {
+    return __shfl_xor_sync(0xffffffffu, word, mask);
+  }
+}
+
+// Joins the sorted runs of neighbouring groups of `lanes` lanes in pairs, by a bitonic merge (Batcher 1968). Lane l of
+// a group has its run's words from l * kItems on. kItems and `lanes` are powers of two.
+template <int kItems, typename Word>
+__device__ __forceinline__ void join_lanes(Word (&words)[kItems], int lanes) {
+  const int lane = threadIdx.x % kWarp;
+  const auto keep = [](bool greater, Word mine, Word other) { return (mine < other) == greater ? other : mine; };
+  // The second run is read backwards: after this step, no item of the first half is greater than one of the second
+  // half.
+  const bool second = lane & lanes;
+#pragma unroll
+  for (int i = 0; i < kItems / 2; ++i) {
+    Word& low = words[i];
+    Word& high = words[kItems - 1 - i];
+    const Word other_low = exchange_words(high, 2 * lanes - 1);
+    const Word other_high = exchange_words(low, 2 * lanes - 1);
+    low = keep(second, low, other_low);
+    high = keep(second, high, other_high);
+  }
+#pragma unroll
+  for (int stride = lanes / 2; stride > 0; stride /= 2) {
+    const bool right = lane & stride;
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) words[i] = keep(right, words[i], exchange_words(words[i], stride));
+  }
+#pragma unroll
+  for (int stride = kItems / 2; stride > 0; stride /= 2) {
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      if ((i & stride) == 0) network::exchange(words[i], words[i + stride]);
+    }
+  }
+}
+
+// Sorts the words of each group of `lanes` lanes. Each lane sorts its own words by a network, then runs of lanes are
+// joined. The sort is not stable. All lanes of a warp call this function together.
+template <int kItems, typename Word>
+__device__ __forceinline__ void sort_groups(Word (&words)[kItems], int lanes) {
+  network_sort(words);
+#pragma unroll 1
+  for (int run = 1; run < lanes; run *= 2) join_lanes(words, run);
 }
 
 }  // namespace mgpu::cuda

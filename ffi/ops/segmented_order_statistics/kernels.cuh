@@ -1,12 +1,14 @@
 // The kernels of segmented_order_statistics. `sought` is a position in a sorted segment. The rank of a key is an
-// unsigned word in the order of the keys (key_order.h). A warp takes a segment. It halves an interval of ranks that
-// contains the sought item, until the interval has at most 32 items, and sorts these. Each halving reads the segment
-// again, from the first-level cache. Long segments are listed with their parts, and each pass over them finds one more
-// digit of the ranks of the sought items.
+// unsigned word in the order of the keys (key_order.h). A group of lanes sorts its segment in registers. If a segment
+// is too long for its group, the warp sorts it. If it is too long for a warp's registers, the warp halves an interval
+// of ranks that contains the sought item, until the interval has at most 32 items, and sorts these. Each halving reads
+// the segment again, from the first-level cache. Long segments are listed with their parts, and each pass over them
+// finds one more digit of the ranks of the sought items.
 #pragma once
 
 #include "algorithm/key_order.h"
 #include "cuda/block/list_segment.cuh"
+#include "cuda/block/segment_groups.cuh"
 #include "cuda/block/sort_lanes.cuh"
 #include "ops/order_statistics/rank_digits.cuh"
 #include "ops/segmented_order_statistics/plan.h"
@@ -14,6 +16,7 @@
 namespace mgpu::cuda::segment_ranks {
 
 constexpr int kThreads = 128;
+constexpr int kBlocksPerProcessor = 6;  // registers are limited for these
 constexpr int kDigitThreads = kSegmentDigits;
 
 template <typename Order>
@@ -23,32 +26,80 @@ template <typename Order_>
 struct Task {
   using Order = Order_;
   using Word = typename Order::Word;
+  using Code = std::conditional_t<sizeof(Word) == 8, uint64_t, uint32_t>;  // the type that shuffles move
   SegmentedOrderStatisticsOperands operands;
   SegmentedOrderStatisticsOperands::Scratch scratch;
   Order order;
 
+  // Segment i of all rows. An empty segment begins at an item of its row, so that its first item can be read.
+  __device__ RowSegment segment(int64_t i) const {
+    const int64_t row = operands.rows == 1 ? 0 : i / operands.segments, number = i - row * operands.segments;
+    const Range<int64_t> range = operands.segment(row, number);
+    return {row, number, range.size() == 0 ? 0 : range.begin, range.size()};
+  }
   __device__ const Word* items(int64_t row, int64_t begin) const {
     return static_cast<const Word*>(operands.x) + row * operands.x_stride + begin;
   }
-  __device__ void put(int64_t row, int64_t k, int64_t number, Word rank) const {
-    static_cast<Word*>(operands.values)[operands.place(row, k, number)] = key_of_rank(order, rank);
+  __device__ void put(const RowSegment& segment, int k, Word key) const {
+    static_cast<Word*>(operands.values)[operands.place(segment.row, k, segment.number)] = key;
+  }
+  __device__ void put_rank(const RowSegment& segment, int k, Word rank) const {
+    put(segment, k, key_of_rank(order, rank));
   }
 };
 
-// A warp's search for items of its segment, which is not empty.
+// Finds the items at `ranks` ranks of a short segment. A group of `lanes` lanes sorts its codes in registers, and then
+// has them in `room`. The order of codes is that of the keys, apart from keys that are equal. All lanes of a warp call
+// this function together.
+template <int kItems, typename Task>
+__device__ __forceinline__ void find_sorted(const Task& task, const RowSegment& segment, int ranks, int lanes,
+                                            typename Task::Code* room) {
+  using Word = typename Task::Word;
+  const int lane = static_cast<int>(threadIdx.x) & (lanes - 1), size = static_cast<int>(segment.size);
+  Word own[kItems];
+  load_group(task.items(segment.row, segment.begin), size, lanes, own);
+  using Code = typename Task::Code;
+  Code codes[kItems];
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) codes[i] = i * lanes + lane < size ? task.order.encode(own[i]) : ~Code{0};
+  sort_groups<kItems>(codes, lanes);
+  __syncwarp();  // the codes of the last segment have been read
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) room[i * kWarp + threadIdx.x % kWarp] = codes[i];
+  __syncwarp();
+#pragma unroll 1
+  for (int k = lane; k < ranks; k += lanes) {
+    const auto sought = static_cast<int>(task.operands.rank(segment.row, k, segment.number, maximum(size, 1)));
+    const auto code = static_cast<Word>(room[sorted_place<kItems>(sought, lanes)]);
+    task.put(segment, k, task.order.decode(task.order.last_equal(code)));
+  }
+}
+
+// Finds items of a short segment with the fewest registers that have room for the segments of all groups of the warp.
+template <int kItems = kLeastLaneItems, typename Task>
+__device__ __forceinline__ void find_short(const Task& task, const RowSegment& segment, int ranks, int lanes,
+                                           typename Task::Code* room) {
+  if constexpr (kItems < kMostLaneItems) {
+    if (__any_sync(~0u, segment.size > lanes * kItems))
+      return find_short<2 * kItems>(task, segment, ranks, lanes, room);
+  }
+  find_sorted<kItems>(task, segment, ranks, lanes, room);
+}
+
+// A warp's search for items of its segment, which has more than 32.
 template <typename Order>
 class WarpSegment {
   using Word = typename Order::Word;
-  using Lane = std::conditional_t<sizeof(Word) == 8, uint64_t, uint32_t>;  // the type that shuffles move
+  using Code = typename Task<Order>::Code;
 
  public:
   // `room` holds a rank for each lane.
-  __device__ WarpSegment(Order order, const Word* items, int size, Word* room)
+  __device__ WarpSegment(Order order, const Word* items, int size, Code* room)
       : order_(order), items_(items), size_(size), lane_(static_cast<int>(threadIdx.x % kWarp)), room_(room) {}
 
   // The rank of item number `sought` of the sorted segment.
   __device__ Word at(int sought) {
-    if (sought == size_ - 1 && size_ > kWarp) return last();
+    if (sought == size_ - 1) return last();
     if (sought < before_ || sought >= before_ + within_) narrow(sought);
     return low_ == high_ ? low_ : static_cast<Word>(shuffle(sorted_, sought - before_));
   }
@@ -57,9 +108,9 @@ class WarpSegment {
   __device__ __forceinline__ Word rank(int i) const { return order_.rank(order_.encode(items_[i])); }
 
   __device__ Word last() const {
-    Lane greatest = 0;
-    for (int i = lane_; i < size_; i += kWarp) greatest = maximum<Lane>(greatest, rank(i));
-    return static_cast<Word>(fold_warp(greatest, [](Lane a, Lane b) { return maximum(a, b); }));
+    Code greatest = 0;
+    for (int i = lane_; i < size_; i += kWarp) greatest = maximum<Code>(greatest, rank(i));
+    return static_cast<Word>(fold_warp(greatest, [](Code a, Code b) { return maximum(a, b); }));
   }
 
   __device__ int count_up_to(Word bound) const {
@@ -92,23 +143,18 @@ class WarpSegment {
 
   // Sorts the items of the interval: each lane gets one.
   __device__ void sort() {
-    Lane own = static_cast<Lane>(~Lane{0});
-    if (size_ <= kWarp) {
-      if (lane_ < size_) own = rank(lane_);
-    } else {
-      int listed = 0;
-      for (int begin = 0; begin < size_; begin += kWarp) {
-        const int i = begin + lane_;
-        const Word word = i < size_ ? rank(i) : Word{0};
-        const bool is_within = i < size_ && word >= low_ && word <= high_;
-        const unsigned lanes = __ballot_sync(~0u, is_within);
-        if (is_within) room_[listed + __popc(lanes & ((1u << lane_) - 1))] = word;
-        listed += __popc(lanes);
-      }
-      __syncwarp();
-      if (lane_ < listed) own = room_[lane_];
-      __syncwarp();  // the room is free again
+    int listed = 0;
+    for (int begin = 0; begin < size_; begin += kWarp) {
+      const int i = begin + lane_;
+      const Word word = i < size_ ? rank(i) : Word{0};
+      const bool is_within = i < size_ && word >= low_ && word <= high_;
+      const unsigned lanes = __ballot_sync(~0u, is_within);
+      if (is_within) room_[listed + __popc(lanes & ((1u << lane_) - 1))] = word;
+      listed += __popc(lanes);
     }
+    __syncwarp();
+    const Code own = lane_ < listed ? room_[lane_] : ~Code{0};
+    __syncwarp();  // the room is free again
     sorted_ = sort_lanes<kWarp>(own);
   }
 
@@ -116,10 +162,10 @@ class WarpSegment {
   const Word* items_;
   int size_;
   int lane_;
-  Word* room_;
+  Code* room_;
   Word low_ = 0, high_ = 0;      // the ranks of the interval's ends
   int before_ = 0, within_ = 0;  // numbers of items below the interval, and in it
-  Lane sorted_ = 0;
+  Code sorted_ = 0;
 };
 
 // Lists a long segment, and clears the state of the search for its items. Returns false if a list is full. All lanes of
@@ -141,32 +187,46 @@ __device__ bool begin_long_segment(const Task<Order>& task, const RowSegment& se
   return true;
 }
 
-// Finds the items of short segments, and lists the long ones. One warp per segment.
+// Finds the items of a segment that does not fit a warp's registers, or lists the segment if it is long. All lanes of a
+// warp call this function together.
 template <typename Order>
-__global__ void __launch_bounds__(kThreads) find_in_segments(const __grid_constant__ Task<Order> task) {
+__device__ void find_by_warp(const Task<Order>& task, const RowSegment& segment, typename Task<Order>::Code* room) {
   using Word = typename Order::Word;
-  __shared__ Word rooms[kThreads / kWarp][kWarp];
-  const SegmentedOrderStatisticsOperands& operands = task.operands;
-  const int warp = static_cast<int>(threadIdx.x / kWarp), lane = static_cast<int>(threadIdx.x % kWarp);
-  const int64_t all = int64_t{blockIdx.x} * (kThreads / kWarp) + warp;
-  if (all >= operands.rows * operands.segments) return;
-  const int64_t row = all / operands.segments, number = all - row * operands.segments;
-  const int ranks = static_cast<int>(operands.rank_count);
-  const Range<int64_t> range = operands.segment(row, number);
-  if (range.size() > kWarpSegment && begin_long_segment(task, {row, number, range.begin, range.size()})) return;
-  if (range.size() == 0 || range.size() > kWarpSegment) {
-    if (lane < ranks) static_cast<Word*>(operands.values)[operands.place(row, lane, number)] = 0;
+  const auto ranks = static_cast<int>(task.operands.rank_count);
+  const auto size = static_cast<int>(minimum(segment.size, kWarpSegment));
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  if (segment.size > kWarpSegment) {
+    if (!begin_long_segment(task, segment) && lane < ranks) task.put(segment, lane, Word{0});
     return;
   }
-  const auto size = static_cast<int>(range.size());
-  const int own = lane < ranks ? static_cast<int>(operands.rank(row, lane, number, size)) : 0;  // the sought position
-  WarpSegment<Order> segment(task.order, task.items(row, range.begin), size, rooms[warp]);
+  const int own = lane < ranks ? static_cast<int>(task.operands.rank(segment.row, lane, segment.number, size)) : 0;
+  WarpSegment<Order> search(task.order, task.items(segment.row, segment.begin), size, room);
   Word found = 0;
   for (int k = 0; k < ranks; ++k) {
-    const Word rank = segment.at(shuffle(own, k));
+    const Word rank = search.at(shuffle(own, k));
     if (lane == k) found = rank;
   }
-  if (lane < ranks) task.put(row, lane, number, found);
+  if (lane < ranks) task.put_rank(segment, lane, found);
+}
+
+// Finds the items of segments of up to kWarpSegment items, and lists the longer ones. A group of 2^log_lanes lanes has
+// a segment. Segments that are too long for a group are then taken by the whole warp, one by one.
+template <typename Order>
+__global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
+    find_in_segments(const __grid_constant__ Task<Order> task, int log_lanes) {
+  __shared__ typename Task<Order>::Code rooms[kThreads / kWarp][kWarp * kMostLaneItems];
+  auto* const room = rooms[threadIdx.x / kWarp];
+  const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) >> log_lanes;
+  const bool exists = i < task.operands.rows * task.operands.segments;
+  for_each_segment<kMostLaneItems>(exists ? task.segment(i) : RowSegment{}, exists, 1 << log_lanes,
+                                   [&](const RowSegment& segment, int lanes, bool exists) {
+                                     if (segment.size <= kWarp * kMostLaneItems) {
+                                       find_short(task, segment,
+                                                  exists ? static_cast<int>(task.operands.rank_count) : 0, lanes, room);
+                                     } else {
+                                       find_by_warp(task, segment, room);
+                                     }
+                                   });
 }
 
 // One pass over all long segments, which finds one more digit. Each block takes parts of them.
@@ -193,7 +253,7 @@ __global__ void __launch_bounds__(kDigitThreads)
     if (is_last_block(scratch.list.finished + part.segment, ceil_div(segment.size, kLongSegmentPart))) {
       Digits::find(
           sought, pass, [&](int k) { return task.operands.rank(segment.row, k, segment.number, segment.size); },
-          [&](int k, typename Order::Word rank) { task.put(segment.row, k, segment.number, rank); });
+          [&](int k, typename Order::Word rank) { task.put_rank(segment, k, rank); });
     }
     __syncthreads();
   }

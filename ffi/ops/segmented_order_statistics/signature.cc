@@ -10,6 +10,9 @@ const Signature signature::segmented_order_statistics{
     .tiles =
         [](TileSizes& sizes) {
           sizes["segmented_order_statistics"] = {cpu::kOrderStatisticsPart, kWarpSegment, kLongSegmentPart};
+          for (int items = kLeastLaneItems; items <= kMostLaneItems; items *= 2) {
+            for (int lanes = 1; lanes <= 32; lanes *= 2) sizes["segmented_order_statistics"].insert(lanes * items);
+          }
         },
 };
 

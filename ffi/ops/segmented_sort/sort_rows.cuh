@@ -3,58 +3,19 @@
 
 #include "algorithm/serial_merge.h"
 #include "cuda/block/serial_merge.cuh"
+#include "cuda/block/sort_lanes.cuh"
 #include "ops/segmented_sort/row_problem.cuh"
 
 namespace mgpu::cuda::sorting {
 
-// The word of the lane whose number differs in the bits of `mask`: a butterfly shuffle.
-template <typename Word>
-__device__ __forceinline__ Word exchange_words(Word word, int mask) {
-  if constexpr (sizeof(Word) == 16) {  // the lower half is a place, of 32 bits
-    const uint64_t high = __shfl_xor_sync(0xffffffffu, static_cast<uint64_t>(word >> 64), mask);
-    const uint32_t low = __shfl_xor_sync(0xffffffffu, static_cast<uint32_t>(word), mask);
-    return Word{high} << 64 | low;
-  } else {
-    return __shfl_xor_sync(0xffffffffu, word, mask);
-  }
-}
-
-// Sorts the words of a warp, kItems per lane, a power of two. Each lane sorts its own words by a network, then bitonic
-// merges (Batcher 1968) join the runs of lanes. The sort is not stable. A shuffle takes one cycle of shared memory, an
-// item of a merge by merge path about six.
+// Sorts the words of a warp, kItems per lane, a power of two. Each lane sorts its own words by a network, then runs of
+// lanes are joined. The sort is not stable. A shuffle takes one cycle of shared memory, an item of a merge by merge
+// path about six.
 template <int kItems, typename Word>
 __device__ void warp_sort(Word (&words)[kItems]) {
-  const int lane = threadIdx.x % kWarp;
-  const auto keep = [](bool greater, Word mine, Word other) { return (mine < other) == greater ? other : mine; };
   network_sort(words);
 #pragma unroll
-  for (int lanes = 1; lanes < kWarp; lanes *= 2) {
-    // The second run is read backwards: after this step, no item of the first half is greater than one of the second
-    // half.
-    const bool second = lane & lanes;
-#pragma unroll
-    for (int i = 0; i < kItems / 2; ++i) {
-      Word& low = words[i];
-      Word& high = words[kItems - 1 - i];
-      const Word other_low = exchange_words(high, 2 * lanes - 1);
-      const Word other_high = exchange_words(low, 2 * lanes - 1);
-      low = keep(second, low, other_low);
-      high = keep(second, high, other_high);
-    }
-#pragma unroll
-    for (int stride = lanes / 2; stride > 0; stride /= 2) {
-      const bool right = lane & stride;
-#pragma unroll
-      for (int i = 0; i < kItems; ++i) words[i] = keep(right, words[i], exchange_words(words[i], stride));
-    }
-#pragma unroll
-    for (int stride = kItems / 2; stride > 0; stride /= 2) {
-#pragma unroll
-      for (int i = 0; i < kItems; ++i) {
-        if ((i & stride) == 0) network::exchange(words[i], words[i + stride]);
-      }
-    }
-  }
+  for (int lanes = 1; lanes < kWarp; lanes *= 2) join_lanes(words, lanes);
 }
 
 // Threads take an odd number of items, so that the places of different threads are in different banks.

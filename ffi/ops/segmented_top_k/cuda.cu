@@ -23,16 +23,31 @@ void find_short(const Call& call, const Task<Order>& task, cudaStream_t stream) 
   check_launch(call);
 }
 
+// Launches the kernel that sorts, with groups of as many lanes.
+template <typename Order>
+void sort_short(const Call& call, const Task<Order>& task, cudaStream_t stream) {
+  const int log_lanes = log_group_lanes(task.operands, kTopKMeanItems);
+  const int64_t blocks = ceil_div<int64_t>(task.operands.rows * task.operands.segments, kThreads >> log_lanes);
+  sort_in_segments<Order><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(task, log_lanes);
+  check_launch(call);
+}
+
 template <typename Order>
 void run(const Call& call, const SegmentedTopKOperands& operands, Order order, cudaStream_t stream) {
   Workspace workspace = workspace_of(call);
   const Task<Order> task{operands, operands.layout(workspace), order};
   const LongSegments& list = task.scratch.list;
   if (list.segments_room > 0) check(call, cudaMemsetAsync(list.listed, 0, 2 * sizeof(unsigned), stream));
-  find_short<0>(call, task, stream);
+  const bool sorts = operands.k > kTopKSteps && operands.length > 0;  // a sort reads an item of each segment
+  if (sorts) {
+    sort_short(call, task, stream);
+  } else {
+    find_short<0>(call, task, stream);
+  }
   if (list.segments_room == 0) return;
-  const int resident = resident_blocks(call, find_in_parts<Order>, kPartThreads, 0, list.parts_room);
-  find_in_parts<Order><<<resident, kPartThreads, 0, stream>>>(task);
+  const auto find = sorts ? find_in_parts<Order, true> : find_in_parts<Order, false>;
+  const int resident = resident_blocks(call, find, kPartThreads, 0, list.parts_room);
+  find<<<resident, kPartThreads, 0, stream>>>(task);
   check_launch(call);
 }
 

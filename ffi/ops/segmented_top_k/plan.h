@@ -6,9 +6,8 @@
 
 namespace mgpu {
 
-// The most results that the kernels find. Each takes a step, so Python sorts instead if k is larger than
-// CUDA_MAX_SEGMENT_K (in ranks.py), which is a lower limit.
-constexpr int kSegmentedTopKMaxK = 32;
+constexpr int kSegmentedTopKMaxK = 32;  // the most results that the kernels find: CUDA_MAX_SEGMENT_K in ranks.py
+constexpr int kTopKSteps = 8;           // each result takes a step, so for more results short segments are sorted
 // A group of lanes has a segment in registers. A group has as few lanes as leave each at most kTopKMeanItems items of a
 // segment of mean length, but no more than a warp. If a segment is too long for its group, the warp reads it again for
 // each result.

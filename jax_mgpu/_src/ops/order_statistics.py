@@ -104,19 +104,22 @@ def quantiles(
 
 
 class _SegmentedOrderStatistics(Operation):
-    """A selection in each segment. For many ranks, or few items, a sort takes less time."""
+    """A selection in each segment. For many ranks, or few items in long segments, a sort takes less time."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
-        """Whether a batch needs many ranks of one array, segments need too many for the kernels, or items are few."""
-        x, ranks = operands[0], operands[3]
+        """Whether a batch needs many ranks of one array, segments too many for the kernels, or few are long."""
+        x, begins, _, ranks, _ = operands
         if x.ndim == 1 and ranks.size > CUDA_MAX_RANKS * ranks.shape[-1] and ranks.ndim > 2:
             return True  # plain JAX sorts the array once
-        return platform == "cuda" and (ranks.shape[-2] > CUDA_MAX_SEGMENT_RANKS or x.size < CUDA_MIN_IN_SEGMENTS)
+        is_long = x.shape[-1] > CUDA_SHORT_SEGMENT * begins.shape[-1]
+        is_slow = ranks.shape[-2] > CUDA_MAX_SEGMENT_RANKS or (is_long and x.size < CUDA_MIN_IN_LONG_SEGMENTS)
+        return platform == "cuda" and is_slow
 
 
 CUDA_MAX_SEGMENT_RANKS = 16  # kMaxSegmentRanks of ffi/ops/segmented_order_statistics/plan.h
-# A warp reads its segment several times, so fewer segments than the warps of a GPU take as long as many.
-CUDA_MIN_IN_SEGMENTS = 2**22
+CUDA_SHORT_SEGMENT = 2**10  # a warp has room for such a segment in its registers
+# A warp reads a longer segment several times, so fewer segments than the warps of a GPU take as long as many.
+CUDA_MIN_IN_LONG_SEGMENTS = 2**22
 
 
 def _statistics_shapes(x: Aval, ranks: Aval) -> Sequence[Any]:

@@ -328,15 +328,18 @@ _def_jvp(_select_first)
 
 
 class _SegmentedTopK(Operation):
-    """A selection in each segment. For a large k, a sort takes less time on CUDA."""
+    """A selection in each segment. For a large k, or many items of long segments, a sort takes less time on CUDA."""
 
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
-        """Whether k is too large for the kernels."""
+        """Whether k is too large for the kernels, or for segments of this mean length."""
         k: int = attributes["k"]
-        return platform == "cuda" and k > CUDA_MAX_SEGMENT_K
+        is_long = operands[0].shape[-1] > CUDA_SORTED_SEGMENT * operands[1].shape[-1]
+        return platform == "cuda" and k > (CUDA_MAX_STEPS if is_long else CUDA_MAX_SEGMENT_K)
 
 
-CUDA_MAX_SEGMENT_K = 8  # each result takes a step; docs/notes/select_ranks.md has what 3 and 32 took
+CUDA_MAX_SEGMENT_K = 32  # kSegmentedTopKMaxK of ffi/ops/segmented_top_k/plan.h
+CUDA_MAX_STEPS = 8  # kTopKSteps there: the kernels sort short segments for more items
+CUDA_SORTED_SEGMENT = 256
 
 
 def _first_of_segments_shapes(x: Aval, begins: Aval, *, k: int) -> Sequence[Any]:

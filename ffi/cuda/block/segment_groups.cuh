@@ -1,0 +1,59 @@
+// Short segments in the registers of groups of lanes. Several groups of a warp have a segment each.
+#pragma once
+
+#include "cuda/block/shuffle.cuh"
+#include "ops/common/long_segments.h"
+
+namespace mgpu::cuda {
+
+// The logarithm of the number of lanes of a group: the fewest that leave each at most `items` items of a segment of
+// mean length, but no more than a warp.
+MGPU_HOST_DEVICE int log_group_lanes(const SegmentBounds& bounds, int items) {
+  int log_lanes = 0;
+  while ((1 << log_lanes) < kWarp && bounds.length > (bounds.segments * items) << log_lanes) ++log_lanes;
+  return log_lanes;
+}
+
+// Calls visit(segment, lanes, exists) with the segments of all groups of a warp at once, if a group has one, and then
+// with each segment that has no room in its group, which the whole warp takes. A group has room for kItems items per
+// lane. In the first call, a group without a segment, or without room for it, has an empty one that does not exist. All
+// lanes of the warp call this function together.
+template <int kItems, typename Visit>
+__device__ __forceinline__ void for_each_segment(const RowSegment& segment, bool exists, int lanes, Visit visit) {
+  const bool is_longer = segment.size > lanes * kItems;
+  unsigned longer = __ballot_sync(~0u, is_longer && threadIdx.x % lanes == 0);
+  RowSegment own = segment;
+  if (is_longer) own.size = 0;
+  exists = exists && !is_longer;
+  bool by_groups = __any_sync(~0u, exists);
+#pragma unroll 1
+  for (; by_groups || longer != 0; by_groups = false) {
+    if (!by_groups) {
+      own = shuffle(segment, __ffs(longer) - 1);
+      longer &= longer - 1;
+      lanes = kWarp;
+      exists = true;
+    }
+    visit(own, lanes, exists);
+  }
+}
+
+// Loads the items of a group's segment: lane l gets those at l, l + lanes, and so on. For a place past the last item,
+// it reads the last one, as a load under a condition would wait for the load before it. So there must be an item to
+// read at the begin of an empty segment.
+template <int kItems, typename Word>
+__device__ __forceinline__ void load_group(const Word* items, int size, int lanes, Word (&own)[kItems]) {
+  const int lane = static_cast<int>(threadIdx.x) & (lanes - 1), last = maximum(size, 1) - 1 - lane;
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) own[i] = (items + lane)[minimum(i * lanes, last)];
+}
+
+// The place in shared memory of value number `i` of a group whose lanes sorted kItems values each (sort_groups), if
+// each lane of the warp stored its value j at j * kWarp + lane.
+template <int kItems>
+__device__ __forceinline__ int sorted_place(int i, int lanes) {
+  const int group = static_cast<int>(threadIdx.x % kWarp) & -lanes;
+  return i % kItems * kWarp + group + i / kItems;
+}
+
+}  // namespace mgpu::cuda
