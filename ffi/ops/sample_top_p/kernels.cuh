@@ -6,15 +6,16 @@
 // - find_best finds the largest logit and the smallest finite one.
 // - add_up_bins adds up the weights in bins of logits. These sums show in which bins the last kept token and the drawn
 //   token are.
-// - list_tokens adds up the weights before these bins, and lists the tokens in them.
+// - list_tokens lists the tokens in these bins. It only compares logits, at the speed of memory.
 // - draw_tokens has a block per row. It finds both tokens by bisection among the listed tokens or, if too many would
 //   have to be listed, in the whole row.
 //
-// The sums that decide between tokens add integers, so they are the same in any order. The sums of bins are rounded, so
-// the intervals of bins that they give are a little wider than needed.
+// All weights of a bin are integers times the weight at its middle, so sums within bins are the same in any order. The
+// sums of all bins are added in their order.
 #pragma once
 
 #include "algorithm/floats.h"
+#include "cuda/block/partition.cuh"
 #include "cuda/block/scan.cuh"
 #include "cuda/block/vectors.cuh"
 #include "ops/sample_top_p/plan.h"
@@ -62,40 +63,59 @@ __device__ __forceinline__ float float_of(uint32_t code) {
   return __uint_as_float(code ^ (static_cast<uint32_t>(static_cast<int32_t>(~code) >> 31) | 0x80000000u));
 }
 
-// The weights of a row.
+// The weights of a row. Bins of one width divide the exponents of the weights, from that of the largest logit down.
 struct Weights {
-  float best, inverse;  // the largest logit, 1 / temperature
-  float scale;          // bins per unit of exponents
-  float step;           // 1 / scale
-  float one;            // the weight of the largest logit as an integer, a power of two
+  float best;               // the largest logit, or the largest finite number if that is infinite
+  float inverse;            // 1 / temperature
+  float scale;              // bins per unit of exponents
+  float bins_per_logit;     // bins per unit of logits
+  float step;               // 1 / scale
+  float linear, quadratic;  // coefficients of a quotient's series
+  float one;                // the weight of the largest logit as an integer, a power of two
+  static constexpr float kLargest = 3.4028234663852886e38f;
+  static constexpr float kUnit = 1 << kSampleBinBits;
 
   __device__ Weights(const SampleRow& row, float temperature, int64_t length) {
     best = float_of(static_cast<uint32_t>(row.best >> 32));
-    inverse = 1 / temperature;
-    // Bins of one width divide the range of exponents, or the part of it above -32.
+    // Beside an infinite logit, all finite ones have the weight 0, at any temperature.
+    inverse = best > kLargest ? 1 : fminf(1 / temperature, kLargest);
+    best = fminf(best, kLargest);
+    // Bins divide the range of exponents, or the part of it above -32.
     const float range = fminf(fmaxf((best - float_of(~row.least)) * inverse, 1.0f / 64), 32.0f);
     scale = (kSampleBins - 2) / range;
+    bins_per_logit = fminf(inverse * scale, kLargest);
     step = 1 / scale;
+    linear = step * kUnit;
+    quadratic = 0.5f * step * linear;
     one = __uint_as_float(static_cast<uint32_t>(127 + 62 - maximum(ceil_log2(length), 17)) << 23);
   }
-  // The exponent of a logit's weight, at least -1,000, whose exponential is 0. fmaxf also replaces a NaN by -1,000:
-  // that of a NaN logit, or that of -inf at an infinite temperature.
-  __device__ __forceinline__ float exponent(float x) const {
-    return x == best ? 0 : fmaxf((x - best) * inverse, -1000.0f);
+  // The place of a logit among the bins; place i is the middle of bin i. It is NaN, or past all bins, for a NaN logit
+  // and for -inf.
+  __device__ __forceinline__ float place(float x) const { return (best + max_or_nan(-x, -kLargest)) * bins_per_logit; }
+  // The nearest bin, or a number of at least kSampleBins if the weight is below exp(-32), and so counts as 0. An
+  // addition of 2^23 rounds the place, because a conversion to an integer is slow.
+  __device__ __forceinline__ static unsigned bin(float place) {
+    return __float_as_uint(place + kRounding) - __float_as_uint(kRounding);
   }
-  // The place of an exponent among the bins (place i is the middle of bin i), and the nearest bin. An addition of 2^23
-  // rounds the place, because a conversion to an integer is slow.
-  __device__ __forceinline__ float place(float exponent) const { return -exponent * scale; }
-  __device__ __forceinline__ static int nearest(float place) {
-    return static_cast<int>(__float_as_uint(place + kRounding) - __float_as_uint(kRounding));
+  // The weight divided by that at its bin's middle, as an integer with kSampleBinBits fractional bits. The exponents
+  // differ by at most 1/128, so a polynomial of degree 2 is enough.
+  __device__ __forceinline__ unsigned quotient(float place) const {
+    const float distance = ((place + kRounding) - kRounding) - place;
+    const float power = fmaf(fmaf(distance, quadratic, linear), distance, kUnit + kRounding);
+    return __float_as_uint(power) - __float_as_uint(kRounding);
   }
-  // The bin of an exponent. The last bin also has all smaller exponents.
-  __device__ __forceinline__ int bin(float exponent) const {
-    return minimum(nearest(place(exponent)), kSampleBins - 1);
+  __device__ __forceinline__ float middle(unsigned bin) const { return expf(-static_cast<float>(bin) * step); }
+  // The weight of a logit as an integer.
+  __device__ __forceinline__ Sum weight(float x) const {
+    const float at = place(x);
+    const unsigned own = bin(at);
+    if (own >= kSampleBins) return 0;
+    return __float2ull_rz(static_cast<float>(quotient(at)) * (middle(own) * (one / kUnit)));
   }
-  __device__ __forceinline__ float power(float x) const { return expf(exponent(x)); }
-  // A weight, or a sum of weights, as an integer.
-  __device__ __forceinline__ Sum whole(float power) const { return __float2ull_rz(power * one); }
+  // Whether the weight, computed with more digits, is at least this share of the largest one.
+  __device__ __forceinline__ bool reaches(float x, float share) const {
+    return x >= best || expf((x - best) * inverse) >= share;
+  }
 };
 
 // Calls take(bits, position) for each logit of a part of a row. All threads of a block share the part.
@@ -168,31 +188,42 @@ __global__ void __launch_bounds__(kThreads) find_best(const __grid_constant__ Ta
   }
 }
 
+// The first code of the logits in some bins or, if `last`, the last one. A logit's bin falls as the logit grows, so a
+// warp searches for it.
+__device__ inline uint32_t code_in(const SampleRow& row, const Weights& weights, SampleBins bins, bool last) {
+  const int64_t least = code_of(-infinity()), most = static_cast<uint32_t>(row.best >> 32);
+  if (bins.first > bins.last) return static_cast<uint32_t>(last ? least : most);
+  const int64_t bin = last ? bins.first - 1 : bins.last;
+  const auto is_later = [&](int64_t code) {
+    return int64_t{Weights::bin(weights.place(float_of(static_cast<uint32_t>(code))))} > bin;
+  };
+  return static_cast<uint32_t>(warp_partition_point(least, most + 1, is_later) - last);
+}
+
 // Finds the bins of the last kept token and of the drawn one, from the sums of all bins. All threads of a block call
 // it. `ends` has room for the sum up to each bin.
 __device__ inline void find_bins(const Task& task, int64_t row, const Weights& weights, double* ends) {
   constexpr int kEach = kSampleBins / kThreads;
-  constexpr double kSlack = 1.0 / (1 << (kSampleBinBits - 2));  // at least the relative error of the rounded sums
   __shared__ double warp_sums[kWarps];
+  __shared__ SampleBins found[2];  // the bins of the cut, and of the drawn token
   const float u = task.operands.u[row], mass = task.operands.mass[row], share = task.operands.share[row];
   const unsigned long long* const bins = task.scratch.bins + row * kSampleBins + threadIdx.x * kEach;
   double own[kEach], sum = 0;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    const int bin = static_cast<int>(threadIdx.x) * kEach + i;
-    own[i] = static_cast<double>(__ldcg(bins + i)) * static_cast<double>(expf(-static_cast<float>(bin) * weights.step));
+    own[i] = static_cast<double>(__ldcg(bins + i)) * static_cast<double>(weights.middle(threadIdx.x * kEach + i));
     sum += own[i];
   }
   const Prefix<double> sums = sum_block<kWarps>(warp_sums, sum);
   double end = sums.before;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) ends[threadIdx.x * kEach + i] = end += own[i];
-  // The first bin up to which the sum reaches `number`, by bisection.
-  const auto find = [&](double number) {
+  // The first bin up to which the sum reaches `number`, or exceeds it, by bisection.
+  const auto find = [&](double number, bool exceeds) {
     int low = 0, high = kSampleBins - 1;
     while (low < high) {
       const int middle = (low + high) / 2;
-      if (ends[middle] >= number)
+      if (exceeds ? ends[middle] > number : ends[middle] >= number)
         high = middle;
       else
         low = middle + 1;
@@ -200,29 +231,41 @@ __device__ inline void find_bins(const Task& task, int64_t row, const Weights& w
     return low;
   };
   __syncthreads();
-  const bool cuts_mass = mass < 1, cuts_share = share > 0;
+  SampleRow& state = task.scratch.state[row];
   if (threadIdx.x == 0) {
     SampleBins cut{kSampleBins, kSampleBins - 1};  // no bin: all tokens are kept
-    if (cuts_mass) {
-      cut.first = find(sums.all * mass * (1 - kSlack));
-      cut.last = find(sums.all * mass * (1 + kSlack));
-    }
-    if (cuts_share) {
-      const int bin = weights.bin(maximum(logf(minimum(share, 1.0f)), -1e30f));
-      const SampleBins least{maximum(bin - 1, 0), minimum(bin + 1, kSampleBins - 1)};
+    bool has_mass = mass < 1;
+    if (has_mass) cut.first = cut.last = find(ends[kSampleBins - 1] * mass, false);
+    if (share > 0) {
+      // A share near the edge of a bin may have its tokens in the bin before or after.
+      const float place = minimum(-logf(minimum(share, 1.0f)) * weights.scale, 2.0f * kSampleBins);
+      const auto bin = static_cast<int>(Weights::bin(place));
+      const SampleBins least{minimum(maximum(bin - 1, 0), kSampleBins - 1), minimum(bin + 1, kSampleBins - 1)};
       // The earlier of the two cuts decides. If their bins overlap, the bins of both are listed.
       if (least.last < cut.first) {
         cut = least;
+        has_mass = false;
       } else if (least.first <= cut.last) {
         cut = {minimum(cut.first, least.first), maximum(cut.last, least.last)};
       }
     }
-    const double kept_least = cut.first == 0 ? 0 : ends[minimum(cut.first, kSampleBins) - 1];
-    const double kept_most = ends[minimum(cut.last, kSampleBins - 1)];
-    SampleRow& state = task.scratch.state[row];
-    state.cut = cut;
-    state.draw.first = find(u * kept_least * (1 - kSlack));
-    state.draw.last = minimum(find(u * kept_most * (1 + kSlack)), maximum(cut.last, 0));
+    const double unit = static_cast<double>(weights.one) / Weights::kUnit;
+    const auto before = [&](int bin) { return bin == 0 ? 0 : ends[minimum(bin, kSampleBins) - 1]; };
+    const SampleBins draw{find(u * before(cut.first), true),
+                          minimum(find(u * before(cut.last + 1), true), maximum(cut.last, 0))};
+    state.has_mass = has_mass;
+    state.total = static_cast<Sum>(ends[kSampleBins - 1] * unit);
+    state.before_cut = static_cast<Sum>(before(cut.first) * unit);
+    state.before_draw = static_cast<Sum>(before(draw.first) * unit);
+    found[0] = cut;
+    found[1] = draw;
+  }
+  __syncthreads();
+  if (threadIdx.x < 4 * kWarp) {
+    const bool is_draw = threadIdx.x >= 2 * kWarp, last = threadIdx.x / kWarp % 2;
+    const uint32_t code = code_in(state, weights, found[is_draw], last);
+    SampleRange& range = is_draw ? state.draw : state.cut;
+    if (threadIdx.x % kWarp == 0) (last ? range.last : range.first) = code;
   }
 }
 
@@ -242,15 +285,9 @@ __global__ void __launch_bounds__(kThreads) add_up_bins(const __grid_constant__ 
   __syncthreads();
   unsigned* const own = sums + threadIdx.x % kCopies * kPitch;
   for_each_logit<From>(task, row, part, [&](auto bits, int64_t) {
-    const float place = weights.place(weights.exponent(From::wide(bits)));
-    const float rounded = place + kRounding;
-    const unsigned bin = __float_as_uint(rounded) - __float_as_uint(kRounding);
-    if (bin >= kSampleBins) return;  // its weight is below exp(-32)
-    // The weight relative to that at the bin's middle. Their exponents differ by at most 1/128, so a polynomial of
-    // degree 2 is enough.
-    const float distance = ((rounded - kRounding) - place) * weights.step;
-    const float power = fmaf(fmaf(distance, 0.5f, 1.0f), distance, 1.0f);
-    atomicAdd(&own[bin], __float_as_uint(fmaf(power, 1 << kSampleBinBits, kRounding)) - __float_as_uint(kRounding));
+    const float place = weights.place(From::wide(bits));
+    const unsigned bin = Weights::bin(place);
+    if (bin < kSampleBins) atomicAdd(&own[bin], weights.quotient(place));
   });
   __syncthreads();
   for (int i = threadIdx.x; i < kSampleBins; i += kThreads) {
@@ -268,51 +305,29 @@ __global__ void __launch_bounds__(kThreads) add_up_bins(const __grid_constant__ 
   find_bins(task, row, weights, reinterpret_cast<double*>(sums));
 }
 
-// Adds up the weights before the bins that were found, and lists the tokens in these bins.
+// Lists the tokens in the bins that were found.
 template <typename From>
 __global__ void __launch_bounds__(kThreads) list_tokens(const __grid_constant__ Task task) {
   __shared__ SampleCandidate listed[kSampleListed];
-  __shared__ Sum warp_sums[3][kWarps];
   __shared__ unsigned count, to;
   const int64_t row = blockIdx.x / task.operands.parts(), part = blockIdx.x - row * task.operands.parts();
   SampleRow& state = task.scratch.state[row];
-  const float temperature = task.operands.temperature[row];
-  if (is_drawn_at_once(state, temperature)) return;
-  const Weights weights(state, temperature, task.operands.length);
-  SampleBins cut = state.cut;
-  const SampleBins draw = state.draw;
-  constexpr int kNever = 0x7fffffff;
-  if (cut.first > cut.last) cut = {kNever, kNever};  // all tokens are before it
+  if (is_drawn_at_once(state, task.operands.temperature[row])) return;
+  // Floats are compared, as a code takes instructions. A NaN is in no range.
+  const float cut_low = float_of(state.cut.first), cut_high = float_of(state.cut.last);
+  const float draw_low = float_of(state.draw.first), draw_high = float_of(state.draw.last);
   if (threadIdx.x == 0) count = 0;
   __syncthreads();
-  // The distance from the first bin to the last one. The last bin of all also has the tokens whose exponents are below
-  // the bins.
-  const auto span = [](SampleBins bins) {
-    return static_cast<unsigned>(bins.last == kSampleBins - 1 ? kNever : bins.last - bins.first);
-  };
-  const unsigned cut_span = span(cut), draw_span = span(draw);
-  float own_total = 0, own_before_cut = 0, own_before_draw = 0;  // added in an order that depends only on the shape
   for_each_logit<From>(task, row, part, [&](auto bits, int64_t position) {
-    const float exponent = weights.exponent(From::wide(bits));
-    const int bin = Weights::nearest(weights.place(exponent));
-    const float power = expf(exponent);
-    own_total += power;
-    if (bin < cut.first) own_before_cut += power;
-    if (bin < draw.first) own_before_draw += power;
-    if (static_cast<unsigned>(bin - cut.first) <= cut_span || static_cast<unsigned>(bin - draw.first) <= draw_span) {
+    const float x = From::wide(bits);
+    if ((x >= cut_low && x <= cut_high) || (x >= draw_low && x <= draw_high)) {
       const unsigned to = atomicAdd(&count, 1u);
       if (to < kSampleListed) listed[to] = {code_of(logit_of<From>(bits)), static_cast<uint32_t>(position)};
     }
   });
-  const auto sum = [](Sum(&shared)[kWarps], Sum own) { return sum_block<kWarps>(shared, own).all; };
-  const Sum total = sum(warp_sums[0], weights.whole(own_total));
-  const Sum before_cut = sum(warp_sums[1], weights.whole(own_before_cut));
-  const Sum before_draw = sum(warp_sums[2], weights.whole(own_before_draw));
+  __syncthreads();
   const unsigned kept = minimum(count, static_cast<unsigned>(kSampleListed));
   if (threadIdx.x == 0) {
-    atomicAdd(&state.total, total);
-    atomicAdd(&state.before_cut, before_cut);
-    atomicAdd(&state.before_draw, before_draw);
     to = atomicAdd(&state.listed, kept);
     if (count > kSampleListed) atomicOr(&state.is_full, 1u);
   }
@@ -381,17 +396,17 @@ __device__ uint32_t find_position(BlockFold& fold, const Each& each, uint32_t fo
 
 // Finds the token whose weight covers `target`: the sum of the weights before it is at most `target`, and the sum with
 // its own weight is more. `each(visit)` calls visit(code, position) for a thread's share of some tokens. The search is
-// limited to the tokens for which among(code) is true, which are consecutive in the order. `before` is the sum of the
-// weights before them. A search of the whole row always finds a token: the last one, if rounding puts `target` past the
-// sum of all weights.
-template <bool kIsWholeRow, typename Each, typename Among>
-__device__ Place find_place(BlockFold& fold, Pairs& pairs, const Weights& weights, const Each& each, const Among& among,
+// limited to the tokens with a code in `range`, which are consecutive in the order. `before` is the sum of the weights
+// before them. It finds the first or the last one if rounding puts `target` before or past them, and none if they have
+// no weight.
+template <typename Each>
+__device__ Place find_place(BlockFold& fold, Pairs& pairs, const Weights& weights, const Each& each, SampleRange range,
                             Sum before, Sum target, int64_t length) {
-  const auto weight_of = [&](uint32_t code) { return weights.whole(weights.power(float_of(code))); };
+  const auto weight_of = [&](uint32_t code) { return weights.weight(float_of(code)); };
   Sum own = 0, number = 0;
   uint32_t most = 0, least = ~0u;
   each([&](uint32_t code, uint32_t) {
-    const Sum weight = among(code) ? weight_of(code) : 0;
+    const Sum weight = code >= range.first && code <= range.last ? weight_of(code) : 0;
     if (weight == 0) return;
     own += weight;
     ++number;
@@ -402,9 +417,8 @@ __device__ Place find_place(BlockFold& fold, Pairs& pairs, const Weights& weight
   number = fold.sum(number);
   auto high = static_cast<uint32_t>(fold.largest(most));
   auto low = ~static_cast<uint32_t>(fold.largest(static_cast<uint32_t>(~least)));
-  if constexpr (kIsWholeRow) target = minimum(target, all - 1);
-  if (target < before || target - before >= all) return {};
-  target -= before;
+  if (all == 0) return {};
+  target = minimum(target - minimum(target, before), all - 1);
   Sum above = 0;  // the sum of the weights of codes above `high`
   while (low < high && number > kSampleDrawThreads) {
     const uint32_t middle = low + (high - low) / 2;  // below high
@@ -489,39 +503,30 @@ __global__ void __launch_bounds__(kSampleDrawThreads) draw_tokens(const __grid_c
       visit(code_of(logit_of<From>(logits[i])), static_cast<uint32_t>(i));
     }
   };
-  const auto among = [&weights](SampleBins bins) {
-    return [&weights, bins](uint32_t code) {
-      const int bin = weights.bin(weights.exponent(float_of(code)));
-      return bin >= bins.first && bin <= bins.last;
-    };
-  };
   const bool is_listed = state.is_full == 0;
-  const auto find_listed = [&](SampleBins bins, Sum before, Sum target) {
-    return find_place<false>(fold, pairs, weights, each_listed, among(bins), before, target, length);
+  const SampleRange whole{0, ~0u};
+  const auto find_listed = [&](SampleRange range, Sum before, Sum target) {
+    return find_place(fold, pairs, weights, each_listed, range, before, target, length);
   };
   const auto find_in_row = [&](Sum target) {
-    return find_place<true>(fold, pairs, weights, each_of_row, [](uint32_t) { return true; }, 0, target, length);
+    return find_place(fold, pairs, weights, each_of_row, whole, 0, target, length);
   };
 
   Sum kept = state.total;  // the sum of the kept weights
-  if (mass < 1) {
+  if (mass < 1 && (state.has_mass || !is_listed)) {
     const double reached = ceil(static_cast<double>(mass) * static_cast<double>(state.total));
     const Sum target = reached < 1 ? 0 : static_cast<Sum>(reached) - 1;
     Place last{};
     if (is_listed) last = find_listed(state.cut, state.before_cut, target);
-    // With a least share, the token at which the mass is reached may be in later bins, which are not listed. The share
-    // then decides.
-    if (!last.is_found && !(is_listed && share > 0 && target >= state.before_cut)) {
-      last = find_in_row(target);
-    }
-    if (last.is_found) kept = last.end;
+    if (!last.is_found) last = find_in_row(target);
+    kept = last.end;
   }
   if (share > 0) {
-    const auto is_in_cut = among(is_listed ? state.cut : SampleBins{0, kSampleBins - 1});
+    const SampleRange cut = is_listed ? state.cut : whole;
     Sum own = 0;
     const auto add = [&](uint32_t code, uint32_t) {
-      const float power = weights.power(float_of(code));
-      own += power >= share && is_in_cut(code) ? weights.whole(power) : 0;
+      const float x = float_of(code);
+      own += code >= cut.first && code <= cut.last && weights.reaches(x, share) ? weights.weight(x) : 0;
     };
     is_listed ? each_listed(add) : each_of_row(add);
     kept = minimum(kept, fold.sum(own) + (is_listed ? state.before_cut : 0));

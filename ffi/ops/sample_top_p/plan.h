@@ -21,6 +21,9 @@ MGPU_HOST_DEVICE int64_t SampleTopPOperands::room() const { return parts() * kSa
 struct SampleBins {
   int first, last;  // there are no bins if first > last
 };
+struct SampleRange {
+  uint32_t first, last;  // codes of logits; the range is empty if first > last
+};
 
 // The state of a row between kernels.
 struct SampleRow {
@@ -29,9 +32,10 @@ struct SampleRow {
   unsigned counted;          // the number of parts whose bins are added up
   unsigned listed;           // the number of listed candidates
   unsigned is_full;          // whether some candidates found no place in the list
-  SampleBins cut, draw;      // the bins that may have the last kept token, and the drawn one
+  SampleRange cut, draw;     // the logits in the bins that have the last kept token, and the drawn one
+  bool has_mass;             // whether the bins of `cut` have the token at which the asked mass is reached
   unsigned long long total;  // the sum of all weights
-  unsigned long long before_cut, before_draw;  // the sums of the weights in the bins before `cut` and `draw`
+  unsigned long long before_cut, before_draw;  // the sums of the weights in the bins before these
 };
 
 // A token that may be the last kept one, or the drawn one.
