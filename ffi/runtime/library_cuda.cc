@@ -106,6 +106,7 @@ struct CudaDescription : Description {
     cuda::KernelShapeList all;
     cuda::list_count_bins_shapes(call, all);
     cuda::list_group_search_shapes(call, all);
+    cuda::list_hash_groups_shapes(call, all);
     cuda::list_merge_shapes(call, all);
     cuda::list_order_statistics_shapes(call, all);
     cuda::list_scan_shapes(call, all);

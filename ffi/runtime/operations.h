@@ -44,6 +44,7 @@
 // Operations that have a kernel only on CUDA. On the CPU, other operations do their work.
 // clang-format off
 #define MGPU_CUDA_OPERATIONS(OPERATION) \
+  OPERATION(hash_groups)                \
   OPERATION(sample_top_p)               \
   OPERATION(scan_rows)                  \
   OPERATION(segmented_softmax)          \

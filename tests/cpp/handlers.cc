@@ -359,6 +359,21 @@ void group_search(Garbage& make) {
   make.result(index, {n});
 }
 
+void hash_groups(Garbage& make) {
+  const int64_t n = make.length(), entries = int64_t{1} << make.draw(0, 12);
+  make.attribute("entries", entries, entries);
+  make.attribute("x_state", 1, 3);
+  make.attribute("y_state", 0, 3);
+  make.attribute("bucketed", 0, 1);
+  const DType dtype = make.one_of({DType::u32, DType::s32, DType::u64, DType::s64, DType::c64});
+  make.keys(dtype, n, false);
+  for (int c = 0; c < 2; ++c) make.draw(0, 2) > 0 ? make.keys(make.one_of({DType::u32, DType::s32}), n) : make.absent();
+  make.count(n);
+  make.result(dtype, {entries + 1});
+  for (int c = 0; c < 2; ++c) make.result(DType::u32, {entries + 1});
+  make.result(DType::s32, {3});
+}
+
 void interval_expand(Garbage& make) {
   const DType dtype = row_type(make);
   const int64_t width = elements(make), objects = make.length(), size = make.length();

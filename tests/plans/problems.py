@@ -193,6 +193,24 @@ def group_search(draw: Draw) -> dict[str, int]:
     return {"forward": draw.flip()}
 
 
+def hash_groups(draw: Draw) -> dict[str, int]:
+    n = draw.length(MOST_NARROW)
+    draw.array(draw.one_of(["int32", "uint32", "int64", "uint64"]), n, shared=False)
+    for _ in "xy":
+        if draw.flip(0.7):
+            draw.array(draw.one_of(["int32", "uint32"]), n)
+        else:
+            draw.absent()
+    draw.count()
+    entries = 1 << draw.random.randint(0, 21)
+    return {
+        "entries": entries,
+        "x_state": draw.random.randint(1, 3),
+        "y_state": draw.random.randint(0, 3),
+        "bucketed": draw.flip(),
+    }
+
+
 def interval_expand(draw: Draw) -> dict[str, int]:
     dtype, width = draw.one_of(ROWS), elements(draw)
     objects = draw.length(MOST_ITEMS // width)
@@ -574,6 +592,7 @@ DRAWS: dict[str, Callable[[Draw], dict[str, int]]] = {
         count_bins,
         gathered_rows,
         group_search,
+        hash_groups,
         interval_expand,
         interval_gather,
         interval_move,

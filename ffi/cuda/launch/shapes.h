@@ -26,6 +26,7 @@ using KernelShapeList = std::vector<KernelShapes>;
 // These functions list the shapes of an operation's kernels, for all types. They use `call` only for errors.
 void list_count_bins_shapes(const Call& call, KernelShapeList& list);
 void list_group_search_shapes(const Call& call, KernelShapeList& list);
+void list_hash_groups_shapes(const Call& call, KernelShapeList& list);
 void list_merge_shapes(const Call& call, KernelShapeList& list);
 void list_order_statistics_shapes(const Call& call, KernelShapeList& list);
 void list_scan_shapes(const Call& call, KernelShapeList& list);

@@ -1,0 +1,121 @@
+// Launches hash_groups on CUDA.
+#include "cuda/launch/overlapping.h"
+#include "cuda/launch/shapes.h"
+#include "ops/hash_groups/kernels.cuh"
+#include "runtime/operations.h"
+#include "runtime/workspace.h"
+
+namespace mgpu::cuda {
+
+namespace hash_grouping {
+
+template <typename Word>
+GroupTask<Word> task_of(const HashGroupsOperands& operands, const HashGroupsOperands::Scratch& scratch, int64_t row) {
+  GroupTask<Word> task{.length = operands.length,
+                       .row = row,
+                       .counts = operands.counts,
+                       .keys = static_cast<const Word*>(operands.keys) + row * operands.keys_stride,
+                       .empty = static_cast<Word>(~Word{0} >> operands.has_signed_keys()),
+                       .entries = operands.entries,
+                       .columns = operands.columns,
+                       .table_keys = static_cast<Word*>(operands.groups) + row * (operands.entries + 1),
+                       .counters = operands.counters + row * kGroupCounters,
+                       .scratch = scratch};
+  for (int c = 0; c < operands.columns; ++c) {
+    task.values[c] = operands.has_values[c] ? operands.values[c] + row * operands.values_stride[c] : nullptr;
+    task.flips[c] = operands.flip(c);
+    task.is_maximum[c] = operands.kinds[c] != GroupState::kAdd;
+    task.states[c] = operands.states[c] + row * (operands.entries + 1);
+  }
+  return task;
+}
+
+template <typename Word, int kTile>
+void launch_partition(const Call& call, const GroupTask<Word>& task, cudaStream_t stream) {
+  constexpr int64_t kBytes = sizeof(PartitionShared<Word, kTile>);
+  const auto kernel = partition_rows<Word, kTile>;
+  allow_shared(call, kernel, kBytes);
+  const auto tiles = static_cast<unsigned>(ceil_div<int64_t>(task.length, kTile));
+  launch_overlapping(call, stream, kernel, tiles, kPartitionThreads, kBytes, task);
+}
+
+template <typename Word, int kColumns, int kEntries>
+void launch_combination(const Call& call, const GroupTask<Word>& task, cudaStream_t stream) {
+  constexpr int64_t kBytes = sizeof(BlockTable<Word, kColumns, kEntries>);
+  const auto kernel = combine_groups<Word, kColumns, kEntries>;
+  allow_shared(call, kernel, kBytes);
+  const int blocks =
+      resident_blocks(call, kernel, kCombineThreads, kBytes, ceil_div<int64_t>(task.length, 2 * kGroupEntries));
+  launch_overlapping(call, stream, kernel, blocks, kCombineThreads, kBytes, task);
+}
+
+// Calls the launch of the first shape for which the device has enough shared memory.
+template <typename Word, int kColumns>
+void launch_fitting_combination(const Call& call, const GroupTask<Word>& task, cudaStream_t stream) {
+  const auto limit = static_cast<uint64_t>(shared_memory_limit(call));
+  if (sizeof(BlockTable<Word, kColumns, kGroupEntries>) <= limit) {
+    launch_combination<Word, kColumns, kGroupEntries>(call, task, stream);
+  } else if (sizeof(BlockTable<Word, kColumns, kGroupEntries / 2>) <= limit) {
+    launch_combination<Word, kColumns, kGroupEntries / 2>(call, task, stream);
+  } else {
+    launch_combination<Word, kColumns, kGroupEntries / 4>(call, task, stream);
+  }
+}
+
+// Groups the rows of one problem after the other.
+template <typename Word, int kColumns>
+void run(const Call& call, const HashGroupsOperands& operands, cudaStream_t stream) {
+  constexpr int kTile = kPartitionTile<Word>;
+  Workspace workspace = workspace_of(call);
+  const HashGroupsOperands::Scratch scratch = operands.layout(workspace);
+  const auto fill_blocks = static_cast<unsigned>(ceil_div<int64_t>(operands.entries + 1, kFillThreads));
+  const int count_blocks = resident_blocks(call, count_buckets<Word>, kCountThreads, 0,
+                                           ceil_div<int64_t>(operands.length, kCountThreads * kCountItems));
+  for (int64_t row = 0; row < operands.rows; ++row) {
+    const GroupTask<Word> task = task_of<Word>(operands, scratch, row);
+    fill_groups<Word><<<fill_blocks, kFillThreads, 0, stream>>>(task);
+    check_launch(call);
+    if (operands.length == 0) continue;
+    if (operands.bucketed) {
+      launch_overlapping(call, stream, count_buckets<Word>, count_blocks, kCountThreads, 0, task);
+      launch_overlapping(call, stream, start_buckets<Word>, 1, kGroupBuckets, 0, task);
+      sizeof(PartitionShared<Word, kTile>) <= static_cast<uint64_t>(shared_memory_limit(call))
+          ? launch_partition<Word, kTile>(call, task, stream)
+          : launch_partition<Word, kTile / 2>(call, task, stream);
+    }
+    launch_fitting_combination<Word, kColumns>(call, task, stream);
+  }
+}
+
+template <typename Word>
+void list_shapes(const std::string& keys, KernelShapeList& list) {
+  const auto add = [&](const std::string& kernel, std::initializer_list<int64_t> sizes) {
+    KernelShapes shapes{kernel + ", keys of " + keys, {}};
+    for (const int64_t bytes : sizes) shapes.shapes.push_back({bytes, bytes});
+    list.push_back(shapes);
+  };
+  constexpr int kTile = kPartitionTile<Word>, kEntries = kGroupEntries;
+  add("partition of rows", {sizeof(PartitionShared<Word, kTile>), sizeof(PartitionShared<Word, kTile / 2>)});
+  add("tables of groups", {sizeof(BlockTable<Word, 2, kEntries>), sizeof(BlockTable<Word, 2, kEntries / 2>),
+                           sizeof(BlockTable<Word, 2, kEntries / 4>)});
+}
+
+}  // namespace hash_grouping
+
+void list_hash_groups_shapes(const Call&, KernelShapeList& list) {
+  hash_grouping::list_shapes<uint32_t>("4 bytes", list);
+  hash_grouping::list_shapes<uint64_t>("8 bytes", list);
+}
+
+void hash_groups(const Call& call, cudaStream_t stream) {
+  using namespace hash_grouping;
+  const HashGroupsOperands operands(call);
+  if (operands.rows == 0) return;
+  const auto with_columns = [&](auto word) {
+    using Word = decltype(word);
+    operands.columns == 2 ? run<Word, 2>(call, operands, stream) : run<Word, 1>(call, operands, stream);
+  };
+  byte_width(operands.key_type) == 8 ? with_columns(uint64_t{}) : with_columns(uint32_t{});
+}
+
+}  // namespace mgpu::cuda
