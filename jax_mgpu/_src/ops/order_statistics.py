@@ -111,9 +111,10 @@ class _SegmentedOrderStatistics(Operation):
         x, begins, _, ranks, _ = operands
         if x.ndim == 1 and ranks.size > CUDA_MAX_RANKS * ranks.shape[-1] and ranks.ndim > 2:
             return True  # plain JAX sorts the array once
+        if platform != "cuda":  # elsewhere an exported program may not know the number of items
+            return False
         is_long = x.shape[-1] > CUDA_SHORT_SEGMENT * begins.shape[-1]
-        is_slow = ranks.shape[-2] > CUDA_MAX_SEGMENT_RANKS or (is_long and x.size < CUDA_MIN_IN_LONG_SEGMENTS)
-        return platform == "cuda" and is_slow
+        return bool(ranks.shape[-2] > CUDA_MAX_SEGMENT_RANKS or (is_long and x.size < CUDA_MIN_IN_LONG_SEGMENTS))
 
 
 CUDA_MAX_SEGMENT_RANKS = 16  # kMaxSegmentRanks of ffi/ops/segmented_order_statistics/plan.h

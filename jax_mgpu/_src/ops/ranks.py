@@ -333,8 +333,10 @@ class _SegmentedTopK(Operation):
     def prefers_xla(self, operands: Sequence[Any], attributes: Mapping[str, int], platform: str, devices: int) -> bool:
         """Whether k is too large for the kernels, or for segments of this mean length."""
         k: int = attributes["k"]
+        if platform != "cuda":  # elsewhere an exported program may not know the number of items
+            return False
         is_long = operands[0].shape[-1] > CUDA_SORTED_SEGMENT * operands[1].shape[-1]
-        return platform == "cuda" and k > (CUDA_MAX_STEPS if is_long else CUDA_MAX_SEGMENT_K)
+        return k > (CUDA_MAX_STEPS if is_long else CUDA_MAX_SEGMENT_K)
 
 
 CUDA_MAX_SEGMENT_K = 32  # kSegmentedTopKMaxK of ffi/ops/segmented_top_k/plan.h
