@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import jax_mgpu as mgpu
 from jax_mgpu._src.core import library, operation
+from jax_mgpu._src.ops import hash_groups
 from jax_mgpu._src.ops.sort_strategy import LONG_PERMUTATION
 from tests.families import EXAMPLES, INFORMATION
 from tests.jaxprs import kernel_calls
@@ -49,6 +50,8 @@ def test_every_operation_has_an_example(rng):
     sorts = functools.partial(operation.REGISTRY["top_k"].fallback, k=3000, largest=1)  # CUDA sorts only candidates
     covered |= primitives(sorts, row, jax.ShapeDtypeStruct((0,), np.int32))
     covered |= primitives(lambda x: mgpu.sample_logits(key, x, top_p=0.9), row)
+    rows = jax.ShapeDtypeStruct((hash_groups.LEAST_ROWS,), np.int32)  # so many rows are grouped by tables
+    covered |= primitives(lambda x: mgpu.group_by(x, x, "max", size=8), rows)
     unregistered = {"combine", "divide", "put", "spread", "take"}
     assert covered - BY_FUNCTION - unregistered == set(operation.REGISTRY)
     functions = {name for name in mgpu.__all__ if callable(getattr(mgpu, name)) and name[0].islower()} - INFORMATION
