@@ -204,8 +204,8 @@ def test_runs_are_merged_in_pairs(rng, devices, form, dtype, monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["float32", "uint64"])
 def test_runs_on_devices(rng, dtype, monkeypatch):
-    """Real devices merge runs in pairs, after the exchange of GPUs."""
-    mesh.use_form(monkeypatch, "_chunked")
+    """Real devices merge runs in pairs, after the platform's form of the exchange."""
+    mesh.use_form(monkeypatch, "_gathered")
     monkeypatch.setattr(sorts, "FEW_KEYS", 0)
     check_every_sort(rng, mesh.by_devices(every_sort, 2), dtype, 2)
 
@@ -220,7 +220,7 @@ def every_wide_sort(keys, values, count):
 
 
 def test_runs_with_values_of_several_leaves(rng, monkeypatch):
-    mesh.use_form(monkeypatch, "_chunked")
+    mesh.use_form(monkeypatch, "_gathered")
     monkeypatch.setattr(sorts, "FEW_KEYS", 0)
     check_every_sort(rng, mesh.by_vmap(every_wide_sort), "int32", 3)
 

@@ -20,7 +20,7 @@ from jax_mgpu._src.mesh.axis import Axis
 from jax_mgpu._src.mesh.exchange import by_size, everywhere
 from jax_mgpu._src.mesh.remote_gather import Share, fetch
 from jax_mgpu._src.mesh.sorts import keys_of_all, sort
-from jax_mgpu._src.ops.groups import local_groups
+from jax_mgpu._src.ops.groups import sorted_groups
 from jax_mgpu._src.ops.reduce import run_reduce_by_key
 
 __all__ = ["group_by", "places_before", "sorted_rows"]
@@ -82,7 +82,7 @@ def _gathered(
     names: Any = asked.op
     with by_construction():
         values = restore([everywhere(axis, x, counts)[0] for x in plain])
-        found, results, _, heads = local_groups(asked_here, all_keys, values, names, slots, total)
+        found, results, _, heads = sorted_groups(asked_here, all_keys, values, names, slots, total)
     _, number, groups = Share.even(axis, total[0], n).runs(axis, heads, size)
     number = number.astype(index_dtype(axis.operation, "keys", n))
     arrays, structure = flatten((found, results))

@@ -202,7 +202,7 @@ def _groups_of_one_device(
     """Returns the groups of one device: their keys, the results of each value, and their number."""
     table = table_for(keys, leaves, size)
     if table is None or _as_words(asked, leaves, names) is None:
-        firsts, results, runs, _ = _sorted_groups(asked, keys, leaves, names, size, live)
+        firsts, results, runs, _ = sorted_groups(asked, keys, leaves, names, size, live)
     else:
         firsts, results, runs = _tabled_groups(asked, keys, leaves, names, size, live, table)
     return firsts, results, room(asked.name, runs, size)
@@ -225,7 +225,7 @@ def _tabled_groups(
         return arrays[0] if form is None else form.replaced(arrays)
 
     def by_sort(arrays: list[jax.Array], leaves: list[jax.Array], live: jax.Array) -> Any:
-        return _sorted_groups(asked, keys_of(arrays), leaves, names, size, live)[:3]
+        return sorted_groups(asked, keys_of(arrays), leaves, names, size, live)[:3]
 
     def by_table(arrays: list[jax.Array], leaves: list[jax.Array], live: jax.Array) -> Any:
         columns = _as_words(asked, leaves, names) or []
@@ -266,7 +266,7 @@ def _as_words(asked: Combination, leaves: list[jax.Array], names: list[str]) -> 
     return columns
 
 
-def local_groups(
+def sorted_groups(
     asked: Combination,
     keys: jax.Array | Columns,
     leaves: list[jax.Array],
@@ -275,19 +275,6 @@ def local_groups(
     live: jax.Array,
 ) -> tuple[Any, list[jax.Array], jax.Array, jax.Array]:
     """Returns the groups of a sort of the rows: keys, the results of each value, their number, and their first rows."""
-    firsts, results, runs, heads = _sorted_groups(asked, keys, leaves, names, size, live)
-    return firsts, results, room(asked.name, runs, size), heads
-
-
-def _sorted_groups(
-    asked: Combination,
-    keys: jax.Array | Columns,
-    leaves: list[jax.Array],
-    names: list[str],
-    size: int,
-    live: jax.Array,
-) -> tuple[Any, list[jax.Array], jax.Array, jax.Array]:
-    """Returns the same, without checking that there is room for all groups."""
     name = asked.name
     moving = [x for x, operator in zip(leaves, names, strict=True) if operator not in OF_ANY_DTYPE]
     ordered = any(operator in GIVE_POSITIONS for operator in names)
