@@ -18,7 +18,7 @@ struct StartOf {
 
 }  // namespace
 
-// items [n], starts to read from [intervals], starts to write to [intervals], lengths [intervals].
+// Operands: items [n], starts to read from [intervals], starts to write to [intervals], lengths [intervals].
 void peers::batched_copy(const Call& call, cudaStream_t stream, Scratch& scratch) {
   const auto& [in, out] = std::tie(call.operands, call.results);
   const int intervals = length(call, in[1]);

@@ -1,4 +1,4 @@
-// The benchmarks' library: CUB's and Thrust's algorithms as FFI handlers. Never part of a wheel.
+// CUB's and Thrust's algorithms as FFI handlers, for the benchmarks. Never part of a wheel.
 #include "peers.h"
 #include "runtime/handler.h"
 #include "runtime/library.h"

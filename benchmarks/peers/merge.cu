@@ -4,7 +4,7 @@
 
 namespace mgpu {
 
-// a [n], b [m], and their values [n] and [m] or nothing.
+// Operands: a [n], b [m], and their values [n] and [m] or nothing.
 void peers::merge(const Call& call, cudaStream_t stream, Scratch& scratch) {
   const auto& [in, out] = std::tie(call.operands, call.results);
   const int a_items = length(call, in[0]);

@@ -1,4 +1,3 @@
-// Helpers that every peer algorithm uses.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -10,7 +9,7 @@
 
 namespace mgpu::peers {
 
-// Runs a CUB algorithm, which is called once for the size of its temporary memory and once to work.
+// CUB is called once for the size of its temporary memory and once to work.
 template <typename Algorithm>
 void run_cub(const Call& call, Scratch& scratch, Algorithm algorithm) {
   size_t bytes = 0;
@@ -35,7 +34,6 @@ inline constexpr DType dtype_of<__nv_bfloat16> = DType::bf16;
 template <typename T>
 using Accumulator = std::conditional_t<std::is_same_v<T, __nv_bfloat16>, float, T>;
 
-// Calls visit(T{}) with the one of these types that the array has.
 template <typename First, typename... Rest, typename Visit>
 void visit_type(const Call& call, const Array& array, Visit visit) {
   if (array.dtype == dtype_of<First>) return visit(First{});
@@ -46,7 +44,7 @@ void visit_type(const Call& call, const Array& array, Visit visit) {
   }
 }
 
-// The length of a vector, in the 32 bits for which CUB and Thrust are fastest.
+// CUB and Thrust are fastest with lengths of 32 bits.
 inline int length(const Call& call, const Array& array) {
   call.expect(array.rank() == 1 && array.size() < INT32_MAX, "expected a vector of fewer than 2^31 items");
   return static_cast<int>(array.size());

@@ -1,4 +1,4 @@
-// CUB's and Thrust's device-wide algorithms, for the benchmarks to compare with. Not part of the library.
+// CUB's and Thrust's device-wide algorithms, for the benchmarks to compare with.
 #pragma once
 
 #include <cstddef>

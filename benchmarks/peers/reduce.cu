@@ -30,7 +30,7 @@ void peers::argmax(const Call& call, cudaStream_t stream, Scratch& scratch) {
   });
 }
 
-// values [n], offsets [segments + 1].
+// Operands: values [n], offsets [segments + 1].
 void peers::segmented_reduce_sum(const Call& call, cudaStream_t stream, Scratch& scratch) {
   const auto& [in, out] = std::tie(call.operands, call.results);
   const int segments = length(call, in[1]) - 1;
@@ -45,7 +45,7 @@ void peers::segmented_reduce_sum(const Call& call, cudaStream_t stream, Scratch&
   });
 }
 
-// keys [n], values [n]. Results: keys, sums, count.
+// Operands: keys [n], values [n]. Results: keys, sums, count.
 void peers::reduce_by_key(const Call& call, cudaStream_t stream, Scratch& scratch) {
   const auto& [in, out] = std::tie(call.operands, call.results);
   const int items = length(call, in[0]);

@@ -30,7 +30,7 @@ void peers::inclusive_max(const Call& call, cudaStream_t stream, Scratch& scratc
   });
 }
 
-// items [n], flags bool[n]. Results: the flagged items, their count.
+// Operands: items [n], flags bool[n]. Results: the flagged items, their count.
 void peers::select_flagged(const Call& call, cudaStream_t stream, Scratch& scratch) {
   const auto& [in, out] = std::tie(call.operands, call.results);
   const int items = length(call, in[0]);

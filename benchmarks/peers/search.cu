@@ -14,7 +14,7 @@ struct MinusOne {
 
 }  // namespace
 
-// needles [m], haystack [n]; attribute right. Result: insertion points [m].
+// Operands: needles [m], haystack [n]; attribute right. Result: insertion points [m].
 void peers::sorted_search(const Call& call, cudaStream_t stream, Scratch& scratch) {
   const auto& [in, out] = std::tie(call.operands, call.results);
   const int needles = length(call, in[0]);
@@ -34,7 +34,7 @@ void peers::sorted_search(const Call& call, cudaStream_t stream, Scratch& scratc
   });
 }
 
-// offsets [objects]. Result: the object of each work item.
+// Operand: offsets [objects]. Result: the object of each work item.
 void peers::load_balance_search(const Call& call, cudaStream_t stream, Scratch& scratch) {
   const auto& [in, out] = std::tie(call.operands, call.results);
   const int objects = length(call, in[0]);

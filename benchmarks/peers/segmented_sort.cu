@@ -7,7 +7,8 @@ namespace mgpu {
 
 namespace {
 
-// keys [n], offsets [segments + 1], and values [n] or nothing. `range` is what the algorithm takes after the offsets.
+// Operands: keys [n], offsets [segments + 1], and values [n] or nothing. `range` is what the algorithm takes after the
+// offsets.
 template <typename Algorithm>
 void sort_segments(const Call& call, cudaStream_t stream, peers::Scratch& scratch, auto... range) {
   const auto& [in, out] = std::tie(call.operands, call.results);

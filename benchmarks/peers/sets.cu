@@ -6,8 +6,8 @@ namespace mgpu {
 
 namespace {
 
-// a [n], b [m], and values: of a only (intersection), of both, or none. Results: keys [size], values [size] if given,
-// count. `of_keys` and `of_pairs` are Thrust's algorithm without values and with them.
+// Operands: a [n], b [m], and values: of a only (intersection), of both, or none. Results: keys [size], values [size]
+// if given, count. `of_keys` and `of_pairs` are Thrust's algorithm without values and with them.
 template <typename OfKeys, typename OfPairs>
 void set_operation(const Call& call, cudaStream_t stream, peers::Scratch& scratch, OfKeys of_keys, OfPairs of_pairs) {
   const auto& [in, out] = std::tie(call.operands, call.results);

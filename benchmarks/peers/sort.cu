@@ -5,7 +5,7 @@
 
 namespace mgpu {
 
-// keys [n], and values [n] or nothing.
+// Operands: keys [n], and values [n] or nothing.
 void peers::merge_sort(const Call& call, cudaStream_t stream, Scratch& scratch) {
   const auto& [in, out] = std::tie(call.operands, call.results);
   const int items = length(call, in[0]);
@@ -23,7 +23,7 @@ void peers::merge_sort(const Call& call, cudaStream_t stream, Scratch& scratch) 
   });
 }
 
-// As above.
+// Operands: keys [n], and values [n] or nothing.
 void peers::radix_sort(const Call& call, cudaStream_t stream, Scratch& scratch) {
   const auto& [in, out] = std::tie(call.operands, call.results);
   const int items = length(call, in[0]);

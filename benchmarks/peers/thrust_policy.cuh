@@ -6,7 +6,7 @@
 
 namespace mgpu::peers {
 
-// Allocates Thrust's temporary memory from XLA's pool, as for CUB.
+// Thrust's temporary memory comes from XLA's pool, like CUB's.
 struct ThrustAllocator {
   using value_type = char;
   Scratch& scratch;
@@ -18,7 +18,7 @@ inline auto thrust_policy(ThrustAllocator& allocator, cudaStream_t stream) {
   return thrust::cuda::par_nosync(allocator).on(stream);
 }
 
-// Stores a count on the device, where CUB leaves its counts. Thrust returns an iterator on the host.
+// CUB leaves its counts on the device; Thrust returns an iterator on the host.
 inline void store_count(const Call& call, const Array& result, std::ptrdiff_t count, cudaStream_t stream) {
   const auto word = static_cast<int32_t>(count);
   cuda::check(call, cudaMemcpyAsync(result.data, &word, sizeof word, cudaMemcpyHostToDevice, stream));

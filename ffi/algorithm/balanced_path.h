@@ -7,7 +7,7 @@
 
 namespace mgpu {
 
-// A position in the walk over A and B: the numbers of items before it.
+// The numbers of items of A and B before a position of the walk.
 template <typename Index>
 struct Split {
   Index a;
@@ -17,7 +17,7 @@ struct Split {
 // The split of the balanced path after `diagonal` items, or after one more to keep a pair together (Baxter's starred
 // diagonals). `a_merged` is the number of A's items in merge path's split of this diagonal. `duplicates` says whether a
 // key can occur twice in A or in B. `find(begin, end, before)` is a partition_point, serial or by a warp. If the keys
-// are not sorted, the split is some other one inside A and B.
+// are not sorted, the split still lies inside A and B.
 template <typename Index, typename KeysA, typename KeysB, typename Less, typename Find>
 MGPU_HOST_DEVICE Split<Index> balanced_from_merged(Index b_count, Index a_merged, Index diagonal, KeysA a, KeysB b,
                                                    Less less, bool duplicates, Find find) {
@@ -31,7 +31,7 @@ MGPU_HOST_DEVICE Split<Index> balanced_from_merged(Index b_count, Index a_merged
   const Index a_first =
       partition_point_near_end(Index{0}, a_merged - 1, [&](Index i) { return less(a(i), key); }, find);
   const Index b_first = partition_point_near_end(Index{0}, b_merged, [&](Index i) { return less(b(i), key); }, find);
-  const Index copies = diagonal - a_first - b_first;  // the copies of the key before the diagonal
+  const Index copies = diagonal - a_first - b_first;
   // B's share is half of the copies. It is less if B has fewer copies, and more if A has fewer.
   const Index b_wanted = maximum(copies / 2, b_merged - b_first);
   const Index b_end =
@@ -42,7 +42,7 @@ MGPU_HOST_DEVICE Split<Index> balanced_from_merged(Index b_count, Index a_merged
   return {a_first + a_copies, b_first + b_copies + starred};
 }
 
-// The split of the balanced path after `diagonal` items, without a known split of merge path.
+// The same without a known split of merge path.
 template <typename Index, typename KeysA, typename KeysB, typename Less, typename Find>
 MGPU_HOST_DEVICE Split<Index> balanced_path(Index a_count, Index b_count, Index diagonal, KeysA a, KeysB b, Less less,
                                             bool duplicates, Find find) {

@@ -1,4 +1,3 @@
-// Helpers of every algorithm header: the host/device marker and integer functions.
 #pragma once
 
 #include "algorithm/standard.h"

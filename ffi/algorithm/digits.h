@@ -1,4 +1,3 @@
-// The width of the digits into which sorts and selections divide keys.
 #pragma once
 
 namespace mgpu {

@@ -7,9 +7,8 @@ namespace mgpu {
 
 // A superaccumulator (Neal, Fast exact summation using small and large superaccumulators, 2015). From the largest
 // exponent of all items down, every `binades` consecutive exponents share a limb, a 64-bit integer. An item is a
-// multiple of its limb's unit, which is the last mantissa bit at the limb's lowest exponent. Each item adds to one
-// limb, and a limb has room for the sum of all items. Most items differ little in magnitude and share the first limb or
-// two.
+// multiple of its limb's unit, the last mantissa bit at the limb's lowest exponent. Each item adds to one limb, and a
+// limb has room for the sum of all items.
 struct ExactSum {
   static constexpr unsigned kMantissaBits = 23;
   static constexpr unsigned kSpecial = 255;  // the exponent of infinities and NaN
@@ -22,13 +21,12 @@ struct ExactSum {
       : binades(clamp(63 - static_cast<int>(kMantissaBits) - ceil_log2(items), 1, 32)),
         factor((1u << 16) / static_cast<unsigned>(binades) + 1) {}
 
-  // The number of limbs that cover all exponents.
   MGPU_HOST_DEVICE int limbs() const { return ceil_div(static_cast<int>(kSpecial) - 1, binades); }
 
   // Subnormal numbers have the exponent of the smallest normal one.
   MGPU_HOST_DEVICE static uint32_t exponent(uint32_t bits) { return maximum(bits >> kMantissaBits & kSpecial, 1u); }
 
-  // The limb of an exponent, if `largest` is the exponent of the largest item.
+  // `largest` is the exponent of the largest item.
   MGPU_HOST_DEVICE unsigned limb(uint32_t exponent, uint32_t largest) const {
     return ((largest - exponent) * factor) >> 16;
   }

@@ -26,8 +26,7 @@ MGPU_HOST_DEVICE float widen(Half x) {
   const uint32_t shifted = magnitude << 13;
   if (magnitude >= 0x7c00u) return std::bit_cast<float>(sign | 0x70000000u | shifted);  // infinity and NaN
   if (magnitude >= 0x0400u) return std::bit_cast<float>(sign | (shifted + 0x38000000u));
-  // A denormal counts in units of 2^-24. Its bits are never used as a float, because XLA's threads flush denormals to
-  // zero.
+  // XLA's threads flush denormals to zero, so a denormal is converted as a multiple of 2^-24.
   return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(static_cast<float>(magnitude) * 0x1p-24f));
 #endif
 }

@@ -1,5 +1,4 @@
-// Vectors of indices and of counts, which all kernels read and write. Their words are int32, or int64 if an array can
-// reach 2^31 items.
+// Vectors of indices and of counts. Their words are int32, or int64 if an array can reach 2^31 items.
 #pragma once
 
 #include "algorithm/common.h"
@@ -13,7 +12,6 @@ MGPU_HOST_DEVICE int64_t cut_index(int64_t index) {
   return clamp(index, -kFar, kFar);
 }
 
-// A vector of int32 or int64, read as int64.
 struct IndexVector {
   const void* data = nullptr;
   bool wide = false;
@@ -29,13 +27,12 @@ struct IndexVector {
     return wide ? cut_index(static_cast<const int64_t*>(data)[i]) : static_cast<const int32_t*>(data)[i];
 #endif
   }
-  // The part of the vector from its i-th entry on.
   MGPU_HOST_DEVICE IndexVector from(int64_t i) const {
     return {static_cast<const char*>(data) + i * (wide ? sizeof(int64_t) : sizeof(int32_t)), wide};
   }
 };
 
-// A vector whose width is known at compile time, so that a read does not test it. Index is int32_t or int64_t.
+// A vector whose width is known at compile time, so that a read does not test it.
 template <typename Index>
 struct IndicesOf {
   const Index* data;
@@ -51,7 +48,7 @@ struct IndicesOf {
   MGPU_HOST_DEVICE IndicesOf from(int64_t i) const { return IndicesOf(IndexVector{data + i, sizeof(Index) == 8}); }
 };
 
-// Calls visit(indices) with the IndicesOf of a vector's width: one branch for a whole search or loop.
+// Calls visit with the IndicesOf of the width: one branch for a whole search or loop.
 template <typename Result, typename Visit>
 MGPU_HOST_DEVICE Result with_width(IndexVector vector, Visit visit) {
   return vector.wide ? visit(IndicesOf<int64_t>(vector)) : visit(IndicesOf<int32_t>(vector));
@@ -68,7 +65,6 @@ struct LiveCounts {
   }
 };
 
-// A vector of int32 or int64 to write.
 struct IndexResult {
   void* data = nullptr;
   bool wide = false;

@@ -1,4 +1,3 @@
-// Cuts an interval of items into runs: of items, of aligned groups of items, of groups of such groups, and so on.
 #pragma once
 
 #include "algorithm/segments.h"
@@ -14,8 +13,8 @@ enum class GroupRun { kBefore, kAfter, kWithin };
 
 // Cuts an interval into O(log n) runs, and calls add(level, run, kind) for each. At each level, one run comes before
 // the interval's whole groups, one after them, and the groups between them make an interval of the next level. A short
-// interval is one run. The cuts depend on the interval alone. A caller that knows an upper bound of the number of
-// levels passes it as kLevels, and the loop is unrolled.
+// interval is one run. The cuts depend on the interval alone. If kLevels, an upper bound of the number of levels, is
+// given, the loop is unrolled.
 template <int kLevels = 0, typename Index, typename Add>
 MGPU_HOST_DEVICE void cut_into_groups(Range<Index> interval, Add add) {
   [[maybe_unused]] constexpr int kUnroll = kLevels > 0 ? 4 : 1;

@@ -1,5 +1,5 @@
-// The order of keys, which all operations share on both platforms. It is exactly the order of lax.sort, -inf < … < -0
-// == +0 < … < +inf < NaN with all NaNs equal, or its reverse.
+// The order of keys on both platforms. It is exactly the order of lax.sort, -inf < … < -0 == +0 < … < +inf < NaN with
+// all NaNs equal, or its reverse.
 //
 // A key is handled as an unsigned code. `encode` is a bijection of the key's bits, so decoding gives back the sign of
 // a zero and the payload of a NaN; `less` compares codes. Type and direction are members of an order, known
@@ -12,8 +12,8 @@ namespace mgpu {
 
 enum class KeyKind : int { kUnsigned, kSigned, kFloat };
 
-// Integers: a code is the key's bits, with the sign bit flipped for signed keys, and then all bits flipped for a
-// descending order.
+// A code is the key's bits, with the sign bit flipped for signed keys, and then all bits flipped for a descending
+// order.
 template <typename Word_>
 struct IntegerOrder {
   using Word = Word_;
@@ -31,14 +31,14 @@ struct IntegerOrder {
   MGPU_HOST_DEVICE bool less(Word a, Word b) const { return a < b; }
   MGPU_HOST_DEVICE Word rank(Word code) const { return code; }
   MGPU_HOST_DEVICE Word last_equal(Word code) const { return code; }
-  MGPU_HOST_DEVICE bool keeps_bits() const { return flip == 0; }  // whether a key is its own code
+  MGPU_HOST_DEVICE bool keeps_bits() const { return flip == 0; }
   MGPU_HOST_DEVICE bool has_equals(Word /*code*/) const { return false; }
   MGPU_HOST_DEVICE bool is_plain(Word /*bits*/) const { return true; }
   MGPU_HOST_DEVICE bool is_nan(Word /*bits*/) const { return false; }
 };
 
-// Floats: IEEE bits made monotone, then rotated so that -inf is 0 and every NaN, of either sign, lies above +inf. The
-// zeros are neighbours, and the NaNs form one range. `less` treats both zeros as one value, and all NaNs as one value.
+// IEEE bits are made monotone, then rotated so that -inf is 0 and every NaN, of either sign, lies above +inf. The zeros
+// are neighbours, and the NaNs form one range. `less` treats both zeros as one value, and all NaNs as one value.
 template <typename Word_>
 struct FloatOrder {
   using Word = Word_;
@@ -72,7 +72,7 @@ struct FloatOrder {
   }
 
   MGPU_HOST_DEVICE bool less(Word a, Word b) const {
-    // There are no short-circuits, which would be branches, half of them mispredicted.
+    // Short-circuits would be branches, half of them mispredicted.
     return (a < b) & (a < high) & (b > low) & !((a == zero) & (b == static_cast<Word>(zero + 1)));
   }
 

@@ -1,5 +1,4 @@
 // Load-balancing search: objects own runs of outputs, and each output looks up its object (Baxter, moderngpu, 2013).
-// Interval moves, bulk insertions and bulk removals are made of this search and a few lines more.
 #pragma once
 
 #include "algorithm/common.h"
@@ -9,8 +8,8 @@
 
 namespace mgpu {
 
-// The objects of one problem. Object j owns the outputs from start(j) up to the next object's start. WorkList says what
-// `drift` and `live` are.
+// The objects of one problem. Object j owns the outputs from start(j) up to the next object's start. WorkList explains
+// `drift` and `live`.
 template <typename Offsets, typename Index>
 struct WorkRowOf {
   static constexpr Index kLast = static_cast<Index>(~uint64_t{0} >> (65 - 8 * sizeof(Index)));
@@ -19,7 +18,7 @@ struct WorkRowOf {
   Index drift;
   Index live;
   Index first = 0;  // objects before this one have a negative offset and own nothing
-  Index total = 0;  // the number of live outputs
+  Index total = 0;
 
   MGPU_HOST_DEVICE Index start(Index j) const { return offsets[j] + drift * (j - first); }
 
@@ -36,7 +35,6 @@ struct WorkRowOf {
     return find(first, objects, [&](Index j) { return starts_before(j, position); });
   }
 
-  // Finds the value of `first`.
   template <typename Find>
   MGPU_HOST_DEVICE Index find_first(Find find) const {
     const Index end = objects == 0 || offsets[0] >= 0 ? 0 : objects;
@@ -56,7 +54,7 @@ using WorkRow = WorkRowOf<IndexVector, int64_t>;
 // The objects of all problems of a batch. With drift 0, `offsets` are the starts themselves. With drift 1, they are
 // positions at which single items are inserted, so object j starts j outputs later. With drift -1, they are positions
 // of removed items, and the run after the j-th of them starts j outputs earlier. Offsets out of order or out of range
-// give other runs, but never an output outside `size` or an object outside `objects`.
+// never give an output outside `size` or an object outside `objects`.
 struct WorkList {
   int64_t problems = 1;
   int64_t size = 0;      // the outputs of a problem, live or not
@@ -80,12 +78,11 @@ struct WorkList {
     return replaced() ? other_offsets : offsets.from(problem * offsets_stride);
   }
 
-  // The number of a problem's live items.
   MGPU_HOST_DEVICE int64_t live(int64_t problem) const {
     return replaced() ? clamp<int64_t>(*other_count, 0, capacity) : counts(problem, capacity);
   }
 
-  // A problem's objects; `first` and `total` are not searched yet.
+  // `first` and `total` are not searched yet.
   MGPU_HOST_DEVICE WorkRow row(int64_t problem) const { return {offsets_of(problem), objects, drift, live(problem)}; }
 };
 
@@ -107,8 +104,8 @@ inline void for_each_run(const WorkRow& row, Range<int64_t> outputs, Visit visit
   }
 }
 
-// A CUDA grid's view of the outputs: tiles of `tile` outputs. Per problem, `cells` hold the first object that starts at
-// or after the beginning of each tile, and at or after the end of the last one, then `first` and `total` of the
+// A CUDA grid's view of the outputs: tiles of `tile` outputs. Per problem, `cells` holds the first object that starts
+// at or after the beginning of each tile, and at or after the end of the last one, then `first` and `total` of the
 // WorkRow.
 struct WorkTiles {
   int64_t tile;

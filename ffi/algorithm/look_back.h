@@ -1,5 +1,4 @@
-// The memory through which tiles of a single-pass scan exchange sums (cuda/block/look_back.cuh). Its size is a closed
-// formula of the number of tiles, for the workspace.
+// The memory through which tiles of a single-pass scan exchange sums (cuda/block/look_back.cuh).
 #pragma once
 
 #include "algorithm/common.h"
@@ -15,7 +14,7 @@ struct LookBackTree {
   static constexpr int64_t kSpan = int64_t{kFan} * kFan * kFan;  // tiles of a link of the chain
   int64_t tiles;
 
-  // The first slot of a level, or, after the last one, of the chain.
+  // The first slot of a level, or, after the last level, of the chain.
   MGPU_HOST_DEVICE constexpr int64_t begin(int level) const {
     int64_t slot = 0;
     for (int64_t size = tiles; level > 0; --level) {

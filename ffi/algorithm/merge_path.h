@@ -15,19 +15,17 @@ MGPU_HOST_DEVICE Index merge_path_between(Index begin, Index end, Index diagonal
   return find(begin, end, [&](Index i) { return !less(b(diagonal - 1 - i), a(i)); });
 }
 
-// The number of items of A among the first `diagonal` items, found without known bounds by one thread.
+// The same without known bounds, by one thread.
 template <typename Index, typename KeysA, typename KeysB, typename Less>
 MGPU_HOST_DEVICE Index merge_path(Index a_count, Index b_count, Index diagonal, KeysA a, KeysB b, Less less) {
   return merge_path_between(maximum(Index{0}, diagonal - b_count), minimum(diagonal, a_count), diagonal, a, b, less,
                             [](Index begin, Index end, auto before) { return partition_point(begin, end, before); });
 }
 
-// The number of items of A among the first `diagonal` items, for keys that are unsigned codes, by the secant method:
-// `guess` is the first probe, and `rise` estimates how much a(i) - b(diagonal - 1 - i) grows with i. Each probe
-// overshoots the expected answer a little, so that the next one comes from the other side. For 2^26 random keys it
-// reads about 7 keys of A and of B, of which 4 are in separate cache lines; a binary search reads 26 keys, 23 of them
-// in separate lines. `find` finishes the search. For other distributions of keys, this takes up to kGuesses more probes
-// than `find` alone.
+// The same for keys that are unsigned codes, by the secant method: `guess` is the first probe, and `rise` estimates how
+// much a(i) - b(diagonal - 1 - i) grows with i. Each probe overshoots the expected answer a little, so that the next
+// one comes from the other side. For 2^26 random keys it reads about 7 keys of A and of B; a binary search reads 26.
+// `find` finishes the search. For other distributions, this takes up to kGuesses more probes than `find` alone.
 template <typename Index, typename KeysA, typename KeysB, typename Less, typename Find>
 MGPU_HOST_DEVICE Index merge_path_by_secants(Index begin, Index end, Index diagonal, Index guess, float rise, KeysA a,
                                              KeysB b, Less less, Find find) {

@@ -15,20 +15,20 @@ struct RunPair {
   MGPU_HOST_DEVICE int64_t slots() const { return slots_end - begin; }
 };
 
-// A tile of runs that are merged in pairs: its pair, and its first slot, counted from the pair's first.
+// `slot` is the tile's first, counted from the pair's first.
 struct RunTile {
   RunPair pair;
   int64_t slot;
 };
 
-// The ends of runs. The first run begins with its row, and each other run at the previous end. Ends out of order or out
-// of range give other runs, but none outside the row.
+// The first run begins with its row, and each other run at the previous end. Ends out of order or out of range never
+// give a run outside the row.
 struct NeighbourRuns {
   IndexVector ends;    // [rows or 1, count]
   int64_t stride = 0;  // from row to row
   int64_t count = 0;   // the runs of a row; 0 if a merge is of two operands, not of runs
 
-  // The answer depends only on the count, because the size of scratch memory is needed before there are data.
+  // Depends only on the count, because the size of scratch memory is needed before there are data.
   MGPU_HOST_DEVICE bool given() const { return count > 0; }
   MGPU_HOST_DEVICE int64_t pairs() const { return (count + 1) / 2; }
 

@@ -1,7 +1,7 @@
-// The operators of reductions and scans. An operator extracts a state from an element and its position, combines
-// states, and finishes a state into a result; state, element and result may have three types. dead() is the result for
-// an item past its row's count. If an operator commutes, as every built-in one does, a kernel may combine in any order
-// that is the same in every run; otherwise it combines in the order of the items.
+// The operators of reductions and scans. An operator makes a state from an element and its position, combines states,
+// and finishes a state into a result. dead() is the result for an item past its row's count. If an operator commutes,
+// as every built-in one does, a kernel may combine in any order that is the same in every run; otherwise it combines in
+// the order of the items.
 #pragma once
 
 #include "algorithm/common.h"
@@ -15,9 +15,8 @@ enum class OperatorKind : int64_t { kAdd, kMul, kMin, kMax, kArgmin, kArgmax, kA
 constexpr bool gives_index(OperatorKind kind) { return kind == OperatorKind::kArgmin || kind == OperatorKind::kArgmax; }
 constexpr bool gives_largest(OperatorKind kind) { return kind == OperatorKind::kMax || kind == OperatorKind::kArgmax; }
 
-// The operators of sums and of products. Integers wrap, so signed ones are computed as unsigned, and narrow ones in 32
-// bits; 16-bit floats accumulate in float32. kEither chooses at run time: one compiled kernel then serves both, at the
-// cost of two instructions.
+// Integers wrap, so signed ones are computed as unsigned, and narrow ones in 32 bits; 16-bit floats accumulate in
+// float32. kEither chooses at run time: one compiled kernel then serves both, at the cost of two instructions.
 enum class ArithmeticKind { kSum, kProduct, kEither };
 
 // Results have the elements' type, or the state's type to keep the precision of sums of 16-bit floats.
@@ -44,7 +43,7 @@ struct Arithmetic {
   MGPU_HOST_DEVICE Result dead() const { return Result{}; }
 };
 
-// Bitwise and, or and exclusive or, of integers and of bools, which have only the lowest bit.
+// Elements are integers, or bools, which have only the lowest bit.
 template <typename Word>
 struct Bitwise {
   using Element = Word;
@@ -52,7 +51,7 @@ struct Bitwise {
   using Result = Word;
   static constexpr bool kGivesIndex = false;
   static constexpr bool kCommutes = true;
-  static constexpr bool kIsIdempotent = false;  // exclusive or is not
+  static constexpr bool kIsIdempotent = false;
 
   OperatorKind kind;
   Word ones;  // all bits that an element can have
@@ -75,8 +74,8 @@ MGPU_HOST_DEVICE double exponential(double x) { return exp(x); }
 MGPU_HOST_DEVICE float logarithm(float x) { return logf(x); }
 MGPU_HOST_DEVICE double logarithm(double x) { return log(x); }
 
-// The logarithm of a sum of exponentials: the state holds the largest element, and the sum of the exponentials of all
-// elements' differences from it.
+// The logarithm of a sum of exponentials: the largest element, and the sum of the exponentials of all elements'
+// differences from it.
 template <typename Real>
 struct ScaledSum {
   Real largest;
@@ -115,7 +114,7 @@ struct LogSumExp {
   static constexpr Real infinity() { return static_cast<Real>(__builtin_huge_valf()); }
 };
 
-// Unsigned codes of keys, in which the minimum, or the maximum, is the smallest code. So one kernel per width serves
+// Unsigned codes of keys, in which the minimum, or the maximum, is the smallest code, so one kernel per width serves
 // all key types. A float's bits are made monotone, and all bits are flipped for a maximum. The code of a NaN is 0, so
 // it wins, as in jnp.min and jnp.max.
 template <typename Word>
@@ -175,7 +174,7 @@ struct Extremum {
   MGPU_HOST_DEVICE Result dead() const { return Word{0}; }
 };
 
-// A code with its position: the smallest pair is the first extremum, in any order of combination.
+// The smallest pair is the first extremum, in any order of combination.
 struct CodeAndPosition {
   uint64_t code;
   uint64_t position;
@@ -236,7 +235,7 @@ constexpr bool has_integer_state() {
 }
 
 // The state that a part of a segmented sequence passes on: the combination since its last restart, and whether there
-// was a restart. Combining such states is associative but does not commute.
+// was one. Combining such states is associative but does not commute.
 template <typename State>
 struct SinceRestart {
   using Flag = std::conditional_t<sizeof(State) % 8 == 0, uint64_t, uint32_t>;  // leaves no padding

@@ -1,12 +1,11 @@
-// The binary search that every lower bound, upper bound, merge path and balanced path calls.
 #pragma once
 
 #include "algorithm/common.h"
 
 namespace mgpu {
 
-// The first i in [begin, end) for which `before(i)` is false, or end. `before` is true, then false; if it is
-// not (a broken precondition), the result is still inside [begin, end] after the same number of steps.
+// The first i in [begin, end) for which `before(i)` is false, or end. If `before` is not monotone, the result is still
+// inside [begin, end] after the same number of steps.
 template <typename Index, typename Predicate>
 MGPU_HOST_DEVICE Index partition_point(Index begin, Index end, Predicate before) {
   while (begin < end) {
@@ -20,7 +19,7 @@ MGPU_HOST_DEVICE Index partition_point(Index begin, Index end, Predicate before)
   return begin;
 }
 
-// Like partition_point, for an answer that is likely near `begin`: a few single steps, then doubling strides.
+// It is fast if the answer is near `begin`: it takes a few single steps, then doubling strides.
 template <typename Index, typename Predicate>
 MGPU_HOST_DEVICE Index galloping_partition_point(Index begin, Index end, Predicate before) {
   Index stride = 1;
@@ -32,8 +31,8 @@ MGPU_HOST_DEVICE Index galloping_partition_point(Index begin, Index end, Predica
   return partition_point(begin, end, before);
 }
 
-// Like partition_point, for an answer that is likely near `end`: looks back in steps that grow eightfold, then searches
-// one step. `find(begin, end, before)` is a partition_point, serial or by a warp.
+// It is fast if the answer is near `end`: it looks back in steps that grow eightfold, then searches one step.
+// `find(begin, end, before)` is a partition_point, serial or by a warp.
 template <typename Index, typename Predicate, typename Find>
 MGPU_HOST_DEVICE Index partition_point_near_end(Index begin, Index end, Predicate before, Find find) {
   for (Index step = 1; begin < end; step = minimum(8 * step, end - begin)) {
@@ -44,7 +43,7 @@ MGPU_HOST_DEVICE Index partition_point_near_end(Index begin, Index end, Predicat
   return begin;
 }
 
-// The first position in [begin, end) whose key is not less than `key`, or end. `keys(i)` gives the i-th key.
+// The first position in [begin, end) whose key is not less than `key`, or end.
 template <typename Index, typename Keys, typename Key, typename Less>
 MGPU_HOST_DEVICE Index lower_bound(Index begin, Index end, Keys keys, const Key& key, Less less) {
   return partition_point(begin, end, [&](Index i) { return less(keys(i), key); });

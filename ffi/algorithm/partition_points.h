@@ -1,13 +1,12 @@
-// Searches with several reads in flight: several searches in lockstep, or one with several probes per step.
 #pragma once
 
 #include "algorithm/segments.h"
 
 namespace mgpu {
 
-// Like partition_point for several searches in lockstep, so that one read of each search is in flight at the same time.
-// A finished search reads position 0 until all searches are done, because a branch would separate the reads. `read(k,
-// i)` gives the item of search k at a position, and `before(k, item)` says whether the search continues after it.
+// Several searches in lockstep, so that one read of each is in flight at the same time. A finished search reads
+// position 0 until all are done, because a branch would separate the reads. `read(k, i)` gives the item of search k at
+// a position, and `before(k, item)` says whether the search continues after it.
 template <int kCount, typename Index, typename Read, typename Before>
 MGPU_HOST_DEVICE void partition_points(Range<Index> (&searches)[kCount], Read read, Before before) {
   Index longest = 0;
@@ -32,8 +31,7 @@ MGPU_HOST_DEVICE void partition_points(Range<Index> (&searches)[kCount], Read re
   }
 }
 
-// Like partition_point with kProbes probes per step. This takes fewer steps, for searches whose time is the latency of
-// one read after the other. `read(i)` gives an item, and `before(item)` is true, then false.
+// One search with kProbes probes per step. It takes fewer steps, which helps if its time is the latency of reads.
 template <int kProbes, typename Index, typename Read, typename Before>
 MGPU_HOST_DEVICE Index wide_partition_point(Index begin, Index end, Read read, Before before) {
   while (begin < end) {
@@ -41,7 +39,7 @@ MGPU_HOST_DEVICE Index wide_partition_point(Index begin, Index end, Read read, B
     decltype(read(begin)) items[kProbes];
     MGPU_UNROLL
     for (int k = 0; k < kProbes; ++k) items[k] = read(probe(k));
-    int count = 0;  // the number of probes that are before
+    int count = 0;
     MGPU_UNROLL
     for (int k = 0; k < kProbes; ++k) count += before(items[k]);
     if (count < kProbes) end = probe(count);

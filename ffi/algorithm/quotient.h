@@ -1,11 +1,10 @@
-// Divides many numbers by the same number, without a division for each.
 #pragma once
 
 #include "algorithm/common.h"
 
 namespace mgpu {
 
-// Divides numbers below 2^31 by a number from 1 to 2^31 (Granlund and Montgomery, 1994).
+// Divides numbers below 2^31 by a number from 1 to 2^31, by a multiplication (Granlund and Montgomery, 1994).
 struct Quotient {
   unsigned divisor;
   unsigned factor;

@@ -1,8 +1,7 @@
 // Splits a stable merge of four sorted runs at position `rank` of its output: finds the number of items of each run
 // among the first `rank` items. The method takes samples, after Varman, Scheufler, Iyer, Ricard, "Merging multiple
-// lists on hierarchical-memory multiprocessors" (1991). Each run's answer lies in a window. A few samples of each
-// window are compared with the samples of the other windows. This bounds the samples' positions in the merge, and so
-// narrows the windows.
+// lists on hierarchical-memory multiprocessors" (1991). Each run's answer lies in a window. Comparing a few samples of
+// each window with those of the others bounds their positions in the merge, and so narrows the windows.
 #pragma once
 
 #include "algorithm/common.h"
@@ -30,8 +29,8 @@ struct RunSplit {
     }
   }
 
-  // The position of sample `s` of run j: samples lie about a (kSamples + 1)-th part of the window apart. In a window of
-  // few items, the first ones are the samples.
+  // Samples lie about a (kSamples + 1)-th part of the window apart. In a window of few items, the first ones are the
+  // samples.
   MGPU_HOST_DEVICE static Index sample(Index begin, Index end, int s) {
     const Index width = end - begin;
     const Index step = kSamples == 4 ? (width >> 3) + (width >> 4) + (width >> 6) : width / (kSamples + 1);
@@ -43,7 +42,7 @@ struct RunSplit {
   // number for the sample's own run. Verdicts on samples of a closed window may be anything.
   template <typename Before>
   MGPU_HOST_DEVICE int judge(int run, int s, Before before) const {
-    Index inside = 0;   // at least this many items come up to the sample, with the sample itself
+    Index inside = 0;   // at least this many items come up to the sample, itself included
     Index outside = 0;  // at most this many items come before the sample
     MGPU_UNROLL
     for (int j = 0; j < kRuns; ++j) {
@@ -57,8 +56,7 @@ struct RunSplit {
     return inside > rank ? -1 : outside < rank ? 1 : 0;
   }
 
-  // The verdict on a sample, from the keys of all samples: `keys(j, s)` gives the key of sample s of run j. All threads
-  // ask for the keys in the same order.
+  // `keys(j, s)` gives the key of sample s of run j. All threads ask for the keys in the same order.
   template <typename Key, typename Keys, typename Less>
   MGPU_HOST_DEVICE int judge(int run, int s, const Key& key, Keys keys, Less less) const {
     return judge(run, s, [&](int j) {
@@ -73,7 +71,7 @@ struct RunSplit {
     });
   }
 
-  // Narrows the window of run j, given how many of its samples are in, and how many out.
+  // `in` and `out` count the samples of run j with these verdicts.
   MGPU_HOST_DEVICE void narrow(int j, int in, int out) {
     const Index low = in > 0 ? sample(begin[j], end[j], in - 1) + 1 : begin[j];
     const Index high = out > 0 ? sample(begin[j], end[j], kSamples - out) : end[j];

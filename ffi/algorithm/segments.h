@@ -1,4 +1,3 @@
-// Segments of a ragged array, in each form that a caller may give, and how a segment's runs are paired for merging.
 #pragma once
 
 #include "algorithm/common.h"
@@ -7,7 +6,6 @@
 
 namespace mgpu {
 
-// A half-open range of positions.
 template <typename Index>
 struct Range {
   Index begin;
@@ -15,7 +13,7 @@ struct Range {
   MGPU_HOST_DEVICE Index size() const { return end - begin; }
 };
 
-// The begins and ends of the segments of each row. Only the live items of a row belong to segments.
+// Only the live items of a row belong to segments.
 struct SegmentBounds {
   int64_t rows;
   int64_t length;
@@ -24,7 +22,7 @@ struct SegmentBounds {
   int64_t begins_stride, ends_stride;  // from row to row
   LiveCounts counts;
 
-  // The items of segment i of a row, as a range of positions in the row.
+  // The range is relative to the row.
   MGPU_HOST_DEVICE Range<int64_t> segment(int64_t row, int64_t i) const {
     const int64_t live = counts(row, length);
     const int64_t begin = clamp<int64_t>(begins[row * begins_stride + i], 0, live);
@@ -33,8 +31,8 @@ struct SegmentBounds {
 };
 
 // The segments of `rows` rows of `length` items, flattened: positions run from 0 to rows * length, and a row's first
-// position always starts a segment. Each item past a row's live count is its own segment, so nothing moves it. Broken
-// input (heads out of order or out of range) gives other segments, but never a range outside the row.
+// position always starts a segment. Each item past a row's live count is its own segment, so nothing moves it. Heads
+// out of order or out of range never give a range outside the row.
 struct Segments {
   int64_t rows = 1;
   int64_t length = 0;
@@ -43,8 +41,7 @@ struct Segments {
   int64_t heads_count = 0;   // the heads of a row
   int64_t heads_stride = 0;  // from row to row: heads_count, or 0 if all rows share the heads
 
-  // Instead of heads, a caller may give flags, a byte or a bit for each item: a flag is set if its item starts a
-  // segment.
+  // Instead of heads, a caller may give flags, a byte or a bit for each item that is set if the item starts a segment.
   const uint8_t* flag_bytes = nullptr;   // [rows or 1, length]
   const uint32_t* flag_words = nullptr;  // [rows or 1, ceil(length / 32)]
   int64_t flags_stride = 0;
@@ -80,8 +77,7 @@ struct Segments {
     return row * (heads_count + 1) + 1 + i;
   }
 
-  // The segment of `position`. `find(begin, end, before)` is a partition_point, serial or by a warp. The segments must
-  // be given by heads.
+  // `find(begin, end, before)` is a partition_point, serial or by a warp. The segments must be given by heads.
   template <typename Find>
   MGPU_HOST_DEVICE Range<int64_t> segment_of(int64_t position, Find find) const {
     const int64_t row = this->row(position);
@@ -96,8 +92,8 @@ struct Segments {
   }
 
   // Calls mark(position) for every position of `tile` that starts a segment; `lanes` lanes share the work. `listed` is
-  // the range of the tile's heads, from listed_from. If there are more than twice as many heads as positions (repeats,
-  // padding, or broken input), each position is searched for among the heads, so the tile's width bounds its work.
+  // the range of the tile's heads, from listed_from. If there are more than twice as many heads as positions, each
+  // position is searched for among the heads, so the tile's width bounds its work.
   template <typename Mark>
   MGPU_HOST_DEVICE void mark_heads(Range<int64_t> tile, Range<int64_t> listed, int lane, int lanes, Mark mark) const {
     if (has_flags() || counts.given()) {
@@ -130,11 +126,10 @@ struct Segments {
   }
 };
 
-// The number of rounds that merge a segment. A segment is sorted in cells of `width` positions (a thread's items, a
-// block's tile): each cell sorts its part, then round k merges runs of 2^k cells in pairs. Cells lie on a fixed grid,
-// but runs are counted from the segment's own first cell, so a segment over c cells needs ceil(log2(c)) rounds at any
-// position. If runs were counted from the grid's origin, a short segment across a large power of two would need every
-// round.
+// The number of rounds that merge a segment. Cells of `width` positions are sorted first, then round k merges runs of
+// 2^k cells in pairs. Cells lie on a fixed grid, but runs are counted from the segment's own first cell, so a segment
+// over c cells needs ceil(log2(c)) rounds at any position. If runs were counted from the grid's origin, a short segment
+// across a large power of two would need every round.
 template <typename Index>
 MGPU_HOST_DEVICE int merge_rounds(Range<Index> segment, Index width) {
   return segment.size() <= 0 ? 0 : ceil_log2((segment.end - 1) / width - segment.begin / width + 1);
@@ -146,7 +141,7 @@ MGPU_HOST_DEVICE int group_rounds(Range<Index> segment, Index width) {
   return (merge_rounds(segment, width) + 1) / 2;
 }
 
-// The four sorted runs that a round merges: run k is [bounds[k], bounds[k + 1]), and may be empty.
+// Run k is [bounds[k], bounds[k + 1]), and may be empty.
 template <typename Index>
 struct MergeGroup {
   Index bounds[5];
@@ -155,7 +150,7 @@ struct MergeGroup {
   MGPU_HOST_DEVICE Index length(int run) const { return bounds[run + 1] - bounds[run]; }
 };
 
-// The group that covers `cell`, for a segment that starts in `first_cell`.
+// The segment starts in `first_cell`.
 template <typename Index>
 MGPU_HOST_DEVICE MergeGroup<Index> merge_group(Range<Index> segment, Index first_cell, Index width, Index cell,
                                                int round) {
@@ -169,7 +164,7 @@ MGPU_HOST_DEVICE MergeGroup<Index> merge_group(Range<Index> segment, Index first
   return group;
 }
 
-// The two sorted runs [begin, middle) and [middle, end) that round `round` merges; the second may be empty.
+// The sorted runs [begin, middle) and [middle, end); the second may be empty.
 template <typename Index>
 struct MergePair {
   Index begin;
@@ -177,7 +172,7 @@ struct MergePair {
   Index end;
 };
 
-// The pair that covers `cell`, for a segment that starts in `first_cell`.
+// The segment starts in `first_cell`.
 template <typename Index>
 MGPU_HOST_DEVICE MergePair<Index> merge_pair(Range<Index> segment, Index first_cell, Index width, Index cell,
                                              int round) {

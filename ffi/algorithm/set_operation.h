@@ -1,4 +1,4 @@
-// The four operations on sorted multisets as one walk along the balanced path: they differ in the items that they keep.
+// The four operations on sorted multisets as one walk along the balanced path.
 #pragma once
 
 #include "algorithm/common.h"
@@ -20,15 +20,15 @@ struct SetRule {
   }
 };
 
-// One step of the walk: the smaller of the next two items, or both if they are a pair. Each member is 0 or 1, so that
-// loops on the CPU need no unpredictable branch.
+// Takes the smaller of the next two items, or both if they are a pair. Each member is 0 or 1, so that loops on the CPU
+// need no unpredictable branch.
 struct SetStep {
   int take_a;
   int take_b;
-  int keep;  // whether the result keeps the item taken; if both items of a pair are taken, A's item
+  int keep;  // whether the result keeps the item taken (of a pair, A's item)
 };
 
-// The step if A's next item is less than B's (a_first is 1), greater (b_first is 1) or equal (both are 0).
+// a_first is 1 if A's next item is less than B's, b_first if it is greater; both are 0 if they are equal.
 MGPU_HOST_DEVICE SetStep set_step(int a_first, int b_first, SetRule rule) {
   const int pair = (a_first | b_first) ^ 1;
   return {b_first ^ 1, a_first ^ 1, (a_first & rule.a_unpaired) | (b_first & rule.b_unpaired) | (pair & rule.pairs)};

@@ -7,7 +7,7 @@
 
 namespace mgpu {
 
-// One side: sorted keys, `length` per row. The first live(row) of them are merged.
+// The first live(row) keys of each row are merged.
 struct SortedRows {
   const void* keys = nullptr;
   int64_t length = 0;
@@ -18,8 +18,8 @@ struct SortedRows {
   MGPU_HOST_DEVICE int64_t live(int64_t row) const { return counts(row, length); }
 };
 
-// Both sides, and the slots of their merge. A row has one slot for each item of A and of B: first for the live items in
-// merged order, then for the dead items of A, then for those of B. Slots are numbered through all rows.
+// A row of the merge has one slot for each item of A and of B: first for the live items in merged order, then for the
+// dead items of A, then for those of B. Slots are numbered through all rows.
 struct SortedPair {
   int64_t rows = 1;
   SortedRows a;
@@ -39,13 +39,13 @@ struct MergeTile {
   int64_t b;
   int64_t a_count;  // live items of A in these slots
   int64_t b_count;
-  bool b_follows;  // whether live items of B follow
+  bool b_follows;
 
   MGPU_HOST_DEVICE int64_t live() const { return a_count + b_count; }
   MGPU_HOST_DEVICE int64_t dead() const { return size - live(); }
 };
 
-// Finds tiles. Broken input (unsorted keys) gives other tiles, but never one with items outside the operands.
+// Unsorted keys give other tiles, but never one with items outside the operands.
 template <typename Order>
 struct MergeTiles {
   SortedPair pair;
@@ -83,8 +83,7 @@ struct MergeTiles {
     return split(row, slot, 0, slot, find);
   }
 
-  // The number of live items of A before a slot, without known bounds. The search is fast if A and B have the same
-  // distribution of evenly spread keys.
+  // The same without known bounds. The search is fast if A and B have the same distribution of evenly spread keys.
   template <typename Find>
   MGPU_HOST_DEVICE int64_t likely_split(int64_t row, int64_t slot, Find find) const {
     const int64_t a_live = pair.a.live(row);
@@ -122,9 +121,9 @@ struct MergeTiles {
     tile.b_follows = tile.b + tile.b_count < b_live;
   }
 
-  // The dead items of A and of B in a tile, as positions in the row.
+  // The ranges are relative to the row.
   MGPU_HOST_DEVICE Range<int64_t> a_dead(const MergeTile& tile) const {
-    const int64_t first = tile.begin + tile.live() - pair.b.live(tile.row);  // the position in A of the first dead slot
+    const int64_t first = tile.begin + tile.live() - pair.b.live(tile.row);
     return {minimum(first, pair.a.length), minimum(first + tile.dead(), pair.a.length)};
   }
   MGPU_HOST_DEVICE Range<int64_t> b_dead(const MergeTile& tile) const {

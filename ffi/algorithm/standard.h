@@ -1,5 +1,4 @@
-// The part of the standard library that the headers use. NVRTC has no standard library, so this part is written out for
-// it.
+// NVRTC has no standard library, so the part that the headers use is written out for it.
 #pragma once
 
 #ifndef __CUDACC_RTC__

@@ -6,13 +6,13 @@
 
 namespace mgpu {
 
-// The rank of a float: order.rank(order.encode(key)). It is computed in the upper half, because truncating each result
-// to 16 bits would take an instruction.
+// order.rank(order.encode(key)), computed in the upper half, because truncating each result to 16 bits would take an
+// instruction.
 MGPU_HOST_DEVICE uint32_t upper_rank(const FloatOrder<uint16_t>& order, uint16_t key) {
   const auto upper = [](uint32_t word) { return word << 16; };
   constexpr uint32_t kSign = 0x8000'0000;
   const uint32_t bits = upper(key);
-  const uint32_t flipped = bits & kSign ? 0xffff'0000 : kSign;  // all bits for a negative number, else the sign
+  const uint32_t flipped = bits & kSign ? 0xffff'0000 : kSign;
   const uint32_t code = ((bits ^ flipped) - upper(order.mantissa)) ^ upper(order.flip);
   const uint32_t bounded = clamp(code, upper(order.low), upper(order.high));
   return bounded == upper(order.zero + 1) ? upper(order.zero) : bounded;

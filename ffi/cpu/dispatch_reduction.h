@@ -1,5 +1,5 @@
 // Maps a reduction on the CPU to one of its compiled operators. Sums and products of narrow elements learn at run time
-// whether elements are signed, and how wide results are. This takes 22 compiled operators instead of 40.
+// whether elements are signed, and how wide results are: 22 compiled operators instead of 40.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace mgpu {
 
 namespace cpu {
 
-// The sum or product of elements that are narrower than its states.
+// Elements are narrower than states.
 template <typename Element_, typename State_, ArithmeticKind kKind>
 struct NarrowArithmetic : Arithmetic<Element_, State_, kKind, State_> {
   using Narrow = Element_;
@@ -30,13 +30,11 @@ struct NarrowArithmetic : Arithmetic<Element_, State_, kKind, State_> {
 template <typename Operator>
 constexpr bool kIsNarrow = requires { typename Operator::Narrow; };
 
-// The array of the results of `operands`.
 template <typename Operator, typename Operands>
 ResultVector<Operator> results_of(const Operands& operands) {
   return {operands.result, kIsNarrow<Operator> ? operands.sum_dtype != operands.dtype : operands.wide_result};
 }
 
-// Calls visit(operator) with the sum or product of floats.
 template <ArithmeticKind kKind, typename Visit>
 void dispatch_floats(DType dtype, bool multiply, Visit visit) {
   switch (dtype) {
@@ -47,15 +45,14 @@ void dispatch_floats(DType dtype, bool multiply, Visit visit) {
   }
 }
 
-// Calls visit(operator) with the sum or product of integers of this width, 4 or 8 bytes, whose results are as wide.
+// The integers have this width, 4 or 8 bytes, and results are as wide.
 template <ArithmeticKind kKind, typename Visit>
 void dispatch_words(int width, bool multiply, Visit visit) {
   if (width == 4) return visit(Arithmetic<uint32_t, uint32_t, kKind>{multiply});
   visit(Arithmetic<uint64_t, uint64_t, kKind>{multiply});
 }
 
-// Calls visit(operator) with the sum or product of numbers. Results have the type of the elements, or the wider type of
-// the states.
+// Results have the type of the elements, or the wider type of the states.
 template <ArithmeticKind kKind, typename Visit>
 void dispatch_arithmetic(const Call& call, DType dtype, DType result, bool multiply, Visit visit) {
   const KeyKind kind = key_kind(dtype);
@@ -83,7 +80,6 @@ void dispatch_arithmetic(const Call& call, DType dtype, DType result, bool multi
   dispatch_words<kKind>(byte_width(dtype), multiply, visit);
 }
 
-// Calls visit(operator) with the operator of a reduction.
 template <typename Visit>
 void dispatch_reduction(const Call& call, const OperatorOperands& operands, Visit visit) {
   using enum OperatorKind;
@@ -106,7 +102,7 @@ void dispatch_reduction(const Call& call, const OperatorOperands& operands, Visi
 }
 
 // Calls visit(operator) with the operator that sums products of elements and weights. These are floats, or integers of
-// 32 or 64 bits. Callers widen narrower integers.
+// 32 or 64 bits; callers widen narrower integers.
 template <typename Visit>
 void dispatch_weighted(const Call& call, DType dtype, DType result, Visit visit) {
   const bool is_float = is_number(dtype) && key_kind(dtype) == KeyKind::kFloat;

@@ -1,4 +1,3 @@
-// Reduces a contiguous range on the CPU.
 #pragma once
 
 #include <bit>
@@ -50,7 +49,7 @@ class Running {
 // A range of at most this many items is read as a window of this size, with the items past its end masked.
 constexpr int kFew = 8;
 
-// Returns a or b. Arithmetic states are selected by their bits, because compilers make branches of a conditional.
+// Arithmetic states are selected by their bits, because compilers make branches of a conditional.
 template <typename State>
 State choose(bool first, State a, State b) {
   if constexpr (std::is_arithmetic_v<State>) {
@@ -62,7 +61,7 @@ State choose(bool first, State a, State b) {
   }
 }
 
-// The combination of the lanes. Each step combines the two halves, lane by lane.
+// Each step combines the two halves, lane by lane.
 template <typename Operator>
 typename Operator::State fold_lanes(const Operator& op, typename Operator::State (&lanes)[kFew]) {
   for (int width = kFew / 2; width > 0; width /= 2) {
@@ -72,7 +71,7 @@ typename Operator::State fold_lanes(const Operator& op, typename Operator::State
 }
 
 // The combination of x[begin .. end), at most kFew of the `count` items of x. It does not branch on the length, which
-// is unpredictable; all but the last few ranges of x take the same vector instructions.
+// is unpredictable.
 template <typename Operator>
 typename Operator::State fold_few(const Operator& op, const typename Operator::Element* x, int64_t begin, int64_t end,
                                   int64_t count) {
@@ -88,16 +87,15 @@ typename Operator::State fold_few(const Operator& op, const typename Operator::E
   return fold_lanes(op, lanes);
 }
 
-// Whether an element is already a state.
 template <typename Operator>
 constexpr bool kElementIsState = false;
 template <typename State, ArithmeticKind kKind>
 constexpr bool kElementIsState<Arithmetic<State, State, kKind>> = true;
 
 // Combines kGroup ranges of at most kFew items each, for operators without positions. The results have the same bits as
-// those of fold_few. Range s is the first lengths[s] items of x from begins[s] on, where kFew items can be read. A
-// range costs 1.8 ns in a group, and 3.3 ns by itself: only the first step is done range by range, and the others are
-// done for four ranges at a time.
+// those of fold_few. Range s is the first lengths[s] items of x from begins[s] on, where kFew items can be read. Only
+// the first step is done range by range, and the others for four ranges at a time: a range costs 1.8 ns in a group, and
+// 3.3 ns by itself.
 constexpr int kGroup = 32;
 template <typename Operator, typename Index>
 void fold_few_of_group(const Operator op, const typename Operator::Element* x, const Index* begins, const int* lengths,
@@ -108,7 +106,7 @@ void fold_few_of_group(const Operator op, const typename Operator::Element* x, c
   constexpr Bits kAll = ~Bits{0};
   static constexpr Bits kLive[2 * kFew] = {kAll, kAll, kAll, kAll, kAll, kAll, kAll, kAll};
   State extracted[kElementIsState<Operator> ? 1 : kGroup * kFew];
-  if constexpr (!kElementIsState<Operator>) {  // all ranges in one loop, which compilers can vectorize
+  if constexpr (!kElementIsState<Operator>) {  // one loop over all ranges, which compilers can vectorize
     typename Operator::Element items[kGroup * kFew];
     for (int s = 0; s < kGroup; ++s) std::memcpy(items + s * kFew, x + begins[s], kFew * sizeof(items[0]));
     for (int i = 0; i < kGroup * kFew; ++i) extracted[i] = op.extract(items[i], 0);
@@ -134,9 +132,9 @@ void fold_few_of_group(const Operator op, const typename Operator::Element* x, c
   }
 }
 
-// The combination of x[begin .. end). It is vectorized by kFew running states, or twice as many in a longer range.
-// Items that fill no whole step are taken from a window of kFew items at the end of the range. So a branch predictor
-// can miss only the number of steps: segments of 30 items took 26 ns with the last items one by one, and take 20.
+// The combination of x[begin .. end), by kFew running states, or twice as many in a longer range. Items that fill no
+// whole step are taken from a window of kFew items at the end of the range, so a branch predictor can miss only the
+// number of steps: segments of 30 items took 26 ns with the last items one by one, and take 20.
 template <typename Operator>
 typename Operator::State fold_block(const Operator& op, const typename Operator::Element* x, int64_t begin,
                                     int64_t end) {
@@ -171,7 +169,7 @@ typename Operator::State fold_block(const Operator& op, const typename Operator:
 
 constexpr int64_t kFoldBlock = 512;
 
-// The combination of x[begin .. end), in an order that depends only on the length.
+// The order of combination depends only on the length.
 template <typename Operator>
 typename Operator::State fold(const Operator& op, const typename Operator::Element* x, int64_t begin, int64_t end) {
   if (end - begin <= kFoldBlock) return fold_block(op, x, begin, end);

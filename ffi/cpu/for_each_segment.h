@@ -1,4 +1,3 @@
-// Walks over the segments of rows on the CPU.
 #pragma once
 
 #include <algorithm>
@@ -9,15 +8,14 @@
 
 namespace mgpu::cpu {
 
-// A segment of a row.
 struct RowRange {
   int64_t row;
-  int64_t number;  // its number in its row
+  int64_t number;  // the number of the segment in its row
   Range<int64_t> range;
 };
 
-// The segments of all rows, one row after the other. In broken operands, segments may overlap. Then the segments of a
-// row are cut, so that all of them together have no more items than the row; the first ones keep theirs.
+// The segments of all rows, one row after the other. In broken operands, segments may overlap: then they are cut, so
+// that a row's segments together have no more items than the row; the first ones keep theirs.
 inline std::vector<Range<int64_t>> bounded_segments(const SegmentBounds& bounds) {
   std::vector<Range<int64_t>> segments;
   segments.reserve(bounds.rows * bounds.segments);
@@ -44,7 +42,7 @@ void for_each_segment(Executor& executor, const SegmentBounds& bounds, int64_t p
   };
   const auto all = static_cast<int64_t>(ranges.size());
   const int64_t mean = bounds.length / bounds.segments;
-  const int64_t group = std::max<int64_t>(1, part / 4 / (mean + 16));  // segments of a task
+  const int64_t group = std::max<int64_t>(1, part / 4 / (mean + 16));
   parallel_for(executor, ceil_div(all, group), [&](int64_t task) {
     for (int64_t i = task * group; i < std::min(all, (task + 1) * group); ++i) {
       if (ranges[i].size() <= part) visit_short(segment(i));

@@ -1,4 +1,4 @@
-// The sizes of the tiles, or parts, of the CPU's kernels. A tile is the work of one task.
+// The sizes of the CPU's tiles, or parts: the work of one task.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ constexpr int64_t kGroupSearchPart = 1 << 16;  // about the fewest rows of both 
 constexpr int64_t kGroupSearchParts = 256;     // the most parts, as each has a table of all groups
 constexpr int64_t kJoinTile = 1 << 14;         // items of both inputs in a search; rows of the output in a task
 constexpr int64_t kLoadBalanceTile = 1 << 14;  // outputs
-// Slots of a merge. There are so many that the search for a tile's split among 2^26 items costs little in comparison.
+// Slots of a merge, so many that the search for a tile's split among 2^26 items costs little.
 constexpr int64_t kMergeTile = 1 << 16;
 constexpr int64_t kOrderStatisticsPart = 1 << 16;  // items
 constexpr int64_t kReduceTile = 1 << 15;           // items of a reduction; items and ends of a segmented reduction

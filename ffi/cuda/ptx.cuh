@@ -1,4 +1,4 @@
-// All inline PTX, a few instructions per function. A port to another platform would rewrite this file.
+// All inline PTX, a few instructions per function.
 #pragma once
 
 #include "algorithm/common.h"
@@ -18,7 +18,7 @@ __device__ __forceinline__ void keep(const T*& pointer) {
   asm("" : "+l"(pointer));
 }
 
-// Converts the bits of a float16 to float32 and back. Rounds to the nearest, ties to even.
+// Both conversions of float16 round to the nearest, ties to even.
 __device__ __forceinline__ float half_to_float(uint16_t bits) {
   float wide;
   asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(bits));
@@ -44,10 +44,9 @@ __device__ __forceinline__ float reciprocal_approximately(float x) {
   return reciprocal;
 }
 
-// ---- Launches. If its launch allows it, a kernel may start before its predecessor in the stream is done: once all
-// blocks of the predecessor have called start_next_kernel() or ended. All of its blocks must call
-// wait_for_last_kernel(), after which they can read what the predecessor wrote. Compiled for less than sm_90, both
-// functions do nothing.
+// ---- Launches. If its launch allows it, a kernel may start once all blocks of its predecessor in the stream have
+// called start_next_kernel() or ended. All of its blocks must call wait_for_last_kernel(), after which they can read
+// what the predecessor wrote. Compiled for less than sm_90, both functions do nothing.
 
 __device__ inline void start_next_kernel() {
 #if __CUDA_ARCH__ >= 900
@@ -68,7 +67,7 @@ __device__ __forceinline__ void store_relaxed(uint32_t* word, uint32_t value) {
 __device__ __forceinline__ void store_relaxed(uint64_t* word, uint64_t value) {
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
 }
-// Loads into a variable: if a condition guards the load, the variable keeps its value otherwise.
+// If a condition guards the load, the variable keeps its value otherwise.
 __device__ __forceinline__ void load_relaxed(uint32_t& value, const uint32_t* word) {
   asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
 }
@@ -103,7 +102,7 @@ __device__ __forceinline__ float max_or_nan(float a, float b) {
 #endif
 }
 
-// a & b & c in one instruction, which the compiler does not always find.
+// This is one instruction, which the compiler does not always find.
 __device__ __forceinline__ unsigned and_of_three(unsigned a, unsigned b, unsigned c) {
   unsigned all;
   asm("lop3.b32 %0, %1, %2, %3, 0x80;" : "=r"(all) : "r"(a), "r"(b), "r"(c));
@@ -124,7 +123,7 @@ __device__ void barrier_arrive() {
 }
 
 // A named barrier whose number is known only at run time. Some of its `threads` threads only arrive, to announce what
-// they wrote; the other threads wait for them.
+// they wrote; the others wait.
 __device__ __forceinline__ void barrier_arrive(int barrier, int threads) {
   __syncwarp();
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
@@ -147,7 +146,6 @@ __device__ int position_of(uint32_t address, const Word* keys) {
   return static_cast<int>(address - shared_address(keys)) / static_cast<int>(sizeof(Word));
 }
 
-// Loads a key from its address in shared memory.
 template <typename Word>
 __device__ Word shared_load(uint32_t address) {
   if constexpr (sizeof(Word) == 4) {
@@ -167,8 +165,8 @@ __device__ Word shared_load(uint32_t address) {
   }
 }
 
-// ---- Steps of searches and merges in shared memory, predicated by hand. From C++ code, the compiler would make
-// branches, or moves of unchanged values.
+// ---- Steps of searches and merges in shared memory, predicated by hand: the compiler would make branches, or moves of
+// unchanged values.
 
 // Loads a key of each run if `inside`.
 template <typename Word>
@@ -195,7 +193,6 @@ __device__ inline void move_if(bool condition, int bytes, int items, uint32_t& a
       : "r"(static_cast<int>(condition)), "r"(bytes), "r"(items));
 }
 
-// Advances B or A.
 template <int kBytes>
 __device__ void move_either(bool in_b, uint32_t& a, uint32_t& b) {
   asm volatile("{ .reg .pred p; setp.ne.s32 p, %2, 0; @p add.u32 %1, %1, %3; @!p add.u32 %0, %0, %3; }"
@@ -204,8 +201,7 @@ __device__ void move_either(bool in_b, uint32_t& a, uint32_t& b) {
 }
 
 // Advances B or A, and loads the next head. From C++ code, the compiler renames both heads and both addresses, and
-// spends four moves per step to join them again. Predicated by hand, the step is 8 instructions instead of 13. Merging
-// is bound by instructions (ncu, a round of the segmented sort: 65% of the issue slots, 49% of the memory).
+// spends four moves per step to join them again. Predicated by hand, the step is 8 instructions instead of 13.
 template <typename Word>
 __device__ void advance(bool in_b, uint32_t& a, uint32_t& b, Word& a_key, Word& b_key) {
   if constexpr (sizeof(Word) == 4) {
@@ -249,7 +245,7 @@ __device__ __forceinline__ void put_or_count(unsigned stores, uint32_t& to, int3
 }
 
 // Stores an item of A, of B, of both or of neither. For an item of A, it stores the number of B's items before it and
-// the byte `match`, and increments A's count. B's items are treated in the same way.
+// the byte `match`, and increments A's count; and in the same way for B.
 __device__ __forceinline__ void put_match(unsigned is_a, uint32_t& a_to, uint32_t& a_match_to, int32_t& a_before,
                                           unsigned is_b, uint32_t& b_to, uint32_t& b_match_to, int32_t& b_before,
                                           unsigned match) {
@@ -327,15 +323,13 @@ __device__ inline void bulk_barrier_wait(uint64_t* barrier, int parity) {
       : "memory");
 }
 
-// Starts to copy `bytes` bytes to shared memory; `barrier` waits for them. The size and both addresses are multiples of
-// 16.
+// `barrier` waits for the copy. The size and both addresses are multiples of 16.
 __device__ inline void bulk_load(void* shared, const void* global, uint32_t bytes, uint64_t* barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                    shared_address(static_cast<char*>(shared))),
                "l"(global), "r"(bytes), "r"(shared_address(barrier))
                : "memory");
 }
-// Starts to copy bytes from shared to device memory.
 __device__ inline void bulk_store(void* global, const void* shared, uint32_t bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global),
                "r"(shared_address(static_cast<const char*>(shared))), "r"(bytes)

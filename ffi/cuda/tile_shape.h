@@ -1,4 +1,3 @@
-// The shape of a tile, the unit of a block's work.
 #pragma once
 
 namespace mgpu {

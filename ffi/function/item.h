@@ -16,7 +16,6 @@ namespace mgpu {
 constexpr int kMaxLeaves = 16;
 constexpr int kMaxCaptures = 16;
 
-// The arrays that a function has captured, in device memory.
 struct Captures {
   const void* arrays[kMaxCaptures];
 
@@ -29,7 +28,6 @@ struct Captures {
 template <typename T>
 concept IsItem = requires { T::kLeaves; };
 
-// Calls visit.operator()<leaf>() for each leaf.
 template <typename Item, int kLeaf = 0, typename Visit>
 MGPU_HOST_DEVICE constexpr void for_each_leaf(Visit&& visit) {
   if constexpr (kLeaf < Item::kLeaves) {
@@ -52,7 +50,7 @@ struct ItemShape {
   }
   // The vectors of a thread in a tile.
   MGPU_HOST_DEVICE constexpr int rows() const { return clamp(64 / (vector() * packed), 1, 4); }
-  // The vectors of a thread in a tile, if it keeps their states in registers.
+  // The same if the thread keeps their states in registers.
   MGPU_HOST_DEVICE constexpr int segment_rows(int64_t state_bytes) const {
     return maximum(static_cast<int>(64 / (vector() * state_bytes)), 1);
   }
@@ -71,7 +69,7 @@ MGPU_HOST_DEVICE constexpr ItemShape item_shape() {
   return shape;
 }
 
-// The width of the words in which kBytes bytes are copied between memory and registers. Memory is aligned to it.
+// The width of the words in which kBytes bytes are copied. Memory is aligned to it.
 template <int kBytes>
 constexpr int kCopyBytes = kBytes % 16 == 0  ? 16
                            : kBytes % 8 == 0 ? 8
@@ -116,7 +114,6 @@ __device__ __forceinline__ void store_bytes(void* to, const void* from) {
 
 #endif
 
-// The arrays of the leaves of items, as kernels read them.
 template <typename Item>
 struct ItemArrays {
   const void* leaves[kMaxLeaves];

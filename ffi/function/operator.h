@@ -10,7 +10,6 @@
 
 namespace mgpu {
 
-// The common part of both kinds of operators.
 template <typename Function>
 struct OperatorOfFunction {
   using Element = typename Function::Element;
@@ -42,7 +41,6 @@ struct OperatorOfFunction {
   MGPU_HOST_DEVICE Result dead() const { return function().dead(); }
 };
 
-// The operator of a function with a neutral item.
 template <typename Function>
 struct NeutralOperator : OperatorOfFunction<Function> {
   using State = typename Function::Item;

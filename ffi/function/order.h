@@ -5,7 +5,7 @@
 
 namespace mgpu {
 
-// The host's view of a FunctionOrder: it knows only how wide the words are.
+// The host's view of a FunctionOrder.
 template <typename Word_>
 struct AnyOrder {
   using Word = Word_;
@@ -13,7 +13,7 @@ struct AnyOrder {
 };
 
 // The order of small items. A key is a word that begins with the bytes of an item's struct, in which the leaves with
-// the widest elements come first; the rest of the word is zero. A word of 16 bytes is an unsigned __int128.
+// the widest elements come first; the rest of the word is zero.
 template <typename Function, typename Word_>
 struct FunctionOrder {
   using Word = Word_;

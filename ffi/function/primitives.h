@@ -1,6 +1,5 @@
-// The primitives of compiled functions, on scalars, for both host and device. Each computes what XLA defines. A line of
-// a function becomes just `const float v7 = xla::add(v3, v5);`, so corner cases are handled only here.
-// jit/function_data.cc accepts only the types that each primitive supports.
+// The primitives of compiled functions, on scalars. Each computes what XLA defines. jit/function_data.cc writes a line
+// such as `const float v7 = xla::add(v3, v5);`, and accepts only the types that each primitive supports.
 #pragma once
 
 #include "algorithm/floats.h"
@@ -35,7 +34,7 @@ using WideOf = typename Wide<T>::Type;
 
 // An integer truncated to fewer bits. ptxas 13.0 compares the negative of a 16-bit register without truncating it
 // (neg.s16, setp.s16): -(-32768) > 32767. The empty asm hides the word that the 16 bits are taken from, so that the
-// compiler makes no such instruction for a negated value.
+// compiler makes no such instruction.
 template <typename To, typename From>
 MGPU_HOST_DEVICE To cut(From x) {
 #ifdef __CUDA_ARCH__
@@ -67,10 +66,9 @@ MGPU_HOST_DEVICE T down(WideOf<T> x) {
   }
 }
 
-// Returns ~x. For 32 bits, an empty asm hides the operation from the compiler. Subtraction and negation use it. When
-// ptxas 13.0 fuses two extrema into one instruction (VIMNMX3, sm_90), it loses the sign of a negated operand:
-// min(min(a, -b), c) may become min(min(a, b), c). ptxas recognizes other forms of negation (0 - b, b * -1), but not a
-// hidden complement plus 1.
+// Returns ~x, for subtraction and negation. When ptxas 13.0 fuses two extrema into one instruction (VIMNMX3, sm_90), it
+// loses the sign of a negated operand: min(min(a, -b), c) may become min(min(a, b), c). It recognizes other forms of
+// negation (0 - b, b * -1), but not a complement hidden by an empty asm, plus 1.
 template <typename Word>
 MGPU_HOST_DEVICE Word complement(Word x) {
   x = ~x;
@@ -249,7 +247,7 @@ MGPU_HOST_DEVICE T clamp(T low, T x, T high) {
   return min(max(low, x), high);
 }
 
-// Whether an item replaces the extremum of the items before it. A NaN replaces any number, and nothing replaces a NaN.
+// A NaN replaces any number, and nothing replaces a NaN.
 template <typename T>
 MGPU_HOST_DEVICE bool above(T item, T extremum) {
   return !ne(extremum, extremum) && (ne(item, item) || gt(item, extremum));

@@ -18,7 +18,7 @@
 
 namespace mgpu::cuda {
 
-// The CUDA version of the driver, such as 12040; 0 if there is no driver.
+// Returns a number such as 12040, or 0 if there is no driver.
 int driver_version() {
   int version = 0;
   const bool is_there = cudaDriverGetVersion(&version) == cudaSuccess;
@@ -84,7 +84,7 @@ int architecture(int device) {
          device_attribute(cudaDevAttrComputeCapabilityMinor, device);
 }
 
-// ---- NVRTC, loaded by dlopen: the package is built without it, and needs it only to compile functions.
+// ---- NVRTC, loaded by dlopen: it is needed only to compile functions.
 
 std::vector<std::string>& folders() {
   static std::vector<std::string> list;
@@ -110,7 +110,7 @@ struct Nvrtc {
   int major = 0, minor = 0;
   std::vector<int> known;  // architectures
 
-  // Whether threads can compile at the same time. In NVRTC 12.1, 12.6 and 12.9, one thread waits for the other.
+  // In NVRTC 12.1, 12.6 and 12.9, one thread waits for the other.
   bool compiles_in_threads() const { return major >= 13; }
 
   static Nvrtc load() {
@@ -177,7 +177,7 @@ struct Request {
   std::vector<std::string> names;
   std::string option;  // the architecture
 
-  // The key of the image in the cache: everything that the image depends on.
+  // Everything that the image depends on.
   std::string key() const {
     std::string text = "NVRTC " + std::to_string(nvrtc().major) + "." + std::to_string(nvrtc().minor) + ", headers " +
                        compiled::embedded_headers_digest() + ", " + option;
@@ -232,7 +232,7 @@ Image image_of(const Request& request) {
   return image;
 }
 
-// The images of all requests; each but the first is compiled by a separate thread.
+// Each image but the first is compiled by a separate thread.
 std::vector<Image> images_of(const std::vector<Request>& requests) {
   std::vector<std::future<Image>> others;
   for (size_t i = 1; i < requests.size(); ++i) {

@@ -12,31 +12,29 @@ struct CUstream_st;
 
 namespace mgpu::cuda {
 
-// Folders in which to look for NVRTC before the loader's folders.
+// They are searched before the loader's folders.
 void set_compiler_folders(const std::vector<std::string>& folders);
 // Why NVRTC cannot be used; empty if it can.
 std::string compiler_problem();
 
-// A kernel of the driver. It belongs to no context, so all devices of an architecture share it.
+// It belongs to no context, so all devices of an architecture share it.
 using Kernel = CUkern_st*;
 
-// The kernels of these C++ names, in this order, for the architecture of a device. `header` defines them, and `source`
-// defines the `struct Function` that they run. They are compiled, or read from the disk, on first request, and then
-// stay loaded.
+// The kernels of these C++ names, for the architecture of a device. `header` defines them, and `source` defines the
+// `struct Function` that they run. They are compiled, or read from the disk, on first request, and then stay loaded.
 const std::vector<Kernel>& kernels_of(std::string_view source, std::string_view header,
                                       const std::vector<std::string>& names, int device);
 
-// The devices to compile kernels for: one of each architecture.
+// Lists one device of each architecture.
 std::vector<int> distinct_devices();
 int current_device();
-// The shared memory that a block gets on request, in bytes.
+// The bytes that a block gets on request.
 int64_t shared_limit(int device);
 
-// Launches a kernel with the parameters that it was compiled for. `shared` is the bytes of dynamic shared memory of a
-// block, at most what the device grants on request.
+// `shared` is the bytes of dynamic shared memory of a block, at most what the device grants on request.
 void launch_kernel(Kernel kernel, int64_t blocks, int threads, int64_t shared, CUstream_st* stream,
                    const std::vector<void*>& parameters);
-// The blocks to launch for `work` pieces of work: at most as many as the device runs at once, and at least one.
+// The blocks for `work` pieces of work: as many as the device runs at once, and no more than `work`; at least one.
 int resident_kernel_blocks(Kernel kernel, int threads, int64_t shared, int64_t work);
 
 }  // namespace mgpu::cuda

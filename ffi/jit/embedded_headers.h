@@ -12,7 +12,6 @@ struct EmbeddedHeader {
   const char* text;
 };
 const std::vector<EmbeddedHeader>& embedded_headers();
-// A digest that changes whenever a header does.
 std::string embedded_headers_digest();
 
 }  // namespace mgpu::compiled

@@ -16,7 +16,7 @@ namespace {
 using Layout = FunctionData::Layout;
 using Words = std::span<const std::string_view>;
 
-// Limits of a function's text. The emitter stays well below them; larger functions would compile for hours.
+// The emitter stays well below these limits; larger functions would compile for hours.
 constexpr size_t kMaxBytes = size_t{1} << 24;
 constexpr size_t kMaxValues = 1 << 16;
 constexpr size_t kMaxOperands = 1024;
@@ -58,7 +58,7 @@ const Type& type_of(DType dtype) {
   return *std::find_if(std::begin(kTypes), std::end(kTypes), [&](const Type& type) { return type.dtype == dtype; });
 }
 
-// The type of a scalar in memory. A bool is stored as a byte, which may hold any value, while a C++ bool may not.
+// A bool is stored as a byte, which may hold any value, while a C++ bool may not.
 const char* stored_text(const Type& type) { return type.domain == kBools ? "uint8_t" : type.text; }
 std::string loaded_text(const Type& type, std::string stored) {
   return type.domain == kBools ? "(" + stored + " != 0)" : stored;
@@ -125,7 +125,7 @@ int64_t struct_bytes(const Layout& layout) {
   return ceil_div<int64_t>(packed_bytes(layout), align_of(layout)) * align_of(layout);
 }
 
-// The struct of an item. The wide leaves come first, so that only the end is padded.
+// The wide leaves come first, so that only the end is padded.
 std::string struct_text(const Layout& layout, const char* name, int64_t largest) {
   std::vector<size_t> order(layout.size());
   std::iota(order.begin(), order.end(), 0);
@@ -148,7 +148,7 @@ std::string struct_text(const Layout& layout, const char* name, int64_t largest)
 
 // ---- Functions
 
-// A function of an operator or an order. `arguments` has a letter for each item that it takes.
+// `arguments` has a letter for each item that the function takes.
 struct Member {
   std::string_view name;
   std::string_view arguments;
@@ -243,7 +243,7 @@ class Reader {
     return {std::string("xla::bits<") + type.text + ">(" + word + ")", &type};
   }
 
-  // Reads aL.E: element E of leaf L of the item `a`.
+  // aL.E: element E of leaf L of the item `a`.
   Term scalar(std::string_view word) const {
     const size_t dot = std::min(word.find('.'), word.size());
     expect(!word.empty() && member_->arguments.find(word[0]) != std::string_view::npos && dot < word.size(),

@@ -1,6 +1,5 @@
-// The function of a call: an operator or an order. The call carries it as data: lines of text with operations on
-// scalars. A program may come from any source, so the data are checked. The library generates C++ from them, and so
-// decides all that a function can do.
+// The function of a call: an operator or an order, as lines of text with operations on scalars. A program may come from
+// any source, so the data are checked. The library generates C++ from them, and so decides all that a function can do.
 #pragma once
 
 #include <cstdint>
@@ -68,17 +67,17 @@ struct FunctionData {
   // Throws a CallError if the data are not in the language.
   explicit FunctionData(std::string_view data);
 
-  // Sizes of an item and a state of the kernels.
+  // Sizes of an item and of a state in kernels.
   ItemShape shape() const;
   int64_t state_bytes() const;
 
-  // Checks that a call's arrays fit the function. The captured arrays are `count` operands.
+  // Check that a call's arrays fit the function. The captured arrays are `count` operands.
   void expect_leaves(const Call& call, int batch_rank, int64_t items, int64_t columns = 1) const;
   void expect_results(const Call& call, size_t first, int64_t items) const;
   void expect_captures(const Call& call, size_t first, size_t count) const;
 };
 
-// The function of these data, which is read once in a process.
+// The data are read once in a process.
 const FunctionData& function_of(std::string_view data);
 
 }  // namespace mgpu

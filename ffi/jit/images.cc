@@ -95,7 +95,7 @@ std::string content_of(const std::string& key, const Image& image) {
   return content + body;
 }
 
-// Reads an entry. Returns nothing if a part was cut off or changed, or if the key is another one.
+// Returns nothing if a part was cut off or changed, or if the key is another one.
 std::optional<Image> image_in(std::string_view content, const std::string& key, size_t names) {
   std::string text, digest;
   Image image;
@@ -131,7 +131,7 @@ bool is_own(const struct stat& found) {
   return found.st_uid == geteuid() && (found.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
-// Says once why the cache is not used.
+// The first call says why the cache is not used.
 void warn(const fs::path& folder, const std::string& why) {
   static std::once_flag once;
   std::call_once(once, [&] {
@@ -143,7 +143,7 @@ void warn(const fs::path& folder, const std::string& why) {
   });
 }
 
-// Opens the folder of the cache. With `makes`, it first creates a missing one.
+// With `makes`, creates a missing folder first.
 Descriptor open_folder(bool makes) {
   const auto folder = cache_folder();
   if (!folder) return Descriptor(-1);

@@ -16,12 +16,11 @@ struct Image {
   std::string code;
 };
 
-// The file that the compiler gets: the function, as the struct `mgpu::function::Function`, after this header.
+// The file that the compiler gets: `header`, and the function as the struct `mgpu::function::Function`.
 std::string source_file(std::string_view header, std::string_view function);
 
-// Reads an image with this number of kernels, if the cache has it. `key` holds everything that an image depends on.
+// `key` holds everything that an image depends on.
 std::optional<Image> read_image(const std::string& key, size_t names);
-// Keeps an image that was just compiled.
 void keep_image(const std::string& key, const Image& image);
 
 // How many images this process has compiled, and how many it has read.

@@ -44,7 +44,7 @@ Answer answer_of(const Result<Answer>& result) {
   return result.answer;
 }
 
-// A call as plain data. It points into the constructor's arguments.
+// It points into the constructor's arguments.
 class PlainCall {
  public:
   PlainCall(const std::string& operation, const Arrays& operands, const Arrays& results,
@@ -106,7 +106,7 @@ class Library {
     return all;
   }
 
-  // For each kernel: its name, its shapes, and whether it is optional.
+  // Lists for each kernel its name, its shapes, and whether it is optional.
   nb::list kernel_shapes() const {
     return list_of(table_->kernel_shapes, [](const KernelShapesEntry& kernel) {
       const nb::list shapes = list_of(
@@ -158,14 +158,13 @@ class Library {
   }
 
  private:
-  // Returns a function of the table, or throws if this library (the base or the CUDA library) lacks it.
+  // Throws if this library (the base or the CUDA library) lacks the function.
   template <typename Function>
   Function asked(Function function) const {
     if (!function) throw nb::attribute_error((path_.string() + " has no such function").c_str());
     return function;
   }
 
-  // The signatures, by the names of their operations.
   nb::dict signatures() const {
     nb::dict all;
     for (const SignatureEntry& entry : table_->signatures) {

@@ -1,5 +1,4 @@
-// One call of an operation, as plain data without XLA or Python. So operations compile fast, run in C++ tests under
-// sanitizers, and report their workspace without a device.
+// One call of an operation, as plain data without XLA or Python.
 #pragma once
 
 #include <new>
@@ -20,8 +19,8 @@ constexpr std::string_view dtype_name(DType dtype) {
   return names[static_cast<int>(dtype)];
 }
 
-// A dense row-major array. `data` is null when only sizes are asked for. Leading dimensions beyond the operation's
-// own rank are batch dimensions; an operand the batch does not touch has none.
+// A dense row-major array. `data` is null when only sizes are asked for. Leading dimensions beyond the operation's own
+// rank are batch dimensions; an operand the batch does not touch has none.
 struct Array {
   void* data = nullptr;
   DType dtype = DType::u8;
@@ -29,7 +28,7 @@ struct Array {
 
   int rank() const { return static_cast<int>(dimensions.size()); }
 
-  // The product of the dimensions from `first` up to, not including, `last`.
+  // The product of the dimensions from `first` to `last` - 1.
   int64_t extent(int first, int last) const {
     int64_t product = 1;
     for (int axis = first; axis < last; ++axis) product *= dimensions[axis];
@@ -44,27 +43,26 @@ struct Array {
   }
 };
 
-// The named integer attributes of a call (flags and enumerations are integers too).
+// Flags and enumerations are integers too.
 struct Attributes {
   virtual ~Attributes() = default;
   virtual int64_t operator[](std::string_view name) const = 0;
 };
 
-// An error of the caller or of the lowering. It names the operation and the argument, and says what was expected and
-// given.
+// An error of the caller or of the lowering.
 struct CallError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The error of a GPU that runs out of memory. If the host does, the error is std::bad_alloc itself.
+// If the host runs out of memory, the error is std::bad_alloc itself.
 struct DeviceMemoryError final : std::bad_alloc {
   const char* what() const noexcept override { return "out of memory on the GPU"; }
 };
 
 struct FunctionData;
 
-// A limit, which is more than a process can address. An array has fewer bytes than this. The number of rows times the
-// items of a row is also less, even if all rows share their items. So sizes computed from these do not overflow.
+// More than a process can address. An array has fewer bytes than this; the number of rows times the items of a row is
+// also less, even if all rows share their items. So sizes computed from these do not overflow.
 constexpr int64_t kMaxArrayBytes = int64_t{1} << 47;
 
 struct Call {
@@ -73,15 +71,13 @@ struct Call {
   std::vector<Array> results;  // without the scratch memory
   const Attributes& attributes;
   const FunctionData* function = nullptr;  // the caller's function; null if there is none, or if only sizes are sought
-  Array workspace = {};                    // the workspace of a CUDA call (take_workspace)
+  Array workspace = {};                    // the scratch memory of a CUDA call (take_workspace)
 
-  // The number of problems in the batch: the product of the leading dimensions of an array whose own rank is `rank`.
+  // The number of problems in the batch, from an array whose own rank is `rank`.
   static int64_t batch(const Array& array, int rank) { return array.extent(0, array.rank() - rank); }
 
-  // The length of the last axis.
   static int64_t length(const Array& array) { return array.dimensions.empty() ? 1 : array.dimensions.back(); }
 
-  // An operand of indices or counts.
   IndexVector index_vector(const Array& array, const char* name) const {
     if (array.dtype != DType::s32 && array.dtype != DType::s64) {
       fail(std::string(name) + ": expected int32 or int64, got " + std::string(dtype_name(array.dtype)));
@@ -109,13 +105,12 @@ struct Call {
     return length;
   }
 
-  // An operand of one live count per row; nothing if it is absent.
+  // The operand has one live count per row, or is absent.
   LiveCounts live_counts(const Array& array, int64_t rows, const char* name = "count") const {
     if (length(array) == 0) return {};
     return {index_vector(array, name), row_stride(array, 1, rows, name)};
   }
 
-  // A result of indices or counts, of `size` items.
   IndexResult index_result(const Array& array, int64_t size, const char* name) const {
     const IndexVector vector = index_vector(array, name);
     if (array.size() != size) {

@@ -1,4 +1,4 @@
-// The check of a precondition on CUDA. It waits for the device, so only the handler of `check` calls it.
+// The check waits for the device, so only the handler of `check` calls it.
 #include <cstddef>
 #include <vector>
 

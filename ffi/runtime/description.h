@@ -1,5 +1,4 @@
-// Makes the table of a library. Names in signatures are parts of longer texts and have no terminating null, so they are
-// copied.
+// Makes the table of a library. Names in signatures have no terminating null, so they are copied.
 #pragma once
 
 #include <deque>
@@ -13,7 +12,7 @@
 
 namespace mgpu {
 
-// A library's table and all that it points to. Both libraries have the same operations and enumerations.
+// Both libraries have the same operations and enumerations.
 class Description {
  public:
   LibraryTable table{};

@@ -1,4 +1,3 @@
-// The element types of arrays.
 #pragma once
 
 #include "algorithm/common.h"
@@ -28,11 +27,10 @@ constexpr int byte_width(DType dtype) {
   return 0;
 }
 
-// Types of numbers that have an order.
 constexpr bool is_number(DType dtype) { return dtype <= DType::f64; }
 
-// Types of keys. A key of several columns may come as 64 bits in a c64, its low word as the real part: JAX has no
-// 64-bit integers without jax_enable_x64.
+// A key of several columns may come as 64 bits in a c64, its low word as the real part: JAX has no 64-bit integers
+// without jax_enable_x64.
 constexpr bool is_key(DType dtype) { return is_number(dtype) || dtype == DType::c64; }
 
 }  // namespace mgpu

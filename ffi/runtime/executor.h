@@ -1,4 +1,3 @@
-// Spreads independent tasks over the threads that XLA lends.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +5,7 @@
 
 namespace mgpu::cpu {
 
-// Where helper tasks run. A scheduled task may start at any time, or never.
+// A scheduled task may start at any time, or never.
 struct Executor {
   virtual ~Executor() = default;
   virtual int concurrency() const = 0;
@@ -17,10 +16,9 @@ struct Executor {
 // exception is thrown on the calling thread once no helper is in the body any more.
 void run_tasks(Executor& executor, int64_t count, void (*run)(const void* body, int64_t i), const void* body);
 
-// Runs body(i) for every i in [0, count). The calling thread takes tasks like any helper and can finish all of them
-// alone, so it never waits for a helper that has not started. The body may throw, but must not wait for another task.
-// The body is called by its address, so that run_tasks is compiled once and not for each caller. Tasks are long, so the
-// indirect call costs little.
+// Runs body(i) for every i in [0, count). The calling thread takes tasks like any helper, so it never waits for a
+// helper that has not started. The body may throw, but must not wait for another task. run_tasks gets the body's
+// address, so that it is compiled once and not for each caller.
 template <typename Body>
 void parallel_for(Executor& executor, int64_t count, const Body& body) {
   run_tasks(executor, count, [](const void* body, int64_t i) { (*static_cast<const Body*>(body))(i); }, &body);

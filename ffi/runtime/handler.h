@@ -1,5 +1,5 @@
-// XLA's side of a call: turns a custom call's frame into a mgpu::Call and runs an operation's function on it. This is
-// the only header that includes XLA; each library includes it once.
+// Turns XLA's frame of a custom call into a mgpu::Call and runs an operation's function on it. This is the only header
+// that includes XLA; each library includes it once.
 #pragma once
 
 #include <array>
@@ -84,7 +84,7 @@ inline ffi::Error handled_error(const char* operation) {
   }
 }
 
-// Prepares the function of a call when XLA loads a program.
+// Runs when XLA loads a program.
 template <typename Prepare>
 ffi::Error prepare_call(const char* operation, const ffi::Dictionary& attributes, Prepare prepare) {
   try {
@@ -97,7 +97,7 @@ ffi::Error prepare_call(const char* operation, const ffi::Dictionary& attributes
   }
 }
 
-// Runs an operation's function on XLA's frame. What the function throws becomes XLA's error.
+// What the function throws becomes XLA's error.
 template <typename Run>
 ffi::Error run_call(const char* operation, ffi::RemainingArgs operands, ffi::RemainingRets results,
                     const ffi::Dictionary& dictionary, Run run) {

@@ -1,5 +1,5 @@
 // The interface of a library of kernels to Python: one table of plain data, which ffi/python/module.cc reads. A library
-// does not depend on Python, so it serves every version of Python, and it may come from another build than the module.
+// does not depend on Python, and may come from another build than the module.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace mgpu {
 
 struct Traits;
 
-// An array of items, which live as long as the library.
+// Items live as long as the library.
 template <typename Item>
 struct List {
   const Item* items = nullptr;
@@ -20,20 +20,19 @@ struct List {
   const Item* end() const { return items + count; }
 };
 
-// A stage of the FFI handler of an operation.
 struct HandlerEntry {
   const char* operation;
   const char* stage;  // the stage's name in jax.ffi.register_ffi_target
   void* address;
 };
 
-// An attribute that kernels read; `kind` is its enumeration, "flag" or "number".
+// `kind` is the attribute's enumeration, "flag" or "number".
 struct AttributeEntry {
   const char* name;
   const char* kind;
 };
 
-// The names of an operation's operands and results, in order, and its attributes.
+// Operands and results have the order of the call.
 struct SignatureEntry {
   const char* operation;
   List<const char*> operands;
@@ -41,7 +40,7 @@ struct SignatureEntry {
   List<AttributeEntry> attributes;
 };
 
-// An enumeration: its values from 0 on.
+// The values count from 0.
 struct EnumerationEntry {
   const char* name;
   List<const char*> values;
@@ -53,7 +52,7 @@ struct TileSizesEntry {
   List<int64_t> sizes;
 };
 
-// A shape of a kernel that needs more shared memory than every device grants without a request.
+// A kernel that needs more shared memory than every device grants without a request.
 struct KernelShapeEntry {
   int64_t bytes;        // the shared memory that a block takes
   int64_t least_limit;  // the shared memory that a device must grant for the shape to be chosen
@@ -64,13 +63,12 @@ struct KernelShapesEntry {
   bool is_optional;  // another kernel serves if no shape fits
 };
 
-// A fact about how a library was built.
+// About how a library was built.
 struct FactEntry {
   const char* name;
   const char* text;
 };
 
-// A call whose workspace or plan is requested.
 struct ArrayEntry {
   const char* dtype;
   List<int64_t> dimensions;
@@ -86,7 +84,7 @@ struct CallEntry {
   List<AttributeValue> attributes;
 };
 
-// The implementation of a call on a device: `PlanReport` of plan.h, and the scratch memory of the call for any device.
+// `PlanReport` of plan.h, and the scratch memory of the call for any device.
 struct PlanEntry {
   const char* variant;
   const char* condition;
@@ -96,8 +94,7 @@ struct PlanEntry {
   int64_t scratch;
 };
 
-// The answer to a question, or an error instead. Texts and lists in an answer stay valid until the same thread asks the
-// same question again.
+// Texts and lists in an answer stay valid until the same thread asks the same question again.
 template <typename Answer>
 struct Result {
   Answer answer;
@@ -113,13 +110,13 @@ struct LibraryTable {
   List<SignatureEntry> signatures;
   List<EnumerationEntry> enumerations;
 
-  // Members of the library that is always built; null in the CUDA library.
+  // These are null in the CUDA library.
   List<TileSizesEntry> tile_sizes;
   Result<int64_t> (*workspace_bytes)(const CallEntry& call);
   Result<PlanEntry> (*plan)(const CallEntry& call, const Traits& traits);
   Result<const char*> (*function_source)(const char* data);  // the C++ source made from a function's data
 
-  // Members of the CUDA library; null in the other library.
+  // These are null in the library that is always built.
   List<KernelShapesEntry> kernel_shapes;
   const char* (*compiler_problem)();                             // why NVRTC cannot be used; empty if it can
   void (*set_compiler_folders)(List<const char*> list);          // where NVRTC is looked for
@@ -127,7 +124,6 @@ struct LibraryTable {
   void (*compiled_functions)(int64_t& compiled, int64_t& read);  // functions compiled, and read from disk
 };
 
-// Returns an answer, or the error that computing it threw.
 template <typename Answer, typename Make>
 Result<Answer> result_of(Make make) {
   static thread_local std::string error;

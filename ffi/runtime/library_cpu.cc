@@ -70,7 +70,7 @@ int64_t workspace_bytes(const Call& call) {
   throw CallError("no operation of this name: " + std::string(call.operation));
 }
 
-// The plan of a call on a device. Its texts stay valid until the next plan of this thread.
+// Its texts stay valid until the next plan of this thread.
 PlanEntry plan_of(const Call& call, const Traits& traits) {
   static thread_local PlanReport plan;
   static thread_local std::vector<AttributeValue> tiles;
@@ -86,7 +86,7 @@ PlanEntry plan_of(const Call& call, const Traits& traits) {
           plan.passes,          plan.workspace,         workspace_bytes(call)};
 }
 
-// Asks about a call whose arrays have no data.
+// Arrays of such a call have no data.
 template <typename Ask>
 auto ask_of(const CallEntry& entry, Ask ask) {
   MapAttributes attributes;

@@ -1,4 +1,4 @@
-// The library of the CUDA kernels, with handlers that launch them. It loads without a driver.
+// The library of the CUDA kernels. It loads without a driver.
 #include <deque>
 #include <string>
 #include <tuple>
@@ -97,7 +97,7 @@ struct CudaDescription : Description {
   }
 
  private:
-  // Lists the shapes of each kernel that needs more shared memory than every device grants without a request.
+  // Adds the shapes of kernels that need more shared memory than every device grants without a request.
   void add_kernel_shapes() {
     struct None final : Attributes {
       int64_t operator[](std::string_view) const override { return 0; }

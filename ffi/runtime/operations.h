@@ -1,6 +1,5 @@
-// The list of operations with kernels, one line each. A line declares the operation's CPU function, its CUDA function,
-// the size of its CUDA workspace, and its signature. The libraries make an FFI handler of each function, with the
-// operation's name.
+// The operations with kernels. A line declares the operation's CPU function, its CUDA function, the size of its CUDA
+// workspace, and its signature. The libraries make an FFI handler of each function, with the operation's name.
 #pragma once
 
 #include "runtime/call.h"
@@ -89,7 +88,7 @@ MGPU_OPERATIONS(MGPU_DECLARE)
 #undef MGPU_DECLARE
 }  // namespace cpu
 
-// prepare_##name prepares the kernels of a function on all devices. It gets the attributes, but no shapes.
+// prepare_##name prepares the kernels of a function on all devices, from the attributes, without shapes.
 #define MGPU_DECLARE(name)                                                         \
   namespace cuda {                                                                 \
   void prepare_##name(const Attributes& attributes, const FunctionData& function); \

@@ -1,5 +1,5 @@
 // A plan is the row of an operation's ordered table that runs for a call on a CUDA device. It follows from shapes,
-// types, attributes and the device's traits. It is made without a device, so tests and `explain` can ask for it.
+// types, attributes and the device's traits, so it is made without a device.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,6 @@
 
 namespace mgpu {
 
-// The traits of a device that plans depend on.
 struct Traits {
   int64_t multiprocessors = 0;
   int64_t shared_memory = 0;  // bytes that a block gets on request
@@ -18,11 +17,11 @@ struct Traits {
   int64_t capability = 0;     // such as 90, for sm_90
 };
 
-// The shared memory that every device grants a block on request.
+// Every device grants a block this much on request.
 constexpr int64_t kMinSharedMemory = 64 << 10;
 
-// A row of a table: one way to run a problem. The plan is the first row whose condition holds and whose blocks get the
-// shared memory that they need.
+// One way to run a problem. The plan is the first row whose condition holds and whose blocks get the shared memory that
+// they need.
 template <typename Variant, typename Problem>
 struct PlanRow {
   Variant variant;
@@ -43,7 +42,7 @@ const auto& plan_row(const Table& table, const Problem& problem, const Traits& t
   for (const auto& row : table) {
     if (row.is_for(problem) && row.demand(problem) <= traits.shared_memory) return row;
   }
-  return *(std::end(table) - 1);  // the last row, whose condition always holds
+  return *(std::end(table) - 1);  // the condition of the last row always holds
 }
 
 // The largest `bytes(row)` of the rows that some device takes. A program may be lowered without a device.

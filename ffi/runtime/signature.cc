@@ -8,7 +8,6 @@ namespace {
 
 std::string text_of(std::string_view text) { return std::string(text); }
 
-// Checks the types and shapes of one call's arrays against its signature.
 class Check {
  public:
   Check(const Call& call, const Signature& signature, const Array* const* results)

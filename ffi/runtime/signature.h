@@ -1,4 +1,4 @@
-// The operands, results and attributes of an operation. Python compares its own names with these at import; code that
+// The operands, results and attributes of an operation. Python compares its own names with these at import. Code that
 // reads a call asks for arrays and attributes by name, after each was checked against the type, shape and range given
 // here.
 #pragma once
@@ -16,18 +16,15 @@
 
 namespace mgpu {
 
-// The names of an attribute's values, from 0 on.
 struct Enumeration {
   std::string_view name;
   std::string_view values[16];  // the names; empty strings follow the last one
 };
 
-// An attribute that may be any integer.
 inline const Enumeration kNumber{"number", {}};
 
-// The sizes of kernels' tiles, by dimension, for tests at the edges of tiles. They include the sizes of both platforms,
-// all widths, and devices of any size. `sort_items` has the numbers of items that a thread sorts first, `sort_cells`
-// those of a block.
+// The sizes of kernels' tiles, by dimension, for tests at the edges of tiles, for both platforms, all widths, and
+// devices of any size. `sort_items` has the numbers of items that a thread sorts first, `sort_cells` those of a block.
 using TileSizes = std::map<std::string, std::set<int64_t>>;
 inline constexpr int kKeyWidths[] = {1, 2, 4, 8};  // bytes of a key, or of an element
 inline constexpr int kStateWidths[] = {4, 8, 16};  // bytes of an operator's state
@@ -98,7 +95,7 @@ struct Argument {
   }
 };
 
-// The arguments and attributes, in the order of the call. Only entries with a name count.
+// Arguments have the order of the call. Only entries with a name count.
 struct Signature {
   struct Attribute {
     std::string_view name;
@@ -117,16 +114,15 @@ std::string_view name_of(const Named& named) {
   return named.name;
 }
 
-// The number of entries of a list that have a name.
 template <typename Item, size_t kCapacity>
 size_t named_count(const Item (&items)[kCapacity]) {
   return std::find_if(items, items + kCapacity, [](const Item& item) { return name_of(item).empty(); }) - items;
 }
 
-// Rejects sizes that no array has. With them, later sums and products of sizes could overflow.
+// Rejects sizes that no array has, with which later sums and products of sizes could overflow.
 void expect_sizes(const Call& call);
 
-// The arrays and attributes of a call, by their names. All of them are checked before the first is read.
+// All are checked before the first is read.
 class Arguments {
  public:
   Arguments(const Call& call, const Signature& signature);

@@ -1,4 +1,4 @@
-// Scratch memory of a CUDA call. It is one buffer; the operation's code that divides it also computes its size.
+// Scratch memory of a CUDA call: one buffer. The operation's code that divides it also computes its size.
 #pragma once
 
 #include <utility>
@@ -45,7 +45,6 @@ inline void take_workspace(Call& call) {
 
 inline Workspace workspace_of(const Call& call) { return {call.workspace.data, call.workspace.bytes()}; }
 
-// The bytes that operands.layout(workspace, arguments...) takes.
 template <typename Operands, typename... Arguments>
 int64_t layout_bytes(const Operands& operands, Arguments... arguments) {
   Workspace workspace;

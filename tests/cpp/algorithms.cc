@@ -187,8 +187,8 @@ TEST(secants_find_splits_of_evenly_spread_keys_in_few_probes) {
 
 namespace {
 
-// Checks that ranges that claim the order of integers have it, and that ranges between finite nonzero floats of one
-// sign claim it.
+// Ranges that claim the order of integers must have it, and ranges between finite nonzero floats of one sign must claim
+// it.
 template <typename Order>
 void check_integer_ranges(const Order& order, const std::vector<int64_t>& key_of_code,
                           const std::vector<long double>& values) {
@@ -214,8 +214,7 @@ void check_integer_ranges(const Order& order, const std::vector<int64_t>& key_of
   }
 }
 
-// Checks, for all keys of 8 or 16 bits, that codes are a bijection and keep the order of values, for neighbours and for
-// random pairs.
+// Codes must be a bijection and keep the order of values, for neighbours and for random pairs.
 template <typename Word>
 void check_order_of_all_keys(DType dtype) {
   constexpr int64_t kKeys = int64_t{1} << (8 * sizeof(Word));
@@ -301,7 +300,7 @@ TEST(order_of_wide_floats) {
 
 namespace {
 
-// Flushes denormal floats to zero, as XLA's threads do, if the machine has such a mode.
+// XLA's threads do so too. Not every machine has such a mode.
 struct FlushToZero {
 #ifdef __SSE__
   unsigned before = _mm_getcsr();
@@ -340,7 +339,7 @@ TEST(narrow_floats_widen_and_round) {
         continue;
       }
       CHECK(narrow_to(wide, Narrow{}).bits == bits);
-      // Ties between a magnitude and the next one round to even; values beyond round up.
+      // Ties between a magnitude and the next one round to even.
       const Narrow next{static_cast<uint16_t>(bits + 1)};
       const long double next_value = small_float(next.bits, mantissa_bits);
       if (!std::isfinite(value) || !std::isfinite(next_value)) continue;
@@ -355,7 +354,6 @@ TEST(narrow_floats_widen_and_round) {
 
 namespace {
 
-// Segments in a random form, and the arrays that describe them.
 struct Ragged {
   std::vector<int32_t> heads;
   std::vector<uint8_t> flag_bytes;
@@ -481,7 +479,6 @@ TEST(merge_rounds_cover_a_segment) {
         if (pair.end == covered) continue;  // it is a cell of the same pair
         CHECK(pair.begin == covered);
         covered = pair.end;
-        // Both runs are results of the last round, or one is a cell's own part.
         if (round > 0) CHECK(std::max(pair.middle - pair.begin, pair.end - pair.middle) <= longest_run);
       }
       CHECK(covered == segment.end);
@@ -631,7 +628,7 @@ int sign_of_sum(const std::vector<double>& numbers) {
   return parts.empty() ? 0 : (parts.back() > 0) - (parts.back() < 0);
 }
 
-// The rounded sum of items, in limbs that have room for `room` items.
+// The limbs have room for `room` items.
 float add_up(const std::vector<float>& items, int64_t room) {
   const ExactSum sum(room);
   uint32_t largest = 1, smallest = 254;

@@ -1,4 +1,3 @@
-// Executors for tests, which run tasks at once, late, or never.
 #pragma once
 
 #include <condition_variable>
@@ -55,7 +54,7 @@ class ThreadPool final : public cpu::Executor {
   std::vector<std::thread> threads_;
 };
 
-// Keeps its tasks until they are requested, as if helpers started too late.
+// Keeps tasks until they are requested, as if helpers started too late.
 struct LateExecutor final : cpu::Executor {
   int concurrency() const override { return 4; }
   void schedule(std::function<void()> task) override { tasks.push_back(std::move(task)); }

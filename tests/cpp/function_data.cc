@@ -1,5 +1,5 @@
-// Functions as data: a call's function is accepted only with the arrays that it reads and writes; and whatever changes
-// in its lines, reading them ends with an error or with a function.
+// A call's function is accepted only with the arrays that it reads and writes; and whatever changes in its lines,
+// reading them ends with an error or with a function.
 #include "jit/function_data.h"
 
 #include <functional>
@@ -158,7 +158,7 @@ TEST(orders_are_taken_with_their_arrays) {
                       array(DType::boolean, {0}), array(DType::s32, {0}),        array(DType::u16, {8})};
   indices.results = {array(DType::s32, {3, 50})};
   indices.expect_taken(2, {"captures", "leaves", "item_bytes"});
-  // As many bytes, but divided differently.
+  // The item has as many bytes, but they are divided differently.
   indices.operands[0].dimensions = {3, 60};
   indices.operands[1].dimensions = {3, 40, 2};
   CHECK(!indices.is_taken());

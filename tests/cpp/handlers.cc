@@ -1,7 +1,6 @@
-// Calls every operation's CPU function as XLA's handler does: on operands that break each precondition (unsorted keys,
-// any heads, offsets, indices and counts, empty arrays, batches), on unsupported arrays and attributes, and without
-// memory. Arrays have exactly their size, so that sanitizers see any access outside of them. Operands must be unchanged
-// afterwards.
+// Calls every operation's CPU function as XLA's handler does: on operands that break each precondition, on unsupported
+// arrays and attributes, and without memory. Arrays have exactly their size, so that sanitizers see any access outside
+// of them. Operands must be unchanged afterwards.
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -60,7 +59,6 @@ struct GivenAttributes final : Attributes {
   std::map<std::string, int64_t, std::less<>> values;
 };
 
-// Makes the operands and results of one call.
 class Garbage {
  public:
   explicit Garbage(uint64_t seed) : random_(seed) {
@@ -88,7 +86,6 @@ class Garbage {
   DType payload_type() { return one_of({DType::u32, DType::f32, DType::s64, DType::f64}); }
   void limit(int64_t largest) { largest_ = std::min(largest_, largest); }
 
-  // An attribute, and its value.
   int64_t attribute(const char* name, int64_t low, int64_t high) { return attributes_.values[name] = draw(low, high); }
 
   // Operands have all batch axes, but shareable operands sometimes have none.
@@ -141,7 +138,7 @@ class Garbage {
     return failed;
   }
 
-  // Whether the operation accepts the call. If not, the error is the caller's.
+  // If the operation does not accept the call, the error must be the caller's.
   template <typename Function>
   bool is_taken(const char* name, Function function) const {
     try {
@@ -231,7 +228,7 @@ class Garbage {
     return operands_.back();
   }
 
-  // Fills an array with random bits, with few distinct keys and many ties, or with ascending words.
+  // Random bits, few distinct keys with many ties, or ascending words.
   void fill_keys(const Array& array) {
     const int width = byte_width(array.dtype);
     const int64_t kind = draw(0, 2);
@@ -242,8 +239,8 @@ class Garbage {
     }
   }
 
-  // Fills an array with random bits, with extremes of the types and values around the limit, with unsorted or sorted
-  // positions, or with a mixture of these.
+  // Random bits, extremes of the types and values around the limit, unsorted or sorted positions, or a mixture of
+  // these.
   void fill_indices(const Array& array, int64_t limit) {
     using Limits = std::numeric_limits<int64_t>;
     constexpr int64_t kNarrow = int64_t{1} << 31;
@@ -399,8 +396,8 @@ void interval_move(Garbage& make) {
   const bool adds = make.attribute("adds", 0, 1) != 0;
   const DType dtype = adds ? make.one_of({DType::f16, DType::bf16, DType::f32, DType::f64}) : row_type(make);
   const int64_t width = elements(make);
-  // If scattered intervals overlap, two tasks write to one place, and which is last is unspecified: an unavoidable
-  // race. With one task per problem, there is none.
+  // If scattered intervals overlap, two tasks write to one place, and which is last is unspecified. With one task per
+  // problem, there is no race.
   if (kThreadSanitizer) make.limit(64);
   const int64_t objects = make.length(), n = make.length(), places = make.length();
   make.rows(dtype, n, width);
@@ -455,7 +452,6 @@ void merge(Garbage& make) {
   if (mode != PayloadMode::kNone) make.result(payload, {size});
 }
 
-// The operator of a reduction or scan, the type of its elements, and the type of its results.
 struct OperatorTypes {
   DType element;
   DType result;
@@ -479,7 +475,7 @@ OperatorTypes operator_types(Garbage& make, int64_t last) {
   }
 }
 
-// The types of a reduction; the type of sums may be wider than that of items.
+// The type of sums may be wider than that of items.
 OperatorTypes reduction_types(Garbage& make) {
   if (make.attribute("wide", 0, 1) == 0) return operator_types(make, 9);
   make.attribute("op", 0, 0);
@@ -862,7 +858,7 @@ namespace {
 void refuses(const char* name, void (*function)(const Call&, cpu::Executor&), int64_t (*workspace)(const Call&),
              void (*make)(Garbage&)) {
   ThreadPool pool(3);
-  // The call as CUDA's handlers get it: with scratch memory as one more result, or erroneously without.
+  // CUDA's handlers get the call with scratch memory as one more result, or erroneously without.
   const auto on_cuda = [&](bool has_scratch) {
     return [=](Call call) {
       if (has_scratch) call.results.push_back({nullptr, DType::u8, {0}});

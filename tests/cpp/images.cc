@@ -1,5 +1,5 @@
-// Tests the cache of compiled functions: images that were stored come back. Files that are truncated or special, or
-// that other users may have written, do not, and reading them does not block.
+// Images that were stored come back. Files that are truncated or special, or that other users may have written, do not,
+// and reading them does not block.
 #include "jit/images.h"
 
 #include <fcntl.h>
@@ -44,7 +44,7 @@ mode_t mode_of(const fs::path& path) {
   return found.st_mode & 0777;
 }
 
-// A cache in its own folder, which does not exist yet.
+// Each cache has its own folder, which does not exist yet.
 class Cache {
  public:
   Cache() {
@@ -60,7 +60,6 @@ class Cache {
   fs::path folder() const { return root_ / "deeper" / "cache"; }
 
   size_t files() const { return std::distance(fs::directory_iterator(folder()), {}); }
-  // Returns the only entry.
   fs::path entry() const {
     CHECK(files() == 1);
     return fs::directory_iterator(folder())->path();

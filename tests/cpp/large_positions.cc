@@ -24,7 +24,7 @@ constexpr int64_t kFar = int64_t{1} << 40;
 const auto kFind = [](auto begin, auto end, auto before) { return partition_point(begin, end, before); };
 const auto kLess = [](int64_t x, int64_t y) { return x < y; };
 
-// Positions up to `end`: around 2^31, 2^32 and 2^33, and random ones.
+// Positions around 2^31, 2^32 and 2^33, and random ones.
 std::vector<int64_t> positions_up_to(int64_t end) {
   std::vector<int64_t> positions{0, 1, end / 2, end - 1, end};
   for (const int bits : {31, 32, 33, 39}) {
@@ -54,7 +54,6 @@ TEST(merge_paths_of_many_items) {
   for (const int64_t diagonal : positions_up_to(3 * kFar)) {
     CHECK(merge_path(kFar, 2 * kFar, diagonal, a, b, kLess) == (diagonal + 2) / 3);
   }
-  // All keys are equal, so A comes first.
   const auto same = [](int64_t) { return int64_t{7}; };
   for (const int64_t diagonal : positions_up_to(3 * kFar)) {
     CHECK(merge_path(kFar, 2 * kFar, diagonal, same, same, kLess) == std::min(diagonal, kFar));
@@ -62,7 +61,7 @@ TEST(merge_paths_of_many_items) {
 }
 
 TEST(balanced_paths_of_many_items) {
-  // Each key is once in both: these are pairs, which no split separates.
+  // Each key is once in both, and no split separates such a pair.
   const auto once = [](int64_t i) { return i; };
   const auto same = [](int64_t) { return int64_t{7}; };
   for (const bool duplicates : {false, true}) {
@@ -196,7 +195,7 @@ TEST(work_of_many_outputs) {
     row.first = row.find_first(kFind);
     row.total = row.find_total(work.size, kFind);
     CHECK(row.first == 0 && row.total == work.size);
-    // The run of each object begins at its start. Of objects with the same start, the last has the run.
+    // Of objects with the same start, the last has the run.
     int64_t position = 0;
     for_each_run(row, {0, row.total}, [&](int64_t object, Range<int64_t> run) {
       CHECK(run.begin == position && run.end > run.begin);

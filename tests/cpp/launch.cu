@@ -1,4 +1,4 @@
-// Tests how handlers see failures of CUDA. The calls fail with a GPU and without one.
+// The calls fail with a GPU and without one.
 #include "check.h"
 #include "cuda/launch/launch.h"
 

@@ -15,8 +15,7 @@ struct Failure {
   std::string text;
 };
 
-// Runs tasks, some of which throw, with a body that is destroyed right afterwards. `fails(is_caller, i)` says whether
-// task i throws.
+// Some tasks throw, and the body is destroyed right afterwards. `fails(is_caller, i)` says whether task i throws.
 template <typename Fails>
 void expect_failure(cpu::Executor& executor, Fails fails) {
   constexpr int64_t kTasks = 200;

@@ -45,7 +45,7 @@ constexpr int kMaxThreads = 1024;
 constexpr int kMaxWarps = kMaxThreads / kLanes;
 constexpr size_t kStackBytes = 1 << 18;
 constexpr size_t kMaxShared = 232448;   // the bytes that an H100 grants a block
-constexpr int kMaxIdleRounds = 10'000;  // after so many rounds, the threads wait for something that never happens
+constexpr int kMaxIdleRounds = 10'000;  // after so many, the threads wait for something that never happens
 
 struct Fiber {
   void* stack_pointer = nullptr;
@@ -63,7 +63,6 @@ struct Barrier {
   void wait(int expected);
 };
 
-// The block that runs.
 struct Block {
   const std::function<void()>* kernel;
   dim3 grid, index;
@@ -72,7 +71,7 @@ struct Block {
   unsigned live_lanes[kMaxWarps];
   void* scheduler = nullptr;
   int current = 0;
-  int idle_rounds = 0;  // rounds since a thread last passed a barrier or ended
+  int idle_rounds = 0;  // since a thread last passed a barrier or ended
   const char* failure = nullptr;
   uint64_t values[kMaxWarps][kLanes];
   bool votes[kMaxThreads];
@@ -117,8 +116,8 @@ void run_fiber() {
   yield();
 }
 
-// Prepares a stack for each thread. When mgpu_switch_fiber first continues a thread, it pops arbitrary values into
-// registers from the stack, and returns to run_fiber.
+// When mgpu_switch_fiber first continues a thread, it pops arbitrary values into registers from the stack, and returns
+// to run_fiber.
 std::vector<Fiber> new_fibers(int threads) {
   static std::vector<char*> stacks;
   while (static_cast<int>(stacks.size()) < threads) {
@@ -136,7 +135,7 @@ std::vector<Fiber> new_fibers(int threads) {
   return fibers;
 }
 
-// Draws the order in which the threads of a block run in each round.
+// In each round, the threads of a block run in another order.
 std::vector<int> thread_order(int threads) {
   static const char* const seed = std::getenv("MGPU_EMULATED_SEED");
   static std::mt19937 random(seed ? std::atoi(seed) : 0);

@@ -1,5 +1,4 @@
-// The library of the emulated kernels: CUDA's handlers, for XLA's CPU client. Kernels run on copies of a call's arrays,
-// with guards around each.
+// CUDA's handlers, for XLA's CPU client. Kernels run on copies of a call's arrays, with guards around each.
 #include <sanitizer/asan_interface.h>
 #include <xmmintrin.h>
 
@@ -22,7 +21,7 @@ namespace {
 constexpr int64_t kGuardBytes = 256;  // on a GPU, XLA aligns arrays to this
 constexpr char kGarbage = static_cast<char>(emulator::kGarbage);
 
-// A copy of an array. Results begin as garbage. ASan reports each access to a guard.
+// Results begin as garbage. ASan reports each access to a guard.
 struct Copy {
   Copy(const Array& array, std::string name)
       : original(array.data),
@@ -51,7 +50,7 @@ struct Copy {
   bool is_result = false;
 };
 
-// Copies the arrays of a call. An operand that XLA aliases with a result has the same copy.
+// An operand that XLA aliases with a result has the same copy.
 class Copies {
  public:
   explicit Copies(Call& call) {
@@ -59,7 +58,7 @@ class Copies {
     for (Array& array : call.results) take(array, "result " + std::to_string(&array - call.results.data()), true);
     take(call.workspace, "the scratch memory", true);
   }
-  // Checks that kernels left guards and operands unchanged, and copies the results to XLA's arrays.
+  // Guards and operands must be unchanged.
   void finish(const Call& call) const {
     for (const auto& [key, copy] : copies_) {
       if (!copy.has_intact_guards()) call.fail("a kernel wrote outside of " + copy.name);

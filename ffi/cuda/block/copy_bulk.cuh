@@ -1,5 +1,5 @@
 // One warp copies runs between device and shared memory, and the block's other warps work on them. From sm_90 on, the
-// copy engine moves a whole run with one instruction; on older devices, the warp moves it chunk by chunk.
+// copy engine moves a whole run with one instruction.
 #pragma once
 
 #include "algorithm/common.h"
@@ -33,8 +33,8 @@ __device__ void barrier_arrive(int turn) {
   turn % 2 == 0 ? barrier_arrive<kId, kThreads>() : barrier_arrive<kId + 1, kThreads>();
 }
 
-// A barrier for the copies of one of two stages; before sm_90 it is the named barrier kId or kId + 1, of kThreads
-// threads. Its uses are counted over both stages.
+// A barrier for the copies of one of two stages; before sm_90 it is the named barrier kId or kId + 1. Its uses are
+// counted over both stages.
 struct CopyBarrier {
   uint64_t state;
 
@@ -68,10 +68,9 @@ struct CopyBarrier {
   }
 };
 
-// A copy of a run of device memory to shared memory by one warp. It is prepared ahead, and started when there is room.
-// The run [first, first + count) of an array of `size` items goes to `to`, at the start of a line of shared memory:
-// item `first` lands at to[place_in_line(array, first)]. Whole chunks are copied; of a chunk that crosses an edge of
-// the array, only the array's items are.
+// A copy of items [first, first + count) of an array of `size` items to shared memory, by one warp. `to` is at the
+// start of a line of shared memory; item `first` lands at to[place_in_line(array, first)]. Items outside of the array
+// are not read.
 template <typename Word>
 class BulkLoad {
  public:
@@ -82,10 +81,10 @@ class BulkLoad {
         low_(static_cast<int>(maximum<int64_t>(array - from_, 0))),
         high_(static_cast<int>(minimum<int64_t>(array + size - from_, chunks_ * kItems))) {}
 
-  // Starts the copy. The whole warp calls it. Returns the number of bytes that the barrier should wait for.
+  // The whole warp calls it. Returns the number of bytes that the barrier should wait for.
   __device__ uint32_t start([[maybe_unused]] CopyBarrier& barrier) const {
     const int lane = threadIdx.x % kWarp;
-    const int begin = low_ > 0;  // whole chunks of the array
+    const int begin = low_ > 0;
     const int end = high_ / kItems;
     uint32_t bytes = 0;
 #if __CUDA_ARCH__ >= 900
@@ -99,7 +98,7 @@ class BulkLoad {
       copy_async(reinterpret_cast<uint4*>(to_) + chunk, reinterpret_cast<const uint4*>(from_) + chunk);
     }
 #endif
-    // Copies the items of chunks that cross the array's edges.
+    // The items of chunks that cross the array's edges.
     if (begin > 0 && lane >= low_ && lane < minimum(kItems, high_)) to_[lane] = from_[lane];
     const int tail = maximum(begin, end) * kItems + lane;
     if (tail < high_) to_[tail] = from_[tail];
@@ -114,8 +113,8 @@ class BulkLoad {
   int low_, high_;  // where the array begins and ends, relative to from_ and clamped to the chunks
 };
 
-// A copy of a run from shared to device memory by one warp. `count` items go to an array, from item `first` on. In
-// shared memory, item `first` lies at from[place_in_line(array, first)]. Before sm_90 it does nothing.
+// A copy of `count` items from shared memory to an array, from its item `first` on, by one warp. In shared memory, item
+// `first` lies at from[place_in_line(array, first)]. Before sm_90 it does nothing.
 template <typename Word>
 class BulkStore {
  public:
@@ -129,7 +128,7 @@ class BulkStore {
 #if __CUDA_ARCH__ >= 900
     constexpr int kItems = kChunkBytes / sizeof(Word);
     const int lane = threadIdx.x % kWarp;
-    const int begin = round_up_to_chunk<Word>(place_);  // the start of the whole chunks
+    const int begin = round_up_to_chunk<Word>(place_);
     const int end = maximum(begin, limit_ / kItems * kItems);
     if (begin < end && lane == 0) {
       bulk_store(to_ + begin, from_ + begin, static_cast<uint32_t>((end - begin) * sizeof(Word)));
@@ -145,7 +144,7 @@ class BulkStore {
   int place_, limit_;
 };
 
-// kThreads threads copy a run from shared to device memory, on devices where BulkStore does nothing.
+// kThreads threads copy a run on devices where BulkStore does nothing.
 template <int kThreads, typename Word>
 __device__ void store_run(Word* array, int64_t first, int count, const Word* from) {
   for (int i = threadIdx.x; i < count; i += kThreads) array[first + i] = from[place_in_line(array, first) + i];

@@ -1,6 +1,6 @@
 // Decoupled look-back for counts: Merrill and Garland, "Single-pass Parallel Prefix Scan with Decoupled Look-back"
-// (2016). Sums of integers are exact, so a tile may add up whatever mixture of counts and sums its predecessors have
-// published, and waits only for words up to the nearest sum. For floats, look_back.cuh adds in a fixed tree.
+// (2016). Sums of integers are exact, so a tile may add up any mixture of counts and sums of its predecessors. For
+// floats, look_back.cuh adds in a fixed tree.
 //
 //   const int64_t tile = take_ticket(&counter, ticket);            // counter and words zeroed before the launch
 //   if (thread == 0) publish_count(words, tile, is_first, count);  // as soon as it is known
@@ -12,16 +12,15 @@
 
 namespace mgpu::cuda {
 
-// One word per tile. It is first 0, then the tile's count, then the sum of the row's counts up to and including the
-// tile. The two highest bits tell which.
+// One word per tile: 0, then the tile's count, then the sum of the row's counts up to and including the tile. The two
+// highest bits tell which.
 constexpr uint64_t kCountKnown = uint64_t{1} << 62;
 constexpr uint64_t kSumKnown = uint64_t{1} << 63;
 constexpr int64_t kLargestCount = (int64_t{1} << 62) - 1;
 
-// Sums saturate at the largest count.
 __device__ __forceinline__ int64_t add_counts(int64_t x, int64_t y) { return minimum(x + y, kLargestCount); }
 
-// One thread calls this. A row's first tile knows its sum at once, and no look-back goes past it.
+// One thread calls this. A row's first tile knows its sum at once, so no look-back goes past it.
 __device__ __forceinline__ void publish_count(uint64_t* words, int64_t tile, bool first_of_row, int64_t count) {
   store_relaxed(words + tile, (first_of_row ? kSumKnown : kCountKnown) | static_cast<uint64_t>(count));
 }

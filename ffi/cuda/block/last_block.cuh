@@ -1,13 +1,11 @@
-// Finds the last of several blocks to finish. This block can read the results of all the others.
 #pragma once
 
 #include "algorithm/common.h"
 
 namespace mgpu::cuda {
 
-// Whether this block is the last of `blocks` blocks to finish. If it is, it can read the memory that the others wrote.
-// All threads of each block call this function once. The counter `finished` is 0 before the first block calls it, and
-// again after the last one has.
+// Whether this block is the last of `blocks` blocks to finish; it can then read what the others wrote. All threads of
+// each block call this function once. `finished` is 0 before the first call, and again after the last one.
 __device__ inline bool is_last_block(unsigned* finished, int64_t blocks) {
   __shared__ bool is_last;
   __threadfence();

@@ -6,20 +6,17 @@
 
 namespace mgpu::cuda {
 
-// A few neighbours, loaded and stored as one word of up to 16 bytes.
 template <typename T, int kCount>
 struct alignas(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16) Pack {
   T items[kCount];
 };
 
-// The Slot of a kernel that needs only the number of an object.
 struct NoSlot {};
 
 // One tile of outputs. Each object that starts in the tile marks its first output, and a running maximum over the marks
-// gives every output its object, in the same few instructions per output for any lengths. A Slot holds the data of an
-// object that its outputs need, and is read once for all of them. slot_of(h, offset) gives the slot of object `before`
-// + h, which has this offset. A kernel sets kNarrowOffsets if offsets never have 64 bits. It then lacks the copy of its
-// loop over outputs that is for such offsets, with which gathers of 4-byte rows took 4% longer.
+// gives every output its object. A Slot holds the data of an object that its outputs need. slot_of(h, offset) gives the
+// slot of object `before` + h, which has this offset. kNarrowOffsets says that offsets never have 64 bits: without the
+// loop for wide offsets, gathers of 4-byte rows are 4% faster.
 template <int kThreads, int kItems, typename Slot = NoSlot, bool kNarrowOffsets = false>
 struct TileWork {
   static constexpr int kTile = kThreads * kItems;
@@ -28,16 +25,15 @@ struct TileWork {
   // the work.
   static constexpr int kMaxMarks = minimum(8 * kTile, 65535);
   static constexpr bool kHasSlots = !std::is_same_v<Slot, NoSlot>;
-  // In a tile of more objects than this, each output makes its own slot. The slots fit one word per output; one more
-  // slot is for the object `before`.
+  // In a tile of more objects than this, each output makes its own slot. One more slot is for the object `before`.
   static constexpr int kMostSlots = kTile * sizeof(uint32_t) / sizeof(Slot) + 1;
 
   struct Shared {
-    // For each output, its mark: 0 for the object `before`, otherwise 1 + the object's number in the tile
+    // For each output: 0 for the object `before`, otherwise 1 + the object's number in the tile.
     alignas(16) uint16_t marks[kTile];
     union {
       uint32_t high_marks[kTile];  // the bits above the 16 of marks, in a searched tile
-      Slot slots[kMostSlots];      // in other tiles, the slots by mark
+      Slot slots[kMostSlots];
     };
     int warp_last[kWarps];
   };
@@ -45,16 +41,15 @@ struct TileWork {
   const Shared& shared;
   WorkRow row;  // only `first` and the members that row.start reads are set
   int64_t problem;
-  int64_t begin;   // the first output
-  int size;        // outputs
-  int live;        // outputs of the tile that are live: they come before the problem's total
+  int64_t begin;  // the first output
+  int size;
+  int live;        // outputs of the tile before the problem's total
   int64_t before;  // the object before the first one that starts in the tile
   unsigned made;   // outputs with a smaller mark belong to no object
   bool searched;
   bool has_slots;
 
-  // Computes the tile of block blockIdx.x. All threads of the block call it. slots_of(*this) returns the function
-  // slot_of that reads the slots of the tile's objects.
+  // The tile of block blockIdx.x. All threads of the block call it. slots_of(*this) returns slot_of.
   template <typename SlotsOf>
   __device__ TileWork(Shared& shared, const WorkList& work, const WorkTiles& tiles, SlotsOf slots_of) : shared(shared) {
     const unsigned tiles_a_problem = static_cast<unsigned>(tiles.tiles);
@@ -115,14 +110,13 @@ struct TileWork {
     }
   }
 
-  // Whether output i is its object's first, if no two objects start at the same output.
+  // Whether output i is its object's first. No two objects may start at the same output.
   __device__ bool is_first(int i) const {
     const int previous = shared.marks[maximum(i - 1, 0)];
     return shared.marks[i] != (i == 0 ? 0 : previous);
   }
 
-  // For each output of the tile, out[i] = value(i, mark) if it has an object, else `fill`. A thread writes 16 bytes at
-  // a time if the address allows it, and computes several values before it writes the first.
+  // For each output of the tile, out[i] = value(i, mark) if it has an object, else `fill`.
   template <typename Word, typename Value>
   __device__ void store(Word* out, Word fill, Value value) const {
     constexpr int kVector = 16 / sizeof(Word);
@@ -158,7 +152,7 @@ struct TileWork {
   }
 
  private:
-  // with_slots for a tile without slots in shared memory: each output makes its object's slot from the offset.
+  // with_slots for a tile without slots in shared memory.
   template <typename Offset, typename SlotOf, typename Visit>
   __device__ void with_searched_slots(const Offset* offsets, SlotOf slot_of, Visit visit) const {
     visit([&](int i) { return shared.marks[i] + (searched ? int64_t{shared.high_marks[i]} << 16 : 0); },
@@ -175,7 +169,7 @@ struct TileWork {
     const auto find = [&](int i, Range<int64_t> range) {
       return partition_point(range.begin, range.end, [&](int64_t j) { return row.starts_before(j, begin + i + 1); });
     };
-    // A thread's outputs are neighbours. Most often one object owns all of them, and the other objects are empty.
+    // A thread's outputs are neighbours, and most often one object owns all of them.
     const int end = minimum(static_cast<int>(threadIdx.x + 1) * kItems, size);
     Range<int64_t> range = heads;
     for (int i = threadIdx.x * kItems; i < end; ++i) {
@@ -193,9 +187,8 @@ struct TileWork {
     __syncthreads();
   }
 
-  // Marks the first outputs of the objects that start in the tile. `offsets`[0] is the offset of the object before
-  // them. Positions fit 32 bits; positions of invalid offsets are truncated. A thread handles several objects at once,
-  // so that their loads overlap.
+  // `offsets`[0] is the offset of the object before the tile. Positions fit 32 bits; positions of invalid offsets are
+  // truncated. A thread handles several objects at once, so that their loads overlap.
   template <typename Offset, typename SlotOf>
   __device__ void mark_heads(Shared& shared, const Offset* offsets, int heads, SlotOf slot_of) const {
     constexpr int kBatch = 4;

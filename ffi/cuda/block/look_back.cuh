@@ -1,9 +1,8 @@
 // Single-pass prefixes over tiles: Merrill and Garland, "Single-pass Parallel Prefix Scan with Decoupled Look-back"
-// (2016), with one change. In the paper, a tile adds up whatever mixture of sums and prefixes its predecessors happen
-// to have published, so the rounding of a float scan changes from run to run. In this code, the tree is fixed. 32 tiles
-// form a group, 32 groups form a group of the next level, and 32 of those form a span of 32768 tiles. A tile adds the
-// sums of its predecessors in its group, at each level, and the prefix of the spans before its own. Every sum except
-// that prefix depends only on its own tiles, so it is available soon after they have been read. Only one tile in 32768
+// (2016), with one change. In the paper, a tile adds up whatever its predecessors have published, so the rounding of a
+// float scan changes from run to run. Here the tree is fixed: 32 tiles form a group, 32 groups form a group of the next
+// level, and 32 of those form a span of 32768 tiles. A tile adds the sums of its predecessors in its group, at each
+// level, and the prefix of the spans before its own. Only this prefix depends on other spans, so only one tile in 32768
 // is a step of a serial chain.
 //
 //   __shared__ int64_t ticket;
@@ -23,17 +22,16 @@ __device__ __forceinline__ int64_t draw_ticket(uint64_t* counter) {
   return static_cast<int64_t>(atomicAdd(reinterpret_cast<unsigned long long*>(counter), 1ull));
 }
 
-// The next tile for this block: tiles start in the order of the tickets, so a tile waits only for tiles that already
-// run, in whatever order the hardware starts blocks. Contains a barrier; `ticket` lies in shared memory.
+// The next tile for this block. Tiles start in the order of the tickets, so a tile waits only for tiles that already
+// run. Contains a barrier; `ticket` lies in shared memory.
 __device__ __forceinline__ int64_t take_ticket(uint64_t* counter, int64_t& ticket) {
   if (threadIdx.x == 0) ticket = draw_ticket(counter);
   __syncthreads();
   return ticket;
 }
 
-// A value in memory that one lane writes once and others wait for. Each 8-byte word holds 4 bytes of it and a mark that
-// they are valid, so no fence is needed. `stride` is the distance between the words of a value: if lanes access
-// neighbouring values, words of the same place lie next to each other.
+// A value in device memory that one lane writes once and others wait for. Each 8-byte word holds 4 bytes of it and a
+// mark that they are valid, so no fence is needed. `stride` is the distance between the words of a value.
 template <typename Value>
 struct Slot {
   static_assert(sizeof(Value) % 4 == 0, "pad the value to a multiple of 4 bytes");
@@ -67,8 +65,7 @@ struct Slot {
     return loaded;
   }
 
-  // Waits until the value has been published, and returns it. `loaded` is an earlier load, so that several slots can be
-  // loaded at once.
+  // Waits until the value has been published. `loaded` is an earlier load, so that several slots can be loaded at once.
   __device__ __forceinline__ static Value await(const uint64_t* words, Words loaded, int stride = 1) {
     while (!loaded.ready()) loaded = load(words, stride);
     return value_of(loaded);
@@ -84,8 +81,7 @@ struct Slot {
   }
 };
 
-// A value that is another one and a flag, in as many words as the other one alone: bit kBit of each word's mark is the
-// flag.
+// A value and a flag, in as many words as the value alone: bit kBit of each word's mark is the flag.
 template <typename Value_, typename Inner, int kBit>
 struct FlaggedSlot {
   using Value = Value_;
@@ -108,7 +104,7 @@ struct FlaggedSlot {
     return {Slot<Inner>::value_of(loaded), static_cast<unsigned>(loaded.word[0] >> (32 + kBit)) & 1};
   }
 };
-// The sum of a segmented sequence. The flag says whether there was a restart.
+// The flag says whether there was a restart.
 template <typename State>
 struct Slot<SinceRestart<State>> : FlaggedSlot<SinceRestart<State>, State, 1> {};
 // The state of a function without a neutral item. The flag says whether there is an item.
@@ -116,15 +112,15 @@ template <typename State>
   requires requires(State state) { state.some; }
 struct Slot<State> : FlaggedSlot<State, decltype(State::item), 2> {};
 
-// The first part of a look-back: tells later tiles the aggregate of this one.
+// Tells later tiles the aggregate of this one.
 template <typename Value>
 __device__ __forceinline__ void publish_tile(uint64_t* words, int64_t tile, const Value& aggregate) {
   if (threadIdx.x % kWarp == 0) Slot<Value>::publish(words + tile * Slot<Value>::kWords, aggregate);
 }
 
-// The second part: the last tile of a group publishes the group's sum at `level`, above 0, from the sums of the level
-// below. All lanes of one full warp call this for every tile. It may wait for the sums of this and earlier tiles. So a
-// persistent block calls it some time after publish_tile, when those sums have been published.
+// The last tile of a group publishes the group's sum at `level`, above 0, from the sums of the level below. All lanes
+// of one full warp call this for every tile. It may wait for the sums of this and earlier tiles, so a persistent block
+// calls it some time after publish_tile.
 template <typename Value, typename Combine>
 __device__ void publish_group(uint64_t* words, int64_t tiles, int64_t tile, int level, Combine combine) {
   using Slots = Slot<Value>;
@@ -141,7 +137,7 @@ __device__ void publish_group(uint64_t* words, int64_t tiles, int64_t tile, int 
   if (lane == 0) Slots::publish(words + (layout.begin(level) + index) * Slots::kWords, sum);
 }
 
-// The sums that a look-back adds up, as they were when load_sums asked for them.
+// The sums that a look-back adds up, as load_sums found them.
 template <typename Value>
 struct LoadedSums {
   typename Slot<Value>::Words words[LookBackLayout::kLevels];  // this lane's slot at each level
@@ -163,7 +159,7 @@ struct LookBackRead {
   __device__ __forceinline__ bool is_mine() const { return static_cast<int>(threadIdx.x % kWarp) < before; }
 };
 
-// The third part: issues all loads of the sums at once, and waits for none.
+// Issues all loads of the sums at once, and waits for none.
 template <typename Value>
 __device__ __forceinline__ LoadedSums<Value> load_sums(const uint64_t* words, int64_t tiles, int64_t tile) {
   LoadedSums<Value> loaded;
@@ -175,8 +171,8 @@ __device__ __forceinline__ LoadedSums<Value> load_sums(const uint64_t* words, in
   return loaded;
 }
 
-// The last part: the combination of the aggregates of all tiles before `tile`, in every lane of the one full warp that
-// calls this. `combine` need not commute.
+// The combination of the aggregates of all tiles before `tile`, in every lane of the one full warp that calls this.
+// `combine` need not commute.
 template <typename Value, typename Combine>
 __device__ Value prefix_of(uint64_t* words, int64_t tiles, int64_t tile, const LoadedSums<Value>& loaded,
                            const Value& aggregate, const Value& identity, Combine combine) {

@@ -1,5 +1,5 @@
-// partition_point by a whole warp or block, with one probe per thread in each step: a search of 2^26 items waits for
-// memory 6 times (a warp) or 4 (a block) instead of 26.
+// partition_point by a warp or block, with one probe per thread in each step: a search of 2^26 items waits for memory 6
+// times (a warp) or 4 (a block) instead of 26.
 #pragma once
 
 #include "algorithm/common.h"
@@ -8,9 +8,9 @@ namespace mgpu::cuda {
 
 constexpr int kWarp = 32;
 
-// The first i in [begin, end) for which `before(i)` is false, or end, found by a group of kLanes neighbouring lanes,
-// each of which gets the answer. All lanes of the warp call it; the groups may search different ranges. If `before` is
-// not monotone the answer is still inside [begin, end].
+// The first i in [begin, end) for which `before(i)` is false, or end, found by a group of kLanes neighbouring lanes.
+// All lanes of the warp call it; the groups may search different ranges. If `before` is not monotone, the answer is
+// still inside [begin, end].
 template <int kLanes = kWarp, typename Index, typename Predicate>
 __device__ Index warp_partition_point(Index begin, Index end, Predicate before) {
   constexpr unsigned kGroup = kLanes == kWarp ? ~0u : (1u << (kLanes % kWarp)) - 1;
@@ -37,7 +37,7 @@ __device__ Index warp_partition_point(Index begin, Index end, Predicate before) 
   return begin;
 }
 
-// Makes several searches at once by a block of kThreads threads, all of which call it: begins[k] becomes the first i in
+// Several searches at once by a block of kThreads threads, all of which call it: begins[k] becomes the first i in
 // [begins[k], ends[k]) for which `before(k, i)` is false, or ends[k].
 template <int kThreads, int kSearches, typename Predicate>
 __device__ void block_partition_points(int64_t (&begins)[kSearches], int64_t (&ends)[kSearches], Predicate before) {
@@ -56,7 +56,7 @@ __device__ void block_partition_points(int64_t (&begins)[kSearches], int64_t (&e
     }
 #pragma unroll
     for (int k = 0; k < kSearches; ++k) {
-      const int part = __syncthreads_count(is_before[k]);  // the number of probes that are before
+      const int part = __syncthreads_count(is_before[k]);
       if (begins[k] >= ends[k]) continue;
       const int64_t low = part > 0 ? probe(k, part - 1) + 1 : begins[k];
       if (part < kThreads) ends[k] = probe(k, part);

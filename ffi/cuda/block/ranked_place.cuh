@@ -1,6 +1,5 @@
-// Items with equal keys need an order too, so kernels compare items by their places. A place is one number: the key's
-// rank (Order::rank, a word that compares as the key does) above the item's position, which takes the low 32 bits. In a
-// number of 128 bits, the rank is the upper half. No two items of a sequence have the same place.
+// A place orders items of equal keys too. It is one number: the key's rank (Order::rank) above the item's position,
+// which takes the low 32 bits, or the low 64 of 128.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -10,7 +9,6 @@ namespace mgpu::cuda {
 template <typename Word>
 using RankedPlace = std::conditional_t<sizeof(Word) == 8, unsigned __int128, uint64_t>;
 
-// The place of the key with this code, at a position below 2^32.
 template <typename Order>
 __device__ __forceinline__ RankedPlace<typename Order::Word> ranked_place(const Order& order, typename Order::Word code,
                                                                           uint32_t position) {
@@ -18,8 +16,7 @@ __device__ __forceinline__ RankedPlace<typename Order::Word> ranked_place(const 
   return Place{order.rank(code)} << (sizeof(Place) == 16 ? 64 : 32) | position;
 }
 
-// The place of a lane. Shifts split it into words, because nvcc 13.0 copies the bytes of 128-bit numbers through local
-// memory.
+// Shifts split the place into words, because nvcc 13.0 copies the bytes of 128-bit numbers through local memory.
 template <typename Place>
 __device__ __forceinline__ Place shuffle_place(Place place, int lane) {
   Place moved = 0;

@@ -1,4 +1,3 @@
-// Scans of the rows of a tile in shared memory, by the threads that take each row.
 #pragma once
 
 #include "cuda/block/row_tile.cuh"

@@ -1,5 +1,4 @@
-// Tiles of whole short rows: finds the rows and slots that a thread works on, brings rows to shared memory, and scans
-// within rows.
+// Tiles of whole short rows in shared memory.
 //
 //   const RowTile tile(tiles);
 //   ... load_rows of each operand: one coalesced run, or one row that serves them all ...
@@ -33,7 +32,6 @@ struct RowLane {
   int begin;
   bool exists;
 
-  // A thread takes `share` of a row's slots.
   __device__ RowLane(const RowTile& tile, const RowTiles& tiles, int share) {
     row = static_cast<int>(tiles.lanes.quotient(threadIdx.x));
     begin = (static_cast<int>(threadIdx.x) - row * static_cast<int>(tiles.lanes.divisor)) * share;
@@ -42,8 +40,8 @@ struct RowLane {
   }
 };
 
-// Calls visit(slot, row, i) for all slots of the tile's rows, `size` per row. Slots are numbered from row to row
-// without a break; i is the slot's place in its row. Neighbouring threads have neighbouring slots.
+// Calls visit(slot, row, i) for all slots of the tile's rows, `size` per row; i is the slot's place in its row.
+// Neighbouring threads have neighbouring slots.
 template <typename Visit>
 __device__ __forceinline__ void for_each_slot(const RowTile& tile, const Divisor& size, Visit visit) {
   const int slots = tile.rows * static_cast<int>(size.divisor);
@@ -54,8 +52,8 @@ __device__ __forceinline__ void for_each_slot(const RowTile& tile, const Divisor
   }
 }
 
-// Calls visit(slot, row, i, loaded) with the result of load(slot, row, i). A thread loads several slots before it
-// visits the first, so that its loads overlap.
+// Calls visit(slot, row, i, loaded) with the result of load(slot, row, i). A thread loads kBatch slots before it visits
+// the first, so that its loads overlap.
 template <int kBatch, typename Load, typename Visit>
 __device__ __forceinline__ void for_each_loaded(const RowTile& tile, const Divisor& size, Load load, Visit visit) {
   const int slots = tile.rows * static_cast<int>(size.divisor);
@@ -78,7 +76,6 @@ __device__ __forceinline__ void for_each_loaded(const RowTile& tile, const Divis
   }
 }
 
-// The rows of one operand in shared memory.
 template <typename Word>
 struct SharedRows {
   Word* items;
@@ -101,8 +98,7 @@ __device__ SharedRows<Word> load_rows(const RowTile& tile, const Item* array, co
   return {to, pitch};
 }
 
-// Puts the number of live items of each of the tile's rows in shared memory. A barrier must follow. `Operand` has
-// live(row).
+// Puts the number of live items of each of the tile's rows in shared memory. A barrier must follow.
 template <typename Operand>
 __device__ void load_live(const RowTile& tile, const Operand& operand, int* live) {
   static_assert(RowTiles::kMostRows <= kRowThreads);
@@ -114,8 +110,8 @@ __device__ void load_live(const RowTile& tile, const Operand& operand, int* live
 // The place of a slot's 2-byte word, such that threads 8 or 16 slots apart access different banks.
 MGPU_HOST_DEVICE constexpr int spread(int slot) { return slot + slot / 64 * 2; }
 
-// The sum of `number` over the threads before this one, in the order of rows and lanes. `before_row` has room for one
-// sum per row and one more, and gets the sum before each row. Contains barriers.
+// The sum of `number` over the threads before this one, in the order of rows and lanes. `before_row` gets the sum
+// before each row, and the total after the last one. Contains barriers.
 __device__ inline int scan_rows(int number, const RowLane& lane, const RowTile& tile, int* before_row) {
   __shared__ int warp_sums[kRowThreads / kWarp];
   const int before = sum_block<kRowThreads / kWarp>(warp_sums, number).before;

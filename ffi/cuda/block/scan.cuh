@@ -1,4 +1,3 @@
-// Scans inside a warp and over the warps of a block, with or without restarts.
 #pragma once
 
 #include "algorithm/operators.h"
@@ -6,8 +5,8 @@
 
 namespace mgpu::cuda {
 
-// Makes and combines sums over parts of a sequence. A sum, `Value`, is a state. In a segmented sequence, it also says
-// whether the part has a restart.
+// Sums over parts of a sequence. A sum, `Value`, is a state; in a segmented sequence, it also says whether the part has
+// a restart.
 template <typename Operator, bool kSegmented>
 struct Sums {
   using State = typename Operator::State;
@@ -53,8 +52,8 @@ struct Prefix {
   Value all;
 };
 
-// Returns the sum of the lanes before this one, and that of the whole warp. `restarts` is a bitmap of the lanes with a
-// restart. The state of such a lane is the sum since its last restart, so that nothing before it is added.
+// The sum of the lanes before this one, and that of the whole warp. `restarts` is a bitmap of the lanes with a restart.
+// The state of such a lane is the sum since its last restart.
 template <bool kSegmented, int kUnroll = kWarp, typename Operator>
 __device__ __forceinline__ Prefix<typename Sums<Operator, kSegmented>::Value> scan_warp(const Operator& op,
                                                                                         typename Operator::State state,
@@ -74,8 +73,8 @@ __device__ __forceinline__ Prefix<typename Sums<Operator, kSegmented>::Value> sc
           Sums::make(shuffle(state, kWarp - 1), restarts != 0)};
 }
 
-// Returns the sum of the warps before this one, and that of the whole block. Each warp's first lane gives the warp's
-// sum. Contains a barrier; `shared` has room for one value per warp.
+// The sum of the warps before this one, and that of the whole block. Each warp's first lane gives the warp's sum.
+// Contains a barrier; `shared` has room for one value per warp.
 template <int kWarps, typename Value, typename Combine>
 __device__ __forceinline__ Prefix<Value> scan_warps(Value* shared, const Value& warp_sum, const Value& identity,
                                                     Combine combine) {
@@ -91,7 +90,7 @@ __device__ __forceinline__ Prefix<Value> scan_warps(Value* shared, const Value& 
   return prefix;
 }
 
-// Returns the sum of the lanes up to and including this one.
+// The sum of the lanes up to and including this one.
 template <typename T>
 __device__ __forceinline__ T sum_up_to(T x) {
 #pragma unroll
@@ -102,8 +101,8 @@ __device__ __forceinline__ T sum_up_to(T x) {
   return x;
 }
 
-// Returns the sum of the threads before this one, and that of the whole block. Contains a barrier; `shared` has room
-// for one value per warp.
+// The sum of the threads before this one, and that of the whole block. Contains a barrier; `shared` has room for one
+// value per warp.
 template <int kWarps, typename T>
 __device__ __forceinline__ Prefix<T> sum_block(T* shared, T x) {
   const T up_to = sum_up_to(x);
@@ -112,7 +111,7 @@ __device__ __forceinline__ Prefix<T> sum_block(T* shared, T x) {
   return {in_block.before + (up_to - x), in_block.all};
 }
 
-// The same as sum_block for any associative `combine`, such as a maximum, with its identity.
+// Like sum_block, for any associative `combine` with its identity.
 template <int kWarps, typename T, typename Combine>
 __device__ Prefix<T> scan_block(T* shared, T x, T identity, Combine combine) {
   const int lane = threadIdx.x % kWarp;

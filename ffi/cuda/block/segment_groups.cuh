@@ -1,4 +1,4 @@
-// Short segments in the registers of groups of lanes. Several groups of a warp have a segment each.
+// Short segments in the registers of groups of lanes: each group of a warp has one segment.
 #pragma once
 
 #include "cuda/block/shuffle.cuh"
@@ -14,10 +14,10 @@ MGPU_HOST_DEVICE int log_group_lanes(const SegmentBounds& bounds, int items) {
   return log_lanes;
 }
 
-// Calls visit(segment, lanes, exists) with the segments of all groups of a warp at once, if a group has one, and then
-// with each segment that has no room in its group, which the whole warp takes. A group has room for kItems items per
-// lane. In the first call, a group without a segment, or without room for it, has an empty one that does not exist. All
-// lanes of the warp call this function together.
+// Calls visit(segment, lanes, exists) once with the segments of all groups of a warp, if a group has one. Then it calls
+// it with each segment that is too long for its group, which the whole warp takes. A group has room for kItems items
+// per lane. In the first call, a group without a segment that fits has an empty one that does not exist. All lanes of
+// the warp call this function together.
 template <int kItems, typename Visit>
 __device__ __forceinline__ void for_each_segment(const RowSegment& segment, bool exists, int lanes, Visit visit) {
   const bool is_longer = segment.size > lanes * kItems;
@@ -38,9 +38,9 @@ __device__ __forceinline__ void for_each_segment(const RowSegment& segment, bool
   }
 }
 
-// Loads the items of a group's segment: lane l gets those at l, l + lanes, and so on. For a place past the last item,
-// it reads the last one, as a load under a condition would wait for the load before it. So there must be an item to
-// read at the begin of an empty segment.
+// Lane l loads the items at l, l + lanes, and so on. For a place past the last item, it reads the last one, as a load
+// under a condition would wait for the load before it. So there must be an item to read at the begin of an empty
+// segment.
 template <int kItems, typename Word>
 __device__ __forceinline__ void load_group(const Word* items, int size, int lanes, Word (&own)[kItems]) {
   const int lane = static_cast<int>(threadIdx.x) & (lanes - 1), last = maximum(size, 1) - 1 - lane;

@@ -1,5 +1,5 @@
-// A block selects the item that has a given rank, its place in sorted order, among items that it reads once per digit.
-// This is a radix select: it counts the items' digits, the most significant first.
+// A radix select by a block: finds the item that has a given rank, its place in sorted order, by counting the items'
+// digits, the most significant first.
 #pragma once
 
 #include "algorithm/digits.h"
@@ -60,15 +60,15 @@ class SelectDigits {
     return known;
   }
 
-  // Scans one sum per warp over the warps. Contains one barrier. Two sets of sums alternate, so the barrier of the next
-  // call comes before a set is overwritten.
+  // Contains one barrier. Two sets of sums alternate, so the barrier of the next call comes before a set is
+  // overwritten.
   __device__ Prefix<int> before_warp(int warp_sum) {
     turn_ ^= 1;
     return scan_warps<kWarps>(shared_.warp_sums[turn_], warp_sum, 0, [](int x, int y) { return x + y; });
   }
 
  private:
-  // Finds the digit of the item with this rank from the counters of digits, and sets these to zero.
+  // Finds the next digit from the counters, and sets these to zero.
   __device__ void find_digit(int rank) {
     __syncthreads();
     int matching = 0;

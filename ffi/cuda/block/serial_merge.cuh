@@ -7,8 +7,6 @@
 //   MergeHeads     any order and any runs; both ends are checked, and both heads are held
 //     take_merged  takes from one merge, or from the two that a thread's items belong to in a segmented sort
 //   CodeHeads      like MergeHeads, but encodes keys when it reads them; with kOpen, it checks no end
-//
-// The walk over a balanced path (ops/sets/walk.cuh) takes steps of MergeHeads in its own order.
 #pragma once
 
 #include "algorithm/merge_path.h"
@@ -30,10 +28,10 @@ __device__ MergeCursor merge_cursor(const MergeCursor& runs, int diagonal, Code 
   return {runs.a + split, runs.a_end, runs.b + diagonal - split, runs.b_end};
 }
 
-// The cursor after the first `diagonal` items of the merge of two runs in shared memory: it searches the merge path in
-// halving strides. The first one, `stride`, is a power of two and at least half of the shorter run. It computes with
-// shared addresses instead of indices: if the stride is a constant and the loop is unrolled, a step then takes 9
-// instructions instead of 17. The cursor lies within the runs even if keys are not sorted.
+// The cursor after the first `diagonal` items of the merge: it searches the merge path in halving strides. The first
+// one, `stride`, is a power of two and at least half of the shorter run. If it is a constant and the loop is unrolled,
+// shared addresses instead of indices take 9 instructions per step instead of 17. The cursor lies within the runs even
+// if keys are not sorted.
 template <typename Word, typename Less>
 __device__ __forceinline__ MergeCursor shared_cursor(const Word* keys, const MergeCursor& runs, int diagonal,
                                                      int stride, Less less) {
@@ -57,12 +55,11 @@ __device__ __forceinline__ MergeCursor shared_cursor(const Word* keys, const Mer
   return {runs.a + split, runs.a_end, runs.b + diagonal - split, runs.b_end};
 }
 
-// The first stride of a search if the shorter run has at most this many items.
 MGPU_HOST_DEVICE constexpr int first_stride(int64_t shorter) {
   return static_cast<int>(std::bit_floor(static_cast<unsigned>(shorter)));
 }
 
-// The cursor after the first `diagonal` items, for runs that have at most kItems items together.
+// The same for runs that have at most kItems items together.
 template <int kItems, typename Word, typename Less>
 __device__ MergeCursor shared_cursor(const Word* keys, const MergeCursor& runs, int diagonal, Less less) {
   constexpr int kStride = first_stride(kItems / 2);  // the shorter run has at most half of them
@@ -84,7 +81,7 @@ struct MergeHeads {
         a_key(keys[cursor.a]),
         b_key(keys[cursor.b]) {}
 
-  // Whether B's head goes first. It uses & and |, because a branch would cost more than the comparisons.
+  // Uses & and |, because a branch would cost more than the comparisons.
   template <typename Less>
   __device__ bool next_is_b(Less less) const {
     return (b < b_end) & ((a >= a_end) | less(b_key, a_key));
@@ -143,8 +140,8 @@ __device__ void take_head(MergeHeads<Word>& heads, Less less, Word& code, uint32
   heads.take(in_b);
 }
 
-// Takes the next kItems outputs of one merge. Returns codes, and the shared addresses that they came from. Reads at
-// most one code past the end of the tile.
+// Takes the next kItems outputs of one merge: their codes, and the shared addresses that they came from. Reads at most
+// one code past the end of the tile.
 template <int kItems, typename Word, typename Less>
 __device__ void take_merged(const Word* codes, MergeCursor cursor, Less less, Word (&taken)[kItems],
                             uint32_t (&from)[kItems]) {
@@ -172,8 +169,7 @@ __device__ void take_merged(const Word* codes, int begin, MergeCursor first, int
 // Takes kItems outputs of a merge of two runs, each followed by kItems largest words. Such a word may be taken for an
 // equal item of the other run, so equal words must be interchangeable. The run that gave the last item is read on until
 // its head is above the other run's. The sum of the two places to read next grows by one with each item, so one place
-// gives the other. There is one load per step, because a merge is bound by shared memory: loads of neighbouring threads
-// fall into random banks.
+// gives the other. There is one load per step, because shared memory bounds a merge.
 template <int kItems, typename Word, typename Take>
 __device__ void take_either(const Word* words, const MergeCursor& cursor, Take take) {
   constexpr uint32_t kWidth = sizeof(Word);
@@ -191,8 +187,8 @@ __device__ void take_either(const Word* words, const MergeCursor& cursor, Take t
   }
 }
 
-// Does what take_either does, for equal items that differ in their payload: A's items go first. No word of either run
-// may be the largest one. Returns words, and the shared addresses that they came from; A lies before B.
+// Like take_either, for equal items that differ in their payload: A's items go first. No word of either run may be the
+// largest one. Returns words, and the shared addresses that they came from; A lies before B.
 template <int kItems, typename Word, typename Take>
 __device__ void take_in_order(const Word* words, const MergeCursor& cursor, Take take) {
   constexpr uint32_t kWidth = sizeof(Word);

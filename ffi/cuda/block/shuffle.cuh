@@ -17,8 +17,7 @@ __device__ __forceinline__ Value shuffle_words(const Value& value, Move move) {
   return moved;
 }
 
-// Chooses one of two values of any plain type, word by word. A choice between whole structs would select between their
-// addresses, and put them into memory.
+// Chooses word by word. A choice between whole structs would select between their addresses, and put them into memory.
 template <typename Value>
 __device__ __forceinline__ Value choose(bool first, const Value& a, const Value& b) {
   if constexpr (sizeof(Value) % 4 != 0) {
@@ -53,7 +52,7 @@ __device__ __forceinline__ Value shuffle(const Value& value, int lane) {
 }
 
 // The combination of all lanes' values in lane order, in every lane. The fold of a large value is a loop: its
-// combination may be a caller's function, a kernel has many folds, and each unrolled copy takes time to compile.
+// combination may be a caller's function, and each unrolled copy takes time to compile.
 template <typename Value, typename Combine>
 __device__ __forceinline__ Value fold_warp(Value value, Combine combine) {
   constexpr int kUnroll = sizeof(Value) > 8 ? 1 : 5;

@@ -1,6 +1,6 @@
 // A bitonic sort (Batcher, "Sorting Networks and Their Applications", 1968) of a few thousand entries by a block, in
-// registers. A lane exchanges its own entries, the lanes of a warp exchange entries by shuffles, and only larger
-// distances go through shared memory. The sort is not stable, so entries hold their positions.
+// registers. Only distances larger than a warp go through shared memory. The sort is not stable, so entries hold their
+// positions.
 #pragma once
 
 #include "cuda/block/shuffle.cuh"
@@ -8,8 +8,7 @@
 
 namespace mgpu::cuda {
 
-// An entry of the sort: a rank, which is a word that compares as the entry's key does, and a number that orders entries
-// of equal rank.
+// A rank, which is a word that compares as the entry's key does, and a number that orders entries of equal rank.
 template <typename Rank>
 class SortedEntry {
  public:
@@ -51,7 +50,7 @@ __device__ __forceinline__ void sort_entries(Entry (&entries)[kItems], Entry* sh
   const int thread = static_cast<int>(threadIdx.x);
   const int first = thread * kItems;
   const bool takes_part = thread / kWarp * kWarpEntries < size;
-  // Whether this slot, rather than the other one, keeps the smaller of both entries.
+  // Whether `slot`, rather than its partner, keeps the smaller of both entries.
   const auto keeps_less = [](int slot, int run, int distance) {
     return ((slot & run) == 0) == ((slot & distance) == 0);
   };

@@ -23,7 +23,7 @@ __device__ __forceinline__ Value sort_lanes(Value value) {
   return value;
 }
 
-// The word of the lane whose number differs in the bits of `mask`: a butterfly shuffle.
+// The word of the lane whose number differs in the bits of `mask`.
 template <typename Word>
 __device__ __forceinline__ Word exchange_words(Word word, int mask) {
   if constexpr (sizeof(Word) == 16) {  // the lower half is a place, of 32 bits

@@ -22,7 +22,6 @@ __device__ void for_each_tail_piece(int64_t rows, int64_t size, Live live, Visit
   }
 }
 
-// Calls visit(row, slot) for each of these slots.
 template <typename Live, typename Visit>
 __device__ void for_each_tail_slot(int64_t rows, int64_t size, Live live, Visit visit) {
   for_each_tail_piece(rows, size, live, [&](int64_t row, int64_t begin, int64_t end) {
@@ -30,7 +29,7 @@ __device__ void for_each_tail_slot(int64_t rows, int64_t size, Live live, Visit 
   });
 }
 
-// Fills to[0 .. count) by kTailThreads threads, 16 bytes at a time if aligned.
+// Fills to[0 .. count) by kTailThreads threads.
 template <typename Item>
 __device__ void fill_items(Item* to, int64_t count, Item value) {
   constexpr int kItems = 16 / sizeof(Item);

@@ -6,7 +6,6 @@
 
 namespace mgpu::cuda {
 
-// The heads of a tile as a bitmap in shared memory.
 template <int kThreads, int kItems>
 struct TileHeads {
   static constexpr int kTile = kThreads * kItems;
@@ -41,8 +40,7 @@ struct TileHeads {
     __syncthreads();
   }
 
-  // The segments of this thread's items, from the marked heads. Each position from `size` on is its own segment.
-  // Contains a barrier.
+  // Each position from `size` on is its own segment. Contains a barrier.
   __device__ static Thread of_thread(Shared& shared, int size) {
     const int begin = threadIdx.x * kItems;
     const int lane = threadIdx.x % kWarp;

@@ -24,7 +24,7 @@ struct TwoRuns {
 template <typename Word>
 constexpr int kChunkItems = kChunkBytes / sizeof(Word);
 
-// The number of items of shared memory that two runs of `items` items may take, with four partial chunks at their ends.
+// The room for two runs of `items` items, with four partial chunks at their ends.
 template <typename Word>
 constexpr int two_runs_room(int items) {
   return items + 4 * kChunkItems<Word>;

@@ -22,7 +22,7 @@ struct Vector {
   }
 };
 
-// Items that have one array per leaf. A thread loads so many of them at a time (ItemShape::vector).
+// Items that have one array per leaf.
 template <IsItem Element>
 struct Vector<Element> {
   static constexpr int kItems = item_shape<Element>().vector();
@@ -40,7 +40,6 @@ struct Vector<Element> {
     return vector;
   }
 
-  // Sets one leaf of all items.
   template <int kLeaf, typename Leaf>
   __device__ __forceinline__ void set(const Leaf (&leaves)[kItems]) {
 #pragma unroll
@@ -52,7 +51,7 @@ struct Vector<Element> {
   }
 };
 
-// Stores items at an index that is a multiple of kCount, to memory aligned to 16 bytes.
+// The index is a multiple of kCount, and memory is aligned to 16 bytes.
 template <int kCount, typename T>
 __device__ __forceinline__ void store_vector(T* to, int64_t i, const T (&items)[kCount]) {
   store_bytes<sizeof(items)>(to + i, items);
@@ -80,8 +79,8 @@ class Gathered {
   typename Operator::State state_;
 };
 
-// The index of an extremum of 32-bit items. It keeps a 32-bit code and a 32-bit offset from `begin`, which takes half
-// the instructions of a 64-bit state. If no code is less than the identity's, the first item is the answer.
+// The index of an extremum of 32-bit items. A 32-bit code and a 32-bit offset from `begin` take half the instructions
+// of a 64-bit state. If no code is less than the identity's, the first item is the answer.
 template <typename Word, typename State>
   requires(sizeof(Word) == 4)
 class Gathered<ArgExtremum<Word, State>> {
@@ -168,8 +167,8 @@ class GatheredFloats {
 // Codes of 8-bit and 16-bit items, two per word, each a signed 16-bit number. The extremum has the smallest code.
 template <typename Word>
 struct PackedCodes {
-  static constexpr unsigned kMaxCode = 0x7fff7fffu;  // no code is greater
-  unsigned fold;                                     // bits that a negative float flips
+  static constexpr unsigned kMaxCode = 0x7fff7fffu;
+  unsigned fold;  // bits that a negative float flips
   unsigned flip;
   unsigned step;     // added to the code of a negative float, so that the zeros are equal
   unsigned numbers;  // the largest magnitude of a number, and the sign bit
@@ -183,7 +182,7 @@ struct PackedCodes {
     numbers = twice(order.largest_number) | 0x80008000u;
   }
 
-  // Takes the items in the four bytes of `items`. Returns the smallest code in each half, that of `smallest` included.
+  // Returns the smallest code in each half of the items' codes and of `smallest`.
   __device__ __forceinline__ unsigned take(unsigned items, unsigned smallest) const {
     if constexpr (sizeof(Word) == 1) {
       const unsigned codes = items ^ flip;
@@ -201,8 +200,8 @@ struct PackedCodes {
   __device__ __forceinline__ static unsigned signs(unsigned halves) { return (halves >> 15 & 0x00010001u) * 0xffffu; }
 };
 
-// The index of an extremum of 8-bit and 16-bit items. It takes the smallest code of each vector, and keeps the items of
-// the first vector that has the smallest one. The extremum is found among them at the end.
+// The index of an extremum of 8-bit and 16-bit items. It keeps the items of the first vector that has the smallest
+// code, and finds the extremum among them at the end.
 template <typename Word, typename State>
   requires(sizeof(Word) <= 2)
 class Gathered<ArgExtremum<Word, State>> {
@@ -257,9 +256,9 @@ class Gathered<ArgExtremum<Word, State>> {
   int offset_ = -1;
 };
 
-// Combines the items of x[begin .. end), fewer than 2^30, that thread `thread` of `threads` takes; a Part gathers them.
-// A thread's items are not neighbours, so the operator must commute. A thread issues kInFlight loads before it uses the
-// first. Offsets have 32 bits, because small reductions wait for the addresses of their loads.
+// Combines the items of x[begin .. end), fewer than 2^30, that thread `thread` of `threads` takes. A thread's items are
+// not neighbours, so the operator must commute. A thread issues kInFlight loads before it uses the first. Offsets have
+// 32 bits, because small reductions wait for the addresses of their loads.
 template <int kInFlight, typename Part, typename Operator>
 __device__ typename Operator::State fold_strided(const Operator& op, const SourceOf<typename Operator::Element>& x,
                                                  bool aligned, int64_t begin, int64_t end, int thread, int threads) {

@@ -1,5 +1,5 @@
-// Load-balancing search in a tile of short rows: each object, such as a segment, marks the first of its outputs. The
-// last mark in a row, at or before an output, gives the output's object.
+// Load-balancing search in a tile of short rows: each object marks the first of its outputs, and the last mark at or
+// before an output in its row gives the output's object.
 #pragma once
 
 #include "algorithm/load_balance.h"
@@ -14,8 +14,8 @@ struct ShortWork {
   Divisor objects;
   int pitch;
 
-  static constexpr int kMaxOffset = 1 << 30;              // an offset past every output
-  static constexpr int kMostRows = RowTiles::kSlots / 2;  // so many rows of two outputs fill a tile
+  static constexpr int kMaxOffset = 1 << 30;  // an offset past every output
+  static constexpr int kMostRows = RowTiles::kSlots / 2;
 
   // `row_words` is the number of words that an output moves.
   ShortWork(const WorkList& work, int64_t row_words)
@@ -34,7 +34,6 @@ struct ShortWork {
   struct Ends {
     int first, live, total;  // the members of WorkRow
   };
-  // Shared memory holds the objects of the outputs, the offsets, and the ends of each row.
   int offsets_room() const { return shared_room(work.objects, pitch, tiles.tile_rows); }
   size_t shared_bytes() const {
     return RowTiles::kSlots * sizeof(uint16_t) + offsets_room() * sizeof(int) + tiles.tile_rows * sizeof(Ends);
@@ -43,8 +42,7 @@ struct ShortWork {
   MGPU_HOST_DEVICE bool is_shared() const { return pitch == 0 && work.drift == 0; }
 };
 
-// An output of a short row, in the form in which the routes of move_rows take tiles (a route says which row goes
-// where). The tile begins with the row.
+// An output of a short row, in the form that move_rows takes. The tile begins with the row.
 struct RowOutput {
   WorkRowOf<const int*, int> row;
   int64_t problem;
@@ -114,8 +112,8 @@ class WorkRows {
             ends.total};
   }
 
-  // Marks the first output of each object. Of several objects with one start, all but the last are empty. Without
-  // drift, objects past the live ones start after all live outputs, so rows that share offsets share marks.
+  // Of several objects with one start, all but the last are empty. Without drift, objects past the live ones start
+  // after all live outputs, so rows that share offsets share marks.
   __device__ void mark_heads() const {
     RowTile marked = tile;
     if (problem_.is_shared()) marked.rows = 1;
@@ -130,7 +128,6 @@ class WorkRows {
     });
   }
 
-  // Gives each output the last mark before or at it in its row.
   __device__ void carry_marks() const {
     __shared__ unsigned warp_last[kRowThreads / kWarp];
     Marks marks = reinterpret_cast<const Marks*>(objects_)[threadIdx.x];

@@ -13,8 +13,7 @@
 namespace mgpu::cuda {
 
 // A failure of CUDA is not the caller's error: the handler reports an internal error, or that memory is exhausted. CUDA
-// also keeps the failure as the thread's last error until it is read; unread, it would be attributed to the next
-// launch.
+// keeps the failure as the thread's last error; unread, it would be attributed to the next launch.
 inline void check(const Call&, cudaError_t status) {
   if (status == cudaSuccess) return;
   cudaGetLastError();
@@ -22,12 +21,12 @@ inline void check(const Call&, cudaError_t status) {
   throw std::runtime_error(std::string("CUDA: ") + cudaGetErrorString(status));
 }
 
-// Throws if CUDA has refused the launch before this call, for example because a block asks for too much shared memory.
-// CUDA does not report that as an error of the stream, so XLA would go on with results that no kernel has written.
+// Throws if CUDA has refused the launch before this call. CUDA does not report that as an error of the stream, so XLA
+// would go on with results that no kernel has written.
 inline void check_launch(const Call& call) { check(call, cudaGetLastError()); }
 
-// The bytes of shared memory that the device grants a block on request. MGPU_SHARED_MEMORY_LIMIT reduces it, so that a
-// large device takes the shapes of a small one.
+// The bytes of shared memory that the device grants a block on request. MGPU_SHARED_MEMORY_LIMIT reduces it, to test
+// the shapes for small devices on a large one.
 inline int64_t shared_memory_limit(const Call& call) {
   static const int64_t kCap = [] {
     const char* const bytes = std::getenv("MGPU_SHARED_MEMORY_LIMIT");
@@ -46,7 +45,6 @@ inline int64_t multiprocessors(const Call& call) {
   return count;
 }
 
-// The traits of the device that plans depend on.
 inline Traits device_traits(const Call& call) {
   int device = 0;
   check(call, cudaGetDevice(&device));
@@ -64,7 +62,7 @@ inline Traits device_traits(const Call& call) {
 
 // Lets a kernel's blocks take `bytes` bytes of dynamic shared memory. Every device grants 48 KB without a request. For
 // more, this sets the kernel's limit to that of the device, not to `bytes`: another thread may be about to launch the
-// same kernel with more than this call needs. Throws if the device grants a block less than the kernel needs.
+// same kernel with more.
 template <typename Kernel>
 void allow_shared(const Call& call, Kernel kernel, size_t bytes) {
   constexpr int64_t kUnasked = 48 << 10;
@@ -81,7 +79,6 @@ void allow_shared(const Call& call, Kernel kernel, size_t bytes) {
                                    static_cast<int>(limit - static_cast<int64_t>(attributes.sharedSizeBytes))));
 }
 
-// Launches a kernel over tiles of short rows, one block per tile.
 template <typename Kernel, typename... Arguments>
 void launch_rows(const Call& call, cudaStream_t stream, Kernel kernel, const RowTiles& tiles, size_t shared_bytes,
                  const Arguments&... arguments) {
@@ -89,7 +86,7 @@ void launch_rows(const Call& call, cudaStream_t stream, Kernel kernel, const Row
   check_launch(call);
 }
 
-// The number of blocks of a persistent kernel: as many as the device holds at once, and no more than there is work.
+// The blocks of a persistent kernel: as many as the device holds at once, and no more than there is work.
 template <typename Kernel>
 int resident_blocks(const Call& call, Kernel kernel, int threads, size_t shared_bytes, int64_t work) {
   int per_processor = 0;

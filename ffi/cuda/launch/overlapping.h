@@ -1,4 +1,3 @@
-// Launches kernels that may overlap the previous kernel of their stream.
 #pragma once
 
 #include "cuda/launch/launch.h"

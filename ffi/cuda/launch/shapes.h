@@ -1,6 +1,5 @@
-// The shapes of kernels that need more shared memory than every device grants without a request, and how much they
-// need. A launch chooses its shape by what the device grants on request; the test of all shapes chooses by the limits
-// of various devices.
+// The shapes of kernels that need more shared memory than every device grants without a request. A launch chooses its
+// shape by what the device grants; the test of all shapes chooses by the limits of various devices.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +22,7 @@ struct KernelShapes {
 };
 using KernelShapeList = std::vector<KernelShapes>;
 
-// These functions list the shapes of an operation's kernels, for all types. They use `call` only for errors.
+// They use `call` only for errors.
 void list_count_bins_shapes(const Call& call, KernelShapeList& list);
 void list_group_search_shapes(const Call& call, KernelShapeList& list);
 void list_hash_groups_shapes(const Call& call, KernelShapeList& list);

@@ -1,4 +1,4 @@
-// Maps run-time element types to the few compiled kinds: keys to an order over unsigned words, payloads to words.
+// Maps run-time element types to the few compiled kinds.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -22,7 +22,7 @@ constexpr int mantissa_bits(DType dtype) {
   }
 }
 
-// Calls visit(order) with the order of keys of this type: seven orders for thirteen types.
+// There are seven orders for thirteen types.
 template <typename Visit>
 void dispatch_order(const Call& call, DType dtype, bool descending, Visit visit) {
   call.expect(is_key(dtype), "keys of a type without an order");
@@ -40,7 +40,6 @@ void dispatch_order(const Call& call, DType dtype, bool descending, Visit visit)
   return visit(IntegerOrder<uint64_t>::make(kind, bits, descending));
 }
 
-// Calls visit(Payload{}) with uint32_t, uint64_t or NoPayload.
 template <typename Visit>
 void dispatch_payload(const Call& call, int width, Visit visit) {
   switch (width) {

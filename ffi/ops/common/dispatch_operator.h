@@ -1,4 +1,3 @@
-// Maps a call's operator and element type to one of the few compiled operators.
 #pragma once
 
 #include "ops/common/dispatch.h"
@@ -6,7 +5,7 @@
 
 namespace mgpu {
 
-// Calls visit(operator) with the sum or product of this type: eight operators for twelve types.
+// The sum or product of this type: eight operators for twelve types.
 template <ArithmeticKind kKind, typename Visit>
 void dispatch_arithmetic(const Call& call, DType dtype, bool multiply, Visit visit) {
   switch (dtype) {
@@ -26,8 +25,8 @@ void dispatch_arithmetic(const Call& call, DType dtype, bool multiply, Visit vis
   }
 }
 
-// Calls visit(operator) with a minimum or maximum, or the index of one, over positions below `positions`. There is one
-// operator for each width of element, and one more for 32-bit elements with more positions than 32 bits can count.
+// A minimum or maximum, or the index of one, over positions below `positions`. There is one operator for each width of
+// element, and one more for 32-bit elements with more positions than 32 bits can count.
 template <typename Visit>
 void dispatch_extremum(const Call& call, OperatorKind kind, DType dtype, int64_t positions, Visit visit) {
   call.expect(is_number(dtype), "x: expected an integer or float type");
@@ -50,7 +49,7 @@ void dispatch_extremum(const Call& call, OperatorKind kind, DType dtype, int64_t
   }
 }
 
-// Calls visit(operator) with a bitwise operator: one for each width.
+// There is one operator for each width.
 template <typename Visit>
 void dispatch_bitwise(const Call& call, OperatorKind kind, DType dtype, Visit visit) {
   const bool is_bool = dtype == DType::boolean;
@@ -74,8 +73,7 @@ void dispatch_logsumexp(const Call& call, DType dtype, Visit visit) {
   }
 }
 
-// Calls visit(operator) with the sum or product of elements whose results are states of a wider type: float32 for
-// 16-bit floats, 32 or 64 bits of the same signedness for integers.
+// Results are states of a wider type: float32 for 16-bit floats, 32 or 64 bits of the same signedness for integers.
 template <ArithmeticKind kKind, typename Visit>
 void dispatch_wide(const Call& call, DType dtype, DType result, bool multiply, Visit visit) {
   const auto dispatch_integer = [&](auto element, DType word, DType long_word) {
@@ -103,8 +101,8 @@ void dispatch_wide(const Call& call, DType dtype, DType result, bool multiply, V
   }
 }
 
-// Calls visit(operator) with the sum for elements that are multiplied by weights. They are floats, or integers of 32 or
-// 64 bits: callers widen narrower integers.
+// The sum of elements that are multiplied by weights. They are floats, or integers of 32 or 64 bits: callers widen
+// narrower integers.
 template <ArithmeticKind kKind, typename Visit>
 void dispatch_weighted(const Call& call, DType dtype, DType result, Visit visit) {
   call.expect(dtype == result || result == DType::f32, "result: wrong type");
@@ -127,7 +125,7 @@ void dispatch_weighted(const Call& call, DType dtype, DType result, Visit visit)
   }
 }
 
-// Calls visit(operator) with the operator of this kind. With kMerged, sum and product are one type of operator.
+// With kMerged, sum and product are one type of operator.
 template <bool kMerged, typename Visit>
 void dispatch_operator(const Call& call, OperatorKind kind, DType dtype, int64_t positions, Visit visit) {
   using enum ArithmeticKind;

@@ -1,5 +1,4 @@
-// A list of the segments that are too long for a warp, and a list of their parts. The blocks of a kernel take one part
-// at a time.
+// A list of the segments that are too long for a warp, and a list of their parts, of which blocks take one at a time.
 #pragma once
 
 #include "algorithm/segments.h"
@@ -10,7 +9,7 @@ class Workspace;
 
 constexpr int64_t kLongSegmentPart = 1 << 14;  // items per part
 
-// A segment: its row, its number in the row, and its items.
+// `number` is the segment's place in its row.
 struct RowSegment {
   int64_t row, number, begin, size;
 };
@@ -19,7 +18,7 @@ struct LongPart {
   int part;     // the number of this part in the segment
 };
 
-// Scratch memory of the lists. The parts of a segment are neighbours.
+// Scratch memory. The parts of a segment are neighbours.
 struct LongSegments {
   int64_t segments_room, parts_room;  // enough if no two segments share items
   unsigned* listed;                   // [2]: the numbers of long segments and of their parts

@@ -1,4 +1,3 @@
-// The operands that reductions and scans have in common, and their arrays of results.
 #pragma once
 
 #include "algorithm/operators.h"
@@ -12,8 +11,7 @@ struct Array;
 struct Call;
 class Workspace;
 
-// The common part of calls with an operator: the elements [.., n], or rows [.., n, width] of them, their segments, and
-// the operator.
+// The elements [.., n], or rows [.., n, width] of them, their segments, and the operator.
 struct OperatorOperands {
   OperatorKind kind;
   DType dtype;
@@ -29,14 +27,14 @@ struct OperatorOperands {
   template <bool kMerged, typename Visit>
   void dispatch(const Call& call, Visit visit) const;
 
-  // Like dispatch, for reductions, whose sums and products may have a wider type than the elements.
+  // This is for reductions, whose sums and products may have a wider type than the elements.
   template <bool kMerged, typename Visit>
   void dispatch_reduction(const Call& call, Visit visit) const;
 
   int64_t state_bytes(const Call& call) const;
 };
 
-// The array of results: items of the operator's own type, or indices of 32 or 64 bits.
+// Items of the operator's own type, or indices of 32 or 64 bits.
 template <typename Operator>
 struct ResultVector {
   using Result = typename Operator::Result;
@@ -55,7 +53,7 @@ struct ResultVector {
   }
 };
 
-// The arrays of results that are items with one array per leaf.
+// Items with one array per leaf.
 template <typename Operator>
   requires IsItem<typename Operator::Result>
 struct ResultVector<Operator> {
@@ -75,8 +73,7 @@ struct ResultVector<Operator> {
   }
 };
 
-// Whether a scan is exclusive, or in reverse. A caller's function is compiled for one kind of scan; for other
-// operators, the kind is an attribute of the call.
+// A caller's function is compiled for one kind of scan; for other operators, the kind is an attribute of the call.
 template <typename Operator>
 MGPU_HOST_DEVICE constexpr bool scans_exclusively(bool exclusive) {
   if constexpr (requires { Operator::kExclusive; }) {

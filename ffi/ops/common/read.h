@@ -1,4 +1,3 @@
-// Helpers for reading any call.
 #pragma once
 
 #include "algorithm/segments.h"

@@ -39,7 +39,7 @@ struct alignas(16) ulonglong2 {
   unsigned long long x, y;
 };
 
-// A coordinate; each use reads its current value.
+// Each use reads the coordinate's current value.
 template <auto read>
 struct EmulatedNumber {
   operator unsigned() const { return static_cast<unsigned>(read()); }

@@ -38,20 +38,20 @@ namespace emulator {
 constexpr int kLanes = 32;
 constexpr uint64_t kGarbage = 0xa5a5a5a5a5a5a5a5u;  // the contents of memory that nothing has written
 
-// The index of the thread that runs, in its block.
+// The index of the running thread in its block.
 int thread();
 int threads();
 dim3 block();
 dim3 grid();
-// The dynamic shared memory of the block. It is filled with garbage before each block.
+// It is filled with garbage before each block.
 void* dynamic_shared();
 
-// Barriers. A thread that has ended counts as having arrived, as on a device.
+// A thread that has ended counts as having arrived, as on a device.
 void wait_for_block();
 void wait_for_lanes(unsigned mask);
 void wait_at(int barrier, int threads);
 void arrive_at(int barrier, int threads);
-// Lets other threads run. A thread that waits for another one in a loop calls it.
+// A thread that waits for another one in a loop calls this.
 void yield();
 
 // Each lane of the mask gives a value, and gets the values of the `live` lanes: those of the mask that have not ended.
@@ -62,15 +62,14 @@ struct Votes {
 Votes exchange(unsigned mask, uint64_t value);
 int count_block(bool vote);
 
-// Converts between pointers and 32-bit addresses in shared memory, which lies within this library's data.
+// Shared memory lies within this library's data.
 uint32_t address_of(const void* shared);
 void* at_address(uint32_t address);
 
-// Launches a kernel.
 void run(const std::function<void()>& kernel, dim3 grid, int threads, size_t shared_bytes = 0,
          cudaStream_t stream = nullptr);
 
-extern "C" int64_t mgpu_emulated_launches();  // the number of launches in this process so far
+extern "C" int64_t mgpu_emulated_launches();  // the number of launches so far
 
 template <typename T>
 uint64_t bits_of(const T& value) {
@@ -86,7 +85,6 @@ T value_of(uint64_t bits) {
   return value;
 }
 
-// The value of another lane.
 template <typename T>
 T value_of_lane(unsigned mask, const T& value, int lane) {
   return value_of<T>(exchange(mask, bits_of(value)).values[lane % kLanes]);
@@ -102,7 +100,6 @@ T reduce_lanes(unsigned mask, T value, Combine combine) {
   return value;
 }
 
-// A bitmap of the live lanes for whose values the predicate is true.
 template <typename Predicate>
 unsigned lanes_where(unsigned mask, uint64_t value, Predicate predicate) {
   const Votes votes = exchange(mask, value);

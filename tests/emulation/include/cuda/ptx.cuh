@@ -1,5 +1,5 @@
-// The functions of ffi/cuda/ptx.cuh without PTX. Kernels include this file instead of it, because the emulator's
-// include path comes first.
+// The functions of ffi/cuda/ptx.cuh without PTX. Kernels include this file instead, because the emulator's include path
+// comes first.
 #pragma once
 
 #include "algorithm/common.h"
