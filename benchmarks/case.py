@@ -1,5 +1,3 @@
-"""A case of the benchmarks: an operation, its peers, and its target times."""
-
 from __future__ import annotations
 
 import dataclasses
@@ -14,7 +12,7 @@ __all__ = ["Case", "Deterministic", "HostPeer", "TorchPeer", "agree_counted", "a
 
 @dataclasses.dataclass(frozen=True)
 class Deterministic:
-    """A peer that XLA compiles so that every run on a GPU gives the same bits, as ours does."""
+    """A peer that XLA compiles to give the same bits in every run, as ours does."""
 
     function: Callable[..., Any]
     options: ClassVar[dict[str, bool]] = {"xla_gpu_deterministic_ops": True}
@@ -25,7 +23,7 @@ class Deterministic:
 
 @dataclasses.dataclass(frozen=True)
 class HostPeer:
-    """A peer that runs on NumPy arrays, and is timed only if JAX's device is the CPU."""
+    """A peer on NumPy arrays, timed only if JAX's device is the CPU."""
 
     function: Callable[..., Any]
 
@@ -34,7 +32,7 @@ class HostPeer:
 class TorchPeer:
     """A peer on PyTorch's arrays, timed only if PyTorch has JAX's GPU too.
 
-    PyTorch sorts few unsigned types, so unsigned integers are reinterpreted as signed ones. That peer's result is not
+    Unsigned integers are reinterpreted as signed ones, because PyTorch sorts few unsigned types; such results are not
     compared with ours.
 
     Args:
@@ -48,21 +46,20 @@ class TorchPeer:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One case of the benchmarks.
+    """A case: an operation, its peers, and its limits of time.
 
     Args:
-      family: name of the module.
-      name: distinguishes the case within its family.
+      name: the case's name within its family, a module.
       inputs: makes the arrays from `(rng, scale)`; scale 1 is mostly 2^26 items. Cases that share it share arrays.
-      ours: our function, jittable, which takes the arrays.
-      peers: the peers by name: a jittable function of the same arrays, a `HostPeer` or a `TorchPeer`.
+      ours: our jittable function of the arrays.
+      peers: jittable functions of the same arrays, `HostPeer`s or `TorchPeer`s, by name.
       bytes: computes, from the arrays, the bytes of one read of each input and one write of each output.
-      max_ms: the longest time that an H200 may take at scale 1, in milliseconds.
-      target_ms: a more ambitious time, in milliseconds.
-      agree: whether a peer's result equals ours. By default, the arrays must be equal.
+      max_ms: an H200's limit at scale 1.
+      target_ms: a more ambitious time.
+      agree: whether a peer's result equals ours. Arrays must be equal by default.
       x64: whether the case runs with 64-bit types.
-      replaces: the peer with our function's name. It may be faster than ours by at most 5%. If our function calls it,
-        neither is timed.
+      replaces: the peer with our function's name, which may be faster by at most 5%. Neither is timed if our function
+        calls it.
     """
 
     family: str
@@ -79,12 +76,10 @@ class Case:
 
     @property
     def full_name(self) -> str:
-        """The name by which a command line selects the case."""
         return f"{self.family}/{self.name}"
 
 
 def array_bytes(*arrays: Any) -> int:
-    """Adds the sizes of arrays, in bytes."""
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(arrays))
 
 
@@ -97,13 +92,13 @@ def _all_equal(x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def equal(ours: Any, theirs: Any) -> bool:
-    """Compares the arrays in two pytrees exactly; NaN equals NaN."""
+    """Compares arrays exactly; NaN equals NaN."""
     pairs = list(zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True))
     return all(x.shape == y.shape and bool(_all_equal(x, y)) for x, y in pairs)
 
 
 def agree_counted(ours: Any, theirs: Any) -> bool:
-    """Compares results whose last array is the number of live items. Items past that number may differ."""
+    """Compares arrays up to the number in the last one."""
     *ours_arrays, count = jax.tree.leaves(ours)
     *theirs_arrays, their_count = jax.tree.leaves(theirs)
     live = int(count.reshape(()))
@@ -113,7 +108,7 @@ def agree_counted(ours: Any, theirs: Any) -> bool:
 
 
 def agree_within(relative: float) -> Callable[[Any, Any], bool]:
-    """Returns a comparison that allows differences of up to `relative` times the largest magnitude in an array."""
+    """Allows differences of up to `relative` times an array's largest magnitude."""
 
     def agree(ours: Any, theirs: Any) -> bool:
         def close(x: jax.Array, y: jax.Array) -> bool:

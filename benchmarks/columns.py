@@ -1,4 +1,4 @@
-"""Sorts by several columns, compared with XLA's and, for two columns of uint32, with our sort of one uint64 key."""
+"""Sorts by several columns, compared with XLA's and with our sort of one uint64 key."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ONE_KEY = {"keys": 3.34, "pairs": 5.17, "indices": 5.13}  # milliseconds of a so
 
 
 def lax_sort(columns: Sequence[jax.Array], descending: Sequence[bool], *values: jax.Array) -> list[jax.Array]:
-    """Sorts columns and values by lax.sort, which only ascends. So it gets descending columns negated."""
+    """Sorts by lax.sort, which only ascends, so descending columns are negated."""
 
     def negated(arrays: Sequence[jax.Array]) -> list[jax.Array]:
         pairs = zip(arrays, descending, strict=True)
@@ -35,10 +35,9 @@ def lax_sort(columns: Sequence[jax.Array], descending: Sequence[bool], *values: 
 
 @functools.cache
 def _inputs(columns: tuple[str, ...], values: str, n: int) -> Any:
-    """Makes columns, their positions and, from two columns of uint32, one uint64 key.
+    """Makes columns, positions and, from two columns of uint32, one uint64 key.
 
-    `values` is "random", "1,000 values" in each column, or "two values" in the first column; these two differ in all
-    digits.
+    `values` is "random", "1,000 values" per column, or "two values" in the first one; these differ in all digits.
     """
 
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
@@ -55,7 +54,7 @@ def _inputs(columns: tuple[str, ...], values: str, n: int) -> Any:
 
 
 def _equal(ours: Any, theirs: Any) -> bool:
-    """Compares results exactly; a uint64 key of the peer equals our two columns."""
+    """A uint64 key of the peer equals our two columns."""
     words = []
     for x in jax.tree.leaves(theirs):
         is_key = x.dtype == jnp.uint64
@@ -68,7 +67,6 @@ def _case(form: str, columns: tuple[str, ...], values: str = "random", exponent:
     descending = tuple(column.endswith("descending") for column in columns)
 
     def in_form(sort: Callable[..., Any], argsort: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns a function of keys and positions that sorts in this case's form."""
         return {"keys": lambda keys, _: sort(keys), "pairs": sort, "indices": lambda keys, _: argsort(keys)}[form]
 
     ours = in_form(

@@ -1,4 +1,4 @@
-"""Corner cases of intervals: with one or two items each, kernels read an offset for every item or two."""
+"""Intervals with one or two items each: kernels read an offset for every item or two."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ITEMS = 2**24
 
 @functools.cache
 def _even_intervals(length: int, items: int) -> Callable[..., Any]:
-    """Makes items, offsets of intervals of this length, their starts in random order, and each item's position."""
+    """Makes items, offsets of equally long intervals, their starts in random order, and each item's position."""
 
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         m = size_at(scale, items // length)

@@ -1,7 +1,7 @@
-"""Goals of the CPU kernels: `python -m benchmarks --cpu` compares an operation with a peer for each goal.
+"""Goals of the CPU kernels: `python -m benchmarks --cpu`.
 
-Both sides are jitted and take the same arrays. The shortest of several calls counts. A goal is missed if the sides
-disagree, or if our side is not faster than the peer by the required factor.
+Both sides are jitted, and the shortest of several calls counts. A goal is missed if results differ, or our side is not
+`factor` times as fast as its peer.
 """
 
 from __future__ import annotations
@@ -29,14 +29,11 @@ DIRECTIONS = (False, True, False)
 
 @dataclasses.dataclass(frozen=True)
 class Goal:
-    """A goal: an operation must be `factor` times as fast as its peer.
+    """An operation that must be `factor` times as fast as its peer.
 
     Args:
-      name: the operation and its operands.
-      factor: the smallest allowed ratio of the peer's time to ours; 0 if the times are only shown.
-      inputs: makes the arrays from a random generator.
-      ours, peer: jittable functions of these arrays.
-      agree: whether two results are equal.
+      factor: the least ratio of the peer's time to ours; 0 if times are only shown.
+      ours, peer: jittable functions of the arrays.
     """
 
     name: str
@@ -48,7 +45,7 @@ class Goal:
 
 
 def _words(columns: int, values: int | None = None) -> Callable[[np.random.Generator], tuple[Any, ...]]:
-    """Makes columns of uint32: over the whole range, or of this number of values."""
+    """Makes columns of uint32, of the whole range or of so many values."""
 
     def make(rng: np.random.Generator) -> tuple[Any, ...]:
         whole = (random_keys(rng, ITEMS) for _ in range(columns))
@@ -58,7 +55,6 @@ def _words(columns: int, values: int | None = None) -> Callable[[np.random.Gener
 
 
 def _mixed(rng: np.random.Generator) -> tuple[Any, ...]:
-    """Makes a column of int32 with 1,000 values, one of float32 and one of uint32."""
     repeated = (random_keys(rng, ITEMS) % np.uint32(1000)).astype(jnp.int32)
     return repeated, random_keys(rng, ITEMS, "float32"), random_keys(rng, ITEMS)
 
@@ -79,8 +75,6 @@ def _top_k(k: int) -> Goal:
 
 
 def _by_less(what: str, factor: float, less: Callable[..., Any]) -> Goal:
-    """Returns the goal of a sort by absolute values, with a comparator."""
-
     def inputs(rng: np.random.Generator) -> tuple[Any, ...]:
         return (random_keys(rng, 2**20, "float32"),)
 
@@ -97,7 +91,7 @@ def _affine(a: Any, b: Any) -> Any:
 
 
 def _maps(rng: np.random.Generator) -> tuple[Any, ...]:
-    """Makes the factors and terms of 2^20 affine maps, whose compositions stay bounded."""
+    """Makes 2^20 affine maps whose compositions stay bounded."""
     return random_keys(rng, 2**20, "float32") * 0.5 + 0.25, random_keys(rng, 2**20, "float32")
 
 
@@ -142,7 +136,7 @@ def _segment_sum(items: int, width: int, segments: int) -> Goal:
 
 
 def _ids(items: int, ids: int, *trailing: int) -> Callable[[np.random.Generator], tuple[Any, ...]]:
-    """Makes rows, and an id for each row, in random order."""
+    """Makes rows, and ids in random order."""
 
     def make(rng: np.random.Generator) -> tuple[Any, ...]:
         x = random_keys(rng, items * int(np.prod(trailing)), "float32").reshape(items, *trailing)
@@ -152,7 +146,6 @@ def _ids(items: int, ids: int, *trailing: int) -> Callable[[np.random.Generator]
 
 
 def _weighted(width: int) -> Goal:
-    """Returns the goal of sums of 2^20 weighted rows of a table, in segments of 16."""
     entries = 2**20
 
     def inputs(rng: np.random.Generator) -> tuple[Any, ...]:
@@ -235,7 +228,7 @@ GOALS = [
 
 
 def _min_ms(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[float, Any]:
-    """Returns the milliseconds of the fastest call, and the results."""
+    """Returns the fastest call's milliseconds, and the results."""
     function = jax.jit(function)
     results = jax.block_until_ready(function(*arguments))
     fastest = float("inf")
@@ -247,7 +240,7 @@ def _min_ms(function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[flo
 
 
 def main(texts: Sequence[str]) -> int:
-    """Prints the goals whose name contains one of the texts, or all goals without texts; returns 1 if one is missed."""
+    """Runs the goals whose name contains one of the texts, or all; returns 1 if one is missed."""
     failed = 0
     for goal in GOALS:
         if texts and not any(text.lower() in goal.name.lower() for text in texts):

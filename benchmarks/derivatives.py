@@ -1,4 +1,4 @@
-"""Gradients and their forward passes. A gradient's goal is four forward passes, or the time to move its bytes."""
+"""Gradients and their forward passes. A gradient may take four forward passes, or the time to move its bytes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _cases(
     ours: Callable[..., jax.Array],
     xla: Callable[..., jax.Array],
 ) -> list[Case]:
-    """Returns two cases: the forward pass, and the gradient of the sum of squares in the first argument."""
+    """Returns the forward pass, and the gradient of the sum of squares in the first argument."""
 
     def gradient(function: Callable[..., jax.Array]) -> Callable[..., Any]:
         def loss(*arrays: Any) -> jax.Array:
@@ -53,7 +53,7 @@ def _items(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
 
 
 def _windows(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-    """Makes items, starts and offsets of intervals of 16 items, each 8 after the last one, and each item's position."""
+    """Makes items, intervals of 16 that begin 8 apart, and each item's position."""
     n = size_at(scale, ITEMS)
     starts = np.arange(0, n - 16, 8, dtype=np.int32)
     offsets = np.arange(starts.size, dtype=np.int32) * 16
@@ -66,14 +66,14 @@ def _windows(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
 
 
 def _rows(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-    """Makes rows, heads of segments, and the segment of each row."""
+    """Makes rows, heads of segments, and each row's segment."""
     n = size_at(scale, ITEMS // WIDTH)
     heads = ragged_heads(rng, n, MEAN, "uniform")
     return random_keys(rng, n * WIDTH, "float32").reshape(n, WIDTH), heads, row_ids(heads, n)
 
 
 def _softmax(x: jax.Array, ids: jax.Array, segments: int) -> jax.Array:
-    """Returns the softmax of segments, computed by functions of JAX."""
+    """Computes the softmax of segments by functions of JAX."""
     powers = jnp.exp(x - jax.lax.stop_gradient(jax.ops.segment_max(x, ids, segments))[ids])
     return powers / jax.ops.segment_sum(powers, ids, segments)[ids]
 

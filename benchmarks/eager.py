@@ -1,8 +1,7 @@
-"""Times calls outside of jit and their compiled JAX counterparts, on 3 items (the overhead alone) and on 1,000.
+"""Times calls outside of jit and jitted JAX counterparts, on 3 items (overhead alone) and on 1,000.
 
-The operands are JAX arrays or, in the calls named `host`, NumPy's 64-bit arrays and Python numbers, as in a notebook.
-Times are microseconds of CPU time over all threads, until the result is ready. Each of five processes keeps its
-shortest sample; the median of these is shown.
+Operands are JAX arrays or, for `host`, NumPy's 64-bit arrays and Python numbers. Times are microseconds of CPU time
+over all threads until the result is ready. The median of five processes' shortest samples is shown.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ Call = Callable[[], Any]
 
 
 def _calls(n: int) -> dict[str, tuple[Call, Call]]:
-    """Returns each call and its counterpart, by name."""
     keys, reals = jnp.arange(n, dtype=jnp.int32), jnp.asarray(np.random.default_rng(1).random(n, np.float32))
     host, rows = np.arange(n), jnp.ones((n, 2))
     heads, lengths, keep = keys[::2], jnp.ones((n,), jnp.int32), reals > 0.5
@@ -85,7 +83,7 @@ def _calls(n: int) -> dict[str, tuple[Call, Call]]:
 
 
 def _microseconds(call: Call) -> float:
-    """Returns the CPU time of a call in microseconds: the shortest of SAMPLES samples."""
+    """Returns a call's CPU time in microseconds, the shortest of SAMPLES samples."""
     samples = []
     for _ in range(SAMPLES + 1):
         before = time.process_time()
@@ -100,7 +98,6 @@ def _times() -> list[list[float]]:
 
 
 def main() -> int:
-    """Prints each call's time and the time of its counterpart."""
     if sys.argv[-1] == "--one-process":
         print(json.dumps(_times()))
         return 0

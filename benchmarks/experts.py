@@ -1,4 +1,4 @@
-"""A mixture of experts: tokens are dispatched to their experts, and the results are combined."""
+"""A mixture of experts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXPERTS, CHOSEN, WIDTH = 256, 8, 7168
 
 
 def _inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-    """Makes tokens of bfloat16, their experts and weights, the dispatched rows, and the position of each copy."""
+    """Makes bfloat16 tokens, their experts and weights, the dispatched rows, and each copy's position."""
     tokens, width = size_at(min(1, 32 * scale), 4096), size_at(min(1, 32 * scale), WIDTH)
     x = jax.random.normal(random_key(rng), (tokens, width), jnp.bfloat16)
     experts = jax.lax.top_k(jax.random.normal(random_key(rng), (tokens, EXPERTS)), CHOSEN)[1]

@@ -1,8 +1,7 @@
-"""Times a function's first call, whose kernels are compiled or read from the disk, and the small calls after it.
+"""Times a function's first call, whose kernels are compiled or read from the disk, and small calls after it.
 
-Two processes run one after the other and share a folder of compiled kernels, which is empty at first: the first process
-compiles the kernels by NVRTC, the second one reads them from the disk. Each process compiles each program twice. The
-second time, its kernels are already loaded, so the difference is the time that the kernels take.
+Two processes share a folder of compiled kernels, empty at first: the first compiles by NVRTC, the second reads the
+disk. Each compiles each program twice; the second time, kernels are loaded, so the difference is their time.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def _later(a: Any, b: Any) -> Any:
     return jnp.where(jnp.isnan(b), a, b)
 
 
-# Each call takes x (float32) and heads. The first call loads NVRTC.
+# The first call loads NVRTC.
 CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "the first of a process": lambda x, heads: mgpu.reduce(x, _later),
     "reduce of affine maps": lambda x, heads: mgpu.reduce((x, x), _affine),
@@ -59,7 +58,7 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def main(calls: int) -> int:
-    """Prints a line for each call; returns 1 if a time exceeds its limit."""
+    """Returns 1 if a time exceeds its limit."""
     with tempfile.TemporaryDirectory() as folder:
         first, second = (_in_a_process(folder, calls if again else 0) for again in (False, True))
     print(f"{first['device']}, {ITEMS} items; seconds of a first call, then microseconds of {calls} calls in a chain")
@@ -93,7 +92,7 @@ def _in_a_process(folder: str, calls: int) -> Any:
 
 
 def _measured(calls: int) -> Any:
-    """Measures all calls in this process; `calls` is the length of the chains of small calls, 0 for none."""
+    """Measures all calls in this process, with chains of `calls` small calls."""
     x = jnp.asarray(np.random.default_rng(0).random(ITEMS, np.float32))
     heads = jnp.arange(0, ITEMS, 32)
     jax.block_until_ready(jax.jit(lambda x: mgpu.sort(x) + mgpu.scan(x))(x))  # initializes parts of JAX

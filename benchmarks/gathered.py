@@ -1,4 +1,4 @@
-"""Gathered and weighted rows: products of sparse and dense matrices, embedding bags, graph attention, and gradients."""
+"""Gathered and weighted rows: sparse products, embedding bags, graph attention, and gradients."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from benchmarks.inputs import ragged_heads, random_key, row_ids, size_at
 
 __all__ = ["CASES"]
 
-MEAN = 16  # the mean number of entries in a segment
+MEAN = 16  # mean number of entries in a segment
 
-# For each product: log2 of the number of entries, columns, and (max_ms, target_ms) for float32 and bfloat16.
+# Log2 of the number of entries, columns, and (max_ms, target_ms) for float32 and bfloat16.
 PRODUCTS: tuple[tuple[int, int, tuple[float, float], tuple[float, float]], ...] = (
     (25, 1, (0.30, 0.26), (0.30, 0.26)),
     (24, 1, (0.140, 0.130), (0.140, 0.130)),
@@ -33,7 +33,7 @@ PRODUCTS: tuple[tuple[int, int, tuple[float, float], tuple[float, float]], ...] 
 
 
 def _zipf(rng: np.random.Generator, n: int, count: int) -> np.ndarray:
-    """Draws integers below n; lower ones occur more often."""
+    """Draws integers below n, lower ones more often."""
     return np.minimum(n ** rng.random(count) - 1, n - 1).astype(np.int32)
 
 
@@ -59,13 +59,12 @@ def _xla_sums(x: Any, heads: Any, indices: Any, weights: Any, ids: Any) -> Any:
 
 
 def _bcsr_sums(x: Any, heads: Any, indices: Any, weights: Any, ids: Any) -> Any:
-    """Returns the sums by JAX's sparse matrices."""
     offsets = jnp.append(heads, indices.shape[0])
     return sparse.BCSR((weights, indices, offsets), shape=(heads.shape[0], x.shape[0])) @ x
 
 
 def _torch_sums(torch: Any, x: Any, heads: Any, indices: Any, weights: Any, ids: Any) -> Any:
-    """Returns the sums by cuSPARSE, which PyTorch calls."""
+    """PyTorch calls cuSPARSE."""
     ends = torch.full((1,), indices.shape[0], dtype=heads.dtype, device=heads.device)
     matrix = torch.sparse_csr_tensor(torch.cat([heads, ends]), indices, weights, (heads.shape[0], x.shape[0]))
     return matrix @ x

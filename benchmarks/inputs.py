@@ -1,4 +1,4 @@
-"""Makes most random inputs on the device, because the host would take seconds for each."""
+"""Makes most random inputs on the device: the host would take seconds for each."""
 
 from __future__ import annotations
 
@@ -25,17 +25,15 @@ FULL_SIZE = 2**26
 
 
 def size_at(scale: float, full: int = FULL_SIZE) -> int:
-    """Multiplies a full size by the scale; returns at least 1."""
     return max(1, int(full * scale))
 
 
 def random_key(rng: np.random.Generator) -> jax.Array:
-    """Draws a key for JAX's generators from NumPy's generator."""
     return jax.random.key(int(rng.integers(2**31)))
 
 
 def random_keys(rng: np.random.Generator, n: int, dtype: Any = "uint32") -> jax.Array:
-    """Draws integers over the whole range of their type, or floats from a normal distribution."""
+    """Draws integers over their type's range, or normal floats."""
     dtype = np.dtype(dtype)
     if dtype.kind == "f":
         return jax.random.normal(random_key(rng), (n,), dtype)
@@ -44,7 +42,7 @@ def random_keys(rng: np.random.Generator, n: int, dtype: Any = "uint32") -> jax.
 
 
 def ragged_heads(rng: np.random.Generator, n: int, mean: float, distribution: str) -> np.ndarray:
-    """Draws the heads of segments that fill n items.
+    """Draws heads over n items.
 
     Lengths are `"uniform"` in 0..2·mean, or `"pareto"`: floor((mean / 3) / (1 - r)^(2/3)), a heavy tail.
     """
@@ -60,12 +58,11 @@ def ragged_heads(rng: np.random.Generator, n: int, mean: float, distribution: st
 
 
 def row_ids(heads: np.ndarray, n: int) -> jax.Array:
-    """Returns the segment of each item."""
     return jnp.cumsum(jnp.zeros(n, jnp.int32).at[jnp.asarray(heads)].add(1)) - 1
 
 
 class Intervals(NamedTuple):
-    """Intervals of uniformly distributed lengths, whose sources and targets are in random order."""
+    """Intervals of uniform lengths, with sources and targets in random order."""
 
     x: Any  # [n] uint32
     values: Any  # [m] uint32
@@ -77,7 +74,7 @@ class Intervals(NamedTuple):
 
 @functools.cache
 def ragged_intervals(mean: int) -> Callable[[np.random.Generator, float], Intervals]:
-    """Returns one function per mean length, which makes the inputs; so cases of the same length share them."""
+    """Returns one function per mean length, so that cases share arrays."""
 
     def make(rng: np.random.Generator, scale: float) -> Intervals:
         n = size_at(scale)

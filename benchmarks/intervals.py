@@ -16,16 +16,16 @@ from benchmarks.inputs import Intervals, ragged_intervals, random_keys, size_at
 
 __all__ = ["CASES"]
 
-# For each mean length, milliseconds (maximum, target) of an expand, a permuted gather and a permuted move.
+# Milliseconds (maximum, target) of an expand, a permuted gather and a permuted move, by mean length.
 FIGURES = {
     5: {"expand": (0.16, 0.11), "gather": (0.44, 0.35), "move": (1.2, 0.6)},
     100: {"expand": (0.11, 0.08), "gather": (0.22, 0.16), "move": (0.30, 0.2)},
 }
-WIDE_ELEMENTS = 64  # of float32: 256 bytes per row
+WIDE_ELEMENTS = 64  # 256 bytes per row of float32
 
 
 def _sources(runs: Intervals, starts: Any) -> Any:
-    """Returns the source position of each item, in plain JAX."""
+    """Returns each item's source position."""
     n = runs.x.size
     return jnp.repeat(starts - runs.offsets, runs.lengths, total_repeat_length=n) + jnp.arange(n, dtype=jnp.int32)
 
@@ -46,7 +46,7 @@ def _numpy_expand(*inputs: Any) -> Any:
 
 
 def _expand_to_total(*inputs: Any) -> Any:
-    """Expands into a quarter more slots than there are items: the total is an operand on the device."""
+    """Expands into a quarter more slots than items: the total is an operand."""
     runs = Intervals(*inputs)
     size = runs.x.size + runs.x.size // 4
     return mgpu.interval_expand(runs.values, runs.offsets, size, total=jnp.sum(runs.lengths))
@@ -205,7 +205,7 @@ def _windows(width: int, op: str, max_ms: float) -> Case:
     )
 
 
-# An H200 may take 2 times (windows of 7) or 3 times (windows of 1000) as long as for a scan of as many items.
+# An H200 may take 2 (7 items) or 3 times (1000) as long as a scan of as many items.
 WINDOWS = [_windows(width, op, most) for width, most in ((7, 0.08), (1000, 0.12)) for op in ("add", "max")]
 
 CASES = [*_cases(5), *_cases(100), WIDE, *WINDOWS]

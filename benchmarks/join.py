@@ -1,4 +1,4 @@
-"""Inner and outer joins of sorted keys: random ones, distinct ones, some with a frequent key, and those of tables."""
+"""Inner and outer joins of sorted keys: random, distinct, with a frequent key, and of tables."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _inputs(keys: str) -> Any:
             return tuple(
                 jnp.cumsum(jax.random.randint(random_key(rng), (n,), 1, 3, jnp.int32)).astype(jnp.uint32) for _ in "ab"
             )
-        # At scale 1, the hot key has 2^14 copies on each side, so 2^28 rows match. Other keys have no match.
+        # At scale 1, the hot key has 2^14 copies on each side; other keys have no match.
         hot = jnp.full((min(HOT, max(1, n // 64)),), n // 32 * 32 + 2, jnp.uint32)
         return tuple(jnp.sort(jnp.concatenate([hot, jnp.arange(side, 2 * n, 32, jnp.uint32)])) for side in (0, 1))
 

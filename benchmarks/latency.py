@@ -1,6 +1,6 @@
-"""Times jitted chains of small calls, recorded into a command buffer (a CUDA graph) and not recorded.
+"""Times jitted chains of small calls, with and without a command buffer (a CUDA graph).
 
-XLA reads this setting when it compiles a program, so one process can run both programs.
+XLA reads this setting when it compiles, so one process runs both programs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NO_COMMAND_BUFFERS = {"xla_gpu_enable_command_buffer": "", "xla_gpu_graph_min_gr
 
 
 def main(options: argparse.Namespace) -> int:
-    """Prints the microseconds per chain if the host waits for each chain, and if 20 chains are queued."""
+    """Prints microseconds per chain, with a wait for each chain and with 20 chains queued."""
     scale = options.scale or SMALL_SCALE
     runner = Runner(scale, options.repeat)
     print(f"{runner.device.device_kind}: microseconds per chain of {options.calls} calls, scale {scale:g}")
@@ -28,7 +28,7 @@ def main(options: argparse.Namespace) -> int:
     failed = False
     for case in options.cases:
         if not options.match and case.family in seen:
-            continue  # the first case of each family represents it
+            continue  # only the first case of each family
         seen.add(case.family)
         try:
             with jax.enable_x64(case.x64):
@@ -48,9 +48,9 @@ def main(options: argparse.Namespace) -> int:
 
 
 def chain_times(program: Program, samples: int = 30, depth: int = 20) -> str:
-    """Times a program, in microseconds: with a wait for each run, and with `depth` runs queued."""
+    """Times a program in microseconds, with a wait for each run and with `depth` runs queued."""
     for _ in range(5):
-        run_once(program)  # the first runs also record the graph
+        run_once(program)  # the first runs record the graph
     waited = statistics.median(run_once(program) for _ in range(samples))
     queued = statistics.median(run_queued(program, depth) / depth for _ in range(5))
     return f"{1e3 * waited:.0f} waited, {1e3 * queued:.0f} queued"

@@ -1,4 +1,4 @@
-"""Load-balancing search: many objects with few work items each, or few objects with many."""
+"""Load-balancing search: many objects with few work items, or few with many."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.inputs import Intervals, ragged_intervals
 
 __all__ = ["CASES"]
 
-# For each mean number of work items per object: milliseconds (maximum, target).
+# Mean number of work items per object; milliseconds (maximum, target).
 FIGURES = ((5, 0.14, 0.09), (100, 0.10, 0.075))
 
 

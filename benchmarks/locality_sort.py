@@ -1,4 +1,4 @@
-"""Locality sort: nearly sorted keys, and particles that have moved a little since they were sorted."""
+"""Locality sort: nearly sorted keys, and particles that have moved since they were sorted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["CASES"]
 
 FIGURES = ((25, 1.1, 0.6), (4096, 1.3, 0.7), (2**20, 1.9, 1.2))  # width of the disorder; milliseconds: maximum, target
 
-CELLS = 128  # cells along each side of the particles' box: 32 particles per cell at full size
+CELLS = 128  # cells along a side of the box: 32 particles per cell at full size
 STEP = 0.1  # standard deviation of a particle's move, in cells
 
 
@@ -43,7 +43,7 @@ def _cells(x: jax.Array) -> jax.Array:
 
 
 def _moved_particles(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-    """Makes the cells of particles that were sorted by cell one time step ago."""
+    """Makes the cells of particles that were sorted one time step ago."""
     shape = (3, size_at(scale))
     x = jax.random.uniform(random_key(rng), shape) * CELLS
     x = jnp.take(x, jnp.argsort(_cells(x)), axis=1)

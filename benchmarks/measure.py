@@ -1,15 +1,15 @@
 """Measures the device time of a jitted function.
 
-Two effects would distort the time. First, a call shorter than its dispatch would measure the host. So a program makes
-several short calls, which XLA records into one CUDA graph if it can, and repeats them for several rounds in a loop.
-Without the loop, a program of 32 calls of 5 us waits for the host, which spends about 200 us on its inputs and results.
-Second, calls would find inputs smaller than the L2 cache in it, so each call of a round has its own inputs. An
-optimization barrier between calls, and between rounds, keeps XLA from sharing, fusing or reordering their work; the
-graph runs its commands in order.
+A call shorter than its dispatch would measure the host. So a program makes several short calls, which XLA records into
+one CUDA graph if it can, and repeats them in a loop for several rounds. Without the loop, a program of 32 calls of 5 us
+waits for the host, which spends about 200 us on its inputs and results.
 
-Programs are dispatched without waiting until about 20 ms of work is queued, and the clock stops when the last one is
-done. The results of a program are freed before the next one is dispatched, which then gets the same addresses. With
-other addresses, XLA would record the graph again for each program, which takes longer than short calls.
+Each call of a round has its own inputs, because inputs smaller than the L2 cache would stay in it. An optimization
+barrier between calls and between rounds keeps XLA from sharing, fusing or reordering their work.
+
+Programs are dispatched until about 20 ms of work is queued, and the clock stops when the last one is done. A program's
+results are freed before the next dispatch, which then gets the same addresses. Otherwise XLA would record the graph
+again, which takes longer than short calls.
 """
 
 from __future__ import annotations
@@ -30,40 +30,40 @@ QUEUED_MS = 20.0
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-    """The times of a call, in milliseconds."""
+    """Times in milliseconds."""
 
     median: float
     shortest: float
     longest: float
     repeats: int
-    calls: int  # in each repeat
+    calls: int  # per repeat
 
     @property
     def spread(self) -> float:
-        """The longest time minus the shortest, relative to the median."""
+        """The longest minus the shortest time, relative to the median."""
         return (self.longest - self.shortest) / self.median
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A compiled chain of calls, the inputs of each call, and the number of rounds."""
+    """A compiled chain of calls, their inputs, and the number of rounds."""
 
     run: Callable[..., Any]
     input_sets: Sequence[tuple[Any, ...]]
     rounds: int = 1
 
     def __call__(self) -> list[Any]:
-        """Dispatches the calls; returns the results of the last round."""
+        """Returns the results of the last round."""
         return self.run(self.input_sets)
 
     @property
     def calls(self) -> int:
-        """The number of calls of the function in one run of the program."""
+        """The number of calls in one run."""
         return self.rounds * len(self.input_sets)
 
     @property
     def has_kernels(self) -> bool:
-        """Whether the program calls kernels of this library."""
+        """Whether the program calls our kernels."""
         compiled: Any = self.run
         return 'custom_call_target="jax_mgpu.' in compiled.as_text()
 
@@ -74,7 +74,7 @@ def compile_program(
     options: dict[str, Any] | None = None,
     rounds: int = 1,
 ) -> Program:
-    """Compiles a program that calls the function on each set of inputs in turn, for `rounds` rounds."""
+    """Compiles calls on each set of inputs in turn, for `rounds` rounds."""
 
     def chain(input_sets: Sequence[tuple[Any, ...]]) -> list[Any]:
         results: list[Any] = []
@@ -101,15 +101,15 @@ def compile_program(
 
 
 def run_once(program: Program) -> float:
-    """Runs a program once, waits for it, and returns the milliseconds."""
+    """Runs a program, waits for it, and returns milliseconds."""
     return run_queued(program, 1)
 
 
 def run_queued(program: Program, programs: int, *, waiting: bool = False) -> float:
-    """Runs a program several times and returns the milliseconds; waits for each run if `waiting`, else for the last."""
+    """Returns milliseconds of several runs; waits for each run if `waiting`, else for the last."""
     begin = time.perf_counter()
     for _ in range(programs):
-        results = None  # frees memory for the results of the next run
+        results = None  # frees memory for the next results
         results = program()
         if waiting:
             jax.block_until_ready(results)
@@ -118,7 +118,7 @@ def run_queued(program: Program, programs: int, *, waiting: bool = False) -> flo
 
 
 def time_program(program: Program, repeats: int, *, waiting: bool = False, queued_ms: float = QUEUED_MS) -> Timing:
-    """Times a program after a warm-up, which also raises the clocks. With `waiting`, runs do not overlap."""
+    """Times a program after a warm-up, which raises the clocks."""
     estimate = run_once(program)
     for programs in (1, 3, 10):
         if estimate * programs < 4 * queued_ms:

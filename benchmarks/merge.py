@@ -1,4 +1,4 @@
-"""Merge of two sorted arrays: keys and pairs, with sides of equal and of very unequal size."""
+"""Merge of two sorted arrays, of equal and of very unequal size."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CUB_KEYS = ("uint32", "uint64", "float32")
 MILLISECONDS = {"keys uint32": (0.30, 0.27), "pairs uint32": (0.618, 0.55)}  # maximum, target
 
 
-# Sorted keys, and their positions as values. Cases of keys and of pairs share these arrays.
+# Keys and positions, which cases share.
 @functools.cache
 def _inputs(dtype: str, n_a: int, n_b: int) -> Any:
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:

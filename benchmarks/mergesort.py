@@ -1,5 +1,3 @@
-"""Mergesort of keys, pairs and indices, of large and small arrays."""
-
 from __future__ import annotations
 
 import functools
@@ -20,7 +18,7 @@ CUB_KEYS = ("uint32", "uint64", "float32")
 MILLISECONDS = {"keys uint32": (2.90, 1.6), "pairs uint32": (4.5, 2.5)}  # maximum, target
 
 
-# Keys, and their positions as values. Cases of keys, of pairs and of indices share these arrays.
+# Keys and positions, which cases share.
 @functools.cache
 def _inputs(dtype: str, n: int) -> Any:
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
@@ -65,7 +63,7 @@ CUB = {
     "pairs": lambda name, keys, values: peers.cub(name)(keys, values),
     "indices": _cub_indices,
 }
-ITEM_BYTES = {  # bytes read and written for an item, by the width of its key
+ITEM_BYTES = {  # read and written bytes per item, by the width of a key
     "keys": lambda width: 2 * width,
     "pairs": lambda width: 2 * (width + 4),
     "indices": lambda width: 2 * width + 4,

@@ -1,7 +1,7 @@
-"""Compares operations over all devices of the default platform with one device, on the same global arrays.
+"""Compares operations over all default devices with one device, on the same global arrays.
 
-One device has the whole arrays; each of several devices has an equal part. Their results are compared before they are
-timed. Memory is what XLA plans for a device, as a multiple of the size of the device's operands.
+Each of several devices has an equal part. Results are compared before they are timed. Memory is XLA's plan per device,
+as a multiple of the device's operands.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["AXIS", "CASES_OVER_DEVICES", "global_size", "main", "over_devices"]
 
 AXIS = "devices"
 FULL_SIZE = 2**28
-# The host takes up to half a millisecond for a program over several devices.
+# The host takes up to half a millisecond per program over several devices.
 SHORT_MS = 1.0
 CALLS = 8
 
@@ -36,28 +36,28 @@ def _equal(one: np.ndarray, several: np.ndarray) -> bool:
 
 
 def _equal_sums(one: np.ndarray, several: np.ndarray) -> bool:
-    """Compares, by their sums, results that are not distributed in equal parts."""
+    """Compares sums of results that are not distributed in equal parts."""
     return one.sum(dtype=np.int64) == several.sum(dtype=np.int64)
 
 
 def _equal_rows(one: np.ndarray, several: np.ndarray) -> bool:
-    """Compares indices, by their sums; slots without an index hold -1."""
+    """Compares sums of indices; empty slots hold -1."""
     return _equal_sums(one[one >= 0], several[several >= 0])
 
 
 @dataclasses.dataclass(frozen=True)
 class MeshCase:
-    """An operation on the global arrays.
+    """An operation on global arrays.
 
     Attributes:
       call: the operation, over `axis_name` if given.
-      make: makes the global arrays from a generator and their length.
-      xla: JAX's implementation for one device, if there is one.
-      heads: whether the last array holds heads; each device gets those of its own part.
+      make: makes the arrays from a generator and their length.
+      xla: JAX's implementation for one device, or None.
+      heads: whether the last array holds heads, which each device gets for its own part.
       shared: whether the result is the same on all devices.
-      agree: whether an array of the result on one device equals that on several devices.
-      prepare: transforms the arrays on several devices before the clock runs.
-      target: what four H200s must reach at scale 1, in milliseconds, or as a speed-up over one.
+      agree: whether results on one device and on several are equal.
+      prepare: transforms the arrays of several devices before the clock runs.
+      target: four H200s' limit at scale 1, in milliseconds or as a speed-up over one.
     """
 
     call: Callable[..., Any]
@@ -107,7 +107,7 @@ def _align(a: jax.Array, b: jax.Array, **named: Any) -> tuple[jax.Array, ...]:
 
 
 def _counts(counts: tuple[jax.Array, ...], a: str = "a_count", b: str = "b_count") -> dict[str, Any]:
-    """Returns the arguments for arrays that `_align` made, or none on one device, where nothing is aligned."""
+    """Returns the arguments for arrays of `_align`, none on one device."""
     return {a: counts[0][0], b: counts[1][0], "aligned": True} if counts else {}
 
 
@@ -125,7 +125,7 @@ def _aligned_intersection(a: jax.Array, b: jax.Array, *counts: jax.Array, **name
 
 
 def _aligned_join(a: jax.Array, b: jax.Array, *counts: jax.Array, **named: Any) -> Any:
-    # Aligned arrays are as long as both sides together, so this size allows the same number of rows.
+    # Aligned arrays are as long as both sides, so this size allows the same number of rows.
     size = a.shape[0] if counts else a.shape[0] * 2
     return mgpu.join(a, b, size=size, **_counts(counts), **named)[:2]
 
@@ -139,13 +139,11 @@ def _runs(rng: np.random.Generator, n: int) -> tuple[np.ndarray, ...]:
 
 
 def _ids(id_count: int | None) -> Callable[[np.random.Generator, int], tuple[np.ndarray, ...]]:
-    """Makes items, and ids below `id_count`; None means a thirtieth of the number of items."""
+    """Makes items, and ids below `id_count`, or below a thirtieth of the items if None."""
     return lambda rng, n: (*_integers(rng, n), rng.integers(0, id_count or n // 30, n, dtype=np.int32))
 
 
 def _reduce_by_id(id_count: int | None) -> Callable[..., Any]:
-    """Returns a function that sums the items of `_ids` by id, on one device or over the axis."""
-
     def call(x: jax.Array, ids: jax.Array, **named: Any) -> jax.Array:
         devices = jax.lax.axis_size(AXIS) if named else 1
         return mgpu.reduce_by_id(x, ids, -(-(id_count or x.shape[0] * devices // 30) // devices), **named)
@@ -154,7 +152,7 @@ def _reduce_by_id(id_count: int | None) -> Callable[..., Any]:
 
 
 def _own_heads(heads: np.ndarray, n: int, devices: int) -> np.ndarray:
-    """Returns each device's heads, relative to the start of its part and padded to equal numbers, concatenated."""
+    """Returns the devices' heads, relative to their parts and padded to equal numbers, concatenated."""
     edges = np.searchsorted(heads, np.arange(devices + 1) * (n // devices))
     padded = np.full((devices, np.diff(edges).max()), n, np.int32)
     for device, row in enumerate(padded):
@@ -169,7 +167,7 @@ def _stable_pairs(keys: jax.Array, values: jax.Array) -> Any:
 
 SEGMENTS = _segments(300)
 
-# Cases with the same arrays follow each other, so that the arrays are made once.
+# Cases with the same arrays are neighbours.
 CASES_OVER_DEVICES = {
     "sort uint32": MeshCase(mgpu.sort, _keys, jax.lax.sort, target="3.0 ms"),
     "mergesort uint32": MeshCase(mgpu.mergesort, _keys),
@@ -231,14 +229,14 @@ CASES_OVER_DEVICES = {
 
 
 def global_size(scale: float, devices: int) -> int:
-    """Returns the number of items of all devices together; each device has a multiple of 64."""
+    """Returns the number of items of all devices; each has a multiple of 64."""
     return size_at(scale, FULL_SIZE) // (64 * devices) * 64 * devices
 
 
 def over_devices(
     case: MeshCase, arrays: tuple[np.ndarray, ...], n: int, mesh: jax.sharding.Mesh
 ) -> tuple[Callable[..., Any], tuple[jax.Array, ...]]:
-    """Returns a case's call over the devices of a mesh, and its operands, distributed and prepared."""
+    """Returns a call over a mesh, and its distributed operands."""
     over_axis = functools.partial(jax.shard_map, mesh=mesh, in_specs=P(AXIS))
     own = (*arrays[:-1], _own_heads(arrays[-1], n, mesh.size)) if case.heads else arrays
     operands = tuple(jax.device_put(x, NamedSharding(mesh, P(AXIS))) for x in own)
@@ -249,7 +247,7 @@ def over_devices(
 
 
 def main(scale: float, repeats: int, match: list[str]) -> int:
-    """Prints milliseconds on one device and on all; returns 1 if results disagree, or if no case was selected."""
+    """Returns 1 if results disagree, or if no case was selected."""
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), (AXIS,), axis_types=(AxisType.Auto,))
     n = global_size(scale, len(devices))
@@ -280,8 +278,8 @@ def main(scale: float, repeats: int, match: list[str]) -> int:
 
 
 def _time(call: Callable[..., Any], program: Program, repeats: int) -> float:
-    """Times a call, in milliseconds. A program makes several calls if the host could not keep up with the devices."""
-    # Collectives of CPU devices hang if more programs are in flight than there are threads.
+    """Times a call in milliseconds; programs repeat calls that are too short for the host."""
+    # Collectives of CPU devices hang with more programs in flight than threads.
     waiting = jax.default_backend() == "cpu"
     once = time_program(program, repeats, waiting=waiting).median
     if waiting or once > SHORT_MS:
@@ -290,7 +288,7 @@ def _time(call: Callable[..., Any], program: Program, repeats: int) -> float:
 
 
 def _memory(program: Program) -> float:
-    """Returns a device's memory for operands, results and temporaries, as a multiple of its operands."""
+    """Returns a device's memory as a multiple of its operands."""
     plan = program.run.memory_analysis()  # type: ignore[attr-defined]
     needed = plan.argument_size_in_bytes + plan.output_size_in_bytes + plan.temp_size_in_bytes
     return needed / plan.argument_size_in_bytes

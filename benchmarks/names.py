@@ -1,7 +1,6 @@
-"""Functions of `jax_mgpu.numpy` and `jax_mgpu.ops` against JAX's: `python -m benchmarks --grid --families names`.
+"""`jax_mgpu.numpy` and `jax_mgpu.ops` against JAX: `python -m benchmarks --grid --families names`.
 
-A case is one function on arrays of one shape. It fails if JAX is faster by more than 5%. If our function calls JAX's,
-the case says so instead of timing the same program twice.
+A case fails if JAX is faster by more than 5%; it says so if our function calls JAX's.
 """
 
 from __future__ import annotations
@@ -31,12 +30,10 @@ ROUNDED = (
     "quantile",
     "segment_sum",
     "columns",
-)  # beginnings of names whose results agree within rounding
+)  # names that begin so agree within rounding
 
 
 class _Jax:
-    """Finds JAX's function of the same name."""
-
     def __getattr__(self, name: str) -> Any:
         return next(getattr(module, name) for module in (jnp, jax.lax, jax.ops) if hasattr(module, name))
 
@@ -47,7 +44,7 @@ class _Ours:
 
 
 def _call(name: str, *arguments: Any, **options: Any) -> Callable[[Any], Callable[..., Any]]:
-    """Binds further arguments to a function of arrays. The result takes a namespace: `_Ours()` or `_Jax()`."""
+    """Binds further arguments; the result takes a namespace, `_Ours()` or `_Jax()`."""
     return lambda names: lambda *arrays: getattr(names, name)(*arrays, *arguments, **options)
 
 
@@ -78,12 +75,12 @@ def _below(limit: int, dtype: str = "int32") -> Draw:
 
 @functools.cache
 def _arrays(*drawn: tuple[Draw, Shape]) -> Callable[..., tuple[Any, ...]]:
-    """Returns the `inputs` of a case; each array is drawn in its own way and shape."""
+    """Returns the `inputs` of a case."""
     return lambda rng, scale: tuple(draw(rng, shape) for draw, shape in drawn)
 
 
 def _of_rows(shape: Shape) -> Iterator[Row]:
-    """Yields functions along the last axis and, for matrices, along the first axis."""
+    """Yields functions along the last axis and, for matrices, the first."""
     reals, words = _arrays((_reals, shape)), _arrays((_below(2**30), shape))
     for axis in (-1, 0) if len(shape) > 1 else (-1,):
         where = f"{list(shape)}" + (", axis 0" if axis == 0 else "")
@@ -97,7 +94,7 @@ def _of_rows(shape: Shape) -> Iterator[Row]:
 
 
 def _of_vectors(n: int) -> Iterator[Row]:
-    """Yields functions of one or two vectors, whose results have a static size."""
+    """Yields functions of vectors with results of static size."""
     reals, word, keep = (_reals, (n,)), (_below(n), (n,)), (_keep, (n,))
     rows, ids = (_reals, (n // 8, 8)), _below(n // 8)
     yield f"sort uint8 [{n}]", _call("sort"), _arrays((_below(255, "uint8"), (n,)))
@@ -134,7 +131,7 @@ def _resample(names: Any) -> Callable[..., Any]:
 
 
 def _of_issues() -> Iterator[Row]:
-    """Yields calls that users of JAX reported as slow, by the number of the issue, which may leave sizes open."""
+    """Yields calls that users of JAX reported as slow, by number of the issue."""
     yield "argsort int64 [2^24], jax#34912", _call("argsort"), _arrays((_below(1024, "int64"), (2**24,)))
     yield "sort float32 [4096, 512], jax#30296", _call("sort", axis=1), _arrays((_reals, (4096, 512)))
     for size in (1, 1024):

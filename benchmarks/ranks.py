@@ -20,7 +20,7 @@ __all__ = ["CASES"]
 
 def _rows(rows: int, length: int) -> Any:
     def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-        """Makes a batch of rows: at scale 1/64 and above, of this number and length."""
+        """Makes rows, of this number and length from scale 1/64 on."""
         shape = (max(1, int(rows * min(1, scale * 64))), size_at(min(1, scale * 64), length))
         return (random_keys(rng, shape[0] * shape[1], "float32").reshape(shape),)
 
@@ -29,7 +29,6 @@ def _rows(rows: int, length: int) -> Any:
 
 def _ascending(rows: int, length: int) -> Any:
     def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-        """Makes rows in ascending order."""
         return (jnp.sort(_rows(rows, length)(rng, scale)[0], axis=-1),)
 
     return inputs
@@ -65,7 +64,7 @@ def _top_k(
 
 
 def _unstable_top_k(k: int) -> dict[str, Any]:
-    """Returns XLA's selection that breaks ties in any order, if JAX has one."""
+    """Returns XLA's selection with ties in any order, if JAX has one."""
     if "is_stable" not in inspect.signature(jax.lax.top_k).parameters:
         return {}
     options: dict[str, Any] = {"is_stable": False}
@@ -73,7 +72,7 @@ def _unstable_top_k(k: int) -> dict[str, Any]:
 
 
 def _xla_top_p(u: Any, x: Any) -> Any:
-    """Draws tokens by the definition of top-p, with XLA's sorts and scans."""
+    """Draws tokens by definition, with XLA's sorts and scans."""
     order = jnp.argsort(x, axis=-1, descending=True)
     p = jax.nn.softmax(jnp.take_along_axis(x, order, -1), axis=-1)
     sums = jnp.cumsum(p, axis=-1)
@@ -83,7 +82,7 @@ def _xla_top_p(u: Any, x: Any) -> Any:
 
 
 def _top_p(rows: int, n: int, max_ms: float | None = None) -> Case:
-    """Returns a case that draws tokens from normal logits, among the most probable ones that make up 0.9 together."""
+    """Draws among the most probable tokens, which make up 0.9."""
 
     def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         own = max(1, int(rows * min(1, scale * 64)))
@@ -103,9 +102,8 @@ def _top_p(rows: int, n: int, max_ms: float | None = None) -> Case:
 
 
 def _softmax_of_rows(width: int, distribution: str, mean: int) -> Case:
-    """Returns a case of 2^26 floats in rows of `width`, in segments of this mean length, or one segment if `mean` is 0.
-
-    If `width` is 0, the case has 2^24 single floats.
+    """Returns a case of 2^26 floats in rows of `width` (2^24 single floats for 0), and in segments of this mean length
+    (one for 0).
     """
 
     def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:

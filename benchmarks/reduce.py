@@ -1,5 +1,3 @@
-"""Reductions: sums and argmax of 2^27 items, of batches, of segments, by key and by id."""
-
 from __future__ import annotations
 
 import functools
@@ -20,7 +18,7 @@ __all__ = ["CASES"]
 FULL_SCAN = 2**27
 DTYPES = ("int32", "float32", "bfloat16")
 
-# For each mean length: milliseconds (maximum, target).
+# Mean length, and milliseconds (maximum, target).
 SEGMENTED_FIGURES: tuple[tuple[int, float | None, float | None], ...] = (
     (4, 0.25, 0.12),
     (30, None, None),
@@ -34,7 +32,7 @@ SEGMENTED_FIGURES: tuple[tuple[int, float | None, float | None], ...] = (
 
 @functools.cache
 def numbers(dtype: str) -> Callable[..., tuple[Any, ...]]:
-    """Returns one function per type, which makes 2^27 items; so cases of the same type share arrays."""
+    """Returns one function per type, so that cases share arrays."""
 
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         n = size_at(scale, FULL_SCAN)
@@ -46,7 +44,7 @@ def numbers(dtype: str) -> Callable[..., tuple[Any, ...]]:
 
 
 def tolerance(dtype: str) -> Callable[[Any, Any], bool] | None:
-    """Returns a comparison that allows the rounding of sums in another order; None if sums must be equal."""
+    """Allows rounding; returns None if sums must be equal."""
     return {"int32": None, "float32": agree_within(1e-3), "bfloat16": agree_within(3e-2)}[dtype]
 
 
@@ -131,7 +129,7 @@ def _empty_segments_case() -> Case:
 
 
 def _by_key_case(shortening: int) -> Case:
-    """Returns a reduction by key. CUB writes only the runs; ours writes n / `shortening` slots, its `size`."""
+    """CUB writes only the runs, ours n / `shortening` slots."""
 
     def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         n = size_at(scale)
@@ -149,15 +147,15 @@ def _by_key_case(shortening: int) -> Case:
     )
 
 
-# For each type of rows: milliseconds (maximum, target), for rows in the order of their segments, and shuffled.
+# Milliseconds (maximum, target) for rows in the order of their segments, and shuffled.
 ROW_FIGURES = {"bfloat16": ((0.085, 0.072), (0.25, 0.15)), "float32": ((0.15, 0.145), (0.32, 0.22))}
-# Elements of a row, and log2 of the number of segments, for 2^27 float32. All should take the same time within a third.
+# Elements of a row, and log2 of the number of segments, for 2^27 float32: times should agree within a third.
 ROW_SHAPES = ((1, 20), (3, 10), (8, 0), (8, 20), (64, 10), (512, 0), (512, 16), (8192, 0), (8192, 12))
 
 
 @functools.cache
 def _rows(dtype: str, rows: int, width: int, segments: int) -> Callable[..., tuple[Any, ...]]:
-    """Makes rows, the heads of the ids' segments, and the rows' ids, in order and shuffled."""
+    """Makes rows, heads, and ids in order and shuffled."""
 
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         n = size_at(scale, rows)
@@ -221,7 +219,7 @@ def _by_id_case(dtype: str, max_ms: float, target_ms: float) -> Case:
 def _by_id_of_items_case(
     op: str, dtype: str, log_items: int, width: int, size: int, ids: str, max_ms: float | None, target_ms: float | None
 ) -> Case:
-    """Returns a reduction by ids that are uniform, skewed (Zipf's law with exponent 1.2), or all equal."""
+    """Returns a reduction by ids that are uniform, skewed (Zipf's law, exponent 1.2), or all equal."""
 
     def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         n = size_at(scale, 2**log_items // width)
@@ -250,7 +248,7 @@ def _by_id_of_items_case(
 
 
 def _boosting_case() -> Case:
-    """Returns the case of sums that boosted trees need: rows are added by their bin, for each of 28 features."""
+    """Boosted trees add rows by bin, for each of 28 features."""
     bins, features = 2048, 28
 
     def inputs(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
@@ -273,7 +271,7 @@ def _boosting_case() -> Case:
     )
 
 
-# For float32: log2 of the number of items, width, ids; milliseconds (maximum, target).
+# Of float32: log2 of the number of items, width, ids; milliseconds (maximum, target).
 MAXIMA_BY_ID: tuple[tuple[int, int, int, str, float, float], ...] = (
     (25, 1, 5_000, "uniform", 0.076, 0.07),
     (25, 1, 5_000, "skewed", 0.076, 0.07),

@@ -1,4 +1,4 @@
-"""Describes a run, saves the records of its cases (rows) in a file, and prints them as a table."""
+"""Describes a run, saves the records of its cases (rows), and prints them as a table."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ from benchmarks.runner import Outcome, Result, Runner
 
 __all__ = ["describe_run", "merge_files", "save", "saved_names", "table"]
 
-CLOSE = 1.02  # our time counts as equally fast up to this multiple of a peer's time
-SLOWER = 1.05  # our function may take up to this multiple of the time of the peer that it replaces
+CLOSE = 1.02  # our time counts as equally fast up to so many times a peer's
+SLOWER = 1.05  # limit of our time relative to the peer that our function replaces
 
 
 def describe_run(runner: Runner, copy_rate: float) -> dict[str, Any]:
-    """Returns the device, date and versions of a run."""
     device = runner.device
     built = peers.library
     return {
@@ -83,7 +82,6 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
 
 
 def row_record(result: Result, copy_rate: float, judged: bool) -> dict[str, Any]:
-    """Returns the result of a case as a record, which is saved and printed."""
     case, timing = result.case, result.ours.timing
     met = None
     if judged and timing and case.max_ms is not None:
@@ -104,7 +102,7 @@ def row_record(result: Result, copy_rate: float, judged: bool) -> dict[str, Any]
 
 
 def save(folder: pathlib.Path, run: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
-    """Rewrites benchmarks.json, so that a run that is cut short keeps the rows of the cases that have run."""
+    """Rewrites benchmarks.json, so that a run that is cut short keeps its rows."""
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / "benchmarks.json.part"
     unfinished.write_text(json.dumps({"run": run, "rows": list(rows)}, indent=1))
@@ -112,17 +110,14 @@ def save(folder: pathlib.Path, run: dict[str, Any], rows: Sequence[dict[str, Any
 
 
 def row_of(record: dict[str, Any]) -> str:
-    """Returns the `Case.full_name` of a saved row."""
     return f"{record['family']}/{record['name']}"
 
 
 def saved_names(path: pathlib.Path) -> set[str]:
-    """Returns the full names of the cases in a saved file."""
     return {row_of(record) for record in json.loads(path.read_text())["rows"]}
 
 
 def table(run: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
-    """Returns the table that ends the output."""
     copy = run["copy_bytes_per_second"]
     lines = [
         f"{run['device']}, jax {run['jax']}, CCCL {run['cccl'] or 'not built'}, scale {run['scale']:g}, "
@@ -145,14 +140,13 @@ def table(run: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _behind(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Lists the rows that are slower than the fastest peer by more than 2%, the slowest first."""
+    """Lists rows slower than the fastest peer by more than 2%, the slowest first."""
     fastest = [(min((peer["ratio"] or 9 for peer in row["peers"].values()), default=9), row) for row in rows]
     behind = sorted((pair for pair in fastest if 1 / pair[0] > CLOSE), key=lambda pair: pair[0])
     return [f"behind by {1 / ratio - 1:.0%}: {row_of(row)}" for ratio, row in behind]
 
 
 def row_failures(row: dict[str, Any]) -> list[str]:
-    """Lists the errors and disagreements of a row."""
     failures = []
     for name, outcome in {"ours": row["ours"], **row["peers"]}.items():
         if "error" in outcome:
@@ -194,6 +188,6 @@ def _ms(milliseconds: float) -> str:
 
 
 def merge_files(paths: Sequence[pathlib.Path]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Joins the files of several processes; the description of the first file stands for all."""
+    """Joins the files of several processes, with the first one's description."""
     files = [json.loads(path.read_text()) for path in paths]
     return files[0]["run"], [row for file in files for row in file["rows"]]

@@ -1,4 +1,4 @@
-"""Runs cases: each side once to compare the results, and then each side for timing."""
+"""Runs cases: compares each side's results, then times the sides."""
 
 from __future__ import annotations
 
@@ -24,28 +24,27 @@ from benchmarks.peers import NotBuilt
 __all__ = ["Outcome", "Result", "Runner", "all_cases", "grid_cases", "select"]
 
 CACHE_BYTES = 120 << 20  # more than twice the 50 MB of an H200's L2 cache
-MAX_SETS = 8  # of a program of short calls
-ROUNDS = 16  # of a program of short calls
-TINY_MS = 0.02  # if a call takes less, a program makes four times as many calls
+MAX_SETS = 8  # in a program of short calls
+ROUNDS = 16  # in a program of short calls
+TINY_MS = 0.02  # shorter calls come four times as many in a program
 JUDGED_DEVICE = "NVIDIA H200"  # the cases' max_ms are for this device
-KEPT_BYTES = 2 << 30  # the inputs of earlier cases that are kept may take so many bytes
-# After a quick run, our side and peers whose quick time is less than this multiple of ours are timed at full length.
+KEPT_BYTES = 2 << 30  # of earlier cases' inputs
+# After a quick run, our side and peers below this multiple of our quick time are timed at full length.
 QUICK_RATIO = 1.1
-# If the samples of a timing on a GPU spread more than DISTURBED, other processes disturbed it, so it is repeated up to
-# AGAIN times. This happened in a fifth of 615 cases that 18 processes measured.
+# If samples on a GPU spread more than DISTURBED, the timing is repeated up to AGAIN times. That was a fifth of 615
+# cases with 18 processes.
 DISTURBED = 0.2
 AGAIN = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class Pace:
-    """The number and the length of the samples of a timing.
+    """The number and the length of a timing's samples.
 
     Args:
-      samples: the number of samples.
-      queued_ms: the milliseconds of work in each sample.
-      short_ms: a program makes several calls if a call takes fewer milliseconds.
-      program_ms: the milliseconds that a program of several calls should take; None for ROUNDS rounds.
+      queued_ms: milliseconds of work per sample.
+      short_ms: a program repeats calls that take less.
+      program_ms: milliseconds of a program of several calls; None for ROUNDS rounds.
     """
 
     samples: int
@@ -54,10 +53,9 @@ class Pace:
     program_ms: float | None = None
 
     def rounds(self, call_ms: float) -> int:
-        """Returns the number of rounds of a program of short calls: one, or at least four.
+        """Returns one, or at least four rounds of short calls.
 
-        Two rounds would be a loop of a single iteration, which XLA inlines: the times were then half of those of 16
-        rounds.
+        XLA inlines a loop of one iteration, so two rounds measured half of the times of 16.
         """
         if self.program_ms is None:
             return ROUNDS
@@ -65,25 +63,22 @@ class Pace:
         return 1 if rounds <= 1 else min(max(rounds, 4), ROUNDS)
 
 
-# In quick runs, several processes share the host, which then takes 0.2 ms for each program. So programs are long, and
-# calls of up to 1 ms count as short.
+# The processes of quick runs share the host, which then takes 0.2 ms per program, so programs are long.
 QUICK = Pace(3, 4.0, 1.0, 2.0)
 
 
 @dataclasses.dataclass
 class Outcome:
-    """The outcome of one side of a case: a timing, or why there is none."""
+    """A timing of one side, or why there is none."""
 
     timing: Timing | None = None
-    note: str | None = None  # why the side was skipped: not built, only for other devices, or the same function
+    note: str | None = None  # not built, only for other devices, or the same function
     error: str | None = None
     agrees: bool | None = None
 
 
 @dataclasses.dataclass
 class Result:
-    """The outcomes of one case."""
-
     case: Case
     ours: Outcome
     peers: dict[str, Outcome]
@@ -92,33 +87,30 @@ class Result:
 
     @property
     def failed(self) -> bool:
-        """Whether a side raised an error, or a peer's result differs from ours."""
         return any(o.error is not None or o.agrees is False for o in (self.ours, *self.peers.values()))
 
     def ratio(self, peer: str) -> float | None:
-        """Divides a peer's time by ours; None if either has no timing."""
+        """A peer's time divided by ours; None if either has none."""
         timing = self.peers[peer].timing
         return timing.median / self.ours.timing.median if timing and self.ours.timing else None
 
 
 def _modules() -> list[Any]:
-    folder = pathlib.Path(benchmarks.__file__).parent  # also has the library of peers, which is no module
+    folder = pathlib.Path(benchmarks.__file__).parent  # the library of peers is no module
     names = sorted(path.stem for path in folder.glob("*.py") if not path.stem.startswith("_"))
     return [importlib.import_module(f"benchmarks.{name}") for name in names]
 
 
 def all_cases() -> list[Case]:
-    """Collects the `CASES` of every module of the package."""
     return [case for module in _modules() for case in getattr(module, "CASES", ())]
 
 
 def grid_cases() -> list[Case]:
-    """Collects the `GRID` of every module that has one."""
     return [case for module in _modules() for case in getattr(module, "GRID", ())]
 
 
 def select(cases: Iterable[Case], families: Sequence[str], texts: Sequence[str]) -> list[Case]:
-    """Returns the cases of these families whose name contains one of the texts. Empty lists select all."""
+    """Returns cases whose name contains one of the texts; empty lists select all."""
     return [
         case
         for case in cases
@@ -136,11 +128,9 @@ class Runner:
     """Runs cases on the default device.
 
     Args:
-      scale: the scale of the inputs.
       repeats: samples per timing.
-      with_peers: whether to run the peers.
-      quick: whether to take fewer and shorter samples; peers below QUICK_RATIO, and with them our side, are retimed.
-      turn: a context that is entered while the device is in use.
+      quick: takes fewer and shorter samples, and retimes close sides.
+      turn: a context while the device is in use.
     """
 
     def __init__(
@@ -164,17 +154,17 @@ class Runner:
 
     @property
     def judged(self) -> bool:
-        """Whether the cases' max_ms are for this device and scale."""
+        """Whether max_ms are for this device and scale."""
         return self.scale == 1 and self.device.device_kind == JUDGED_DEVICE
 
     def copy_rate(self) -> float:
-        """Times a copy of 2^28 bytes (2^25 on a CPU); returns the bytes read and written in a millisecond."""
+        """Times a copy of 2^28 bytes (2^25 on a CPU); returns bytes read and written per millisecond."""
         x = jnp.zeros(2 ** (23 if self.on_cpu else 26), jnp.float32) + 1
         program = compile_program(jnp.copy, [(x,)])
         return 2 * array_bytes(x) / self._timing(program).median
 
     def inputs(self, case: Case, seed: int) -> tuple[Any, ...]:
-        """Returns inputs on the device. Keeps the latest ones, because cases share them."""
+        """Keeps the latest inputs, because cases share them."""
         key = (case.inputs, case.x64, seed)
         if key not in self._inputs:
             while len(self._inputs) >= 2 * MAX_SETS or array_bytes(list(self._inputs.values())) > KEPT_BYTES:
@@ -196,14 +186,13 @@ class Runner:
         return timing
 
     def once(self, case: Case) -> Result:
-        """Calls our function of a case once, for a profiler or a memory checker."""
+        """Calls our function once, for a profiler or a memory checker."""
         result = Result(case, Outcome(), {})
         with self._guard(case, result.ours):
             jax.block_until_ready(jax.jit(case.ours)(*self.inputs(case, 0)))
         return result
 
     def run(self, case: Case) -> Result:
-        """Runs a case: compares all sides, and times them."""
         peers = dict(case.peers) if self.with_peers else {}
         if not self.quick:
             return self._run(case, peers)
@@ -248,7 +237,6 @@ class Runner:
 
     @contextlib.contextmanager
     def _guard(self, case: Case, outcome: Outcome) -> Iterator[None]:
-        """Turns exceptions into the outcome's note or error."""
         try:
             with jax.enable_x64(case.x64):
                 yield
@@ -260,7 +248,7 @@ class Runner:
     def _compile(
         self, case: Case, sides: dict[str, Callable[..., Any]], outcomes: dict[str, Outcome], sets: list[Any]
     ) -> dict[str, Program]:
-        """Compiles all sides in parallel; leaves out those that fail."""
+        """Compiles in parallel; leaves out sides that fail."""
 
         def compile_one(name: str) -> Program | None:
             with self._guard(case, outcomes[name]):
@@ -272,7 +260,7 @@ class Runner:
         return {name: program for name, program in compiled.items() if program is not None}
 
     def _check(self, case: Case, programs: dict[str, Program], outcomes: dict[str, Outcome]) -> None:
-        """Compares the results of the peers with ours. Does nothing if our side failed."""
+        """Compares peers with our side unless that failed."""
         ours = None
         for name, program in list(programs.items()):
             if "" not in programs:
@@ -287,7 +275,7 @@ class Runner:
                 del programs[name]
 
     def _time(self, case: Case, side: Callable[..., Any], program: Program) -> Timing:
-        """Times a program of one call or, if the call is too short, a program of several calls."""
+        """Times one call, or several if it is too short."""
         timing = self._timing(program)
         if self.on_cpu or timing.median > self._pace.short_ms:
             return timing
@@ -305,7 +293,7 @@ class Runner:
     def _host_peers(
         self, case: Case, peers: dict[str, Any], outcomes: dict[str, Outcome], inputs: Any, ours: Program
     ) -> None:
-        """Runs the peers on NumPy arrays, if the device is the CPU."""
+        """They take NumPy arrays on a CPU."""
         for name, peer in peers.items():
             if not isinstance(peer, HostPeer):
                 continue
@@ -319,7 +307,7 @@ class Runner:
                 outcomes[name].timing = self._timing(program)
 
     def _torch_peers(self, case: Case, peers: dict[str, Any], outcomes: dict[str, Outcome]) -> None:
-        """Times the peers on PyTorch's arrays, on a GPU only. Short calls that do not wait run in a CUDA graph."""
+        """On a GPU only; short calls that do not wait run in a CUDA graph."""
         for name, peer in peers.items():
             if not isinstance(peer, TorchPeer):
                 continue
@@ -340,7 +328,7 @@ class Runner:
 
         @dataclasses.dataclass
         class Waiting:
-            """Results for which jax.block_until_ready waits by synchronizing PyTorch."""
+            """jax.block_until_ready synchronizes PyTorch."""
 
             results: Any
 
@@ -365,7 +353,7 @@ class Runner:
 
 
 def _signed(x: jax.Array) -> jax.Array:
-    """Reinterprets unsigned integers as signed integers, except 8-bit integers, which PyTorch has unsigned."""
+    """PyTorch has unsigned 8-bit integers."""
     if not jnp.issubdtype(x.dtype, jnp.unsignedinteger) or x.dtype.itemsize == 1:
         return x
     return jax.lax.bitcast_convert_type(x, f"int{8 * x.dtype.itemsize}")

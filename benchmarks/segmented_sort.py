@@ -1,4 +1,4 @@
-"""Segmented sort: segments of mean length 4 to 1,000,000, of uniform and of heavy-tailed lengths."""
+"""Segments of mean length 4 to 1,000,000, of uniform and of heavy-tailed lengths."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from benchmarks.inputs import ragged_heads, random_keys, row_ids, size_at
 
 __all__ = ["CASES"]
 
-# For each mean length: max_ms of keys and of pairs (the time of the best peer), each for uniform and Pareto lengths;
-# then target_ms of keys.
+# Mean length: max_ms of keys and of pairs (the best peer's time), for uniform and Pareto lengths; target_ms of keys.
 FIGURES = (
     (4, (0.68, 1.1), (1.21, 1.88), 0.4),
     (30, (0.84, 1.2), (1.38, 2.17), 0.5),
@@ -30,7 +29,7 @@ FIGURES = (
 DISTRIBUTIONS = ("uniform", "pareto")
 
 
-# Keys, heads, the heads followed by n, each item's segment, and values. Cases of keys and of pairs share these arrays.
+# Keys, heads, the heads followed by n, each item's segment, and values, which cases share.
 @functools.cache
 def _inputs(mean: int, distribution: str) -> Any:
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:

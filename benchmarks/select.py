@@ -1,5 +1,3 @@
-"""Selections by a mask, and of distinct keys."""
-
 from __future__ import annotations
 
 from typing import Any
@@ -17,19 +15,18 @@ __all__ = ["CASES"]
 
 
 def _half(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-    """Makes items, and a mask that keeps about half of them."""
     n = size_at(scale)
     return random_keys(rng, n, "float32"), jax.random.bernoulli(random_key(rng), 0.5, (n,))
 
 
 def _rows(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-    """Makes rows, and a mask that keeps about 30% of them."""
+    """Makes rows, and a mask of about 30%."""
     n = size_at(scale, 2**19)
     return random_keys(rng, 64 * n, "float32").reshape(n, 64), jax.random.bernoulli(random_key(rng), 0.3, (n,))
 
 
 def _few_values(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-    """Makes random keys of at most 100,000 distinct values."""
+    """Makes at most 100,000 distinct keys."""
     n = size_at(scale, 2**24)
     return (jax.random.randint(random_key(rng), (n,), 0, min(100_000, n)),)
 

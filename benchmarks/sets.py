@@ -1,4 +1,4 @@
-"""Set operations on sorted multisets: keys and pairs; spread, unique and 13 distinct keys; sides of unequal size."""
+"""Set operations on sorted multisets of spread, unique or 13 distinct keys."""
 
 from __future__ import annotations
 
@@ -27,12 +27,11 @@ MILLISECONDS = {
 }
 OPERATIONS = ("intersection", "union", "difference", "symmetric_difference")
 TAKES_B = ("union", "symmetric_difference")
-FEW = 13  # the number of distinct keys in the cases named "few keys"
-UNIQUE = 2 / 3  # a side of unique keys has this share of the integers up to the largest key
+FEW = 13
+UNIQUE = 2 / 3  # share of the integers up to the largest key
 
 
-# Sorted keys, and their positions as values. Spread keys are drawn from as many integers as A has items, so about half
-# of the items have an equal item on the other side.
+# Sorted keys and positions; about half of A's spread keys have an equal key on the other side.
 @functools.cache
 def _inputs(keys: str, ratio: float) -> Any:
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
@@ -53,12 +52,12 @@ def _inputs(keys: str, ratio: float) -> Any:
 
 @functools.cache
 def _kept(keys: str, ratio: float) -> dict[str, float]:
-    """Returns the expected size of each result, as a fraction of the size of A."""
+    """Returns the expected size of each result, as a fraction of A's."""
     if keys == "few":
         paired = ratio
     elif keys == "unique":
         paired = UNIQUE * ratio
-    else:  # the copies of a key on either side follow Poisson's distribution
+    else:  # copies of a key follow Poisson's distribution
         odds = [[math.exp(-rate) * rate**k / math.factorial(k) for k in range(20)] for rate in (1.0, ratio)]
         paired = sum(p * q * min(i, j) for i, p in enumerate(odds[0]) for j, q in enumerate(odds[1]))
     return {
@@ -70,12 +69,12 @@ def _kept(keys: str, ratio: float) -> dict[str, float]:
 
 
 def _with_count(operation: str, keys: Any) -> Any:
-    """Returns keys that the largest uint32 pads, and the number of keys without the padding."""
+    """Returns keys padded with the largest uint32, and their number."""
     return keys, (keys != np.uint32(2**32 - 1)).sum().astype(np.int32)
 
 
 def _difference(a: Any, b: Any, size: int, fill_value: Any) -> Any:
-    """Does by a sort what `jnp.setdiff1d` does; JAX's own function compares all pairs at these sizes."""
+    """Sorts; JAX's own function compares all pairs at these sizes."""
     return a.at[jnp.nonzero(~jnp.isin(a, b, method="sort"), size=size, fill_value=a.size)].get(
         mode="fill", fill_value=fill_value
     )
@@ -115,7 +114,7 @@ def _thrust(operation: str, form: str, a: Any, b: Any, v: Any, w: Any) -> Any:
 def _case(operation: str, form: str, keys: str = "spread", ratio: float = 1) -> Case:
     unique = keys == "unique"
     case_peers: dict[str, Any] = {"Thrust": functools.partial(_thrust, operation, form)}
-    if unique:  # XLA and NumPy handle only unique keys
+    if unique:  # XLA and NumPy need unique keys
         case_peers = {
             "XLA": functools.partial(_xla, operation),
             **case_peers,

@@ -1,8 +1,7 @@
-"""Finds slow shapes: `python -m benchmarks --shapes` compares each operation with XLA and with itself.
+"""Finds slow shapes: `python -m benchmarks --shapes`.
 
-Each operation runs on about the same number of items, in rows of 8 to 8,192 items, of many types and distributions. A
-shape fails if XLA is faster (by more than noise if both sides run XLA's kernels), or if the operation takes more than
-three times as long as for the same number of bytes in its best shape.
+Each operation runs on about as many items, in rows of 8 to 8,192, of many types and distributions. A shape fails if XLA
+is faster, or if the operation takes more than three times as long per byte as in its best shape.
 """
 
 from __future__ import annotations
@@ -33,25 +32,21 @@ ROWS = (8, 32, 128, 512, 2048, 8192)
 DTYPES = ("uint8", "int16", "bfloat16", "uint32", "float32", "int64", "float64")
 DISTRIBUTIONS = ("uniform", "one item", "empty between", "alternating", "Zipf", "one giant", "all empty but one")
 ORDERS = ("random", "sorted", "reversed", "constant", "few values", "nearly sorted")
-SLOWEST = 3.0  # a shape may take this multiple of the time at the operation's best rate
-NOISE = 1.02  # two timings of one program may differ by this ratio
-CALLS = 8  # in a program; four times as many if a call takes less than TINY_MS
-SAMPLES = 3  # in a timing
-AGAIN = 2  # both sides are timed again so often if XLA seems faster
-MIN_MS = 0.012  # no call is shorter: launches, and the host that queues them, take this time
+SLOWEST = 3.0  # limit relative to the operation's best rate
+NOISE = 1.02  # ratio of two timings of one program
+CALLS = 8  # per program; four times as many below TINY_MS
+SAMPLES = 3  # per timing
+AGAIN = 2  # measurements if XLA seems faster
+MIN_MS = 0.012  # launches and the host take this long
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """One shape of one operation.
+    """A shape of an operation.
 
     Args:
-      operation: the name of the operation.
-      shape: the row length, type or distribution of its inputs.
-      inputs: makes the arrays from a random generator.
-      ours: the operation, jittable.
-      xla: the operation in plain JAX, or None.
-      same_rate: whether the operation should process its bytes as fast as in its other shapes.
+      shape: the row length, type or distribution.
+      same_rate: whether bytes should take as long as in other shapes.
     """
 
     operation: str
@@ -73,7 +68,7 @@ def _sorted_pair(rows: int, n: int, dtype: str) -> Callable[[np.random.Generator
 
 
 def _keys(rng: np.random.Generator, rows: int, n: int, dtype: str) -> jax.Array:
-    """Draws rows of random keys below 4n; a row shares about a quarter of its keys with another such row."""
+    """Draws keys below 4n; two rows share about a quarter of their keys."""
     limit = min(4 * n, 120 if jnp.dtype(dtype).itemsize == 1 else 4 * n)
     return jax.random.randint(random_key(rng), (rows, n), 0, limit, "int32").astype(dtype)
 
@@ -87,8 +82,6 @@ def _runs(rows: int, n: int, dtype: str) -> Callable[[np.random.Generator], tupl
 
 
 def _offsets(rows: int, n: int) -> Callable[[np.random.Generator], tuple[Any, ...]]:
-    """Makes offsets of intervals of 0 to 4 items, and values."""
-
     def make(rng: np.random.Generator) -> tuple[Any, ...]:
         lengths = rng.integers(0, 5, (rows, n // 2), np.int32)
         offsets = np.cumsum(lengths, axis=1, dtype=np.int32) - lengths
@@ -98,7 +91,7 @@ def _offsets(rows: int, n: int) -> Callable[[np.random.Generator], tuple[Any, ..
 
 
 def _places(rows: int, n: int) -> Callable[[np.random.Generator], tuple[Any, ...]]:
-    """Makes items, ascending positions of about a third of them, and a value for each position."""
+    """Makes items, ascending positions of a third of them, and values."""
 
     def make(rng: np.random.Generator) -> tuple[Any, ...]:
         steps = jax.random.randint(random_key(rng), (rows, max(1, n // 3)), 1, 4, "int32")
@@ -109,8 +102,6 @@ def _places(rows: int, n: int) -> Callable[[np.random.Generator], tuple[Any, ...
 
 
 def _distributed(name: str, items: int) -> Callable[[np.random.Generator], tuple[Any, ...]]:
-    """Makes items, and heads of segments whose lengths follow the named distribution."""
-
     def make(rng: np.random.Generator) -> tuple[Any, ...]:
         lengths = {
             "uniform": lambda: rng.integers(0, 61, items // 30),
@@ -213,12 +204,12 @@ SORTS: dict[str, tuple[Callable[..., Any], Callable[..., Any] | None]] = {
     "mergesort": (mgpu.mergesort, None),
     "locality_sort": (mgpu.locality_sort, None),
 }
-# The time of a sort depends on the number of its rounds, and not only on its bytes.
+# The number of rounds decides their time, not only bytes.
 SORTING = ("mergesort", "locality_sort", "segmented_sort")
 
 
 def shapes(items: int = ITEMS) -> Iterator[Shape]:
-    """Yields all shapes of about `items` items; shapes that share their inputs are neighbours."""
+    """Yields shapes of about `items` items; those that share inputs are neighbours."""
     for n in ROWS:
         rows = items // n
         for calls, inputs in (
@@ -234,7 +225,7 @@ def shapes(items: int = ITEMS) -> Iterator[Shape]:
         rows = items // 512
         for calls, inputs in ((PAIRS, _sorted_pair(rows, 512, dtype)), (RUNS, _runs(rows, 512, dtype))):
             for operation, (ours, xla) in calls.items():
-                # A narrow type has fewer bytes, but as many items.
+                # Narrow types have fewer bytes, but as many items.
                 same_rate = jnp.dtype(dtype).itemsize >= 4 and operation not in SORTING
                 xla_rows = xla and jax.vmap(xla)
                 yield Shape(operation, f"{dtype}, rows of 512", inputs, jax.vmap(ours), xla_rows, same_rate)
@@ -247,27 +238,25 @@ def shapes(items: int = ITEMS) -> Iterator[Shape]:
 
 @dataclasses.dataclass
 class Measured:
-    """The milliseconds of a shape on both sides."""
-
     shape: Shape
     bytes: int
     ours: float
     xla: float | None
-    is_xla: bool = False  # whether our program has only XLA's kernels
+    is_xla: bool = False  # our program has XLA's kernels alone
 
     @property
     def is_behind(self) -> bool:
-        """Whether XLA is faster; by more than noise if our program has only XLA's kernels."""
+        """Whether XLA is faster, by more than noise if both run its kernels."""
         return self.xla is not None and self.ours > (NOISE if self.is_xla else 1) * self.xla
 
     def or_less(self, again: Measured) -> Measured:
-        """Returns the smaller times of this and another measurement."""
+        """Returns the smaller times."""
         xla = None if self.xla is None or again.xla is None else min(self.xla, again.xla)
         return dataclasses.replace(self, ours=min(self.ours, again.ours), xla=xla)
 
 
 def failures(measured: list[Measured]) -> list[str]:
-    """Returns a line for each shape that is slower than XLA, or slower than a third of the operation's best rate."""
+    """Returns a line for each shape slower than XLA, or than a third of the best rate."""
     rates: dict[str, float] = {}
     for m in measured:
         if m.shape.same_rate:
@@ -285,11 +274,10 @@ def failures(measured: list[Measured]) -> list[str]:
 
 
 def _measure(some: list[Shape], pool: ThreadPoolExecutor) -> list[Measured]:
-    """Times shapes that share their inputs: compiles all in parallel, then runs one by one."""
+    """Times shapes that share inputs: compiles in parallel, then runs one by one."""
     with jax.enable_x64(True):
         sets = [jax.block_until_ready(some[0].inputs(np.random.default_rng(0)))]
-        # There are so many sets of inputs that each is out of the cache before its next use, even if a call reads only
-        # the smallest array of its set.
+        # Each set leaves the cache before its next use, even if a call reads only its smallest array.
         min_bytes = min(array_bytes(x) for x in jax.tree.leaves(sets[0]))
         distinct = min(4 * CALLS, -(-CACHE_BYTES // max(min_bytes, 1)))
         drawn = min(distinct, CALLS)
@@ -307,13 +295,13 @@ def _measure(some: list[Shape], pool: ThreadPoolExecutor) -> list[Measured]:
         ]
         return [(ours.result(), xla.result() if xla else None) for ours, xla in submitted]
 
-    # All programs are compiled before any is timed, because compilation slows the host, for which short programs wait.
+    # Compilation slows the host, for which short programs wait, so it comes first.
     measured = []
     for shape, (ours, xla) in zip(some, compile_all(some, CALLS), strict=True):
         moved = array_bytes(sets[0], ours()[0])
         measured.append(Measured(shape, moved, *_min_medians(ours, xla), not ours.has_kernels))
-    # In a program of 8 tiny calls, the host's work shows: a sum of 4 MB of bytes took 0.0087 ms, longer than a sum of
-    # 16 MB of floats, 0.0085 ms (H200). So tiny calls are timed again in longer programs.
+    # In 8 tiny calls, the host shows: a sum of 4 MB of bytes took 0.0087 ms, of 16 MB of floats 0.0085 ms (H200). So
+    # they are timed again in longer programs.
     tiny = [i for i, m in enumerate(measured) if min(m.ours, m.xla or m.ours) < TINY_MS]
     for i, (ours, xla) in zip(tiny, compile_all([some[i] for i in tiny], 4 * CALLS), strict=True):
         ours_ms, xla_ms = _min_medians(ours, xla)
@@ -322,10 +310,9 @@ def _measure(some: list[Shape], pool: ThreadPoolExecutor) -> list[Measured]:
 
 
 def _measured_again(m: Measured, pool: ThreadPoolExecutor) -> Measured:
-    """Measures again while XLA seems faster, and keeps the shortest times.
+    """Compiles and measures again while XLA seems faster, and keeps the shortest times.
 
-    Each measurement compiles and allocates anew. When XLA compiles a sum, it times two kernels and may keep the slower
-    one: 5.9 us instead of 5.4 (H200).
+    XLA times two kernels of a sum, and may keep the slower one: 5.9 us instead of 5.4 (H200).
     """
     for _ in range(AGAIN):
         if not m.is_behind:
@@ -335,7 +322,7 @@ def _measured_again(m: Measured, pool: ThreadPoolExecutor) -> Measured:
 
 
 def _min_medians(ours: Program, xla: Program | None) -> tuple[float, float | None]:
-    """Returns the smallest medians in ms. While XLA seems faster, both sides are measured again in turns."""
+    """Returns the smallest medians in ms; measures in turns again while XLA seems faster."""
     if xla is None:
         return time_program(ours, SAMPLES).median, None
     own, peer = time_program(ours, SAMPLES).median, time_program(xla, SAMPLES).median
@@ -348,7 +335,7 @@ def _min_medians(ours: Program, xla: Program | None) -> tuple[float, float | Non
 
 
 def main(scale: float, output: pathlib.Path | None, match: list[str]) -> int:
-    """Measures the shapes whose name contains one of the texts, or all without texts; returns 1 if one fails."""
+    """Measures shapes whose name contains one of the texts, or all; returns 1 if one fails."""
     groups: dict[Any, list[Shape]] = {}
     for shape in shapes(int(ITEMS * scale)):
         if not match or any(text in f"{shape.operation}, {shape.shape}" for text in match):

@@ -1,7 +1,7 @@
-"""Sort and argsort over a grid of forms, types, sizes, rows of a batch, and orders of the input.
+"""Sort and argsort over forms, types, sizes, rows of a batch, and orders of the input.
 
-In `CASES`, at most one axis of the grid besides the form and the type varies; they also have rows of other lengths.
-`GRID` is the full grid, but without rows of one item: no side has a kernel for them, so timings would be noise.
+In `CASES`, at most one axis besides form and type varies; they also have rows of other lengths. `GRID` has all, except
+rows of one item, which no side sorts.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ __all__ = ["CASES", "GRID"]
 
 FORMS = ("keys", "pairs", "indices")
 DTYPES = (
-    *("uint32", "float32", "uint64", "uint8"),  # only these have all sizes in CASES
+    *("uint32", "float32", "uint64", "uint8"),  # others have all sizes only in GRID
     *("uint16", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float64"),
 )
 EXPONENTS = (26, 10, 14, 18, 20, 22, 24, 28)
 ROWS = (0, 6, 10, 16, 20)  # log2 of the number of rows
 ORDERS = ("random", "sorted", "few values", "nearly sorted")
-# Forms and types of short rows. All combinations with LENGTHS run in two sizes.
+# Forms and types of short rows, in all LENGTHS and two sizes.
 SHORT_ROWS = (
     ("keys", "uint8"),
     ("keys", "float32"),
@@ -39,7 +39,7 @@ SHORT_ROWS = (
     ("indices", "float64"),
 )
 LENGTHS = (4, 64, 128, 200, 256, 512)
-# Forms and types, and lengths, of rows that one block sorts by digits or merges.
+# Rows that a block sorts by digits or merges.
 BLOCK_ROWS = (("keys", "uint8"), ("keys", "uint16"), ("indices", "int8"), ("indices", "bfloat16"), ("pairs", "float16"))
 BLOCK_LENGTHS = (600, 1024, 2048, 4096, 8192, 16384)
 
@@ -54,7 +54,7 @@ FIGURES = {
 
 @functools.cache
 def _inputs(dtype: str, exponent: int, rows: int, order: str, length: int | None) -> Any:
-    """Makes keys, and their positions as values, in 2^rows rows or in rows of a given length."""
+    """Makes keys and positions, in 2^rows rows or in rows of a given length."""
 
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         items = max(1, size_at(scale, 2**exponent) >> rows) << rows
@@ -76,7 +76,6 @@ def _inputs(dtype: str, exponent: int, rows: int, order: str, length: int | None
 
 
 def _indices(sort: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a sort of pairs so that it returns only the indices."""
     return lambda keys, values: sort(keys, values)[1]
 
 
@@ -134,7 +133,7 @@ def _case(
 
 
 def _axes() -> Iterator[tuple[Any, ...]]:
-    """Yields the type of each of `CASES`, then exponent, rows and order, up to the last that is not the default."""
+    """Yields type, exponent, rows and order of `CASES`, up to the last that is not the default."""
     yield from ((dtype,) for dtype in DTYPES)
     yield from itertools.product(DTYPES[:4], EXPONENTS[1:])
     yield from itertools.product(DTYPES[:1], EXPONENTS[:1], ROWS[1:])

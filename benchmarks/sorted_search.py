@@ -1,5 +1,3 @@
-"""Sorted searches in one haystack or in segments, on both sides; matches; and counts of equal items."""
-
 from __future__ import annotations
 
 import functools
@@ -65,7 +63,7 @@ def _xla_equal_count(a: Any, b: Any) -> Any:
 
 @functools.cache
 def _segments(dtype: str, mean: float, distribution: str, in_order: bool) -> Any:
-    """Makes needles, the segment of each, a haystack of as many items, and heads of segments of this mean length."""
+    """Makes needles, their segments, a haystack of as many items, and heads of this mean length."""
 
     def make(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
         n = size_at(scale)
@@ -78,7 +76,7 @@ def _segments(dtype: str, mean: float, distribution: str, in_order: bool) -> Any
 
 
 def _xla_segmented(needles: Any, ids: Any, haystack: Any, heads: Any) -> Any:
-    """Searches for all needles at once; a step of the loop is a step of all binary searches."""
+    """A step of the loop is a step of all binary searches."""
     n = haystack.size
 
     def step(_: Any, bounds: Any) -> Any:
@@ -92,7 +90,7 @@ def _xla_segmented(needles: Any, ids: Any, haystack: Any, heads: Any) -> Any:
 
 
 def _numpy_segmented(needles: Any, ids: Any, haystack: Any, heads: Any) -> Any:
-    """Searches for 64-bit keys, whose upper half is the segment."""
+    """Searches 64-bit keys whose upper half is the segment."""
     rows = np.repeat(np.arange(heads.size), np.diff(heads, append=haystack.size))
     keys, wanted = (row.astype(np.uint64) << np.uint64(32) | x for row, x in ((rows, haystack), (ids, needles)))
     return np.searchsorted(keys, wanted).astype(np.int32)

@@ -1,9 +1,8 @@
-"""Keeps the saved times: one file per machine in benchmarks/results/, one line per case. This command adds raw runs:
+"""Keeps the saved times: a file per machine in benchmarks/results/, a line per case. This command adds raw runs:
 
     python -m benchmarks.summary build/results --commit "$(git rev-parse --short HEAD)"
 
-A line has the last time of the case and of each peer, so a run without some peer does not remove that peer's time.
-Times are medians of device time in ms, rounded to four digits.
+A run without some peer does not remove that peer's saved time. Times are medians of device time in ms, to four digits.
 """
 
 from __future__ import annotations
@@ -24,17 +23,15 @@ RAW_FILES = {"benchmarks.json", "shapes.json"}  # the files that runs save
 
 
 class Row(NamedTuple):
-    """One line: a case and its times.
+    """A case and its times.
 
     Args:
       suite: "rows" of `python -m benchmarks`, "grid" of --grid, "shapes" of --shapes.
-      row: the case's family and name, or operation and shape, with a slash between them.
-      ours: milliseconds.
-      peers: milliseconds of each peer that ran and agrees.
-      max_ms: the longest time that the case may take, if the run was judged.
-      card: the device.
-      date: when our time was measured, in UTC.
-      jax: the version of JAX.
+      row: family and name, or operation and shape, with a slash.
+      ours: ms.
+      peers: ms of each peer that ran and agrees.
+      max_ms: the limit, if the run was judged.
+      date: of our time, in UTC.
       commit: the measured commit; empty if unknown.
     """
 
@@ -50,22 +47,19 @@ class Row(NamedTuple):
 
     @property
     def family(self) -> str:
-        """The part of `row` before the slash."""
         return self.row.partition("/")[0]
 
     @property
     def name(self) -> str:
-        """The part of `row` after the slash."""
         return self.row.partition("/")[2]
 
     @property
     def ratio(self) -> float | None:
-        """The time of the fastest peer divided by ours."""
+        """The fastest peer's time divided by ours."""
         return min(self.peers.values()) / self.ours if self.peers else None
 
 
 def read(path: pathlib.Path) -> list[Row]:
-    """Reads the rows of a file."""
     with path.open(encoding="utf-8", newline="") as file:
         return [_row(record) for record in csv.DictReader(file)]
 
@@ -79,7 +73,6 @@ def _row(record: dict[str, str]) -> Row:
 
 
 def write(path: pathlib.Path, rows: Iterable[Row]) -> None:
-    """Writes the rows in order of suite, family and name."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -91,7 +84,7 @@ def write(path: pathlib.Path, rows: Iterable[Row]) -> None:
 
 
 def add_run(rows: Sequence[Row], run: dict[str, Any], commit: str = "", usual: Collection[str] = ()) -> list[Row]:
-    """Returns the rows, updated by a raw run; cases that are not among `usual` belong to the suite "grid"."""
+    """Returns the rows with a raw run; cases not among `usual` are of the suite "grid"."""
     if run["run"]["scale"] != 1:
         raise ValueError(f"summary: run: expected scale 1, got {run['run']['scale']}")
     known = {(row.suite, row.row): row for row in rows}
@@ -105,7 +98,7 @@ def add_run(rows: Sequence[Row], run: dict[str, Any], commit: str = "", usual: C
 
 
 def _measured(record: dict[str, Any], facts: tuple[str, str, str, str], usual: Collection[str]) -> Row | None:
-    """Converts a record of a raw run to a row; None if the case failed."""
+    """Returns a row, or None if the case failed."""
     if "shape" in record:
         peers = {} if record["xla_ms"] is None else {"XLA": record["xla_ms"]}
         return Row("shapes", f"{record['operation']}/{record['shape']}", record["ours_ms"], peers, None, *facts)
@@ -120,13 +113,12 @@ def _measured(record: dict[str, Any], facts: tuple[str, str, str, str], usual: C
 
 
 def file_of(device: str) -> str:
-    """Returns the name of a device's file, such as h200.csv or geforce-rtx-4090.csv."""
+    """Returns a device's file: h200.csv, geforce-rtx-4090.csv."""
     short = re.sub(r"^nvidia | \d+gb.*$", "", device.lower())
     return re.sub(r"[^a-z0-9]+", "-", short).strip("-") + ".csv"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Adds the runs in the given folders to the saved times."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=pathlib.Path, help="folders that contain raw runs")
     parser.add_argument("--commit", default="", help="the commit that was measured (default: unknown)")

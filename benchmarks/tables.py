@@ -1,4 +1,4 @@
-"""Operations on unsorted tables: joins, groups, lookups, as-of joins, and shifts within segments."""
+"""Unsorted tables: joins, groups, lookups, as-of joins, and shifts."""
 
 from __future__ import annotations
 
@@ -21,24 +21,21 @@ FEW_OBJECTS = 40
 
 
 def _half_match(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-    """Makes keys of two tables, distinct within each table; half of the keys are in both."""
+    """Makes distinct keys of two tables, half of them in both."""
     n = size_at(scale)
     a = jax.random.permutation(random_key(rng), n).astype(jnp.int32)
     return a, jax.random.permutation(random_key(rng), n).astype(jnp.int32) + n // 2
 
 
 def _groups(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-    """Makes keys of at most 10^6 distinct values, and two columns."""
+    """Makes at most 10^6 distinct keys, and two columns."""
     n = size_at(scale)
     keys = jax.random.permutation(random_key(rng), n).astype(jnp.int32) % GROUPS
     return keys, *(jax.random.randint(random_key(rng), (n,), 0, 1000, jnp.int32) for _ in "ab")
 
 
 def _lookups(rng: np.random.Generator, scale: float, rows: float, gap: int = 1) -> tuple[Any, ...]:
-    """Makes keys, and a table with `rows` times as many rows: its keys in random order, and a column.
-
-    All keys are in the table, where keys are multiples of `gap`.
-    """
+    """Makes keys, all of which the table has, and a table of `rows` times as many rows; keys are multiples of `gap`."""
     n = size_at(scale)
     m = max(1, int(n * rows))
     keys = gap * jax.random.randint(random_key(rng), (n,), 0, m, jnp.int32)
@@ -47,7 +44,7 @@ def _lookups(rng: np.random.Generator, scale: float, rows: float, gap: int = 1) 
 
 
 def _times(rng: np.random.Generator, scale: float, objects: int = OBJECTS) -> tuple[Any, ...]:
-    """Makes the sorted times of two tables, and the object of each row."""
+    """Makes sorted times of two tables, and each row's object."""
     n = size_at(scale)
     tables = []
     for rows in (n, max(1, n // 4)):
@@ -57,7 +54,6 @@ def _times(rng: np.random.Generator, scale: float, objects: int = OBJECTS) -> tu
 
 
 def _segments(rng: np.random.Generator, scale: float) -> tuple[Any, ...]:
-    """Makes items, and heads of segments of mean length 30."""
     n = size_at(scale)
     heads = jnp.sort(jax.random.randint(random_key(rng), (max(1, n // 30),), 0, n, jnp.int32))
     return jax.random.normal(random_key(rng), (n,)), heads

@@ -1,6 +1,6 @@
-"""Runs thousands of cases in several processes, which compile at the same time and take turns on the device.
+"""Runs thousands of cases in processes that compile side by side and take turns on the device.
 
-For cases of short calls, most of the time is compilation.
+Short cases mostly take compilation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Turns", "command_of", "part_of", "run_parts", "visible_gpus"]
 
 
 class Turns:
-    """A lock file for the device. The process that holds it may acquire it again."""
+    """A lock file for the device, which its process may acquire again."""
 
     def __init__(self, path: pathlib.Path):
         self._file = path.open("w")
@@ -31,7 +31,6 @@ class Turns:
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:
-        """Waits for the device, and holds it until the context ends."""
         if self._depth == 0:
             fcntl.flock(self._file, fcntl.LOCK_EX)
         self._depth += 1
@@ -44,7 +43,7 @@ class Turns:
 
 
 def part_of(cases: Sequence[Case], part: int, parts: int) -> list[Case]:
-    """Returns one part of the cases. Cases that share their inputs are in the same part."""
+    """Cases that share inputs are in one part."""
     groups = collections.defaultdict(list)
     for case in cases:
         groups[case.inputs].append(case)
@@ -52,16 +51,16 @@ def part_of(cases: Sequence[Case], part: int, parts: int) -> list[Case]:
 
 
 def visible_gpus() -> list[str]:
-    """Returns the GPUs that CUDA_VISIBLE_DEVICES names; an empty list if it is unset."""
+    """Returns the GPUs in CUDA_VISIBLE_DEVICES, empty if unset."""
     return [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
 
 
 def command_of(
     arguments: Sequence[str], part: int, processes: int, gpus: int, folder: pathlib.Path
 ) -> tuple[list[str], dict[str, str]]:
-    """Returns the command of one process and its environment. If there are several GPUs, the process sees only one.
+    """Returns a process's command and environment. Of several GPUs, it sees one.
 
-    All processes share a cache of compiled programs, because many cases make and compare arrays by the same programs.
+    Processes share a cache of compiled programs, because many cases have the same ones.
     """
     environment = {
         **os.environ,
@@ -83,9 +82,9 @@ def run_parts(
     output: pathlib.Path | None,
     echo: Callable[[str], Any] = print,
 ) -> int:
-    """Runs `python -m benchmarks` with these arguments in several processes; prints and saves all rows as one run.
+    """Runs `python -m benchmarks` in several processes; prints and saves all rows as one run.
 
-    An interrupt ends all processes, and saves the rows of the cases that have run.
+    An interrupt ends all processes, and saves the finished rows.
 
     Returns: 1 if a case or a process failed.
     """

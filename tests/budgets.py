@@ -1,7 +1,4 @@
-"""Makes the programs of all public functions for any number of items, and counts their equations.
-
-tests/test_program_text.py and scripts/first_calls.py measure the size of these programs.
-"""
+"""Makes the programs of all public functions for any number of items, and counts their equations."""
 
 from __future__ import annotations
 
@@ -19,14 +16,13 @@ from tests.transformed import loss_of_sums
 
 __all__ = ["SIZED", "equations", "of_items", "operands", "programs"]
 
-# All examples except segmented_sort_indices, which has flags in a bitmap of 60 items.
+# segmented_sort_indices has flags in a bitmap of 60 items.
 SIZED = {name: example for name, example in families.EXAMPLES.items() if name != "segmented_sort_indices"}
 Program = tuple[Callable[..., Any], list[Any]]
 
 
 @contextlib.contextmanager
 def of_items(n: int) -> Iterator[None]:
-    """Within the context, all examples have n items instead of N."""
     before = [(module, name, getattr(module, name, None)) for module in families.MODULES for name in ("N", "MANY")]
     changed = [(module, name, value) for module, name, value in before if value is not None]
     for module, name, _ in changed:
@@ -39,7 +35,7 @@ def of_items(n: int) -> Iterator[None]:
 
 
 def operands(example: Example, n: int) -> list[Any]:
-    """Returns the arguments of an example, as shapes, for n items; n is a multiple of N."""
+    """Returns the arguments of an example as shapes for n items; n is a multiple of N."""
     given = map(np.asarray, example.make(np.random.default_rng(1), np.float32))
     return [
         jax.ShapeDtypeStruct([n // N * size if size and size % N == 0 else size for size in x.shape], x.dtype)
@@ -48,7 +44,7 @@ def operands(example: Example, n: int) -> list[Any]:
 
 
 def programs(example: Example, n: int) -> dict[str, Program]:
-    """Returns a function and its operands for each transformation. The caller traces them in `of_items(n)`."""
+    """Returns a function and its operands for each transformation, to be traced within `of_items(n)`."""
     given = operands(example, n)
     batch = [jax.ShapeDtypeStruct((3, *x.shape), x.dtype) for x in given]
     found: dict[str, Program] = {"plain": (example.call, given), "vmap": (jax.vmap(example.call), batch)}
@@ -61,6 +57,5 @@ def programs(example: Example, n: int) -> dict[str, Program]:
 
 
 def equations(jaxpr: Any) -> int:
-    """Returns the number of equations, including those of inner programs."""
     inner = (part for equation in jaxpr.eqns for part in jax.extend.core.jaxprs_in_params(equation.params))
     return len(jaxpr.eqns) + sum(map(equations, inner))

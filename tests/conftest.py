@@ -1,4 +1,4 @@
-"""Settings, options and fixtures of all tests, and a summary that names the platform and what was skipped."""
+"""Settings, options and fixtures of all tests, and a summary of what was skipped."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ def rng() -> np.random.Generator:
 
 @pytest.fixture
 def x64():
-    """Enables 64-bit types for the tests that request them."""
     import jax
 
     with jax.enable_x64(True):
@@ -46,7 +45,7 @@ def x64():
 
 @pytest.fixture(autouse=True, scope="module")
 def compiled_programs():
-    """Drops the programs that a test file compiled: those of all files would take 4 GB per process."""
+    """Drops the programs that a test file compiled: together they would take 4 GB per process."""
     yield
     import jax
 
@@ -92,7 +91,7 @@ def pytest_terminal_summary(terminalreporter) -> None:
 
 @pytest.fixture
 def lowers_for_cuda(monkeypatch):
-    """Makes functions of callers lower to calls of CUDA's kernels, even without a GPU or in a build without them."""
+    """Makes functions of callers lower to CUDA's kernels, even without a GPU or CUDA build."""
     from jax_mgpu._src.core import library
     from jax_mgpu._src.functions import custom_operator, recurrence
 
@@ -110,7 +109,7 @@ def lowers_for_cuda(monkeypatch):
 
 @pytest.fixture
 def devices():
-    """Returns the devices of the mesh over which tests shard batches."""
+    """The devices over which tests shard batches."""
     from tests.transformed import DEVICES, mesh_devices
 
     if not mesh_devices():
@@ -120,7 +119,7 @@ def devices():
 
 @pytest.fixture(params=[None, "_gathered", "_chunked"], ids=["few", "gathered", "moved"])
 def forms(request, monkeypatch):
-    """Operations over a mesh axis take their forms for few and for many items on CPU devices, and for GPUs."""
+    """Runs a test of a mesh with each platform's form, for few and for many items."""
     from tests import mesh
 
     if request.param:

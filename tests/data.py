@@ -14,7 +14,7 @@ MANTISSA_BITS = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
 
 
 def tile_sizes(*names: str) -> tuple[int, ...]:
-    """Returns the sizes of the named tiles, in ascending order, on both platforms and for items of all widths."""
+    """Returns the sizes of the named tiles on both platforms and for items of all widths."""
     sizes = cpu_library.tile_sizes()
     return tuple(sorted(set().union(*(sizes[name] for name in names))))
 
@@ -28,7 +28,7 @@ def special_keys(dtype: str) -> np.ndarray:
     word, mantissa = np.dtype(f"u{kind.itemsize}"), MANTISSA_BITS[dtype]
     infinity = (2 ** (8 * kind.itemsize - 1 - mantissa) - 1) << mantissa
     quiet = infinity | 1 << (mantissa - 1)
-    largest, one_up = infinity - 1, 1 << mantissa  # the largest finite and the smallest normal number
+    largest, one_up = infinity - 1, 1 << mantissa
     positive = [0, 1, one_up, largest, infinity, quiet, quiet | 1, infinity | 1, infinity | ((1 << mantissa) - 1)]
     sign = 1 << (8 * kind.itemsize - 1)
     return np.array(positive + [bits | sign for bits in positive], word).view(kind)
@@ -66,8 +66,7 @@ def in_order(keys: np.ndarray, descending: bool = False) -> np.ndarray:
     return keys[oracle.sort_indices(keys, descending)]
 
 
-# The lengths of two operands, and a type of keys for them. Rows of these lengths share tiles with others, fill a tile,
-# or are slightly too long for one.
+# Rows that share tiles with others, fill a tile, or are slightly too long for one.
 SHORT_ROWS = {
     (1, 1): "uint32", (0, 3): "float64", (3, 5): "uint8", (8, 8): "int32", (17, 16): "bfloat16", (100, 100): "float32",
     (8, 504): "int64", (512, 512): "int16", (1000, 1048): "float32", (1024, 1025): "uint16", (2048, 2048): "uint64",
@@ -76,11 +75,11 @@ SHORT_ROWS = {
 
 
 def batch_of(row_slots: int, most_rows: int = 256) -> int:
-    """Returns the number of short rows that fill two tiles, of at most `most_rows` each, and a part of a third."""
+    """Returns the number of short rows that fill two tiles and a part of a third."""
     return 2 * min(max(2048 // max(row_slots, 1), 1), most_rows) + 1
 
 
-WORK_ROWS = 1024  # the most rows in a tile of a load-balancing search
+WORK_ROWS = 1024  # rows per tile of a load-balancing search
 
 
 def sorted_rows(rng: np.random.Generator, dtype: str, n: int, counts: np.ndarray, **options) -> np.ndarray:
@@ -90,31 +89,28 @@ def sorted_rows(rng: np.random.Generator, dtype: str, n: int, counts: np.ndarray
 
 
 def row_counts(rng: np.random.Generator, n: int, rows: int) -> np.ndarray:
-    """Draws for each row how many of its n items are live, from -1 to n + 1, which kernels clamp."""
+    """Draws a live count for each row, from -1 to n + 1; kernels clamp them."""
     return rng.integers(-1, n + 2, rows).astype(np.int32)
 
 
 def without_subnormals(keys: np.ndarray) -> np.ndarray:
-    """Replaces subnormals among float keys by zeros: XLA's CPU code treats them as zeros, but the kernels do not."""
+    """Replaces subnormals by zeros: XLA's CPU code treats them as zeros, but the kernels do not."""
     with np.errstate(invalid="ignore"):  # signalling NaNs
         keys[np.abs(keys.astype(np.float64)) < float(jnp.finfo(keys.dtype).tiny)] = 0
     return keys
 
 
 def heads_of(lengths: np.ndarray) -> np.ndarray:
-    """Returns the start positions of consecutive segments of these lengths."""
     return np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int32) if len(lengths) else np.zeros(0, np.int32)
 
 
 def flags_of(n: int, heads: np.ndarray) -> np.ndarray:
-    """Returns the bool flags of these heads."""
     flags = np.zeros(n, bool)
     flags[heads[(heads >= 0) & (heads < n)]] = True
     return flags
 
 
 def words_of(flags: np.ndarray) -> np.ndarray:
-    """Returns bool flags as uint32 words, with item i at bit i % 32 of word i // 32."""
     padded = np.zeros(-(-len(flags) // 32) * 32, bool)
     padded[: len(flags)] = flags
     return np.packbits(padded, bitorder="little").view(np.uint32)

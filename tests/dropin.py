@@ -1,9 +1,8 @@
 """Random calls of the functions that have JAX's names, compared with JAX.
 
-`python -m tests.dropin --cases 1000 --processes 8` makes that many calls of each function or, with `--match unique`,
-of some. One in 20 calls has other shapes, types or options than the call before; the others only have other values,
-because a program takes longer to compile than to run. Kernels run in every call that they support, even for few items.
-For each function that differs, the first such call is printed.
+`python -m tests.dropin --cases 1000 --processes 8` makes so many calls of each function; `--match unique` selects some.
+One call in 20 has new shapes, types or options; the others only have new values, because compiling takes longer than
+running.
 """
 
 from __future__ import annotations
@@ -39,25 +38,22 @@ SPECIAL = [-np.inf, -2.0, -1.0, -0.0, 0.0, 0.5, 1.0, 3.0, np.inf, np.nan]
 
 
 class Case:
-    """Calls of one function: their arguments, and the options, which are static."""
-
     def __init__(self, *arrays: Any, **options: Any):
         self.arrays, self.options = arrays, options
         self.rounds = False
         self.fixed: tuple[int, ...] = ()
 
     def rounded(self) -> Case:
-        """Allows the floats of the results to differ by rounding, and returns the case itself."""
         self.rounds = True
         return self
 
     def with_fixed(self, *positions: int) -> Case:
-        """Keeps the values of these arguments, which are sorted or unique, and returns the case itself."""
+        """Keeps the values of arguments that are sorted or unique."""
         self.fixed = positions
         return self
 
     def redraw(self, rng: np.random.Generator) -> None:
-        """Draws the items of each argument from the items that it has."""
+        """Draws new items of each argument from those that it has."""
 
         def redrawn(x: Any) -> Any:
             return rng.choice(x.ravel(), x.shape) if isinstance(x, np.ndarray) and x.size else x
@@ -80,7 +76,7 @@ def seeded(draw: Draw) -> np.random.Generator:
 
 
 def array(draw: Draw, shape: Sequence[int] | None = None, dtypes: Sequence[str] = DTYPES, finite: bool = False) -> Any:
-    """Returns an array with many equal or extreme values."""
+    """Draws an array with many equal or extreme values."""
     shape = pick(draw, *SHAPES) if shape is None else tuple(shape)
     dtype = jnp.dtype(pick(draw, *dtypes, *(WIDE if jax.config.jax_enable_x64 and len(dtypes) > 3 else [])))
     rng = seeded(draw)
@@ -108,7 +104,7 @@ def fill(draw: Draw) -> Any:
 
 
 def filled(draw: Draw, **options: Any) -> dict[str, Any]:
-    """Draws options of a function with `size=`, which eager calls may omit."""
+    """Draws options of a function with `size=`."""
     size = pick(draw, None, 0, 1, 4, 60, 400)
     if size is None:
         return options
@@ -363,7 +359,6 @@ OPS = {f"segment_{op}": _segments for op in ("sum", "prod", "max", "min")}
 
 @contextlib.contextmanager
 def kernels_everywhere() -> Iterator[None]:
-    """Uses kernels in every call that they support, even if they are slower on a CPU."""
     kept, drop_in.is_faster = drop_in.is_faster, lambda min_items, items: items > 0
     try:
         yield
@@ -372,14 +367,13 @@ def kernels_everywhere() -> Iterator[None]:
 
 
 def pair(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Returns this library's function, and JAX's."""
     if name in OPS:
         return getattr(jax_mgpu.ops, name), getattr(jax.ops, name)
     return getattr(jax_mgpu.numpy, name), jax.lax.top_k if name == "top_k" else getattr(jnp, name)
 
 
 def caller(function: Callable[..., Any], case: Case, mode: str) -> Callable[..., Any]:
-    """Returns a function of the case's arguments, which returns the results or the type of an error."""
+    """Returns a function of the case's arguments that returns the results or the type of an error."""
     options = case.options
     static = {i: x for i, x in enumerate(case.arrays) if isinstance(x, int)}
 
@@ -402,15 +396,11 @@ def caller(function: Callable[..., Any], case: Case, mode: str) -> Callable[...,
 
 
 def outcome(function: Callable[..., Any], case: Case, mode: str) -> Any:
-    """Returns the results, or the type of the error."""
     return caller(function, case, mode)(*case.arrays)
 
 
 def compare(ours: Any, theirs: Any, rounds: bool) -> None:
-    """Checks that two results agree in structure, types, values and signs of zeros, or are the same type of error.
-
-    With `rounds`, floats may differ by rounding.
-    """
+    """Checks that two results agree in structure, types, values and signs of zeros, or are the same type of error."""
     if isinstance(theirs, type):
         assert ours is theirs, f"{ours} instead of {theirs}"
         return
@@ -435,14 +425,13 @@ def compare(ours: Any, theirs: Any, rounds: bool) -> None:
             )
 
 
-VALUES = 20  # one program serves so many calls
-PART = 250  # a process makes at most so many calls as one part, which has a seed of its own
+VALUES = 20  # calls per compiled program
+PART = 250  # calls per part; each part has its own seed
 
 MODES = "eager", "eager", "numpy", "jit", "vmap", "x64", "strict"
 
 
 def check(name: str, draw: Draw) -> None:
-    """Checks calls of a function, with `VALUES` values each, against JAX's."""
     mode = pick(draw, *MODES)
     with contextlib.ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
@@ -465,7 +454,7 @@ def check(name: str, draw: Draw) -> None:
             case.redraw(rng)
 
 
-# Each example may compile a program, so failures are not shrunk. The first one is printed.
+# Each example may compile a program, so failures are not shrunk.
 SETTINGS = hypothesis.settings(
     deadline=None,
     database=None,
@@ -475,7 +464,7 @@ SETTINGS = hypothesis.settings(
 
 
 def drawn(name: str, cases: int, seed: int = 0) -> Callable[[], None]:
-    """Returns a test that makes this many drawn calls of a function."""
+    """Returns a test of so many drawn calls."""
 
     @hypothesis.seed(seed)
     @hypothesis.settings(SETTINGS, max_examples=-(-cases // VALUES))
@@ -487,7 +476,7 @@ def drawn(name: str, cases: int, seed: int = 0) -> Callable[[], None]:
 
 
 def difference(name: str, cases: int, seed: int) -> str:
-    """Runs drawn calls of a function. Describes the first call that differs, or returns an empty text."""
+    """Describes the first drawn call that differs; returns an empty text if none does."""
     quick.compile_quickly()
     quick.lower_quickly()
     try:

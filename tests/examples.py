@@ -1,8 +1,4 @@
-"""Classes and helpers of the examples in tests/families/.
-
-In each of these modules, `EXAMPLES` has valid calls, `BROKEN` has calls that break each precondition, and `GARBAGE` has
-a call of each function that must be safe for any values of many items.
-"""
+"""Classes and helpers of the examples in tests/families/."""
 
 from __future__ import annotations
 
@@ -20,12 +16,11 @@ class Example:
 
     Attributes:
       call: the operation over positional array arguments.
-      make: makes valid arguments, always of the same shapes, from a generator and a dtype for those with derivatives.
+      make: makes valid arguments, always of the same shapes, from a generator and a dtype.
       differentiable: positions of the arguments that have derivatives.
       counts: positions of the live counts.
-      exact: whether a batch has the same bits as single calls. Float sums may be in another order.
-      composed: whether the operation is made of others that have their own examples. It takes part only in tests that
-      can find errors of a composition; the other tests are about the rules of kernels.
+      exact: whether a batch has the same bits as single calls. Float sums may differ in order.
+      composed: whether the operation is made of others that have their own examples. Only some tests run it.
     """
 
     call: Callable[..., Any]
@@ -40,32 +35,28 @@ N = 60
 
 
 def distinct(rng: np.random.Generator, dtype: Any, n: int = N) -> np.ndarray:
-    """Draws keys that are far apart, so that finite differences keep their order."""
+    """Draws keys that are so far apart that finite differences keep their order."""
     return rng.permutation(n).astype(dtype)
 
 
 def ascending(rng: np.random.Generator, dtype: Any, n: int = N) -> np.ndarray:
-    """Draws sorted keys that are far apart."""
     return np.sort(rng.choice(4 * n, n, replace=False)).astype(dtype)
 
 
 def few(rng: np.random.Generator, n: int = N, values: int = 13) -> np.ndarray:
-    """Draws sorted keys with many ties."""
     return np.sort(rng.integers(0, values, n)).astype(np.int32)
 
 
 def numbers(rng: np.random.Generator, dtype: Any, *shape: int) -> np.ndarray:
-    """Draws numbers of either sign."""
     return rng.normal(size=shape or N).astype(dtype)
 
 
 def positions(rng: np.random.Generator, m: int = 6, n: int = N) -> np.ndarray:
-    """Draws sorted positions; the last one is padding."""
+    """Draws sorted positions, the last of which is padding."""
     return np.append(np.sort(rng.integers(0, n, m - 1)), n).astype(np.int32)
 
 
 def unique_positions(rng: np.random.Generator, m: int = 20, n: int = N) -> np.ndarray:
-    """Draws sorted positions without repeats."""
     return np.sort(rng.choice(n, m, replace=False)).astype(np.int32)
 
 
@@ -77,16 +68,14 @@ def segments_apart(rng: np.random.Generator, m: int = 6, n: int = N) -> tuple[np
 
 
 def live(rng: np.random.Generator, n: int = N) -> np.int32:
-    """Returns a live count: the number of items, from the first on, that take part in an operation."""
     return np.int32(rng.integers(n // 2, n + 1))
 
 
 def interval_operands(rng: np.random.Generator, m: int = 9) -> tuple[np.ndarray, np.ndarray, np.int32]:
     """Returns starts and offsets of m intervals, and the sum of their lengths, at most 5 m.
 
-    The starts are 7 apart, so that intervals do not overlap even if a batch pairs the starts of one problem with the
-    lengths of another. The last interval has the last start, because another problem's total can make it longer. If
-    scattered intervals overlapped, results would differ between devices.
+    Starts are 7 apart, so that intervals do not overlap if a batch pairs them with another problem's lengths. The last
+    interval has the last start, because another problem's total can make it longer.
     """
     lengths = rng.integers(0, 6, m)
     starts = np.append(rng.permutation(m - 1), m - 1) * 7
@@ -94,7 +83,7 @@ def interval_operands(rng: np.random.Generator, m: int = 9) -> tuple[np.ndarray,
 
 
 def of_segments(call: Callable[..., Any], row: tuple[int, ...] = (), **options: Any) -> Example:
-    """Returns an example whose arguments are items or rows, the heads of their segments, and a live count."""
+    """Returns an example over items or rows, heads of segments, and a live count."""
     return Example(
         call,
         lambda rng, real: (numbers(rng, real, N, *row), positions(rng), live(rng)),
@@ -106,11 +95,11 @@ def of_segments(call: Callable[..., Any], row: tuple[int, ...] = (), **options: 
 
 @dataclasses.dataclass(frozen=True)
 class Argument:
-    """An argument whose invalid values do not follow from its name.
+    """An argument whose misuse its name does not imply.
 
     Attributes:
-      kind: the kind of its misuse, from tests/fuzz/misuse.py. None: no kind fits, and separate tests break it.
-      value: a valid value, if it differs from the one that all arguments of this name have.
+      kind: the kind of its misuse, from tests/fuzz/misuse.py; None: separate tests break it.
+      value: a valid value, if it differs from that of other arguments with this name.
     """
 
     kind: str | None
@@ -119,8 +108,8 @@ class Argument:
 
 # ---- Operands that break preconditions -------------------------------------------------------------------------------
 
-# So many items fill several tiles, which tasks or blocks share. A call of `GARBAGE` gets two unsorted arrays of keys
-# (the second with many ties), then positions in and just outside the array, then any integers.
+# So many items fill several tiles. A call of `GARBAGE` gets two unsorted arrays of keys, then positions, then any
+# integers.
 MANY = 150_000
 
 # `BROKEN` maps "operation: argument" to a call, the expectation, and the first offending position.
@@ -144,7 +133,6 @@ def integer_to(limit: int) -> str:
 
 
 def columns_with(keys: np.ndarray, place: int | None, width: int) -> tuple[np.ndarray, ...]:
-    """Returns columns of zeros, with `keys` at one place."""
     return tuple(keys if i == place else np.zeros_like(keys) for i in range(width))
 
 
@@ -152,7 +140,6 @@ Broken = tuple[Callable[[], Any], str, int]
 
 
 def broken_columns(call: Callable[..., Any], width: int) -> dict[str, Broken]:
-    """Returns calls with an unsorted column in either operand."""
     return {
         f"{call.__name__}: {side}[{i}]": (
             functools.partial(call, **{x: columns_with(KEYS, i if x == side else None, width) for x in ("a", "b")}),
@@ -165,6 +152,6 @@ def broken_columns(call: Callable[..., Any], width: int) -> dict[str, Broken]:
 
 
 def broken_ends(call: Callable[..., Any], *before: Any, items: Any = KEYS, **named: Any) -> dict[str, Broken]:
-    """Returns a call with a segment that ends within the next one. `before` are arguments between heads and ends."""
+    """Returns a call with a segment that ends within the next one; `before` are arguments between heads and ends."""
     run = functools.partial(call, items, [0, 2, 2, 5], *before, ends=[2, 2, 6, 9], **named)
     return {f"{call.__name__}: ends": (run, "segments that do not overlap", 2)}

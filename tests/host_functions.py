@@ -1,6 +1,6 @@
-"""Compiles many functions of callers into one library for the host, and applies them to arrays of items.
+"""Compiles functions of callers into a library for the host, and applies them to arrays of items.
 
-So the C++ that the package generates from a jaxpr runs without a GPU.
+So the C++ that a jaxpr becomes runs without a GPU.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ extern "C" void apply{number}(const void* const* a, const void* const* b, void* 
 
 
 def cpp(data: str) -> str:
-    """Returns the C++ that the library of CPU kernels generates from a function's data."""
+    """Returns the C++ that the CPU library generates from a function's data."""
     return library.cpu_library.function_source(data)
 
 
 def trace(function, item):
-    """Returns a function of two items as a closed jaxpr of the items' leaves, and the leaves of one item."""
+    """Returns a function of two items as a closed jaxpr of the items' leaves, and one item's leaves."""
     leaves, structure = jax.tree.flatten(item)
 
     def flat(*xs):
@@ -60,7 +60,6 @@ def trace(function, item):
 
 
 def operator(function, item) -> emit.OperatorData:
-    """Returns the data of a function of two items like `item`, a pytree of jax.ShapeDtypeStructs."""
     closed, leaves = trace(function, item)
     assert [(x.shape, x.dtype) for x in closed.out_avals] == [(x.shape, x.dtype) for x in leaves]
     return emit.emit_operator(closed, leaves)
@@ -68,7 +67,7 @@ def operator(function, item) -> emit.OperatorData:
 
 @functools.cache
 def working_compiler() -> str | None:
-    """Returns a C++ compiler that can make a library, which takes an assembler and a linker; None if there is none."""
+    """Returns a C++ compiler that can also assemble and link; None if there is none."""
     name = shutil.which("c++") or shutil.which("g++")
     if name is None:
         return None
@@ -79,12 +78,11 @@ def working_compiler() -> str | None:
 
 
 def needs_compiler() -> str:
-    """Returns the C++ compiler, or skips the test if there is none."""
     return working_compiler() or pytest.skip("needs a C++ compiler, with assembler and linker")
 
 
 def compile_library(text: str) -> ctypes.CDLL:
-    """Compiles a source that uses the library's headers, and loads it."""
+    """Compiles a source that includes the project's headers, and loads it."""
     command = [needs_compiler(), "-std=c++20", "-O0", "-ffp-contract=off", "-w", "-fPIC", "-shared", f"-I{FFI}"]
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder)
@@ -94,7 +92,6 @@ def compile_library(text: str) -> ctypes.CDLL:
 
 
 def build(operators) -> ctypes.CDLL:
-    """Compiles all operators into one library."""
     text = [
         '#include <cstring>\n#include "function/item.h"\n#include "function/primitives.h"\nnamespace xla = mgpu::xla;'
     ]
@@ -105,7 +102,7 @@ def build(operators) -> ctypes.CDLL:
 
 
 def apply(library, number: int, source: emit.OperatorData, a, b) -> list[np.ndarray]:
-    """Applies a compiled function to arrays of items, item by item. Returns the arrays of the results."""
+    """Applies a compiled function to arrays, item by item."""
     a, b = ([np.ascontiguousarray(x) for x in jax.tree.leaves(items)] for items in (a, b))
     results = [np.zeros_like(x) for x in a]
     captures = [np.ascontiguousarray(np.asarray(x)) for x in source.captures]
@@ -120,7 +117,6 @@ def apply(library, number: int, source: emit.OperatorData, a, b) -> list[np.ndar
 
 @functools.cache
 def corner_values(dtype: np.dtype) -> np.ndarray:
-    """Returns the corner values of a type."""
     if dtype == np.bool_:
         return np.array([False, True])
     if dtype.kind in "iu":
@@ -130,7 +126,7 @@ def corner_values(dtype: np.dtype) -> np.ndarray:
 
 
 def items(rng: np.random.Generator, shape, dtype, n: int) -> np.ndarray:
-    """Draws n items of this shape; a third of their elements are corner values."""
+    """Draws items, a third of whose elements are corner values."""
     dtype = np.dtype(dtype)
     if dtype.kind in "iub":
         wide = rng.integers(0, 2**63, (n, *shape), dtype=np.uint64) * 2 + rng.integers(0, 2, (n, *shape), np.uint64)

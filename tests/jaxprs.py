@@ -13,7 +13,7 @@ from jax_mgpu._src.core.operation import REGISTRY, stored_aval
 
 
 def kernel_calls(function: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
-    """Yields the equations that call kernels, in a program and in its inner programs."""
+    """Yields the equations that call kernels, inner programs included."""
 
     def walk(jaxpr: Any) -> Iterator[Any]:
         for equation in jaxpr.eqns:
@@ -26,7 +26,7 @@ def kernel_calls(function: Callable[..., Any], *arguments: Any) -> Iterator[Any]
 
 
 def scratch_bytes(call: Any) -> int:
-    """Returns the bytes of scratch memory of a kernel call on CUDA, by the lowering's formula; 0 if it is plain JAX."""
+    """Returns a kernel call's bytes of scratch memory on CUDA; 0 if it is plain JAX."""
     operation = REGISTRY[call.primitive.name.removeprefix("mgpu_")]
     operands, results = ([stored_aval(variable.aval) for variable in some] for some in (call.invars, call.outvars))
     has_kernels = bool(library.platforms()) and operation.only in (None, "cuda")
@@ -36,7 +36,7 @@ def scratch_bytes(call: Any) -> int:
 
 
 def size_scratch_memory(function: Callable[..., Any], *arguments: Any) -> None:
-    """Runs the rules that size scratch memory for CUDA, to find errors on a CPU, which does not lower for CUDA."""
+    """Runs the rules that size scratch memory for CUDA, which a CPU does not lower for."""
     if jax.default_backend() == "cpu":
         for call in kernel_calls(function, *arguments):
             if call.primitive.name.removeprefix("mgpu_") in REGISTRY:

@@ -1,6 +1,6 @@
-"""Helpers of calls over 2^32 + 17 items, where 32-bit counters overflow. The modules of tests/families have the calls.
+"""Helpers of calls over 2^32 + 17 items, where 32-bit counters overflow.
 
-Keys and values are bytes that repeat every 251 items, so that an offset truncated to 32 bits finds another byte.
+Keys and values are bytes that repeat every 251 items, so that a truncated offset finds another byte.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ def bytes_of(n):
 
 
 def counts_of(x):
-    """Returns how often each byte occurs in a stretch of the repeated pattern."""
     whole, rest = divmod(len(x), PERIOD)
     return whole * np.bincount(x[:PERIOD], minlength=256) + np.bincount(x[:rest], minlength=256)
 
@@ -33,7 +32,7 @@ def sort_bytes(x):
 
 
 def spots(n, index):
-    """Returns ascending positions from 0 to n - 1, some around 2^31 and 2^32, as far as `index` can hold them."""
+    """Returns ascending positions, some around 2^31 and 2^32, as far as `index` can hold them."""
     around = [2**bits + offset for bits in (31, 32) for offset in (-1, 0, 1)]
     last = min(n - 1, np.iinfo(index).max)
     return np.array(sorted({i for i in (0, 5, n // 7, n // 2, last, *around) if i <= last}), index)
@@ -44,7 +43,7 @@ def pieces(x, heads):
 
 
 def everywhere(n, check):
-    """Runs check(begin, end) over stretches of n items, in threads, because NumPy releases the GIL."""
+    """Runs check(begin, end) over stretches of n items in threads, because NumPy releases the GIL."""
     step = min(n, 1000) if n <= FEW else 2**26
     with concurrent.futures.ThreadPoolExecutor() as pool:
         for result in [pool.submit(check, i, min(i + step, n)) for i in range(0, n, step)]:
@@ -63,7 +62,7 @@ def same(got, expected):
 
 
 def same_repeated(got, values, counts):
-    """Does what same(got, np.repeat(values, counts)) does, but never holds all expected values in memory."""
+    """Asserts same(got, np.repeat(values, counts)), but never holds all expected values in memory."""
     got = np.asarray(got)
     assert (got.shape, got.dtype) == ((counts.sum(),), values.dtype)
     ends = np.cumsum(counts)

@@ -1,4 +1,4 @@
-"""Helpers of tests over a mesh axis: they distribute global arrays, run functions on devices, and gather results."""
+"""Distributes global arrays over a mesh axis, runs functions on devices, and gathers results."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from jax_mgpu._src.mesh import axis, exchange
 
 AXIS = "devices"
 SIZES = (1, 2, 3, 4, 8)
-# SIZES as pytest's parameters. Most run only with --long, because programs take longer to compile than to run.
+# Most run only with --long, because programs take longer to compile than to run.
 FEW = [pytest.param(devices, marks=() if devices in (3, 8) else pytest.mark.long) for devices in SIZES]
 
 
 def by_vmap(function):
-    """Maps a function over the devices of an axis, `[devices, ...]` in and out, by vmap on one real device."""
+    """Maps a function over `[devices, ...]` by vmap on one real device."""
     return jax.jit(jax.vmap(function, axis_name=AXIS))
 
 
 def by_devices(function, devices, **options):
-    """Maps a function over real devices by shard_map: those of the default platform or, if too few, of the CPU."""
+    """Maps a function over the default platform's devices by shard_map; over those of the CPU if these are too few."""
 
     def one(*arguments):
         results = function(*jax.tree.map(lambda x: x[0], arguments))
@@ -36,7 +36,7 @@ def by_devices(function, devices, **options):
 
 
 def mesh_of(devices):
-    """Returns a mesh of one axis, `AXIS`. Skips the test if there are too few devices."""
+    """Returns a mesh of the axis `AXIS`; skips the test if there are too few devices."""
     found = jax.devices() if len(jax.devices()) >= devices else jax.devices("cpu")
     if len(found) < devices:
         pytest.skip(f"fewer than {devices} devices of one platform")
@@ -44,7 +44,7 @@ def mesh_of(devices):
 
 
 def counts_of(rng, devices, slots):
-    """Draws live counts per device: all full, any, every second 0, 1 on the last device, none, all on the first."""
+    """Draws live counts per device: all full, any, some empty, 1 on the last device, none, all on the first."""
     empty = np.where(np.arange(devices) % 2, 0, rng.integers(0, slots + 1, devices))
     last, first = np.zeros((2, devices), int)
     last[-1], first[0] = 1, slots
@@ -53,7 +53,7 @@ def counts_of(rng, devices, slots):
 
 
 def shard(x, counts, slots, fill=7):
-    """Distributes a global array over devices: `[devices, slots, ...]`, with `fill` past the live items."""
+    """Distributes a global array over devices as `[devices, slots, ...]`, with `fill` past the live items."""
     sharded = np.full((len(counts), slots, *x.shape[1:]), fill).astype(x.dtype)
     ends = np.cumsum(counts)
     for device, (count, end) in enumerate(zip(counts, ends, strict=True)):
@@ -62,18 +62,17 @@ def shard(x, counts, slots, fill=7):
 
 
 def gather(x, counts):
-    """Joins the live items of all devices to the global array."""
     x = np.asarray(x)
     return np.concatenate([x[device, :count] for device, count in enumerate(counts)])
 
 
 def even(total, devices):
-    """Returns counts that differ by at most one. The larger ones come first."""
+    """Returns counts that differ by at most one, the larger ones first."""
     return np.array([total // devices + (device < total % devices) for device in range(devices)], np.int32)
 
 
 def shard_heads(heads, counts, slots, length):
-    """Distributes global heads: each device's own, padded, `[devices, length]`; and how many it has, `[devices]`."""
+    """Distributes global heads: each device's own, padded, `[devices, length]`, and their number, `[devices]`."""
     ends = np.cumsum(counts)
     sharded = np.full((len(counts), length), slots + 3, np.int32)
     own = []
@@ -85,13 +84,13 @@ def shard_heads(heads, counts, slots, length):
 
 
 def elements(types):
-    """Returns the number of elements of the largest tensor type in a text of StableHLO."""
-    shapes = re.findall(r"tensor<((?:\d+x)*)(?!ui8>)\w+>", types)  # bytes are scratch memory of kernels
+    """Returns the number of elements of the largest tensor type in StableHLO."""
+    shapes = re.findall(r"tensor<((?:\d+x)*)(?!ui8>)\w+>", types)  # bytes are scratch memory
     return max((int(np.prod([int(n) for n in shape.split("x") if n])) for shape in shapes), default=0)
 
 
 def ragged_all_to_all(operand, into, starts, sizes, places, received, *, axis_name):
-    """Follows the documentation of jax.lax.ragged_all_to_all, which itself does not compile for CPU devices."""
+    """Follows the documentation of jax.lax.ragged_all_to_all, which does not compile for CPU devices."""
     devices, me = jax.lax.axis_size(axis_name), jax.lax.axis_index(axis_name)
     updates = sizes.shape[0] // devices
     everything = jax.lax.all_gather(operand, axis_name)
@@ -108,11 +107,10 @@ def ragged_all_to_all(operand, into, starts, sizes, places, received, *, axis_na
 
 
 def use_form(monkeypatch, form):
-    """Makes all functions take this form of the exchange, and for all but `_gathered` the other forms of GPUs too.
+    """Makes all functions take this form of the exchange and, except for `_gathered`, the other forms of GPUs.
 
-    With `_gathered`, functions take the forms of CPUs for many items.
-
-    The stand-in for ragged_all_to_all searches all updates, so there are 4 per device instead of 256.
+    `_gathered` comes with the forms of CPUs for many items. The stand-in for ragged_all_to_all searches all updates, so
+    a device has 4 instead of 256.
     """
     monkeypatch.setattr(exchange, "UPDATE_BITS", 2)
     monkeypatch.setattr(exchange, "FEW_ITEMS", 0)

@@ -1,7 +1,4 @@
-"""One of several processes that share a mesh of CPU devices: `python -m tests.mesh_process PROCESS PROCESSES PORT`.
-
-Each process makes the same global arrays, holds the parts of its own devices, and checks the whole results.
-"""
+"""One of several processes that share a mesh of CPU devices: `python -m tests.mesh_process PROCESS PROCESSES PORT`."""
 
 from __future__ import annotations
 
@@ -15,19 +12,19 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-EACH = 2  # for each process
-SECONDS = 30  # within which all processes must find each other
+EACH = 2  # per process
+SECONDS = 30  # for processes to find each other
 
 
 def start(process: int, processes: int, port: str) -> None:
-    """Joins the other processes, before JAX is asked for devices."""
+    """Joins the other processes; JAX must not have been asked for devices yet."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", EACH)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.config.update("jax_disable_most_optimizations", True)
     jax.config.update("jax_enable_x64", True)
-    # With JAX 0.11, a program that XLA loads from the cache has lost the order between a loop's collectives and others,
-    # so two processes would wait for each other.
+    # With JAX 0.11, a program from the cache loses the order between a loop's collectives and others: processes
+    # deadlock.
     jax.config.update("jax_enable_compilation_cache", False)
     address = f"127.0.0.1:{port}"
     options = {"coordinator_bind_address": address, "initialization_timeout": SECONDS}
@@ -35,7 +32,7 @@ def start(process: int, processes: int, port: str) -> None:
 
 
 def over_processes(function, devices):
-    """Returns a function over the devices of all processes, `[devices, ...]` in and out. Each one gets all results."""
+    """Returns a function over all processes' devices, `[devices, ...]` in and out; each process gets all results."""
     from tests import mesh
 
     spread, whole = (NamedSharding(mesh.mesh_of(devices), spec) for spec in (P(mesh.AXIS), P()))
@@ -49,15 +46,14 @@ def over_processes(function, devices):
 
 
 def main(process: str, processes: str, port: str) -> None:
-    """Runs checks of several families over all processes, and prints those that passed."""
+    """Prints the checks that passed."""
     start(int(process), int(processes), port)
     from tests import mesh, test_mesh_ids, test_mesh_joins, test_mesh_reductions, test_mesh_segments, test_mesh_sorts
 
     devices = EACH * int(processes)
     assert (jax.process_count(), len(jax.devices()), len(jax.local_devices())) == (int(processes), devices, EACH)
 
-    # A call takes about 50 ms, in which processes wait for each other. So tests use only two of the distributions:
-    # uneven counts, and counts with empty devices.
+    # A call takes about 50 ms, so there are only two distributions: uneven counts, and empty devices.
     every_count = mesh.counts_of
     mesh.counts_of = lambda *arguments: every_count(*arguments)[1:3]
 
@@ -99,4 +95,4 @@ if __name__ == "__main__":
     except Exception:
         traceback.print_exc()
         sys.stderr.flush()
-        os._exit(1)  # JAX's exit would wait for the other processes, which wait for this one
+        os._exit(1)  # at exit, JAX would wait for the others, which wait for this one

@@ -1,4 +1,4 @@
-"""Expected results of operations, computed in NumPy and plain Python. Keys are ordered as by lax.sort."""
+"""Expected results in NumPy and plain Python; keys are ordered as by lax.sort."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import pandas as pd
 
 
 def rank(keys: np.ndarray) -> np.ndarray:
-    """Returns integers that compare as lax.sort compares keys: NaNs are last and equal, and zeros of both signs are
-    equal."""
+    """Returns integers that compare as lax.sort compares keys: NaNs are last and equal, both zeros are equal."""
     keys = np.asarray(keys)
     is_integer, is_narrow = keys.dtype.kind in "iub", keys.dtype.itemsize <= 4
     if is_integer and is_narrow:
@@ -23,7 +22,7 @@ def rank(keys: np.ndarray) -> np.ndarray:
     with np.errstate(invalid="ignore"):  # signalling NaNs
         wide = keys.astype(np.float32 if is_narrow else np.float64) + 0.0
     nan = np.isnan(wide)
-    if is_narrow:  # a float's bits are a sign and a magnitude
+    if is_narrow:  # floats are a sign and a magnitude
         words = wide.view(np.int32).astype(np.int64)
         return np.where(nan, 2**31, np.where(words < 0, -(words & 0x7FFFFFFF), words))
     ranks = np.unique(np.where(nan, 0.0, wide), return_inverse=True)[1].reshape(keys.shape)
@@ -31,7 +30,7 @@ def rank(keys: np.ndarray) -> np.ndarray:
 
 
 def column_ranks(columns: Sequence[np.ndarray], descending: bool | Sequence[bool] = False) -> np.ndarray:
-    """Returns integers that compare as tuples of columns do, with each column in its direction."""
+    """Returns integers that compare as tuples of columns, each with its direction."""
     flags = [descending] * len(columns) if isinstance(descending, bool) else descending
     ranks = [-rank(x) if down else rank(x) for x, down in zip(columns, flags, strict=True)]
     tuples = list(zip(*(x.tolist() for x in ranks), strict=True))
@@ -40,12 +39,11 @@ def column_ranks(columns: Sequence[np.ndarray], descending: bool | Sequence[bool
 
 
 def sort_indices(keys: np.ndarray, descending: bool = False) -> np.ndarray:
-    """Returns the stable order of keys."""
     return np.lexsort(sort_columns(np.asarray(keys), descending))
 
 
 def segment_bounds(n: int, heads: np.ndarray, count: int | None = None) -> list[tuple[int, int]]:
-    """Returns the begin and end of each non-empty segment of the live items, the first `count`."""
+    """Returns begin and end of each non-empty segment of the live items."""
     live = n if count is None else max(0, min(int(count), n))
     starts = sorted({0, *(int(h) for h in np.asarray(heads) if 0 <= h < live)})
     return [(b, e) for b, e in zip(starts, [*starts[1:], live], strict=True) if b < e]
@@ -58,7 +56,7 @@ def segmented_sort_indices(
     count: int | None = None,
     ends: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Returns the stable order of keys within each segment. Dead items, and items in no segment, stay in place."""
+    """Returns the stable order within each segment; items that are dead or in no segment stay in place."""
     n = len(keys)
     live = n if count is None else max(0, min(int(count), n))
     heads = np.asarray(heads, np.int64)
@@ -75,8 +73,7 @@ def segmented_sort_indices(
 
 
 def sort_columns(keys: np.ndarray, descending: bool) -> list[np.ndarray]:
-    """Returns columns for np.lexsort that give the order of lax.sort without ranks of keys. The most significant column
-    is last."""
+    """Returns columns for np.lexsort, the most significant one last, that order keys like lax.sort."""
     if keys.dtype.kind in "iub":
         return [~keys if descending else keys]
     with np.errstate(invalid="ignore"):  # signalling NaNs
@@ -87,13 +84,12 @@ def sort_columns(keys: np.ndarray, descending: bool) -> list[np.ndarray]:
 
 
 def bits(x: np.ndarray) -> np.ndarray:
-    """Returns the bits of an array, so that comparisons distinguish NaN payloads and signs of zero."""
+    """Returns an array's bits, which distinguish NaN payloads and signs of zero."""
     x = np.ascontiguousarray(x)
     return x.view(f"u{x.dtype.itemsize}") if x.dtype.kind not in "bcV" or x.dtype.itemsize <= 8 else x
 
 
 def same_bits(got: np.ndarray, expected: np.ndarray) -> None:
-    """Asserts that two arrays have the same type, shape and bits."""
     got, expected = np.asarray(got), np.asarray(expected)
     assert got.dtype == expected.dtype
     assert got.shape == expected.shape
@@ -101,7 +97,7 @@ def same_bits(got: np.ndarray, expected: np.ndarray) -> None:
 
 
 def work_items(offsets: np.ndarray, total: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the results of a load-balancing search: each work item's object, and its position within the object."""
+    """Returns each work item's object, and its position within it."""
     offsets = np.asarray(offsets).astype(np.int64)
     ends = np.append(offsets[1:], total)[: len(offsets)]
     lengths = np.clip(ends, 0, total) - np.clip(offsets, 0, total)
@@ -110,14 +106,13 @@ def work_items(offsets: np.ndarray, total: int) -> tuple[np.ndarray, np.ndarray]
 
 
 def padded(rows: np.ndarray, size: int, fill_value) -> np.ndarray:
-    """Returns the first `size` rows, padded to `size`."""
     out = np.full((size, *rows.shape[1:]), fill_value).astype(rows.dtype)
     out[: len(rows)] = rows[:size]
     return out
 
 
 def moved(x: np.ndarray, sources: np.ndarray, places: np.ndarray, into: np.ndarray) -> np.ndarray:
-    """Returns `into` with row sources[i] of x at places[i]. Pairs in which either is out of range are dropped."""
+    """Returns `into` with row sources[i] of x at places[i]; pairs out of range are dropped."""
     keep = (sources >= 0) & (sources < len(x)) & (places >= 0) & (places < len(into))
     out = into.copy()
     out[places[keep]] = x[sources[keep]]
@@ -125,14 +120,13 @@ def moved(x: np.ndarray, sources: np.ndarray, places: np.ndarray, into: np.ndarr
 
 
 def live_count(count: int | None, n: int) -> int:
-    """Returns how many of n items are live: `count`, limited to 0..n, or all."""
     return n if count is None else max(0, min(int(count), n))
 
 
 def merge_indices(
     a: np.ndarray, b: np.ndarray, descending: bool = False, a_count: int | None = None, b_count: int | None = None
 ) -> np.ndarray:
-    """Returns the stable merge of the live items, as positions in the concatenation of a and b."""
+    """Returns the stable merge of live items, as positions in a followed by b."""
     a_live, b_live = live_count(a_count, len(a)), live_count(b_count, len(b))
     positions = np.concatenate([np.arange(a_live), len(a) + np.arange(b_live)])
     return positions[sort_indices(np.concatenate([a, b])[positions], descending)]
@@ -145,7 +139,7 @@ def sorted_search(
     needles_count: int | None = None,
     haystack_count: int | None = None,
 ) -> np.ndarray:
-    """Returns insertion points in the order of lax.sort, and -1 for dead needles."""
+    """Returns insertion points, and -1 for dead needles."""
     n, m = live_count(needles_count, len(needles)), live_count(haystack_count, len(haystack))
     ranks = rank(np.concatenate([needles[:n], haystack[:m]]))
     found = np.searchsorted(ranks[n:], ranks[:n], side)
@@ -153,7 +147,7 @@ def sorted_search(
 
 
 def identity(op: str, dtype: np.dtype) -> np.ndarray:
-    """Returns the result of a reduction over no items."""
+    """Returns the result over no items."""
     if op in ("add", "mul"):
         return np.array(op == "mul", dtype)
     if op in ("argmin", "argmax"):
@@ -164,7 +158,7 @@ def identity(op: str, dtype: np.dtype) -> np.ndarray:
 
 
 def prefixes(states: Sequence[np.ndarray], begins: np.ndarray, combine: Callable[..., Any]) -> list[np.ndarray]:
-    """Returns, for each i, the combination of the states from `begins[i]` to i; each step doubles the length."""
+    """Combines the states from `begins[i]` to i, for each i, by doubling lengths."""
     states, distance = list(states), 1
     while distance < len(begins):
         reaches = np.arange(distance, len(begins)) - distance >= begins[distance:]
@@ -193,9 +187,9 @@ def segment_firsts(n: int, heads: np.ndarray, reverse: bool = False) -> np.ndarr
 def segmented_scan(
     x: np.ndarray, heads: np.ndarray, op: str, exclusive: bool = False, reverse: bool = False, count: int | None = None
 ) -> np.ndarray:
-    """Returns the scan of each segment. Past the live items it is 0, or -1 for indices.
+    """Returns each segment's scan; past the live items 0, or -1 for indices.
 
-    Sums and products are computed modulo 2^64, or with more bits than the items have, and then wrapped or rounded.
+    Sums and products are computed modulo 2^64 or with more bits than items have, then wrapped or rounded.
     """
     x = np.asarray(x)
     live = live_count(count, len(x))
@@ -223,28 +217,27 @@ def segmented_scan(
 
 
 def scan(x: np.ndarray, op: str, exclusive: bool = False, reverse: bool = False) -> np.ndarray:
-    """Returns the combination of every prefix, or of every suffix."""
+    """Combines each prefix or, with `reverse`, each suffix."""
     return segmented_scan(x, np.zeros(0, np.int32), op, exclusive, reverse)
 
 
 def total(x: np.ndarray, op: str) -> np.ndarray:
-    """Returns the combination of all items in their own type, as in scans."""
+    """Combines all items in their own type, as scans do."""
     return scan(x, op)[-1] if len(x) else identity(op, x.dtype)
 
 
 def summed(x: np.ndarray, op: str) -> np.ndarray:
-    """Returns the items in the type of their reduction: for sums and products of 8 and 16 bits, that of jnp.sum."""
+    """Converts items to the type of their reduction: for sums and products of 8 and 16 bits, that of jnp.sum."""
     is_narrow = op in ("add", "mul") and x.dtype.kind in "iu" and x.dtype.itemsize < 4
     return x.astype(jax.eval_shape(jnp.sum, x).dtype) if is_narrow else x
 
 
 def reduce(x: np.ndarray, op: str) -> np.ndarray:
-    """Returns the combination of all items."""
     return total(summed(x, op), op)
 
 
 def segmented_reduce(x: np.ndarray, heads: np.ndarray, op: str, count: int | None = None) -> np.ndarray:
-    """Returns the combination of each segment, one per head; the identity for an empty segment."""
+    """Combines each segment, one per head; an empty segment has the identity."""
     x, heads = summed(np.asarray(x), op), np.asarray(heads)
     live = live_count(count, len(x))
     bounds = np.append(np.clip(heads.astype(np.float64), 0, live).astype(np.int64), live)
@@ -260,9 +253,9 @@ BIT_OPERATORS = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_x
 
 
 def partial_derivatives(x: np.ndarray, op: str) -> np.ndarray:
-    """Returns the float64 derivatives of a reduction of `x[n]`: 1 for the first extremum; the softmax for logsumexp.
+    """Returns the float64 derivatives of a reduction: 1 for the first extremum, the softmax for logsumexp.
 
-    For logsumexp, an item of +inf has NaN and all others have 0; with a NaN, all have NaN; -inf has 0.
+    For logsumexp, +inf gives NaN, and 0 for the other items; a NaN gives NaN for all; -inf has 0.
     """
     weights = np.zeros(len(x))
     if not len(x):
@@ -288,7 +281,7 @@ NAN_FORMS = {"nansum": "sum", "nanmean": "mean", "nanmin": "min", "nanmax": "max
 
 
 def statistic(x: np.ndarray, op: str, ddof: float = 0) -> np.ndarray:
-    """Returns NumPy's and pandas' result for the rows, or NaN if there are too few items."""
+    """Returns NumPy's and pandas' result, or NaN if there are too few items."""
     is_float = x.dtype.kind not in "iub"
     if op == "count":
         return np.int32(len(x))
@@ -312,7 +305,7 @@ def statistic(x: np.ndarray, op: str, ddof: float = 0) -> np.ndarray:
 
 
 def combined(x: np.ndarray, op: str, widens: bool = True) -> np.ndarray:
-    """Returns the rows `x[n, ...]` combined by a named operator, separately at each trailing position.
+    """Combines rows `x[n, ...]` by a named operator at each trailing position.
 
     With `widens`, sums and products have the types of `jnp.sum`. Floats are combined with more bits than they have. The
     mean of integers or bools is a float64.
@@ -337,7 +330,7 @@ def _combined(x: np.ndarray, op: str, widens: bool) -> np.ndarray:
         wide = x.astype(np.longdouble)
         largest = wide.max(axis=0, initial=-np.inf)
         with np.errstate(invalid="ignore", divide="ignore"):
-            shifted = np.where(wide == largest, 0, wide - largest)  # so that infinity minus infinity does not occur
+            shifted = np.where(wide == largest, 0, wide - largest)  # avoids infinity minus infinity
             return np.asarray(largest + np.log(np.exp(shifted).sum(axis=0))).astype(dtype)
     if x.dtype == bool:
         if op in ("min", "max", "mul"):
@@ -352,7 +345,7 @@ def _combined(x: np.ndarray, op: str, widens: bool) -> np.ndarray:
 
 
 def set_sources(operation: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Returns a set operation as indices into A followed by B, by the walk of std::set_union and similar functions."""
+    """Returns indices into a followed by b, by the walk of std::set_union and its relatives."""
     ranks = rank(np.concatenate([a, b])).tolist()
     n_a, n = len(a), len(ranks)
     pairs = operation in ("set_intersection", "set_union")
@@ -376,7 +369,7 @@ def set_sources(operation: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def join_rows(kind: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Returns the rows of a join of sorted keys, [rows, 2]."""
+    """Returns a join of sorted keys, `[rows, 2]`."""
     ranks = rank(np.concatenate([a, b]))
     a_ranks, b_ranks = ranks[: len(a)], ranks[len(a) :]
     first = np.searchsorted(b_ranks, a_ranks, "left")

@@ -1,4 +1,4 @@
-"""Settings that speed up runs of many small programs. Results differ from users' only in the bits of some NaNs."""
+"""Settings that speed up many small programs. Results only differ in the bits of some NaNs."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ import os
 import threading
 from typing import Any
 
-MODULES_A_CONTEXT = 64  # with more modules, the data that a context keeps would fill the memory
+MODULES_A_CONTEXT = 64  # a context keeps data of each module, which would fill the memory
 
 
 def lower_quickly() -> None:
-    """Speeds up lowering and Python: saves a seventh of the time of 311 tests of sets and bulk operations.
+    """Speeds up lowering and Python: a seventh of 311 tests of sets and bulk operations.
 
-    A program's MLIR has no source locations, and the garbage collector runs seldom, because there are few cycles. JAX
-    before 0.11 makes an MLIR context for every program, and loads all dialects into it. Here one context serves
-    several programs, as in later versions.
+    MLIR has no source locations, and the garbage collector runs seldom. JAX before 0.11 makes an MLIR context with all
+    dialects for every program; here, several programs share one.
     """
     import jax
 
@@ -41,11 +40,10 @@ def _share_contexts() -> None:
 
 
 def compile_quickly() -> None:
-    """Speeds up XLA on a CPU, where compilation is most of a run. Call this before JAX is asked for devices.
+    """Speeds up XLA's compilation on a CPU. Call this before JAX is asked for devices.
 
-    XLA's older loop emitters take half as long: 7 ms instead of 17 for an addition. A version that does not know this
-    extra option ignores it. Compiling a program as one part, instead of parts for several threads, saves a twentieth
-    of a run's time.
+    XLA's older loop emitters take 7 ms instead of 17 for an addition; versions without the option ignore it. Compiling
+    a program as one part saves a twentieth of a run's time.
     """
     flags = os.environ.get("XLA_FLAGS", "")
     if "xla_backend_extra_options" not in flags:

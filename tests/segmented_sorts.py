@@ -1,4 +1,4 @@
-"""Helpers of the tests of segmented sorts: heads, the forms of segments, the comparison with the oracle."""
+"""Helpers of the tests of segmented sorts."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import jax_mgpu as mgpu
 from tests import data, oracle
 from tests.oracle import same_bits
 
-# The numbers of items that one thread sorts, and the numbers that one block or one CPU task sorts.
+# The numbers of items that a thread sorts, and those that a block or a CPU task sorts.
 CELLS = data.tile_sizes("sort_items")
 TILES = data.tile_sizes("segmented_sort")
-BLOCK = TILES[-2]  # the tile of a block for keys of up to 32 bits
+BLOCK = TILES[-2]  # a block's tile for keys of up to 32 bits
 SEVERAL_TILES = 3 * TILES[-1] + 77
 
 
 def random_heads(rng, n, m):
-    """Draws heads of m segments, some of them empty, with padding at the end."""
+    """Draws heads of m segments, some empty, with padding at the end."""
     padding = m // 8
     return np.concatenate([np.sort(rng.integers(0, max(n, 1), m - padding)), np.full(padding, n + 3)]).astype(np.int32)
 
 
 def forms(n, heads):
-    """Returns the arguments that describe these segments in each form."""
+    """Returns the arguments that describe the segments in each form."""
     flags = data.flags_of(n, heads)
     return {"heads": {"heads": heads}, "bool": {"flags": flags}, "words": {"flags": data.words_of(flags)}}
 

@@ -1,6 +1,6 @@
-"""Arguments that callers pass: 64-bit numbers without x64, flags, sizes, fill values, and arrays that hold no numbers.
+"""Arguments: 64-bit numbers without x64, flags, sizes, fill values, and arrays that hold no numbers.
 
-Every error has one form, `operation: argument: expected ..., got ...`, and names the operation that the caller called.
+Errors have the form `operation: argument: expected ..., got ...` with the operation that the caller called.
 """
 
 from __future__ import annotations
@@ -241,7 +241,6 @@ def test_flags(name):
 
 
 def test_an_error_of_the_function_precedes_that_of_a_missing_identity():
-    """If the function is wrong and the identity is missing, the error is about the function."""
     for name, call in {
         "reduce": lambda op: mgpu.reduce(KEYS[:0], op),
         "segmented_reduce": lambda op: mgpu.segmented_reduce(KEYS, [0], op),
@@ -323,7 +322,7 @@ FUNCTIONS_OF_ARRAYS += [(max, "max"), (jnp.argmin, "argmin"), (jax.nn.logsumexp,
 
 @pytest.mark.parametrize("op, operator", FUNCTIONS_OF_ARRAYS)
 def test_functions_of_arrays_are_no_operators(op, operator):
-    """Callers often pass a function of an array, such as jnp.sum; the error says what to pass instead."""
+    """An error for a function of an array, such as jnp.sum, says what to pass instead."""
     got = f"got {op.__name__}, a function of an array"
     for name, call in {
         "reduce": lambda: mgpu.reduce(KEYS, op),
@@ -383,7 +382,6 @@ ERRORS = {
     f"sorted_search: fill_value: expected integers that fit int32 (int64 needs jax_enable_x64), got {2**40}": (
         lambda: mgpu.sorted_search(KEYS, KEYS, fill_value=2**40)
     ),
-    # functions as operators
     "reduce: x: expected an array or a pytree of arrays, got {}": lambda: mgpu.reduce({}, jnp.add),
     "scan: x: expected an array or a pytree of arrays, got []": lambda: mgpu.scan([], jnp.add, return_total=True),
     "reduce: x: expected arrays with a leading axis (with a function as op a list is a pytree), got int32[]": (
@@ -419,7 +417,7 @@ def test_errors(message):
 
 
 def test_a_function_whose_result_is_no_array():
-    """The error repeats JAX's own message in this package's form."""
+    """The error repeats JAX's message in this package's form."""
     for call in (mgpu.reduce, mgpu.scan):
         expected = rf"{call.__name__}: op: expected {ITEM}.*, got the error: .*<class 'str'>"
         with pytest.raises(TypeError, match=expected):
@@ -427,7 +425,7 @@ def test_a_function_whose_result_is_no_array():
 
 
 def test_errors_of_derivatives_name_what_was_called():
-    """A derivative that needs int32 indices fails at 2^31 items, even if the operation itself needs no indices."""
+    """A derivative with int32 indices fails at 2^31 items, even if the operation needs no indices."""
     x = jax.ShapeDtypeStruct((2**31,), jnp.float32)
     few = jax.ShapeDtypeStruct((2,), jnp.float32)
 

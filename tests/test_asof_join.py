@@ -1,6 +1,6 @@
-"""As-of joins, and `group_search`, the operation that they use if there are few groups.
+"""As-of joins, and `group_search`, on which they build if there are few groups.
 
-Each row of a has a cut, a position in b. The search finds the nearest row of b in the same group before or after it.
+It finds each row's nearest row of b in its group, before or after a cut, a position in b.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.jaxprs import kernel_calls
 
 
 def asof(a, b, a_by, b_by, direction, tolerance):
-    """Returns the expected row of b for each row of a: a loop over all rows of b with the same group."""
+    """Loops over all rows of b of the same group."""
     found = []
     for time, by in zip(a, a_by, strict=True):
         rows = [j for j in range(len(b)) if b_by[j] == by]
@@ -74,7 +74,7 @@ def test_asof_join_as_pandas(rng):
         times = trades.time.to_numpy(np.int32), quotes.time.to_numpy(np.int32)
         names = {"by_a": trades.name.to_numpy(np.int32), "by_b": quotes.name.to_numpy(np.int32)}
         np.testing.assert_array_equal(mgpu.asof_join(*times, **names, **options), joined.row.fillna(-1).to_numpy())
-        names = {name: x * 100_000 for name, x in names.items()}  # the groups span more values than a table holds
+        names = {name: x * 100_000 for name, x in names.items()}  # more values than a table holds
         np.testing.assert_array_equal(mgpu.asof_join(*times, **names, **options), joined.row.fillna(-1).to_numpy())
 
 
@@ -88,11 +88,11 @@ def test_distances_that_need_every_bit():
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_distances_that_overflow(dtype, x64):
-    """A distance that overflows still counts as less than infinity, and the smaller of two such distances is nearer."""
+    """A distance that overflows is less than infinity, and two of them are compared correctly."""
     dtype = jnp.dtype(dtype)
     most = float(jnp.finfo(dtype).max)
     b = np.array([-np.inf, -most, most, np.inf]).astype(dtype)
-    cases = [  # a time of a, the rows of b that compete, and which of them is nearest
+    cases = [  # a time of a, times of b, and the nearest
         (-0.3 * most, [0, 2], 1),
         (0.3 * most, [1, 3], 0),
         (0.3 * most, [0, 3], 0),
@@ -118,7 +118,7 @@ MAX_GROUPS = tables.MAX_GROUPS
 
 
 def rows_beside_cuts(cuts, a_groups, b_groups, forward):
-    """Returns, for each row of a, the last row of b in its group before its cut, or the first one from the cut on."""
+    """Returns, for each row of a, its group's last row of b before the cut, or the first from it on."""
     found, rows = np.full(len(cuts), -1), {}
     if forward:
         j = len(b_groups)
@@ -138,14 +138,14 @@ def rows_beside_cuts(cuts, a_groups, b_groups, forward):
 
 
 def cut_rows(rng, pattern, n, m):
-    """Draws an ascending cut for each of the n rows of a, and the groups of a's n and b's m rows, in hard patterns."""
+    """Draws ascending cuts of n rows, and groups of n and m rows, in hard patterns."""
     if pattern == "all cuts at one end":
         cuts = np.repeat([0, m], [n // 2, n - n // 2])
     else:
         cuts = np.sort(rng.integers(0, m + 1, n))
     if pattern == "one group":
         return cuts, np.zeros(n, int), np.zeros(m, int)
-    if pattern == "after its rows":  # in each tile, only the last row of b has the group of the tile's rows of a
+    if pattern == "after its rows":  # only the last row of b in each tile has the group of the tile's rows of a
         a_tiles, b_tiles = (cuts + np.arange(n)) // 1024, (np.arange(m) + np.searchsorted(cuts, np.arange(m))) // 1024
         is_last = np.append(b_tiles[1:] != b_tiles[:-1], True)[:m]
         return cuts, a_tiles, np.where(is_last, b_tiles, 200 + np.arange(m) % 3)
@@ -165,7 +165,7 @@ def search_groups(forward):
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("forward", [False, True], ids=["backward", "forward"])
 def test_rows_of_a_group_beside_a_cut(rng, pattern, forward):
-    """The numbers of live rows lie around the edges of tiles and parts. Two sizes of arrays need few programs."""
+    """The numbers of live rows lie around the edges of tiles and parts."""
     tile, *_, part = data.tile_sizes("group_search")
     program = search_groups(forward)
     for n, m, slots in (
@@ -188,7 +188,6 @@ def test_rows_of_a_group_beside_a_cut(rng, pattern, forward):
 
 @pytest.mark.parametrize("forward", [False, True], ids=["backward", "forward"])
 def test_plain_search_by_group(rng, forward):
-    """The plain-JAX form and the operation agree with a loop, also if groups are out of range."""
     plainly = tables._group_search.fallback
     cuts = np.sort(rng.integers(0, 31, 50)).astype(np.int32)
     a_groups, b_groups = (rng.integers(-9, 9, n).astype(np.int32) for n in (50, 40))
@@ -207,7 +206,7 @@ def test_plain_search_by_group(rng, forward):
 
 @pytest.mark.parametrize("wide", [False, True], ids=["int32", "int64"])
 def test_searches_by_group_in_batches(x64, rng, wide):
-    """Any operands may have batch axes. Long problems have several parts, short ones have one."""
+    """Long problems have several parts, short ones have one."""
     index = np.int64 if wide else np.int32
     for rows, n, m in ((2, 9_000, 5_000), (500, 20, 15)):
         cuts = np.sort(rng.integers(0, m + 1, (rows, n)), axis=1).astype(index)
@@ -233,7 +232,7 @@ def test_searches_by_group_in_batches(x64, rng, wide):
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
 @pytest.mark.parametrize("direction", ["backward", "forward", "nearest"])
 def test_asof_join_by_groups_of_each_type(x64, rng, dtype, direction):
-    """Groups span as many values as a table holds, one more, or their whole type; some rows are dead."""
+    """Groups span as many values as a table holds, one more, or their whole type."""
     limits = np.iinfo(dtype)
     spans = [span for span in (4, MAX_GROUPS, MAX_GROUPS + 1, 2**62) if span <= int(limits.max) - int(limits.min)]
     program = jax.jit(
@@ -258,9 +257,9 @@ def test_asof_join_by_groups_of_each_type(x64, rng, dtype, direction):
 
 
 def test_rows_stay_in_place_where_groups_fit_a_table(rng):
-    """If all values of the group type fit a table, the program searches by that table and does not sort.
+    """If a table holds all values of the groups' type, the program does not sort.
 
-    For wider integers it contains both methods. For floats or unsorted rows, it has no table.
+    For wider integers, it contains both methods; floats and unsorted rows need a sort.
     """
     times = np.arange(20, dtype=np.int32)
 
@@ -290,7 +289,7 @@ def test_asof_joins_with_groups_in_batches(rng):
         np.testing.assert_array_equal(got, expected)
     wide = jax.vmap(lambda a, b, x, y: mgpu.asof_join(a, b, by_a=x, by_b=y, tolerance=3))
     whole = [x.astype(np.int32) for x in given]
-    assert "cond" in str(jax.make_jaxpr(jax.vmap(wide))(*(x[None] for x in whole)))  # the whole batch takes one method
+    assert "cond" in str(jax.make_jaxpr(jax.vmap(wide))(*(x[None] for x in whole)))  # one method for the whole batch
     spread = np.array([1, 1000, MAX_GROUPS])[:, None]  # the last problem of the batch does not fit a table
     got = wide(a, b, by_a * spread.astype(np.int32), by_b * spread.astype(np.int32))
     expected = [asof(*(x.astype(int) for x in row), "backward", 3) for row in zip(*given, strict=True)]

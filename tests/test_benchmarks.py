@@ -1,6 +1,6 @@
-"""The programs of benchmarks/: the first row of each family (a call and its peers) runs on few items, and all agree.
+"""Each family's first row in benchmarks/ runs on few items; our result and the peers' agree.
 
-The other tests cover options, timing, saved rows and failing rows; they replace the clock or the measurements.
+Other tests replace the clock or the measurements.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def test_rows_over_all_devices(capsys):
 
 @pytest.mark.long
 def test_a_library_beside_the_rows_is_no_module(tmp_path):
-    """The built library of peers is a file beside the modules of rows; it is not imported as a module."""
+    """The library of peers is a file beside the modules of rows."""
     folder = tmp_path / "benchmarks"
     shutil.copytree(benchmarks.__path__[0], folder, ignore=shutil.ignore_patterns("results", "*.so"))
     (folder / "libnothing.so").touch()
@@ -72,7 +72,7 @@ def test_names_are_unique(rows):
 
 
 def test_a_sample_of_rows_is_drawn_by_its_seed(capsys):
-    """Another seed draws other rows. A sample as large as the list of rows is that list, in the same order."""
+    """A sample as large as the list is the list in its order."""
     drawn = {}
     for seed in "1", "1", "2":
         assert main(["--grid", "--list", "--sample", "20", "--seed", seed]) == 0
@@ -87,7 +87,7 @@ def test_a_sample_of_rows_is_drawn_by_its_seed(capsys):
 
 @pytest.mark.long
 def test_processes_share_the_rows(tmp_path, capfd):
-    """Each row runs once, and the results of all processes are saved together."""
+    """Each row runs once; all results are saved together."""
     chosen = ["--families", "load_balance", "--scale", str(SCALE), "--repeat", "1", "--only-ours"]
     assert main([*chosen, "--processes", "2", "--output", str(tmp_path)]) == 0
     saved = json.loads((tmp_path / "benchmarks.json").read_text())
@@ -97,7 +97,7 @@ def test_processes_share_the_rows(tmp_path, capfd):
 
 
 def test_processes_spread_over_gpus(monkeypatch):
-    """Each process sees one GPU, and shares a lock with the processes on the same GPU."""
+    """Each process sees one GPU, and shares a lock with the processes on this GPU."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
     commands = [turns.command_of(["--grid"], part, 4, 2, pathlib.Path("there")) for part in range(4)]
     assert [own["CUDA_VISIBLE_DEVICES"] for _, own in commands] == ["3", "1", "3", "1"]
@@ -126,10 +126,10 @@ def test_wrong_options_of_many_rows_are_errors(monkeypatch, capsys, options, wor
 
 @pytest.mark.long
 def test_an_interrupt_saves_the_rows_of_all_processes(tmp_path):
-    """An interrupted run stops its processes after a few of hundreds of rows, and saves these rows."""
+    """An interrupted run stops its processes, and saves the finished rows."""
     chosen = ["--families", "sort", "--scale", str(SCALE), "--repeat", "1", "--only-ours", "--processes", "2"]
     command = [sys.executable, "-m", "benchmarks", *chosen, "--output", str(tmp_path)]
-    # Children of a process that ignores interrupts, such as a background job of a shell, ignore them too.
+    # Children of a process that ignores interrupts (a background job of a shell) ignore them too.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
         signal.signal(signal.SIGINT, before)
@@ -149,7 +149,7 @@ def test_saved_cases_are_skipped(tmp_path, capsys):
 
 
 def test_parts_of_rows_are_all_of_them():
-    """All rows with the same inputs are in one part."""
+    """Rows with equal inputs are in one part."""
     rows = grid_cases()[:300]
     parts = [turns.part_of(rows, part, 7) for part in range(7)]
     assert sorted(case.full_name for part in parts for case in part) == sorted(case.full_name for case in rows)
@@ -169,7 +169,7 @@ def test_a_function_may_not_be_slower_than_the_one_it_replaces(ratio, fails):
 
 @pytest.mark.parametrize("near_ms, again", [(30.0, ""), (10.5, "ours near")])
 def test_quick_cases_are_timed_again_if_a_peer_is_close(monkeypatch, near_ms, again):
-    """Our side and the close peer are timed again, with the number and length of samples of usual runs."""
+    """Our side and the close peer are timed again as in a usual run."""
     taken = []
 
     def compile_program(function, input_sets):
@@ -178,7 +178,7 @@ def test_quick_cases_are_timed_again_if_a_peer_is_close(monkeypatch, near_ms, ag
     def time_program(program, repeats, *, queued_ms):
         name = program.run.__name__
         taken.append((name, repeats, queued_ms))
-        ms = {"ours": 10.0, "near": near_ms, "far": 20.0}[name]  # one call per program
+        ms = {"ours": 10.0, "near": near_ms, "far": 20.0}[name]
         return measure.Timing(ms, ms, ms, repeats, 1)
 
     def side(name):
@@ -203,7 +203,7 @@ def test_quick_cases_are_timed_again_if_a_peer_is_close(monkeypatch, near_ms, ag
 @pytest.mark.parametrize("on_cpu", [False, True])
 @pytest.mark.parametrize("spreads", [[0.2], [0.3, 0.1], [0.5, 0.3, 0.4]], ids=str)
 def test_disturbed_samples_are_taken_again(monkeypatch, spreads, on_cpu):
-    """On a GPU, samples are taken again at most twice. The timing with the smallest spread is kept."""
+    """On a GPU, samples are taken again at most twice; the timing with the smallest spread is kept."""
     samples = iter(spreads)
 
     def time_program(program, repeats, *, queued_ms):
@@ -218,13 +218,13 @@ def test_disturbed_samples_are_taken_again(monkeypatch, spreads, on_cpu):
 
 
 def test_rounds_of_short_calls():
-    """A program of short calls has one round or at least four, never two or three."""
+    """A program of short calls has one round or at least four."""
     assert [runner.Pace(5).rounds(ms) for ms in (0.001, 0.2)] == [runner.ROUNDS] * 2
     assert [runner.QUICK.rounds(ms) for ms in (0.001, 0.05, 0.1, 0.5, 1.0)] == [runner.ROUNDS, 5, 4, 1, 1]
 
 
 def test_rows_slower_than_saved_ones_are_found(monkeypatch, tmp_path, capsys):
-    """A row that is slower than its saved time is measured again up to three times; the shortest time counts."""
+    """A row slower than its saved time is measured up to three times more; the shortest time counts."""
     saved = tmp_path / "saved.csv"
     summary.write(saved, [Row("rows", f"merge/{name}", 1.0, {}, None, "D", "2026-01-01", "1", "") for name in "abc"])
     times = {"merge/a": [1.01], "merge/b": [1.2, 1.3, 1.0, 1.4], "merge/c": [1.1, 1.2, 1.03, 1.1]}
@@ -306,7 +306,7 @@ def test_shapes_run_and_are_written(tmp_path):
 
 
 def test_short_calls_of_shapes_are_timed_in_longer_programs(tmp_path, monkeypatch):
-    """A program of few short calls would measure the host, so short calls are timed again in a longer program."""
+    """Few short calls would measure the host."""
     calls = []
 
     def time_as(ms):
@@ -327,13 +327,13 @@ def test_short_calls_of_shapes_are_timed_in_longer_programs(tmp_path, monkeypatc
 
 
 def test_each_round_of_a_program_makes_its_calls():
-    """On a GPU, each round repeats the calls. XLA for CPUs would make them once, so its programs have one round."""
+    """A GPU repeats the calls in each round. XLA for CPUs would make them once, so its programs have one round."""
     inputs = [(jnp.arange(9) + i,) for i in range(3)]
     program = measure.compile_program(mgpu.mergesort, inputs, rounds=5)
     assert [list(result) for result in program()] == [list(range(i, 9 + i)) for i in range(3)]
     rounds = 5 if jax.default_backend() == "gpu" else 1
     assert program.calls == 3 * rounds
-    if mgpu.has_cuda() or rounds == 1:  # the calls appear once before the loop, and once in it
+    if mgpu.has_cuda() or rounds == 1:  # once before the loop, once in it
         assert program.run.as_text().count('custom_call_target="jax_mgpu.segmented_sort"') == 3 * min(2, rounds)
 
 
@@ -399,7 +399,7 @@ def test_sums_of_floats_by_id_have_a_deterministic_peer():
 
 @pytest.mark.parametrize("issue", [34912, 38806, 39959, 40864, 30296])
 def test_each_issue_of_jax_has_a_row(issue):
-    """The row's own call and JAX's trace on the row's arrays, and have results of the same shapes and types."""
+    """The row's call and JAX's trace on the row's arrays, with results of the same shapes and types."""
     (case, *_) = [case for case in grid_cases() if f"jax#{issue}" in case.name]
     with jax.enable_x64(case.x64):
         arrays = case.inputs(np.random.default_rng(0), 1.0)

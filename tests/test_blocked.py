@@ -1,4 +1,4 @@
-"""Scans and reductions in plain JAX, which work block by block: results against Python loops, and sizes of programs."""
+"""Scans and reductions in plain JAX, block by block: results against Python loops, and sizes of programs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pytest
 import jax_mgpu as mgpu
 from jax_mgpu._src.functions import blocked_scan
 
-# Numbers of items within one block, around the edges of blocks and of groups of blocks, and for several levels.
+# Within one block, around the edges of blocks and of groups of blocks, and for several levels.
 SIZES = (1, 2, 63, blocked_scan.MAX_STEPS, blocked_scan.MAX_STEPS + 1, 64 * 8 + 3, 5000)
 U32 = np.uint32
 
 
 def compose(a, b):
-    """Composes affine maps of numbers modulo 2^32; this operator is associative and does not commute."""
+    """Composes affine maps modulo 2^32: associative, not commutative."""
     return a[0] * b[0], a[1] * b[0] + b[1]
 
 
@@ -28,7 +28,6 @@ def maps(rng, n):
 
 
 def loop(x, cut, reverse):
-    """Returns the prefixes, computed by a loop over the items."""
     n, state = len(x[0]), (U32(1), U32(0))
     result = [np.empty_like(leaf) for leaf in x]
     for k in range(n):
@@ -72,7 +71,6 @@ def test_scans(way, reverse, rng, monkeypatch) -> None:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("reverse", [False, True])
 def test_derivatives(way, reverse, rng, monkeypatch) -> None:
-    """Derivatives equal those of jax.lax.scan over the items, also where factors are 0."""
     monkeypatch.setattr(blocked_scan, "MAX_TOTALS", 8)
     n = 600
     x, weights = (tuple(rng.normal(size=n) for _ in range(2)) for _ in range(2))
@@ -113,7 +111,7 @@ def test_reductions(rng) -> None:
 
 @pytest.mark.parametrize(("platform", "max_kb"), [("cpu", 64), ("tpu", 64)])
 def test_programs_of_many_items_are_small(platform, max_kb) -> None:
-    """Levels are not unrolled, so the text of a program and of its gradient has few KB."""
+    """Levels are not unrolled."""
     x = (jax.ShapeDtypeStruct((2**26,), np.float32),) * 2
     gradient = jax.grad(lambda x: mgpu.scan(x, compose)[1].sum())
     with warnings.catch_warnings():
@@ -123,7 +121,7 @@ def test_programs_of_many_items_are_small(platform, max_kb) -> None:
 
 
 def test_sums_of_many_floats_round_little(monkeypatch) -> None:
-    """Sums of blocks are added, not item after item: in float16, ones added one by one would stop at 2,048."""
+    """Sums of blocks are added: in float16, ones added one by one would stop at 2,048."""
     monkeypatch.setattr(blocked_scan, "LONG_BLOCK", 256)
     monkeypatch.setattr(blocked_scan, "MAX_IN_ONE_BLOCK", 600)
     x = jnp.ones((2**13,), np.float16)

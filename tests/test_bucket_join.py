@@ -1,4 +1,4 @@
-"""Joins of long tables by hash buckets, tested with short tables on any device: kernels, partition, join."""
+"""Joins of long tables by hash buckets, tested with short tables on any device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAN, INF = np.nan, np.inf
 
 
 def pairs(a, b, keep_a):
-    """Returns the rows of a join, ordered by a's rows and then by b's. Keys can be anything that Python compares."""
+    """Returns the rows of a join, ordered by a's rows and then by b's."""
     rows = {}
     for j, key in enumerate(b):
         rows.setdefault(key, []).append(j)
@@ -39,7 +39,7 @@ BITS = 2
 
 
 def patterns(rng):
-    """Yields codes (hashed keys) of a and b; each of the 2^BITS buckets holds at most CAPACITY codes of b."""
+    """Yields hashed keys of a and b: each of the 2^BITS buckets holds at most CAPACITY codes of b."""
     draw = functools.partial(rng.integers, 0, 2**32, dtype=np.uint32)
 
     def drawn(keys, n_a, n_b):
@@ -62,7 +62,7 @@ def patterns(rng):
 
 
 def partition(codes, length, fill):
-    """Partitions codes into buckets; returns codes and rows, padded to `length`, and the bounds of the buckets."""
+    """Returns codes and rows by bucket, padded to `length`, and the bounds of the buckets."""
     order = np.argsort(codes >> (32 - BITS), kind="stable")
     bounds = np.searchsorted(codes[order] >> (32 - BITS), np.arange(2**BITS + 1))
     whole = np.concatenate([codes[order], fill.integers(0, 2**32, length - len(codes), dtype=np.uint32)])
@@ -85,7 +85,7 @@ def plain(size, keep_a):
 
 
 def expect_pairs(got, expected, size):
-    """Checks pairs of rows in any order, except that the pairs of one row of a are adjacent and in the order of b."""
+    """Checks pairs in any order, except that one row's pairs are adjacent and in the order of b."""
     a_rows, b_rows, count = map(np.asarray, got)
     assert count == len(expected)
     number = min(size, len(expected))
@@ -124,7 +124,7 @@ def test_pairs_of_buckets_in_batches(rng):
 
 
 def test_bounds_of_any_value(rng):
-    """With invalid bounds, the kernels still end, and return only rows that the tables have."""
+    """If bounds are invalid, kernels still end, and return only rows of the tables."""
     a, b = (rng.integers(0, 2**32, n, dtype=np.uint32) for n in (3 * CHUNK, 3 * CAPACITY))
     given = list(operands(rng, a, b))
     program = run(5000, True)
@@ -142,7 +142,7 @@ def test_bounds_of_any_value(rng):
 
 @pytest.mark.parametrize("bits", [1, 8, 11, 32])
 def test_partition_by_the_highest_bits(rng, bits):
-    """A GPU partitions many items by radix sort. Other platforms sort the codes, which orders the lower bits too."""
+    """A GPU partitions many items by radix sort; other platforms sort all bits of the codes."""
     for n, live in ((1000, 800), (300_000, 300_000), (300_000, 299_000)):
         codes = rng.integers(0, 2**32, n, dtype=np.uint32)
         codes[::3] = codes[0]
@@ -164,7 +164,7 @@ def partitioned(bits):
 
 
 def columns_of(dtype, keys):
-    """Returns keys of a dtype, or two columns that fit a 32-bit code; and the values by which Python compares them."""
+    """Returns keys, or two columns that fit a 32-bit code, and the values by which Python compares them."""
     if dtype == "columns":
         columns = (keys.astype(np.int8), (keys >> 8).astype(np.uint16))
         return columns, list(zip(*(x.tolist() for x in columns), strict=True))
@@ -178,7 +178,7 @@ def columns_of(dtype, keys):
 @pytest.mark.parametrize("dtype", ["int32", "uint32", "float32", "columns"])
 @pytest.mark.parametrize("kind", ["inner", "left"])
 def test_joins_by_buckets(rng, kind, dtype):
-    """Joins with live counts, into results that have room for all rows or for some."""
+    """Joins with live counts, into results with room for all or some rows."""
     n_a, n_b, size = 700, 9000, 3000
     join = jax.jit(
         lambda a, b, a_count, b_count: mgpu.join(
@@ -194,7 +194,7 @@ def test_joins_by_buckets(rng, kind, dtype):
 
 
 def test_buckets_up_to_their_capacity_and_beyond(rng):
-    """A table holds the rows of b with one key up to a limit; beyond the limit, the join takes the other method."""
+    """Beyond so many rows with one key, the join takes the other method."""
     n_b = 2 * CAPACITY
     a = np.array([5, 6, 5], np.int32)
     join = jax.jit(lambda b: mgpu.join(a, b, "left", size=3 * n_b, assume_sorted=False))
@@ -207,7 +207,7 @@ def test_buckets_up_to_their_capacity_and_beyond(rng):
 
 @pytest.mark.long
 def test_batches_of_joins_by_buckets(rng):
-    """The buckets fit tables in all problems of a batch, or in some only, or the results lack room."""
+    """The buckets fit tables in all problems of a batch or in some, or the results lack room."""
     n_b, size = CAPACITY + 10, 9000
     join = jax.jit(jax.vmap(lambda a, b: mgpu.join(a, b, size=size, assume_sorted=False)))
     for distinct in ((5000, 3000, 5000), (5000, 1, 5000), (5000, 300, 5000)):
@@ -243,7 +243,7 @@ def test_the_mixing_of_codes(rng):
 
 
 def test_long_tables_are_joined_by_sorts_on_a_cpu(monkeypatch):
-    """A CPU joins long tables by sorts. CUDA joins them by buckets, which test_transformations.py tests."""
+    """CUDA joins them by buckets."""
     monkeypatch.undo()
     keys = jax.ShapeDtypeStruct((sort_strategy.LONG_PERMUTATION,), jnp.int32)
     join = jax.jit(lambda a, b: mgpu.join(a, b, size=100, assume_sorted=False))

@@ -91,7 +91,7 @@ def test_padding_sizes_and_counts(rng):
             )
             for size in (None, 480, 30, 700):
                 expected_size = (500 - len(gone) if size is None else size, 560 if size is None else size)
-                if size is None or padding == 501:  # a given size is tried with one padding only
+                if size is None or padding == 501:  # one padding suffices for a given size
                     same_bits(mgpu.bulk_remove(x, gone, size=size, fill_value=-3, count=count),
                          removed(x, gone, expected_size[0], -3, count))  # fmt: skip
                     same_bits(mgpu.bulk_insert(x, places, values, size=size, fill_value=-3, count=count),
@@ -188,7 +188,7 @@ def test_derivatives(rng):
 @hypothesis.settings(max_examples=40, deadline=None)
 @hypothesis.given(st.lists(st.integers(0, 64), min_size=24, max_size=24), st.integers(0, 64))
 def test_property_insert_then_remove_restores(places, count):
-    # Static shapes let one program serve all examples.
+    # One program serves all examples.
     x, values = np.arange(64, dtype=np.int32), -np.arange(1, 25, dtype=np.int32)
     places = np.sort(np.minimum(places, count)).astype(np.int32)
     both = mgpu.bulk_insert(x, places, values, count=count)

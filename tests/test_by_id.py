@@ -1,4 +1,4 @@
-"""Softmax by id, against NumPy and the softmax of sorted segments; group_ids, which keeps an order of ids for reuse."""
+"""Softmax by id, against NumPy and the softmax of sorted segments; and group_ids."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.test_take import adding_scatters
 pytestmark = pytest.mark.usefixtures("x64")
 
 FUNCTIONS = {False: mgpu.softmax_by_id, True: mgpu.log_softmax_by_id}
-IDS = np.array([2, 0, 2, -1, 4, 0, 2, 7, 4, 5], np.int32)  # valid ids: 0 to 4. No item has 1 or 3
+IDS = np.array([2, 0, 2, -1, 4, 0, 2, 7, 4, 5], np.int32)  # valid: 0 to 4; 1 and 3 do not occur
 
 
 def softmax(x, ids, size, log=False):
@@ -54,7 +54,7 @@ def test_nothing():
 
 @pytest.mark.parametrize("log", [False, True])
 def test_infinities_stay_within_their_ids(log):
-    """Each id has the results of jax.nn.softmax over its items; items without an id have no effect."""
+    """Each id has jax.nn.softmax of its items; items without an id have no effect."""
     x = np.array([-np.inf, 1, np.inf, 2, -np.inf, 1, 0, np.nan, np.inf, np.nan], np.float32)
     ids = np.array([0, 0, 1, 2, 3, 0, 1, 4, -1, 9])
     theirs = jax.nn.log_softmax if log else jax.nn.softmax
@@ -78,7 +78,7 @@ def test_derivatives(rng, log):
 
 @pytest.mark.parametrize("log", [False, True])
 def test_gradient_of_narrow_floats(rng, log):
-    """The cotangents of an id are added in float32; a sum in bfloat16 would stop at 256."""
+    """Cotangents are added in float32; a sum in bfloat16 would stop at 256."""
     ids = np.zeros(4000, int)
     gradient = jax.grad(lambda x: (FUNCTIONS[log](x, ids, 1)[:1] * 64).sum().astype(np.float32))
     expected = gradient(jnp.zeros(4000, np.float32))
@@ -125,7 +125,7 @@ OPERATORS = ["add", "mul", "min", "argmax", "mean", "logsumexp", "var", "count",
 
 @pytest.mark.parametrize("op", OPERATORS)
 def test_groups_reduce_as_ids_do(rng, op):
-    """Reductions by groups and by ids agree within rounding, in results and derivatives, for items and for rows."""
+    """They agree within rounding, for items and for rows."""
     x, ids = rng.integers(1, 4, (50, 2)).astype(np.float64), rng.integers(-1, 9, 50)
     groups = mgpu.group_ids(ids, 8)
     for rows in (x[:, 0], x):

@@ -1,4 +1,4 @@
-"""scripts/check_code.py finds Python and C++ functions and counts their lines; none of this project is too long."""
+"""scripts/check_code.py counts the lines of Python and C++ functions."""
 
 from scripts import check_code
 

@@ -1,4 +1,4 @@
-"""mgpu.checks(): each broken precondition is an error that names operation, argument and the first bad position."""
+"""mgpu.checks(): each broken precondition raises an error with operation, argument and first bad position."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from tests.variants import long_but
 
 
 def full_error_of(call):
-    """Returns the first line of a call's error, without the program's name, which newer JAX adds."""
+    """Returns an error's first line, without the program's name, which newer JAX adds."""
     with pytest.raises(Exception, match="INVALID_ARGUMENT") as caught:
         jax.block_until_ready(call())
     return str(caught.value).splitlines()[0].removeprefix("INVALID_ARGUMENT: ").split(" [executable_name=")[0]
 
 
 def error_of(call):
-    """Returns the first line of a call's error, without the offending value."""
+    """Returns an error's first line without the offending value."""
     return full_error_of(call).rpartition(", got ")[0]
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_each_broken_precondition(name):
     call, expected, position = BROKEN[name]
-    jax.block_until_ready(call())  # without checks, the call returns some values and no error
+    jax.block_until_ready(call())  # without checks, there is no error
     with mgpu.checks():
         assert error_of(call) == f"{name}: expected {expected}, first broken at position {position}"
     jax.block_until_ready(call())
@@ -49,7 +49,7 @@ def test_each_broken_precondition_under_jit(name):
 
 
 def test_errors_of_a_program_that_has_run():
-    """If JAX runs the program synchronously, it raises these errors with another type."""
+    """If JAX runs the program synchronously, these errors have another type."""
     message = "INVALID_ARGUMENT: reduce: count: expected an integer from 0 to 5, first broken at position 0, got 6"
     with mgpu.checks():
         program = jax.jit(lambda x, count: mgpu.reduce(x, count=count))
@@ -60,7 +60,6 @@ def test_errors_of_a_program_that_has_run():
 
 
 def test_every_precondition_is_here(monkeypatch):
-    """BROKEN has a call for each check that the examples and BROKEN itself ask for."""
     asked = set()
 
     def require(operation, argument, expected, x, holds, shown=None):
@@ -190,7 +189,7 @@ def test_ids_given_as_heads_are_reported_where_they_exceed_the_items(name):
 
 
 def test_mistaken_structure_is_reported():
-    """Errors recognize mistaken values: percentages for fractions, lengths for ends, counts of another array."""
+    """Errors recognize percentages for fractions, lengths for ends, and counts of another array."""
     heads = np.int32([0, 2])
     calls = {
         "quantile: q: expected numbers from 0 to 1, first broken at position 0, got 50": lambda: mgpu.quantile(

@@ -1,4 +1,4 @@
-"""Keys of several columns in every family of operations, compared with Python's sort of tuples."""
+"""Keys of several columns in every family, compared with Python's sort of tuples."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests import data, oracle
 from tests.oracle import same_bits
 from tests.variants import long_but
 
-# Types of the columns, and whether each is descending. Some have up to 64 bits together, some more; some have floats.
+# Types of the columns, and whether each is descending. Together, columns have up to 64 bits or more; some have floats.
 NARROW = {
     "8 bits": (["uint8"], (True,)),
     "two of 8": (["int8", "uint8"], (True, False)),
@@ -50,23 +50,21 @@ QUICK = ("two of 8", "floats of 16", "float and integer", "eight columns", "96 b
 
 @pytest.fixture(params=long_but(QUICK, ALL))
 def form(request):
-    """Yields the types and directions of columns, and enables 64-bit types if needed."""
     with jax.enable_x64(request.param in WIDEST):
         yield ALL[request.param]
 
 
 def random_columns(rng, dtypes, n):
-    """Draws columns with many ties, and with corner values."""
     return tuple(data.random_keys(rng, d, n) if rng.random() < 0.3 else few(rng, d, n) for d in dtypes)
 
 
 def few(rng, dtype, n):
-    """Returns a column of few distinct values, some of which compare equal with different bits."""
+    """Returns few distinct values, some of which are equal with different bits."""
     return rng.choice(rng.choice(data.special_keys(dtype), 3), n)
 
 
 def sorted_columns(rng, form, n_a, n_b, counts=(None, None), descending=True):
-    """Returns two sorted operands that share tuples, with arbitrary dead items, and the rank of every item."""
+    """Returns two sorted operands that share tuples, with arbitrary dead items, and every item's rank."""
     dtypes, flags = form
     columns = random_columns(rng, dtypes, n_a + n_b)
     ranks = oracle.column_ranks(columns, flags if descending else False)
@@ -87,7 +85,6 @@ def joined(a, b):
 
 
 def same(got, expected):
-    """Asserts that two tuples of arrays have the same bits."""
     assert type(got) is tuple
     assert len(got) == len(expected)
     for x, y in zip(got, expected, strict=True):
@@ -146,7 +143,7 @@ def test_sorts_of_long_columns(rng, name):
     test_sorts(rng, NARROW[name])
 
 
-# Widths of the columns: 64 bits in all or fewer, or more.
+# 64 bits in all or fewer, or more.
 MIXES = {
     "64": [[32, 16, 16], [32, 16, 8, 8], [32, 8, 8, 8, 8], [16] * 4, [16, 16, 16, 8, 8], [16, 16] + [8] * 4, [8] * 8],
     "fewer": [[16, 8, 8], [8, 8, 32], [16, 16, 16], [8] * 5, [16, 8, 8, 8, 8]],
@@ -164,7 +161,7 @@ TYPES = {
 @pytest.mark.usefixtures("as_if_long")
 @pytest.mark.parametrize("mix", MIXES)
 def test_any_columns(rng, mix):
-    """Columns are floats or integers, at any position and in any direction; some are payload, others are gathered."""
+    """Columns have any type, position and direction; some are payload, others are gathered."""
     n = 300
     with jax.enable_x64(mix == "wide"):
         for widths in MIXES[mix]:
@@ -214,7 +211,7 @@ def words(rng, n, dtypes=("int32", "uint32"), few=False):
 
 
 def check_words(columns, flags, count=None):
-    """Checks keys alone, keys with values of 4 and of 8 bytes or with packed values, and the indices."""
+    """Checks keys alone, with values of 4 and of 8 bytes, with packed values, and indices."""
     n = len(columns[0])
     live = n if count is None else min(count, n)
     order = np.arange(n)
@@ -314,7 +311,7 @@ def test_many_words(rng):
     ],
 )
 def test_long_columns_travel(dtypes, least, sorts):
-    """Long columns move as payload of the sort; packing or gathering them would take longer than the sort."""
+    """Long columns are payload; packing or gathering them would take longer than the sort."""
     columns = [jax.ShapeDtypeStruct((least,), d) for d in dtypes]
     text = jax.jit(lambda *x: mgpu.sort(x)).trace(*columns).lower(lowering_platforms=("cuda",)).as_text()
     assert text.count("custom_call @jax_mgpu.segmented_sort(") == sorts
@@ -322,7 +319,7 @@ def test_long_columns_travel(dtypes, least, sorts):
 
 
 def test_no_positions_are_counted():
-    """Without 64-bit integers, no type can hold the positions of so many items, and a sort needs none."""
+    """No type counts so many positions without 64-bit integers, and a sort needs none."""
     columns = [jax.ShapeDtypeStruct((2**31,), d) for d in ("uint32", "int32", "float32")]
     assert list(jax.eval_shape(lambda *x: mgpu.sort(x), *columns)) == columns
 
@@ -571,7 +568,7 @@ def test_a_mesh(rng):
 
 
 def test_plain_jax(rng):
-    """The plain-JAX forms accept 64-bit keys that are two words each."""
+    """The plain-JAX forms accept 64-bit keys as two words each."""
     form = ALL["float and integer"]
     a, b, a_ranks, b_ranks = sorted_columns(rng, form, 50, 70, descending=False)
     pair = [Columns("test", "a", x, False) for x in (a, b)]
@@ -647,7 +644,7 @@ def test_checks_name_the_column():
 
 
 def test_sorts_of_columns_leak_no_tracers():
-    """Tracers do not leak for one column either, or for columns with floats, which take several sorts."""
+    """Neither for one column, nor for columns with floats, which take several sorts."""
     columns = (jnp.arange(5.0), jnp.arange(5)[::-1])
     with jax.checking_leaks():
         jax.jit(lambda keys: mgpu.mergesort((keys,)))(columns[0])

@@ -1,4 +1,4 @@
-"""scripts/compare.py, which compares the benchmark rows of two source trees; these tests make up the times."""
+"""scripts/compare.py, which compares benchmark rows of two source trees, with made-up times."""
 
 import importlib.util
 import pathlib
@@ -26,7 +26,7 @@ def save(file, times):
 
 
 def run(compare, monkeypatch, before, after, arguments, trees):
-    """Runs a comparison. Returns the exit status, and the rows that it measured in each tree."""
+    """Returns the exit status, and the rows that were measured in each tree."""
     asked = []
 
     def measure(tree, families, rows, repeats):

@@ -18,7 +18,7 @@ from tests.families import EXAMPLES
 
 THREADS = 8
 CALLS = 10_000
-N = 1 << 17  # so many items that each operation has several tasks
+N = 1 << 17  # each operation has several tasks
 
 
 def same(got, expected):
@@ -27,7 +27,7 @@ def same(got, expected):
 
 @pytest.fixture(scope="module")
 def programs():
-    """Each example's program, not yet compiled, and three draws of its operands."""
+    """Each example's program, not yet compiled, and three draws of operands."""
     rng = np.random.default_rng(11)
     return [
         (jax.jit(example.call), [jax.device_put(example.make(rng, np.float32)) for _ in range(3)])
@@ -37,7 +37,7 @@ def programs():
 
 @pytest.mark.long
 def test_threads_trace_compile_and_call(programs):
-    """All threads start at once, on programs that are not yet compiled. The expected results come from single calls."""
+    """All threads start at once, on programs that are not yet compiled."""
     start = threading.Barrier(THREADS)
 
     def work(thread):
@@ -55,7 +55,7 @@ def test_threads_trace_compile_and_call(programs):
 
 
 def test_threads_share_the_tasks_of_large_calls():
-    """Several threads make calls at once, each of which uses all of XLA's threads."""
+    """Each thread's call uses all of XLA's threads."""
     rng = np.random.default_rng(12)
     keys = rng.integers(0, 1000, N, dtype=np.int32)
     ordered = np.sort(keys)
@@ -79,7 +79,7 @@ def test_threads_share_the_tasks_of_large_calls():
 
 
 def test_threads_give_one_kernel_tables_of_different_sizes():
-    """On CUDA, a kernel has one limit of shared memory for all threads: a thread must not lower it for the others."""
+    """A kernel has one limit of shared memory for all threads: no thread may lower it for the others."""
     x = np.random.default_rng(14).integers(0, 1 << 30, 1 << 16, dtype=np.int32)
     sizes = [100, 13_000, 25_000, 50_000]
     programs = [jax.jit(lambda ids, size=size: mgpu.reduce_by_id(x, ids, size, "max")) for size in sizes]
@@ -101,7 +101,7 @@ def test_threads_give_one_kernel_tables_of_different_sizes():
 
 
 def test_operations_of_one_program_side_by_side():
-    """XLA may run operations that do not depend on each other at the same time, in branches of a graph."""
+    """XLA may run independent operations at the same time, in branches of a graph."""
     rng = np.random.default_rng(13)
     keys = rng.integers(0, 1 << 20, N, dtype=np.int32)
     ordered = np.sort(keys)
@@ -125,7 +125,7 @@ def resident_bytes() -> int:
 
 @pytest.mark.skipif(not pathlib.Path("/proc/self/statm").exists(), reason="no /proc to read the resident memory from")
 def test_memory_is_flat(programs):
-    """10^4 calls of live programs: if one program kept 64 KB per call, it would keep 5 MB."""
+    """A program that kept 64 KB per call would keep 5 MB."""
     large = np.arange(1 << 14, dtype=np.float32)[::-1].copy()
     calls = [
         *[(program, cases[0]) for program, cases in programs],

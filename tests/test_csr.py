@@ -24,7 +24,6 @@ M, N, K = 13, 17, 5
 
 
 def dense(rng, m=M, n=N, dtype=np.float64, share=0.3):
-    """Returns a random dense matrix with empty rows and columns."""
     x = rng.normal(size=(m, n)) if np.dtype(dtype).kind not in "iub" else rng.integers(-4, 5, (m, n))
     x = np.where(rng.random((m, n)) < share, x, 0)
     x[m // 2], x[:, n // 3] = 0, 0
@@ -32,7 +31,7 @@ def dense(rng, m=M, n=N, dtype=np.float64, share=0.3):
 
 
 def sparse(x, spare=3):
-    """Returns a matrix with room for more entries; the unused places hold arbitrary values."""
+    """Returns a matrix with spare entries of arbitrary values."""
     made = mgpu.Csr.from_dense(x)
     junk = np.full(spare, np.nan if x.dtype.kind not in "iub" else 7, x.dtype)
     values, indices = (np.append(np.asarray(a), b) for a, b in ((made.values, junk), (made.indices, [1] * spare)))
@@ -57,7 +56,7 @@ def test_to_dense_of_a_batch_without_rows_over_an_explicit_axis():
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "int8", "bool"])
 def test_from_coo(dtype):
-    """Entries at the same place are added, entries outside of the matrix are dropped, explicit zeros are kept."""
+    """Entries at the same place are added, entries outside are dropped, explicit zeros are kept."""
     call = jax.jit(lambda r, c, v: mgpu.Csr.from_coo(r, c, v, shape=(M, N)))
     for seed in range(3):
         rng = np.random.default_rng(seed)
@@ -162,7 +161,7 @@ def test_products_of_sparse_matrices(shape):
 
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "bool", "float16", "bfloat16"])
 def test_products_of_narrow_types(dtype):
-    """All methods give products of the same type. Integer products have the type of sums, so they do not wrap."""
+    """All methods give one type; integers have the type of sums, so they do not wrap."""
     x = np.ones((2, 300), dtype)
     A, y = mgpu.Csr.from_dense(jnp.asarray(x)), jnp.ones((300, 2), dtype)
     expected = np.asarray(jnp.sum(x.astype(np.float32 if "float" in dtype else dtype), axis=1))
@@ -194,7 +193,7 @@ def test_products_of_a_batch_over_an_explicit_axis(rng):
 
 
 def test_products_in_many_chunks():
-    """One product has more terms than are computed at a time, with long and short rows."""
+    """More terms than are computed at a time, in long and short rows."""
     rng = np.random.default_rng(3)
     x, y = (rng.random((90, 90)) < 0.5) * rng.normal(size=(90, 90)), (rng.random((90, 90)) < 0.4) * 1.0
     A, B = mgpu.Csr.from_dense(x), mgpu.Csr.from_dense(y)
@@ -272,7 +271,7 @@ def test_derivatives(name):
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_gradients_of_each_device_are_its_own(name, devices):
-    """Under shard_map, each device's gradients are its own, not sums over the devices."""
+    """Under shard_map, gradients are not added over the devices."""
     mesh = jax.make_mesh((2,), ("d",), devices=devices[:2], axis_types=(AxisType.Auto,))
     rng = np.random.default_rng(16)
     a, b = dense(rng), dense(rng, N, K)

@@ -54,7 +54,7 @@ def test_vmap_of_grad_and_grad_of_vmap(example, rng):
         given = drop(arguments, mapped)
         expected = one_by_one(gradient, given, mapped, 3)
         agree(jax.jit(jax.vmap(gradient, in_axes=axes(mapped)))(*given), expected, exact=False)
-        # the gradient of an argument that the whole batch shares is a sum over the batch
+        # The gradient of a shared argument is a sum over the batch.
         summed = tuple(x if mapped[i] else x.sum(0) for i, x in zip(example.differentiable, expected, strict=True))
         total = jax.grad(lambda *xs: jax.vmap(loss, in_axes=axes(mapped))(*xs).sum(), argnums=example.differentiable)  # noqa: B023
         agree(jax.jit(total)(*given), summed, exact=False)
@@ -63,7 +63,7 @@ def test_vmap_of_grad_and_grad_of_vmap(example, rng):
 @long
 @differentiable_cases(KERNELS)
 def test_jacobians(example, rng):
-    """At one point, a batch of tangents and a batch of cotangents give the same Jacobian."""
+    """Batches of tangents and of cotangents give the same Jacobian."""
     arguments = example.make(rng, np.float32)
     for position in example.differentiable:
 
@@ -102,7 +102,7 @@ HALF_CASES = {
 )
 @pytest.mark.parametrize("example", HALF_CASES.values(), ids=HALF_CASES)
 def test_reverse_derivatives_of_narrow_floats(example, rng, real):
-    """Kernels move narrow floats as integers, which have no transpose; their tangents must still be floats."""
+    """Kernels move narrow floats as integers, which have no transpose; tangents must still be floats."""
     arguments = example.make(rng, real)
 
     def of_floats(*moving):
@@ -128,7 +128,7 @@ def test_reverse_derivatives_of_narrow_floats(example, rng, real):
 @pytest.mark.parametrize("batched", [False, True], ids=["one", "batch"])
 @pytest.mark.parametrize("call, lengths", LINEAR_CALLS.values(), ids=LINEAR_CALLS)
 def test_linear_transpose(call, lengths, batched):
-    """The transpose must be that of the call's matrix, whose columns are the results for unit vectors."""
+    """The transpose is that of the call's matrix, whose columns are the results for unit vectors."""
     if batched:
         call, lengths = jax.vmap(call), [(2, n) for n in lengths]
     zeros = [jnp.zeros(n) for n in lengths]

@@ -1,4 +1,4 @@
-"""Sets, joins and matches of descending keys, compared with those of ascending keys in the opposite order."""
+"""Descending keys, compared with ascending keys in the opposite order."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ SPECIAL = {"float32": [np.nan, np.inf, 2.0, 0.0, -0.0, -1.5, -np.inf], "int8": [
 
 
 def descending_keys(rng, dtype, n):
-    """Draws keys in descending order, as a sort returns them."""
     return np.asarray(mgpu.sort(rng.choice(np.array(SPECIAL[dtype], dtype), n), descending=True))
 
 
 def negated_ranks(*sides):
-    """Returns integers for the keys of two arrays; they compare in the opposite order of the keys."""
+    """Returns integers that compare in the opposite order of the keys."""
     ranks = -rank(np.concatenate(sides)).astype(np.int64)
     return np.split(ranks, [len(sides[0])])
 

@@ -1,4 +1,4 @@
-"""Every example of the documentation runs: those of public docstrings, of docs/ and of README.md."""
+"""Every example of public docstrings, docs/ and README.md runs."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ REFERENCE = ROOT / "docs" / "reference"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(REFERENCE.glob("*.md"))]
 FENCE = re.compile(r"^```(pycon|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PARSER = doctest.DocTestParser()
-# Expected errors end in "...", because some platforms add the origin of a running program's error.
+# Some platforms add a running program's origin to errors, which therefore end in "...".
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 
 @pytest.fixture(autouse=True)
 def no_word_on_tracebacks():
-    """Turns off JAX's note about hidden frames, which would be part of the shown error."""
+    """Turns off JAX's note about hidden frames, which would be part of the error."""
     before = jax.config.jax_traceback_filtering
     jax.config.update("jax_traceback_filtering", "off")
     yield
@@ -35,7 +35,6 @@ def no_word_on_tracebacks():
 
 
 def run_session(text, namespace, where, line):
-    """Runs a Python session, and compares its output with the shown one."""
     failures: list[str] = []
     runner = doctest.DocTestRunner(verbose=False, optionflags=FLAGS)
     session = PARSER.get_doctest(text, namespace, where, where, line)
@@ -45,7 +44,7 @@ def run_session(text, namespace, where, line):
 
 
 def run_script(text, namespace, where, line):
-    """Runs a program, and checks that each line with `print` prints what the comment of the line says."""
+    """Runs a program, and checks that `print` prints what its line's comment says."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile("\n" * line + text, where, "exec"), namespace)
@@ -112,14 +111,14 @@ def test_the_list_of_functions_on_github_is_current(monkeypatch):
 
 
 def anchors_of(text):
-    """Returns the anchors that GitHub gives the headings of a page."""
+    """Returns the anchors that GitHub gives a page's headings."""
     headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
     plain = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading) for heading in headings)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in plain}
 
 
 def test_links_lead_somewhere():
-    """Links to files and headings of the repository lead somewhere. Sphinx checks only those of the site."""
+    """Links to files and headings of the repository; Sphinx checks only those of the site."""
     pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/README.md"), *ROOT.glob("notebooks/*.ipynb")]
     pages = [page for page in pages if not {"_build", "generated"} & set(page.parts)]
     broken = []

@@ -1,4 +1,4 @@
-"""`dtype=` of reductions and scans converts items before they are combined, as in jnp.sum and jnp.cumsum."""
+"""`dtype=` converts items before they are combined, as in jnp.sum and jnp.cumsum."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEADS, IDS = np.array([0, 20, 40]), np.repeat(np.arange(SIZE), N // SIZE)
 
 @functools.partial(jax.jit, static_argnames=("op", "dtype"))
 def every_operation(x, op, dtype):
-    """Returns the results of all reductions and scans, over three segments of equal length."""
+    """Returns all reductions and scans over three segments of equal length."""
     named = {"op": op, "dtype": dtype}
     return (
         mgpu.reduce(x, **named),
@@ -118,7 +118,7 @@ def test_batches(rng):
     "given, dtype", [("float32", "float16"), ("float32", "bfloat16"), ("float16", "float32"), ("bfloat16", "float32")]
 )
 def test_derivatives(rng, given, dtype):
-    """Gradients have the type of the items, and equal those of jnp's sums."""
+    """Gradients have the items' type, and equal those of jnp's sums."""
     x = rng.integers(-8, 8, 16).astype(jnp.dtype(given))
     weights = rng.integers(-4, 4, 16).astype(jnp.dtype(dtype))
 

@@ -1,4 +1,4 @@
-"""Outside of `jax.jit`, calls of the same shapes share one program, which is dropped with the caller's functions."""
+"""Outside of `jax.jit`, calls of the same shapes share one program, which is dropped with its functions."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from jax_mgpu._src.core import eager
 from tests.families import EXAMPLES
 from tests.transformed import loss_of_sums, stack
 
-CALLS = 10  # for each kind of operand: JAX arrays, NumPy arrays, and the values that notebooks have
+CALLS = 10  # for each kind of operand: JAX arrays, NumPy arrays, values as in notebooks
 
 
 @contextlib.contextmanager
 def compilations():
-    """Yields a list; each program that is compiled within the context appends an item to it."""
+    """Yields a list that grows with each compiled program."""
     programs = []
 
     def count(event, seconds, **_):
@@ -35,14 +35,14 @@ def compilations():
 
 
 def of_host(x):
-    """Returns an operand in the form that notebooks have: NumPy's 64-bit integers, and Python's numbers."""
+    """Returns an operand as in notebooks: NumPy's 64-bit integers, and Python's numbers."""
     x = np.asarray(x)
     x = x.astype(np.int64) if x.dtype == np.int32 else x
     return x.item() if x.ndim == 0 else x
 
 
 def mapped(call, arguments):
-    """Maps a call over a batch of its float arrays; all other operands are host values."""
+    """Maps a call over a batch of its float arrays; other operands are host values."""
     of_batch = [i for i, x in enumerate(arguments) if np.asarray(x).dtype == np.float32 and np.ndim(x)]
 
     def one(*floats):
@@ -54,26 +54,24 @@ def mapped(call, arguments):
 
 
 def derived(example, arguments):
-    """Returns the gradient of a call."""
     of_argument = example.differentiable
     return jax.grad(loss_of_sums(example), argnums=of_argument)(*arguments) if of_argument else None
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_call_is_one_program(name):
-    """Array arguments run one program: nothing is converted, padded or gathered by a separate dispatch."""
+    """Nothing is converted, padded or gathered by a separate dispatch."""
     arguments = tuple(map(jnp.asarray, EXAMPLES[name].make(np.random.default_rng(1), np.float32)))
     jax.clear_caches()
     with compilations() as programs:
         for _ in range(2):
             EXAMPLES[name].call(*arguments)
-    # the example of join_columns also calls join; that of bincount calls it with and without weights
+    # join_columns' example also calls join; bincount's calls it with and without weights
     assert len(programs) == (2 if name in ("join_columns", "bincount") else 1)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_call_compiles_once(name):
-    """Calls of the same shapes share programs, whatever the values, on host or device, under vmap or grad."""
     example, rng = EXAMPLES[name], np.random.default_rng(1)
     for run in (lambda xs: example.call(*xs), lambda xs: mapped(example.call, xs), lambda xs: derived(example, xs)):
         for kind in (jnp.asarray, np.asarray, of_host):
@@ -127,8 +125,6 @@ def test_calls_with_other_settings_have_other_results():
 
 
 class Operators:
-    """Each access to a method makes a new object."""
-
     def add(self, a, b):
         return a + b
 
@@ -182,8 +178,7 @@ def test_batches_and_derivatives_of_values_of_the_host():
 
 
 def test_calls_are_found_by_their_arguments(monkeypatch):
-    """Arguments may come by position or name, in any order, or one array twice. A call's program depends on its
-    settings and their types."""
+    """Arguments come by position or name, or one array twice; settings and their types select programs."""
     host, x, ids = np.arange(3), jnp.array([1.0, 2.0, 4.0]), jnp.array([1, 0, 1])
     a, b = jnp.array([1, 2, 2]), jnp.array([2, 3, 4])
     calls = {
@@ -205,7 +200,7 @@ def test_calls_are_found_by_their_arguments(monkeypatch):
     }
     for call, expected in calls.values():
         assert call().tolist() == expected
-    monkeypatch.setattr(eager, "_program", None)  # from here on, no other program can be made
+    monkeypatch.setattr(eager, "_program", None)  # no other program can be made
     for call, expected in calls.values():
         assert call().tolist() == expected
     with pytest.raises(TypeError):
@@ -213,13 +208,13 @@ def test_calls_are_found_by_their_arguments(monkeypatch):
 
 
 def test_numbers_that_come_again(monkeypatch):
-    """Numbers that stay on the device are told apart by their types and signs. Few of them stay."""
+    """Few numbers stay on the device; their types and signs tell them apart."""
     monkeypatch.setattr(eager, "MAX_NUMBERS", 4)
     monkeypatch.setattr(eager, "_PROGRAMS", {})
-    # Of a length that no other test has: calls find earlier programs of their shapes.
+    # No other test has this length: calls find earlier programs of their shapes.
     keys, table, values = jnp.array([1, *[5] * 12]), jnp.array([1]), jnp.array([2.5])
     for number in (0.0, -0.0, 1, 1.0, True, float("nan"), *np.linspace(0.5, 9, 12).tolist(), 0.0, -0.0):
-        for _ in range(3):  # converted, sent to the device, found there
+        for _ in range(3):  # converted, sent to the device, then found there
             found = mgpu.lookup(keys, table, values, default=number)
             np.testing.assert_array_equal(found, np.float32([2.5, *[number] * 12]))
             assert np.signbit(found[1]) == np.signbit(number)

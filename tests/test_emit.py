@@ -1,5 +1,5 @@
 # ruff: noqa: PLC3002, PLR0124, PLW0108 -- functions are written as callers might
-"""The C++ that is emitted for callers' functions: the host compiler's results, compared with JAX's on the CPU."""
+"""The C++ of callers' functions: the host compiler's results, compared with JAX's on the CPU."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def place(x, most=5):
     return jnp.clip(jnp.nan_to_num(x), -most, most).astype(jnp.int32)
 
 
-# Each case has a type of items and a function of two items. Integers, and floats of the kinds in EXACT, must be equal;
-# other floats may differ by a tolerance.
+# Types of items, and a function of two items. Integers, and floats of the kinds in EXACT, are equal; others may differ
+# by a tolerance.
 CASES = {
     "affine": ((F32, F32), lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1])),
     "affine f64": ((F64, F64), lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1])),
@@ -274,19 +274,19 @@ for _name in _UNARY.split():
 
 @pytest.fixture(autouse=True)
 def on_the_cpu():
-    """XLA divides float32 exactly on a CPU, like the host, but its quotients on a GPU are off by up to one ulp."""
+    """XLA divides float32 exactly on a CPU, like the host; its quotients on a GPU are off by up to one ulp."""
     with jax.default_device(jax.devices("cpu")[0]):
         yield
 
 
 def sizes(items) -> tuple[int, int]:
-    """Returns the number of arrays in all items, and the number of scalars."""
+    """Returns the numbers of arrays and of scalars in all items."""
     leaves = jax.tree.leaves(list(items))
     return len(leaves), sum(leaf.size for leaf in leaves)
 
 
 def grouped() -> list[list[str]]:
-    """Groups the cases so that one function may run all cases of a group, within the kernels' limits on items."""
+    """Groups the cases, within the kernels' limits on items, so that one function runs a group."""
     groups: list[list[str]] = [[]]
     for name in sorted(CASES, key=lambda name: str(CASES[name][0])):
         with_it = [CASES[other][0] for other in (*groups[-1], name)]
@@ -301,14 +301,14 @@ GROUPS = grouped()
 
 
 def group_of(names):
-    """Returns a group's distinct items, and a function of two tuples of them that returns the results of all cases."""
+    """Returns a group's distinct items, and a function of two tuples of them with the results of all cases."""
     items = {str(CASES[name][0]): CASES[name][0] for name in names}
     calls = [(CASES[name][1], list(items).index(str(CASES[name][0]))) for name in names]
     return list(items.values()), lambda pairs: [jax.tree.leaves(f(pairs[0][i], pairs[1][i])) for f, i in calls]
 
 
 def apply_in_kernels(apply, pairs):
-    """Applies a function to all pairs, as the map of a scan over segments of one item, which combines nothing."""
+    """Applies a function to all pairs as the map of a scan whose segments have one item."""
     n = len(jax.tree.leaves(pairs)[0])
     return mgpu.segmented_scan(pairs, jnp.arange(n), lambda a, b: b, map=apply)
 
@@ -370,7 +370,6 @@ def test_values(library, name, rng) -> None:
 
 
 def on_a_gpu(names, rng) -> None:
-    """Compares the kernels of one program, which runs all functions of a group, with JAX on the CPU."""
     items, apply = group_of(names)
     pairs = [jax.tree.map(lambda leaf: host_functions.items(rng, leaf.shape, leaf.dtype, N), items) for _ in range(2)]
     wanted = jax.device_get(jax.jit(jax.vmap(lambda *pair: apply(pair)))(*pairs))
@@ -391,7 +390,7 @@ def test_values_on_a_gpu(names, rng) -> None:
 
 @pytest.mark.long
 def test_groups(monkeypatch, rng) -> None:
-    """The first group runs, on a CPU in plain JAX. Every group becomes one function for the kernels."""
+    """The first group runs on a CPU in plain JAX; every group becomes one function for the kernels."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
     assert sorted(name for names in GROUPS for name in names) == sorted(CASES)
     on_a_gpu(GROUPS[0], rng)
@@ -411,7 +410,7 @@ CHOICES = [lax.lt, lax.le, lax.eq, lax.gt]
 
 
 def expressions():
-    """Returns a strategy for expressions of two integers: trees of tuples (kind, index in its list, *operands)."""
+    """Returns a strategy for trees of tuples (kind, index in its list, *operands)."""
     leaves = st.sampled_from(["a", "b", 0, 1, 7, 31])
     return st.recursive(
         leaves,
@@ -429,7 +428,7 @@ def evaluate(tree, a, b):
         if isinstance(tree, str):
             return {"a": a, "b": b}[tree]
         constant = jnp.asarray(tree, a.dtype)
-        return jnp.minimum(jnp.maximum(a, constant), constant)  # hides the constant from the compiler: see below
+        return jnp.minimum(jnp.maximum(a, constant), constant)  # hides the constant from the compiler
     kind, which, *inner = tree
     values = [evaluate(x, a, b) for x in inner]
     if kind == "choice":
@@ -437,8 +436,7 @@ def evaluate(tree, a, b):
     return (BINARY if kind == "binary" else UNARY)[which](*values)
 
 
-# Every run draws the same functions. The CPU compiler of JAX 0.10 dies if it folds the smallest integer divided by -1,
-# so `evaluate` hides constants from it.
+# The CPU compiler of JAX 0.10 dies if it folds the smallest integer divided by -1, so `evaluate` hides constants.
 @settings(
     max_examples=2, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck), derandomize=True
 )
@@ -495,7 +493,7 @@ def test_commuting_functions_are_found(item, function, commutes) -> None:
 
 
 def test_traced_captures_stay_in_memory() -> None:
-    """Traced captures become operands of the call; concrete scalars are written into the source."""
+    """Traced captures become operands; concrete scalars are written into the source."""
 
     def captures(k):
         return jnp.zeros(len(host_functions.operator(lambda a, b: a * k + b, F32).captures))

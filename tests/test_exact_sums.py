@@ -1,4 +1,4 @@
-"""Sums of floats by id, compared with exact sums. Where CUDA has a kernel, it adds integers, and rounds a sum once."""
+"""Sums of floats by id, compared with exact sums: CUDA's kernel adds integers, and rounds once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SUBNORMAL = np.float32(1e-45)
 
 
 def exact(x, ids, size):
-    """Returns the sums of the rows of each id, rounded once."""
+    """Returns each id's sum of rows, rounded once."""
     items = [[[] for _ in range(x.shape[1])] for _ in range(size)]
     for row, i in zip(x.astype(np.float64), ids.tolist(), strict=True):
         if 0 <= i < size:
@@ -33,7 +33,7 @@ def exact(x, ids, size):
         rounded = math.fsum(values)
         rest = math.fsum([*values, -rounded])
         is_even = np.float64(rounded).view(np.uint64) % 2 == 0
-        # Rounds to odd: an odd last bit marks an inexact float64, so that rounding it again, to float32, does no harm.
+        # Rounds to odd: an odd last bit marks an inexact float64, so that rounding again to float32 is right.
         return math.nextafter(rounded, math.copysign(math.inf, rest)) if rest and is_even else rounded
 
     with np.errstate(over="ignore"):
@@ -41,13 +41,13 @@ def exact(x, ids, size):
 
 
 def has_kernel(n, width, size):
-    """Whether CUDA adds items of these shapes exactly by a kernel. If not, it sorts the ids."""
+    """Whether CUDA has an exact kernel for these shapes; if not, it sorts the ids."""
     operands = jax.ShapeDtypeStruct((n, width), np.float32), jax.ShapeDtypeStruct((n,), np.int32), None
     return not _reduce_by_id.prefers_xla(operands, {"op": Kind.ADD, "wide": False, "size": size}, "cuda", 1)
 
 
 def check(got, x, ids, size, n=None):
-    """Compares with the exact sums of x; n is the call's number of items, if x has only the live ones."""
+    """Compares with exact sums; n is the call's number of items if x has only live ones."""
     expected = exact(x, ids, size)
     if ON_GPU and has_kernel(x.shape[0] if n is None else n, x.shape[1], size):
         return np.testing.assert_array_equal(got, expected.astype(got.dtype))
@@ -62,7 +62,6 @@ def check(got, x, ids, size, n=None):
 
 
 def mixed(rng, shape, low, high):
-    """Draws floats whose exponents are uniform in a range."""
     signs = rng.choice([-1, 1], shape)
     return np.ldexp(signs * rng.uniform(1, 2, shape), rng.integers(low, high, shape)).astype(np.float32)
 
@@ -77,7 +76,7 @@ def test_sums_of_numbers_of_one_magnitude(rng, width, size):
 
 @pytest.mark.parametrize(("low", "high"), [(-149, -120), (-149, 120), (-40, 40), (90, 127), (-3, 3)])
 def test_sums_of_numbers_of_many_magnitudes(rng, low, high):
-    """Small sums are exact beside large ones, and where large items cancel, the small ones remain."""
+    """Small sums are exact beside large ones, and remain where large items cancel."""
     for size, n in ((1, 3000), (50, 5000), (4000, 6000)):
         x, ids = mixed(rng, (n, 2), low, high), rng.integers(0, size, n)
         x[1::3] = -x[::3][: len(x[1::3])]
@@ -136,7 +135,7 @@ def test_a_batch_has_the_bits_of_its_problems(rng, mapped):
 @pytest.mark.parametrize("size", [3, 5000, 200_000])
 @pytest.mark.parametrize("skewed", [False, True])
 def test_sums_of_many_items(rng, size, skewed):
-    """Sums are close to NumPy's in float64; on a GPU, they have the same bits in any order of the items."""
+    """On a GPU, sums have the same bits in any order of the items."""
     n = 2_000_003
     ids = (rng.zipf(1.2, n) - 1) % size if skewed else rng.integers(0, size, n)
     for x in (rng.normal(size=n).astype(np.float32), mixed(rng, n, -20, 10)):
@@ -151,7 +150,7 @@ def test_sums_of_many_items(rng, size, skewed):
 
 
 def test_shapes_of_sums_that_have_kernels():
-    """The ids are sorted if exact sums take many words compared with the items, or if many rows have many columns."""
+    """Ids are sorted if exact sums take many words compared with the items, or many rows have many columns."""
     with_kernel = [(2**25, 1, 10**6), (2**20, 2, 2048), (1000, 1, 10_000), (2_000_003, 1, 200_000)]
     assert all(has_kernel(*shape) for shape in with_kernel)
     assert not any(has_kernel(*shape) for shape in [(2**25, 1, 10**7), (2**19, 64, 10**5), (20_011, 8, 30_000)])

@@ -1,4 +1,4 @@
-"""dispatch and combine against loops over tokens and slots (a token's chosen experts); models of docs/experts.md."""
+"""dispatch and combine against loops over tokens and their chosen experts (slots); models of docs/experts.md."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXPERTS = np.array([[2, 0], [0, 5], [-1, 2], [2, 2], [9, -3]], np.int32)
 
 
 def routed(x, experts, number):
-    """Returns the expected rows by expert, token and slot; each expert's number of rows; and the row of each slot."""
+    """Returns rows by expert, token and slot; each expert's number of rows; and each slot's row."""
     experts = experts.reshape(len(experts), -1).astype(int)
     back, rows, lengths = np.full(experts.shape, -1), [], []
     for expert in range(number):
@@ -97,7 +97,7 @@ def test_derivatives_of_any_order(rng):
 
 @pytest.mark.filterwarnings("ignore:jax_mgpu runs without its kernels")
 def test_gradients_do_not_scatter_and_lose_no_precision(rng):
-    """A token's cotangents are added in float32 without a scatter; in bfloat16, 1 + 1/256 + ... would stay 1."""
+    """A token's cotangents are added in float32; in bfloat16, 1 + 1/256 + ... would stay 1."""
     experts = np.tile(np.arange(8), (3, 1))
 
     def loss(x):
@@ -155,7 +155,6 @@ def test_what_a_misuse_says():
 
 @pytest.fixture(scope="module")
 def page():
-    """Returns the names that docs/experts.md defines."""
     text = (ROOT / "docs" / "experts.md").read_text(encoding="utf-8")
     namespace: dict[str, object] = {}
     for block in FENCE.finditer(text):
@@ -166,7 +165,7 @@ def page():
 
 
 def dense(matrices, router, x, slots):
-    """Computes the layer in NumPy, where every expert processes every token."""
+    """Computes the layer in NumPy; every expert processes every token."""
     logits = x @ router
     chosen = np.argsort(-logits, axis=1, kind="stable")[:, :slots]
     powers = np.exp(np.take_along_axis(logits, chosen, 1))
@@ -177,7 +176,7 @@ def dense(matrices, router, x, slots):
 
 @jax.default_matmul_precision("float32")  # otherwise a GPU rounds the matrices to 11 bits
 def learned(rng, apply, step, model, parts):
-    """Checks that a layer equals one that runs all experts; returns whether training halves its loss."""
+    """Compares a layer with one that runs all experts; returns whether training halves its loss."""
     x = rng.normal(size=(64, 6)).astype(np.float32)
     target = np.tanh(x @ rng.normal(size=(6, 6))).astype(np.float32)
     np.testing.assert_allclose(apply(model, x), dense(*map(np.asarray, parts(model)), x, 2), rtol=1e-4, atol=1e-5)
@@ -202,7 +201,7 @@ def test_functions_are_trained(rng, page):
 
 @pytest.mark.parametrize("library", ["equinox", "flax"])
 def test_modules_are_trained(rng, library):
-    """Models of other libraries are trained, if these are installed. The environment of the documentation has them."""
+    """Other libraries' models are trained if these are installed, as in the environment of the documentation."""
     pytest.importorskip(library)
     text = (ROOT / "docs" / "experts.md").read_text(encoding="utf-8")
     (block,) = [block for block in re.findall(r"^```py\n(.*?)^```$", text, re.M | re.S) if library in block]

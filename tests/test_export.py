@@ -1,4 +1,4 @@
-"""Stored programs: exported with unknown sizes, or kept in the compilation cache by an earlier process."""
+"""Programs exported with unknown sizes, or kept in the compilation cache by an earlier process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.variants import long_but
 
 ROOT = pathlib.Path(__file__).parents[1]
 LENGTH, BATCH = jax.export.symbolic_shape("n, batch")
-# These need a known number of items, because it is the size of a result or of a bitmap of flags.
+# The number of items is the size of a result or of a bitmap.
 OF_KNOWN_SIZES = {
     "bulk_insert",
     "bulk_remove",
@@ -44,7 +44,7 @@ OF_KNOWN_SIZES = {
 
 @pytest.fixture
 def on_cpu():
-    """CUDA programs have scratch memory of a fixed size, so programs of unknown sizes run only on a CPU."""
+    """Programs of unknown sizes run only on a CPU: scratch memory on CUDA has a fixed size."""
     with jax.default_device(jax.devices("cpu")[0]):
         yield
 
@@ -90,7 +90,7 @@ def test_arrays_of_any_length(name, rng):
 
 @pytest.mark.usefixtures("on_cpu")
 def test_constraints_tell_of_sizes(rng):
-    """Constraints on unknown sizes choose between programs, as known sizes do."""
+    """Constraints on unknown sizes choose between programs as known sizes do."""
     (n,) = jax.export.symbolic_shape("n", constraints=["n >= 101"])
     keys, some = np.sort(rng.integers(0, 99, 150).astype(np.int32)), np.arange(100, dtype=np.int32)
     program = exported(lambda keys: mgpu.set_intersection(keys, some), jax.ShapeDtypeStruct((n,), np.int32))
@@ -115,7 +115,7 @@ def test_rows_on_the_host_of_an_unknown_number_of_items(name):
 
 
 def test_kernels_of_cuda_need_known_sizes(monkeypatch):
-    """Scratch memory needs known sizes. This test runs the lowering rule of CUDA in a CPU program, without CUDA."""
+    """Runs CUDA's lowering rule, which sizes scratch memory, in a CPU program."""
     op = operation.REGISTRY["scan"]
     monkeypatch.setattr(operation, "automatic_devices", lambda _: 1)
     rule = operation._kernel_lowering(op, "cuda", lambda *_: None)
@@ -147,12 +147,12 @@ for name, example in EXAMPLES.items():
         report[f"{name}, {how}"] = len(misses) - before, time.process_time() - start
 print(json.dumps([report, len(hits)]))
 """
-MAX_SECONDS = 0.2  # processor time until a cached program has run
+MAX_SECONDS = 0.2  # processor time for a cached program
 
 
 @pytest.mark.long
 def test_a_second_process_compiles_nothing(tmp_path):
-    """A second process finds each program, and each call outside of jit, in the cache that the first one filled."""
+    """It finds each program and each eager call in the first one's cache."""
     always = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
     environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(tmp_path), **always}
     command = [sys.executable, "-c", AGAIN]

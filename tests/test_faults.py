@@ -1,4 +1,4 @@
-"""Failed allocations and wrong direct calls are errors, and the next call is right. Threads keep no large memory."""
+"""Failed allocations and wrong direct calls are errors, the next call is right, and threads keep no large memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ reads_proc = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ne
 
 
 def run(program: str) -> str:
-    """Runs a program in a separate CPU process, which must succeed, and returns its output."""
+    """Runs a program in a CPU process, which must succeed; returns its output."""
     done = subprocess.run(
         [sys.executable, "-c", PRELUDE + textwrap.dedent(program)], capture_output=True, text=True, check=False,
         env={**os.environ, "JAX_PLATFORMS": "cpu"},
@@ -41,7 +41,7 @@ def run(program: str) -> str:
 
 @reads_proc
 def test_a_call_without_memory_is_an_error_and_the_next_is_right():
-    """A limit on the address space makes allocations of tasks fail, on any thread."""
+    """A limit on the address space makes allocations fail on any thread."""
     failures = run("""
         x = np.random.default_rng(0).integers(0, 1 << 30, 1 << 23, dtype=np.int32)
         large, small = jnp.asarray(x), jnp.asarray(x[: 1 << 17])
@@ -109,7 +109,7 @@ def shaped(text):
 
 @pytest.mark.parametrize("name", DIRECT)
 def test_a_direct_call_that_is_wrong_is_an_error(name):
-    """Such calls come from `jax.ffi.ffi_call` or an edited program; asking for their scratch memory is an error too."""
+    """Such calls come from `jax.ffi.ffi_call` or an edited program; sizing their scratch memory is an error too."""
     operation, operands, results, attributes = DIRECT[name]
     with jax.enable_x64(True):
         avals = [jax.ShapeDtypeStruct(shape, dtype) for dtype, shape in map(shaped, results)]
@@ -129,7 +129,7 @@ def test_a_direct_call_that_is_wrong_is_an_error(name):
 @pytest.mark.parametrize("scratch", [None, np.int8])
 @pytest.mark.parametrize("dtype", [np.int32, np.uint8])
 def test_a_direct_call_without_scratch_memory_is_an_error(dtype, scratch):
-    """The call fails even if its last result could be mistaken for scratch memory."""
+    """Its last result could be mistaken for scratch memory."""
     x = jnp.arange(8, dtype=dtype)
     avals = [jax.ShapeDtypeStruct((8,), dtype)]
     call = jax.ffi.ffi_call(
@@ -155,7 +155,7 @@ def test_a_direct_call_without_scratch_memory_is_an_error(dtype, scratch):
     ],
 )  # fmt: skip
 def test_a_batch_that_shares_too_much_is_an_error(operation, operands, results, attributes):
-    """Each array is of a possible size, but the product of sizes overflows."""
+    """Each array's size is possible, but their product overflows."""
     arrays = [[("int32", shape) for shape in shapes] for shapes in (operands, results)]
     with pytest.raises(ValueError, match=f"{operation}: .*less than 2"):
         library.cpu_library.workspace_bytes(operation, *arrays, attributes)

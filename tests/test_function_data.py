@@ -1,4 +1,4 @@
-"""Functions as data, from which the library generates C++: it accepts what it emits itself, and nothing else."""
+"""Functions as data, from which the library generates C++: it accepts only what it emits."""
 
 from __future__ import annotations
 
@@ -76,7 +76,6 @@ def source(data: str) -> str:
 
 
 def test_what_is_written() -> None:
-    """Each line of the data becomes C++ from a fixed vocabulary."""
     text = source(MAPPED)
     for part in (
         "uint8_t f0[3];",
@@ -211,19 +210,18 @@ def test_large_functions_are_refused() -> None:
 
 
 def words_of(text: str) -> set[str]:
-    """Returns the words and signs of C++; numbers are left out."""
+    """Returns the words and signs of C++, without numbers."""
     return {re.sub(r"\d+(u|ull)?$", "", word) for word in re.findall(r"\w+|[^\w\s]", text)}
 
 
 def emitted() -> list[str]:
-    """Returns the data of many functions, as the emitter writes them."""
     with jax.enable_x64(True):
         cases = [case for name, case in test_emit.CASES.items() if name.split()[-1] in ("f32", "f64", "i16", "u64")]
         return [host_functions.operator(function, item).data for item, function in cases]
 
 
 def test_what_is_written_is_of_few_words() -> None:
-    """Data that are changed at random places are refused, or become C++ of the library's own vocabulary."""
+    """Data with random changes are refused, or become C++ of the library's vocabulary."""
     rng = np.random.default_rng(5)
     known = {word for data in (ADD, MAPPED, LESS, *emitted()) for word in words_of(source(data))}
     letters = "abvx01289.: \n-ifu_#\\\"';{}()[]<>?%:+*&|!,\0\x80"
@@ -244,7 +242,7 @@ def test_what_is_written_is_of_few_words() -> None:
 
 
 def reduced(data: str, n: int = 9, dtype=np.int32, **changed: int):
-    """Returns a function that runs a reduction by these data; its sizes are those of `ADD`, unless changed."""
+    """Returns a reduction by these data; its sizes are those of `ADD` unless changed."""
     sizes = {"leaves": 1, "captures": 0, "batch_rank": 0, "results": 1}
     sizes |= dict.fromkeys(("item_bytes", "widest", "packed", "result_bytes", "state_bytes"), 4)
     sizes |= changed
@@ -261,7 +259,7 @@ def reduced(data: str, n: int = 9, dtype=np.int32, **changed: int):
 
 @pytest.mark.skipif(jax.default_backend() != "gpu", reason="only a GPU has handlers of functions")
 def test_calls_from_elsewhere() -> None:
-    """Invalid functions are refused when the program compiles; calls that do not match a function, when they run."""
+    """Invalid functions are refused at compilation; calls that do not match a function, when they run."""
     assert reduced(ADD)() == 36
     for what in ("C++", "C++ in a line", "an element past the end", "a place that nobody bounded"):
         with pytest.raises(jax.errors.JaxRuntimeError, match=r"function: line \d+: expected "):

@@ -1,4 +1,4 @@
-"""Reductions and scans by callers' functions, compared with loops in NumPy; on a GPU, kernels are compiled for each."""
+"""Reductions and scans by callers' functions, compared with loops in NumPy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ U8, I32, U32 = np.uint8, np.int32, np.uint32
 
 @pytest.fixture(autouse=True)
 def primitives(monkeypatch):
-    """Makes callers' functions use their primitives, even where these lower to plain JAX."""
+    """Uses primitives even where these lower to plain JAX."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
 
 
@@ -46,12 +46,12 @@ def integers(rng, n, dtype, *shape):
 
 
 def odd(rng, n, dtype):
-    """Draws odd factors: a product depends on its first factors, but a product of 32 even numbers is 0."""
+    """Draws odd factors: a product of 32 even numbers would be 0."""
     return integers(rng, n, dtype) | dtype(1)
 
 
 def invertible(rng, n, size):
-    """Draws matrices of determinant 1, whose products also depend on their first factors."""
+    """Draws matrices of determinant 1, whose products depend on all factors."""
     below, above = (np.tril(integers(rng, n, U32, size, size), -1) + np.eye(size, dtype=U32) for _ in range(2))
     return below @ above.transpose(0, 2, 1)
 
@@ -64,7 +64,7 @@ def with_table(table):
     return lambda a, b: a + b + table[(a & 1) * 0 + 3]
 
 
-# Each case draws items, and has a function and the same function in NumPy. All results are exact.
+# Draws items; the function; the same function in NumPy. All results are exact.
 CASES = {
     "add": (lambda rng, n: integers(rng, n, I32), lambda a, b: a + b, None),
     "add bytes": (lambda rng, n: integers(rng, n, U8), lambda a, b: a + b, None),
@@ -101,7 +101,7 @@ def at(x, i):
 
 
 def scanned(function, x, n, live, *, reverse=False, exclusive=False, identity=None):
-    """Returns the scan of the first `live` items and their total, computed item by item."""
+    """Returns the scan of the first `live` items and their total, item by item."""
     results = jax.tree.map(np.zeros_like, x)
     state = None
     with np.errstate(over="ignore"):
@@ -134,7 +134,7 @@ def test_scan_and_reduce(case, rng) -> None:
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("exclusive", [False, True])
 def test_flags(case, reverse, exclusive, rng) -> None:
-    """Directions, exclusive scans, live counts and totals. The result over no items is the identity."""
+    """Directions, exclusive scans, live counts and totals."""
     make, function, _ = CASES[case]
     n = 4500
     x = make(rng, n)
@@ -177,7 +177,7 @@ def test_batches(case, rng) -> None:
 
 
 def segments_of(heads, live):
-    """Returns the starts and ends of all segments. Position 0 starts a segment even if no head says so."""
+    """Returns starts and ends of segments; position 0 starts one even without a head."""
     begins = sorted({0, *(int(head) for head in heads if head < live)})
     return list(zip(begins, [*begins[1:], live], strict=True)) if live else []
 
@@ -222,8 +222,7 @@ def test_segments(case, reverse, rng) -> None:
 
 @pytest.mark.parametrize("case", long_but(["affine bytes", "last set", "matmul 8x8"], CASES))
 def test_segments_over_tiles(case, rng) -> None:
-    """Items have sizes that tiles of segments support, and one that they do not. Ends are many, few, or many between
-    long segments, each of which spans several rows of a warp's items."""
+    """Items have sizes that tiles support, and one that they do not. Ends are many, few, or beside long segments."""
     make, function, _ = CASES[case]
     ends_between = (np.cumsum([600, 1200] * 5)[:, None] + np.arange(20)).ravel()  # 580 and 1,180 items apart
     for n, live, ends in (
@@ -267,7 +266,7 @@ def test_runs_of_keys_and_batches_of_segments(rng) -> None:
 
 
 def test_many_items(rng) -> None:
-    """The items fill several tiles, groups of tiles, and chunks."""
+    """Items fill several tiles, groups of tiles, and chunks."""
     n = 3_000_017
     x = (np.where(rng.random(n) < 0.001, 3, 1).astype(U32), integers(rng, n, U32))
     with np.errstate(over="ignore"):
@@ -288,7 +287,7 @@ def test_many_items(rng) -> None:
 
 
 def test_traced_captures(rng) -> None:
-    """Values that a function captures may change from call to call, and within a batch."""
+    """Captured values may change from call to call, and within a batch."""
     x = integers(rng, 3000, I32)
 
     def run(x, k):
@@ -304,7 +303,7 @@ def test_traced_captures(rng) -> None:
 
 
 def test_captures_leak_no_tracers() -> None:
-    """The cache entry of an operator or comparator holds no values: newer JAX would keep them in its jaxprs."""
+    """Cache entries hold no captured values: newer JAX would keep them in its jaxprs."""
     x = np.arange(40, dtype=I32)
     with jax.checking_leaks():
         jax.jit(lambda x, k: mgpu.scan(x, lambda a, b: a + b + k))(x, 3)
@@ -333,7 +332,7 @@ def test_derivatives(rng) -> None:
 
     ours, plain = loss(lambda x: mgpu.scan(x, affine)), loss(lambda x: lax.associative_scan(jax.vmap(affine), x))
     got, wanted = (jax.jit(lambda x, f=f: jax.jvp(jax.grad(f), (x,), (x,)))(x) for f in (ours, plain))
-    for tolerance, *pair in zip((1e-4, 1e-3), got, wanted, strict=True):  # for the gradient and for its tangent
+    for tolerance, *pair in zip((1e-4, 1e-3), got, wanted, strict=True):  # gradient, then its tangent
         for g, w in zip(*pair, strict=True):
             np.testing.assert_allclose(g, w, rtol=tolerance, atol=tolerance / 10)
 
@@ -345,7 +344,7 @@ def largest(a, b):
 
 @pytest.mark.parametrize("function", [affine, largest])
 def test_columns_of_large_items(rng, function) -> None:
-    """A function that treats each column alike runs column by column. Any other function runs on whole items."""
+    """A function that treats columns alike runs column by column, any other one on whole items."""
     n, width = 300, 24
     x = (rng.random((n, width)).astype(np.float32), rng.normal(size=(n, 4, 6)).astype(np.float32))
     x = (x[0].reshape(n, 4, 6), x[1])
@@ -375,7 +374,7 @@ def test_columns_of_large_items(rng, function) -> None:
 @pytest.mark.usefixtures("lowers_for_cuda")
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="tests the lowering for a GPU on machines without one")
 def test_calls_for_cuda() -> None:
-    """The function is an attribute of the call; arrays that it captured are operands."""
+    """The function is an attribute; captured arrays are operands."""
     x, table = jnp.arange(10.0), jnp.arange(1000.0)
 
     def run(x, table):
@@ -389,7 +388,7 @@ def test_calls_for_cuda() -> None:
 
 
 def choose_later(a, b):
-    """Returns the greater number with its random key."""
+    """Returns the greater number and its random key."""
     return jnp.maximum(a[0], b[0]), jnp.where(a[0] > b[0], a[1], b[1])
 
 
@@ -409,7 +408,7 @@ def test_random_keys_are_chosen(impl, rng) -> None:
 
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
 def test_random_keys_in_kernels(impl) -> None:
-    """In kernels, random keys are words, unless the function uses or captures random keys."""
+    """In kernels, random keys are words, unless the function uses or captures them."""
     keys = jax.random.split(jax.random.key(3, impl=impl), 5)
     x = jnp.arange(5)
 
@@ -428,7 +427,7 @@ def test_random_keys_in_kernels(impl) -> None:
 @pytest.mark.usefixtures("lowers_for_cuda")
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="tests the lowering for a GPU on machines without one")
 def test_without_a_compiler(monkeypatch) -> None:
-    """Without a compiler, the program has plain JAX instead of the kernel, and a warning says what is missing."""
+    """The program has plain JAX, and a warning says what is missing."""
     monkeypatch.setattr(library, "compiler_problem", lambda: "NVRTC is missing: pip install it")
     monkeypatch.setattr(compiled_operation, "_WARNED", set())
     traced = jax.jit(lambda x: mgpu.scan(x, lambda a, b: a * b + 1)).trace(jnp.arange(10.0))
@@ -440,7 +439,7 @@ def test_without_a_compiler(monkeypatch) -> None:
 
 
 def columns_of(combine, x, heads, count, reverse):
-    """Scans each column of pairs by a loop over rows; rows past the count are not compared."""
+    """Scans columns of pairs by a loop over rows; rows past the count are not compared."""
     results = [np.array(leaf) for leaf in x]
     rows = range(count - 2, -1, -1) if reverse else range(1, count)
     starts = {int(head) for head in heads}
@@ -461,7 +460,6 @@ WIDTHS = [1, 2, 3, 5, 8, 31, 32, 33, 64, 65, 200, 256, 300, 1000, 1024]
 @pytest.mark.parametrize("dtype", [U8, np.uint16, U32, np.uint64])
 @pytest.mark.usefixtures("x64")
 def test_functions_of_rows(rng, width, dtype):
-    """A function of elements scans the columns of rows, with heads, counts, in reverse and in batches."""
     for n in (1, 2, 40, 700, 3000 if width < 300 else 350):
         x = integers(rng, n, dtype, width) | dtype(1), integers(rng, n, dtype, width)
         heads = np.unique(rng.integers(0, n, 1 + n // 30)).astype(I32)
@@ -485,7 +483,7 @@ def test_functions_of_rows(rng, width, dtype):
 @pytest.mark.parametrize("width, n", [(2, 900_000), (64, 60_000)])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_functions_of_rows_in_many_tiles(rng, width, n, reverse):
-    """Tiles, groups of tiles, and groups of these groups publish states; in reverse, the first ones have no items."""
+    """Tiles, groups of tiles and groups of these publish states; in reverse, the first ones have no items."""
     factors, terms = rng.choice([-1, 1], (n, width)), rng.integers(-4, 5, (n, width))
     heads, count = np.array([0, n // 3, n // 2]), n - n // 4
     x = tuple(leaf.astype(np.float32) for leaf in (factors, terms))
@@ -500,7 +498,7 @@ def test_functions_of_rows_in_many_tiles(rng, width, n, reverse):
 
 
 def test_functions_of_rows_of_floats(rng):
-    """Float results are the same in every run, and close to float64. Mixed types, `emit` and gradients work too."""
+    """Results are the same in every run, and close to float64."""
     x = [rng.normal(size=(5000, 24)).astype(np.float32) * scale for scale in (0.5, 1.0)]
     got = jax.device_get(jax.jit(lambda *x: mgpu.scan(x, affine))(*x))
     expect_equal(got, jax.device_get(jax.jit(lambda *x: mgpu.scan(x, affine))(*x)))

@@ -1,4 +1,4 @@
-"""tests/fuzz, the randomised tester: it draws every public function, finds defects, and prints how to repeat them."""
+"""The randomised tester draws every public function, finds defects, and prints how to repeat them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_wrong_result_is_found(monkeypatch):
 
 
 def test_the_scratch_memory_of_every_program_is_sized(monkeypatch):
-    """A CPU also evaluates CUDA's formulas of scratch memory, because an error in one would end a process on a GPU."""
+    """A CPU also evaluates CUDA's formulas, because an error in one would end a process on a GPU."""
 
     def broken(*_):
         raise ZeroDivisionError
@@ -71,7 +71,7 @@ def _one_more(results):
 
 
 def test_what_the_jax_at_hand_cannot_run_is_left_out(monkeypatch, capsys):
-    """Programs that the installed JAX cannot run, e.g. on an Explicit mesh, are skipped, counted and explained."""
+    """They are skipped, counted and explained."""
     monkeypatch.setattr(jax, "__version_info__", (0, 10, 2))
     found = [index for index in range(40) if Program(1, "bulk", index).left_out()]
     assert found
@@ -84,7 +84,7 @@ def test_what_the_jax_at_hand_cannot_run_is_left_out(monkeypatch, capsys):
 
 @pytest.mark.long
 def test_loops_that_a_compiler_does_not_survive_are_left_out(monkeypatch):
-    """On a CPU, JAX 0.11 crashes on loops over empty arrays, to which a Cholesky decomposition may lead too."""
+    """On a CPU, JAX 0.11 crashes on loops over empty arrays, which a Cholesky decomposition may contain."""
     programs = [program for index in range(4000) if "shard_map" in (program := Program(21, "sort", index)).mode]
     with_comparators = [Program(86001, "less", 0), Program(86002, "less", 56)]
     monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
@@ -144,7 +144,7 @@ def test_a_failure_that_ends_all_is_summed_up(monkeypatch, capsys):
 
 
 def test_a_program_of_slow_cases_does_not_hang(monkeypatch, capsys):
-    """A worker reports after each case, not only after each program."""
+    """A worker reports after each case."""
     monkeypatch.setattr(fuzz, "HEARD_EVERY", -1)
     monkeypatch.setattr(sys, "argv", ["fuzz", "--report", "--family", "load_balance", "--case", "1:0"])
     fuzz.main()
@@ -161,7 +161,7 @@ def test_a_program_of_slow_cases_does_not_hang(monkeypatch, capsys):
 )
 @pytest.mark.long
 def test_a_process_that_ends_is_a_failure(monkeypatch, end, code):
-    """The report has the line that repeats the program. A new process continues after that program."""
+    """The report has the line that repeats the program; a new process continues after it."""
     tell = f"print({workers.LINE!r} + json.dumps(dict(what='program', begin=begin, repeat='--family f --case 1:7')))"
     script = f"import json, os, time\nbegin = {{}}\n{tell}\n{{}}"
     monkeypatch.setattr(

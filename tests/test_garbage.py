@@ -1,4 +1,4 @@
-"""Without checks, operands may have any values: no operation crashes or hangs, and results have the right shapes."""
+"""Without checks, operands of any values cause no crash or hang, and results have the right shapes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ ROWS = 2
 
 
 def corners(dtype: np.dtype) -> list[int]:
-    """Returns indices and counts around both ends of 60 items, and the extreme values of the type."""
+    """Returns indices and counts around both ends of 60 items, and the type's extremes."""
     limits = np.iinfo(dtype)
     return [int(limits.min), int(limits.min) + 1, -61, -1, 0, 59, 60, 61, int(limits.max) - 1, int(limits.max)]
 
 
 def garbage_like(x: np.ndarray) -> st.SearchStrategy:
-    """Returns a strategy for arrays of this shape and type, with any values or with a few that repeat."""
     if x.dtype == bool:
         elements = st.booleans()
     elif x.dtype.kind == "f":
@@ -38,7 +37,7 @@ def garbage_like(x: np.ndarray) -> st.SearchStrategy:
 
 @functools.cache
 def program_of(name: str, wide: bool):
-    """Returns an example's compiled call on the first and on all rows of a batch, operands, and shapes of results."""
+    """Returns an example's compiled calls on a row and on a batch, operands, and shapes of results."""
     example = EXAMPLES[name]
     rng = np.random.default_rng(5)
     problems = [tuple(map(np.asarray, example.make(rng, np.float32))) for _ in range(ROWS)]

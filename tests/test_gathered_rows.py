@@ -1,4 +1,4 @@
-"""`segmented_reduce` with `indices=` and `weights=`: segments of gathered rows and of weighted rows."""
+"""`segmented_reduce` with `indices=` and `weights=`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMES = ["add", "mul", "min", "max", "argmin", "argmax", "mean", "any", "all", "
 
 
 def drawn(rng, dtype, *shape):
-    """Draws small numbers, so that sums and short products are exact."""
+    """Draws small numbers: sums and short products are exact."""
     if dtype == "bool":
         return rng.random(shape) < 0.8
     low = 0 if dtype.startswith("u") else -2
@@ -28,14 +28,14 @@ def drawn(rng, dtype, *shape):
 
 
 def entries_of(rng, n=N, entries=ENTRIES, m=M):
-    """Draws indices, some out of range; heads, some of empty segments or padding; and a count of live entries."""
+    """Draws indices, some out of range; heads, some of empty segments or padding; a count of live entries."""
     indices = rng.integers(-2, n + 2, entries).astype(np.int32)
     heads = np.sort(rng.integers(3, entries + 5, m)).astype(np.int32)
     return indices, heads, np.int32(rng.integers(entries // 2, entries + 1))
 
 
 def segments(indices, n, heads, count=None, ends=None):
-    """Returns the entries of each segment whose indices are in range."""
+    """Returns each segment's entries that are in range."""
     live = len(indices) if count is None else int(count)
     begins = np.clip(heads, 0, live)
     stops = np.append(begins[1:], live) if ends is None else np.clip(ends, 0, live)
@@ -74,7 +74,7 @@ def test_names(op, dtype):
 @pytest.mark.parametrize("op", ["add", "mul", "max", "logsumexp"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_widths(op, dtype):
-    """Rows are narrow or wide, gathered or in order; their columns fill vectors or leave some over."""
+    """Rows are narrow or wide, gathered or in order; columns fill vectors or not."""
     rng = np.random.default_rng(len(op))
     indices, heads, count = entries_of(rng)
     tables = [drawn(rng, dtype, ENTRIES, width) for width in (2, 4, 6, 7, 8, 11, 12, 16, 17, 29, 32, 33, 72)]
@@ -124,7 +124,7 @@ def test_nan_and_infinite_extrema_are_those_of_entries_that_are_not_dropped():
 
 
 def weighted_sums(x, weights, indices, parts, mean=False):
-    """Returns the weighted sum, or mean, of each part, in float64."""
+    """Returns each part's weighted sum or mean in float64."""
     x, weights = np.asarray(x, np.float64), np.asarray(weights, np.float64)
     weights = weights.reshape(*weights.shape, *[1] * (x.ndim - weights.ndim))
     sums = np.stack([(weights[part] * x[indices[part]]).sum(0) for part in parts])
@@ -203,7 +203,7 @@ def test_narrow_sums_and_derivatives_are_added_in_float32():
 
 
 def test_what_is_dropped_is_not_read():
-    """Rows and weights that are not used may be infinite, and cause no NaN, in derivatives either."""
+    """Unused rows and weights may be infinite, and cause no NaN, in derivatives either."""
     x = jnp.array([[1.0], [jnp.inf], [3.0]])
     indices = jnp.array([1, 0, 2, -1, 3, 2, 1])
     weights = jnp.array([jnp.nan, 2.0, 1.0, jnp.inf, jnp.nan, 1.0, jnp.inf])
@@ -225,7 +225,7 @@ def test_what_is_dropped_is_not_read():
 
 
 def dense(x, indices, weights, heads, count, op="add"):
-    """Returns the expected results, computed with a dense matrix of segments by entries."""
+    """Computes results with a dense matrix of segments by entries."""
     entries = indices.shape[0]
     places = jnp.arange(entries)
     ends = jnp.append(jnp.minimum(heads, count)[1:], count)
@@ -273,7 +273,7 @@ def test_derivatives_of_other_names(op):
 
     full = np.array([len(part) > 0 for part in parts])
     got = jax.jit(jax.grad(lambda x: ours(x)[full].sum()))(x)
-    expected = jax.grad(lambda x: plain(x).sum())(x)  # jnp's gather also adds the cotangents of all entries of a row
+    expected = jax.grad(lambda x: plain(x).sum())(x)  # jnp's gather also adds cotangents of a row's entries
     np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-12)
 
 
@@ -311,7 +311,7 @@ def test_batches_over_any_operand(mapped):
 
 
 def test_functions_maps_and_gaps():
-    """An operator that does not commute reduces mapped entries with their positions, in segments with gaps."""
+    """The operator does not commute; entries are mapped with their positions."""
     rng = np.random.default_rng(7)
     x, (indices, _, _) = rng.normal(size=N), entries_of(rng, N, 60)
     heads, ends = np.array([2, 10, 30, 31]), np.array([9, 10, 31, 58])
@@ -386,7 +386,7 @@ def test_derivatives_in_the_table_have_no_row_per_entry(is_weighted):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("groups", [0, 1, 4, 48])
 def test_derivatives_of_wide_rows(dtype, groups):
-    """CUDA adds rows of at least LEAST_SORTED_WIDTH columns by sorting the entries."""
+    """CUDA sorts the entries of rows with at least LEAST_SORTED_WIDTH columns."""
     rng = np.random.default_rng(5)
     indices, heads, count = entries_of(rng)
     x, slope = drawn(rng, dtype, N, max(groups, 1), 48 // max(groups, 1)), drawn(rng, dtype, M, 48)
@@ -419,7 +419,7 @@ def test_gathered_rows_are_not_in_memory(weights):
 
 
 def test_long_segments_of_weighted_rows():
-    """Segments are longer than tiles of the CPU's kernel; columns fill vectors or leave some over."""
+    """Segments exceed tiles of the CPU's kernel; columns fill vectors or not."""
     rng = np.random.default_rng(11)
     entries = 6000
     for width, groups in ((1, 1), (4, 4), (5, 5), (11, 1), (24, 3), (64, 1), (66, 2), (3, 1), (40, 40), (1100, 1)):
@@ -464,7 +464,7 @@ def test_strict_promotion_takes_weights_of_the_rows_type():
 
 
 def test_gradients_of_each_device_are_its_own(rng, devices):
-    """All devices share the segments. The gradients of a device's rows and weights are not sums over the devices."""
+    """Devices share the segments; gradients of rows and weights are no sums over devices."""
     mesh = jax.make_mesh((len(devices),), ("d",), devices=devices, axis_types=(jax.sharding.AxisType.Auto,))
     heads = np.array([0, 3, 3], np.int32)
     x, weights = drawn(rng, "float32", len(devices), 7, 2), drawn(rng, "float32", len(devices), 5)

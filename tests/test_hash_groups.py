@@ -1,4 +1,4 @@
-"""Groups by tables of hashes, CUDA's way for many rows of few keys, tested with fewer rows, against plain Python."""
+"""Groups by tables of hashes, CUDA's method for many rows of few keys, against plain Python."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TYPES = ["int32", "uint32", "int64", "uint64"]
 
 
 def drawn_keys(rng, dtype, n, groups):
-    """Draws keys of some values, among which are the smallest and the largest of the type."""
+    """Draws keys of some values, including the type's smallest and largest."""
     limits = np.iinfo(dtype)
     values = rng.integers(limits.min, limits.max, max(groups, 2), dtype, endpoint=True)
     values[:2] = limits.min, limits.max
@@ -33,7 +33,7 @@ def drawn_keys(rng, dtype, n, groups):
 
 
 def codes_of(x, state):
-    """Returns the unsigned words whose maximum, or sum, is sought."""
+    """Returns the unsigned words whose maximum, or sum, is computed."""
     words = x.view(np.uint32)
     if state == State.ADD:
         return words
@@ -42,7 +42,6 @@ def codes_of(x, state):
 
 
 def expected_groups(keys, columns, states, n):
-    """Returns a dictionary from keys to the states of the columns."""
     found = {}
     for i, key in enumerate(keys.tolist()):
         own = [int(column[i]) for column in columns]
@@ -56,7 +55,6 @@ def expected_groups(keys, columns, states, n):
 
 
 def check_table(keys, columns, states, counts, entries, results):
-    """Compares the table of each row of keys with a dictionary."""
     largest = np.iinfo(keys.dtype).max
     for row, (groups, x_states, y_states, counters) in enumerate(zip(*results, strict=True)):
         n = int(counts[row])
@@ -75,7 +73,7 @@ def check_table(keys, columns, states, counts, entries, results):
 @pytest.mark.parametrize("bucketed", [False, True])
 @pytest.mark.parametrize("dtype", TYPES)
 def test_table_of_groups(rng, dtype, bucketed):
-    """Some sizes are those of tiles. Some tables of blocks are too small for all groups of their rows."""
+    """Some tables of blocks are too small for all groups of their rows."""
     table = jax.jit(REGISTRY["hash_groups"].__call__, static_argnames=("entries", "x_state", "y_state", "bucketed"))
     cases = [
         (1, 1, 64), (33, 3, 64), (TILES[0] + 1, 2, 64), (TILES[-1] - 1, 30, 64), (3 * TILES[-1], 700, 2048),
@@ -97,7 +95,7 @@ def test_table_of_groups(rng, dtype, bucketed):
 
 @pytest.mark.parametrize("bucketed", [False, True])
 def test_groups_without_a_place(rng, bucketed):
-    """A table that is too small for the groups says so."""
+    """A table that is too small reports it."""
     keys = np.arange(5000, dtype=np.int32)
     table = REGISTRY["hash_groups"]
     given = {"x_state": State.ADD, "y_state": State.NONE, "bucketed": bucketed}
@@ -111,7 +109,7 @@ def test_groups_without_a_place(rng, bucketed):
 
 @pytest.fixture
 def tables_are_used(monkeypatch):
-    """Makes any device run CUDA's code for many rows, on few rows."""
+    """Makes any device run CUDA's code for many rows on few rows."""
     jax.clear_caches()
     for name, value in {"LEAST_ROWS": 1, "ENTRY_ROWS": 0, "LEAST_ENTRIES": 16}.items():
         monkeypatch.setattr(hash_groups, name, value)
@@ -123,7 +121,7 @@ def tables_are_used(monkeypatch):
 
 
 def same_by_sort(keys, values, ops, size, **given):
-    """Compares a call with one whose last value is a median, for which rows are sorted."""
+    """Compares with a call whose last value is a median, which sorts rows."""
     text = jax.jit(lambda k, v: mgpu.group_by(k, v, ops, size=size, **given)).trace(keys, values).jaxpr.pretty_print()
     assert "mgpu_hash_groups" in text
     found = mgpu.group_by(keys, values, ops, size=size, **given)
@@ -191,7 +189,7 @@ def test_group_by_of_each_key(rng, form):
 @pytest.mark.usefixtures("tables_are_used")
 @pytest.mark.parametrize("groups", [40, 5000])
 def test_more_groups_than_size(rng, groups):
-    """The first groups are kept, and all are counted, whether the table has room for them or not."""
+    """The first groups are kept and all are counted, whether the table has room or not."""
     keys = np.concatenate([rng.permutation(groups), rng.integers(0, groups, 100)]).astype(np.int32)
     x = rng.integers(-9, 9, keys.size).astype(np.int32)
     found = same_by_sort(keys, [x], ["add"], 10)
@@ -216,7 +214,7 @@ def test_batches_and_derivatives(rng):
 
 
 def test_which_calls_use_tables():
-    """CUDA groups many rows by few keys in tables, if the order of the rows does not matter."""
+    """CUDA uses tables for many rows of few keys if the order of rows does not matter."""
     if not mgpu.has_cuda():
         pytest.skip("a build without CUDA kernels")
 

@@ -1,4 +1,4 @@
-"""Runs parts of scripts/inject_faults.py: memory faults in a few functions, and other faults for a few seconds."""
+"""Runs parts of scripts/inject_faults.py."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SCRIPT = pathlib.Path(__file__).parent.parent / "scripts" / "inject_faults.py"
 
 
 def run(*arguments: str) -> str:
-    """Runs the script, which must report that all faults were survived, and returns its table."""
+    """Runs the script, which must survive all faults; returns its table."""
     done = subprocess.run([sys.executable, SCRIPT, *arguments], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "**" not in done.stdout

@@ -1,4 +1,4 @@
-"""Reductions of intervals, which may overlap and come in any order, compared with NumPy over each interval."""
+"""Reductions of intervals that may overlap, compared with NumPy."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ NAMES = ["add", "mul", "min", "max", "argmin", "argmax", "mean", "any", "all", "
 
 
 def drawn(rng, dtype, *shape):
-    """Draws small numbers, whose sums and products are exact."""
+    """Draws small numbers with exact sums and products."""
     if dtype == "bool":
         return rng.random(shape) < 0.8
     return rng.integers(0 if dtype.startswith("u") else -1, 2, shape).astype(jnp.dtype(dtype))
 
 
 def intervals(rng, n, k, most=None):
-    """Returns starts and ends of intervals, some outside of the array, some reversed."""
+    """Returns starts and ends, some out of range, some reversed."""
     starts = rng.integers(-3, n + 4, k)
     lengths = rng.integers(-2, (most or n) + 3, k)
     return starts.astype(np.int32), (starts + lengths).astype(np.int32)
@@ -67,7 +67,7 @@ def test_names(op, dtype):
 
 @pytest.mark.parametrize("n", [1, 2, 3, 15, 16, 17, 33, 257, 529])
 def test_all_intervals_of_a_few_items_by_an_operator_that_does_not_commute(n):
-    """The operator joins runs of positions, so a result shows which items it has, and whether they are in order."""
+    """Results show which items they have, and whether these are in order."""
     starts, ends = (x.reshape(-1) for x in np.mgrid[: n + 1, : n + 1])
     if n > 40:
         chosen = np.random.default_rng(n).choice(len(starts), 900, replace=False)
@@ -182,7 +182,7 @@ def test_derivatives(op):
 
 @pytest.mark.parametrize("d", [1, 3])
 def test_derivatives_of_windows(d):
-    """The starts and ends of sliding windows ascend; a batch may also have intervals in any order."""
+    """Starts and ends ascend; a batch may also have intervals in any order."""
     rng = np.random.default_rng(4)
     n, k, count = 700, 900, 650
     x = rng.normal(size=(n, d))
@@ -261,7 +261,7 @@ def test_errors(message):
 @pytest.mark.parametrize("op", ["add", "max", "argmin"])
 @pytest.mark.parametrize("trailing", [(), (3,)], ids=str)
 def test_many_intervals(op, trailing):
-    """On a CPU, sliding windows share their work, within limits; other intervals combine totals of groups."""
+    """On a CPU, sliding windows share work, within limits; other intervals combine totals of groups."""
     rng = np.random.default_rng(5)
     n, k = 9000, 9500
     x = rng.integers(-50, 50, (n, *trailing)).astype(np.int32)
@@ -304,7 +304,7 @@ def test_batches_over_one_array_and_over_windows():
 
 
 def test_one_kernel_with_little_scratch_memory():
-    """The totals of groups of 16 items take about a fifteenth of the memory of the items."""
+    """Totals of groups of 16 take about a fifteenth of the items' memory."""
     n = 1 << 24
     x, i = jax.ShapeDtypeStruct((n,), np.float32), jax.ShapeDtypeStruct((n,), np.int32)
     for op in ("add", "max", "mean"):
@@ -320,7 +320,7 @@ def test_one_kernel_with_little_scratch_memory():
 @pytest.mark.parametrize("op", ["add", "max", "argmin", "mul"])
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "float64", "int64"])
 def test_around_the_edges_of_tiles(op, dtype):
-    """The intervals span about as many items as a tile has room for, at several alignments with groups of items."""
+    """Intervals span about a tile's items, at several alignments with groups of items."""
     group, groups, intervals, room = sorted(cpu_library.tile_sizes()["interval_reduce"])
     rng = np.random.default_rng(7)
     n = 3 * room
@@ -343,7 +343,7 @@ def test_around_the_edges_of_tiles(op, dtype):
 
 
 def test_a_sum_depends_on_its_interval_alone():
-    """On a GPU, different kernels add intervals that are close together and others, but in the same order."""
+    """On a GPU, different kernels add intervals close together and others, but in the same order."""
     rng = np.random.default_rng(8)
     n = 20_000
     x = rng.normal(size=n).astype(np.float32)
@@ -361,7 +361,7 @@ def test_a_sum_depends_on_its_interval_alone():
 
 @pytest.mark.parametrize("op", ["add", "mean", "mul", "max", "logsumexp", "function"])
 def test_gradients_of_each_device_are_its_own(op, devices):
-    """Under shard_map, each device's gradients are its own, not sums over devices, for intervals in any order."""
+    """Under shard_map, gradients are not added over the devices."""
     mesh = jax.make_mesh((2,), ("d",), devices=devices[:2], axis_types=(jax.sharding.AxisType.Auto,))
     rng = np.random.default_rng(9)
     n, k = 20, 6

@@ -1,4 +1,4 @@
-"""interval_expand, interval_gather, interval_scatter and interval_move compared with tests/oracle.py."""
+"""interval_expand, _gather, _scatter and _move compared with tests/oracle.py."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 DTYPES = ["bool", "uint8", "int16", "float16", "bfloat16", "float32", "int32", "float64", "uint64"]
 DTYPES += ["complex64", "complex128", "float8_e4m3fn", "int4"]
-WIDE = (64,)  # of 4-byte elements: the shortest rows of which a block's tile holds few
+WIDE = (64,)  # 4-byte elements: the shortest rows of which a tile holds few
 TRAILING = [(), (1,), (2,), (3,), (2, 5), (33,), WIDE, (129,), (2, 0)]
 
 
 def rows(rng, dtype, n, *trailing):
-    """Draws rows of random bits, so that any changed bit shows."""
+    """Draws random bits, so that any changed bit shows."""
     kind = jnp.dtype(dtype)
     if dtype in ("bool", "int4"):
         return rng.integers(0, 2, (n, *trailing)).astype(kind)
@@ -38,7 +38,7 @@ def rows(rng, dtype, n, *trailing):
 
 
 def shuffled_starts(rng, lengths):
-    """Draws non-overlapping places for intervals of these lengths, in random order."""
+    """Draws non-overlapping places in random order."""
     order = rng.permutation(len(lengths))
     starts = np.empty(len(lengths), np.int32)
     starts[order] = data.heads_of(lengths[order])
@@ -46,7 +46,7 @@ def shuffled_starts(rng, lengths):
 
 
 def check_all(rng, lengths, size, total, dtype="int32", trailing=(), fill_value=0):
-    """Checks all four operations on intervals of these lengths, whose first `total` items are live."""
+    """Checks all four operations; the first `total` items are live."""
     offsets = data.heads_of(lengths)
     m, summed = len(lengths), int(lengths.sum())
     live = min(max(summed if total is None else total, 0), size)
@@ -129,7 +129,7 @@ def test_patterns(rng, pattern):
 
 @jax.jit
 def scatter_into_nines(x, starts, offsets, total):
-    """interval_scatter into an array of nines, which the kernels fill."""
+    """Scatters into an array of nines, which kernels fill."""
     return mgpu.interval_scatter(x, starts, offsets, jnp.full_like(x, 9), total=total)
 
 
@@ -160,13 +160,13 @@ def test_short_intervals_into_a_result_larger_than_a_cache(rng, mean, in_order):
     same_bits(got, oracle.moved(x, items, places, np.full_like(into, 9)))
 
 
-# Numbers of 4-byte rows: too many for the cache of any GPU (where there is one), and few enough.
+# On a GPU, 4-byte rows exceed any cache.
 LARGE = 2**23 if jax.default_backend() == "gpu" else 2**16
 CACHED = 2**14
 
 
 def ones_but(size, *changes):
-    """Returns the offsets of intervals of one row each, with some offsets changed."""
+    """Returns offsets of one row per interval, some of them changed."""
     offsets = np.arange(size, dtype=np.int32)
     for at, offset in changes:
         offsets[at] = offset
@@ -174,7 +174,7 @@ def ones_but(size, *changes):
 
 
 def ones_of_each_case(size, half):
-    """Returns the offsets and the total of each case, in which most intervals have one row."""
+    """Returns the offsets and the total of each case."""
     return {
         "one row each": (ones_but(size), None),
         "fewer items than intervals": (ones_but(size, (slice(half, None), half)), half),
@@ -215,7 +215,7 @@ def test_one_row_each(rng, least, case, dtype):
 
 
 def test_one_row_of_each_place_remains(rng):
-    """If places overlap, one of their rows remains, and no row at another place is lost."""
+    """Rows at other places are not lost."""
     size = LARGE + 77
     x = rng.integers(1, 2**32, size, np.uint32)
     places = np.where(np.arange(size) % 3 > 0, np.arange(size), 5).astype(np.int32)
@@ -238,7 +238,7 @@ def test_pairs_of_rows(rng, least, odd):
         taken = np.where((source >= 0) & (source < size), x[source % size], 7).astype(np.uint32)
         got = mgpu.interval_gather(x, sources, offsets, size, total=total, fill_value=7)
         same_bits(got, oracle.padded(taken, size, 7))
-        places = (rng.permutation(size // 2) * 4 - 1).astype(np.int32)  # places do not overlap
+        places = (rng.permutation(size // 2) * 4 - 1).astype(np.int32)  # distinct places
         items, to, into = np.arange(len(objects)), places[objects] + ranks, np.zeros(2 * size - 5, np.uint32)
         got = mgpu.interval_scatter(x, places, offsets, into, total=total)
         same_bits(got, oracle.moved(x, items, to, into))
@@ -248,7 +248,7 @@ def test_pairs_of_rows(rng, least, odd):
 
 @pytest.mark.parametrize("rows", [2**20, 2**24, 2**28])
 def test_scratch_memory_of_scatters_follows_what_is_moved(rows):
-    """Scratch memory depends on the moved rows, not on `into`: for intervals of one row each, and for few intervals."""
+    """It depends on the moved rows, not on `into`."""
     m = min(rows, 2**24)
     x, starts = jax.ShapeDtypeStruct((m,), np.float32), jax.ShapeDtypeStruct((m,), np.int32)
     into = jax.ShapeDtypeStruct((rows,), np.float32)
@@ -298,7 +298,7 @@ def test_many_intervals_by_indices_of_each_type(rng, pattern, indices):
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "float64", "complex128", "bfloat16", "bool"])
 def test_into_one_element(rng, dtype):
-    """If `into` repeats one element, the kernels fill the result themselves."""
+    """If `into` repeats one element, kernels fill the result."""
     lengths = rng.integers(0, 9, 3000)
     offsets, total = data.heads_of(lengths), int(lengths.sum())
     starts = shuffled_starts(rng, lengths)
@@ -353,7 +353,7 @@ def test_rows_outside_are_dropped_and_gathered_as_fill_value(rng):
     inside = (sources >= 0) & (sources < 60)
     expected = np.where(inside, x[np.where(inside, sources, 0)], np.int32(-7))
     same_bits(mgpu.interval_gather(x, starts, offsets, 60, fill_value=-7), expected)
-    distinct = np.array([5, 100, 34, -14, 20, 2**31 - 3], np.int32)  # some rows lie inside, and none overlap
+    distinct = np.array([5, 100, 34, -14, 20, 2**31 - 3], np.int32)  # some inside, none overlap
     targets = distinct[objects].astype(np.int64) + ranks
     same_bits(mgpu.interval_scatter(x, distinct, offsets, into), oracle.moved(x, np.arange(60), targets, into))
     same_bits(mgpu.interval_move(x, starts, distinct, offsets, into, total=60), oracle.moved(x, sources, targets, into))
@@ -411,7 +411,7 @@ IN_AXES = [(0, 0, 0, 0, 0), (0, None, None, None, None), (None, 0, 0, 0, None), 
 def test_batch(rng, operation, in_axes):
     function = OPERATIONS[operation]
     arguments = batch_arguments(rng)
-    if operation in ("scatter", "move"):  # the targets do not overlap, whichever operands are mapped
+    if operation in ("scatter", "move"):  # targets do not overlap, whichever operands are mapped
         arguments = (arguments[0], spaced_starts((3, 1)), *arguments[2:])
     one = [x if axis is not None else x[0] for x, axis in zip(arguments, in_axes, strict=True)]
     moved = [x if axis is None else np.moveaxis(x, 0, axis) for x, axis in zip(one, in_axes, strict=True)]
@@ -423,7 +423,7 @@ def test_batch(rng, operation, in_axes):
 
 
 def test_a_batch_of_no_problems():
-    """As many intervals as items take a separate method, which also accepts a batch without problems."""
+    """As many intervals as items take a separate method."""
     x, starts = np.zeros((0, CACHED), np.float32), np.arange(CACHED, dtype=np.int32)
     gather = jax.vmap(lambda x: mgpu.interval_gather(x, starts, starts, CACHED))
     scatter = jax.vmap(lambda x: mgpu.interval_scatter(x, starts, starts, x))
@@ -475,7 +475,7 @@ def test_nested_batch_with_a_shared_fill_and_into(rng):
 @pytest.mark.parametrize("gathers", [False, True])
 def test_into_is_kept_unless_donated(rng, gathers):
     x, _, offsets, totals, into = (a[0] for a in batch_arguments(rng))
-    starts, into = spaced_starts((1,)), jnp.add(into, 0)  # a JAX array, because memory that NumPy shares is not donated
+    starts, into = spaced_starts((1,)), jnp.add(into, 0)  # a JAX array: memory that NumPy shares is not donated
     before = np.array(into)
     move = OPERATIONS["move" if gathers else "scatter"]
     expected = np.asarray(jax.jit(move)(x, starts, offsets, totals, into))
@@ -534,13 +534,13 @@ def test_cotangents_of_overlapping_intervals_add_up(rng):
 
 
 def windows(hop, length, count, first=0):
-    """Returns the starts and lengths of windows, each `hop` rows after the last one."""
+    """Returns starts and lengths of windows, each `hop` rows after the last one."""
     starts = np.arange(first, count, hop, dtype=np.int32)
     return starts, np.full(len(starts), length, np.int32)
 
 
 def overlapping(rng):
-    """Returns, for each pattern of overlap, the starts and lengths of intervals over 3,000 rows."""
+    """Returns starts and lengths over 3,000 rows for each pattern of overlap."""
     count, even = 3000, np.arange(0, 3000, 6, dtype=np.int32)
     starts, lengths = windows(8, 16, count)
     order = rng.permutation(len(starts))
@@ -566,7 +566,7 @@ def overlapping(rng):
 
 
 def pulled_back(starts, lengths, weights, count, total=None, **given):
-    """Returns the gradient in x of a weighted sum of gathered rows, and the same gradient by NumPy in float64."""
+    """Returns the gradient of a weighted sum of gathered rows, and NumPy's in float64."""
     offsets = data.heads_of(lengths)
     live = int(lengths.sum()) if total is None else total
     like = jax.ShapeDtypeStruct((count, *weights.shape[1:]), weights.dtype)
@@ -594,7 +594,7 @@ def whole_weights(rng, n, *trailing, dtype="float32"):
 
 @pytest.mark.parametrize("pattern", overlapping(np.random.default_rng(0)))
 def test_rows_gathered_several_times(rng, pattern):
-    """A row's cotangents add up. One kernel adds them over intervals in order; other intervals are sorted first."""
+    """One kernel adds cotangents over intervals in order; others are sorted first."""
     starts, lengths = overlapping(rng)[pattern]
     size = int(lengths.sum()) + 3
     for trailing in ((), (2,), (4,), (3, 7)) if size < 10**5 else ((), (7,)):
@@ -612,7 +612,7 @@ def test_rows_of_each_float_gathered_several_times(rng, dtype, width):
         got, expected = pulled_back(starts, lengths, weights, 400)
         same = np.asarray(got).astype(expected.dtype)
         np.testing.assert_array_equal(same, np.asarray(expected.astype(got.dtype)).astype(expected.dtype))
-    if dtype in ("float16", "bfloat16"):  # a sum of ones in these types does not grow past 2048, or 256
+    if dtype in ("float16", "bfloat16"):  # sums of ones stop at 2048 or 256
         starts, lengths = np.zeros(3000, np.int32), np.ones(3000, np.int32)
         starts[:] = np.arange(3000) // 60
         got, expected = pulled_back(starts, lengths, jnp.full((3000, width), 101, dtype), 50)
@@ -652,7 +652,7 @@ def test_rows_gathered_several_times_in_a_batch_and_by_indices_of_64_bits(rng):
 
 
 def test_derivatives_of_rows_gathered_several_times(rng):
-    """First and second derivatives are right for windows in order, out of order and repeated."""
+    """First and second derivatives, for windows in order, out of order and repeated."""
     offsets = np.array([0, 4, 8, 12], np.int32)
 
     @jax.jit
@@ -673,12 +673,12 @@ def test_sums_of_windows_have_a_kernel_without_scratch_memory():
         return jnp.sum(mgpu.interval_gather(x, starts, starts * 2, 1980) ** 2)
 
     adding = [call for call in kernel_calls(jax.grad(loss), x, starts) if call.params.get("adds")]
-    assert sorted(call.params["gathers"] for call in adding) == [0, 1]  # for intervals in order, and for sorted ones
+    assert sorted(call.params["gathers"] for call in adding) == [0, 1]  # in order, and sorted
     assert all(scratch_bytes(call) == 0 for call in adding)
 
 
 def test_sums_keep_their_order(rng):
-    """A row's cotangents are added in the order of the intervals."""
+    """Cotangents are added in the order of the intervals."""
     starts, lengths = windows(1, 50, 300)
     weights = rng.normal(size=(int(lengths.sum()), 3)).astype(np.float32)
     got, _ = pulled_back(starts, lengths, weights, 300)

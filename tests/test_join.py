@@ -1,4 +1,4 @@
-"""join and join_columns against tests/oracle.py and pandas: kinds, duplicates, sizes, counts, batches, real tables."""
+"""join and join_columns against tests/oracle.py and pandas."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests import data, oracle
 pytestmark = pytest.mark.usefixtures("x64")
 
 KINDS = ["inner", "left", "right", "outer"]
-# Items per tile: of CUDA's tiles for 8-byte and for narrower keys, and of the CPU's tile.
+# Items per tile on CUDA, for 8-byte and narrower keys, and on the CPU.
 TILES = data.tile_sizes("join")
 
 
@@ -80,7 +80,7 @@ def test_tile_edges(rng, keys, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_runs_of_a_key_across_tiles(rng, kind):
-    """Either side has a run of one key that starts before, at or after a tile's edge."""
+    """A run of one key starts before, at or after a tile's edge on either side."""
     for tile in TILES:
         for before in (tile - 2, tile - 1, tile, tile + 1):
             for a_run, b_run in ((1, 2 * tile), (2 * tile, 1), (3, tile + 1), (0, 5), (5, 0)):
@@ -93,7 +93,7 @@ PADDED = 4 * max(TILES)
 
 
 def check_once(kind, a, b):
-    """Does what `check` does, by one compiled program for all lengths."""
+    """Does what `check` does with one program for all lengths."""
     padded = [np.concatenate([x, np.full(PADDED - len(x), x.dtype.type(3))]) for x in (a, b)]
     check(kind, *padded, size=2**17, counts=(len(a), len(b)))
 
@@ -112,7 +112,7 @@ def test_no_match_all_one_key_and_one_side_empty(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_hot_key(kind):
-    """One key has 2^14 rows on each side: several blocks write its pairs, and the result has room for few of them."""
+    """One key has 2^14 rows on each side: several blocks write its pairs, and few fit."""
     a, b = (np.concatenate([[1, 2], np.full(2**14, 7), last]) for last in ([8, 9, 9], [9, 10]))
     size = 2**20 + 5
     result = jitted(kind, size)(a, b)
@@ -180,7 +180,7 @@ def test_columns_in_the_order_before_the_sort(rng):
 
 @pytest.mark.parametrize(("dtype", "n"), [("int8", 127), ("uint8", 256), ("int16", 300), ("uint16", 2**16)])
 def test_orders_of_small_types(rng, dtype, n):
-    """With 256 rows of uint8, or 2^16 of uint16, each value is a row, so no value can stand for a missing row."""
+    """With 256 rows of uint8, or 2^16 of uint16, no value can stand for a missing row."""
     order = rng.permutation(n).astype(dtype)
     keys = np.arange(n, dtype=np.int32)
     rows = mgpu.join(keys, keys[: n // 2], "left", size=n + 3)
@@ -190,7 +190,7 @@ def test_orders_of_small_types(rng, dtype, n):
 
 
 def test_columns_of_another_length_than_the_keys():
-    """A row that points past the columns, or past their order, gets fill values."""
+    """Rows past the columns, or past their order, get fill values."""
     keys = np.arange(5)
     rows = mgpu.join(keys, keys, size=6)
     for columns in (
@@ -227,7 +227,7 @@ def test_gradients_flow_to_the_columns(rng):
     rows = oracle.join_rows("outer", a, b)
     times = np.bincount(rows[:, 0][rows[:, 0] >= 0], minlength=12)
     np.testing.assert_array_equal(jax.grad(lambda x: joined(x, columns[1])[0].sum())(columns[0]), times)
-    # the keys determine which rows exist, and have no derivative
+    # keys determine which rows exist, and have no derivative
     zero = jax.grad(lambda k: mgpu.join_columns(mgpu.join(k, k, size=12), columns[0]).a.sum())(a.astype(float))
     np.testing.assert_array_equal(zero, np.zeros(12))
 
@@ -316,7 +316,7 @@ def test_flights_against_pandas(on, kind):
     left = pd.DataFrame({"key": a, "flight": given[0]["flight"]}).iloc[a_order]
     right = pd.DataFrame({"key": b, "row": given[1]["row"], "value": given[1]["value"]}).iloc[b_order]
     expected = left.merge(right, on="key", how=kind)
-    # pandas mixes the rows of one side among the others; here the unmatched rows of B come last
+    # pandas mixes one side's rows among the others; here, unmatched rows of B are last
     paired = expected[expected.flight.notna()].sort_values(["key", "flight", "row"], kind="stable")
     expected = pd.concat([paired, expected[expected.flight.isna()].sort_values(["key", "row"], kind="stable")])
     live = int(count)
@@ -330,7 +330,7 @@ def test_flights_against_pandas(on, kind):
 
 
 def test_a_query_of_set_operations_and_a_join(rng):
-    """The program is compiled once, and is correct for every number of live items."""
+    """One program is correct for every number of live items."""
     traces = []
 
     @jax.jit

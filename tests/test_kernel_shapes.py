@@ -1,5 +1,6 @@
-"""The shapes of CUDA kernels fit the shared memory that devices grant a block: 64 KB on sm_75; 99 on sm_86, sm_89 and
-sm_120; 163 on sm_80; 227 on sm_90 and sm_100."""
+"""Kernels fit the shared memory of a block: 64 KB on sm_75; 99 on sm_86, 89 and 120; 163 on sm_80; 227 on sm_90 and
+100.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ on_cuda_build = pytest.mark.skipif(cuda_library is None, reason="a build without
 on_gpu = pytest.mark.skipif(jax.default_backend() != "gpu", reason="only CUDA devices have this limit")
 
 
-# The shared memory of the first shape that devices with this limit can run; None if there is none.
+# The first shape's shared memory that fits the limit, or None.
 def taken(shapes, limit):
     return next((size for size, least in shapes if least <= limit), None)
 
@@ -40,7 +41,7 @@ def test_every_kernel_has_a_shape_that_fits(limit):
 
 @on_cuda_build
 def test_what_99_kib_are_enough_for():
-    """All kernels have a shape for 99 KB, except some for 8-byte keys with payloads."""
+    """All kernels have a shape, except some for 8-byte keys with payloads."""
     missing = [name for name, shapes, _ in cuda_library.kernel_shapes() if taken(shapes, 99 * KIB) is None]
     assert not [name for name in missing if "uint64, payload of" not in name and "float64, payload of" not in name]
 

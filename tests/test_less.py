@@ -1,4 +1,4 @@
-"""Sorts and two-input operations by a comparator against Python's own sort, in plain JAX and through the primitive."""
+"""Sorts and two-input operations by a comparator, against Python's sort."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ F32, I32 = np.float32, np.int32
 
 @pytest.fixture(params=["plain", "primitive"])
 def way(request, monkeypatch):
-    """Runs a test twice: in plain JAX, and through the primitive, which lowers to plain JAX on a CPU."""
+    """Runs a test in plain JAX, and through the primitive."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: request.param == "primitive")
     return request.param
 
@@ -66,7 +66,7 @@ def mixed_with_rows(rng, n):
 
 
 def heavier(a, b):
-    """Compares by an expression of both items, so there is no key of one item to sort by."""
+    """Compares by an expression of both items, so there is no key to sort by."""
     by_x, by_text = (a["x"] - b["x"]).sum(), a["text"].astype(jnp.int32) - b["text"].astype(jnp.int32)
     by_half = (a["half"] - b["half"]).astype(jnp.float32)
     return jnp.where(a["number"] == b["number"], by_x + by_text.sum() - by_half > 0, a["number"] > b["number"])
@@ -76,7 +76,7 @@ def weight(x, i):
     return -int(x["number"][i]), -float(x["x"][i].sum() + int(x["text"][i].astype(int).sum()) - float(x["half"][i]))
 
 
-# Each case draws keys, and has a comparator and Python's sort key. Many keys compare equal but differ in bits.
+# Draws keys; a comparator; Python's sort key. Many keys are equal with different bits.
 CASES = {
     "by size": (few, by_size, lambda x, i: abs(x[i])),
     "rationals": (rationals, quotient, lambda x, i: fractions.Fraction(int(x[0][i]), int(x[1][i]))),
@@ -132,7 +132,7 @@ def test_sorts(case, rng) -> None:
 
 
 def lighter(a, b):
-    """Compares by the sums of the leaves, in a form that depends on both items at once."""
+    """Compares sums of leaves by an expression of both items."""
     return sum(jnp.sum(x.astype(jnp.float64) - y.astype(jnp.float64)) for x, y in zip(a, b, strict=True)) < 0
 
 
@@ -152,7 +152,7 @@ WIDE = {
 @pytest.mark.usefixtures("way", "x64")
 @pytest.mark.filterwarnings("ignore:jax_mgpu. mergesort(_indices)?. less. runs in plain JAX.*complex64")
 def test_wide_types(case, rng) -> None:
-    """Keys have 9 to 16 bytes, in elements of several widths."""
+    """Keys have 9 to 16 bytes in elements of several widths."""
     n = 50
     x = tuple(rng.integers(0, 2, (n, *shape)).astype(dtype) for dtype, shape in WIDE[case])
     weights = sum(leaf.reshape(n, -1).real.astype(np.float64).sum(axis=1) for leaf in x)
@@ -186,13 +186,13 @@ def test_segments(case, rng) -> None:
 
 
 def by_difference(a, b):
-    """Compares mainly by the first numbers, in an expression of both items."""
+    """Compares first numbers by an expression of both items."""
     return jnp.where(a[1] == b[1], a[0] - b[0], a[0] - b[0] + (a[1] - b[1])) < 0
 
 
 @pytest.mark.parametrize("width", [2, 3, 5])
 def test_many_items(width, rng) -> None:
-    """Sorts with many tiles and rounds: whole arrays, long and short segments, and rows of a batch."""
+    """The sorts have many tiles and rounds: whole arrays, long and short segments, rows of a batch."""
     n, live = 70_001, 66_000
     numbers = rng.integers(0, 3000, n).astype(F32)
     x = (numbers, *(np.full(n, i, F32) for i in range(width - 1)))
@@ -210,7 +210,7 @@ def test_many_items(width, rng) -> None:
 
 
 def sorted_inputs(case, rng, n_a, n_b):
-    """Returns two sorted inputs, and Python's sort key for the items of each."""
+    """Returns two sorted inputs, and the items' sort keys."""
     make, _, key = CASES[case]
     inputs = []
     for n in (n_a, n_b):
@@ -250,7 +250,7 @@ def test_two_inputs(case, rng) -> None:
 @pytest.mark.parametrize("name", ["intersection", "union", "difference", "symmetric_difference"])
 @pytest.mark.usefixtures("way")
 def test_sets(name, rng) -> None:
-    """The r-th copy of a key on one side pairs with the r-th on the other."""
+    """The r-th copy of a key pairs with the other side's r-th."""
     (a, b), (a_keys, b_keys) = sorted_inputs("rationals", rng, 40, 45)
     kept = []
     for side, own, other in ((0, a_keys, b_keys), (1, b_keys, a_keys)):
@@ -277,7 +277,7 @@ def test_sets(name, rng) -> None:
 
 @pytest.mark.usefixtures("way")
 def test_transformations(rng) -> None:
-    """First and second derivatives pass through the permutation. Items and captured values may be batched."""
+    """First and second derivatives; items and captured values may be batched."""
     x, weights = rng.normal(size=12).astype(F32), np.arange(12, dtype=F32)
     order = np.argsort(np.abs(x), kind="stable")
 
@@ -309,14 +309,14 @@ def test_transformations(rng) -> None:
 
 
 def halved(x):
-    """Counts how often a number is halved until it is less than 1, in a loop whose number of steps is unknown."""
+    """Counts how often a number is halved until it is less than 1, by a while loop."""
     return jax.lax.while_loop(lambda s: s[0] >= 1, lambda s: (s[0] / 2, s[1] + 1), (jnp.abs(x), 0))[1]
 
 
 TABLE = jnp.asarray(np.random.default_rng(7).permutation(300).astype(np.int32))
 
-# Each case: the method that sorts, a comparator of (float, int), and Python's sort key. "keys" are the kernels of keys,
-# "region" is XLA's sort with a comparator of scalars, "loops" are merges in plain JAX.
+# The method that sorts, a comparator of (float, int), and Python's sort key. "keys" are the kernels of keys, "region"
+# is XLA's sort with a comparator of scalars, "loops" are merges in plain JAX.
 PLAIN = {
     "one key": ("keys", lambda a, b: a[0] < b[0], lambda x, i: x),
     "descending": ("keys", lambda a, b: ~(b[0] >= a[0]), lambda x, i: -x),
@@ -359,7 +359,7 @@ PLAIN = {
 
 
 def way_of(function, *arguments):
-    """Returns the method by which a program sorts."""
+    """Returns a program's method."""
     text = str(jax.make_jaxpr(function)(*arguments))
     found = [
         way
@@ -371,7 +371,7 @@ def way_of(function, *arguments):
 
 @pytest.mark.parametrize("case", PLAIN)
 def test_ways_of_plain_jax(case, rng, monkeypatch) -> None:
-    """Each method gives Python's order: stable, within segments, up to a count, in batches, and if exported."""
+    """Stable, within segments, up to a count, in batches, and exported."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: False)
     way, less, key = PLAIN[case]
     n, live = 83, 61
@@ -401,7 +401,7 @@ def test_ways_of_plain_jax(case, rng, monkeypatch) -> None:
 
 @pytest.mark.parametrize("case", ["a table of each", "a difference", "a loop of both"])
 def test_batches_over_a_mesh(case, rng, monkeypatch) -> None:
-    """Batches over Explicit and manual axes. Over a manual axis, items vary, but a loop's initial state does not."""
+    """Over a manual axis, items vary, but a loop's initial state does not."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: False)
     less, devices = PLAIN[case][1], jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
@@ -419,7 +419,7 @@ def test_batches_over_a_mesh(case, rng, monkeypatch) -> None:
 
 
 def test_an_order_for_each_problem_of_a_shard(rng, monkeypatch) -> None:
-    """A comparator is traced with items that do not vary over the mesh; here, both items and captured values vary."""
+    """A comparator is traced with items that do not vary; here, items and captured values vary."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices)
@@ -437,7 +437,7 @@ def test_an_order_for_each_problem_of_a_shard(rng, monkeypatch) -> None:
 
 
 def test_same_programs_are_compiled_once(rng, monkeypatch) -> None:
-    """jit treats comparators with equal code as equal, so one program serves them."""
+    """jit treats comparators with equal code as equal."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: False)
     x = few(rng, 50)
     programs, sort = set(), comparator._sort_by_program
@@ -464,7 +464,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("case", long_but(["always", "a circle", "noise by a table", "NaN of both"], BROKEN))
 def test_broken_orders_lose_nothing(case, way, rng) -> None:
-    """A function that is no strict weak order still gives a permutation of the keys, or, on CUDA, some keys twice."""
+    """An inconsistent order still gives a permutation or, on CUDA, some keys twice."""
     if way == "primitive" and jax.default_backend() == "gpu":
         x, less = few(rng, 9029), BROKEN[case]
         for keys, order in ((x, less), ((x, x, x), lambda a, b: less(a[0], b[0]))):
@@ -509,7 +509,7 @@ def test_errors() -> None:
 
 
 def lowered(monkeypatch, function, *arguments):
-    """Returns the text of the program for a GPU, lowered on any machine."""
+    """Returns the text of the program for a GPU."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
     if library.cuda_library is None:
         monkeypatch.setattr(library, "platforms", lambda: ("cpu", "cuda"))
@@ -559,7 +559,7 @@ def test_calls_for_cuda(monkeypatch) -> None:
 
 @pytest.mark.long
 def test_counts_of_a_batch_over_an_explicit_mesh() -> None:
-    """The problems of the batch differ in their counts; they share the items."""
+    """Problems differ in their counts, and share the items."""
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
     a, b = np.array([1, 4, 6, 9], np.float32), np.array([2, 3], np.float32)

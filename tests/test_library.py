@@ -1,6 +1,6 @@
 """The choice of a library of kernels, and the errors of incompatible installations.
 
-The tests only load a library of CUDA kernels, so a copy of the CPU library stands in for it, and nvcc is not needed.
+A copy of the CPU library stands in for CUDA's, so nvcc is not needed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ without_cuda = pytest.mark.skipif(mgpu.has_cuda(), reason="a build with CUDA ker
 
 
 def add_package(folder, name, content=None):
-    """Adds a package of kernels, whose library has this content."""
+    """Adds a package whose library has this content."""
     (folder / name).mkdir()
     (folder / name / "__init__.py").touch()
     if content is not None:
@@ -38,7 +38,7 @@ def add_package(folder, name, content=None):
 
 @pytest.fixture
 def packages(tmp_path, monkeypatch):
-    """Makes a folder for packages, the only one on the path; jax_mgpu itself has no CUDA kernels."""
+    """Makes the only folder for packages; jax_mgpu has no CUDA kernels."""
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     monkeypatch.setattr(library, "_own_folders", list)
     return tmp_path
@@ -152,8 +152,7 @@ def test_the_driver_of_a_machine_with_a_gpu_is_known():
 
 @without_cuda
 def test_an_import_beside_kernels_of_another_version(tmp_path):
-    """The import fails if a package of kernels has another version than the package."""
-    package = pathlib.Path(mgpu.__file__).parent  # the sources of a clone, or those of a wheel
+    package = pathlib.Path(mgpu.__file__).parent  # the sources of a clone or a wheel
     shutil.copytree(package, tmp_path / "jax_mgpu", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     for built in (CPU, _kernels.__file__):
         shutil.copy(built, tmp_path / "jax_mgpu")
@@ -190,7 +189,7 @@ assert exported.call(x).tolist() == [1, 2, 3]
 
 @pytest.mark.long
 def test_an_installation_without_kernels_is_plain_jax(tmp_path):
-    """With MGPU_KERNELS=OFF, no library is installed; `Root-Is-Purelib` in WHEEL tells this from a failed build."""
+    """`Root-Is-Purelib` in WHEEL tells MGPU_KERNELS=OFF from a failed build."""
     shutil.copytree(CPU.parent, tmp_path / "jax_mgpu", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "JAX_PLATFORMS": "cpu"}
 
@@ -258,7 +257,7 @@ assert type(got) is second.Selection and got.count == 2
 
 
 def test_the_package_is_imported_again() -> None:
-    """The package can be imported again after a notebook or a test runner has dropped its modules."""
+    """A notebook or a test runner may have dropped its modules."""
     subprocess.run([sys.executable, "-c", AGAIN], check=True, env={**os.environ, "JAX_PLATFORMS": "cpu"}, cwd=ROOT)
 
 
@@ -280,7 +279,7 @@ HASHED = re.compile(r"^([\w.-]+)==(\S+) \\\n(?: +--hash=sha256:[0-9a-f]{64}(?: \
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_wheels_are_built_by_what_has_hashes(name) -> None:
-    """Each build requirement allows the version that scripts/build_wheels.py installs by its hash."""
+    """Build requirements allow the versions that scripts/build_wheels.py installs by hash."""
     project = tomllib.loads((PACKAGES[name] / "pyproject.toml").read_text())
     settings = project["tool"]["scikit-build"]
     files = {ROOT / "wheels" / "requirements.txt", PACKAGES[name] / "requirements.txt"}

@@ -145,7 +145,7 @@ def test_short_rows_of_garbage_stay_inside(rng):
 @hypothesis.settings(max_examples=40, deadline=None)
 @hypothesis.given(st.lists(st.integers(0, 40), max_size=64), st.integers(0, 700))
 def test_property_ranks_count_up_from_each_start(lengths, total):
-    # static shapes, so that one program serves all examples
+    # one program serves all examples
     offsets = np.full(64, 10_000, np.int32)
     offsets[: len(lengths)] = data.heads_of(np.array(lengths, int))
     if not lengths:

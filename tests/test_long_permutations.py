@@ -1,4 +1,4 @@
-"""The replacements of gathers and scatters for arrays that are larger than a GPU's cache, tested with short arrays."""
+"""Replacements of gathers and scatters beyond a GPU's cache, tested with short arrays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.oracle import same_bits
 
 @pytest.fixture(autouse=True)
 def every_permutation_is_long(monkeypatch):
-    """Makes any device run the code of CUDA for long arrays, on short arrays."""
+    """Makes any device run CUDA's code for long arrays."""
     jax.clear_caches()
     monkeypatch.setattr(sort_strategy, "LONG_PERMUTATION", 1)
     monkeypatch.setattr(
@@ -30,7 +30,7 @@ def every_permutation_is_long(monkeypatch):
     jax.clear_caches()
 
 
-# Leaves that have at most 8 bytes per row together; their bits do not change.
+# At most 8 bytes per row together; their bits do not change.
 PACKED = [
     [("int32", ()), ("float32", ())],
     [("int8", ()), ("bool", ())],
@@ -110,7 +110,7 @@ def test_joins(rng, kind):
         assert int(found.count) == len(expected)
         rows = np.full((max(size, len(expected)), 2), -1)
         rows[: len(expected)] = expected
-        np.testing.assert_array_equal(np.stack(found[:2], 1), rows[:size])  # the first rows, in a's order
+        np.testing.assert_array_equal(np.stack(found[:2], 1), rows[:size])  # the first rows in a's order
 
 
 @pytest.mark.parametrize("dtype", ["int32", "float32"])
@@ -125,7 +125,7 @@ def test_groups(rng):
 
 
 def test_back_to_the_rows(rng, monkeypatch):
-    """Values return to their rows by a scatter or by a sort of the positions, with the same result."""
+    """A scatter and a sort of the positions give the same."""
     order = rng.permutation(3001).astype(np.int32)
     for x, longest in itertools.product(
         (rng.integers(0, 99, 3001).astype(np.int32), rng.random(3001) < 0.5), (1, 10**9)

@@ -1,4 +1,4 @@
-"""Counts in more bins than a block of the CUDA kernels has room for, compared with NumPy."""
+"""Counts in more bins than a block has room for, compared with NumPy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 
 def counted(x, edges):
-    """Returns the number of items in each bin; the last edge may be NaN."""
+    """Returns items per bin; the last edge may be NaN."""
     numbers, inner = (v[~np.isnan(v.astype(np.float64))].astype(object) for v in (x, edges[1:-1]))
     first, last = edges[[0, -1]].astype(object)
     inside = (numbers >= first) & ~(numbers > last)  # nothing is above a NaN
@@ -23,7 +23,7 @@ def counted(x, edges):
 
 @pytest.mark.parametrize("dtype", data.KEY_DTYPES)
 def test_bins_of_every_type(rng, dtype):
-    """Edges are random keys and corner values; narrow types repeat edges."""
+    """Edges are random keys and corner values, repeated in narrow types."""
     x, edges = data.random_keys(rng, dtype, 20_000), data.sorted_keys(rng, dtype, 5001)
     got, _ = jax.jit(mgpu.histogram)(x, edges)
     np.testing.assert_array_equal(got, counted(np.asarray(x), np.asarray(edges)))

@@ -1,4 +1,4 @@
-"""Reductions and scans of mapped items, compared with NumPy: in plain JAX, and by the C++ that kernels run."""
+"""Reductions and scans of mapped items, compared with NumPy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ F32, I32, U8 = np.float32, np.int32, np.uint8
 
 @pytest.fixture(params=["plain", "primitives"])
 def way(request, monkeypatch):
-    """Runs a test twice: with maps by jax.vmap, and through the primitives, which lower to plain JAX on a CPU."""
+    """Runs a test with maps by jax.vmap, and through the primitives."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: request.param == "primitives")
 
 
@@ -40,7 +40,7 @@ def narrow(x):
     return x.astype(np.int8) * np.int8(3)
 
 
-# Each case: a map of an item (and its position), the same map of arrays, an operator, NumPy's reduction and scan.
+# A map of an item and perhaps its position, the map of arrays, an operator, NumPy's reduction and scan.
 NAMED = {
     "squares": (lambda x: x * x, lambda x, i: x * x, "add", np.sum, np.cumsum),
     "widened": (narrow, lambda x, i: narrow(x), "min", np.min, np.minimum.accumulate),
@@ -51,7 +51,7 @@ NAMED = {
 
 
 def prefixes(op, mapped):
-    """Returns the position of the first maximum of each prefix."""
+    """Returns the position of each prefix's first maximum."""
     return np.array([np.argmax(mapped[: i + 1]) for i in range(len(mapped))], I32)
 
 
@@ -113,8 +113,9 @@ NEGATIVES = {
 @pytest.mark.parametrize("name", NEGATIVES)
 @pytest.mark.parametrize("dtype", ["int8", "int16", "int32"])
 def test_extrema_of_negatives(dtype, name, items, rng) -> None:
-    """ptxas compares the negated smallest int16 as if it were positive. For int32, it loses the negation of one of
-    three operands, which a scan shows if no item is the smallest integer."""
+    """ptxas compares the negated smallest int16 as if it were positive. For int32, it loses a negation, which a scan
+    shows if no item is the smallest integer.
+    """
     least = np.iinfo(dtype).min
     if items == "small":
         x = rng.integers(-3, 1, 7554).astype(dtype)
@@ -150,7 +151,7 @@ def test_extrema_of_negatives(dtype, name, items, rng) -> None:
 
 @pytest.mark.usefixtures("way")
 def test_another_structure(rng) -> None:
-    """A map turns pytrees of items into pairs, which a function then combines."""
+    """Items become pairs, which a function combines."""
     n = 50
     x = {"a": rng.integers(0, 9, n).astype(U8), "b": rng.normal(size=(n, 3)).astype(F32)}
     decay, state, states = 1.0, 0.0, []
@@ -199,7 +200,7 @@ def test_batches(rng) -> None:
 @pytest.mark.usefixtures("way")
 @pytest.mark.long
 def test_derivatives(rng) -> None:
-    """First and second derivatives, in items and captured values. Items past the count have none."""
+    """First and second, in items and captured values; items past the count have none."""
     x = rng.random(12).astype(F32) + 1
 
     def cubes(x):
@@ -220,7 +221,7 @@ def test_derivatives(rng) -> None:
 
 
 def test_promise_of_commutativity(monkeypatch) -> None:
-    """The data of the function record the promise, so kernels need not keep the order."""
+    """The data of the function record the promise."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
     x = jnp.arange(5.0)
 
@@ -269,7 +270,7 @@ def test_derivatives_over_an_explicit_mesh(function, in_kernels, rng, monkeypatc
 
 
 def test_derivatives_of_choices_over_an_explicit_mesh(rng) -> None:
-    """Whole items are chosen by position. In a batch over Explicit axes, items are batched, but the choice is not."""
+    """Items are chosen by position: in a batch over Explicit axes they are batched, the choice is not."""
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
     x = rng.normal(size=(2 * len(devices), 3, 2)).astype(F32)
@@ -290,7 +291,7 @@ def test_derivatives_of_choices_over_an_explicit_mesh(rng) -> None:
 @pytest.mark.parametrize("operation", ["reduce", "scan", "segmented_reduce"])
 @pytest.mark.long
 def test_derivatives_of_items_made_of_positions(operation, rng) -> None:
-    """Under shard_map, a map chooses by position with a jitted function; one leaf depends on the position alone."""
+    """A jitted function chooses by position; one leaf depends on the position alone."""
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices)
     x = rng.normal(size=(len(devices), 7)).astype(F32)
@@ -318,7 +319,7 @@ def test_derivatives_of_items_made_of_positions(operation, rng) -> None:
 
 
 def test_defaults_and_nothing() -> None:
-    """An argument with a default value gets no position. If there are no items, the function is not called."""
+    """An argument with a default gets no position; without items, the function is not called."""
     x = jnp.arange(5.0)
     assert mgpu.reduce(x, map=lambda x, k=2: x * k) == 20
     assert mgpu.reduce(x[:0], map=lambda x: x + 1) == 0
@@ -330,7 +331,7 @@ def test_defaults_and_nothing() -> None:
 
 
 def source_of(call, *arguments):
-    """Returns the function that a call's kernels run, and the equation of the call."""
+    """Returns the function of a call's kernels, and the call's equation."""
     (equation,) = kernel_calls(call, *arguments)
     return equation.params["function"].value, equation
 
@@ -369,7 +370,7 @@ extern "C" void fold{number}(const void* const* x, long n, const void* const* ca
 
 
 def test_cpp(rng, monkeypatch) -> None:
-    """The emitted C++ loads, combines and finishes items as the kernels do."""
+    """The emitted C++ loads, combines and finishes items as kernels do."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
     n, table = 40, rng.integers(0, 99, 500).astype(I32)
     floats, pairs = whole(rng, n), {"a": rng.integers(0, 9, n).astype(U8), "b": whole(rng, 3 * n).reshape(n, 3)}
@@ -406,7 +407,7 @@ def test_cpp(rng, monkeypatch) -> None:
 @pytest.mark.usefixtures("lowers_for_cuda")
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="tests the lowering for a GPU on machines without one")
 def test_calls_for_cuda() -> None:
-    """A scan of mapped items is one call on the items in memory; no separate map precedes it."""
+    """No separate map precedes the scan's call."""
     x = jnp.arange(1000, dtype=jnp.uint8)
     text = jax.jit(lambda x: mgpu.scan(x, map=lambda x: jnp.exp(x.astype(jnp.float32))))
     text = text.trace(x).lower(lowering_platforms=("cuda",)).as_text()
@@ -419,7 +420,7 @@ def test_calls_for_cuda() -> None:
 @pytest.mark.usefixtures("lowers_for_cuda")
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="tests the lowering for a GPU on machines without one")
 def test_calls_for_cuda_in_batches_over_an_explicit_mesh() -> None:
-    """The call has two batch axes, one of which is sharded, so each device scans its own rows."""
+    """One of two batch axes is sharded: each device scans its rows."""
     devices = jax.devices()[:2]
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
     with jax.set_mesh(mesh):

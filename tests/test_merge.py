@@ -1,4 +1,4 @@
-"""merge compared with tests/oracle.py: types, sizes, counts, values, batches, derivatives, broken input, misuse."""
+"""merge compared with tests/oracle.py."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from tests.oracle import same_bits
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-# The numbers of slots that one CUDA block merges, by the widths of keys and values, and that one CPU task merges.
+# The slots that a block merges, by widths of keys and values, and those of a CPU task.
 TILES = data.tile_sizes("merge")
 
 
 def live_part(x, indices, slots):
-    """Returns the expected result of a merge: these rows, then zeros."""
+    """Returns these rows, then zeros."""
     return np.concatenate([x[indices], np.zeros((slots - len(indices), *x.shape[1:]), x.dtype)])
 
 
 def check(a, b, *, descending=False, a_count=None, b_count=None, merge=mgpu.merge):
-    """Checks keys alone, keys with values that the kernel moves, and keys with rows that are gathered."""
+    """Checks keys alone, with values that the kernel moves, and with rows that are gathered."""
     counts = {"a_count": a_count, "b_count": b_count}
     slots = len(a) + len(b)
     order = oracle.merge_indices(a, b, descending, **counts)
@@ -288,7 +288,7 @@ def in_runs(keys, ends, descending=False):
 
 
 def order_of_pairs(keys, ends, descending=False):
-    """Returns the expected order of the live items after a round of merges, as positions."""
+    """Returns the live items' positions after a round of merges."""
     order, begin = [], 0
     for end in (*ends[1::2], *ends[-1:]):
         order.append(begin + oracle.sort_indices(keys[begin:end], descending))
@@ -332,7 +332,7 @@ def test_rounds_of_runs(rng, dtype, descending):
 @pytest.mark.parametrize("runs", [1, 2, 3, 8])
 @pytest.mark.parametrize("n", RUN_SIZES)
 def test_runs_of_every_size(rng, n, runs):
-    """A pair of runs does not share its last tile with the next pair, whatever the sizes of the runs."""
+    """A pair of runs does not share its last tile with the next pair."""
     options = {"descending": False, "size": n}
     call = jax.jit(functools.partial(a_round, **options))
     for dtype in ("uint8", "float32"):
@@ -342,7 +342,7 @@ def test_runs_of_every_size(rng, n, runs):
 
 
 def test_many_runs(rng):
-    """Each pair ends a tile, so the number of runs decides how many tiles and how much scratch memory there are."""
+    """Each pair ends a tile, so the number of runs decides the number of tiles and the scratch memory."""
     n, runs = 40_000, 501
     options = {"descending": False, "size": n}
     call = jax.jit(functools.partial(a_round, **options))
@@ -352,7 +352,7 @@ def test_many_runs(rng):
 
 
 def test_scratch_memory_of_runs():
-    """The size of the scratch memory depends on the number of runs, not on their ends."""
+    """It depends on the number of runs, not on their ends."""
 
     def scratch(runs):
         keys, ends = np.zeros(n, np.float32), np.zeros(runs, np.int32)
@@ -365,7 +365,7 @@ def test_scratch_memory_of_runs():
 
 
 def test_batches_of_runs(rng):
-    """Each row has its own runs, or all rows share keys or ends."""
+    """Rows have their own runs, or share keys or ends."""
     rows, n, runs = 3, 3001, 6
     options = {"descending": False, "size": n}
     ends = np.stack([*ends_of_runs(rng, runs, n)][:rows])
@@ -387,7 +387,7 @@ def test_batches_of_runs(rng):
 
 @pytest.mark.parametrize("runs", [1, 2, 5, 8])
 def test_runs_as_one(rng, runs):
-    """Rounds of merges leave one run, with payload and with gathered leaves."""
+    """Rounds of merges leave one run."""
     n, size = 700, 690
     rows = rng.normal(size=(n, 2)).astype(np.float16)
     for ends in ends_of_runs(rng, runs, size):
@@ -410,7 +410,7 @@ def test_derivatives_of_runs(rng):
 
 
 def test_broken_runs_stay_inside(rng):
-    """Ends are unsorted and invalid, keys unsorted: each result is still 0 or one of the items."""
+    """Ends are invalid and keys unsorted, yet results are items or 0."""
     for n in (100, LONG):
         keys = rng.integers(1, 100, n, dtype=np.uint32)
         ends = np.array([n - 3, -5, n // 2, 2_000_000_000, 3, n - 1, -2_000_000_000, n], np.int32)

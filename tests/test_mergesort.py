@@ -1,4 +1,4 @@
-"""mergesort, locality_sort and their indices, against tests/oracle.py: types, sizes, inputs, batches, derivatives."""
+"""mergesort, locality_sort and their indices, against tests/oracle.py."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def order_of(keys, descending=False, count=None):
 
 
 def check(keys, name="mergesort", *, descending=False, count=None):
-    """Checks keys and their original positions, which show stability."""
+    """Checks keys and original positions, which show stability."""
     order = order_of(keys, descending, count)
     sorted_keys, indices = jitted(f"{name}_indices", descending=descending)(keys, count=count)
     same_bits(sorted_keys, keys[order])
@@ -61,7 +61,7 @@ def test_every_key_type(rng, dtype, descending):
 @pytest.mark.parametrize("dtype", ["uint32", "float64"])
 @pytest.mark.parametrize("name", SORTS)
 def test_sizes_around_powers_of_two(rng, name, dtype):
-    # A few shapes serve all sizes; the live count is the number of items.
+    # The live count is the number of items, so few shapes serve all sizes.
     for exponents in (range(7), range(7, 14), range(14, 18), (18, 20) if dtype == "float64" else (20, 22)):
         keys = data.random_keys(rng, dtype, 2 ** max(exponents) + 9)
         for count in (2**exponent + d for exponent in exponents for d in (-1, 0, 1)):
@@ -70,7 +70,7 @@ def test_sizes_around_powers_of_two(rng, name, dtype):
             live, given = got[:count], keys[:count]
             if count < 2**15:
                 same_bits(live, given[oracle.sort_indices(given)])
-            else:  # the oracle would take seconds: check only that nothing is lost, and that the order is right
+            else:  # the oracle would take seconds: checks order and completeness
                 same_bits(np.sort(oracle.bits(live)), np.sort(oracle.bits(given)))
                 numbers = live[~np.isnan(live.astype(np.float64))]
                 same_bits(live[: len(numbers)], numbers)
@@ -78,7 +78,7 @@ def test_sizes_around_powers_of_two(rng, name, dtype):
 
 
 def with_equals(rng, keys):
-    """Replaces three keys in ten: floats by zeros, NaNs and infinities of both signs, integers by the largest one."""
+    """Replaces three keys in ten: floats by zeros, NaNs and infinities, integers by the largest one."""
     if np.issubdtype(keys.dtype, np.integer):
         return np.where(rng.random(keys.size) < 0.3, np.iinfo(keys.dtype).max, keys)
     specials = np.array([0.0, -0.0, np.nan, -np.nan, np.inf, -np.inf], keys.dtype)
@@ -88,7 +88,7 @@ def with_equals(rng, keys):
 @pytest.mark.parametrize("dtype", long_but(["uint8", "float64"], ["uint8", "int32", "float32", "float64"]))
 @pytest.mark.parametrize("n", [1025, 4095, 4096, 4097, 8193, 16384, 16385, 65536, 65537, 2**18, 2**18 + 1])
 def test_sizes_around_cells_and_tiles(rng, dtype, n):
-    # Whole rows have separate kernels, where the length, and not a count, decides the shape of blocks.
+    # Whole rows have their own kernels, whose length decides the shape of blocks.
     plain = rng.permutation(n).astype(dtype)
     for keys in (plain, with_equals(rng, plain)):
         for descending in (False, True):
@@ -141,9 +141,8 @@ def test_inputs_with_a_shape(rng, what, dtype):
         check(keys, name, count=N - 5000)
 
 
-# CUDA kernels sort cells of 2^14 keys of 4 bytes, or of 2^13 keys that have 8 bytes or values. A locality sort then
-# groups 16 cells, and in the next phase 16 groups. A warp merges overlaps of at most 256 items; most overlaps of
-# keys `i + rand(140)` are that short.
+# CUDA sorts cells of 2^14 keys of 4 bytes, or of 2^13 keys that have 8 bytes or values. A locality sort groups 16
+# cells, then 16 groups. A warp merges overlaps of at most 256 items, as most of keys `i + rand(140)` are.
 @pytest.mark.parametrize("cells", [16, 17, 20, 33])
 @pytest.mark.parametrize("width", [1, 25, 140, 4096, 2**14, 2**17])
 def test_nearly_sorted_keys_around_the_limits_of_cells(rng, cells, width):
@@ -166,7 +165,7 @@ def test_nearly_sorted_keys_in_three_phases(rng, width):
 
 
 def test_more_keys_and_indices_than_merge_in_pairs(rng):
-    n = 257 * 2**13 + 5  # above 16 MB, CUDA kernels merge four runs at a time
+    n = 257 * 2**13 + 5  # above 16 MB, CUDA merges four runs at a time
     keys = rng.integers(0, 2**20, n).astype(np.int32)
     check(keys)
     check(keys, count=n - 5000)
@@ -190,7 +189,7 @@ def test_a_batch_of_nearly_sorted_rows(rng):
 
 def test_the_order_is_that_of_lax_sort(rng):
     keys = data.random_keys(rng, "float32", 1000)
-    # XLA's CPU code treats subnormals as zeros when it sorts, and its GPU code does not, so these keys have none.
+    # XLA's CPU code flushes subnormals when it sorts, its GPU code does not: these keys have none.
     keys[np.abs(keys) < np.finfo(np.float32).tiny] = 0
     for name in SORTS:
         same_bits(getattr(mgpu, name)(keys), jax.lax.sort(jnp.asarray(keys), is_stable=True))
@@ -234,7 +233,7 @@ def test_batches(rng, n, name):
             same_bits(indices[b], order.astype(np.int32))
 
 
-# On CUDA, sizes decide whether ranks are counted, rows have blocks of 1024 or 4096 items, or rows share tiles.
+# By size, CUDA counts ranks, sorts rows in blocks of 1024 or 4096 items, or has several rows in a tile.
 @pytest.mark.parametrize("dtype", ["uint8", "int64"])
 @pytest.mark.parametrize(
     ("rows", "n"), [(1000, 33), (300, 1000), (270, 1001), (90, 3000), (70_000, 2), (40_000, 4), (20_000, 17)]
@@ -252,7 +251,7 @@ def test_many_short_rows(rng, rows, n, dtype):
     same_bits(indices, order)
 
 
-# These are too many rows to count ranks on CUDA: several rows share a block.
+# Too many rows to count ranks on CUDA: several share a block.
 @pytest.mark.parametrize(
     "case",
     long_but(

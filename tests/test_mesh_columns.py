@@ -1,4 +1,4 @@
-"""Keys of several columns over a mesh axis, without 64-bit types, compared with NumPy's sort of the columns' ranks."""
+"""Keys of several columns over a mesh axis, without 64-bit types, compared with NumPy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ each_type = pytest.mark.parametrize(
 
 
 def draw(rng, dtypes, n):
-    """Draws two columns: the first has many equal items; the second has, too, or is random."""
+    """The first column has many equal items; the second has too, or is random."""
     few = [rng.choice(data.random_keys(rng, dtype, 4), n) for dtype in dtypes]
     return few if rng.integers(2) else [few[0], data.random_keys(rng, dtypes[1], n)]
 
@@ -34,7 +34,7 @@ def sharded(columns, counts, slots):
 
 
 def same_columns(got, counts, columns, order):
-    """Asserts that columns have the bits of the live items in order, followed by zeros."""
+    """Asserts that columns have the live items' bits in order, followed by zeros."""
     assert isinstance(got, tuple)
     for x, y in zip(got, columns, strict=True):
         oracle.same_bits(mesh.gather(x, counts), y[order])
@@ -81,7 +81,6 @@ def test_sorts_on_devices(rng):
 
 
 def test_keys_alone(rng):
-    """Columns may be sorted without values and without counts."""
     columns = draw(rng, ["int32", "uint32"], DEVICES * SLOTS)
     given = [x.reshape(DEVICES, SLOTS) for x in columns]
     got = mesh.by_vmap(lambda *keys: mgpu.sort(keys, axis_name=mesh.AXIS))(*given)
@@ -90,7 +89,7 @@ def test_keys_alone(rng):
 
 
 def pairs(rng, dtypes, descending, devices=DEVICES):
-    """Yields two tables of sorted columns, for each distribution of items over devices."""
+    """Yields two tables of sorted columns, for each distribution over devices."""
     for a_counts, b_counts in zip(
         mesh.counts_of(rng, devices, SLOTS), rng.permutation(mesh.counts_of(rng, devices, OTHERS)), strict=True
     ):
@@ -125,7 +124,6 @@ def test_merges(rng, name):
 @each_type
 @pytest.mark.long
 def test_searches_and_joins(rng, name):
-    """Searches and joins of columns, unaligned and aligned."""
     dtypes, ascending = TYPES[name][0], (False, False)
     size = DEVICES * SLOTS * OTHERS
 
@@ -166,7 +164,7 @@ SETS = ("intersection", "union", "difference", "symmetric_difference")
 
 
 def check_sets(rng, run, dtypes, with_values, devices=DEVICES):
-    """Checks that the concatenated parts equal the result of one device, and that the fill value follows each part."""
+    """Checks that joined parts equal one device's result, each followed by the fill value."""
     for a, b, a_rank, b_rank, given in pairs(rng, dtypes, (False, False), devices):
         ids = np.split(np.arange(len(a_rank) + len(b_rank), dtype=np.int32), [len(a_rank)])
         ids = [mesh.shard(x, counts, slots) for x, counts, slots in zip(ids, given[2:], (SLOTS, OTHERS), strict=True)]
@@ -190,8 +188,6 @@ FILL = 7
 
 
 def sets(with_values):
-    """Returns a function that runs all set operations on columns, unaligned and aligned."""
-
     def call(a, b, a_count, b_count, a_ids, b_ids):
         named = {"a_count": a_count, "b_count": b_count, "axis_name": mesh.AXIS}
         both = mgpu.align(a, b, a_ids, b_ids, **named)
@@ -248,7 +244,7 @@ def test_segmented_sorts(rng, name):
 
 @each_type
 def test_runs(rng, name):
-    """The result of a run is on the device where the run starts, and has the bits of the run's first key."""
+    """A run's result is where the run starts, with the bits of its first key."""
     dtypes = TYPES[name][0]
 
     def call(keys, values, count):
@@ -272,7 +268,7 @@ def test_runs(rng, name):
 @each_type
 @pytest.mark.usefixtures("forms")
 def test_run_starts_and_distinct_keys(rng, name):
-    """A distinct key is on the device that has the key's first copy after a sort."""
+    """A distinct key is on the device of its first copy after a sort."""
     dtypes = TYPES[name][0]
     flags = {"return_index": True, "return_inverse": True, "return_counts": True}
 

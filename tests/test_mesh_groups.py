@@ -27,7 +27,6 @@ def groups(keys, x, rows, count):
 
 
 def expected_of(members, x, operator):
-    """Returns the result of one group, given the positions of its members."""
     part = x[members]
     match operator:
         case "median" | "mean":
@@ -44,7 +43,7 @@ def expected_of(members, x, operator):
 
 
 def on_devices(ranks, devices):
-    """Returns each group's members, its device, and its place there, which is None if past `SIZE`."""
+    """Returns each group's members, device, and place there (None if past `SIZE`)."""
     order = np.argsort(ranks, kind="stable")
     edges = np.cumsum(mesh.even(len(ranks), devices))
     _, starts = np.unique(ranks[order], return_index=True)

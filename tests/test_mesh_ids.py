@@ -18,7 +18,7 @@ from tests.test_scan import same
 pytestmark = pytest.mark.usefixtures("x64")
 
 SLOTS = 24
-# Results per device: if few, each device computes all results; if many, ids are sorted over the devices.
+# Results per device: with few, each device computes all results; with many, devices sort the ids.
 FORMS = {"few": 3, "many": 11}
 SHORT = {("add", "few"), ("argmax", "few"), ("add", "many"), ("argmin", "many"), ("mean", "many"), ("and", "many")}
 TYPES = {"add": "float16", "mul": "int32", "max": "bfloat16", "argmin": "float64", "argmax": "bool", "mean": "int8"}
@@ -29,7 +29,7 @@ def reduced(op, size):
 
 
 def ids_of(rng, total, size):
-    """Yields random ids, some out of range; the same id for all items; ids of the last device alone."""
+    """Yields random ids, some out of range; one id for all items; ids of the last device alone."""
     yield rng.integers(-2, size + 3, total)
     yield np.full(total, size // 2)
     yield rng.integers(size - 2, size, total)
@@ -49,7 +49,6 @@ def check(rng, call, op, dtype, devices, size, *trailing):
     [pytest.param(*case, marks=() if case in SHORT else pytest.mark.long) for case in itertools.product(NAMES, FORMS)],
 )
 def test_every_operator(rng, op, form):
-    """Operators combine rows of two columns, for each distribution of items over devices."""
     dtype = TYPES.get(op, "float32" if takes(op, "float32") else "uint8")
     check(rng, mesh.by_vmap(reduced(op, FORMS[form])), op, dtype, 3, FORMS[form], 2)
 
@@ -73,7 +72,6 @@ def test_on_devices(rng, form):
 
 
 def test_a_pytree_without_counts(rng):
-    """One operator per leaf, ids of another type, and rows without elements."""
     x = {"a": rng.integers(0, 9, (2, SLOTS)), "b": rng.normal(size=(2, SLOTS, 0)).astype(np.float32)}
     ids = rng.integers(0, 8, (2, SLOTS), dtype=np.uint8)
     ops = {"a": "argmin", "b": "add"}
@@ -105,7 +103,7 @@ def test_the_same_bits_in_every_run(rng, form):
 def test_derivatives(rng, form):
     """Forward and reverse derivatives equal finite differences, under vmap and under shard_map."""
     size = {"few": 2, "many": 5}[form]
-    ids = np.array([[0, size, 9, size, -1], [size, 0, 1, 1, size]])  # the first id of each device has items
+    ids = np.array([[0, size, 9, size, -1], [size, 0, 1, 1, size]])  # each device's first id has items
     x = rng.permutation(10).reshape(2, 5) / 4.0
     counts = np.array([5, 4], np.int32)
 
@@ -125,7 +123,7 @@ def test_derivatives(rng, form):
 
 
 def test_a_batch_within(rng):
-    """Each device has a batch of columns, each with its own ids."""
+    """Each device has a batch of columns with their own ids."""
     x, ids = rng.integers(0, 9, (2, SLOTS, 3)), rng.integers(0, 10, (2, SLOTS, 3))
 
     def call(x, ids):
@@ -141,7 +139,7 @@ def test_a_batch_within(rng):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_counts(rng, form):
-    """Counts of ids, weighted counts, and histograms."""
+    """Counts, weighted counts, and histograms."""
     devices, size = 3, FORMS[form]
     edges = np.array([-1, 0, 4, 4, 9], np.float32)
 

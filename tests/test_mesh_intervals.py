@@ -19,7 +19,7 @@ INTERVALS, ROWS, SIZE = 7, 12, 17
 
 
 def problems(rng, devices):
-    """Yields lengths, offsets, totals: random lengths, one interval for all slots, none, on the last device, 0 or 1."""
+    """Yields lengths, offsets, totals: random, one interval for all slots, none, on the last device, 0 or 1."""
     m, slots = devices * INTERVALS, devices * SIZE
     one, none, last = np.zeros((3, m), int)
     one[rng.integers(m)] = slots
@@ -29,7 +29,7 @@ def problems(rng, devices):
 
 
 def rows_of(starts, lengths):
-    """Returns, for each slot, its interval and the source position of its row."""
+    """Returns each slot's interval, and its row's source position."""
     owner = np.repeat(np.arange(len(lengths)), lengths)
     return owner, starts[owner] + np.arange(lengths.sum()) - (np.cumsum(lengths) - lengths)[owner]
 
@@ -103,7 +103,7 @@ def check(rng, call, devices):
         expected[rows_of(places, lengths)[1][inside]] = x[source[inside]]
         np.testing.assert_array_equal(moved, expected)
         expected = into.copy()
-        taken = rows_of(places, lengths)[1][:n]  # of the n rows that exist
+        taken = rows_of(places, lengths)[1][:n]  # of n rows
         expected[taken] = x[: len(taken)]
         np.testing.assert_array_equal(scattered, expected)
 
@@ -121,7 +121,7 @@ def test_intervals_on_devices(rng):
 
 @pytest.mark.parametrize("devices", mesh.FEW)
 def test_few_long_intervals(rng, devices, monkeypatch):
-    """If intervals are few and long, every device knows all of them, and devices send runs of rows."""
+    """Every device knows all intervals if they are few, and devices send runs of rows."""
     monkeypatch.setattr(f"{__name__}.SIZE", INTERVALS * devices**2)
     monkeypatch.setattr(f"{__name__}.ROWS", INTERVALS * devices**2 - 3)
     check(rng, mesh.by_vmap(every_interval), devices)
@@ -139,7 +139,7 @@ def test_few_long_intervals_on_devices(rng, form, monkeypatch):
 @pytest.mark.long
 @pytest.mark.parametrize("size", [4, 8], ids=["requests", "runs"])
 def test_derivatives(rng, size):
-    """The cotangent of a row goes back to the row's origin, on any device."""
+    """A row's cotangent goes back to the row's origin."""
     offsets, total = np.array([[0, 5], [5, 6]], np.int32), np.full(2, 7, np.int32)
     starts, places = np.array([[1, 0], [3, 5]], np.int32), np.array([[1, 0], [6, 7]], np.int32)
 
@@ -161,7 +161,7 @@ def test_derivatives(rng, size):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.usefixtures("forms")
 def test_gradient_of_a_scatter(dtype):
-    """Narrow floats are moved as integers, and their cotangents as floats."""
+    """Narrow floats travel as integers, their cotangents as floats."""
     starts, offsets = np.array([[5, 0], [1, 9]], np.int32), np.array([[0, 2], [3, 7]], np.int32)
     weights = jnp.arange(1, 9, dtype=dtype).reshape(2, 4)
 
@@ -212,7 +212,7 @@ def check_bulk(rng, call, devices):
 
 
 def owner_of(counts):
-    """Returns the device of each item of the global array, as a one-hot array: [items, devices]."""
+    """Returns each item's device as a one-hot array: [items, devices]."""
     return (np.repeat(np.arange(len(counts)), counts)[:, None] == np.arange(len(counts))).astype(int)
 
 

@@ -1,4 +1,4 @@
-"""Joins over a mesh axis, compared with all pairs of the global arrays."""
+"""Joins over a mesh axis, compared with all pairs of global rows."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.test_mesh_pairs import OTHERS, SLOTS, problems
 pytestmark = pytest.mark.usefixtures("x64")
 
 KINDS = ("inner", "left", "right", "outer", "semi", "anti")
-# Three devices join by all kinds. Other numbers of devices join by two, as kinds do not depend on the number.
+# Three devices join by all kinds. Kinds do not depend on the number of devices.
 KINDS_OVER = {1: ("inner", "outer"), 2: ("left", "anti"), 3: KINDS, 4: ("right", "semi"), 8: ("outer", "anti")}
 TYPES = {1: "int16", 2: "float32", 3: "float32", 4: "int8", 8: "int32"}
 
 
 def rows_of(kind, a, b, *, null_equal=True):
-    """Returns the rows of a join of keys in any order, by comparing all pairs: [rows, 2]."""
+    """Returns the rows of a join, by comparing all pairs: [rows, 2]."""
     ranks = oracle.rank(np.concatenate([a, b]))
     equal = ranks[: len(a), None] == ranks[None, len(a) :]
     if not null_equal and np.issubdtype(a.dtype, np.floating):
@@ -43,7 +43,7 @@ def rows_of(kind, a, b, *, null_equal=True):
 
 
 def check(got, expected, devices, size):
-    """Checks the count of each device, and the first `size` rows of its share."""
+    """Checks each device's count, and the first `size` rows of its share."""
     counts = mesh.even(len(expected), devices)
     np.testing.assert_array_equal(got.count, counts)
     kept = np.minimum(counts, size)
@@ -115,14 +115,14 @@ def check_any_order(rng, call, devices, kinds, dtype, size, **options):
 )
 @pytest.mark.usefixtures("forms")
 def test_any_order(rng, devices, kinds):
-    """Keys come in any order, and `size` may be too small. NaNs have no partners."""
+    """Results may exceed `size`; NaNs have no partners."""
     size = 40
     call = mesh.by_vmap(any_order(kinds, size, null_equal=False))
     check_any_order(rng, call, devices, kinds, TYPES[devices], size, null_equal=False)
 
 
 def columns_of(keys):
-    """Returns two columns of 48 bits together, which are equal where keys are; every third key has a NaN."""
+    """Returns two columns of 48 bits, equal where keys are; every third key has a NaN."""
     return (keys // 3).astype(np.int32), np.array([-1, np.nan, 0], jnp.bfloat16)[keys % 3]
 
 
@@ -132,7 +132,7 @@ def columns_of(keys):
 )
 @pytest.mark.usefixtures("forms")
 def test_columns_in_any_order(rng, kind, null_equal):
-    """The code of two columns has two words. Rows with NaNs have partners only if `null_equal` is True."""
+    """The code of two columns has two words; NaNs have partners only if `null_equal`."""
     size = 60
 
     def call(a, b, a_count, b_count):
@@ -154,7 +154,7 @@ def test_columns_in_any_order(rng, kind, null_equal):
 
 @pytest.mark.parametrize("words", [False, True])
 def test_rows_of_a_key_meet(rng, words):
-    """All rows of a key meet on one device, in order, unless there are too many of them."""
+    """All rows of a key meet on one device, in order, unless they are too many."""
     devices, slots = 3, 400
 
     def call(keys, count):
@@ -186,7 +186,7 @@ def test_rows_of_a_key_meet(rng, words):
     [(3, 4, 0), *(pytest.param(*sizes, marks=pytest.mark.long) for sizes in ((0, 4, 5), (3, 0, 5), (0, 0, 2)))],
 )
 def test_nothing_in_any_order(n_a, n_b, size):
-    """Joins of tables without rows, and joins without room for rows."""
+    """Tables have no rows, or results have no room for rows."""
     a, b = np.ones((3, n_a), np.int32), np.ones((3, n_b), np.int32)
     got = mesh.by_vmap(lambda a, b: mgpu.join(a, b, "outer", size=size, assume_sorted=False, axis_name=mesh.AXIS))(a, b)
     check(jax.device_get(got), rows_of("outer", a.reshape(-1), b.reshape(-1)), 3, size)
@@ -194,7 +194,7 @@ def test_nothing_in_any_order(n_a, n_b, size):
 
 @pytest.mark.long
 def test_any_order_by_buckets(rng, monkeypatch):
-    """Short tables are joined by buckets, as long tables are on a GPU."""
+    """A GPU joins long tables by buckets; here, short tables are long enough."""
     monkeypatch.setattr(sort_strategy, "LONG_PERMUTATION", 1)
     monkeypatch.setattr(jax.lax, "platform_dependent", lambda *operands, cuda, default: cuda(*operands))
     kinds, size = ("left", "anti"), 90
@@ -247,7 +247,7 @@ def test_aligned_on_devices(rng):
 
 @pytest.mark.long
 def test_aligned_keys_on_one_device_each():
-    """No key has copies on two devices, so each device joins its own rows."""
+    """Each device joins its own rows."""
     a, b = np.array([[1, 2, 2], [5, 6, 9]]), np.array([[2, 2, 3], [5, 9, 9]])
 
     def call(a, b):
@@ -275,7 +275,7 @@ def test_sorted_keys_on_devices(rng):
 
 @pytest.mark.long
 def test_derivatives_of_columns(rng):
-    """The cotangent of each row of the join goes to the table's row from which it comes."""
+    """Cotangents go back to the tables' rows."""
     a = np.array([[1, 2, 2], [2, 4, 5]])
     b = np.array([[2, 2], [5, 7]])
     x = rng.normal(size=(2, 3))

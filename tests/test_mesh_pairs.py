@@ -20,7 +20,7 @@ SETS = ("intersection", "union", "difference", "symmetric_difference")
 
 
 def problems(rng, devices, dtype):
-    """Yields two sorted global arrays (any keys, few, one, disjoint ones), for each distribution over devices."""
+    """Yields two sorted arrays (any keys, few, one, disjoint ones), for each distribution over devices."""
     kind = np.dtype(dtype)
     for a_counts, b_counts in zip(
         mesh.counts_of(rng, devices, SLOTS), rng.permutation(mesh.counts_of(rng, devices, OTHERS)), strict=True
@@ -119,7 +119,7 @@ def test_sets_on_devices(rng):
 
 
 def all_aligned(a, b, a_count, b_count, a_ids, b_ids):
-    """Aligns both arrays once; the operations then exchange no items."""
+    """Aligns both arrays once; operations then exchange no items."""
     named = {"a_count": a_count, "b_count": b_count, "axis_name": mesh.AXIS}
     both = mgpu.align(a, b, {"x": a_ids}, b_ids, **named)
     named.update(aligned=True, a_count=both.a_count, b_count=both.b_count)
@@ -185,7 +185,7 @@ def test_aligned_on_devices(rng):
 
 
 def test_aligned_operations_exchange_no_items():
-    """After one alignment, an operation exchanges only a few numbers."""
+    """They exchange a few numbers."""
     x, count = np.zeros((4, 64), np.float32), np.zeros(4, np.int32)
 
     def call(a, b, a_count, b_count):
@@ -204,7 +204,7 @@ def test_aligned_operations_exchange_no_items():
 
 
 def test_fewer_slots_than_an_aligned_set_has():
-    """A count above `size` reports that results are missing. The caller chooses the fill value."""
+    """A count above `size` reports missing results; the caller chooses the fill value."""
     a, b = np.array([[1, 1], [2, 3]]), np.array([[1, 3], [3, 4]])
 
     def call(a, b):

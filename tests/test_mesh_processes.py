@@ -1,4 +1,4 @@
-"""Operations over a mesh axis of two processes of JAX on one machine, compared with tests/oracle.py."""
+"""Operations over a mesh axis of two processes, compared with tests/oracle.py."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
 PROCESSES = 2
-SECONDS = 120  # two idle cores need 15
+SECONDS = 120  # 15 on two idle cores
 
 
 @contextlib.contextmanager
 def free_port():
-    """Yields a free port, which stays bound here; gRPC shares ports, so it may bind the port too."""
+    """Yields a free port that stays bound here; gRPC shares ports, so it may bind it too."""
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         held.bind(("127.0.0.1", 0))
@@ -29,7 +29,7 @@ def free_port():
 
 
 def wait(processes):
-    """Waits until all processes have ended, one has failed, or the time is up. Returns their exit statuses."""
+    """Waits until all processes have ended, one has failed, or time is up; returns exit statuses."""
     deadline = time.monotonic() + SECONDS
     while True:
         statuses = [process.poll() for process in processes]

@@ -22,15 +22,15 @@ KEYS = {"axis_name": mesh.AXIS}
 
 
 def ranges_of(i):
-    """Returns Segments with gaps between them."""
+    """Segments with gaps."""
     return mgpu.Segments.from_ranges(2 * i, 2 * i + 1)
 
 
-# JAX 0.10.0 describes a device by its kind and number of cores, later versions also by its platform.
+# JAX 0.10.0 describes a device by kind and cores, later versions also by its platform.
 FIELDS = len(dataclasses.fields(jax.sharding.AbstractDevice))
 CPU, GPU = (jax.sharding.AbstractDevice(*(kind, None, kind)[:FIELDS]) for kind in ("cpu", "gpu"))
 
-# Calls of each function on keys, indices and a count. Those of TWO have two operands, so twice as many items.
+# Those of TWO have two operands, so twice as many items.
 ONE = {
     "argsort": lambda k, i, c: mgpu.argsort(k, count=c, **KEYS),
     "bincount": lambda k, i, c: mgpu.bincount(i, SLOTS, k, **KEYS),
@@ -107,8 +107,8 @@ TWO = {
     "sorted_match": lambda k, i, c: mgpu.sorted_match(k, k, a_count=c, **KEYS),
     "sorted_search": lambda k, i, c: mgpu.sorted_search(k, k, needles_count=c, **KEYS),
 }
-# The calls of IN_PLACE send no items. Those of EQUAL_PARTS send requests and rows, or other parts of equal size, by
-# all_to_all. All other calls send parts of any size, by ragged_all_to_all.
+# Calls of IN_PLACE send no items. Those of EQUAL_PARTS send parts of equal size, by all_to_all. All others send parts
+# of any size, by ragged_all_to_all.
 IN_PLACE = {
     "reduce",
     "reduce_by_key",
@@ -129,13 +129,13 @@ EQUAL_PARTS = {
     "take_segments",
     "to_dense",
 }
-# In these calls, needles stay on their devices, so no array holds both sides.
+# Needles stay on their devices, so no array holds both sides.
 SEARCHES = {"asof_join, nearest", "lookup", "search", "sorted_equal_count", "sorted_match", "sorted_search"}
 WITHOUT_EXCHANGE = {"ragged_all_to_all": IN_PLACE | EQUAL_PARTS, "all_to_all": IN_PLACE}
 
 
 def traced(call, devices, slots=SLOTS, mesh_of_devices=None):
-    """Traces a call on a mesh of so many devices, which need not exist."""
+    """Traces a call on devices that need not exist."""
     devices_mesh = mesh_of_devices or AbstractMesh((devices,), (mesh.AXIS,), axis_types=(AxisType.Auto,))
     spread = NamedSharding(devices_mesh, P(mesh.AXIS))
     shapes = ((devices, slots), np.float32), ((devices, slots), np.int32), ((devices,), np.int32)
@@ -150,14 +150,14 @@ def traced(call, devices, slots=SLOTS, mesh_of_devices=None):
 
 
 def program_of(call, devices):
-    """Returns the text of a program for GPUs."""
-    with warnings.catch_warnings(action="ignore"):  # without CUDA kernels, a program for another platform stands in
+    """Returns a program's text for GPUs."""
+    with warnings.catch_warnings(action="ignore"):  # without CUDA kernels, another platform stands in
         lowered = traced(call, devices).lower(lowering_platforms=("cuda" if mgpu.has_cuda() else "tpu",))
     return lowered.as_text()
 
 
 def lines_of_a_device(text):
-    """Returns a program's lines with tensors, except for lines of its main function that handle global arrays."""
+    """Returns lines with tensors, except those of the main function on global arrays."""
     main, *others = text.split("func.func")[1:]
     inside = [line for line in main.splitlines() if line.startswith(" " * 6) and "sdy." not in line]
     return [line for line in (*inside, *"".join(others).splitlines()) if "tensor<" in line]
@@ -168,18 +168,18 @@ def lines_of_a_device(text):
 )
 @pytest.mark.parametrize("name", [*ONE, *TWO])
 def test_no_data_is_gathered(name, devices, form):
-    """Only a few numbers per device are gathered, and no array is much larger than a device's share."""
+    """Devices gather a few numbers, and no array is much larger than a device's share."""
     text = program_of(ONE.get(name) or TWO[name], devices)
     lines = lines_of_a_device(text)
     held = SLOTS if name in ONE or name in SEARCHES else 2 * SLOTS
     assert SLOTS <= max(map(mesh.elements, lines)) <= 2.2 * held
     gathered = [mesh.elements(line.rsplit("->", 1)[1]) for line in lines if "stablehlo.all_gather" in line]
-    arrays = 1 if name in ONE else 2  # so many arrays' cuts are gathered together
+    arrays = 1 if name in ONE else 2  # arrays whose cuts are gathered together
     assert max(gathered, default=0) <= arrays * 2 * devices * (devices + 1)
     assert (form in text) == (name not in WITHOUT_EXCHANGE[form])
 
 
-# The largest numbers of equations and of KB of text of programs that exceed the usual ones, MAX_EQUATIONS and MAX_TEXT.
+# Limits of equations and KB of text that exceed the usual ones, MAX_EQUATIONS and MAX_TEXT.
 MAX_EQUATIONS, MAX_TEXT = 480, 50
 LONG_PROGRAMS = {
     "join": (480, 55),
@@ -189,15 +189,15 @@ LONG_PROGRAMS = {
 
 @pytest.mark.parametrize("name", [*ONE, *TWO])
 def test_programs_are_short(name):
-    """Programs of four CPU devices. `python scripts/first_calls.py --devices 4` prints their compile times."""
+    """`python scripts/first_calls.py --devices 4` prints compile times."""
     made = traced(ONE.get(name) or TWO[name], 4, mesh_of_devices=AbstractMesh((4,), (mesh.AXIS,), abstract_device=CPU))
     most, most_text = LONG_PROGRAMS.get(name, (MAX_EQUATIONS, MAX_TEXT))
     assert budgets.equations(made.jaxpr.jaxpr) <= most
     assert len(made.lower(lowering_platforms=("cpu",)).as_text()) <= most_text << 10
 
 
-# The most memory that a device needs for operands, results and received items, as a multiple of its operands' size,
-# by the number of devices. On four devices, a sort takes two rounds of merges, which need one more array.
+# The most memory for operands, results and received items, as a multiple of the operands, by number of devices. On four
+# devices, a sort takes two rounds of merges, with one more array.
 PLANS = {
     "sort": (lambda k, v: mgpu.sort(k, v, **KEYS), {2: 3.1, 4: 4.1}),
     "merge": (lambda k, v: mgpu.merge(k, v, **KEYS), {2: 3.1, 4: 3.1}),
@@ -207,7 +207,7 @@ PLANS = {
 @pytest.mark.parametrize("devices", [2, 4])
 @pytest.mark.parametrize("name", PLANS)
 def test_memory_that_is_planned(name, devices, monkeypatch):
-    """The planned memory of programs with the exchange of GPUs, which writes its results to a given array."""
+    """GPUs' exchange writes its results to a given array."""
     mesh.use_form(monkeypatch, "_ragged")
     monkeypatch.setattr(jax.lax, "ragged_all_to_all", lambda x, into, *sizes, axis_name: into)
     call, most = PLANS[name]
@@ -222,7 +222,7 @@ def test_memory_that_is_planned(name, devices, monkeypatch):
 
 @pytest.mark.skipif(not mgpu.has_cuda(), reason="the CUDA kernels are not built, so there is no CUDA lowering")
 def test_long_tables_are_joined_by_buckets():
-    """The local join of repartitioned rows uses the same kernels as a join without a mesh."""
+    """Repartitioned rows are joined by the kernels of a join without a mesh."""
     with warnings.catch_warnings(action="ignore"):
         call = traced(lambda k, i, c: mgpu.join(i, i, size=SLOTS, assume_sorted=False, **KEYS), 2, LONG_PERMUTATION)
         text = call.lower(lowering_platforms=("cuda",)).as_text()
@@ -232,7 +232,7 @@ def test_long_tables_are_joined_by_buckets():
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
 @pytest.mark.parametrize("name", [*ONE, *TWO])
 def test_other_axes_are_left_to_jax(name, kind):
-    """`shard_map` is over the operation's axis alone; JAX distributes the mesh's other axis."""
+    """`shard_map` is over the operation's axis alone; JAX distributes the other axis."""
     both = AbstractMesh((4, 2), (mesh.AXIS, "other"), axis_types=(kind,) * 2)
     options = {"mesh": both, "in_specs": P(mesh.AXIS), "out_specs": P(mesh.AXIS), "axis_names": {mesh.AXIS}}
 
@@ -251,7 +251,7 @@ def test_other_axes_are_left_to_jax(name, kind):
 @pytest.mark.parametrize("wide", [False, True], ids=["x32", "x64"])
 @pytest.mark.parametrize("name", [*ONE, *TWO])
 def test_strict_promotion(name, wide):
-    """Under the caller's strict promotion, JAX refuses to mix the types of arrays; calls work all the same."""
+    """JAX refuses to mix types under the caller's strict promotion."""
     with jax.enable_x64(wide), jax.numpy_dtype_promotion("strict"):
         traced(ONE.get(name) or TWO[name], 4, 64)
 
@@ -265,7 +265,7 @@ def _parameters(function):
     return () if isinstance(function, type) else inspect.signature(function).parameters
 
 
-# Calls whose results are positions in global arrays, or numbers of items of them.
+# Results are positions in global arrays, or numbers of their items.
 POSITIONS = {
     "argsort": lambda k, i, c: mgpu.argsort(k, **KEYS),
     "join": lambda k, i, c: mgpu.join(k, k, size=8, **KEYS)[:2],
@@ -281,7 +281,7 @@ POSITIONS = {
 
 @pytest.mark.parametrize("name", POSITIONS)
 def test_more_items_than_int32_counts(name):
-    """Each of 16 devices has fewer than 2^31 items, but all of them together have more."""
+    """Each of 16 devices has fewer than 2^31 items; together they have more."""
     call, slots = POSITIONS[name], 1 << 27
     with jax.enable_x64(True):
         results = jax.tree.leaves(traced(call, 16, slots).out_info)
@@ -293,7 +293,7 @@ def test_more_items_than_int32_counts(name):
 
 
 def test_more_slots_for_rows_than_int32_counts():
-    """The join has slots for 2^31 rows, but indices still fit int32, so it needs no 64-bit types."""
+    """2^31 slots for rows, but int32 indices, need no 64-bit types."""
     with jax.enable_x64(False):
         call = lambda k, i, c: mgpu.join(k, k, size=1 << 28, assume_sorted=False, **KEYS)  # noqa: E731
         assert all(x.dtype == np.int32 for x in jax.tree.leaves(traced(call, 8, 64).out_info))
@@ -319,7 +319,7 @@ def test_exported_programs(rng, named):
 
 @pytest.mark.parametrize("call", [ONE["mergesort_indices"], TWO["lookup"]], ids=["mergesort_indices", "lookup"])
 def test_forms_of_other_platforms_are_not_traced(call):
-    """If the mesh names its devices, the program has only the form of their platform; otherwise it has all forms."""
+    """A mesh that names its devices gets their platform's form alone, any other one all forms."""
     meshes = [AbstractMesh((4,), (mesh.AXIS,), abstract_device=device) for device in (None, CPU, GPU)]
     texts = [str(traced(call, 4, mesh_of_devices=one).jaxpr) for one in meshes]
     assert ["ragged_all_to_all[" in text for text in texts] == [True, False, True]

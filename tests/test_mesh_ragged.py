@@ -9,12 +9,12 @@ import pytest
 import jax_mgpu as mgpu
 from tests import mesh
 
-SLOTS, ROWS, SIZE = 17, 6, 20  # a device's items and segments, and the items of a result
+SLOTS, ROWS, SIZE = 17, 6, 20  # items and segments of a device, items of a result
 KEYS = {"axis_name": mesh.AXIS}
 
 
 class Global:
-    """Segments of the global array: for each, where it begins and ends, its device, its place there, and its number."""
+    """Global segments: begins, ends, devices, places there, and numbers."""
 
     def __init__(self, begin, end, device, place, number):
         self.begin, self.end, self.device, self.place, self.number = begin, end, device, place, number
@@ -23,13 +23,13 @@ class Global:
         return iter(zip(self.begin, self.end, self.device, self.place, strict=True))
 
     def by_number(self, number):
-        """Returns the range of the segment with this number, or an empty range if there is none."""
+        """Returns the range of a numbered segment, empty if there is none."""
         found = np.flatnonzero(self.number == number)
         return (self.begin[found[0]], self.end[found[0]]) if found.size else (0, 0)
 
 
 def by_heads(rng, counts):
-    """Draws segments that cover the live items without gaps; returns them and each device's heads."""
+    """Draws segments without gaps; returns them and each device's heads."""
     total = int(counts.sum())
     heads = np.sort(rng.integers(0, total + 1, ROWS - 2)) if total else np.zeros(0, int)
     heads = np.append(np.zeros(min(total, 1), int), heads[heads < total])  # the first item has a head
@@ -40,7 +40,7 @@ def by_heads(rng, counts):
 
 
 def by_ranges(rng, devices):
-    """Draws segments with gaps, some of which end on a later device; returns them and each device's Segments."""
+    """Draws segments with gaps, some ending on a later device; returns them and each device's Segments."""
     total = devices * SLOTS
     cuts = np.sort(rng.integers(0, total + 1, 2 * min(ROWS, devices * 2)))
     begin, end = cuts[::2], cuts[1::2]
@@ -54,7 +54,7 @@ def by_ranges(rng, devices):
 
 
 def of_segments(x, keys, order, segments, count):
-    """Returns the results of all functions of segments; some have a result per segment, others per item."""
+    """Returns results of all functions of segments, per segment or per item."""
     given = {"count": count, **KEYS} if count is not None else KEYS
     ranked = {"largest": True, **given}
     return {
@@ -76,7 +76,6 @@ def of_segments(x, keys, order, segments, count):
 
 
 def expected_items(name, x, keys, begin, end):
-    """Returns the result for each item of a segment."""
     part, own = x[begin:end], keys[begin:end]
     powers = np.exp(part.astype(np.float64) - part.max())
     return {
@@ -89,7 +88,6 @@ def expected_items(name, x, keys, begin, end):
 
 
 def check_items(got, x, keys, live, segments):
-    """Checks the results per item, after gathering the live ones."""
     outside = {"scan": 0, "reverse": 0, "softmax": 0, "shift": -7, "rank": 0, "ids": -1}
     for name, fill in outside.items():
         expected = np.full(len(x), float(fill))
@@ -106,7 +104,7 @@ def check_items(got, x, keys, live, segments):
 
 
 def check_rows(got, x, keys, segments):
-    """Checks the results per segment; each is on the device on which its segment starts."""
+    """Each segment's result is on the device where the segment starts."""
     of_device = {}
     for begin, end, device, place in segments:
         part, own = x[begin:end], keys[begin:end]
@@ -128,7 +126,7 @@ def check_rows(got, x, keys, segments):
 
 
 def check_runs(got, keys, live, segments):
-    """Checks the starts of runs of equal keys in segments, by device, and the number of runs before each segment."""
+    """Checks starts of runs by device, and the number of runs before each segment."""
     edges = np.cumsum(live)
     starts = [
         at for begin, end, _, _ in segments for at in range(begin, end) if at == begin or keys[at] != keys[at - 1]
@@ -162,7 +160,7 @@ def check(got, x, keys, order, live, segments):
 @pytest.mark.parametrize("devices", mesh.FEW)
 @pytest.mark.usefixtures("forms")
 def test_heads(rng, devices):
-    """Each device has the heads of the segments that start among its live items."""
+    """Devices have the heads among their live items."""
     call = mesh.by_vmap(of_segments)
     for counts in mesh.counts_of(rng, devices, SLOTS):
         segments, heads = by_heads(rng, counts)
@@ -177,7 +175,7 @@ def test_heads(rng, devices):
 @pytest.mark.parametrize("devices", mesh.FEW)
 @pytest.mark.usefixtures("forms")
 def test_segments(rng, devices):
-    """Segments of a device count from its first slot, and may continue on the next devices. All slots are live."""
+    """Segments count from the device's first slot, and may continue on the next devices."""
     call = mesh.by_vmap(
         lambda x, keys, order, starts, ends: of_segments(x, keys, order, segments_of(starts, ends), None)
     )
@@ -194,7 +192,7 @@ def test_segments(rng, devices):
 
 @pytest.mark.usefixtures("forms")
 def test_derivatives(rng):
-    """Items in gaps have derivatives of 0, even if they are infinite. A segment's items may be on several devices."""
+    """Items in gaps have derivatives of 0, even infinite ones; a segment may span devices."""
     devices = 3
     segments, (starts, ends) = by_ranges(rng, devices)
     order = rng.choice(segments.number, (devices, 3)).astype(np.int32)
@@ -226,7 +224,7 @@ def test_derivatives(rng):
     for begin, end, _, _ in segments:
         inside[begin:end] = True
     whole = mesh.by_vmap(jax.grad(loss))
-    # Under vmap, the losses of all devices are added, so items get the cotangents of all of them.
+    # Under vmap, losses of all devices are added, so items get all their cotangents.
     got = whole(np.where(inside, x, np.inf).reshape(devices, SLOTS), starts, ends, order, weights)
     np.testing.assert_allclose(np.reshape(got, -1), jax.jit(jax.grad(expected))(x), rtol=1e-4, atol=1e-5)
 
@@ -236,7 +234,7 @@ def segments_of(starts, ends):
 
 
 def test_all_forms_of_segments(rng):
-    """Under shard_map, each form makes Segments of a device's own rows."""
+    """Under shard_map, each form makes Segments of a device's rows."""
     devices, lengths = 2, np.array([[3, 0, 5, 2], [1, 9, 0, 4]], np.int32)
     ends = np.cumsum(lengths, 1)
     offsets = np.concatenate([np.zeros((2, 1), int), ends], 1).astype(np.int32)
@@ -262,7 +260,7 @@ def test_all_forms_of_segments(rng):
 
 @pytest.mark.parametrize("devices", mesh.FEW)
 def test_from_dense(rng, devices):
-    """Rows stay on their devices. The result is a ragged batch over the axis, which `to_dense` turns back into rows."""
+    """Rows stay on their devices; `to_dense` turns the ragged batch back into rows."""
 
     def there_and_back(x, lengths):
         items, heads, count = mgpu.from_dense(x, lengths, size=3 * 5, **KEYS)
@@ -278,7 +276,7 @@ def test_from_dense(rng, devices):
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("devices", mesh.FEW)
 def test_segmented_search(rng, devices, side):
-    """A device's needles are searched in segments of any device, given by heads, or by starts and ends with gaps."""
+    """Needles are searched in segments of any device, by heads, or by starts and ends with gaps."""
     find = lambda needles, ids, haystack, heads, count: mgpu.segmented_search(  # noqa: E731
         needles, ids, haystack, heads, side, haystack_count=count, fill_value=-5, **KEYS
     )

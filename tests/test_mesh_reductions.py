@@ -1,4 +1,4 @@
-"""reduce, scan, segmented_reduce and segmented_scan over a mesh axis, against tests/oracle.py on the global array."""
+"""Reductions and scans over a mesh axis, against tests/oracle.py on the global array."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TYPES = {"add": "float16", "mul": "int32", "min": "float32", "max": "uint8", "ar
 
 
 def every_form(op, **options):
-    """Returns a function that calls all four operations in all forms, with counts."""
+    """Returns a function that calls all four operations in all forms."""
     named = {**options, "axis_name": mesh.AXIS}
 
     def call(x, heads, count):
@@ -40,7 +40,6 @@ def every_form(op, **options):
 
 
 def check(got, x, heads, op, counts):
-    """Compares the results of all devices with those of the global array."""
     devices, dtype = len(counts), jnp.dtype(x.dtype)
     total, scans, segments, segmented = jax.device_get(got)
     same(total, np.repeat(oracle.reduce(x, op), devices))
@@ -60,14 +59,14 @@ def check(got, x, heads, op, counts):
 
 
 def problems(rng, devices, op, dtype):
-    """Yields global arrays with heads, for each distribution of items over devices."""
+    """Yields arrays with heads, for each distribution over devices."""
     for counts in mesh.counts_of(rng, devices, SLOTS):
         for m in (0, 1, 5, HEADS):
             total = int(counts.sum())
             x = items(rng, dtype, op, total)
             ends = np.cumsum(counts)
             heads = rng.integers(0, max(total, 1), m)
-            if m == 5:  # some heads are at the boundaries of devices, and repeat
+            if m == 5:  # heads at the boundaries of devices, and repeated ones
                 heads = rng.choice(np.concatenate([[0], ends, heads]), m)
             heads = np.sort(heads[heads < total])
             sharded, _ = mesh.shard_heads(heads, counts, SLOTS, HEADS)
@@ -89,7 +88,7 @@ def test_every_operator_and_number_of_devices(rng, case):
 
 @pytest.mark.parametrize("dtype", long_but(["int8", "uint32", "bfloat16", "float64"], data.KEY_DTYPES))
 def test_every_type(rng, dtype):
-    """Sums and extrema of each type. If several devices have equal extrema, the first device's wins."""
+    """If several devices have equal extrema, the first device's wins."""
 
     def call(x, count):
         named = {"count": count, "axis_name": mesh.AXIS}
@@ -116,7 +115,7 @@ OF_ROWS = {"sum": "bool", "min": "bool", "prod": "int8", "argmax": "int16", "mea
     "op", [pytest.param(op, marks=() if op in OF_ROWS or op == "logsumexp" else pytest.mark.long) for op in NAMES]
 )
 def test_rows_of_every_operator(rng, op):
-    """Each column of rows is combined separately. Runs of equal keys are the segments of the heads."""
+    """Columns are combined separately; runs of equal keys are the segments of heads."""
     devices, dtype = 3, OF_ROWS.get(op, "float32" if takes(op, "float32") else "int32")
     form, back = {"exclusive": True, "reverse": False}, {"exclusive": False, "reverse": True}
 
@@ -164,12 +163,12 @@ def test_on_devices(rng, devices):
 
 
 def composed(a, b):
-    """Returns the composition of two affine maps: associative, but not commutative."""
+    """Composes affine maps: associative, not commutative."""
     return {"scale": a["scale"] * b["scale"], "shift": a["shift"] * b["scale"] + b["shift"]}
 
 
 def prefixes_of(x, firsts, reverse):
-    """Returns the composition of affine maps from `firsts[i]` to item i, for every i."""
+    """Returns the composition of affine maps from `firsts[i]` to item i."""
     turn = slice(None, None, -1 if reverse else 1)
     states = [x["scale"][turn], x["shift"][turn]]
     return oracle.prefixes(states, firsts, lambda a, b: [a[0] * b[0], a[1] * b[0][:, None] + b[1]])
@@ -178,7 +177,7 @@ def prefixes_of(x, firsts, reverse):
 @pytest.mark.parametrize("identity", (True, False), ids=["identity", "none"])
 @pytest.mark.long
 def test_functions(rng, identity):
-    """A function of two items combines over devices, some of which are empty."""
+    """A function combines over devices, some of which are empty."""
     devices = 3
     one = {"scale": np.int32(1), "shift": np.zeros(2, np.int32)} if identity else None
     forms = FORMS if identity else FORMS[:2]
@@ -242,7 +241,7 @@ LOSSES = {
         mgpu.scan(x, "mul", count=count, **named),
         mgpu.segmented_reduce(x, heads, "mul", count=count, **named),
     ),
-    "logsumexp": lambda x, heads, count, **named: (  # of rows, and the means of rows
+    "logsumexp": lambda x, heads, count, **named: (
         mgpu.reduce(jnp.stack([x, jnp.sin(x)], -1), "logsumexp", count=count, **named),
         mgpu.scan(jnp.stack([x, jnp.sin(x)], -1), "mean", count=count, **named),
         mgpu.segmented_scan(jnp.stack([x, jnp.sin(x)], -1), heads, "max", count=count, **named),
@@ -295,7 +294,7 @@ def test_the_first_extremum_has_the_derivative():
 
 
 def test_results_are_the_same_on_all_devices():
-    """shard_map knows that the results are replicated, so out_specs need no axis for a reduction."""
+    """shard_map knows that results are replicated: out_specs need no axis."""
     call = functools.partial(mgpu.reduce, axis_name=mesh.AXIS)
     x = jnp.arange(8.0)
     reduced = jax.jit(jax.shard_map(call, mesh=mesh.mesh_of(2), in_specs=P(mesh.AXIS), out_specs=P()))
@@ -311,7 +310,7 @@ def test_results_are_the_same_on_all_devices():
 
 
 def test_axes_of_a_larger_mesh(rng):
-    """Reductions over one of two mesh axes, over both axes as one, and over one axis with a batch over the other."""
+    """Reductions are over one of two mesh axes, over both as one, and over one with a batch over the other."""
     found = mesh.mesh_of(4).devices.reshape(2, 2)
     grid = jax.sharding.Mesh(found, ("rows", "columns"))
     x = rng.integers(-9, 9, (4, 6)).astype(np.int32)

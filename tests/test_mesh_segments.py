@@ -20,7 +20,7 @@ TYPES = {1: "int8", 2: "float32", 3: "int64", 4: "bfloat16", 8: "uint16"}
 
 
 def heads_of(rng, counts):
-    """Yields global heads: none, two, many, and heads at the boundaries of devices."""
+    """Yields heads: none, two, many, at the boundaries of devices."""
     total = int(counts.sum())
     ends = np.cumsum(counts)
     yield np.zeros(0, np.int32)
@@ -57,7 +57,7 @@ def check_every_sort(rng, call, devices, dtype):
 
 @pytest.fixture
 def few_items(monkeypatch):
-    """Lowers FEW_ITEMS, up to which a device sorts only the items it received, so that few slots take both methods."""
+    """Few slots take both methods: a device with at most FEW_ITEMS sorts only what it received."""
     monkeypatch.setattr(segments, "FEW_ITEMS", 6)
 
 
@@ -75,7 +75,7 @@ def test_segmented_sorts_on_devices(rng):
 
 @pytest.mark.usefixtures("forms")
 def test_only_segments_across_boundaries_travel(rng):
-    """Only the parts of a device's first or last segment travel."""
+    """Only parts of a device's first or last segment travel."""
     keys = rng.permutation(60).astype(np.int32)
     heads = np.array([0, 10, 15, 30, 38, 50])
     counts = np.full(3, 20, np.int32)
@@ -88,7 +88,7 @@ def test_only_segments_across_boundaries_travel(rng):
 
 
 def runs_of(keys, x, op):
-    """Returns the heads of runs of equal keys, and each run's combined values."""
+    """Returns the heads of runs, and each run's combined values."""
     ranks = oracle.rank(keys)
     heads = np.flatnonzero(np.append(True, ranks[1:] != ranks[:-1])[: len(keys)])
     return heads, oracle.segmented_reduce(x, heads, op)
@@ -155,7 +155,7 @@ def test_derivatives(rng):
 
 
 def segments_of(rng, devices):
-    """Yields live counts, their sum, global heads, and the own heads of each device."""
+    """Yields live counts, their sum, global heads, and each device's heads."""
     for counts in mesh.counts_of(rng, devices, SLOTS):
         for heads in heads_of(rng, counts):
             yield counts, int(counts.sum()), heads, mesh.shard_heads(heads, counts, SLOTS, 3 * SLOTS)[0]
@@ -171,7 +171,6 @@ def ids_and_softmaxes(x, rows, heads, count):
 
 
 def softmax_of(x, heads):
-    """Returns the softmax of the segments of a global array, in float64."""
     parts = np.split(x.astype(np.float64), heads)
     return np.concatenate([np.exp(part) / np.exp(part).sum(0, keepdims=True) for part in parts])
 
@@ -220,7 +219,7 @@ def shifts(x, rows, heads, by, count):
 
 
 def shifted(x, heads, by):
-    """Returns the expected shift of a global array: row i of a segment becomes the segment's row i - by, or 7."""
+    """Row i of a segment becomes its row i - by, or 7."""
     moved = np.full_like(x, 7)
     for begin, end in oracle.segment_bounds(len(x), heads):
         for i in range(begin, end):
@@ -272,7 +271,7 @@ def every_rank(keys, other, heads, count):
 
 
 def ranks_of(keys, heads, form, descending=False):
-    """Returns the ranks of keys in the segments of a global array. A list has integers that compare like the keys."""
+    """Returns ranks of keys in segments; a list has integers that compare like the keys."""
     ranks = oracle.column_ranks([keys], descending) if not isinstance(keys, list) else keys[0]
     found = np.zeros(len(ranks))
     for begin, end in oracle.segment_bounds(len(ranks), heads):
@@ -312,7 +311,7 @@ def test_rank_on_devices(rng):
 
 
 def test_lists_of_no_heads(rng):
-    """Without heads, all items are one segment, which has no number."""
+    """Without heads, all items are one segment without a number."""
     counts, none = np.array([5, 0, 6], np.int32), np.zeros((3, 0), np.int32)
     x = rng.normal(size=11).astype(np.float32)
     for run in (mesh.by_vmap, lambda function: mesh.by_devices(function, 3)):

@@ -1,4 +1,4 @@
-"""Selections, runs, distinct keys and the best items over a mesh axis, compared with NumPy on the global array."""
+"""Selections, runs, distinct keys and best items over a mesh axis, compared with NumPy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TYPES = {1: "int16", 2: "float64", 3: "float32", 4: "uint8", 8: "int32"}
 
 
 def problems(rng, devices, dtype):
-    """Yields global keys (random, few distinct ones, a single one, sorted), for each distribution over devices."""
+    """Yields keys (random, few distinct, a single one, sorted), for each distribution over devices."""
     kind = np.dtype(dtype)
     for counts in mesh.counts_of(rng, devices, SLOTS):
         total = int(counts.sum())
@@ -112,7 +112,7 @@ def check_distinct(rng, call, devices, dtype, size):
         ranks = oracle.rank(x)
         _, first, inverse_of, count_of = np.unique(ranks, return_index=True, return_inverse=True, return_counts=True)
         shares = mesh.even(len(x), devices)
-        begins = np.cumsum(count_of) - count_of  # where each run starts in the sorted keys
+        begins = np.cumsum(count_of) - count_of  # starts of runs in the sorted keys
         device_of = np.searchsorted(np.cumsum(shares), begins, side="right")
         np.testing.assert_array_equal(numbers, np.bincount(device_of, minlength=devices)[:devices])
         rank_on = np.arange(len(first)) - np.searchsorted(device_of, device_of)
@@ -147,7 +147,7 @@ def test_distinct_on_devices(rng):
 
 
 def test_the_best_are_the_same_on_all_devices():
-    """shard_map knows that the results are replicated, so out_specs need no axis; selected items have derivatives."""
+    """shard_map knows that results are replicated: out_specs need no axis."""
     x = np.array([3.0, 9.0, 1.0, 7.0])
 
     def call(x):

@@ -1,4 +1,4 @@
-"""Sorts and merges over a mesh axis, against tests/oracle.py on the global array, through each form of the exchange."""
+"""Sorts and merges over a mesh axis, against tests/oracle.py, through each form of the exchange."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MERGED = {1: "uint16", 2: "int8", 3: "float64", 4: "uint32", 8: "float16"}
 
 
 def arrays(rng, dtype, total):
-    """Yields keys: random, few distinct ones, a single one, sorted, reversed, and half of them equal."""
+    """Yields keys: random, few distinct, a single one, sorted, reversed, half of them equal."""
     keys = data.random_keys(rng, dtype, total)
     kind = jnp.dtype(dtype)
     yield keys
@@ -91,7 +91,7 @@ def test_sorts_on_devices(rng, devices):
 
 @pytest.mark.usefixtures("forms")
 def test_without_counts(rng):
-    """All devices are full before and after the sort, so counts are neither passed nor returned."""
+    """All devices are full, so counts are neither passed nor returned."""
     keys = rng.integers(0, 9, (3, SLOTS)).astype(np.int32)
     rows = rng.normal(size=(3, SLOTS, 2)).astype(np.float16)
     random = jax.random.split(jax.random.key(3), (3, SLOTS))
@@ -136,7 +136,7 @@ def test_merges(rng, devices):
 @pytest.mark.parametrize("form", [None, "_ragged", "_chunked"])
 @pytest.mark.long
 def test_merges_on_devices(rng, form, monkeypatch):
-    """Merges receive both sides in one array, through the platform's form of the exchange and through other forms."""
+    """Both sides arrive in one array, through each form of the exchange."""
     if form is not None:
         mesh.use_form(monkeypatch, form)
     check_merges(rng, mesh.by_devices(every_merge, 2), 2, "float16" if form else "int32")
@@ -196,7 +196,7 @@ def test_forms_of_the_exchange(rng, form, monkeypatch):
 )
 @pytest.mark.long
 def test_runs_are_merged_in_pairs(rng, devices, form, dtype, monkeypatch):
-    """Received runs are merged in place, even if they are short, and whatever their lengths."""
+    """Runs are merged in place, whatever their lengths."""
     mesh.use_form(monkeypatch, form)
     monkeypatch.setattr(sorts, "FEW_KEYS", 0)
     check_every_sort(rng, mesh.by_vmap(every_sort), dtype, devices)
@@ -204,14 +204,14 @@ def test_runs_are_merged_in_pairs(rng, devices, form, dtype, monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["float32", "uint64"])
 def test_runs_on_devices(rng, dtype, monkeypatch):
-    """Real devices merge runs in pairs, after the platform's form of the exchange."""
+    """Runs arrive through the platform's form of the exchange."""
     mesh.use_form(monkeypatch, "_gathered")
     monkeypatch.setattr(sorts, "FEW_KEYS", 0)
     check_every_sort(rng, mesh.by_devices(every_sort, 2), dtype, 2)
 
 
 def every_wide_sort(keys, values, count):
-    """Returns the results of every_sort; its values have two leaves, which sorted indices gather."""
+    """Values have two leaves, which sorted indices gather."""
     ascending, rows, n = mgpu.mergesort(
         keys, {"ids": values, "rows": values[:, None] + 1.0}, count=count, axis_name=mesh.AXIS
     )
@@ -231,7 +231,7 @@ def test_runs_with_values_of_several_leaves(rng, monkeypatch):
 @pytest.mark.parametrize("form", long_but(["_gathered"], ["_gathered", "_chunked"]))
 @pytest.mark.long
 def test_derivatives(rng, form, monkeypatch):
-    """Derivatives of both modes pass through the exchange, under vmap and under shard_map."""
+    """Forward and reverse derivatives pass through the exchange, under vmap and under shard_map."""
     mesh.use_form(monkeypatch, form)
     keys = rng.permutation(12).reshape(2, 6).astype(np.float64)
     values = rng.normal(size=(2, 6, 2))
@@ -258,7 +258,7 @@ def test_derivatives(rng, form, monkeypatch):
 
 @pytest.mark.long
 def test_a_batch_within(rng):
-    """A batch of rows is sorted over the axis; each row has its own counts."""
+    """Each row of the batch has its own counts."""
     keys = rng.integers(0, 9, (2, 3, SLOTS)).astype(np.int32)
     counts = rng.integers(0, SLOTS + 1, (2, 3)).astype(np.int32)
 

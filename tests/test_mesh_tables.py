@@ -1,4 +1,4 @@
-"""Lookups, as-of joins and searches of keys in any order over a mesh axis, compared with plain Python and NumPy."""
+"""Lookups, as-of joins and searches in any order over a mesh axis, compared with Python and NumPy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEYS = {"axis_name": mesh.AXIS}
 
 
 def pairs_of_counts(rng, devices):
-    """Returns the live counts of two tables, which differ in their distribution over devices."""
+    """Returns two tables' live counts, which differ in their distribution."""
     kinds = mesh.counts_of(rng, devices, SLOTS)
     return list(zip(kinds, kinds[2:] + kinds[:2], strict=True))
 
@@ -32,7 +32,7 @@ def sharded(x, counts):
 @pytest.mark.parametrize("devices", mesh.FEW)
 @pytest.mark.usefixtures("forms")
 def test_search(rng, devices, dtype):
-    """Needles in any order have the positions that np.searchsorted gives for the ranks of all keys."""
+    """Needles have np.searchsorted's positions in the ranks of all keys."""
     call = mesh.by_vmap(
         lambda needles, haystack, count: [
             mgpu.search(needles, haystack, side, count=count, **KEYS) for side in ("left", "right")
@@ -50,7 +50,7 @@ def test_search(rng, devices, dtype):
 
 
 def data_codes(keys):
-    """Returns numbers that compare as JAX sorts the keys: NaN last, and both zeros equal."""
+    """Returns numbers that compare as JAX sorts: NaN last, both zeros equal."""
     wide = keys.astype(np.float64) if keys.dtype.kind not in "iu" else keys
     order = np.unique(np.where(wide == 0, 0, wide))  # all NaNs become one, the last
     return np.searchsorted(order, np.where(wide == 0, 0, wide))
@@ -71,7 +71,7 @@ def test_search_of_columns(rng):
 @pytest.mark.parametrize("devices", mesh.FEW)
 @pytest.mark.usefixtures("forms")
 def test_lookup(rng, devices, dtype):
-    """The first row of a key counts. A key that is not in the table gets the default."""
+    """The first row of a key counts; an absent key gets the default."""
     call = mesh.by_vmap(
         lambda keys, table, values, counts: mgpu.lookup(
             keys, table, values, default=-5, count=counts[0], table_count=counts[1], **KEYS
@@ -102,7 +102,7 @@ def test_lookup_is_linear_in_the_values(rng):
 
 
 def keys_of(x):
-    """Returns this device's row of an array that every device has."""
+    """Returns this device's row."""
     return jax.numpy.asarray(x)[jax.lax.axis_index(mesh.AXIS)]
 
 
@@ -110,7 +110,7 @@ LOOKS = tuple(itertools.product(("backward", "forward", "nearest"), (False, True
 
 
 def asof_joins(a, b, by_a, by_b, counts):
-    """Returns as-of joins of sorted times, with groups and without, and of unsorted times."""
+    """Returns as-of joins of sorted times, with and without groups, and of unsorted times."""
     given = {"a_count": counts[0], "b_count": counts[1], **KEYS}
     found = []
     for direction, exact in LOOKS:
@@ -127,7 +127,7 @@ def asof_joins(a, b, by_a, by_b, counts):
 
 
 def partner(time, candidates, direction, exact, tolerance=None):
-    """Returns the row of b by the definition; candidates are (time, row), in the order of rows."""
+    """Returns the row of b by the definition; candidates are (time, row), ordered by row."""
     earlier = [(t, row) for t, row in candidates if t < time or (exact and t == time)]
     later = [(t, row) for t, row in candidates if t > time or (exact and t == time)]
     before = max(earlier, default=None)

@@ -1,4 +1,4 @@
-"""Every operation on batches that are sharded over a mesh, and under shard_map."""
+"""Every operation on batches sharded over a mesh, and under shard_map."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.transformed import (
 @pytest.mark.parametrize("axis_type", AXIS_TYPES)
 @every_kernel
 def test_sharded_batches_stay_where_they_are(example, rng, devices, axis_type, rank):
-    """If batch axes are sharded over the mesh, each device computes its own rows, and nothing is gathered."""
+    """Each device computes its own rows, and nothing is gathered."""
     mesh = mesh_of(devices, axis_type)
     spec = P(("x", "y")) if rank == 1 else P("x", "y")
     arguments = batch_of(example, rng, 8)
@@ -59,7 +59,7 @@ def test_sharded_batches_stay_where_they_are(example, rng, devices, axis_type, r
 @pytest.mark.parametrize("axis_type", AXIS_TYPES)
 @every_kernel
 def test_own_axis_sharded(example, rng, devices, axis_type):
-    """If the axis of the operation itself is sharded, it is gathered, and results are right."""
+    """An operation's own axis is gathered."""
     mesh = mesh_of(devices, axis_type)
     arguments = example.make(rng, np.float32)
     for given, function, spec in (
@@ -122,7 +122,7 @@ def test_derivatives_of_rows_without_elements_under_shard_map(name, is_shared, d
 
 @differentiable_cases(KERNELS)
 def test_gradient_of_a_replicated_argument_under_shard_map(example, rng, devices):
-    """All devices share one argument, each in turn; its gradient is the sum over the devices."""
+    """The gradient is the sum over the devices."""
     mesh = mesh_of(devices, AxisType.Auto)
     loss = loss_of(example)
     arguments = batch_of(example, rng, DEVICES)
@@ -190,7 +190,7 @@ def test_functions_on_an_explicit_mesh(call, devices):
 
 @pytest.mark.parametrize("call", FUNCTION_CALLS.values(), ids=FUNCTION_CALLS)
 def test_functions_of_nothing_under_shard_map(call, devices):
-    """Functions of empty operands give results that vary over the mesh, so varying cotangents fit them."""
+    """Functions of empty operands give varying results, which varying cotangents fit."""
     mesh = mesh_of(devices, AxisType.Auto)
     spec = P(("x", "y"))
     heads = np.zeros(2, np.int32)
@@ -210,7 +210,7 @@ def test_functions_of_nothing_under_shard_map(call, devices):
 
 @pytest.mark.parametrize("call, lengths", LINEAR_CALLS.values(), ids=LINEAR_CALLS)
 def test_linear_transpose_on_an_explicit_mesh(call, lengths, devices):
-    """The cotangents are a batch, sharded over the mesh."""
+    """The cotangents are a sharded batch."""
     mesh = mesh_of(devices, AxisType.Explicit)
     zeros = [jnp.zeros(n) for n in lengths]
     shapes = jax.eval_shape(call, *zeros)
@@ -226,7 +226,7 @@ def test_linear_transpose_on_an_explicit_mesh(call, lengths, devices):
 
 
 def test_gradients_of_gathered_intervals_under_shard_map(devices):
-    """Gradients branch on whether intervals overlap; in a batch, the branch becomes a selection."""
+    """Gradients branch on whether intervals overlap; in a batch, this is a selection."""
     mesh = mesh_of(devices, AxisType.Auto)
     x = np.arange(4 * 8, dtype=np.float32).reshape(4, 8)
     starts = np.array([[0, 1], [0, 4], [3, 3], [6, 0]], np.int32)

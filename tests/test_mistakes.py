@@ -1,7 +1,7 @@
-"""Common mistakes: each is an error that names operation, argument, the expectation and the given value.
+"""Each common mistake is an error that names operation, argument, expectation and value.
 
-Shapes, types and host values are checked at once; values on a device are checked under `mgpu.checks()`. If another
-function does what was meant, the message names that function.
+Shapes, types and host values are checked at once, values on a device under `mgpu.checks()`. If another function does
+what was meant, the message names it.
 """
 
 from __future__ import annotations
@@ -567,7 +567,7 @@ UNDER_CHECKS = {
 
 
 def error_of(call):
-    """Returns the first line of a call's error, without the program's name, which newer JAX adds."""
+    """Returns an error's first line, without the program's name, which newer JAX adds."""
     with pytest.raises(Exception, match=r"expected|Cannot determine") as caught:
         jax.block_until_ready(call())
     return str(caught.value).splitlines()[0].removeprefix("INVALID_ARGUMENT: ").split(" [executable_name=")[0]

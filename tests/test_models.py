@@ -1,4 +1,4 @@
-"""The two forms of each model in tests/models give the same results; ours has at most two thirds of the lines."""
+"""Both forms of each model in tests/models agree; ours has at most two thirds of the lines."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Moved items keep their bits, including NaNs of narrow floats, and have derivatives: float8, random keys, padding.
+"""Moved items keep their bits, including NaNs of narrow floats, and have derivatives.
 
-XLA's CPU code converts floats of less than 32 bits to float32 where it repeats them or selects among them, and makes
-a signalling NaN quiet. Where it does so depends on its optimizations, so these tests compile with them, and on its
-emitters. With `--optimized`, which .ci/run passes, these tests run with the newer emitters, which users have.
+Where XLA's CPU code repeats or selects floats of less than 32 bits, it converts them to float32, which quiets NaNs. Its
+optimizations and emitters decide where, so these tests compile with optimizations. With `--optimized`, as in .ci/run,
+they use the newer emitters, which users have.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def optimized():
 
 
 def every_pattern(dtype):
-    """Returns all values of a narrow float type, including every NaN."""
+    """Returns all values of a narrow float type."""
     kind = jnp.dtype(dtype)
     return np.arange(2 ** (8 * kind.itemsize), dtype=f"u{kind.itemsize}").view(kind)
 
@@ -49,7 +49,7 @@ def test_keys_that_serve_a_whole_batch(dtype):
 
 @pytest.mark.parametrize("dtype", NARROW)
 def test_first_items_of_groups(dtype):
-    """The first items of groups keep their bits; some places hold no group."""
+    """Some places hold no group."""
     x = every_pattern(dtype)
     keys = np.arange(len(x), dtype=np.int32)
     expected = np.append(x, np.zeros(1, x.dtype))
@@ -76,7 +76,7 @@ def test_few_keys_that_serve_an_outer_batch(dtype):
 
 @pytest.mark.parametrize("dtype", NARROW)
 def test_constant_rows_that_serve_a_batch_over_a_mesh(dtype):
-    """If XLA splits a call, all operands need the batch axes, so operands without them are repeated."""
+    """If XLA splits a call, operands without batch axes are repeated."""
     x = every_pattern(dtype)
     x = x[np.isnan(x.astype(np.float32))][:60]
     mesh = jax.make_mesh((jax.device_count(),), ("x",), axis_types=(AxisType.Auto,))
@@ -129,7 +129,7 @@ def test_values_of_sets_and_columns_of_joins(dtype):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_keys_of_a_batch_along_another_axis(dtype):
-    """On CPUs without instructions for bfloat16, XLA would transpose such keys as float32."""
+    """CPUs without instructions for bfloat16 would transpose such keys as float32."""
     x = every_pattern(dtype)
     x = np.resize(x[np.isnan(x.astype(np.float32))], (17, 3))  # equal keys stay where they are
     same_bits(jax.jit(jax.vmap(mgpu.sort, in_axes=1))(x), x.T)
@@ -137,7 +137,7 @@ def test_keys_of_a_batch_along_another_axis(dtype):
 
 @pytest.mark.parametrize("dtype", NARROW)
 def test_rows_of_columns_of_joins(dtype):
-    """Rows have several elements, and are taken or filled: XLA's CPU code would select among vectors of floats."""
+    """XLA's CPU code would select among vectors of floats."""
     x = every_pattern(dtype)
     rows = np.stack([x, x[::-1]], 1)
     keys = np.arange(len(x), dtype=np.int32)
@@ -148,7 +148,7 @@ def test_rows_of_columns_of_joins(dtype):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_subnormal_keys_that_serve_a_batch(dtype):
-    """CPUs with instructions for bfloat16 turn subnormal numbers to zero when they convert floats."""
+    """CPUs with instructions for bfloat16 flush subnormals when they convert."""
     keys = np.tile(np.array([0, 1], "uint16"), 16).view(jnp.dtype(dtype))
     heads = np.stack([np.arange(0, 32, 2, np.int8)] * 2)
     ranks = jax.jit(lambda keys, heads: jax.vmap(lambda heads: mgpu.rank(keys, heads, "dense"))(heads))
@@ -193,7 +193,7 @@ def test_derivatives_of_float8_rows(name, dtype):
 
 
 def test_derivatives_outside_of_jit():
-    """Outside of jit, derivatives also accept tangents that are NumPy arrays."""
+    """Tangents may be NumPy arrays outside of jit."""
     rows = mgpu.join(np.arange(3), np.array([0, 0, 2]), size=4)
     x = np.array([1, 2, 4], np.float16)
     _, moved = jax.jvp(lambda x: mgpu.join_columns(rows, x).a, (x,), (x,))
@@ -274,7 +274,7 @@ def test_padding_of_sorted_search():
 
 @pytest.mark.parametrize("dtype", NARROW)
 def test_values_looked_up_in_a_batch(dtype):
-    """The rows of the batch take different branches: keys are close together in one row, and far apart in the other."""
+    """Keys are close together in one row of the batch and far apart in the other, so rows take different branches."""
     x = every_pattern(dtype)[:300]
     places = np.arange(len(x), dtype=np.int32)
     keys = np.stack([places, places * 7_000_000])

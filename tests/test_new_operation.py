@@ -15,7 +15,6 @@ ROOT = pathlib.Path(__file__).parent.parent
 
 @pytest.fixture
 def clone(tmp_path):
-    """Returns a copy of the sources that builds and tests need."""
     for name in ("jax_mgpu", "ffi", "cmake", "tests", "docs"):
         left_out = shutil.ignore_patterns("*.so", "__pycache__", "images", "notes")
         shutil.copytree(ROOT / name, tmp_path / name, ignore=left_out)

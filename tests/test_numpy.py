@@ -19,7 +19,7 @@ import jax_mgpu.ops
 from jax_mgpu._src import drop_in
 from tests import dropin
 
-# Each of these calls compiles at least two sorts.
+# Each compiles at least two sorts.
 FEW_CASES = {"intersect1d", "setdiff1d", "setxor1d", "union1d", "unique", "unique_counts", "unique_values"}
 
 
@@ -51,7 +51,7 @@ def test_drawn_calls_are_like_those_of_jax(name):
 
 
 def shown_by_examples(documented, numpy):
-    """Returns the output of the examples in a docstring of JAX; they see this module as jnp."""
+    """Returns the output of a JAX docstring's examples, which see this module as jnp."""
     namespace, shown = {"jax": jax, "jnp": numpy, "np": np}, io.StringIO()
     with contextlib.redirect_stdout(shown):
         for example in doctest.DocTestParser().get_examples(documented.__doc__):
@@ -113,7 +113,7 @@ def test_kernels_run_where_they_are_faster():
     x, on_gpu = ROWS[0], mgpu.has_cuda()
     for function in (mnp.sort, mnp.argsort, mnp.median, lambda x: mnp.unique(x, size=9)):
         assert _uses_kernels(function, x)
-        assert _uses_kernels(function, x[:10]) == on_gpu  # only kernels on a CPU need a minimum of items
+        assert _uses_kernels(function, x[:10]) == on_gpu  # kernels on a CPU need a minimum of items
     for items, runs in ((10, False), (64, True), (2**15, True)):  # with 64 items, only a CPU uses kernels
         assert _uses_kernels(mnp.cumsum, jnp.zeros(items)) == runs
     assert not _uses_kernels(lambda x: mnp.sort(x.astype(complex)), x)
@@ -151,7 +151,6 @@ DERIVED = {
 
 @pytest.mark.parametrize("name", DERIVED)
 def test_derivatives_are_those_of_jax(name):
-    """Compares derivatives in forward mode, in reverse mode, and in reverse mode of a batch."""
     call = DERIVED[name]
 
     def derivatives(module):
@@ -194,7 +193,7 @@ TWO_ARRAYS = {"compress", "extract", "intersect1d", "isin", "searchsorted", "set
 
 @pytest.mark.parametrize("name", dropin.NUMPY)
 def test_lists_are_refused_or_taken_as_jax_does(name):
-    """Lists of arrays and of numbers, single numbers and other objects, as the first and as the last argument."""
+    """Lists of arrays and of numbers, single numbers and other objects, as first and last argument."""
     x = jnp.asarray(INTEGERS[:300])
     others = [x] if name in TWO_ARRAYS else [SECOND[name]] if name in SECOND and name != "bincount" else []
     ours, theirs = dropin.pair(name)
@@ -212,7 +211,7 @@ def test_without_jit():
 
 @pytest.mark.parametrize("kind", [jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit])
 def test_on_a_mesh(devices, kind):
-    """Kernels run within shard_map. Arrays over Explicit axes are left to JAX."""
+    """Kernels run within shard_map; arrays over Explicit axes are left to JAX."""
     mesh = jax.make_mesh((2,), ("x",), axis_types=(kind,), devices=devices[:2])
     spec = jax.sharding.PartitionSpec("x")
     x = jax.device_put(ROWS, jax.sharding.NamedSharding(mesh, spec))

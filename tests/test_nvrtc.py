@@ -1,4 +1,4 @@
-"""NVRTC, which has no host compiler and no standard headers, compiles every kernel header unchanged, without a GPU."""
+"""NVRTC, without host compiler, standard headers and GPU, compiles every kernel header."""
 
 import ctypes
 import functools
@@ -30,7 +30,7 @@ DIGITS = [f"mgpu::cuda::sorting::DigitProblem<{ORDER}, uint32_t, uint32_t, {list
 FEW = f"mgpu::cuda::sorting::RowProblem<{ORDER}, mgpu::NoPayload, mgpu::kFewItemsShape>"
 PACKED = f"mgpu::cuda::sorting::PackedProblem<{ORDER}, mgpu::NoPayload, mgpu::kFewItemsShape>"
 
-# The arguments of a kernel's template, by the declarations of its parameters.
+# Template arguments by the declarations of parameters.
 ARGUMENTS = {
     "typename Index": "int32_t",
     "typename Operator": OPERATOR,
@@ -38,8 +38,7 @@ ARGUMENTS = {
     "typename Payload": "uint32_t",
     "typename Word": "uint32_t",
 }
-# Kernels whose templates need other arguments, by header. If a header defines a route (which rows the kernel move_words
-# moves where), move_words is compiled for it too.
+# Kernels that need other arguments, by header; move_words is compiled with each header's route.
 SPECIAL = {
     "ops/bulk/routes.cuh": ["move_words<uint32_t, mgpu::cuda::BulkRoute<true>>"],
     "ops/reduce_by_id/combine_by_id.cuh": [
@@ -181,12 +180,11 @@ OWN_ROUTE = re.compile(r"(?:template <([^>]*)>\s+)?struct (\w+Route) {")
 
 
 def base(kernel: str) -> str:
-    """Returns the name of a kernel without template arguments."""
     return kernel.partition("<")[0]
 
 
 def kernels_of(header: str) -> list[str]:
-    """Returns the kernels that a header defines, with the template arguments to compile."""
+    """Returns a header's kernels with the template arguments to compile."""
     source = (FFI / header).read_text(encoding="utf-8")
     found = KERNEL.findall(source)
     assert source.count("__global__") == len(found), header
@@ -212,13 +210,13 @@ def kernels_of(header: str) -> list[str]:
 
 @functools.cache
 def nvrtc() -> ctypes.CDLL:
-    """Loads NVRTC from the package that jax[cuda12] or jax[cuda13] depends on, or from the folder MGPU_TEST_NVRTC."""
+    """Loads NVRTC from the package of jax[cuda12] or jax[cuda13], or from MGPU_TEST_NVRTC."""
     given, spec = os.environ.get("MGPU_TEST_NVRTC"), importlib.util.find_spec("nvidia")
     packages = [pathlib.Path(root) for root in spec.submodule_search_locations] if spec else []
     installed = [folder for root in packages for folder in sorted(root.glob("cu*/lib"))]
     for folder in [pathlib.Path(given)] if given else installed:
         for library in sorted(folder.glob("libnvrtc.so*")):
-            # NVRTC looks for its builtins only on the system's path.
+            # NVRTC looks for its builtins on the system's path alone.
             for builtins in library.parent.glob("libnvrtc-builtins.so*"):
                 ctypes.CDLL(str(builtins), mode=ctypes.RTLD_GLOBAL)
             return ctypes.CDLL(str(library))
@@ -228,7 +226,7 @@ def nvrtc() -> ctypes.CDLL:
 
 @functools.cache
 def known_architectures() -> list[int]:
-    """Returns those of ARCHITECTURES that NVRTC supports; sm_120 needs NVRTC 12.8."""
+    """Returns those that NVRTC supports; sm_120 needs NVRTC 12.8."""
     count = ctypes.c_int()
     assert nvrtc().nvrtcGetNumSupportedArchs(ctypes.byref(count)) == 0
     known = (ctypes.c_int * count.value)()
@@ -237,7 +235,7 @@ def known_architectures() -> list[int]:
 
 
 def compile_log(source: str, expressions: list[str], architecture: int) -> str:
-    """Returns NVRTC's messages, or an empty text on success."""
+    """Returns NVRTC's messages, empty on success."""
     library = nvrtc()
     assert architecture in known_architectures()
     program = ctypes.c_void_p()
@@ -262,7 +260,7 @@ def compile_log(source: str, expressions: list[str], architecture: int) -> str:
 
 
 def test_special_kernels_are_there() -> None:
-    """Each header of SPECIAL exists, and each kernel of SPECIAL is in one of the headers."""
+    """Headers and kernels of SPECIAL exist."""
     assert set(SPECIAL) <= set(HEADERS)
     names = {name for header in HEADERS for _, name in KERNEL.findall((FFI / header).read_text(encoding="utf-8"))}
     assert {base(kernel).rpartition("::")[2] for kernels in SPECIAL.values() for kernel in kernels} <= names
@@ -270,7 +268,7 @@ def test_special_kernels_are_there() -> None:
 
 @pytest.mark.parametrize("header", HEADERS)
 def test_header_compiles(header: str) -> None:
-    """Each header compiles alone, for architectures before, at and after the first one with bulk copies."""
+    """The architectures are before, at and after the first one with bulk copies."""
     expressions = [f"mgpu::cuda::{kernel}" for kernel in kernels_of(header)]
     for architecture in known_architectures():
         source = f'#include "{header}"\n#include "algorithm/key_order.h"\n#include "algorithm/operators.h"\n'
@@ -294,7 +292,7 @@ FUNCTIONS = {
 }
 
 
-# Each case: the type of items, and a reduction that maps them first.
+# Types of items, and a reduction that maps them first.
 MAPPED = {
     "squares": (np.float32, lambda x: jax_mgpu.reduce(x, map=lambda x: x * x)),
     "where the first is": (np.float16, lambda x: jax_mgpu.reduce(x, "argmin", map=lambda x, i: x * (i % 3))),
@@ -310,7 +308,7 @@ MAPPED = {
 
 
 def source_of(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Returns the source that a function's kernels are compiled from."""
+    """Returns the source of a function's kernels."""
     if name in FUNCTIONS:
         item, function = FUNCTIONS[name]
         return host_functions.cpp(host_functions.operator(function, item).data)
@@ -323,7 +321,7 @@ def source_of(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize("name", [*FUNCTIONS, *MAPPED])
 @pytest.mark.long
 def test_functions_compile(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NVRTC compiles callers' functions with the kernels that ffi/ops/custom_operator/cuda.cu asks for."""
+    """Callers' functions with the kernels that ffi/ops/custom_operator/cuda.cu asks for."""
     source = source_of(name, monkeypatch)
     for header, kernels in (
         ("ops/scan/scan_tiles.cuh", ["scanning::scan_tiles"]),
@@ -358,7 +356,7 @@ def test_functions_of_rows_compile(name: str, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("names", test_emit.GROUPS, ids=lambda names: names[0])
 def test_everything_in_functions_compiles(names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The groups of functions that tests/test_emit.py runs on a GPU compile."""
+    """The groups of functions that tests/test_emit.py runs on a GPU."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
     items, apply = test_emit.group_of(names)
     pairs = [jax.tree.map(lambda leaf: jnp.zeros((2, *leaf.shape), leaf.dtype), items)] * 2
@@ -393,7 +391,7 @@ ORDERS = {
 @pytest.mark.parametrize("name", ORDERS)
 @pytest.mark.long
 def test_orders_compile(name: str) -> None:
-    """NVRTC compiles callers' orders with the kernels that ffi/ops/sort_by_function/cuda.cu asks for."""
+    """Callers' orders with the kernels that ffi/ops/sort_by_function/cuda.cu asks for."""
     item, function, bits = ORDERS[name]
     source = host_functions.cpp(emit_order(jax.make_jaxpr(function)(*item, *item), item).data)
     text = (
@@ -420,7 +418,7 @@ WIDE_ORDERS = {
 @pytest.mark.parametrize("name", WIDE_ORDERS)
 @pytest.mark.long
 def test_orders_of_wide_items_compile(name: str) -> None:
-    """NVRTC compiles the kernels for orders of items that stay in memory, as for orders of small items."""
+    """Orders of items that stay in memory."""
     item, function = WIDE_ORDERS[name]
     source = host_functions.cpp(emit_order(jax.make_jaxpr(function)(*item, *item), item).data)
     text = (

@@ -1,4 +1,4 @@
-"""The order of keys in tests/oracle.py, checked by comparisons of all pairs of values."""
+"""The oracle's order of keys, checked by comparisons of all pairs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plans of 100,000 drawn problems of all operations are those recorded in tests/plans/choices.txt."""
+"""The plans of 100,000 drawn problems are those in tests/plans/choices.txt."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_plans_of_one_row_by_its_length() -> None:
 
 
 def test_the_cpu_includes_no_plans() -> None:
-    """Sources of the CPU include operands.h, but no header with the shapes and the scratch memory of CUDA."""
+    """The CPU's sources include operands.h, but no header with CUDA's shapes and scratch memory."""
     ffi = pathlib.Path(__file__).parent.parent / "ffi"
 
     def included(file: str, seen: set[str]) -> set[str]:
@@ -81,7 +81,7 @@ def test_the_cpu_includes_no_plans() -> None:
     files = [str(path.relative_to(ffi)) for path in ffi.glob("ops/*/cpu.cc")]
     assert files
     for file in files:
-        names = included(file, set()) - {"cuda/ptx.cuh"}  # it is included only where a device compiles
+        names = included(file, set()) - {"cuda/ptx.cuh"}  # included only where a device compiles
         assert not [name for name in names if name.startswith("cuda/") or name.endswith("/plan.h")], file
 
 

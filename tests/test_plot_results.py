@@ -1,4 +1,4 @@
-"""scripts/plot_results.py draws README's picture of speeds from saved rows. Tests which rows and peers it shows."""
+"""scripts/plot_results.py: which saved rows and peers its picture shows."""
 
 from __future__ import annotations
 

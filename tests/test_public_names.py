@@ -41,14 +41,12 @@ def test_star_import_gives_the_public_names():
 
 
 def test_the_page_of_names_has_the_current_signatures():
-    """`PYTHONPATH=. python scripts/signatures.py` writes the signatures."""
     page = signatures.PAGE.read_text(encoding="utf-8")
     assert signatures.replaced(page) == page
 
 
 @pytest.mark.long  # it traces the examples of all functions
 def test_the_page_on_architecture_has_the_current_ways():
-    """`PYTHONPATH=. python scripts/ways.py` writes the paths, and fails for a path of more than seven files."""
     page = ways.PAGE.read_text(encoding="utf-8")
     assert ways.replaced(page) == page
 
@@ -69,7 +67,7 @@ def test_results_with_a_count_are_named():
 
 
 def test_modules_of_one_name_with_a_function_do_not_hide_it():
-    """`jax_mgpu.merge` is the function, even if the module of the same name was imported before."""
+    """`jax_mgpu.merge` is the function even after an import of the module."""
     code = """
 import importlib.util, jax_mgpu._src.ops.merge, jax_mgpu
 assert callable(jax_mgpu.merge)
@@ -80,7 +78,7 @@ assert importlib.util.find_spec("jax_mgpu.merge") is None
 
 
 def test_distributed_forms_are_found_without_earlier_imports():
-    """`over_axis` finds the forms that `mesh` exports itself; others would be there only if some import loaded them."""
+    """`over_axis` finds the forms that `mesh` exports itself."""
     sources = pathlib.Path(mgpu.__file__).parent.rglob("*.py")
     named = {name for path in sources for name in re.findall(r"over_axis\(\s*mesh\.(\w+)\.", path.read_text("utf-8"))}
     assert named and named <= {*mesh.__all__}
@@ -94,7 +92,7 @@ def test_private_jax_is_used_in_one_file():
 
 
 def test_modules_import_one_another_in_no_circle():
-    """Imports within functions, and imports for types alone, do not count."""
+    """Imports within functions and for types alone do not count."""
     package = pathlib.Path(mgpu.__file__).parent
     modules = {".".join(path.relative_to(package.parent).with_suffix("").parts): path for path in package.rglob("*.py")}
     modules = {name.removesuffix(".__init__"): path for name, path in modules.items()}
@@ -109,7 +107,7 @@ def test_modules_import_one_another_in_no_circle():
                 found |= {alias.name for alias in statement.names}
         needed[name] = found & modules.keys()
     assert needed["jax_mgpu._src.ops.sort"] > {"jax_mgpu._src.keys.columns"}
-    graphlib.TopologicalSorter(needed).prepare()  # raises a CycleError that names the circle
+    graphlib.TopologicalSorter(needed).prepare()
 
 
 CLASSES = [value for name in mgpu.__all__ if inspect.isclass(value := getattr(mgpu, name))]
@@ -118,7 +116,7 @@ CLASSES.remove(mgpu.Csr)  # its shape is a tuple of ints; tests/test_csr.py test
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_pickles_and_exported_programs_know_public_types(kind):
-    """Pickles and exported programs store types by their public names, whichever modules define them."""
+    """Pickles and exported programs store types by their public names."""
     names = tuple(typing.get_type_hints(kind))
     made = kind(*(np.arange(i, i + 3) * 0 for i in range(len(names))))
     for value in (kind, made):
@@ -144,7 +142,7 @@ def test_pickles_know_public_functions(name):
 
 
 def test_a_program_with_types():
-    """The program runs; .ci/run has mypy and pyright check its types."""
+    """.ci/run has mypy and pyright check its types."""
     typed_program.main()
 
 

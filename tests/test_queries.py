@@ -1,4 +1,4 @@
-"""Whole queries, each one jitted function, compared with DuckDB or pandas row by row."""
+"""Whole queries, each a jitted function, compared with DuckDB or pandas."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QUICK = ["Q1", "Q3", "Q6", "Q12", "Q18"]
 
 @pytest.fixture(scope="module")
 def tpch(tmp_path_factory):
-    """Returns a DuckDB connection, the frames, the words that codes stand for, and the columns as arrays."""
+    """Returns a DuckDB connection, the frames, the words behind codes, and the columns as arrays."""
     pytest.importorskip("duckdb")
     folder = tmp_path_factory.mktemp("tpch")
     try:
@@ -45,7 +45,7 @@ def test_tpch(tpch, name):
 
 @pytest.fixture(scope="module")
 def new_york():
-    """Returns the frames, the words that codes stand for, and the columns as arrays."""
+    """Returns the frames, the words behind codes, and the columns as arrays."""
     frames, words = flights.load()
     with jax.enable_x64(True):
         return frames, words, run.arrays(frames)
@@ -67,7 +67,7 @@ def arrow(words):
 
 
 def categories(words):
-    """Returns words as categories in the order in which they occur, which is not alphabetical."""
+    """Returns words as categories in order of occurrence, which is not alphabetical."""
     return pd.Series(pd.Categorical(words, categories=[*dict.fromkeys(words)]))
 
 

@@ -17,7 +17,6 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 
 def rows_of(x, heads, count=None):
-    """Returns the segment of each head."""
     live = oracle.live_count(count, len(x))
     bounds = np.append(np.clip(heads, 0, live), live)
     return [x[b:e] for b, e in itertools.pairwise(bounds)]
@@ -188,7 +187,7 @@ WITHOUT_SEGMENTS = {
 
 @pytest.mark.parametrize("name", WITHOUT_SEGMENTS)
 def test_no_segments_over_an_explicit_mesh(name) -> None:
-    """JAX 0.11 cannot infer the sharding of a reshaped empty array, so these programs reshape none."""
+    """JAX 0.11 cannot infer the sharding of a reshaped empty array."""
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
     spec = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))

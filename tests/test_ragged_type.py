@@ -1,4 +1,4 @@
-"""Ragged compared with lists of rows, under every transformation; a mixture of experts made from Ragged."""
+"""Ragged compared with lists of rows, under every transformation."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_rows_of_ids_ranges_and_segments(ragged):
 
 
 def with_gaps():
-    """Returns a Ragged with the usual rows, and with other items before, between and after them."""
+    """Returns a Ragged of the usual rows, with other items before, between and after them."""
     return mgpu.Ragged.from_ranges(np.float32([9, 3, 1, 3, 9, 9, 2, 5, 4, 9]), [1, 5, 6, 8], [4, 5, 8, 9])
 
 
@@ -134,7 +134,7 @@ def test_rows_with_gaps_are_as_those_without(ragged):
 
 
 def test_padding_does_not_spoil_gradients():
-    """Items that are in no row are divided by 1, not by 0."""
+    """Items in no row are divided by 1, not by 0."""
     gaps = with_gaps()
     by_values = jax.grad(lambda x: (gaps.with_values(x) / jnp.array([2.0, 7, 3, 4])).sum().sum())(gaps.values)
     inside = np.asarray(gaps.segment_ids) >= 0
@@ -229,7 +229,7 @@ def test_rows_by_index(ragged, name):
         same_rows(jax.jit(lambda r: r[index])(ragged), expected)
     elif np.asarray(index).dtype != bool:
         traced = jax.jit(lambda r, i: r[i])(ragged, np.asarray(index, np.int32))
-        kept = np.concatenate([*expected, np.zeros(0, np.float32)])[:9]  # there is room for as many items as before
+        kept = np.concatenate([*expected, np.zeros(0, np.float32)])[:9]  # room for as many items as before
         same_bits(np.concatenate([*traced.to_rows(), np.zeros(0, np.float32)]), kept)
 
 
@@ -245,7 +245,7 @@ def test_one_row_and_iteration(ragged):
 
 
 def test_a_ragged_is_no_array(ragged):
-    """Each use as an array is an error that tells the user what to do."""
+    """The errors tell what to do."""
     for call in (
         np.asarray,
         jnp.asarray,
@@ -376,7 +376,6 @@ def test_rows_taken_and_items_selected(ragged):
 
 
 def program(r):
-    """Scales rows by their softmax, sorts them and adds them up."""
     scaled = (r - r.reduce("max")).softmax() * r
     return scaled.sort(), scaled.reduce()
 

@@ -28,7 +28,7 @@ FEW_DTYPES = ["uint8", "int32", "bfloat16", "float64"]
 
 @pytest.fixture
 def selected_on_cuda(monkeypatch):
-    """Makes CUDA select even among few items, and in long segments, which it would otherwise sort."""
+    """Makes CUDA select also among few items and in long segments."""
     monkeypatch.setattr(order_statistics, "CUDA_MIN_IN_LONG_SEGMENTS", 0)
     monkeypatch.setattr(order_statistics, "CUDA_MAX_SORTED", 0)
     monkeypatch.setattr(ranks, "CUDA_SORTED_SEGMENT", 2**40)
@@ -79,7 +79,7 @@ def test_unique_gives_what_is_asked_for(rng):
 
 
 def first_of(x, begin, end, k, largest):
-    """Returns the indices of the first k items, in the order of a stable sort."""
+    """Returns the first k items' indices in a stable sort's order."""
     return begin + oracle.sort_indices(x[begin:end], descending=largest)[:k]
 
 
@@ -100,14 +100,14 @@ def test_top_k(rng, dtype):
             assert int(found) == len(order)
 
 
-# Rows share a task, have one each, or are split into parts, whose best items are found separately.
+# Rows share a task, have one each, or are split into parts.
 @pytest.mark.parametrize(("rows", "n"), [(300, 40), (5, 3000), (2, 2**16), (1, 2**16 + 1), (2, 200_001)])
 @pytest.mark.parametrize(
     "dtype", long_but(["uint8", "bfloat16", "float64"], ["uint8", "float32", "bfloat16", "int64", "float64"])
 )
 def test_top_k_of_rows(rng, rows, n, dtype):
     x = data.random_keys(rng, dtype, rows, n)
-    x[-1, 1::2] = np.sort(x[-1, 1::2])  # each of these beats the previous one, or none does
+    x[-1, 1::2] = np.sort(x[-1, 1::2])  # each beats the previous one, or none does
     counts = np.resize(np.array([n, n - 1, n // 5, 3, 0], np.int32), rows)
     for k, largest in ((1, True), (n // 50 + 2, False), (n // 4, True)):
         top = jax.vmap(lambda x, count, k=k, largest=largest: mgpu.top_k(x, k, largest=largest, count=count))
@@ -126,7 +126,7 @@ def keys_of_kind(rng, dtype, kind, *shape):
         return np.full(shape, 7, jnp.dtype(dtype))
     if kind == "descending":
         return np.broadcast_to(-np.arange(shape[-1]).astype(dtype), shape)
-    if kind == "sampled":  # the items that CUDA's kernels sample beat all others, so their bound is too strict
+    if kind == "sampled":  # if the sampled items beat all others, the bound is too strict
         n = shape[-1]
         x = -np.arange(n)
         places = top_k_sample(n, jnp.dtype(dtype).itemsize)
@@ -136,10 +136,10 @@ def keys_of_kind(rng, dtype, kind, *shape):
 
 
 def top_k_sample(n, itemsize):
-    """Returns the positions that CUDA's top_k samples in a row of n items: two vectors of 16 bytes per stretch."""
+    """Returns the positions that CUDA's top_k samples: two vectors of 16 bytes per stretch."""
     pair = 32 // itemsize
     places = []
-    for sample in (512, 1024, 2048, 4096):  # it depends on a block's threads, and on whether blocks share a row
+    for sample in (512, 1024, 2048, 4096):  # depends on a block's threads, and on whether blocks share a row
         stretches = np.arange(sample // pair, dtype=np.uint64)
         stride = n // len(stretches)
         hashes = (stretches + 1) * np.uint64(0x9E3779B9) & np.uint64(2**32 - 1)
@@ -164,8 +164,8 @@ def test_top_k_at_the_edges_of_tiles(rng, dtype, kind):
             same_bits(best.indices, order.astype(np.int32))
 
 
-# On CUDA, these cases have one, two or three levels of blocks, many rows, the largest k of the kernels, or a k for
-# which CUDA sorts. Among equal items, positions decide: "ascending" has few values.
+# On CUDA: one, two or three levels of blocks, many rows, the kernels' largest k, or a k for which it sorts. Among equal
+# items, positions decide: "ascending" has few values.
 @pytest.mark.parametrize("kind", long_but(["random", "ascending"], ["random", "ascending", "descending", "sampled"]))
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_top_k_of_many_parts(rng, dtype, rows, n, k, kind):
 
 @pytest.mark.parametrize("n", [0, 1, 2048, 2049, 100_000, 2**20])
 def test_top_k_of_no_items(n):
-    """Some parts of rows keep no items, so later levels have none."""
+    """Some parts keep no items, so later levels have none."""
 
     def call(x):
         return jax.vmap(lambda x: mgpu.top_k(x, 0))(x)
@@ -203,12 +203,12 @@ def test_top_k_of_no_items(n):
     same_bits(best.count, np.zeros(2, np.int32))
 
 
-# Lengths around the limits of all shapes of CUDA's kernel for short rows, and the first one beyond.
+# Around the limits of all shapes of CUDA's kernel for short rows, and one beyond.
 SHORT_ROWS = [0, 1, 2, *(edge + d for edge in (8, 32, 64, 256, 512, 1024, 2048) for d in (-1, 0, 1))]
 
 
 def short_rows(rng, dtype, rows, n):
-    """Returns rows of random keys, corner values, few values, one value, sorted keys, and best items a warp apart."""
+    """Returns random keys, corner values, few values, one value, sorted keys, and best items a warp apart."""
     place = np.arange(n)
     kinds = [
         data.random_keys(rng, dtype, n),
@@ -223,7 +223,7 @@ def short_rows(rng, dtype, rows, n):
     return np.array([kinds[row % len(kinds)].astype(jnp.dtype(dtype)) for row in range(rows)]).reshape(rows, n)
 
 
-# Each length needs its own programs, so there are two: for k = 8, and for another k in the other direction.
+# Each length needs its own programs, so there are two.
 @pytest.mark.parametrize(
     "dtype",
     long_but(["float32"], ["int8", "uint8", "bfloat16", "float16", "float32", "int32", "uint64", "float64"]),
@@ -245,7 +245,7 @@ def test_top_k_of_short_rows(rng, dtype):
 
 
 def test_a_sort_in_the_place_of_a_selection_agrees(rng):
-    """If a sort is faster, CUDA sorts; the sort gives the items that a selection gives."""
+    """CUDA sorts where that is faster."""
     x = data.random_keys(rng, "float32", 3, 500)
     counts = np.array([[500], [44], [3]], np.int32)
     fallback = jax.jit(jax.vmap(lambda *operands: REGISTRY["top_k"].fallback(*operands, k=50, largest=1)))
@@ -255,7 +255,7 @@ def test_a_sort_in_the_place_of_a_selection_agrees(rng):
 
 
 def lengths_at_edges(operation, most):
-    """Returns lengths of segments around those where kernels change their method, and some empty segments."""
+    """Returns lengths around those where kernels change their method, and some empty segments."""
     edges = (1, 32, 64, *data.tile_sizes(operation))
     return np.array([0, *(edge + d for edge in edges if edge < most for d in (-1, 0, 1)), 0, most, 0, 5])
 
@@ -330,7 +330,7 @@ def test_gradient_of_top_k(rng):
 
 
 def candidate_sample(n, dtype):
-    """Returns the positions that CUDA's kernels sample in a row of n items."""
+    """Returns the positions that CUDA samples in a row."""
     count = min(max(n // 32, 2048), 2**15 // max(jnp.dtype(dtype).itemsize, 4), n)
     step = np.uint64((n << 32) // count)
     i = np.arange(count + 1, dtype=np.uint64)
@@ -343,7 +343,7 @@ CANDIDATE_KINDS = ["random", "equal", "few", "ascending", "descending", "special
 
 
 def rows_of_kind(rng, dtype, kind, rows, n):
-    """Returns rows for which the bound that a sample gives is right, wrong, or equal to many items."""
+    """Returns rows whose sampled bound is right, wrong, or equal to many items."""
     kind_of = jnp.dtype(dtype)
     x = data.random_keys(rng, dtype, rows, n)
     if kind == "equal":
@@ -392,7 +392,7 @@ CANDIDATE_EDGES = [edge + d for edge in data.tile_sizes("top_k_candidates") for 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "uint64"])
 def test_candidates_of_top_k(rng, dtype):
-    """If there is room for k candidates, a stable sort of the candidates begins with the first k items."""
+    """A stable sort of k candidates begins with the first k items."""
     candidates = REGISTRY["top_k_candidates"]
     for i, n in enumerate([1, 33, *CANDIDATE_EDGES]):
         x = rows_of_kind(rng, dtype, CANDIDATE_KINDS[i % 6], 2, n)
@@ -414,7 +414,7 @@ def test_candidates_of_top_k(rng, dtype):
 
 
 def test_which_kernels_select(rng):
-    """CUDA selects up to 2,048 items in blocks, and more items by a sort of candidates."""
+    """CUDA selects up to 2,048 items in blocks, and more by a sort of candidates."""
     if not mgpu.has_cuda():
         pytest.skip("a build without CUDA kernels")
     x = jax.ShapeDtypeStruct((2**20,), np.float32)
@@ -428,7 +428,7 @@ def test_which_kernels_select(rng):
 
 
 def test_which_kernels_select_in_segments(rng):
-    """CUDA's kernels select up to 32 items of a segment. For more, the segments are sorted."""
+    """CUDA's kernels select up to 32 items of a segment; for more, segments are sorted."""
     if not mgpu.has_cuda():
         pytest.skip("a build without CUDA kernels")
     x, heads = jax.ShapeDtypeStruct((2**20,), np.float32), jax.ShapeDtypeStruct((2**15,), np.int32)
@@ -443,7 +443,7 @@ def kernels_on_cuda(function, *shapes):
 
 @pytest.mark.parametrize("dtype", ["uint8", "int64", "float32", "bfloat16"])
 def test_the_first_item_alone(rng, dtype):
-    """The reduction that replaces a selection of one item breaks ties alike; NaN is the largest item for both."""
+    """The reduction that replaces a selection of one item breaks ties alike; NaN is largest."""
     for rows, n in ((3, 2049), (2, 70_001)):
         x = rng.choice(data.special_keys(dtype), (rows, n))
         x[0] = data.random_keys(rng, dtype, n)
@@ -515,7 +515,6 @@ def test_quantiles_of_segments_of_any_length_are_items(rng, dtype, kind):
 @pytest.mark.parametrize("mean", [0.5, 3, 14, 30, 60, 200])
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "float64"])
 def test_quantiles_of_many_short_segments(rng, dtype, mean):
-    """Some segments are much longer than the mean; there are gaps between the others."""
     m = int(3000 / (mean + 1))
     lengths = rng.permutation(np.concatenate([rng.poisson(mean, m), [1100, 40, 300, 17]]))
     ends = np.cumsum(lengths + rng.integers(0, 2, len(lengths))).astype(np.int32)
@@ -555,12 +554,12 @@ def test_quantiles_at_ranks_are_items(rng, dtype):
             ordered = x[oracle.sort_indices(x[:live])]
             got = np.asarray(mgpu.quantile(x, np.array([0.0, 0.5, 1.0]), count=count))
             at = [0, live // 2, live - 1]
-            own = [True, live % 2 == 1, True]  # the median of an even number of items lies between two
+            own = [True, live % 2 == 1, True]  # the median of an even number lies between two
             np.testing.assert_array_equal(got[own], ordered[at].astype(got.dtype)[own])
 
 
 def sampled_places(n, sample=2**13):
-    """Returns the positions at which CUDA's kernels sample a row of float32."""
+    """Returns the positions that CUDA samples in a row of float32."""
     stride = n // sample
     hashes = (np.arange(sample, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)
     return np.arange(sample) * stride + ((hashes * np.uint64(stride)) >> np.uint64(32)).astype(int)
@@ -570,8 +569,8 @@ LONG_ROWS = [("float32", kind) for kind in ("random", "equal", "few", "half", "d
 LONG_ROWS += [(dtype, kind) for dtype in ("float64", "uint8", "bfloat16") for kind in ("random", "half")]
 
 
-# From 2^24 items on, CUDA's kernels look for a rank in an interval that a sample gives. In "half", most items equal the
-# ends of the interval; in "misled", the interval misses the rank.
+# From 2^24 items on, CUDA looks for a rank in a sampled interval. In "half", most items equal its ends; in "misled", it
+# misses the rank.
 @pytest.mark.parametrize("case", long_but([("float32", "misled")], LONG_ROWS), ids=str)
 def test_quantiles_of_long_rows(rng, case):
     dtype, kind = case
@@ -602,7 +601,7 @@ def test_quantiles_of_long_rows(rng, case):
 @pytest.mark.long
 @pytest.mark.parametrize("count", [None, 0, 3])
 def test_ranks_past_the_items_give_the_last_item(count):
-    """Cuts over a mesh axis ask for the rank past all items, and plain JAX runs them if these are few."""
+    """Cuts over a mesh axis ask for it; plain JAX runs them if they are few."""
     x, ranks = jnp.array([5, 1, 4, 2], jnp.int32), jnp.array([0, 2, 3, 9, -1], jnp.int32)
     live = np.sort(np.asarray(x)[:count])
     given = jnp.array([] if count is None else [count], jnp.int32)
@@ -617,7 +616,7 @@ def test_ranks_past_the_items_give_the_last_item(count):
 
 
 def test_quantiles_of_a_batch(rng):
-    """Each row has its own ranks, or all rows share them."""
+    """Rows have their own ranks, or share them."""
     x, q = rng.normal(size=(5, 20_000)), rng.random((5, 2))
     expected = [np.quantile(row, at) for row, at in zip(x, q, strict=True)]
     np.testing.assert_allclose(jax.vmap(mgpu.quantile)(x, q), expected, rtol=1e-9)
@@ -632,7 +631,7 @@ def test_quantiles_of_a_batch(rng):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "uint8"])
 def test_histogram_as_numpy(rng, dtype):
-    """Several numbers of bins, with and without a range and weights. The last bin includes its upper edge."""
+    """The last bin includes its upper edge."""
     x = rng.integers(0, 40, 500).astype(dtype)
     floats = np.float32 if dtype == "float32" else np.float64
     for bins, limits in ((10, None), (8, (3, 35)), (1, (5.5, 20.25)), (64, (0, 64)), (5, (7, 7))):
@@ -694,7 +693,7 @@ def test_old_names_warn_once(old, new):
 
 @pytest.mark.parametrize("method", ["lower", "higher", "nearest", "midpoint"])
 def test_methods_of_quantiles(rng, method):
-    """All methods give NumPy's results, also for a rank halfway between two."""
+    """NumPy's results, also for a rank halfway between two."""
     q = np.array([0, 0.125, 0.25, 0.375, 0.5, 0.9, 1, np.nan])
     for n, dtype in ((1, "float32"), (5, "float32"), (9, "int16"), (12, "bfloat16"), (1000, "int32")):
         x = rng.integers(-50, 50, n).astype(jnp.dtype(dtype))
@@ -783,7 +782,7 @@ def test_quantiles_beside_infinities():
 @pytest.mark.parametrize("real", ["float32", "float64"])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_quantiles_at_whole_ranks_are_items(dtype, real):
-    """If q is k / (n - 1), rounded to a type, the result is an item; a weight of a neighbour would make it infinite."""
+    """If q is k / (n - 1), rounded, the result is an item; a neighbour's weight would make it infinite."""
     for n in (4, 6, 7, 10, 11, 21, 101):
         ranks = np.arange(n)
         x = np.where(ranks == ranks[:, None], 5, np.where(ranks < ranks[:, None], -np.inf, np.inf)).astype(dtype)
@@ -795,7 +794,7 @@ def test_quantiles_at_whole_ranks_are_items(dtype, real):
 
 
 def test_derivatives_of_quantiles_that_are_rounded():
-    """The derivatives in the items sum to 1, also if rounding decides which two items share them."""
+    """The items' derivatives sum to 1, also if rounding decides which two items share them."""
     x = np.array([-0.3, 0.1, 0.1, 0.7, 1e8], np.float32)
     q = np.linspace(0, 1, 501, dtype=np.float32)
     shares = jax.jit(jax.jacrev(mgpu.quantile))(x, q)
@@ -833,7 +832,7 @@ def test_bincount(rng, dtype):
 
 @pytest.mark.parametrize("length", [1, 2, 1000, 12_288, 12_289])
 def test_bincount_of_many(rng, length):
-    """Ids are uniform or all equal; there are as many bins as CUDA's kernels support, or more."""
+    """Ids are uniform or all equal; CUDA supports the number of bins, or not."""
     n = 3 * max(data.tile_sizes("count_bins")) + 5
     ids = rng.integers(-1, length + 1, (3, n)).astype(np.int32)
     ids[1] = length - 1
@@ -867,7 +866,7 @@ def test_histogram(rng, dtype):
 @pytest.mark.parametrize("kind", ["random", "equal"])
 @pytest.mark.parametrize("dtype", data.KEY_DTYPES)
 def test_histogram_between_many_edges(rng, dtype, kind):
-    """There are as many edges as CUDA's kernels take, or more. Edges compare by rank: NaN is above all, -0 equals 0."""
+    """Edges compare by rank: NaN is above all, -0 equals 0."""
     n = max(data.tile_sizes("count_bins")) + 5
     x = keys_of_kind(rng, dtype, kind, 2, n)
     for m, edge_kind in ((2, "equal"), (2, "random"), (101, "random"), (2048, "random"), (2049, "random")):

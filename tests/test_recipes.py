@@ -1,4 +1,4 @@
-"""The functions of docs/recipes.md, as the page prints them, compared with pandas and plain Python."""
+"""The functions of docs/recipes.md, compared with pandas and plain Python."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIZES = (200, 1)
 
 @pytest.fixture(scope="module")
 def recipes():
-    """Returns the names that the page defines. test_documentation.py checks the results that the page shows."""
+    """Returns the names that the page defines."""
     text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
     namespace = {}
     for block in FENCE.finditer(text):
@@ -67,7 +67,7 @@ def test_moving_sums(rng, recipes, n):
 
 
 def test_moving_sums_of_floats(rng, recipes):
-    """A window's sum does not depend on rows outside of it, which may be large or infinite."""
+    """Rows outside of a window may be large or infinite."""
     moving_sums = jax.jit(recipes["moving_sums"])
     assert moving_sums(np.array([1e8, 1, 1, 1, 1], np.float32), np.array([0]), 2).tolist()[2:] == [2, 2, 2]
     x = (rng.random(300) * 10.0 ** rng.integers(-4, 5, 300)).astype(np.float32)
@@ -86,7 +86,7 @@ TIMES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "float16", "floa
 
 
 def times_of(rng, dtype, n, steps=300):
-    """Draws times: integers over the whole range of a type, many near its ends, or floats that are multiples of 1/4."""
+    """Draws times: integers over a type's range, many near its ends, or multiples of 1/4."""
     if dtype.startswith("float"):
         return (rng.integers(-steps, steps, n) / 4).astype(dtype), 2.5, float
     limits = np.iinfo(dtype)
@@ -189,7 +189,7 @@ def test_sums_of_64_bits(rng, recipes):
 
 
 def graph(rng, nodes, edges):
-    """Returns the head of each node's edges, and the node of each edge, for edges that are drawn and sorted."""
+    """Draws sorted edges; returns the head of each node's edges, and each edge's node."""
     sources = np.sort(integers(rng, nodes, edges))
     return np.searchsorted(sources, np.arange(nodes)).astype(np.int32), sources
 
@@ -211,7 +211,7 @@ def test_edges_between(rng, recipes, n):
 
 
 def test_beam_search(rng, recipes):
-    """With as many beams as prefixes, the search finds all sequences, in order of their probability."""
+    """With as many beams as prefixes, the search finds all sequences in order of probability."""
     tokens, length = 3, 4
     table = np.log(rng.dirichlet(np.ones(tokens), (length, tokens))).astype(np.float32)
     search = jax.jit(lambda: recipes["beam_search"](lambda x, i: jnp.asarray(table)[i, x[:, i - 1]], 1, 27, length))
@@ -265,7 +265,7 @@ def test_replay(rng, recipes):
     shares = np.where(np.arange(50) < count, priorities, 0) ** 0.6
     shares /= shares.sum()
     found = np.bincount(rows, minlength=50)
-    assert (np.abs(found - batch * shares) <= 2).all()  # at each end, a row may have only a part of a stratum
+    assert (np.abs(found - batch * shares) <= 2).all()  # a row may have a part of a stratum at each end
     expected = (count * shares[rows]) ** -0.4
     np.testing.assert_allclose(weights, expected / expected.max(), rtol=1e-4)
 

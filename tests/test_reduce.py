@@ -1,4 +1,4 @@
-"""reduce, segmented_reduce and reduce_by_key against tests/oracle.py: operators, types, sizes, batches, derivatives."""
+"""reduce, segmented_reduce and reduce_by_key against tests/oracle.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.test_scan import OPERATORS, compose, items, random_heads, same
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-# Sizes around short rows, CUDA's chunks and the CPU's tiles, and around the items and ends of a segmented tile.
+# Around short rows, CUDA's chunks, the CPU's tiles, and the items and ends of a segmented tile.
 HEADS = 24
 SIZES = sorted(
     {0, 1, 2, 3, 31, 32, 33, 63, 255, 1000, 300_001}
@@ -99,7 +99,7 @@ def test_segments_of_every_kind(rng, op):
 @pytest.mark.parametrize("dtype", ["int8", "float32", "int64"])
 @pytest.mark.parametrize("op", ["add", "argmax"])
 def test_long_segments(rng, op, dtype):
-    """A CUDA tile of 4,064 items and ends takes another method, by rows of a warp, if it has at most eight ends."""
+    """A CUDA tile of 4,064 items and ends with at most eight ends works by rows of a warp."""
     n = 100_003
     x = items(rng, dtype, op, n)
     lengths = np.array([0, 1, 2, 127, 128, 129, 255, 256, 257, 511, 1000, 1023, 1024, 1025, 4063, 4064, 4065, 9000])
@@ -114,7 +114,7 @@ def test_long_segments(rng, op, dtype):
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize(("op", "dtype"), [("add", "int32"), ("argmax", "int8")])
 def test_few_segments_of_many_tiles(rng, op, dtype, rows, m):
-    """On CUDA, one thread per end finds the tiles of 4,064 items and ends, if tiles have at most 16 ends on average."""
+    """On CUDA, one thread per end finds the tiles of 4,064 items and ends if these have at most 16 ends on average."""
     n = 300_001
     x = items(rng, dtype, op, rows, n)
     anywhere = rng.integers(0, n + 1, m)
@@ -142,7 +142,7 @@ def test_few_segments_of_many_tiles(rng, op, dtype, rows, m):
 @pytest.mark.parametrize("dtype", data.KEY_DTYPES)
 @pytest.mark.parametrize("op", OPERATORS)
 def test_short_segments(rng, op, dtype):
-    # The CPU takes 32 segments of up to 8 items at once, if at least 8 items of the array follow the first of each.
+    # The CPU takes 32 segments of up to 8 items at once if 8 items of the array follow each head.
     n, m = 3000, 640
     x = items(rng, dtype, op, n)
     for longest in (1, 8, 9, 12, 30):
@@ -217,7 +217,7 @@ def test_the_first_extremum_wins():
 @pytest.mark.parametrize("op", ["argmin", "argmax"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_first_extrema_among_floats_of_every_class(rng, dtype, op):
-    """CUDA reduces a row by a few lanes, a warp or a block. Rows mix zeros, infinities and NaNs, or have one value."""
+    """CUDA reduces a row by a few lanes, a warp or a block."""
     classes = [
         [0.0, -0.0],
         [np.inf],
@@ -235,7 +235,7 @@ def test_first_extrema_among_floats_of_every_class(rng, dtype, op):
 
 
 def test_denormal_halfs_count():
-    """XLA's threads treat denormal floats as zeros, but a denormal float16 is a normal float32."""
+    """XLA's threads flush denormal floats, but a denormal float16 is a normal float32."""
     x = np.full(1000, 1e-5, np.float16)
     expected = np.float16(x.astype(np.float32).sum())
     same(mgpu.reduce(x), expected)
@@ -277,7 +277,7 @@ def test_batches(rng, op, rows, n):
         same(segmented[row], oracle.segmented_reduce(x[row], heads[row], op, counts[row]))
 
 
-# Rows of one to eight whole vectors per lane or thread, rows shorter than a vector, and other rows.
+# One to eight whole vectors per lane or thread, less than a vector, and others.
 ROW_LENGTHS = [1, 2, 4, 7, 8, 16, 24, 48, 96, 100, 128, 144, 384, 496, 512, 528, 768, 1000, 1024, 1536, 2048, 4096]
 ROW_LENGTHS += [8192, 16_384]
 
@@ -296,7 +296,7 @@ ROW_LENGTHS += [8192, 16_384]
     ids=str,
 )
 def test_short_whole_rows(rng, op, dtype, n):
-    """Rows of whole vectors of 16 bytes, and others, in batches for one CUDA warp and for many."""
+    """Rows of whole vectors of 16 bytes, and others, in batches for one warp and for many."""
     for batch in (1, 2 * max(1, 4096 // n) + 1):
         x = items(rng, dtype, op, batch, n)
         whole = np.asarray(jax.jit(jax.vmap(lambda row: mgpu.reduce(row, op)))(x))
@@ -306,7 +306,7 @@ def test_short_whole_rows(rng, op, dtype, n):
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "uint32", "float16", "bfloat16", "float32", "int64", "float64"])
 def test_small_batches_of_sums(rng, dtype):
-    """A sum has the same bits wherever its row is in a batch."""
+    """A sum has the same bits anywhere in a batch."""
     batches = [items(rng, dtype, "add", *shape) for shape in ((1, 9), (70, 1000), (300, 7), (3, 0))]
     sums = jax.jit(lambda batches: [jax.vmap(mgpu.reduce)(x) for x in batches])
     others = jax.jit(lambda batches: [jax.vmap(mgpu.reduce)(x * 1) * 2 for x in batches])
@@ -318,7 +318,7 @@ def test_small_batches_of_sums(rng, dtype):
 
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "uint32", "int64"])
 def test_plain_sums_of_integers_wrap(rng, dtype):
-    """In plain JAX, sums of integers are computed in a wider type if there is one, and then wrap."""
+    """They are computed in a wider type if there is one."""
     limits = np.iinfo(dtype)
     x = rng.integers(limits.min, limits.max, 1000, dtype, endpoint=True)
     for x64 in (False, True) if x.itemsize < 8 else (True,):
@@ -329,7 +329,7 @@ def test_plain_sums_of_integers_wrap(rng, dtype):
             same(wide, oracle.reduce(x, "add"))
 
 
-# Columns fill whole vectors, or leave some over; rows are in one tile or in several.
+# Columns fill vectors or not; rows are in one tile or several.
 @pytest.mark.parametrize(("n", "columns"), [(100, 1), (700, 29), (9000, 64), (70_001, 8), (3, 300), (0, 5)])
 @pytest.mark.parametrize(
     ("op", "dtype"), [("add", "int16"), ("mul", "float64"), ("max", "bfloat16"), ("argmin", "int32")]
@@ -345,7 +345,7 @@ def test_batches_of_columns(rng, op, dtype, n, columns):
 
 
 def test_columns_are_read_where_they_lie(rng):
-    """A batch over the last axis is not transposed, because that would take longer than the sums."""
+    """A transpose would take longer than the sums."""
     x, heads = items(rng, "float32", "add", 500, 64), np.arange(0, 500, 9, np.int32)
 
     def text(axis):
@@ -404,7 +404,7 @@ def test_short_rows(rng, op, dtype, shape):
 
 
 def runs_of(keys, values, op, count):
-    """Returns, in plain Python, the key and the combined values of each run of equal neighbours."""
+    """Returns each run's key and combined values."""
     ranks = oracle.rank(keys)[:count]
     heads = [i for i in range(count) if i == 0 or ranks[i] != ranks[i - 1]]
     return keys[heads], oracle.segmented_reduce(values, np.array(heads, np.int32), op, count)
@@ -443,7 +443,7 @@ def test_runs_round_the_edges_of_tiles(rng, dtype):
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "float64"])
 def test_tiles_with_few_runs_and_with_many(rng, dtype):
-    """A tile stores its heads as positions or as a bitmap. The last slot is in a tile of either kind."""
+    """A tile stores heads as positions or as a bitmap."""
     for tile in data.tile_sizes("run_heads"):
         few = tile // 16
         counts = np.array([few, 0, tile, few + 1, 1, few - 1, few, 0, 2, tile // 2])
@@ -465,7 +465,7 @@ def test_tiles_with_few_runs_and_with_many(rng, dtype):
 @pytest.mark.parametrize("rows", [1, 2])
 @pytest.mark.parametrize("length", [2, 30, 100_000])
 def test_runs_of_many_keys(rng, rows, length):
-    """Keys of many tiles in many groups; the result has room for all runs, or for half of them."""
+    """The result has room for all runs, or for half."""
     n = 10_000_019 // rows
     heads = rng.random((rows, n)) < 1 / length
     heads[:, 0] = True

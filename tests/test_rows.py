@@ -25,7 +25,6 @@ ROUNDED = ("mean", "logsumexp", "var", "std", "median", "nanmean", "nansum")
 
 
 def takes(op, dtype):
-    """Whether an operator takes items of this type."""
     if op in ("and", "or", "xor"):
         return dtype not in data.FLOAT_DTYPES
     return op != "logsumexp" or dtype in data.FLOAT_DTYPES
@@ -42,7 +41,7 @@ CASES = [
 
 
 def rows(rng, dtype, op, *shape):
-    """Draws items whose results are exact; for means and logsumexp, they are numbers of moderate size."""
+    """Draws items with exact results, or of moderate size for means and logsumexp."""
     if dtype == "bool":
         return rng.random(shape) < 0.7
     if op in ROUNDED or op in STATISTICS:
@@ -58,7 +57,7 @@ def rows(rng, dtype, op, *shape):
 
 
 def agree(got, expected, op):
-    """Asserts that results are equal or, if they are rounded, nearly equal."""
+    """Asserts that results are equal, or nearly so if rounded."""
     got, expected = np.asarray(got), np.asarray(expected)
     if op not in ROUNDED or expected.dtype.kind in "iu":
         return same(got, expected)
@@ -69,7 +68,6 @@ def agree(got, expected, op):
 
 
 def parts(n, heads, count=None, ends=None):
-    """Returns the slice of each segment's live items."""
     live = oracle.live_count(count, n)
     begins = np.clip(np.asarray(heads, np.int64), 0, live)
     stops = np.append(begins[1:], live)
@@ -79,7 +77,7 @@ def parts(n, heads, count=None, ends=None):
 
 
 def of_parts(x, op, slices, widens=True):
-    """Returns the combination of each part of x. Indices count from the start of x."""
+    """Combines each part of x; indices count from x's start."""
     results = [np.asarray(oracle.combined(x[part], op, widens)) for part in slices]
     if op.startswith("arg"):
         results = [np.where(r >= 0, r + part.start, r).astype(r.dtype) for r, part in zip(results, slices, strict=True)]
@@ -133,7 +131,7 @@ def test_sizes_of_rows(rng, n, width):
 @pytest.mark.parametrize("width", [1, 2, 7, 33, 130])
 @pytest.mark.parametrize("segments", [1, 40, 4000])
 def test_tiles_of_rows(rng, width, segments):
-    """Segments cross the edges of tiles, and some tiles have many ends."""
+    """Segments cross edges of tiles, and some tiles have many ends."""
     for dtype in ("float32", "float64"):
         n = min(3 * max(data.tile_sizes("reduce_rows")) // width // 2 + 3, 30_000)
         x = items(rng, dtype, "add", n, width)
@@ -147,7 +145,7 @@ def test_tiles_of_rows(rng, width, segments):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_narrow_floats_accumulate_in_float32(rng, dtype):
-    """If they were added in their own type, sums of ones would stop at 2,048 or 256."""
+    """In narrow floats, sums of ones would stop at 2,048 or 256."""
     ones = np.ones((5_000, 3), jnp.dtype(dtype))
     ids = np.zeros(5_000, np.int32)
     for op in ("sum", "mean"):
@@ -157,13 +155,13 @@ def test_narrow_floats_accumulate_in_float32(rng, dtype):
         same(mgpu.segmented_reduce(ones, [0], op)[0], expected)
         same(mgpu.reduce_by_id(ones, ids, 1, op)[0], expected)
         same(mgpu.scan(ones, op)[-1], expected)
-    # a mean is rounded once: its sum may exceed float16
+    # rounded once: the sum may exceed float16
     same(mgpu.reduce(np.full((2_000, 2), 1_000, jnp.dtype(dtype)), "mean"), np.full(2, 1_000, jnp.dtype(dtype)))
 
 
 @pytest.mark.parametrize("wide", [False, True])
 def test_sums_and_products_of_integers_have_the_type_of_jnp(wide):
-    """Every reduction widens narrow integers like jnp.sum; scans keep their type, like jnp.cumsum."""
+    """Reductions widen narrow integers like jnp.sum; scans keep their type like jnp.cumsum."""
     with jax.enable_x64(wide):
         for dtype, value in (
             ("int8", -120),
@@ -219,7 +217,7 @@ def test_sums_and_products_of_bools_have_the_type_of_jnp(wide):
 
 @pytest.mark.parametrize("dtype", ["int8", "int32", "float16", "bfloat16", "float32"])
 def test_means_of_equal_items_are_that_item(dtype):
-    """For these numbers, multiplying the sum by the reciprocal of the number of items would miss the mean."""
+    """The sum times a reciprocal would miss these means."""
     with jax.enable_x64(False):
         for n, value in ((41, 127), (49, 98), (107, 101)):
             x = np.full(n, value, jnp.dtype(dtype))
@@ -242,7 +240,7 @@ def test_means_of_equal_items_are_that_item(dtype):
 
 
 def test_quotients_that_are_off_are_corrected(rng):
-    """A GPU divides approximately. Quotients that are up to two ulps off are corrected."""
+    """A GPU's quotients are approximate; those up to two ulps off are corrected."""
     correct = jax.jit(named_operators.corrected_quotient)
     for exponent in range(1, 24, 4):
         items = rng.integers(1, 2**exponent, 4096).astype(np.float32)
@@ -323,7 +321,6 @@ def test_groups_of_rows(rng):
 
 
 def scanned(x, op, exclusive, reverse):
-    """Returns the combination of each prefix, or of each suffix."""
     if reverse:
         return of_parts(x, op, [slice(i + exclusive, len(x)) for i in range(len(x))], False)
     return np.stack([oracle.combined(x[: i + 1 - exclusive], op, False) for i in range(len(x))])
@@ -376,7 +373,7 @@ GAPS = [
 
 
 def test_a_batch_of_ends_over_an_explicit_mesh(rng):
-    """The problems of the batch share heads; each has its own ends."""
+    """Problems share heads, but have their own ends."""
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices)
     x = rng.integers(-9, 9, (2 * len(devices), 12)).astype(np.int32)
@@ -461,12 +458,12 @@ def test_sizes_by_id(rng, n, size, width):
 
 
 def combined_by_id(x, ids, size, op):
-    """Combines each id's items by NumPy's unordered updates; "argmin" finds the first minimum by a sort."""
+    """Combines by NumPy's unordered updates; "argmin" finds the first minimum by a sort."""
     inside = (ids >= 0) & (ids < size)
     if op == "argmin":
         result = np.full(size, -1, np.int32)
         places = np.flatnonzero(inside)
-        order = places[np.lexsort((places, x[places], ids[places]))][::-1]  # the first of the minima is last
+        order = places[np.lexsort((places, x[places], ids[places]))][::-1]  # the first minimum is last
         result[ids[order]] = order
         return result
     update, start = {
@@ -486,7 +483,7 @@ ANY_ORDER = [
 
 @pytest.mark.parametrize(("op", "dtype"), ANY_ORDER)
 def test_by_id_where_order_does_not_matter(rng, x64, op, dtype):
-    """Ids are uniform, skewed or all equal. A table holds all results, or they are too many for it."""
+    """A table holds all results, or they are too many for it."""
     n = 50_000
     for size in (1, 3_000, 200_000):
         reduced = jax.jit(lambda x, ids, count, size=size: mgpu.reduce_by_id(x, ids, size, op, count=count))
@@ -498,7 +495,7 @@ def test_by_id_where_order_does_not_matter(rng, x64, op, dtype):
 
 @pytest.mark.parametrize("op", ["max", "add"])
 def test_batches_by_id_where_order_does_not_matter(rng, op):
-    """All problems share rows; each has its own ids."""
+    """Problems share rows, but have their own ids."""
     x, ids = rng.integers(-9, 9, (6_000, 3)).astype(np.int32), rng.integers(-1, 2_001, (4, 6_000)).astype(np.int32)
     got = jax.jit(jax.vmap(lambda ids: mgpu.reduce_by_id(x, ids, 2_000, op)))(ids)
     limits = np.iinfo(np.int32)
@@ -511,7 +508,7 @@ SUMMED = ["float32", "float16", "bfloat16"]
 
 @pytest.mark.parametrize("dtype", SUMMED)
 def test_float_sums_by_id_lose_less_than_float32(rng, dtype):
-    """The items of an id differ in magnitude. Ids are uniform, skewed or all equal."""
+    """An id's items differ in magnitude."""
     n, dtype = 30_000, np.dtype(dtype)
     for size in (1, 900, 40_000):
         reduced = jax.jit(lambda x, ids, size=size: mgpu.reduce_by_id(x, ids, size))
@@ -528,7 +525,7 @@ def test_float_sums_by_id_lose_less_than_float32(rng, dtype):
 
 
 def test_float_sums_by_id_of_special_items(rng):
-    """Some ids have infinities and NaNs, others have not; some items are tiny, huge, or zeros of either sign."""
+    """Ids with infinities and NaNs, ids without; tiny and huge items, zeros of either sign."""
     x = np.array([1, np.inf, np.inf, -np.inf, np.nan, 2, -np.inf, 2e-38, 3e-38, 3e38, 3e38, -0.0, -0.0, 5], np.float32)
     ids = np.array([0, 1, 1, 2, 3, 4, 1, 5, 5, 6, 6, 7, 7, 9], np.int32)
     with np.errstate(all="ignore"):
@@ -563,11 +560,11 @@ def test_rows_too_long_to_be_counted_in_32_bits_are_sorted(width):
     is_sorted = _reduce_by_id.prefers_xla((x, ids, count), attributes, "cuda", 1)
     assert is_sorted == (width > 1 << 30)
     states = library.workspace_bytes("reduce_by_id", (x, ids, count), (x,), attributes) // (4 * width)
-    assert (states > 1) == is_sorted  # there is one state for each result, or one for each part of the items
+    assert (states > 1) == is_sorted  # one state per result, or one per part of the items
 
 
 def test_ids_by_sorting_give_the_same(rng):
-    """If there is no room for all results, CUDA sorts by id: this is plain JAX around other kernels."""
+    """Without room for all results, CUDA sorts by id: plain JAX around other kernels."""
     from jax_mgpu._src.functions.operators import Kind
     from jax_mgpu._src.ops.reduce_by_id import _by_sorting
 
@@ -584,7 +581,7 @@ def test_ids_by_sorting_give_the_same(rng):
 )
 @pytest.mark.parametrize("op", ["add", "argmax"])
 def test_gathered_rows_over_tiles(rng, dtype, width, op):
-    """A batch of gathered rows, some out of range: tiles span problems, and vectors have each width."""
+    """Some rows are out of range; tiles span problems, and vectors have each width."""
     from jax_mgpu._src.functions.operators import Kind
     from jax_mgpu._src.ops.reduce import reduce_rows
 
@@ -708,7 +705,7 @@ def test_misuse(call, error, message):
 @pytest.mark.parametrize("width", [2, 3, 8, 65, 66])
 @pytest.mark.parametrize("dtype", ["int8", "uint32", "bfloat16", "float32", "float64"])
 def test_short_rows_are_read_as_wider_ones(rng, dtype, width):
-    """`reduce` reads many short rows as fewer, wider ones, unless their number is odd."""
+    """`reduce` reads many short rows as fewer, wider ones if their number is even."""
     n = 1 << 15 if width < 10 else 1 << 11
     x = rng.integers(0, 3, (n, width)).astype(jnp.dtype(dtype))
     x[rng.random(x.shape) < 0.999] = 1  # so that products are exact

@@ -1,4 +1,4 @@
-"""weighted_choice and sample_logits, compared with their definitions in NumPy, and by the statistics of many draws."""
+"""weighted_choice and sample_logits, against their definitions in NumPy, and statistics of draws."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LARGEST = np.nextafter(np.float32(1), np.float32(0))
 
 
 def chosen(u, weights, begin=0, end=None):
-    """Returns the choice by the definition, which is exact if the sums are."""
+    """Chooses by the definition, which is exact if the sums are."""
     weights = np.nan_to_num(np.maximum(np.asarray(weights, np.float64)[begin:end], 0))
     positive = np.flatnonzero(weights > 0)
     if not len(positive):
@@ -75,7 +75,7 @@ def test_nothing_to_choose():
 
 
 def test_special_weights():
-    """NaNs and negative weights count as 0. If a weight is infinite, the last item of positive weight is chosen."""
+    """NaNs and negative weights count as 0; of infinite weights, the last item of positive weight is chosen."""
     weights = np.array([np.nan, -np.inf, -1, 2, np.nan, 2, 0], np.float32)
     assert mgpu.weighted_choice(np.array([0, 0.49, 0.5, 1, 7, np.nan], np.float32), weights).tolist() == [
         3,
@@ -90,7 +90,7 @@ def test_special_weights():
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_no_item_of_weight_0_is_chosen(rng, dtype):
-    """Sums may round up or down. The random numbers are next to each sum, or the largest number below 1."""
+    """Random numbers are next to each sum, or the largest below 1."""
     n, heads = 1000, np.array([0, 600], np.int32)
     weights = np.where(rng.random(n) < 0.7, 0, rng.random(n)).astype(dtype)
     sample = jax.jit(lambda u, ids: mgpu.weighted_choice(u, weights, heads, ids))
@@ -136,7 +136,7 @@ def test_what_a_misuse_of_weighted_choice_says():
 
 
 def distribution(logits, temperature=1.0, top_k=None, top_p=None, min_p=None):
-    """Returns the probability of each token in a row, by the definition."""
+    """Returns each token's probability by the definition."""
     logits = np.asarray(logits, np.float64)
     logits = np.where(np.isnan(logits), -np.inf, logits)
     if not (logits > -np.inf).any():
@@ -173,7 +173,7 @@ SETTINGS = [
     {"temperature": 1.6, "top_p": 0.83, "min_p": 0.4},
     {"temperature": 0.0, "top_k": 2, "top_p": 0.5},
 ]
-# Rows have ties, logits that are far apart, infinities and NaNs.
+# Ties, logits that are far apart, infinities and NaNs.
 ROWS = np.array([
     [0.3, 1.7, 1.1, -0.4, 0.9, 1.2, -2.0],
     [1.0, 2.0, 2.0, 0.5, 2.0, 0.5, 0.5],
@@ -184,7 +184,7 @@ ROWS = np.array([
 
 
 def expect_draws(tokens, p):
-    """Compares drawn tokens with p by chi-squared: at these degrees of freedom, the tail past 6 deviations is 1e-6."""
+    """Compares draws with p by chi-squared: the tail past 6 deviations is 1e-6."""
     counts, draws = np.bincount(tokens, minlength=len(p)), len(tokens)
     assert (counts[p == 0] == 0).all(), (counts, p)
     often = p * draws >= 5
@@ -215,7 +215,7 @@ def test_a_million_draws():
 
 
 def test_parameters_of_rows(rng):
-    """Each row gets tokens that its own parameters allow. If all rows have the same ones, tokens equal a scalar's."""
+    """Each row has its own parameters; with equal ones, tokens equal a scalar's."""
     rows = rng.normal(size=(6, 5, 50)).astype(np.float32)
     t, k = np.array([0, 1, 0.5, 2, 1, 0.1] * 5).reshape(6, 5), rng.integers(1, 60, (6, 5))
     p, q = rng.random((6, 5)), rng.random((6, 5)) * 0.3
@@ -263,7 +263,7 @@ def test_narrow_logits_are_drawn_in_float32(rng, dtype):
 
 
 def expect_place(token, u, logits, temperature, top_p, min_p):
-    """Checks, up to rounding, that the token's part of the running weights of kept tokens contains the share u."""
+    """Checks, up to rounding, that the token's part of the kept tokens' running weights contains the share u."""
     logits = np.asarray(logits, np.float64)
     logits = np.where(np.isnan(logits), -np.inf, logits)
     best = logits.max()
@@ -322,7 +322,7 @@ SAMPLE_SIZES = [
 @pytest.mark.parametrize("kind", ["random", "equal", "few", "masked", "peak", "zeros", "nan"])
 @pytest.mark.parametrize("dtype", long_but(["float32", "bfloat16"], ["float32", "bfloat16", "float16"]))
 def test_tokens_of_top_p(rng, dtype, kind):
-    """Each row gets the token that the definition gives for the row's uniform number."""
+    """Tokens follow the definition, for the row's uniform number."""
     for n in SAMPLE_SIZES:
         rows = 11
         x = logits_of_kind(rng, kind, rows, n).astype(jnp.dtype(dtype))
@@ -364,7 +364,7 @@ def test_transformations_of_samples(rng):
 
 
 def test_samples_of_shared_rows_over_an_explicit_axis(rng):
-    """Keys or parameters are sharded over a mesh. All devices have the logits."""
+    """Keys or parameters are sharded; all devices have the logits."""
     mesh = jax.make_mesh((1,), ("x",), axis_types=(AxisType.Explicit,), devices=jax.devices()[:1])
     rows, p = rng.normal(size=(3, 20)).astype(np.float32), np.array([0.1, 0.9], np.float32)
     seeds = np.arange(2, dtype=np.uint32)

@@ -1,4 +1,4 @@
-"""A run without named tests takes a sample of each test's variants; a run that names tests takes all their variants."""
+"""A run without named tests takes a sample of each test's variants, any other run all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""scan and segmented_scan against tests/oracle.py: operators, types, sizes, batches, functions, derivatives, misuse."""
+"""scan and segmented_scan against tests/oracle.py."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 OPERATORS = ["add", "mul", "min", "max", "argmin", "argmax"]
 FORMS = [{"exclusive": e, "reverse": r} for e in (False, True) for r in (False, True)]
-# The sizes of tiles, in items. CUDA's tiles hold 16 KB or, in scans that restart within rows, a number of items that
-# depends on the widths of an item and a state. The CPU has one size.
+# CUDA's tiles hold 16 KB or, in scans that restart within rows, a number of items by widths of item and state.
 TILES = data.tile_sizes("scan")
-# 4-byte items in more tiles of 16 KB than two levels of CUDA's look-back cover.
+# More tiles of 16 KB than two levels of CUDA's look-back cover.
 MANY_TILES = (32 * 32 + 1) * 4096 + 5
 
 
 def items(rng, dtype, op, *shape):
-    """Draws items whose sums and products are exact: any integers, or small floats; for extrema, any keys."""
+    """Draws items with exact sums and products; for extrema, any keys."""
     if op not in ("add", "mul") or dtype not in data.FLOAT_DTYPES:
         return data.random_keys(rng, dtype, *shape)
     few = (-1, 0, 1, 2) if op == "add" else (-1, 1)
@@ -34,7 +33,7 @@ def items(rng, dtype, op, *shape):
 
 
 def same(got, expected):
-    """Asserts equal values and types; NaNs are equal, and so are zeros of both signs."""
+    """Asserts equal types and values, with equal NaNs and zeros."""
     got, expected = np.asarray(got), np.asarray(expected)
     assert got.dtype == expected.dtype
     if got.dtype.kind not in "iu":
@@ -44,7 +43,7 @@ def same(got, expected):
 
 
 def random_heads(rng, n, m):
-    """Draws heads of m segments, some of them empty, with padding at the end."""
+    """Draws heads of m segments, some empty, with padding at the end."""
     padding = m // 8
     return np.concatenate([np.sort(rng.integers(0, max(n, 1), m - padding)), np.full(padding, n + 3)]).astype(np.int32)
 
@@ -114,8 +113,8 @@ def test_segments_of_every_kind(rng):
         "heavy tail": np.minimum((3 * (1 - rng.random(n)) ** (-2 / 3)).astype(np.int64), n),
     }
     for kind in lengths.values():
-        heads = np.resize(np.minimum(data.heads_of(kind), n), n)  # so that all cases share a shape
-        heads = np.maximum.accumulate(heads)  # resize repeated the heads, so some were out of order
+        heads = np.resize(np.minimum(data.heads_of(kind), n), n)  # one shape for all cases
+        heads = np.maximum.accumulate(heads)  # resize repeats heads out of order
         for form in FORMS:
             same(mgpu.segmented_scan(x, heads, **form), oracle.segmented_scan(x, heads, "add", **form))
 
@@ -168,7 +167,7 @@ def test_batches(rng, op, rows, n):
 @pytest.mark.parametrize("dtype", ["int8", "bfloat16", "float64"])
 @pytest.mark.parametrize("op", ["add", "max", "argmin"])
 def test_batches_of_rows_of_every_length(rng, op, dtype):
-    """Rows have lengths that CUDA scans with restarts, by a warp each, or by tiles of 16 KB; some have counts."""
+    """CUDA scans them with restarts, by a warp each, or by tiles of 16 KB; some have counts."""
 
     @functools.partial(jax.jit, static_argnames=("exclusive", "reverse"))
     def scan(x, counts, **form):
@@ -242,7 +241,6 @@ def test_batches_of_any_mix_of_operands(rng):
 
 
 def compose(f, g):
-    """Returns the affine map g after f."""
     return g[0] * f[0], g[0] * f[1] + g[1]
 
 
@@ -337,7 +335,7 @@ def test_the_plain_jax_path_agrees_with_the_kernels(rng, op):
 
 # ---- Initial items --------------------------------------------------------------------------------------------------
 
-# The kernel of long rows starts from the initial item. For other kernels, a second pass combines it with their results.
+# Long rows start from the initial item; other kernels combine it in a second pass.
 INITIAL_SHAPES = [(0,), (1,), (5,), (1000,), (4097,), (300_001,), (3, 17), (5, 2048), (2, 40_000), (3, 33_333), (2, 0)]
 
 

@@ -1,4 +1,4 @@
-"""Derivatives of scans, compared with float64 Jacobians that apply the rules of reductions to each prefix."""
+"""Derivatives of scans, compared with float64 Jacobians by the rules of reductions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ITEMS = {
 
 
 def jacobian(x, op, heads, exclusive, reverse, live):
-    """Returns the derivatives of each prefix of each segment, and of the total, as rows of a matrix."""
+    """Returns the derivatives of each prefix, and of the total, as rows of a matrix."""
     n = len(x)
     rows = np.zeros((n + 1, n))
     for begin, end in oracle.segment_bounds(n, heads, live):
@@ -38,7 +38,7 @@ def jacobian(x, op, heads, exclusive, reverse, live):
 
 
 def times(rows, vector):
-    """Returns the product of a vector and a matrix, where 0 times any weight is 0, as in the transposes."""
+    """Returns a product where 0 times any weight is 0, as in the transposes."""
     with np.errstate(all="ignore"):
         return np.where(vector[:, None] == 0, 0, rows * vector[:, None]).sum(0)
 
@@ -78,7 +78,7 @@ def test_derivatives_of_each_prefix(op, segmented, exclusive, reverse, counted, 
         rows = jacobian(x, op, heads, exclusive, reverse, live)
         if segmented:
             rows[N] = 0
-        # none is negative: if cotangents of an infinite weight cancelled, it would count as unused
+        # none is negative: cotangents that cancel would leave an infinite weight unused
         cotangents = np.vstack([np.eye(N + 1)[[0, 5, 7, N - 1, N]], rng.integers(0, 3, N + 1)])
         tangent = rng.integers(-2, 3, N)
         cotangent = cotangents[-1]
@@ -95,7 +95,7 @@ def test_derivatives_of_each_prefix(op, segmented, exclusive, reverse, counted, 
 
 @pytest.mark.parametrize("op", ["max", "logsumexp"])
 def test_derivatives_over_a_mesh_axis(op, rng):
-    """The prefixes and segments span several devices."""
+    """Prefixes and segments span devices."""
     slots, heads = 3, np.array([0, 4, 10])
     own = mesh.shard_heads(heads, np.full(4, slots), slots, 2)[0]
     named = {"axis_name": mesh.AXIS}

@@ -1,4 +1,4 @@
-"""`emit=` of scans maps each state, or each state and its position, to the results."""
+"""`emit=` maps each state, and perhaps its position, to results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEADS, ENDS = np.array([4, 20, 20, 30]), np.array([11, 20, 26, 45])
 
 
 def scanned(x, combine, bounds, exclusive, reverse, identity):
-    """Returns the states of each segment, computed item after item; None where there is no state."""
+    """Returns each segment's states, item after item; None where there is none."""
     states = [None] * len(x)
     for begin, end in bounds:
         state = identity
@@ -31,7 +31,7 @@ def scanned(x, combine, bounds, exclusive, reverse, identity):
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("has_ends", [False, True])
 def test_functions_and_names(exclusive, reverse, has_ends):
-    """Scans pairs by an operator that does not commute, and columns by named operators."""
+    """An operator of pairs that does not commute, and named operators of columns."""
     rng = np.random.default_rng(1)
     a, b = rng.normal(size=(2, N)).astype(np.float32)
     segments = {"heads": HEADS, **({"ends": ENDS} if has_ends else {})}
@@ -98,7 +98,7 @@ def test_random_keys_are_emitted():
 
 @pytest.mark.parametrize("op", ["add", "max", jnp.multiply])
 def test_derivatives(op):
-    """Past the count and in gaps, states are 0; their infinite logarithms do not affect derivatives."""
+    """Past the count and in gaps, states are 0; their infinite logarithms do not matter."""
     x = jnp.array(np.random.default_rng(3).random(N) + 0.5, jnp.float32)
 
     def emitted(x, scale):

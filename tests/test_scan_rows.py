@@ -1,4 +1,4 @@
-"""Scans of rows along the first axis, each column alone, against tests/oracle.py: types, sizes, widths, batches."""
+"""Scans of rows along the first axis, each column alone, against tests/oracle.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.variants import long_but
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-# The number of rows that a thread scans, and of a tile; a tile has slices of 128 bytes of its rows.
+# The rows of a thread, and of a tile, which has slices of 128 bytes.
 TILES = data.tile_sizes("scan_rows")
 
 
@@ -37,7 +37,7 @@ def every_form(x, heads, count, op):
 
 
 def some(columns):
-    """Returns some columns: the first, the last, and some of each slice."""
+    """Returns the first and last column, and some of each slice."""
     return sorted({0, columns - 1, *range(0, columns, 1 + columns // 9)})
 
 
@@ -81,14 +81,14 @@ def test_widths_and_edges_of_tiles(rng, dtype, width):
 
 @jax.jit
 def forms_of_edges(cases):
-    """Scans all sizes in one program; a program per size would take twice as long to compile."""
+    """Scans all sizes in one program, which halves the time of compilation."""
     return [(mgpu.segmented_scan(x, heads, reverse=True), mgpu.scan(x, exclusive=True)) for x, heads in cases]
 
 
 @pytest.mark.parametrize("width, n", [(2, 1_200_000), (64, 80_000), (100, 40_000)])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_many_tiles(rng, width, n, reverse):
-    """Tiles, groups of tiles, and groups of these groups publish their sums."""
+    """Tiles, groups of tiles, and groups of these publish sums."""
     x = rng.integers(-4, 5, (n, width)).astype(np.float32)
     heads = np.sort(rng.integers(0, n, n // 50)).astype(np.int32)
     form = {"reverse": reverse, "exclusive": reverse}
@@ -107,13 +107,13 @@ def test_sums_have_the_same_bits_in_every_run(rng):
     first = np.asarray(scan(x))
     for _ in range(3):
         np.testing.assert_array_equal(first, scan(x))
-    if jax.default_backend() == "gpu":  # the tiles of a batch are those of one problem
+    if jax.default_backend() == "gpu":  # a batch's tiles are those of one problem
         np.testing.assert_array_equal(first[1], jax.jit(mgpu.scan)(x[1]))
 
 
 @pytest.mark.parametrize("n, width", [(300, 7), (17, 4), (0, 3), (5, 64), (1500, 40)])
 def test_batches(rng, n, width):
-    """Each problem of a batch has its own heads and counts, or all share the heads."""
+    """Problems have their own heads and counts, or share the heads."""
     x = rng.integers(-9, 10, (3, n, width)).astype(np.int32)
     heads = np.stack([random_heads(rng, n, 6) for _ in x])
     counts = np.array([n, n // 2, 0], np.int32)
@@ -131,7 +131,7 @@ def test_batches(rng, n, width):
 
 
 def test_heads_repeat_and_end_late(rng):
-    """Some segments are empty, some heads are past the end, or there is one segment only."""
+    """Some segments are empty, some heads are past the end, or there is one segment."""
     x = rng.integers(-9, 10, (500, 6)).astype(np.int64)
     for listed in ([], [0], [499], [500, 500], [7] * 300, [-3, 2, 2, 9, 600], range(500)):
         heads = np.asarray(listed, np.int64)
@@ -153,7 +153,7 @@ def test_derivatives(rng):
 
 
 def test_columns_are_one_operation(rng):
-    """On CUDA, rows and batches of columns are not transposed; the derivative is also a scan of rows."""
+    """On CUDA, rows and batches of columns are not transposed."""
     x, heads = rng.normal(size=(500, 64)), np.arange(0, 500, 9)
 
     def rows(x):
@@ -171,7 +171,7 @@ def test_columns_are_one_operation(rng):
 
 
 def test_the_operation_itself(rng):
-    """Each problem of a batch has its own heads, or all share them."""
+    """Problems have their own heads, or share them."""
     scan_rows = REGISTRY["scan_rows"]
     x, heads = rng.integers(0, 99, (2, 600, 9)), np.sort(rng.integers(0, 600, (2, 20)))
     for of in (heads, heads[0]):

@@ -1,4 +1,4 @@
-"""Derivatives of scans by callers' functions, compared with differences of loops in NumPy."""
+"""Derivatives of scans by functions, compared with differences of loops in NumPy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEADS = np.array([0, 3, 3, 5], np.int32)
 
 @pytest.fixture(autouse=True)
 def primitives(monkeypatch):
-    """Makes callers' functions use their primitives, even where these lower to plain JAX."""
+    """Uses primitives even where these lower to plain JAX."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: True)
 
 
@@ -31,7 +31,7 @@ def affine(xp, a, b):
 
 
 def integrals(xp, a, b):
-    """Iterated integrals: the third part depends on the first one, not the other way round."""
+    """Iterated integrals: the third part depends on the first, not the reverse."""
     return a[0] + b[0], a[1] + b[1], a[2] + b[2] + a[0] * b[1]
 
 
@@ -80,7 +80,7 @@ FORMS = {
 
 
 def loop(function, x, heads=None, count=N, reverse=False, exclusive=False, return_total=False):
-    """Scans in a loop; returns the scanned leaves and, if asked for, the leaves of the total."""
+    """Returns the scanned leaves and, if asked for, the total's."""
     results = [np.zeros(leaf.shape, leaf.dtype) for leaf in x]
     total = None
     for begin, end in oracle.segment_bounds(N, np.zeros(1, int) if heads is None else heads, count):
@@ -109,13 +109,13 @@ def items(function, rng, shape=(N,)):
 
 
 def loss(results, weights):
-    """Uses results in a way whose first and second derivatives differ from item to item."""
+    """A loss whose first and second derivatives differ from item to item."""
     terms = [(w * y * (y + 2)).sum() for y, w in zip(results, weights, strict=True) if y.dtype != bool]
     return sum(terms[1:], terms[0])
 
 
 def gradient(function, x, h):
-    """Returns the derivatives of a function of floats by central differences."""
+    """Returns central differences."""
     flat = np.concatenate([leaf.ravel() for leaf in x])
     ends = np.cumsum([leaf.size for leaf in x])[:-1]
 
@@ -217,7 +217,7 @@ def test_recurrences_and_their_derivatives(shape, reverse, late, rng):
 
 @pytest.mark.parametrize("late", [False, True])
 def test_states_of_the_kernel_combine_in_any_order(late, rng):
-    """Neutral states may lie anywhere but after the item whose result is taken, and zeros stay zeros."""
+    """Neutral states may lie anywhere but after the item whose result is taken."""
     a, b = rng.uniform(-1, 1, (2, 12))
     a[0], b[:3], a[1:3] = np.inf, 0, 1e30  # nothing but zeros is multiplied by these
     value, before = 0.0, 0.0
@@ -279,7 +279,7 @@ def test_narrow_floats_are_summed_in_float32(rng):
 
 
 def test_unused_results_are_not_computed(rng):
-    """A program's scan gives only the leaves that it uses, and can still be differentiated."""
+    """The scan gives only used leaves, and can still be differentiated."""
     x = [jnp.asarray(leaf, jnp.float32) for leaf in items(integrals, rng)]
     closed = jax.make_jaxpr(lambda *x: scanned(integrals, x, return_total=True))(*x)
     used = [False, True, False, False, False, True]
@@ -302,7 +302,7 @@ def test_unused_results_are_not_computed(rng):
 @pytest.mark.usefixtures("lowers_for_cuda")
 @pytest.mark.parametrize("shape", [(N,), (N, 16), (4, N, 16)], ids=["vector", "rows", "batch"])
 def test_gradient_by_emit_is_two_scans(shape):
-    """The first one writes the leaf that is used. The second one reads the items as they are, and none is moved."""
+    """The first writes the used leaf; the second reads the items in place."""
 
     def used(a, b):
         return jnp.sum(jnp.square(mgpu.scan((a, b), lambda a, b: affine(jnp, a, b), emit=lambda state: state[1])))

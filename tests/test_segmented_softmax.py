@@ -19,7 +19,7 @@ FUNCTIONS = {False: mgpu.segmented_softmax, True: mgpu.segmented_log_softmax}
 
 
 def softmaxes(x, heads, count):
-    """Returns the softmax of each segment, and its logarithm."""
+    """Returns each segment's softmax, and its logarithm."""
     x, live = x.astype(np.float64), oracle.live_count(count, len(x))
     results = np.zeros(x.shape), np.zeros(x.shape)
     for b, e in itertools.pairwise([0, *np.clip(heads, 0, live), live]):
@@ -69,11 +69,11 @@ def check(x, heads, count=None):
 
 
 def heads_of(rng, n, mean, size):
-    """Draws `size` heads of segments of this mean length, some empty; heads past the items are padding."""
+    """Draws heads of segments of this mean length, some empty, and padding."""
     return np.minimum(np.cumsum(rng.integers(0, 2 * mean + 1, size)), n + 3).astype(np.int32)
 
 
-# Rows have one, a few or many elements, and lengths that divide a sector of 32 bytes or do not.
+# One, a few or many elements, which fill a sector of 32 bytes or not.
 WIDTHS = (None, 2, 3, 8, 9, 40)
 
 
@@ -89,7 +89,7 @@ def test_tile_edges(rng, n):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_segments_over_many_tiles(rng, width):
-    """Segments end at the edge of a tile, beside it, or after hundreds of tiles; parts of some are all -inf."""
+    """Segments end at a tile's edge, beside it, or after hundreds of tiles; parts of some are all -inf."""
     tile = max(TILES) // (width or 1)
     n = 600 * tile
     x = rng.normal(size=(n, width) if width else n).astype(np.float32)
@@ -102,7 +102,7 @@ def test_segments_over_many_tiles(rng, width):
 
 
 def test_infinities_at_tile_edges(rng):
-    """A part that is all -inf on one side of a tile's edge has no effect on the other side."""
+    """A part of -inf on one side of the edge does not affect the other side."""
     for tile in TILES:
         for width in (1, 8, 9):
             x = rng.normal(size=(2 * tile, width)).astype(np.float32)
@@ -113,7 +113,7 @@ def test_infinities_at_tile_edges(rng):
 
 
 def test_least_numbers_are_numbers():
-    """As in jax.nn.softmax, a segment whose items are all the least float is uniform; one that is all -inf is NaN."""
+    """As in jax.nn.softmax, a segment of the least float is uniform, one of -inf is NaN."""
     least = np.finfo(np.float32).min
     x = np.array([least, least, -np.inf, least, 0, -np.inf, -np.inf], np.float32)
     got = mgpu.segmented_softmax(np.stack([x] * 9, 1), [0, 2, 4, 5])
@@ -123,7 +123,7 @@ def test_least_numbers_are_numbers():
 
 @pytest.mark.parametrize("dtype", data.FLOAT_DTYPES)
 def test_rows_of_a_batch(rng, dtype):
-    """Rows begin and end within tiles, and have their own heads and counts."""
+    """Rows begin and end within tiles, with their own heads and counts."""
     rows, n = 5, 3000
     trailing = [(), (2,), (7,), (16,)][rng.integers(4)]
     x = (3 * rng.normal(size=(rows, n, *trailing))).astype(jnp.dtype(dtype))
@@ -152,7 +152,7 @@ def test_a_number_in_place_of_floats_is_an_error():
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("log", [False, True])
 def test_gradients_of_rows(rng, width, log):
-    """The kernels' gradients equal the formula in float64, over segments of one to thousands of rows."""
+    """Compared with the formula in float64, for segments of one to thousands of rows."""
     n = 9000
     heads, count = heads_of(rng, n, 30, 200), np.int32(8500)
     x, cotangent = (rng.normal(size=(n, width) if width else n) for _ in range(2))
@@ -171,7 +171,7 @@ def test_gradients_of_rows(rng, width, log):
 
 @pytest.mark.skipif(not mgpu.has_cuda(), reason="a build without CUDA kernels")
 def test_rows_are_one_kernel(rng):
-    """XLA gathers, reduces and scatters nothing, also in the derivative, whatever the length of a row is."""
+    """XLA gathers, reduces and scatters nothing, in the derivative either."""
     x, heads = np.zeros((500, 24), np.float32), np.arange(0, 500, 9, np.int32)
     for function in FUNCTIONS.values():
         for run, calls in (

@@ -1,4 +1,4 @@
-"""segmented_sort and segmented_sort_indices compared with tests/oracle.py: types, forms, derivatives, misuse."""
+"""segmented_sort and segmented_sort_indices, against tests/oracle.py."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def test_heads_of_every_integer_type(rng, kind):
 def test_the_order_is_that_of_lax_sort(rng):
     for dtype in data.FLOAT_DTYPES:
         keys = data.random_keys(rng, dtype, 1000)
-        # XLA's CPU code treats subnormals as zeros when it sorts, and its GPU code does not, so these keys have none.
+        # XLA's CPU code flushes subnormals when it sorts, its GPU code does not: these keys have none.
         with np.errstate(invalid="ignore"):  # signalling NaNs
             keys[np.abs(keys.astype(np.float64)) < float(jnp.finfo(keys.dtype).tiny)] = 0
-        # takes only the order: without bfloat16 instructions, a CPU's sort may make signalling NaNs quiet
+        # the order alone: without bfloat16 instructions, a CPU's sort may make signalling NaNs quiet
         _, order = jax.lax.sort((jnp.asarray(keys), jnp.arange(1000)), num_keys=1, is_stable=True)
         same_bits(mgpu.segmented_sort(keys, np.zeros(0, np.int32)), keys[np.asarray(order)])
 
@@ -113,7 +113,7 @@ def test_values_without_a_leaf(rng):
 
 
 def random_segments(rng, n, m):
-    """Returns starts and ends of m segments that do not overlap, some of them empty or within others; and padding."""
+    """Returns starts and ends of m segments without overlap, some empty or within others; and padding."""
     edges = np.sort(rng.integers(0, n + 1, 2 * m))
     heads, ends = edges[::2].copy(), edges[1::2].copy()
     empty = rng.random(m) < 0.2
@@ -163,7 +163,7 @@ def test_batches_of_segments_with_gaps(rng):
 
 
 def test_no_segments_over_devices(rng):
-    """XLA of jaxlib 0.11 ends the process if it folds away everything computed from an empty array under shard_map."""
+    """XLA of jaxlib 0.11 crashes if it folds away what an empty array under shard_map gives."""
     keys, none = data.random_keys(rng, "int32", 2, 300), np.zeros((2, 0), np.uint16)
     sort = mesh.by_devices(lambda k, h, e: mgpu.segmented_sort(k, h, ends=e), 2)
     same_bits(sort(keys, none, none), keys)
@@ -200,7 +200,7 @@ def test_errors_of_ends(arguments, message):
 @pytest.mark.parametrize("descending", [False, True], ids=["ascending", "descending"])
 def test_derivatives_through_keys_and_values(rng, descending):
     n = 200
-    keys = rng.permutation(n).astype(np.float64)  # the keys are far apart, so finite differences keep their order
+    keys = rng.permutation(n).astype(np.float64)  # far apart, so finite differences keep their order
     heads = random_heads(rng, n, 12)
     values = {"rows": rng.normal(size=(n, 2)), "vector": rng.normal(size=n), "integers": np.arange(n)}
 
@@ -212,7 +212,7 @@ def test_derivatives_through_keys_and_values(rng, descending):
 
     check_grads(jax.jit(sort), (keys, values["rows"], values["vector"]), order=2, modes=["fwd", "rev"], eps=1e-3)
 
-    def carried(keys, vector):  # a leaf of 8 bytes, which the kernel moves itself
+    def carried(keys, vector):  # a leaf of 8 bytes, which the kernel moves
         return mgpu.segmented_sort(keys, heads, vector, descending=descending)
 
     check_grads(jax.jit(carried), (keys, values["vector"]), order=2, modes=["fwd", "rev"], eps=1e-3)
@@ -250,7 +250,7 @@ def test_vmap_of_grad_and_grad_of_vmap(rng):
         expected[b][oracle.segmented_sort_indices(keys[b], heads[b], count=counts[b])] = weights
     same_bits(jax.vmap(jax.grad(loss))(keys, heads, counts), expected)
     same_bits(jax.grad(lambda k: jax.vmap(loss)(k, heads, counts).sum())(keys), expected)
-    # if the whole batch shares an operand, its gradient is the sum over the batch
+    # the gradient of a shared operand is the sum over the batch
     shared = jax.grad(lambda k: jax.vmap(loss, in_axes=(None, 0, 0))(k, heads, counts).sum())(keys[0])
     summed = np.zeros(n, np.float32)
     for b in range(batch):
@@ -325,7 +325,7 @@ def test_values_of_another_length(values, got):
 @hypothesis.given(seed=st.integers(0, 2**32 - 1), form=st.sampled_from(["heads", "bool", "words"]))
 @hypothesis.settings(max_examples=60, deadline=None)
 def test_broken_segments_stay_in_their_row(seed, form):
-    """Heads have any values in any order. The call ends, and the rows of the batch with valid heads are right."""
+    """Heads have any values; the batch's rows with valid heads are right."""
     rng = np.random.default_rng(seed)
     batch, n, m = 5, 2900, 40
     keys, heads, _, values = batched_cases(rng, batch, n, m, "int32")
@@ -354,7 +354,7 @@ def test_broken_segments_stay_in_their_row(seed, form):
 
 
 def test_a_chain_inside_one_jit(rng):
-    """Rows are sorted, cut by a count that the data give, and sorted again the other way, without the host."""
+    """Rows are sorted, cut by a count from the data, and sorted the other way."""
     n = 5000
     keys, heads = data.random_keys(rng, "int32", n), random_heads(rng, n, 16)
 
@@ -383,10 +383,10 @@ def test_results_are_the_same_bits_every_time(rng):
 @pytest.mark.parametrize("name", ["segmented_sort", "segmented_sort_indices", "mergesort", "locality_sort_indices"])
 @pytest.mark.parametrize("dtype", ["uint32", "float64"])
 def test_scratch_memory_is_one_copy_and_five_percent(name, dtype):
-    """The lowering's formula gives the size of the scratch memory of the CUDA handler."""
+    """The lowering's formula gives the scratch memory of CUDA's handler."""
     n = 1 << 26
     keys = jax.ShapeDtypeStruct((n,), dtype)
-    # Segments of 2^15 narrow keys are sorted by digits; the counts of digits take room for each segment.
+    # 2^15 narrow keys are sorted by digits, whose counts take room per segment.
     many = {n // 4: 1.08 if dtype == "uint32" else 1.05}
     few = {n // 2**15 - 1: 1.08, n // 2**19 - 1: 1.05}
     cases = {**many, **few} if name.startswith("segmented") else {0: 1.05}

@@ -1,4 +1,4 @@
-"""segmented_sort compared with tests/oracle.py: sizes of arrays, segments and batches."""
+"""segmented_sort against tests/oracle.py: sizes of arrays, segments and batches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 
 def edge_lengths(total):
-    """Returns segment lengths at the limits of cells, warps and tiles, at small multiples, and one more or less."""
+    """Returns lengths around the limits of cells, warps and tiles, and around small multiples."""
     edges = [k * cell + d for cell in CELLS for k in (1, 2, 32) for d in (-1, 0, 1)]
     edges += [k * 32 + d for k in (1, 2, 4, 8) for d in (-1, 0, 1)] + [0, 1, 2, 3]
     edges += [tile + d for tile in TILES for d in (-1, 0, 1)] + [k * TILES[-1] for k in (2, 3, 5)]
@@ -32,7 +32,7 @@ def edge_lengths(total):
 
 
 N = 2**18  # one shape for all mixtures
-M = 2**12  # the number of heads, padding included
+M = 2**12  # heads, padding included
 
 
 def lengths_to_heads(lengths):
@@ -112,7 +112,7 @@ def test_no_items_in_every_form():
             assert words.dtype == keys.dtype
 
 
-# Sorted runs, organ pipes and constant keys make merge paths run along an edge.
+# These make merge paths run along an edge.
 @pytest.mark.parametrize("shape", ["sorted", "reversed", "constant", "organ pipe", "two values"])
 def test_shapes_of_data(rng, shape):
     ramp = np.arange(N, dtype=np.uint32)
@@ -146,7 +146,7 @@ def test_any_lengths(lengths, seed, count, descending, form):
 
 # ---- Long segments --------------------------------------------------------------------------------------------------
 
-# CUDA kernels sort segments by digits if they have this many items on average. So the tests below have few heads.
+# CUDA sorts segments by digits from these mean lengths on, so the tests below have few heads.
 LONG_MEANS = {1: 2**14, 2: 2**14, 4: 2**15, 8: 2**19}  # keyed by the bytes of a key
 LONG_HEADS = 7
 
@@ -156,7 +156,7 @@ def long_length(dtype):
 
 
 def long_heads(lengths, n):
-    """Returns padded heads of segments whose lengths are given as numbers or as shares of n."""
+    """Returns padded heads; lengths are numbers or shares of n."""
     lengths = [int(x * n) if isinstance(x, float) else x for x in lengths]
     heads = data.heads_of(np.asarray(lengths))
     return np.concatenate([heads, np.full(LONG_HEADS - len(heads), n + 3)]).astype(np.int32)
@@ -232,7 +232,7 @@ def test_long_segments_at_the_edges_of_tiles(rng):
 
 
 def test_long_segments_whose_keys_differ_in_other_digits(rng):
-    """Each segment takes other passes: none, one at any digit, two, three, or all."""
+    """Segments take different passes: none, one at any digit, two, three, or all."""
     n = long_length("int32")
     heads = long_heads([0.125] * 7, n)
     masks = np.array([0, 0xFF, 0xFF00, 0x7F000000, 0xFF00FF, 0xFFFF00, 0x7F00FFFF, 0x7FFFFFFF])
@@ -286,13 +286,13 @@ def test_broken_heads_of_long_segments_stay_in_their_row(rng):
 
 # ---- Long segments among short ones ---------------------------------------------------------------------------------
 
-# With this many items and heads, CUDA kernels sort segments of LONG_MEANS items or more by digits, and merge others.
+# CUDA then sorts segments of LONG_MEANS items by digits, and merges others.
 MIXED = 2**22 + 4321
 MIXED_HEADS = 2047
 
 
 def mixed_heads(lengths, n=MIXED):
-    """Returns MIXED_HEADS heads for segments of these lengths: surplus ones are cut off, missing ones lie past n."""
+    """Returns MIXED_HEADS heads: surplus ones are cut off, missing ones lie past n."""
     heads = data.heads_of(np.asarray(lengths))[:MIXED_HEADS]
     return np.concatenate([heads, np.full(MIXED_HEADS - len(heads), n + 3)]).astype(np.int32)
 
@@ -306,7 +306,7 @@ def check_mixed(keys, heads, form="heads", descending=False, count=None):
 
 
 def mixed_lengths(rng, dtype):
-    """Draws lengths around LONG_MEANS and around the tiles of both methods; one segment has a third of all items."""
+    """Draws lengths around LONG_MEANS and both methods' tiles; one segment has a third of all items."""
     least = LONG_MEANS[jnp.dtype(dtype).itemsize]
     edges = [least + d for d in (-1, 0, 1)] + [least + tile + d for tile in TILES for d in (-1, 0, 1)]
     edges += [4 * tile + d for tile in data.tile_sizes("sort_digits") for d in (-1, 0, 1)] + [MIXED // 3]
@@ -349,7 +349,7 @@ def test_values_of_long_segments_among_short_ones(rng, dtype, width):
 
 @pytest.mark.long
 def test_broken_heads_do_not_reach_the_long_segments_of_other_rows(rng):
-    """If heads are out of order, the segments of tiles overlap, and none of these is sorted by digits."""
+    """Where heads out of order make tiles' segments overlap, none of these is sorted by digits."""
     batch, n = 3, 2**21 + 77
     sort = jax.jit(jax.vmap(mgpu.segmented_sort_indices))
     for step in range(4):

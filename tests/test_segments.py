@@ -1,4 +1,4 @@
-"""Segments, compared with NumPy: conversions of every form, and every function of segments by each form."""
+"""Segments, compared with NumPy: conversions of every form, and every function by each form."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jax_mgpu import Segments
 
 N, M = 13, 4
 
-# Starts and ends of M segments of N items: consecutive, with empty ones, after other items, and with gaps.
+# M segments of N items: consecutive, with empty ones, after other items, and with gaps.
 BOUNDS = {
     "full": ([0, 3, 4, 9], [3, 4, 9, 13]),
     "with empty ones": ([0, 0, 5, 5], [0, 5, 5, 7]),
@@ -59,7 +59,7 @@ def ranges_of(starts, ends):
     return Segments.from_ranges, (starts, ends), {}
 
 
-# For each form, a function that returns the constructor and its arguments, and the bounds that it can express.
+# By form: a function that returns the constructor and its arguments, and the bounds that it can express.
 FORMS = {
     "lengths": (lengths_of, ["full", "with empty ones", "empty"]),
     "offsets": (offsets_of, ["full", "with empty ones", "empty"]),
@@ -83,7 +83,6 @@ def made(form, bounds, convert=lambda x: x):
 
 
 def rows_of(segments):
-    """Returns the range of items of each segment."""
     return [(int(b), int(e)) for b, e in zip(segments.starts, segments.ends, strict=True)]
 
 
@@ -159,7 +158,7 @@ def test_flags_of_fewer_and_more_segments():
 
 
 def test_constructors_in_programs():
-    """Traced values give the results of host values, and are no constants of the program."""
+    """Traced values give the results of host values."""
     ids = np.array([-1, 0, 0, 2, 2, 7, 3])
     makers = {
         "lengths": (Segments.from_lengths, np.array([2, 0, 3])),
@@ -193,7 +192,7 @@ def softmax(x):
 
 
 def per_item(of_row, fill=0.0):
-    """Returns a function that puts the results of `of_row` for each row's items at the items' places."""
+    """Puts the results of `of_row` for each row's items at the items' places."""
 
     def expected(x, rows):
         out = np.full(N, fill, np.float64)
@@ -350,7 +349,7 @@ WITH_DERIVATIVES = [
 
 @pytest.mark.parametrize("name", WITH_DERIVATIVES)
 def test_items_in_no_segment_have_no_gradient(name):
-    """The gradient is 0 even if such items are infinite or NaN."""
+    """Such items may be infinite or NaN."""
     segments = made("ranges", "with gaps")
     inside = np.asarray(segments.ids(N)) >= 0
 
@@ -372,7 +371,7 @@ def test_items_in_no_segment_have_no_gradient(name):
 
 @pytest.mark.parametrize("name", CALLS)
 def test_segments_past_the_last_item(name):
-    """If the host knows the segments, eager and traced calls raise; for traced segments, calls under `checks` raise."""
+    """Known segments raise in eager and traced calls, traced ones under `checks`."""
     call = CALLS[name][0]
     x, past = X[:10], made("ranges", "full")
     message = f"^{re.escape(name.split()[0])}: heads: expected Segments within 10 items, got segment 3 from 9 to 13"
@@ -388,7 +387,7 @@ def test_segments_past_the_last_item(name):
 
 
 def test_lengths_that_are_something_else():
-    """If lengths reach past the items, the error suggests the constructor that was probably meant."""
+    """The error suggests the constructor that was probably meant."""
     for given, meant in (
         ([0, 2, 5], "Segments.from_offsets takes offsets"),
         ([0, 0, 1, 2, 3], "Segments.from_ids takes"),

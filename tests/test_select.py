@@ -17,7 +17,6 @@ EDGES = (0, 1, 2, 33, *(tile + d for tile in data.tile_sizes("select") for d in 
 
 
 def masks(rng, n):
-    """Returns masks that keep all items, none, a few, half of them, and runs of items."""
     runs = np.repeat(rng.random(n // 50 + 1) < 0.5, 50)[:n]
     return [np.ones(n, bool), np.zeros(n, bool), rng.random(n) < 0.01, rng.random(n) < 0.5, runs]
 
@@ -43,7 +42,7 @@ def test_select_and_indices(rng, n):
 @pytest.mark.long
 @pytest.mark.parametrize("rows", [1, 2])
 def test_select_of_many(rng, rows):
-    """There are so many items that each block of the CUDA kernels marks several tiles."""
+    """Each block of the CUDA kernels marks several tiles."""
     n = 10_000_019 // rows
     x = rng.integers(0, 2**31, (rows, n)).astype(np.int32)
     keep = rng.random((rows, n)) < 0.3
@@ -161,7 +160,7 @@ def test_derivatives(rng):
 
 
 def runs_of(keys, heads, size, count):
-    """Returns, in plain Python, the starts of runs, the first start of each segment, and the number of runs."""
+    """Returns starts of runs, each segment's first start, and the number of runs."""
     n = len(keys)
     live = oracle.live_count(count, n)
     ranks = oracle.rank(keys[:live])
@@ -228,7 +227,7 @@ ERRORS = {
 
 
 def test_runs_of_single_items_under_shard_map():
-    """The program has no empty array of indices, for which the CPU compiler of jaxlib 0.11.2 ends the process."""
+    """The compiler of jaxlib 0.11.2 crashes on an empty array of indices."""
     devices = jax.devices()
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices)
     spec = jax.sharding.PartitionSpec("x")

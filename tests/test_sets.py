@@ -1,4 +1,4 @@
-"""The set operations against the oracle: types, duplicates, sizes, values, counts, batches, derivatives, misuse."""
+"""The set operations against the oracle."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 OPERATIONS = ["set_intersection", "set_union", "set_difference", "set_symmetric_difference"]
 TAKES_B = ("set_union", "set_symmetric_difference")
-# Items per tile: of CUDA's tiles for 8-byte and for narrower keys, and of the CPU's tile.
+# Items per tile on CUDA, for 8-byte and narrower keys, and on the CPU.
 TILES = data.tile_sizes("sets")
 SEVERAL_TILES = 3 * max(TILES) + 77
 
@@ -30,14 +30,14 @@ def jitted(operation, **options):
 
 
 def filled(sources, size, *arrays, fill=0):
-    """Returns the rows of the concatenated arrays at the first sources, then the fill value."""
+    """Returns the rows at the first sources, then the fill value."""
     joined = np.concatenate(arrays)
     rows = joined[sources[:size]]
     return np.concatenate([rows, np.full((size - len(rows), *joined.shape[1:]), fill).astype(joined.dtype)])
 
 
 def check(operation, a, b, *, counts=None, duplicates=True, values=True, size=None, fill=0):
-    """Checks one call against the oracle. Values are positions, so they show the source of each key."""
+    """Values are positions, which show each key's source."""
     options = {"duplicates": duplicates, "fill_value": fill, **({} if size is None else {"size": size})}
     a_live, b_live = counts or (len(a), len(b))
     sources = oracle.set_sources(operation, a[:a_live], b[:b_live])
@@ -77,14 +77,14 @@ def test_every_key_type(rng, dtype, operation):
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("keys", [2, 13, 256, 2**31])
 def test_duplicates_at_tile_edges(rng, keys, operation):
-    """Duplicates on one side are error-prone at the edge of a tile, so every length near an edge is tested."""
+    """One-sided duplicates are error-prone there, so every length near an edge is tested."""
     n = max(TILES) + 2
     a = np.sort(rng.integers(0, keys, n)).astype(np.uint32)
     b = np.sort(rng.integers(0, keys, 2 * n)).astype(np.uint32)
     for tile in TILES:
         for a_live in (tile - 1, tile, tile + 1):
             for b_live in (0, 1, a_live // 2, a_live, a_live + 1, 2 * a_live):
-                start = int(rng.integers(0, n - a_live + 1))  # so that other keys are at the edges
+                start = int(rng.integers(0, n - a_live + 1))  # puts other keys at the edges
                 shifted = np.concatenate([a[start:], a[:start]])
                 check(operation, shifted, b, counts=(a_live, b_live))
 
@@ -94,7 +94,7 @@ def test_one_key_on_both_sides(operation):
     a, b = np.full(20000, 7, np.int32), np.full(40000, 7, np.int32)
     for a_live, b_live in ((0, 0), (1, 40000), (20000, 1), (20000, 19999), (20000, 20000), (20000, 20001), (1, 1)):
         check(operation, a, b, counts=(a_live, b_live))
-    # pairs up to a tile's edge, then copies on one side only, then another key
+    # pairs up to a tile's edge, copies on one side only, another key
     for longer in (a, b):
         short = np.concatenate([np.full(5887 // 2, 7), np.full(100, 9)]).astype(np.int32)
         check(operation, longer, short)
@@ -264,7 +264,7 @@ def test_derivatives(rng, operation):
     function, sides = getattr(mgpu, operation), 1 + (operation in TAKES_B)
 
     @jax.jit
-    def moved(values, rows):  # the kernel moves a single leaf; a pytree is gathered
+    def moved(values, rows):  # a single leaf moves; a pytree is gathered
         pytrees = [{"v": v, "r": r} for v, r in zip(values, rows, strict=True)]
         return function(a, b, *values[:sides], fill_value=2).values, function(a, b, *pytrees[:sides]).values
 
@@ -296,7 +296,7 @@ def test_the_gradient_of_a_batch(rng):
 
 
 def test_the_result_of_one_is_the_input_of_the_next(rng):
-    """One program has three operations, and is compiled once for all numbers of live items."""
+    """One program of three operations serves all numbers of live items."""
     traces = []
 
     @jax.jit
@@ -392,7 +392,7 @@ def test_checks():
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_no_results_asked_for(rng, operation):
-    """With `size` 0, the count is still that of all results, but no keys or values are returned."""
+    """With `size` 0, the count is that of all results."""
     a, b = (data.in_order(rng.integers(0, 40, n).astype(np.int32)) for n in (26, 7))
     expected = len(oracle.set_sources(operation, a, b))
     for trailing in ((), (3,), (0,)):

@@ -1,4 +1,4 @@
-"""Python and the libraries must have the same names of operands, results and attributes, or the import fails."""
+"""Names of operands, results and attributes must be those of the libraries, or the import fails."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ COMPILED = library.cpu_library
 
 
 def altered(**changes):
-    """Returns a stand-in for a library: the CPU library's description with some parts replaced."""
+    """Returns the CPU library's description with some parts replaced."""
     return types.SimpleNamespace(path=COMPILED.path, description={**COMPILED.description, **changes})
 
 
 def changed(name, **changes):
-    """Returns a stand-in for a library, where the signature of one operation has other entries."""
+    """Returns the description with another signature of one operation."""
     table = COMPILED.description["signatures"]
     return altered(signatures={**table, name: {**table.get(name, {}), **changes}})
 
@@ -68,7 +68,7 @@ def test_every_operation_has_a_handler(platform):
 
 
 def test_names_of_a_call_and_of_a_rule_are_checked():
-    """A misspelt name is an error in the call or rule itself; it does not become another operand."""
+    """A misspelt name is an error; it does not become another operand."""
     reduce = operation.REGISTRY["reduce"]
     with pytest.raises(TypeError, match=r"^reduce: operands and attributes: expected attributes op, wide, got op, c"):
         reduce(x=jax.numpy.arange(3), op=0, counts=jax.numpy.arange(1))

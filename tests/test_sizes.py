@@ -1,5 +1,5 @@
-"""Operations over 2^32 + 17 items, more than 32-bit counters hold. They need a GPU of about 140 GB and 100 GB of host
-memory, so they run only with JAX_MGPU_TEST_LARGE=1. Otherwise the same tests run over few items.
+"""Operations over 2^32 + 17 items, which overflow 32-bit counters. With JAX_MGPU_TEST_LARGE=1, they need a GPU of about
+140 GB and 100 GB of host memory. Otherwise, they run over few items.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def test_scans_of_live_items_need_no_index():
 
 
 def test_31_bits_are_not_enough_without_x64():
-    """Indices past 2^31 - 1 need int64. Without it, the called operation raises before anything is allocated."""
+    """Without int64, indices past 2^31 - 1 raise before anything is allocated."""
     x, y, h = (jax.ShapeDtypeStruct(*spec) for spec in (((2**31,), np.int8), ((2**31 + 1,), np.int8), ((4,), np.int32)))
     calls = {
         "interval_move": lambda: jax.eval_shape(lambda y, h, x: mgpu.interval_move(y, h, h, h, x), y, h, x),
@@ -92,7 +92,7 @@ def add(a, b):
 
 
 def trace_calls(n, index):
-    """Returns calls on n items and four positions of the type `index`: (function, shapes of its arguments)."""
+    """Returns functions and shapes of arguments: n items and four positions of the type `index`."""
     shape = jax.ShapeDtypeStruct
     x, few, rows = shape((n,), np.float32), shape((50,), np.float32), shape((n, 3), np.float16)
     some, at, count = shape((50, 3), np.float16), shape((4,), index), shape((), np.int32)
@@ -139,7 +139,7 @@ def trace_calls(n, index):
     (2**31 - 1, np.int32), (2**31, np.int32), pytest.param(2**32 + 17, np.uint32, marks=pytest.mark.long),
 ])  # fmt: skip
 def test_sizes_past_int32_are_traced(n, index, monkeypatch, x64):
-    """Traces calls with int32 counts, their reverse derivatives and, for the largest n, their plain JAX."""
+    """Calls have int32 counts; their reverse derivatives and, for the largest n, plain JAX are traced too."""
     calls = trace_calls(n, index)
 
     def run(call, arguments):

@@ -1,4 +1,4 @@
-"""sort and argsort against tests/oracle.py: types, digits that differ, sizes, bits, batches, derivatives, misuse."""
+"""sort and argsort against tests/oracle.py."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.variants import long_but
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-# There are so many items that CUDA sorts them by digits, and that a CPU has several tiles.
+# CUDA sorts so many by digits, and a CPU has several tiles.
 N = 2**20 + 4321 if jax.default_backend() == "gpu" else 2**17 + 4321
 
 
 @functools.cache
 def jitted(**attributes):
-    """Returns a function that sorts keys alone, with values of 4 and of 8 bytes, and as indices."""
+    """Sorts keys alone, with values of 4 and of 8 bytes, and as indices."""
 
     def sorts(keys, four, eight, count):
         sort = functools.partial(mgpu.sort, count=count, **attributes)
@@ -120,7 +120,7 @@ def test_many_tiles(rng):
 @pytest.mark.parametrize("what", ["random", "in order", "few values"])
 @pytest.mark.parametrize("dtype", ["int64", "float64"])
 def test_long_keys_of_many_items(rng, dtype, what):
-    """On a GPU, sorts with values have longer tiles for 2^22 items or more."""
+    """On a GPU, sorts with values have longer tiles from 2^22 items on."""
     n = 2**22 + 4321 if jax.default_backend() == "gpu" else N
     keys = data.random_keys(rng, dtype, n)
     if what == "in order":
@@ -194,7 +194,7 @@ def test_rows_in_blocks(rng, n, dtype, bits):
 @pytest.mark.parametrize(("dtype", "bits"), [("uint16", None), ("bfloat16", None), ("int16", 8), ("uint16", 11)])
 @pytest.mark.parametrize("n", long_but([20737], [16385, 20736, 20737, 31105, 65536, 2**18 - 1]))
 def test_rows_of_two_byte_keys_by_several_blocks(rng, n, dtype, bits):
-    """A row takes passes only for digits in which its keys differ: none, one or both. A call has rows of all kinds."""
+    """Passes cover the digits in which a row's keys differ: none, one or both."""
     batch = max(2**18 // n + 2, 9)
     keys = rng.integers(0, 2 ** (bits or 16), (batch, n)).astype(np.uint16)
     keys[0] &= 0xFF
@@ -258,7 +258,6 @@ def test_batches(rng, n, dtype):
 
 @pytest.mark.parametrize("n", [0, 1])
 def test_rows_of_one_item_or_none_call_no_kernel(rng, n):
-    """Rows of at most one item need no kernel, also with columns, values and indices."""
     keys, low, values = (
         data.random_keys(rng, dtype, 30).reshape(-1, 1)[:, :n] for dtype in ("float32", "int64", "uint8")
     )
@@ -277,7 +276,7 @@ def test_rows_of_one_item_or_none_call_no_kernel(rng, n):
 
 
 def test_what_is_checked_of_many_items_is_checked_of_one():
-    """Calls on one item check their counts too, although they do not need them."""
+    """Calls on one item check counts that they do not need."""
     one = jnp.ones(1, jnp.int32)
     for call in (
         lambda: mgpu.sort(one, count=3),
@@ -315,7 +314,7 @@ def test_a_gradient_of_many_items(rng):
 
 
 def scratch_share(dtype, payload, shape):
-    """Returns the scratch memory of a sort, in multiples of the size of keys and values."""
+    """Returns a sort's scratch memory in multiples of keys and values."""
     keys = jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
     values = [jax.ShapeDtypeStruct(shape, jnp.dtype(payload))] if payload else []
     absent = jax.ShapeDtypeStruct((*shape[:-1], 0), np.int32)

@@ -1,4 +1,4 @@
-"""Searches of sorted arrays and of sorted segments against tests/oracle.py: types, sizes, counts, batches, misuse."""
+"""Searches of sorted arrays and segments against tests/oracle.py."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 MANY = (1 << 17) + 3  # so many needles that CUDA makes a search tree
 
-# How many items of both operands a CUDA block merges, by the width of keys, and how many a CPU task merges.
+# Items of both operands per CUDA block, by width of keys, and per CPU task.
 TILES = data.tile_sizes("sorted_search", "sorted_match")
 SIDES = ("left", "right")
 
@@ -32,7 +32,7 @@ def same(got, expected, dtype=np.int32):
 
 
 def expected_match(a, b, side, a_count=None, b_count=None):
-    """Returns the expected SortedMatch, made of searches of each side in the other."""
+    """Returns the SortedMatch made of searches of each side in the other."""
     other = {"left": "right", "right": "left"}[side]
     a_index = oracle.sorted_search(a, b, side, a_count, b_count)
     b_index = oracle.sorted_search(b, a, other, b_count, a_count)
@@ -59,7 +59,7 @@ COUNTS = {
 
 
 def check(a, b, a_count, b_count):
-    """Checks all operations on one pair of arrays; each shape compiles once."""
+    """Checks all operations on a pair; each shape compiles once."""
     counts = np.int32(a_count), np.int32(b_count)
     found = {side: oracle.sorted_search(a, b, side, *counts) for side in SIDES}
     for side in SIDES:
@@ -92,7 +92,7 @@ def test_sizes_given_by_counts(rng, dtype):
         check(data.sorted_keys(rng, dtype, 3234, count=n_a), data.sorted_keys(rng, dtype, 5676, count=n_b), n_a, n_b)
 
 
-# For the first two sizes, each needle is searched separately.
+# With the first two sizes, each needle is searched separately.
 @pytest.mark.parametrize("sizes", [(1, 70000), (1000, 70000), (70000, 1), (0, 0), (0, 5), (5, 0), (1, 1)], ids=str)
 def test_sizes_given_by_shapes(rng, sizes):
     for dtype in ("uint16", "float64"):
@@ -116,7 +116,7 @@ def test_a_tile_and_one_less_and_one_more(rng, dtype):
             )
 
 
-# Runs of equal keys cross the edges of tiles, on one side or on both.
+# Runs of equal keys cross edges of tiles on either side or both.
 @pytest.mark.parametrize("keys", [1, 2, 13, 2**31])
 def test_keys_from_a_range(rng, keys):
     a, b = (np.sort(rng.integers(0, keys, LONG)).astype(np.uint32) for _ in range(2))
@@ -245,7 +245,7 @@ def test_unsorted_input_does_no_harm(rng):
         assert 0 <= matches.b_match_count <= n_b
         found = np.asarray(mgpu.sorted_search(a, b))
         assert found.shape == (n_a,)
-    assert np.all((found >= 0) & (found <= LONG))  # binary searches find few needles in a long haystack
+    assert np.all((found >= 0) & (found <= LONG))  # few needles in a long haystack take binary searches
 
 
 def test_what_a_misuse_says():
@@ -277,7 +277,7 @@ def test_what_a_misuse_says():
 
 
 def sorted_in_segments(haystack, heads, count=None, ends=None):
-    """Returns keys, or columns, that are sorted in each segment and unsorted elsewhere."""
+    """Returns keys or columns, sorted within segments only."""
     ranks = oracle.column_ranks(haystack) if isinstance(haystack, tuple) else haystack
     inside = heads < len(ranks)
     order = oracle.segmented_sort_indices(ranks, heads[inside], False, count, None if ends is None else ends[inside])
@@ -285,7 +285,7 @@ def sorted_in_segments(haystack, heads, count=None, ends=None):
 
 
 def needles_for(rng, haystack, n, m):
-    """Returns needles, half of them from the haystack, and ids from -2 to one past the last segment."""
+    """Returns needles, half from the haystack, and ids from -2 to one past the last segment."""
     needles = data.random_keys(rng, haystack.dtype.name, n)
     if len(haystack):
         taken = rng.choice(haystack.view(f"u{haystack.dtype.itemsize}"), n).view(haystack.dtype)
@@ -294,7 +294,6 @@ def needles_for(rng, haystack, n, m):
 
 
 def check_in_segments(needles, ids, haystack, heads, **options):
-    """Checks both sides on one problem."""
     for side in SIDES:
         expected = found_in_segments(needles, ids, haystack, heads, side, **options)
         same(mgpu.segmented_search(needles, ids, haystack, heads, side, **options), expected)
@@ -309,7 +308,7 @@ def test_segments_of_every_key_type(rng, dtype):
         check_in_segments(*needles_for(rng, haystack, 1500, 40), haystack, heads, **counts)
 
 
-# Sizes around the numbers of needles that a thread, a block, or a task on the CPU takes.
+# Around the needles of a thread, of a block, and of a CPU task.
 @pytest.mark.parametrize("sizes", [(0, 5), (1, 0), (1, 1), (15, 90), (17, 300), (1025, 300), (4105, 7)], ids=str)
 def test_sizes_of_segmented_searches(rng, sizes):
     n, size = sizes
@@ -359,7 +358,7 @@ def test_ids_and_heads_of_every_integer_type(rng, kind):
     check_in_segments(needles, ids, haystack, np.minimum(heads, kind(120)).astype(np.int32))
 
 
-# Columns of 48, 64, 72 and 200 bits; ranks replace the last two.
+# 48, 64, 72 and 200 bits; ranks replace the last two.
 @pytest.mark.parametrize(
     "form",
     [
@@ -446,7 +445,7 @@ def test_segments_without_order_stay_inside(rng, n, size):
 
 
 def test_positions_of_64_bits_in_segments(rng):
-    """Ids and heads have 64 bits if the haystack has 2^31 items or more. Here they have 64 bits for a short one."""
+    """Arrays of 2^31 items need 64-bit ids and heads; here, a short array has them."""
     from jax_mgpu._src.ops.sorted_search import _segmented_search
 
     heads = random_heads(rng, 400, 9)
@@ -553,7 +552,7 @@ def test_the_plain_lowering_agrees(rng):
 
 
 def expected_in_segments(needles, ids, haystack, heads, side):
-    """Returns positions in segments without gaps, found by a search for pairs of an id and a key."""
+    """Searches for pairs of an id and a key in segments without gaps."""
     ranks = oracle.rank(np.concatenate([needles, haystack]))
     ranks = np.unique(ranks, return_inverse=True)[1].astype(np.int64)
     rows = np.searchsorted(heads, np.arange(len(haystack)), "right") - 1
@@ -562,7 +561,7 @@ def expected_in_segments(needles, ids, haystack, heads, side):
     return np.where((ids >= 0) & (ids < len(heads)), found, -1)
 
 
-# Shared memory has room for up to 2^15 keys of 32 bits; a node of the tree has eight.
+# Shared memory holds up to 2^15 keys of 32 bits; a node of the tree has eight.
 @pytest.mark.parametrize("m", [0, 1, 31, 1000, 16_385, 32_777, 262_200], ids=str)
 @pytest.mark.parametrize("dtype", data.KEY_DTYPES)
 def test_many_needles_of_every_key_type(rng, dtype, m):
@@ -622,7 +621,7 @@ def test_many_needles_in_segments_with_gaps_and_counts(rng):
     check_in_segments(needles, ids, haystack, heads, ends=ends, **counts)
 
 
-# Rows begin anywhere in a sector. The search tree of a row fits shared memory, or has levels outside of it.
+# Rows begin anywhere in a sector; a search tree fits shared memory or does not.
 @pytest.mark.parametrize("sizes", [(33_001, 41_003), (3000, 1001), (70_001, 7)], ids=str)
 @pytest.mark.parametrize("dtype", ["uint32", "float64", "int16", "uint8"])
 def test_rows_of_many_needles(rng, dtype, sizes):
@@ -661,7 +660,7 @@ def test_many_needles_with_positions_of_64_bits(rng):
 
 @pytest.mark.parametrize("dtype", ["int16", "float32"])
 def test_needles_in_any_order_as_jnp_searchsorted(rng, dtype):
-    """Keys have no subnormals, which XLA's CPU code treats as zeros."""
+    """XLA's CPU code flushes subnormals, so keys have none."""
     needles, haystack = (rng.integers(-20, 20, n).astype(dtype) for n in (300, 200))
     if dtype == "float32":
         needles[:6] = haystack[:6] = [np.nan, np.inf, -np.inf, 0.0, -0.0, -np.nan]
@@ -681,7 +680,7 @@ def test_needles_in_any_order_of_every_key_type(rng, dtype):
             same(run(needles, haystack, side, count=count), oracle.sorted_search(needles, haystack, side, None, count))
 
 
-# So many needles that a CPU looks them up in sorted order, if the haystack is long too.
+# A CPU looks so many needles up in sorted order if the haystack is long too.
 LONG_PAIRS = ((CPU_LONG, 1000), (CPU_LONG, CPU_LONG + 5))
 
 
@@ -697,7 +696,7 @@ def test_sizes_of_searches_in_any_order(rng, sizes):
 
 @pytest.mark.parametrize("dtype", ["float32", "uint8", "int64"])
 def test_one_segment(rng, dtype):
-    """A CPU has a separate method for searches in a single range. Needles without a segment get -1."""
+    """A CPU has a separate method for one range; needles without a segment get -1."""
     haystack = data.in_order(data.random_keys(rng, dtype, 300))
     needles, ids = data.random_keys(rng, dtype, 77), rng.integers(-1, 2, 77).astype(np.int32)
     run = jax.jit(

@@ -1,4 +1,4 @@
-"""Variances, counts, first and last items, medians, and forms without NaN: all reductions agree with pandas."""
+"""Variances, counts, first and last items, medians, and forms without NaN, compared with pandas."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ N, IDS = 90, 7
 
 @functools.partial(jax.jit, static_argnames=("ops", "ddof"))
 def every_reduction(x, heads, ids, count, ops, ddof):
-    """Returns the results of each reduction by all operators at once, one operator for each leaf."""
+    """Applies all operators at once, one per leaf, in each reduction."""
     values, names = dict.fromkeys(ops, x), {op: op for op in ops}
     order = jnp.argsort(ids)
     given = {"count": count, "ddof": ddof}
@@ -70,7 +70,7 @@ def test_all_reductions_alike(rng, dtype, ddof):
 
 
 def test_variances_of_nearly_equal_items(rng):
-    """Near 1e6, float32 squares lose all digits of the differences, and means round by more than items differ."""
+    """Near 1e6, float32 squares lose the differences, and means round by more."""
     ids = rng.integers(0, 3, 5_000)
     for spread in (1e-3, 0.1, 10):
         x = rng.normal(1e6, spread, 5_000).astype(np.float32)
@@ -84,7 +84,7 @@ def test_variances_of_nearly_equal_items(rng):
             segments = mgpu.segmented_reduce(x, [0, 1000, 4000], op)
             expected = [getattr(np, op)(part) for part in np.split(wide, [1000, 4000])]
             np.testing.assert_allclose(segments, expected, rtol=1e-5, atol=0)
-    # an outlier below all others, and then integers that float32 cannot tell apart
+    # an outlier below all others, then integers that float32 cannot tell apart
     x = np.append(np.float32(-1e6), rng.normal(1e6, 1, 999).astype(np.float32))
     np.testing.assert_allclose(mgpu.reduce(x, "var"), np.var(x.astype(np.float64)), rtol=1e-5)
     x = (2**30 + rng.integers(0, 9, 1000)).astype(np.int32)
@@ -194,7 +194,7 @@ def test_derivatives(rng, op):
 
 
 def test_only_items_that_are_read_have_derivatives():
-    """Items past the count or in no segment have derivatives of 0, whatever their values; so has a deviation of 0."""
+    """Items past the count or in no segment have derivatives of 0; so has a deviation of 0."""
     x = np.array([np.nan, 1, 2, 5, np.inf, np.nan], np.float32)
     for op in ("var", "std"):
         got = jax.grad(lambda x, op=op: mgpu.segmented_reduce(x, [1], op, count=4)[0])(x)
@@ -228,7 +228,7 @@ def test_batches(rng):
 
 @pytest.mark.long
 def test_over_devices(rng):
-    """Reductions of all items, of segments on several devices, of runs and of ids equal those of the global array."""
+    """Reductions of all items, segments, runs and ids equal those of the global array."""
     devices, slots, size = 3, 12, 4
     names, no_ranks = tuple(STATISTICS), tuple(op for op in STATISTICS if op not in ("median", "nunique"))
 

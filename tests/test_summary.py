@@ -1,4 +1,4 @@
-"""benchmarks/summary.py adds the rows of a run to the saved figures and their file; the pages show these figures."""
+"""benchmarks/summary.py adds a run's rows to the saved figures, which the pages show."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_the_page_has_every_case_that_a_peer_wins(tmp_path, monkeypatch):
 
 
 def test_the_performance_page_has_the_saved_figures():
-    """Each row of the page's table has our saved time, and the saved time of the fastest peer."""
+    """Our saved time, and the fastest peer's."""
     rows = {row.row: row for row in read(RESULTS / "h200.csv")}
     page = (pathlib.Path(summary.__file__).parent.parent / "docs" / "performance.md").read_text(encoding="utf-8")
     lines = [line for line in page.splitlines() if line.startswith("| ") and "/" in line.split(" | ")[0]]
@@ -117,7 +117,7 @@ def test_the_performance_page_has_the_saved_figures():
 
 
 def test_the_pages_say_how_many_cases_are_won(monkeypatch):
-    """README repeats a sentence of the benchmarks page, and the landing page has the figures of the picture's row."""
+    """README repeats a sentence of the benchmarks page; the landing page has the picture's figures."""
     root = pathlib.Path(summary.__file__).parent.parent
     monkeypatch.syspath_prepend(root / "docs")
     import benchmark_page

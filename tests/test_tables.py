@@ -1,4 +1,4 @@
-"""Joins, matches, sets, lookups, groups, ranks and shifts of keys in any order, against pandas and plain Python."""
+"""Joins, matches, sets, lookups, groups, ranks and shifts of unsorted keys, against pandas and plain Python."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 
 
 def few_keys(rng, form, n):
-    """Draws unsorted keys of few values, some of which compare equal but differ in bits."""
+    """Draws few values, some equal with different bits."""
     columns = tuple(rng.choice(rng.choice(data.special_keys(d), 4), n) for d in form)
     return columns if len(columns) > 1 else columns[0]
 
 
 def ranks_of(*sides):
-    """Returns the ranks of the keys of each side among the keys of all sides."""
+    """Returns the ranks of both sides' keys among all keys."""
     columns = [np.concatenate(x) for x in zip(*(s if isinstance(s, tuple) else (s,) for s in sides), strict=True)]
     cuts = np.cumsum([len(s[0] if isinstance(s, tuple) else s) for s in sides])[:-1]
     return np.split(oracle.column_ranks(columns), cuts)
@@ -46,7 +46,7 @@ def is_null(keys):
 
 
 def join_rows(kind, a, b, a_null, b_null):
-    """Returns the rows of a join, by nested loops."""
+    """Joins by nested loops."""
     partners = [[j for j in range(len(b)) if a[i] == b[j] and not a_null[i]] for i in range(len(a))]
     if kind in ("semi", "anti"):
         return [(i, -1) for i in range(len(a)) if bool(partners[i]) == (kind == "semi")]
@@ -143,7 +143,7 @@ def test_lookup(rng, form):
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "int64"])
 def test_lookup_of_numbers(rng, dtype, monkeypatch):
-    """The table's integers are close together, or all but one are. Only close ones are found by their place."""
+    """Close integers are found by their place; here all are close, or all but one."""
     monkeypatch.setattr(tables, "CPU_MIN_PLACED", 0)
     limits = np.iinfo(dtype)
     lookup = jax.jit(mgpu.lookup)
@@ -168,7 +168,7 @@ def test_lookup_of_numbers(rng, dtype, monkeypatch):
 
 @form
 def test_many_lookups(rng, form):
-    """CUDA does not sort many keys. It searches each of them, unless the table has few gaps."""
+    """CUDA searches each of many keys unless the table has few gaps."""
     n, m = (1 << 17) + 1, 3000
     keys, table = few_keys(rng, form, n), few_keys(rng, form, m)
     ranks, table_ranks = ranks_of(keys, table)
@@ -273,7 +273,7 @@ def test_medians_of_special_numbers():
 
 @pytest.mark.parametrize("columns", [False, True])
 def test_groups_without_nan_keys(rng, columns):
-    """Groups are those that pandas gives with dropna. Indices of extrema count the rows as given."""
+    """Groups are those of pandas with dropna; indices of extrema count the rows as given."""
     x = rng.normal(size=50).astype(np.float32)
     keys = np.where(rng.random(50) < 0.3, np.nan, rng.integers(0, 4, 50)).astype(np.float32)
     other = rng.integers(0, 2, 50).astype(np.int8)
@@ -347,7 +347,7 @@ def test_rank(rng, form):
 
 
 def shifted(x, heads, by, fill, count=None):
-    """Returns the expected shift: row i of a segment is its row i - by if that exists, and else the fill value."""
+    """Returns row i - by of a segment for row i, or the fill value."""
     out = np.full_like(x, fill)
     for begin, end in oracle.segment_bounds(len(x), heads, count):
         rows = x[begin:end]
@@ -369,7 +369,7 @@ def test_segmented_shift(rng):
 
 @pytest.mark.parametrize(("dtype", "trailing"), [("int8", ()), ("float32", ()), ("uint16", (3,)), ("float32", (40,))])
 def test_segmented_shift_over_tiles(rng, dtype, trailing):
-    """Segments have lengths around the edges of tiles and beyond; none starts where the array starts."""
+    """Segments have lengths around tiles' edges and beyond; none starts where the array starts."""
     n = 20_011 if not trailing else 5_003
     program = jax.jit(lambda x, heads, by, count: mgpu.segmented_shift(x, heads, by, 7, count=count))
     x = rng.integers(0, 100, (n, *trailing)).astype(dtype)
@@ -383,7 +383,7 @@ def test_segmented_shift_over_tiles(rng, dtype, trailing):
 
 @pytest.mark.parametrize("n", [13, 9_000])
 def test_segmented_shift_of_batches(rng, n):
-    """Each operand, including the distance and the fill value, is given for each row or shared by the batch."""
+    """Each operand, distance and fill value included, is given per row or shared."""
     x = rng.normal(size=(3, n, 2)).astype(np.float32)
     heads = np.sort(rng.integers(0, n + 1, (3, 5)), axis=1).astype(np.int32)
     by, fill, count = np.array([1, -2, 0], np.int32), np.array([5, 6, 7], np.float32), np.array([n, n - 3, 0], np.int32)

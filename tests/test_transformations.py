@@ -1,4 +1,4 @@
-"""Every operation under every transformation; the tests walk the registry of operations."""
+"""Every operation of the registry under every transformation."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ from tests.transformed import (
     tangent_of,
 )
 
-BY_FUNCTION = set(library.cpu_library.description["by_function"].split())  # these are compiled for a caller's function
+BY_FUNCTION = set(library.cpu_library.description["by_function"].split())  # compiled for a caller's function
 
 
 def test_every_operation_has_an_example(rng):
     covered = set().union(*(primitives(example.call, *example.make(rng, np.float32)) for example in EXAMPLES.values()))
-    long = jax.ShapeDtypeStruct((LONG_PERMUTATION,), np.int32)  # so many rows take the join by buckets
+    long = jax.ShapeDtypeStruct((LONG_PERMUTATION,), np.int32)  # the join by buckets
     covered |= primitives(lambda a, b: mgpu.join(a, b, size=8, assume_sorted=False), long, long)
     covered |= primitives(mgpu.scan, jax.ShapeDtypeStruct((1 << 20, 2), np.float32))  # fewer rows would be transposed
     row, key = jax.ShapeDtypeStruct((1 << 17,), np.float32), jax.random.key(0)
     sorts = functools.partial(operation.REGISTRY["top_k"].fallback, k=3000, largest=1)  # CUDA sorts only candidates
     covered |= primitives(sorts, row, jax.ShapeDtypeStruct((0,), np.int32))
     covered |= primitives(lambda x: mgpu.sample_logits(key, x, top_p=0.9), row)
-    rows = jax.ShapeDtypeStruct((hash_groups.LEAST_ROWS,), np.int32)  # so many rows are grouped by tables
+    rows = jax.ShapeDtypeStruct((hash_groups.LEAST_ROWS,), np.int32)  # groups by tables
     covered |= primitives(lambda x: mgpu.group_by(x, x, "max", size=8), rows)
     unregistered = {"combine", "divide", "put", "spread", "take"}
     assert covered - BY_FUNCTION - unregistered == set(operation.REGISTRY)
@@ -89,7 +89,7 @@ def test_nested_vmap(example, rng):
     expected = one_by_one(example.call, flat, everything, outer * inner)
     expected = jax.tree.map(lambda x: x.reshape(outer, inner, *x.shape[1:]), expected)
     agree(jax.jit(jax.vmap(jax.vmap(example.call)))(*arguments), expected, example.exact)
-    # the inner vmap alone maps the first argument, along its last axis; the outer one alone maps the others
+    # the inner vmap alone maps the first argument, along its last axis; the outer one maps the others
     first = np.moveaxis(arguments[0][0], 0, -1)
     rest = tuple(x[:, 0] for x in arguments[1:])
     if rest:
@@ -105,7 +105,7 @@ def test_nested_vmap(example, rng):
 @long
 @every_kernel
 def test_vmap_of_constants(example, rng):
-    """Values that a compiled function captures keep their own type when it is linearized."""
+    """Values that a compiled function captures keep their type when it is linearized."""
     arguments = batch_of(example, rng, 3)
     for mapped in mixes(len(arguments)):
         given = drop(arguments, mapped)
@@ -154,7 +154,7 @@ def test_export_round_trip(example, rng):
 
 
 def operation_with_kernel(call):
-    """Returns the name of the operation that a call binds, if a GPU runs a kernel for operands of these shapes."""
+    """Returns a call's operation if a GPU runs a kernel for these shapes."""
     known = operation.REGISTRY.get(call.primitive.name.removeprefix("mgpu_"))
     if known is None or "cuda" not in known.platforms:
         return None
@@ -214,7 +214,7 @@ def test_donated_arguments(example, rng):
 
 @every_function
 def test_without_jit(example, rng):
-    """Under jax.disable_jit, a public function runs line by line, and a kernel runs like any primitive of JAX."""
+    """Under jax.disable_jit, a kernel runs like any primitive of JAX."""
     arguments = example.make(rng, np.float32)
     expected = example.call(*arguments)
     with jax.disable_jit():
@@ -233,7 +233,7 @@ def plain_jax(self, operands, **attributes):
 @pytest.mark.parametrize("wide", [False, pytest.param(True, marks=long)], ids=["x32", "x64"])
 @every_example
 def test_strict_promotion(example, rng, wide, monkeypatch):
-    """If the caller sets jax_numpy_dtype_promotion="strict", JAX does not mix types of arrays; calls still work."""
+    """With jax_numpy_dtype_promotion="strict", JAX refuses to mix types of arrays."""
     with jax.enable_x64(wide), jax.numpy_dtype_promotion("strict"):
         for real in (np.float64 if wide else jnp.bfloat16.dtype.type, np.float32):
             arguments = tuple(map(jnp.asarray, example.make(rng, real)))
@@ -250,7 +250,7 @@ def test_strict_promotion(example, rng, wide, monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["int32", "uint32", "int64"])
 def test_strict_promotion_of_positions(x64, dtype):
-    """The library's own positions are combined with those of the caller and, under checks, with counts."""
+    """The library's positions are combined with the caller's and, under checks, with counts."""
     heads, count, x = jnp.array([2, 4], dtype), jnp.array(5, dtype), jnp.array([jnp.inf, 1, 2, 3, 4, 5])
 
     def product(x):
@@ -266,7 +266,7 @@ def test_strict_promotion_of_positions(x64, dtype):
 
 @every_kernel
 def test_plain_jax_gives_the_same(example, rng, monkeypatch):
-    """Platforms without kernels run plain JAX, which gives the results of the kernels."""
+    """Platforms without kernels run plain JAX."""
     cases = [example.make(rng, np.float32) for _ in range(3)]
     batch = stack(cases)
     expected = [example.call(*arguments) for arguments in cases], jax.jit(jax.vmap(example.call))(*batch)
@@ -277,7 +277,7 @@ def test_plain_jax_gives_the_same(example, rng, monkeypatch):
 
 
 def explicit_results(example, rng, mapped):
-    """Traces a batch over one Explicit device, and returns its shapes: JAX 0.11 cannot join the parts of a batch."""
+    """Returns a batch's shapes over one Explicit device: JAX 0.11 cannot join the parts of a batch."""
     mesh = jax.make_mesh((1,), ("x",), axis_types=(AxisType.Explicit,), devices=jax.devices()[:1])
     with jax.set_mesh(mesh):
         arguments = drop(batch_of(example, rng, 1), mapped)
@@ -308,7 +308,7 @@ def test_mixed_batches_over_one_explicit_device(example, rng):
 )
 @every_kernel
 def test_lowering_without_kernels(example, rng, devices, platform, axis_type, monkeypatch):
-    """Platforms without kernels lower to plain JAX, also on a mesh, with one warning that says so."""
+    """Platforms without kernels lower to plain JAX with one warning."""
     monkeypatch.setattr(operation, "_WARNED", set())
     mesh = mesh_of(devices, axis_type)
     with jax.set_mesh(mesh), pytest.warns(UserWarning, match=f"without its kernels on {platform}") as warned:

@@ -1,4 +1,4 @@
-"""Uncommon operands and functions: callables that are no functions, other kinds of arrays, NaNs past the count."""
+"""Callables that are no functions, other kinds of arrays, NaNs past the count."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ X = np.array([3, 1, 2], np.int32)
 
 
 class Sum(NamedTuple):
-    """A callable that allows no weak references."""
+    """It allows no weak references."""
 
     factor: int = 1
 
@@ -110,7 +110,7 @@ def test_rows_of_lists_and_arrays() -> None:
 
 @pytest.fixture(params=["plain", "primitives"])
 def way(request, monkeypatch):
-    """Runs a test twice: with functions in plain JAX, and as primitives, which lower to plain JAX on a CPU."""
+    """Runs a test with functions in plain JAX, and as primitives."""
     monkeypatch.setattr(custom_operator, "has_kernels", lambda: request.param == "primitives")
 
 
@@ -146,7 +146,7 @@ def test_functions_of_the_same_values_and_other_derivatives() -> None:
 
 @pytest.mark.usefixtures("way")
 def test_a_function_with_rules_is_one_function() -> None:
-    """However often such a function is traced, it counts as one function, so no program is compiled again."""
+    """However often it is traced, no program is compiled again."""
 
     def program():
         return jax.make_jaxpr(lambda x: mgpu.reduce(x, "add", map=lambda v: jax.nn.relu(v) + 7))(jnp.ones(3))
@@ -158,7 +158,7 @@ def test_a_function_with_rules_is_one_function() -> None:
 @pytest.mark.usefixtures("way")
 @pytest.mark.filterwarnings("ignore:jax_mgpu. reduce. op or map. runs in plain JAX")  # functions with rules do so
 def test_functions_within_shard_map(devices) -> None:
-    """Within shard_map, functions also run outside of jit; all results vary over the mesh."""
+    """Within shard_map, functions also run outside of jit; all results vary."""
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices)
     x = jnp.arange(2.0 * len(devices)) - 2
     for function in (lambda v: jax.nn.relu(v) * v, lambda v: jax.lax.stop_gradient(v) * v, lambda v: v * v):
@@ -173,7 +173,7 @@ def test_functions_within_shard_map(devices) -> None:
 
 
 def test_operations_within_shard_map_outside_of_jit(devices) -> None:
-    """Absent operands have no items. If they were arguments, the compiler of jaxlib 0.11 would end the process."""
+    """Absent operands are empty; as arguments, they would crash the compiler of jaxlib 0.11."""
     mesh = jax.make_mesh((len(devices),), ("x",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices)
     x = jnp.arange(6.0 * len(devices)) % 4 - 1
     heads = jnp.array([0, 2])
@@ -275,7 +275,7 @@ GAPS = {
 
 @pytest.mark.parametrize("name", GAPS)
 def test_derivatives_where_items_of_no_segment_are_infinite(name) -> None:
-    """Items between segments, before the first and after the last one may be 0, infinite or NaN."""
+    """Items in no segment may be 0, infinite or NaN."""
     op, item_map, reduced, scanned = GAPS[name]
     x = np.array([0, 2, 3, np.inf, 2, 0, 4, 5, np.nan, np.inf], np.float32)
     heads, ends, identity = np.array([1, 6]), np.array([3, 8]), {"identity": 1.0} if callable(op) else {}

@@ -1,4 +1,4 @@
-"""Helpers of the tests of transformations, derivatives and meshes: examples, batches, meshes, losses."""
+"""Helpers of the tests of transformations, derivatives and meshes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AXIS_TYPES = [
 long = pytest.mark.long
 
 every_example = pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
-# One example of each function is not `long`. Others take long and find little, because other tests call their kernels.
+# One example of each function is not `long`. Others find little, because other tests call their kernels.
 every_function = pytest.mark.parametrize(
     "example", [pytest.param(e, id=name, marks=long if "," in name else ()) for name, e in EXAMPLES.items()]
 )
@@ -36,7 +36,6 @@ every_kernel = pytest.mark.parametrize("example", KERNELS.values(), ids=KERNELS)
 
 
 def primitives(function, *arguments):
-    """Returns the names of the operations that a call binds."""
     return {call.primitive.name.removeprefix("mgpu_") for call in kernel_calls(function, *arguments)}
 
 
@@ -60,19 +59,19 @@ def batch_of(example, rng, size, real=np.float32):
 
 
 def one_by_one(function, arguments, mapped, size):
-    """Returns the expected result of vmap: single calls for each problem of the batch, stacked."""
+    """Returns vmap's expected result: stacked single calls."""
     function = jax.jit(function)
     return stack([function(*(x[b] if on else x for x, on in zip(arguments, mapped, strict=True))) for b in range(size)])
 
 
 def mixes(arity):
-    """Returns which arguments are mapped in each case: all of them, one, or all except one."""
+    """Returns which arguments are mapped: all, one, or all except one."""
     alone = [tuple(i == j for j in range(arity)) for i in range(arity)]
     return dict.fromkeys([(True,) * arity, *alone, *(tuple(not on for on in mix) for mix in alone if arity > 1)])
 
 
 def drop(arguments, mapped):
-    """Returns a batch's arguments; those that are not mapped come from the first problem."""
+    """Returns a batch's arguments; unmapped ones come from the first problem."""
     return tuple(x if on else x[0] for x, on in zip(arguments, mapped, strict=True))
 
 
@@ -82,7 +81,7 @@ def axes(mapped, axis=0):
 
 @functools.cache
 def mesh_devices():
-    """Returns four or two devices of the default platform, or else four of the CPU, or () if there are too few."""
+    """Returns four or two default devices, else four of the CPU, or () if there are too few."""
     for platform, least in ((None, 2), ("cpu", DEVICES)):
         try:
             devices = jax.devices(platform)
@@ -112,7 +111,7 @@ def floats(tree):
 
 
 def loss_of(example):
-    """Returns a scalar function of an operation's arguments, which weighs each item of the results differently."""
+    """Returns a scalar function that weighs each item of the results differently."""
 
     def loss(*arguments):
         return sum(
@@ -123,7 +122,7 @@ def loss_of(example):
 
 
 def loss_of_sums(example):
-    """Returns a loss that itself does not mix types."""
+    """Returns a loss that does not mix types itself."""
     return lambda *arguments: sum(x.astype(jnp.float32).sum() for x in floats(example.call(*arguments)))
 
 
@@ -131,7 +130,7 @@ def tangent_of(x):
     return jnp.ones_like(x) if jnp.issubdtype(x.dtype, jnp.floating) else np.zeros(x.shape, jax.dtypes.float0)
 
 
-# Calls that are linear in their arguments, and the arguments' lengths.
+# Linear calls, and their arguments' lengths.
 LINEAR_CALLS = {
     "bulk_insert": (lambda x, values: mgpu.bulk_insert(x, ODD, values, count=7), (8, 3)),
     "bulk_insert, values": (lambda values: mgpu.bulk_insert(jnp.zeros(8), ODD, values), (3,)),

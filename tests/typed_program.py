@@ -1,4 +1,4 @@
-"""A program as a user writes it. mypy and pyright check its types strictly (.ci/run), and a test runs it."""
+"""A user's program, which mypy and pyright check strictly (.ci/run), and a test runs."""
 
 # pyright: strict, reportUnknownMemberType=false
 # (the types of some members of jax.numpy are partly unknown)
@@ -15,7 +15,6 @@ from jax_mgpu import numpy, ops
 
 
 def centred(rows: mgpu.Ragged) -> mgpu.Ragged:
-    """Returns each row minus its largest item."""
     largest: jax.Array = rows.reduce("max")
     return rows - largest
 
@@ -64,7 +63,6 @@ def tables(keys: jax.Array, values: jax.Array) -> None:
 
 
 def main() -> None:
-    """Runs the program."""
     rows = mgpu.Ragged.from_rows([[1.0, 2.0], [3.0]])
     with mgpu.checks():
         arithmetic(centred(rows))

@@ -1,4 +1,4 @@
-"""Selects the variants of each test that run without `--long`, and defines that option, for conftest.py."""
+"""Selects the variants that run without `--long`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-# Without --long, a run of everything takes one in this many variants of each test.
+# without --long, one in so many variants of each test runs
 ONE_IN = 16
 
 
 def long_but(quick: Iterable[Any], variants: Iterable[Any]) -> list[Any]:
-    """Returns the variants; all except the quick ones are marked `long`. An unknown quick one is an error."""
+    """Marks all except the quick variants as `long`; an unknown quick one is an error."""
     quick, variants = list(quick), list(variants)
     assert all(variant in variants for variant in quick), (quick, variants)
     return [v if v in quick else pytest.param(v, marks=pytest.mark.long) for v in variants]
@@ -26,7 +26,7 @@ def pytest_addoption(parser) -> None:
 
 
 def is_of_everything(config) -> bool:
-    """Whether a run names no tests: no files, no tests in files, and no -k. A folder does not count."""
+    """Whether a run names no files, no tests and no -k; folders do not count."""
     named = [x for x in config.getoption("file_or_dir") if not pathlib.Path(x).is_dir()]
     return not named and not config.getoption("keyword")
 
@@ -47,6 +47,6 @@ def pytest_collection_modifyitems(config, items) -> None:
 
 
 def _some_of(variants: list[Any]) -> list[Any]:
-    """Selects one in `ONE_IN` variants of a test, at least one: the same in every run, but different between tests."""
+    """Selects one in `ONE_IN` variants, at least one: the same in every run, but different between tests."""
     alike = sorted(variants, key=lambda item: zlib.crc32(item.nodeid.encode()))
     return alike[: -(-len(alike) // ONE_IN)]

@@ -1,4 +1,4 @@
-"""Algorithms of CUB and Thrust, callable under jit. benchmarks/README.md says how to build them."""
+"""Algorithms of CUB and Thrust under jit. benchmarks/README.md says how to build them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ COUNT = Spec((), np.int32)
 
 
 class NotBuilt(RuntimeError):
-    """The library of peers, or the GPU that it needs, is missing."""
+    """The library of peers, or its GPU, is missing."""
 
 
 def cub(name: str) -> Callable[..., Any]:
-    """Returns the algorithm of this name, from the table below."""
     return _ALGORITHMS[name]
 
 
@@ -48,7 +47,7 @@ def _like(x: Any, size: int | None = None) -> jax.ShapeDtypeStruct:
 
 def _sort(name: str, without_values: int = 1) -> Callable[..., Any]:
     def sort(keys: Any, *others: Any) -> Any:
-        """Returns sorted keys, or (keys, values). Segments have their heads, followed by n, between keys and values."""
+        """Sorts keys or (keys, values); between them are the heads of segments, followed by n."""
         is_of_keys = 1 + len(others) == without_values
         return _call(name, _like(keys) if is_of_keys else (_like(keys), _like(others[-1])), keys, *others)
 
@@ -63,9 +62,8 @@ def _merge(a: Any, b: Any, a_values: Any = None, b_values: Any = None) -> Any:
 
 def _set_operation(name: str) -> Callable[..., Any]:
     def set_operation(a: Any, b: Any, a_values: Any = None, b_values: Any = None) -> Any:
-        """Returns (keys, count) or (keys, values, count), in arrays of the largest possible size.
-
-        The intersection takes only a_values; the others take both.
+        """Returns (keys, count) or (keys, values, count) in arrays of the largest size; the intersection takes only
+        a_values.
         """
         size = {"set_intersection": min(a.size, b.size), "set_difference": a.size}.get(name, a.size + b.size)
         values = () if a_values is None else (_like(a_values, size),)

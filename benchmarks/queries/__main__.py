@@ -1,9 +1,7 @@
 """The command line: `python -m benchmarks.queries [--scale 1] [--match TEXT] [--repeat 5] [--folder FOLDER]`.
 
-Times each query as one jitted program, and in DuckDB and pandas on the CPU, and checks that all give the same rows.
-tpchgen-cli makes the tables of TPC-H once. DuckDB holds them in memory. pandas has the same numeric columns as JAX,
-limited to those that a query names. The libraries take turns, so that all see the same machine, and the shortest of
-their times counts.
+Times each query jitted, in DuckDB in memory and in pandas on the CPU, and compares the rows. pandas has JAX's numeric
+columns that the query names. The libraries take turns, and the shortest times count.
 """
 
 from __future__ import annotations
@@ -24,7 +22,6 @@ ROOT = pathlib.Path(__file__).parent.parent.parent
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    """Parses the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.queries", description=__doc__.split("\n\n")[1])
     parser.add_argument(
         "--scale", type=float, default=1.0, help="scale factor of TPC-H (default 1: six million line items)"
@@ -36,7 +33,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def min_ms(runs: Mapping[str, Callable[..., Any]], repeats: int) -> dict[str, float]:
-    """Calls all functions in turns, after an untimed call of each. Returns the shortest milliseconds of each."""
+    """Returns each function's shortest milliseconds; they take turns after an untimed call."""
     for call in runs.values():
         call()
     samples: dict[str, list[float]] = {name: [] for name in runs}
@@ -49,7 +46,6 @@ def min_ms(runs: Mapping[str, Callable[..., Any]], repeats: int) -> dict[str, fl
 
 
 def tpch(options: argparse.Namespace) -> None:
-    """Prints a line for each chosen query of TPC-H."""
     from benchmarks.queries import tables, tpch  # noqa: PLC0415
 
     chosen = matching(tpch.QUERIES, options)
@@ -61,7 +57,6 @@ def tpch(options: argparse.Namespace) -> None:
 
 
 def flights(options: argparse.Namespace) -> None:
-    """Prints a line for each chosen query of the flights."""
     from benchmarks.queries import flights  # noqa: PLC0415
 
     chosen = matching(flights.QUERIES, options)
@@ -70,7 +65,6 @@ def flights(options: argparse.Namespace) -> None:
 
 
 def matching(queries: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
-    """Returns the queries that the command line names, or all."""
     names = options.match.split(",")
     return {name: query for name, query in queries.items() if not options.match or name in names}
 
@@ -78,7 +72,7 @@ def matching(queries: dict[str, Any], options: argparse.Namespace) -> dict[str, 
 def compare(
     options: argparse.Namespace, queries: dict[str, Any], frames: Any, words: Any, database: Any = None
 ) -> None:
-    """Checks the rows of each query, and prints its times. DuckDB takes part if there is a database."""
+    """DuckDB takes part if there is a database."""
     columns = run.arrays(frames)
     for name, query in queries.items():
         program = run.compiled(query.query, words)
@@ -97,13 +91,11 @@ def compare(
 
 
 def report(name: str, text: str | None, times: dict[str, float]) -> None:
-    """Prints a line of the table."""
     cells = [f"{times[peer]:.1f}" if peer in times else "-" for peer in ("jax", "DuckDB", "pandas")]
     print(f"| {(text or name).strip().removesuffix('.')} | {' | '.join(cells)} |", flush=True)
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the queries that the command line selects."""
     options = parse(arguments)
     jax.config.update("jax_enable_x64", True)
     print(

@@ -1,4 +1,4 @@
-"""Tables as columns of numbers, where strings are codes and dates are days; and the results of queries."""
+"""Tables as columns of numbers: strings are codes, dates are days."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["Answer", "day", "factorize", "ordered"]
 
 
 def factorize(*columns: Any) -> tuple[list[np.ndarray], np.ndarray]:
-    """Returns codes of the strings in several columns, and the sorted distinct strings. A missing string has code -1.
+    """Returns codes of strings, and the sorted distinct strings; a missing string has code -1.
 
-    Codes compare as strings do, also across columns. They have the narrowest integer type that holds them, so that
-    several columns often fit one 64-bit key. docs/reference/tables.md explains this.
+    Codes compare as strings do, across columns too. They have the narrowest type, so that several columns often fit one
+    64-bit key.
     """
     import pandas as pd  # noqa: PLC0415
 
@@ -28,12 +28,12 @@ def factorize(*columns: Any) -> tuple[list[np.ndarray], np.ndarray]:
 
 
 def day(date: str) -> int:
-    """Returns the number of a day, 0 on 1970-01-01."""
+    """Returns the days since 1970-01-01."""
     return int(np.datetime64(date, "D").astype(int))
 
 
 class Answer(NamedTuple):
-    """The rows of a query's result: columns of one static length, and the number of rows."""
+    """A query's rows: columns of one static length, and the number of rows."""
 
     columns: dict[str, jax.Array]
     count: Any
@@ -42,6 +42,6 @@ class Answer(NamedTuple):
 def ordered(
     columns: dict[str, Any], by: tuple[str, ...], descending: tuple[bool, ...], count: Any, size: int | None = None
 ) -> Answer:
-    """Returns the first `size` rows in the order of the columns in `by`: SQL's ORDER BY and LIMIT."""
+    """SQL's ORDER BY and LIMIT."""
     order = mgpu.argsort(tuple(columns[name] for name in by), descending=descending, count=count)[:size]
     return Answer({name: x[order] for name, x in columns.items()}, jnp.minimum(count, order.shape[0]))

@@ -1,7 +1,7 @@
-"""Ten questions about the flights out of New York in 2013, each answered in pandas and in JAX; and their tables.
+"""Ten questions about the flights out of New York in 2013.
 
-Strings are codes, keys are narrow integers, missing values are NaN or -1. Columns of the weather begin with w_,
-columns of the planes with p_.
+Strings are codes, keys are narrow integers, missing values are NaN or -1. Columns of the weather begin with w_, those
+of planes with p_.
 """
 
 from __future__ import annotations
@@ -19,23 +19,20 @@ __all__ = ["QUERIES", "load"]
 
 HOUR = ["month", "day", "hour", "origin"]
 OLDEST = 25  # years
-STEP, MOST = 10, 120  # minutes of delay: the width of a bin, and where the last bin begins
+STEP, MOST = 10, 120  # minutes: the width of a bin of delays, and where the last one begins
 FLIGHTS = [*HOUR, "dep_time", "dep_delay", "arr_delay", "carrier", "tailnum", "dest", "distance"]
 
 
 class Words:
-    """The strings of the codes."""
-
     def __init__(self, words: dict[str, Any]):
         self.words = words
 
     def code(self, column: str, word: str) -> int:
-        """Returns the code of a word in a column."""
         return self.words[column].tolist().index(word)
 
 
 def load() -> tuple[types.SimpleNamespace, Words]:
-    """Returns flights, weather and planes as pandas frames of numbers, and the words of their codes."""
+    """Returns pandas frames of numbers, and the words of their codes."""
     flights = read("flights", FLIGHTS)
     weather = read("weather", [*HOUR, "visib"])
     planes = read("planes", ["tailnum", "year"])
@@ -48,7 +45,7 @@ def load() -> tuple[types.SimpleNamespace, Words]:
     for table in (flights, weather):
         for name in ("month", "day", "hour"):
             table[name] = table[name].astype("int8")
-    weather = weather.drop_duplicates(HOUR)  # the hour that repeats at the end of summer time occurs twice
+    weather = weather.drop_duplicates(HOUR)  # one hour occurs twice at the end of summer time
     return types.SimpleNamespace(
         flights=flights, weather=weather.add_prefix("w_"), planes=planes.add_prefix("p_")
     ), Words(words)

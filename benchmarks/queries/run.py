@@ -1,4 +1,4 @@
-"""Runs a query in each library, and checks that the rows are the same."""
+"""Runs a query in each library, and compares the rows."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ __all__ = ["arrays", "compiled", "expect_same", "named", "rows"]
 
 
 def arrays(tables: types.SimpleNamespace) -> dict[str, jax.Array]:
-    """Returns all columns of all tables, on the device."""
     return {name: jnp.asarray(column.to_numpy()) for table in vars(tables).values() for name, column in table.items()}
 
 
 def named(tables: types.SimpleNamespace, function: Callable[..., Any]) -> types.SimpleNamespace:
-    """Returns only the columns that a function names, because pandas' filters move all columns."""
+    """Returns the columns that a function names, because pandas' filters move all columns."""
     words = {*re.findall(r"\w+", inspect.getsource(function))}
     return types.SimpleNamespace(
         **{name: frame[[column for column in frame if column in words]] for name, frame in vars(tables).items()}
@@ -31,19 +30,18 @@ def named(tables: types.SimpleNamespace, function: Callable[..., Any]) -> types.
 
 
 def compiled(query: Callable[..., Answer], words: Any) -> Callable[[dict[str, jax.Array]], Answer]:
-    """Returns one jitted program of the columns; columns that the query does not read are not part of it."""
+    """Columns that the query does not read are not part of the program."""
     return jax.jit(lambda columns: query(types.SimpleNamespace(**columns), words))
 
 
 def rows(answer: Answer) -> dict[str, np.ndarray]:
-    """Returns the live rows."""
     count, sizes = int(answer.count), {x.shape[0] for x in answer.columns.values()}
     assert len(sizes) == 1 and count <= min(sizes), f"{count} rows, room for {sizes}"
     return {name: np.asarray(x)[:count] for name, x in answer.columns.items()}
 
 
 def expect_same(found: dict[str, np.ndarray], expected: Any, words: dict[str, np.ndarray]) -> None:
-    """Compares rows, in order, with those of a frame or a number. The frame has words where the rows have codes."""
+    """Compares with a frame, which has words for codes, or with a number."""
     if not hasattr(expected, "columns"):
         (column,) = found.values()
         np.testing.assert_allclose(column, [float(expected)], rtol=1e-9)
@@ -60,5 +58,5 @@ def expect_same(found: dict[str, np.ndarray], expected: Any, words: dict[str, np
 
 
 def _words_of(column: str) -> str:
-    """Returns the column whose words the codes of this column stand for."""
+    """Returns the column whose words this column's codes stand for."""
     return {"supp_nation": "n_name", "cust_nation": "n_name"}.get(column, column)

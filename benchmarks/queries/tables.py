@@ -1,6 +1,6 @@
-"""The tables of TPC-H, made by tpchgen-cli and read by DuckDB. Strings become codes, dates days, money float64.
+"""The tables of TPC-H, made by tpchgen-cli. DuckDB reads them: strings become codes, dates days, money float64.
 
-JAX cannot evaluate LIKE on strings, so pandas makes a column of bools for each pattern.
+JAX cannot evaluate LIKE, so pandas makes a column of bools per pattern.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarks.queries.columns import factorize
 
 __all__ = ["Words", "connect", "generate", "load"]
 
-# For each table: the columns of numbers (decimals become float64, others int32), of strings, and of dates.
+# Columns of numbers (decimals become float64, others int32), strings and dates, by table.
 NUMBERS = {
     "region": "r_regionkey",
     "nation": "n_nationkey n_regionkey",
@@ -39,7 +39,7 @@ STRINGS = {
     "lineitem": "l_returnflag l_linestatus l_shipinstruct l_shipmode",
 }
 DATES = {"orders": "o_orderdate", "lineitem": "l_shipdate l_commitdate l_receiptdate"}
-# For each column of bools: the column of strings that is searched, and the regular expression.
+# The searched column and the regular expression for each column of bools.
 PATTERNS = {
     "part": {
         "p_is_brass": ("p_type", "BRASS$"),
@@ -55,20 +55,19 @@ IN_ORDER = ["o_orderkey", "l_orderkey", "p_partkey", "ps_partkey"]  # the querie
 
 
 class Words:
-    """The scale of the tables, and the words that codes stand for."""
+    """The scale of the tables, and the words of codes."""
 
     def __init__(self, scale: float, words: dict[str, np.ndarray]):
         self.scale, self.words = scale, words
 
     def code(self, column: str, word: str) -> int:
-        """Returns the code of a word in a column."""
         place = int(np.searchsorted(self.words[column], word))
         assert self.words[column][place] == word, f"no {word} in {column}"
         return place
 
 
 def generate(scale: float, folder: pathlib.Path) -> None:
-    """Makes the tables as Parquet files, if they are missing."""
+    """Makes missing Parquet files."""
     if all((folder / f"{name}.parquet").exists() for name in NUMBERS):
         return
     program = pathlib.Path(sysconfig.get_path("scripts")) / "tpchgen-cli"
@@ -80,7 +79,7 @@ def generate(scale: float, folder: pathlib.Path) -> None:
 
 
 def connect(folder: pathlib.Path) -> Any:
-    """Returns a DuckDB connection with the tables in memory."""
+    """Returns a connection with the tables in memory."""
     import duckdb  # noqa: PLC0415
 
     connection = duckdb.connect()
@@ -90,7 +89,7 @@ def connect(folder: pathlib.Path) -> Any:
 
 
 def load(connection: Any, scale: float) -> tuple[types.SimpleNamespace, Words]:
-    """Returns the tables as pandas frames of numbers, and the words that codes stand for."""
+    """Returns pandas frames of numbers, and the words of codes."""
     frames, words = {}, {}
     for name in NUMBERS:
         frames[name], found = _frame(connection, name)

@@ -48,7 +48,7 @@ GROUP BY l_returnflag, l_linestatus ORDER BY l_returnflag, l_linestatus
         shipped = t.l_shipdate <= day("1998-09-02")
         disc_price = t.l_extendedprice * (1 - t.l_discount)
         values = (t.l_quantity, t.l_extendedprice, disc_price, disc_price * (1 + t.l_tax), t.l_discount)
-        # nearly all rows are kept, so the others become the last group, which costs less than moving the columns
+        # Nearly all rows are kept: the others become the last group, which costs less than moving columns.
         flag = jnp.where(shipped, t.l_returnflag, jnp.iinfo(t.l_returnflag.dtype).max)
         (flags, states), (*sums, rows), groups = mgpu.group_by(
             (flag, t.l_linestatus), (*values, flag), ("add",) * 5 + ("count",), size=16
@@ -520,7 +520,7 @@ GROUP BY l_shipmode ORDER BY l_shipmode
         return Answer({"l_shipmode": modes, "high_line_count": high, "low_line_count": low}, groups)
 
 
-MAX_ORDERS = 256  # room for this many different numbers of orders
+MAX_ORDERS = 256  # numbers of orders of a customer
 
 
 class Q13:
@@ -852,7 +852,7 @@ GROUP BY s_name ORDER BY numwait DESC, s_name LIMIT 100
         saudi = mgpu.lookup(t.s_nationkey, t.n_nationkey, t.n_name == words.code("n_name", "SAUDI ARABIA"))
         lines = mgpu.sorted_search(t.o_orderkey, t.l_orderkey)  # where the lines of each order begin: both are sorted
         late = t.l_receiptdate > t.l_commitdate
-        # only one supplier is late if the smallest and the largest late one are the same
+        # one supplier is late if the smallest and the largest late one are the same
         limits = jnp.iinfo(t.l_suppkey.dtype)
         first = mgpu.segmented_reduce(jnp.where(late, t.l_suppkey, limits.max), lines, "min")
         last = mgpu.segmented_reduce(jnp.where(late, t.l_suppkey, limits.min), lines, "max")

@@ -1,4 +1,4 @@
-"""Converts CUDA sources to C++ for the emulator: rewrites launches, and declarations that GCC rejects or misreads.
+"""Converts CUDA sources to C++ for the emulator.
 
 python tests/emulation/convert.py ffi build/emulated
 """
@@ -12,7 +12,7 @@ import sys
 LAUNCH = re.compile(r"([\w:]+(?:<[^;{}]*?>)?)\s*<<<(.*?)>>>\(", re.DOTALL)
 DYNAMIC = re.compile(r"extern __shared__ (?:__align__\([^)]*\) )?([\w ]+?) (\w+)\[\];")
 ALIGNED = re.compile(r"__shared__ alignas\((\w+)\)")
-# GCC 12 treats a constant that a generic lambda reads as a variable to be captured, unless the constant is static.
+# GCC 12 captures a constant that a generic lambda reads, unless the constant is static.
 CONSTANT = re.compile(r"^  (constexpr (?:int kSample|bool kHasPayload) =)", re.MULTILINE)
 
 
@@ -29,7 +29,6 @@ def without_launches(text: str) -> str:
 
 
 def converted(text: str) -> str:
-    """Returns a CUDA source as C++."""
     text = DYNAMIC.sub(r"\1* const \2 = static_cast<\1*>(emulator::dynamic_shared());", text)
     text = text.replace("static __global__", "__global__")  # the emulator defines __global__ as static
     text = ALIGNED.sub(r"__shared__ __align__(\1)", text)
@@ -37,7 +36,7 @@ def converted(text: str) -> str:
 
 
 def main() -> None:
-    """Writes the .cu and .cuh files below a folder, and the .h files that change; leaves files that are up to date."""
+    """Converts the .cu, .cuh and .h files of a folder that are not up to date."""
     source, target = map(pathlib.Path, sys.argv[1:])
     for path in sorted(source.rglob("*")):
         if path.suffix not in (".cu", ".cuh", ".h"):

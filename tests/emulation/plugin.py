@@ -18,7 +18,6 @@ LIBRARY = pathlib.Path(os.environ["MGPU_EMULATED"]).resolve()
 
 
 def pytest_configure(config) -> None:
-    """Lowers operations on the CPU to calls of the emulated kernels, as on CUDA."""
     del config
     import jax  # after the settings of tests/conftest.py
 

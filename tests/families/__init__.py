@@ -1,14 +1,13 @@
-"""Examples of each public function for the tests, one module per family, found automatically.
+"""Examples of each public function for the generic tests, one module per family, found automatically.
 
-A family's module has tables; their keys are names of its functions. The generic tests run all entries, and fail
-for a function that has none:
+A module has these tables, by name of a function; a comma and more words may follow the name:
 
-- `EXAMPLES`: valid calls, for the tests of all transformations. A comma and more words may follow a name.
+- `EXAMPLES`: valid calls, for the tests of all transformations.
 - `GARBAGE`: a call with arbitrary values over many items.
 - `BROKEN`: calls that break each precondition, by "operation: argument". `WITHOUT_PRECONDITIONS` names the functions
   that have none.
 - `LARGE`: a call over more items than a 32-bit number counts; `LARGE_WITH_INDICES` has those that need 64-bit types.
-- `DRAWN`: random calls with their oracles, by the name that the randomised tester gives them.
+- `DRAWN`: random calls with their oracles, for the randomised tester.
 - `ARGUMENTS`: the kind of misuse of an argument, if its name does not imply it.
 """
 
@@ -24,7 +23,6 @@ MODULES = [importlib.import_module(f"{__name__}.{module.name}") for module in pk
 
 
 def collected(table: str) -> dict[str, Any]:
-    """Returns the entries of a table in all families; their names are distinct."""
     tables = [getattr(module, table, {}) for module in MODULES]
     together = {name: entry for part in tables for name, entry in part.items()}
     assert len(together) == sum(map(len, tables)), table

@@ -1,5 +1,3 @@
-"""Examples of bulk insertion and removal."""
-
 from __future__ import annotations
 
 from typing import Any
@@ -80,7 +78,6 @@ LARGE = {"bulk_insert": large_bulk_insert, "bulk_remove": large_bulk_remove}
 
 
 def bulk(shape: Shape) -> Call:
-    """Draws a call of bulk_remove or bulk_insert."""
     name = shape.choice(("bulk_remove", "bulk_insert"))
     form, n = shape.rows(), shape.size()
     if n > 5000 and int(np.prod(form.trailing)) > 8:

@@ -1,5 +1,3 @@
-"""Examples of softmax by id and groups of ids."""
-
 from __future__ import annotations
 
 from typing import Any
@@ -17,7 +15,7 @@ from tests.many_items import spots
 
 
 def ids_of(rng: np.random.Generator) -> np.ndarray:
-    """Draws ids from -1 to 7. If the size is 6, items with the ids -1, 6 and 7 have no id."""
+    """Draws ids from -1 to 7; with a size of 6, -1, 6 and 7 are no ids."""
     return rng.integers(-1, 8, N).astype(np.int32)
 
 
@@ -68,7 +66,6 @@ ARGUMENTS = {f"{name}: x": Argument("floats") for name in ("softmax_by_id", "log
 
 
 def large_softmax_by_id(n, index):
-    """Gives one id to a few items spread over the whole range, and none to all others."""
     at = spots(n, index)
     x, ids = np.zeros(n, np.float16), np.full(n, -1, np.int8)
     ids[at] = 1
@@ -96,7 +93,6 @@ LARGE_WITH_INDICES = {"group_ids": large_group_ids} | {
 
 
 def softmaxes(shape: Shape) -> Call:
-    """Draws a call of softmax_by_id or log_softmax_by_id."""
     name = shape.choice(("softmax_by_id", "log_softmax_by_id"))
     shape.derivative = False  # a softmax is not affine; tests/test_by_id.py tests its derivatives
     n = shape.size()
@@ -130,7 +126,6 @@ def softmaxes(shape: Shape) -> Call:
 
 
 def groups(shape: Shape) -> Call:
-    """Draws a call of group_ids."""
     n, size, dtype = shape.size(), shape.choice((0, 1, 3, 200, 5000)), shape.index_dtype(0)
     shape.say(f"size={size}")
 

@@ -1,5 +1,3 @@
-"""Examples of interval operations."""
-
 from __future__ import annotations
 
 from typing import Any
@@ -142,7 +140,7 @@ ARGUMENTS = {
 
 
 def backwards(n, index):
-    """Returns the offsets of intervals that cover n items, their starts in the opposite order, and their lengths."""
+    """Returns offsets of intervals that cover n items, their starts in the opposite order, and their lengths."""
     offsets = spots(n, index)
     starts = n - np.append(offsets[1:].astype(np.int64), n)
     if starts[0] > np.iinfo(index).max:  # int32 cannot hold this start, so both have one order
@@ -197,7 +195,6 @@ LARGE_WITH_INDICES = {
 
 
 def intervals(shape: Shape) -> Call:
-    """Draws a call of interval_expand, interval_gather, interval_scatter or interval_move."""
     name = shape.choice(("interval_expand", "interval_gather", "interval_scatter", "interval_move", "interval_move"))
     form, size = shape.rows(), shape.size()
     if size > 5000 and int(np.prod(form.trailing)) > 8:
@@ -209,7 +206,7 @@ def intervals(shape: Shape) -> Call:
     gathers, scatters = name in ("interval_gather", "interval_move"), name in ("interval_scatter", "interval_move")
     places = size + shape.choice((0, 7)) if scatters else size
     rows = {"interval_expand": m, "interval_scatter": size}.get(name, places + shape.choice((0, 0, 5)))
-    most = places if name == "interval_move" else size  # the total, if none is given
+    most = places if name == "interval_move" else size  # the total
     fill = shape.choice((0, 0, 2))
     dtypes = [shape.index_dtype(largest) for largest in (most, rows, places)]
     shape.say(name, f"m={m}", f"fill={fill}")
@@ -267,7 +264,7 @@ def intervals(shape: Shape) -> Call:
 
 
 def side_by_side(rng: np.random.Generator, m: int, end: int, places: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draws lengths that add up to `end`, and places for the intervals, which are consecutive in any order."""
+    """Draws lengths that add up to `end`, and consecutive places in any order."""
     lengths = draw.lengths_of(rng, m, end)
     lengths[-1:] += end - lengths.sum()
     order = [np.arange(m), np.arange(m)[::-1], rng.permutation(m)][int(rng.integers(3))]
@@ -277,7 +274,7 @@ def side_by_side(rng: np.random.Generator, m: int, end: int, places: int) -> tup
 
 
 def spaced(rng: np.random.Generator, m: int, end: int, places: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draws lengths, and places that fit the lengths of any other draw. The last interval may grow, so it is last."""
+    """Draws lengths, and places that fit the lengths of any other draw; the last interval may grow."""
     width = places // max(m, 1)
     lengths = rng.integers(0, width + 1, m)
     lengths[np.cumsum(lengths) > end] = 0

@@ -1,5 +1,3 @@
-"""Examples of joins."""
-
 from __future__ import annotations
 
 from typing import Any
@@ -101,11 +99,10 @@ LARGE_WITH_INDICES = {"join": large_join, "join_columns": large_join_columns}
 
 
 def join(shape: Shape) -> Call:
-    """Draws a call of join, often followed by join_columns of its rows."""
     (dtype, descending), kind = directed(shape), shape.choice(("inner", "left", "right", "outer"))
     n_a, n_b = shape.size(), shape.size()
     if shape.flag(0.15) and not shape.derivative:
-        n_a = shape.choice((128, 256))  # a narrow type holds all indices, but no number beyond them
+        n_a = shape.choice((128, 256))  # a narrow type holds all indices, but nothing beyond them
     a_count, b_count = shape.count(n_a, 0.3), shape.count(n_b, 0.3)
     size = shape.choice((0, 3, n_a + n_b, 2 * (n_a + n_b), min(n_a * n_b, 4000)))
     columns = shape.flag(0.5) or shape.derivative

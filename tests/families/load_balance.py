@@ -1,5 +1,3 @@
-"""Examples of load-balancing searches."""
-
 from __future__ import annotations
 
 from typing import Any

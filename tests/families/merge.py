@@ -1,5 +1,3 @@
-"""Examples of merges."""
-
 from __future__ import annotations
 
 from typing import Any
@@ -34,7 +32,7 @@ EXAMPLES = {
         differentiable=(0, 1),
         counts=(2, 3),
     ),
-    # If each column is sorted, so are the tuples of all columns, whichever columns a batch combines.
+    # If each column is sorted, so are the tuples, whichever columns a batch combines.
     "merge, columns": Example(
         lambda a, x, b, y, a_count, b_count: mgpu.merge((a, x), (b, y), a_count=a_count, b_count=b_count),
         lambda rng, real: (

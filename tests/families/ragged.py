@@ -1,5 +1,3 @@
-"""Examples of ragged batches."""
-
 from __future__ import annotations
 
 from typing import Any
@@ -174,7 +172,6 @@ LARGE_WITH_INDICES = {
 
 
 def batches(shape: Shape) -> Call:
-    """Draws a call of segment_ids, to_dense, from_dense or take_segments."""
     name = shape.choice(("segment_ids", "to_dense", "from_dense", "take_segments"))
     n = shape.size()
     form = rows_of(shape, n)
@@ -247,7 +244,6 @@ def batches(shape: Shape) -> Call:
 
 
 def softmaxes(shape: Shape) -> Call:
-    """Draws a call of segmented_softmax or segmented_log_softmax."""
     name = shape.choice(("segmented_softmax", "segmented_log_softmax"))
     shape.derivative = False  # a softmax is not affine; tests/test_segmented_softmax.py tests its derivatives
     n = shape.size()

@@ -1,5 +1,3 @@
-"""Examples of ranks and counts."""
-
 from __future__ import annotations
 
 from typing import Any
@@ -189,7 +187,6 @@ LARGE_WITH_INDICES = {
 
 
 def ranks(shape: Shape) -> Call:
-    """Draws a call of unique, top_k, segmented_top_k, quantile or segmented_quantile."""
     name = shape.choice(("unique", "top_k", "segmented_top_k", "quantile", "segmented_quantile"))
     n = shape.size()
     dtype, count = shape.key_dtype(), shape.count(n)
@@ -203,7 +200,7 @@ def ranks(shape: Shape) -> Call:
     parts = 128 if shape.derivative else 100  # with 128 parts, weights and differences of the oracle are exact
     q = (np.round(parts * shape.rng.random(int(shape.rng.integers(0, 4)))) / parts).astype(np.float32)
     if not shape.derivative and shape.flag():
-        q = np.append(q, np.float32([0, 1]))  # if both ends are there, an order of all q shows that they are in range
+        q = np.append(q, np.float32([0, 1]))  # both ends show that q is in range
     turn, has_order = np.argsort(q), not shape.derivative and len(q) > 0
     shape.say(name, method, f"m={m}", f"k={k}", f"size={size}" if name == "unique" else "", "largest" * largest)
     by_segment = name.startswith("segmented")
@@ -255,7 +252,7 @@ def ranks(shape: Shape) -> Call:
 
 
 def _quantiles(x: np.ndarray, q: np.ndarray, method: str) -> np.ndarray:
-    """Returns NumPy's quantiles. `q` holds hundredths in float32, so ranks near a whole or a half are rounded to it."""
+    """Returns NumPy's quantiles; `q` is in hundredths, so ranks near a whole or a half are rounded to it."""
     if method == "linear" or np.isnan(x).any():
         return np.asarray(np.quantile(x, q.astype(np.float64)))
     ranks = np.round(q.astype(np.float64), 4) * (len(x) - 1)
@@ -282,13 +279,12 @@ def _unique(x: np.ndarray, n: int, size: int, asked: dict[str, bool]) -> list[An
 
 
 def counts(shape: Shape) -> Call:
-    """Draws a call of bincount or histogram."""
     name = shape.choice(("bincount", "histogram"))
     n = shape.size()
     dtype = shape.key_dtype() if name == "histogram" else shape.index_dtype(0)
     length = shape.choice((0, 1, 13, 1000)) if name == "bincount" else shape.choice((1, 2, 32))
     weight = shape.choice((None, "float32", "int32", "int8"))
-    even = name == "histogram" and dtype in ("float32", "float64") and shape.flag()  # bins between 0 and 64
+    even = name == "histogram" and dtype in ("float32", "float64") and shape.flag()
     shape.say(name, f"length={length}", str(weight), "even" * even)
 
     def draw_operands(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:

@@ -1,5 +1,3 @@
-"""Examples of reductions."""
-
 from __future__ import annotations
 
 from typing import Any
@@ -38,7 +36,6 @@ from tests.many_items import bytes_of, pieces, same, spots
 
 
 def product(item: Any) -> Any:
-    """Returns the product of a pair."""
     return item[0] * item[1]
 
 
@@ -205,7 +202,6 @@ ARGUMENTS = {
 
 
 def added(x):
-    """Returns the sum of bytes in the type of jnp.sum."""
     return x.sum(dtype=oracle.summed(x[:0], "add").dtype)
 
 
@@ -260,7 +256,6 @@ LARGE_WITH_INDICES = {
 
 
 def reductions(shape: Shape, item_map: ItemMap | None = None) -> Call:
-    """Draws a call of reduce, segmented_reduce or reduce_by_key."""
     name = shape.choice(("reduce", "segmented_reduce", "reduce_by_key"))
     operator, n = operator_of(shape), shape.size()
     count = shape.count(n)

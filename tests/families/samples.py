@@ -1,5 +1,3 @@
-"""Examples of samples by weight, of tokens from logits, and of a mixture of experts."""
-
 from __future__ import annotations
 
 from typing import Any
@@ -27,12 +25,12 @@ def key_of(rng: np.random.Generator) -> np.ndarray:
 
 
 def experts_of(rng: np.random.Generator, n: int = N) -> np.ndarray:
-    """Draws the experts of each token: SLOTS of five, some out of range."""
+    """Draws the experts of each token, some out of range."""
     return rng.integers(-1, 6, (n, SLOTS)).astype(np.int32)
 
 
 def back_of(rng: np.random.Generator) -> np.ndarray:
-    """Draws the row of each slot. No row occurs twice; a fifth of the slots have no row (-1)."""
+    """Draws the row of each slot: no row occurs twice; a fifth of the slots have none (-1)."""
     return np.where(rng.random(N) < 0.2, -1, rng.permutation(N)).reshape(-1, SLOTS).astype(np.int32)
 
 
@@ -175,7 +173,7 @@ LARGE_WITH_INDICES = {
 
 
 def choices(shape: Shape) -> Call:
-    """Draws a call of weighted_choice, with weights whose sums are exact."""
+    """Draws weights whose sums are exact."""
     n, k, dtype = shape.size(), shape.size(), shape.choice(("float32", "int32", "uint8", "bfloat16", "int8"))
     m = shape.choice((None, 1, 3, n // 5))
     shape.say(dtype, f"m={m}", f"k={k}")
@@ -203,7 +201,6 @@ def choices(shape: Shape) -> Call:
 
 
 def tokens(shape: Shape) -> Call:
-    """Draws a call of sample_logits where each row has a single possible token."""
     rows, n = shape.choice((0, 1, 5, 40)), shape.choice((0, 1, 7, 300))
     dtype = shape.choice(("float32", "float16", "bfloat16"))
     one = shape.choice(({"temperature": 0}, {"top_k": 1}, {"top_p": 0.0}, {"top_k": np.int32(1)}))
@@ -230,7 +227,6 @@ def tokens(shape: Shape) -> Call:
 
 
 def routes(shape: Shape) -> Call:
-    """Draws a call of dispatch or combine."""
     name = shape.choice(("dispatch", "combine"))
     n, slots, number = shape.size(), shape.choice((1, 2, 3)), shape.choice((0, 1, 5, 300))
     n = min(n, 5000)

@@ -1,5 +1,3 @@
-"""Examples of scans."""
-
 from __future__ import annotations
 
 from typing import Any
@@ -33,7 +31,6 @@ from tests.many_items import bytes_of, pieces, same, spots
 
 
 def weighted(x: Any, i: Any) -> Any:
-    """Returns an item times its position."""
     return x * i.astype(x.dtype)
 
 
@@ -82,7 +79,6 @@ EXAMPLES = {
 
 
 def placed(state: Any, i: Any) -> Any:
-    """Returns a state with its position."""
     return state, i
 
 
@@ -146,7 +142,6 @@ LARGE_WITH_INDICES = {"scan, argmax": large_scan_argmax, "scan_by_key": large_sc
 
 
 def scans(shape: Shape, item_map: ItemMap | None = None) -> Call:
-    """Draws a call of scan, segmented_scan or scan_by_key."""
     name = shape.choice(("scan", "segmented_scan", "segmented_scan", "scan_by_key"))
     exclusive, reverse = shape.flag(0.4), shape.flag(0.4)
     operator, n = operator_of(shape, exclusive), shape.size()
@@ -217,7 +212,7 @@ def scans(shape: Shape, item_map: ItemMap | None = None) -> Call:
 
 
 def _begun(leaf: Any, op: str, live: int) -> Any:
-    """Returns the results of the same scan if it starts from the state 3."""
+    """Returns the results of the scan that starts from the state 3."""
     results = leaf.expected if isinstance(leaf, Equal) else leaf
     combine = {"add": np.add, "min": np.minimum, "max": np.maximum}[op]
     with np.errstate(over="ignore"):

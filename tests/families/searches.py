@@ -1,5 +1,3 @@
-"""Examples of searches of sorted arrays."""
-
 from __future__ import annotations
 
 from typing import Any
@@ -28,7 +26,7 @@ from tests.fuzz.draw import Call, Shape, names_of
 from tests.fuzz.shared import directed, int32, ranks_in, segments_with_gaps
 from tests.many_items import bytes_by_count, bytes_of, counts_of, pieces, same, same_repeated, sort_bytes, spots
 
-ROWS = np.array([0, 20, 20, 45, N], np.int32)  # heads of segments: one segment is empty, one head is padding
+ROWS = np.array([0, 20, 20, 45, N], np.int32)  # one segment is empty, one head is padding
 
 
 def in_rows(rng: np.random.Generator, dtype: Any) -> np.ndarray:
@@ -216,7 +214,6 @@ LARGE_WITH_INDICES = {
 
 
 def searches(shape: Shape) -> Call:
-    """Draws a call of search, sorted_search, sorted_match, sorted_equal_count or segmented_search."""
     name = shape.choice(("sorted_search", "sorted_match", "sorted_equal_count", "segmented_search", "search"))
     if name in ("segmented_search", "search"):
         return segmented_searches(shape) if name == "segmented_search" else searches_in_any_order(shape)
@@ -279,7 +276,7 @@ def found_in_segments(
     needles_count: int | None = None,
     haystack_count: int | None = None,
 ) -> np.ndarray:
-    """Returns the insertion point of each needle in its segment, in the order of lax.sort; -1 without a segment."""
+    """Returns each needle's insertion point in its segment, -1 without a segment."""
     n, live = oracle.live_count(needles_count, len(needles)), oracle.live_count(haystack_count, len(haystack))
     ranks, rows = np.split(oracle.rank(np.concatenate([needles, haystack[:live]])), [len(needles)])
     begins = [min(max(int(head), 0), live) for head in heads]
@@ -293,12 +290,10 @@ def found_in_segments(
 
 
 def reordered(keys: Any, order: np.ndarray) -> Any:
-    """Returns an array or columns in another order."""
     return tuple(x[order] for x in keys) if isinstance(keys, tuple) else keys[order]
 
 
 def segmented_searches(shape: Shape) -> Call:
-    """Draws a call of segmented_search."""
     dtype, side, gaps = shape.key_form(), shape.choice(("left", "right")), shape.flag(0.3)
     n, size = shape.size(), shape.size()
     m = shape.choice((0, 1, 3, size // 5, size // 2, size, size + 3))
@@ -315,7 +310,7 @@ def segmented_searches(shape: Shape) -> Call:
             segments = {"heads": draw.positions(rng, m, size, head_dtype)}
         needles, haystack = draw.sorted_pair(shape, rng, dtype, n, size, False, None, None)
         needles = reordered(needles, rng.permutation(n))
-        if not mixable:  # otherwise one sorted haystack serves the segments of all draws
+        if not mixable:  # else one sorted haystack serves the segments of all draws
             haystack = reordered(haystack, rng.permutation(size))
             inside = segments["heads"] < size
             heads, ends = (
@@ -340,7 +335,6 @@ def segmented_searches(shape: Shape) -> Call:
 
 
 def searches_in_any_order(shape: Shape) -> Call:
-    """Draws a call of search."""
     dtype, side, n, m = shape.key_form(), shape.choice(("left", "right")), shape.size(), shape.size()
     count = shape.count(m)
     shape.say(side)

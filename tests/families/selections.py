@@ -1,5 +1,3 @@
-"""Examples of selections and runs."""
-
 from __future__ import annotations
 
 from typing import Any
@@ -191,7 +189,6 @@ LARGE_WITH_INDICES = {
 
 
 def takes(shape: Shape) -> Call:
-    """Draws a call of take."""
     n, k = shape.size(), shape.size()
     form, fill, index = rows_of(shape, n), shape.choice((None, 0, 2)), shape.index_dtype(0)
     spread, form_of = shape.choice((1, 2, n + 3)), shape.choice(((k,), (k,), (k, 1), (2, k // 2), ()))
@@ -217,7 +214,6 @@ def takes(shape: Shape) -> Call:
 
 
 def inverses(shape: Shape) -> Call:
-    """Draws a call of inverse_permutation."""
     n = shape.size()
     count, dtype = shape.count(n), shape.index_dtype(n)
 
@@ -237,7 +233,6 @@ def inverses(shape: Shape) -> Call:
 
 
 def selections(shape: Shape) -> Call:
-    """Draws a call of select, select_indices or partition."""
     name = shape.choice(("select", "select_indices", "partition"))
     n = shape.size()
     form = rows_of(shape, n) if name != "select_indices" else None
@@ -275,7 +270,6 @@ def selections(shape: Shape) -> Call:
 
 
 def runs(shape: Shape) -> Call:
-    """Draws a call of run_starts."""
     n = shape.size()
     dtype, count = shape.key_dtype(), shape.count(n)
     m = shape.choice((None, 0, 1, n // 5, n + 3))

@@ -1,5 +1,3 @@
-"""Examples of set operations."""
-
 from __future__ import annotations
 
 import functools
@@ -96,7 +94,6 @@ LARGE_WITH_INDICES = {
 
 
 def sets(shape: Shape) -> Call:
-    """Draws a call of one of the four set operations."""
     name = "set_" + shape.choice(("intersection", "union", "difference", "symmetric_difference"))
     takes_b = name in ("set_union", "set_symmetric_difference")
     (dtype, descending), duplicates = directed(shape), shape.flag(0.75)
@@ -167,7 +164,7 @@ def sets(shape: Shape) -> Call:
 
 
 def _distinct(shape: Shape, rng: np.random.Generator, keys: np.ndarray, live: int, descending: bool) -> np.ndarray:
-    """Draws keys; the live ones are distinct, sorted, and from the whole range of the type."""
+    """Draws distinct live keys from the whole range of the type."""
     word = np.dtype(f"u{keys.dtype.itemsize}")
     bits = 8 * min(word.itemsize, 4)
     whole = bits == 8 or (bits == 16 and live > 5000)

@@ -1,5 +1,3 @@
-"""Examples of sorts, of whole arrays and of segments."""
-
 from __future__ import annotations
 
 import itertools
@@ -31,12 +29,11 @@ from tests.many_items import bytes_of, everywhere, pieces, same, sort_bytes, spo
 
 
 def greater(a: Any, b: Any) -> Any:
-    """Compares keys in the reverse order."""
     return a > b
 
 
 def by_difference(a: Any, b: Any) -> Any:
-    """Compares by a difference, so it compares no keys directly."""
+    """Compares by a difference, so no keys are compared directly."""
     return a - b < 0
 
 
@@ -244,7 +241,6 @@ LARGE_WITH_INDICES = {
 
 
 def sorts(shape: Shape) -> Call:
-    """Draws a call of sort, mergesort, locality_sort or segmented_sort, with values or with indices."""
     name = shape.choice(("sort", "mergesort", "locality_sort", "segmented_sort", "segmented_sort"))
     (dtype, descending), n = directed(shape), shape.size()
     count, indices = shape.count(n), shape.flag(0.4)
@@ -252,7 +248,7 @@ def sorts(shape: Shape) -> Call:
     segments = shape.choice(("heads", "heads", "ends", "flags", "words")) if name == "segmented_sort" else None
     m = 0 if segments not in ("heads", "ends") else shape.choice((0, 1, 3, n // 5, n // 2, n, n + 3))
     head_dtype = shape.index_dtype(0)
-    alone = name == "sort" and indices  # argsort returns no keys
+    alone = name == "sort" and indices
     call = mgpu.argsort if alone else getattr(mgpu, f"{name}_indices" if indices else name)
     shape.say(segments, f"m={m}")
 
@@ -260,7 +256,7 @@ def sorts(shape: Shape) -> Call:
         keys = draw.keys(shape, rng, dtype, n)
         if isinstance(dtype, draw.Columns):
             keys = draw.in_order(keys, descending, None) if rng.random() < 0.25 else keys
-        elif rng.random() < 0.25:  # nearly sorted
+        elif rng.random() < 0.25:
             keys = data.in_order(keys, descending)
             if n > 1:
                 i, j = rng.integers(0, n, (2, 3))

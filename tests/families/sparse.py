@@ -1,5 +1,3 @@
-"""Examples of sparse matrices."""
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -17,7 +15,7 @@ from tests.many_items import bytes_of, same, spots
 
 
 def matrix(values, indices):
-    """Returns a matrix of 9 rows; the last row has all entries that remain."""
+    """Returns a matrix of 9 rows; the last has all remaining entries."""
     offsets = np.append(np.arange(9) * len(values) // 20, len(values)).astype(np.int32)
     return mgpu.Csr(values, indices, offsets, (9, 7))
 
@@ -73,7 +71,6 @@ LARGE_WITH_INDICES = {"sddmm": large_sddmm}
 
 
 def products(shape: Shape) -> Call:
-    """Draws a call of sddmm with small integers, whose sums are exact."""
     entries, m, n, k = min(shape.size(), 3000), *(shape.choice((0, 1, 7, 60)) for _ in range(3))
     shape.say(f"{m} x {n} x {k}")
 
@@ -100,7 +97,7 @@ def products(shape: Shape) -> Call:
     return Call("sddmm", function, draw_operands, expected, shape.x64, (), finite=shape.finite)
 
 
-# Results of sparse matrices A and B, a dense matrix X and a vector x: first by the library, then by NumPy.
+# Results of sparse A and B, dense X and vector x: by the library, then by NumPy.
 PRODUCTS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "dense": (lambda A, B, X, x: A.todense(), lambda A, B, X, x: A),
     "A @ X": (lambda A, B, X, x: A @ X, lambda A, B, X, x: A @ X),

@@ -1,5 +1,3 @@
-"""Examples of lookups, as-of joins, groups and windows of keys in any order."""
-
 from __future__ import annotations
 
 import functools
@@ -172,7 +170,6 @@ LARGE_WITH_INDICES = {
 
 
 def lookups(shape: Shape) -> Call:
-    """Draws a call of lookup."""
     dtype, forms = shape.key_form(), shape.values(1)
     n, m = shape.size(), shape.size()
     count, table_count = shape.count(n), shape.count(m)
@@ -207,7 +204,6 @@ def lookups(shape: Shape) -> Call:
 
 
 def asof(shape: Shape) -> Call:
-    """Draws a call of asof_join."""
     dtype, direction = shape.key_dtype(), shape.choice(("backward", "forward", "nearest"))
     n_a, n_b = (min(n, 1500) for n in (shape.size(), shape.size()))
     a_count, b_count = shape.count(n_a), shape.count(n_b)
@@ -296,7 +292,6 @@ OPERATORS, ROUNDED = (*OPERATORS, "var", "std"), ("mean", "median", "var", "std"
 
 
 def groups(shape: Shape) -> Call:
-    """Draws a call of group_by."""
     op = shape.choice(("add", "max", "mean", "first", "last") if shape.derivative else OPERATORS)
     keys_form, n = shape.key_form(), shape.size()
     count, size = shape.count(n), shape.choice((0, 3, n // 2, n, n + 2))
@@ -359,7 +354,7 @@ def groups(shape: Shape) -> Call:
 def _combined(
     op: str, form: Any, x: Any, order: np.ndarray, rows: Any, heads: np.ndarray, number: Any, size: int, ddof: int
 ) -> Any:
-    """Returns the combined values of each group, given the positions of its rows in order."""
+    """Returns each group's combined values, given the positions of its rows in order."""
     if op == "count":
         return oracle.padded(int32(number), size, 0)
     if op in ("first", "last"):
@@ -389,7 +384,6 @@ def _combined(
 
 
 def windows(shape: Shape) -> Call:
-    """Draws a call of rank or segmented_shift."""
     name = shape.choice(("rank", "segmented_shift"))
     n = shape.size()
     count, m, head_dtype = shape.count(n), shape.choice((0, 1, 3, n // 5, n + 3)), shape.index_dtype(0)

@@ -1,9 +1,9 @@
 """The randomised tester: `python -m tests.fuzz --seconds 60 --seed 1 --family merge`.
 
-A program is a call of a public function under random transformations. Its static parts (types, sizes, attributes)
-are drawn at random. It is compiled once and runs over many draws of values. Each run is a case, compared with an
-oracle in NumPy. `DRAWN` of tests/families/ has the calls and their oracles, which share `draw.py`, `operators.py` and
-`shared.py`. Calls in `rows.py`, `functions.py` and `any_order.py` belong to several families. `modes.py` has the
-transformations, `derivatives.py` turns a call into one that returns derivatives, `programs.py` chains operations,
-`broken.py` and `misuse.py` break preconditions, and `sizes.py` traces arrays that are too large for a test machine.
+A program is a call of a public function under random transformations. Its static parts (types, sizes, attributes) are
+drawn at random. It is compiled once and runs over many draws of values. Each run is a case, compared with an oracle in
+NumPy.
+
+`DRAWN` of tests/families/ has the calls and their oracles. `rows.py`, `functions.py` and `any_order.py` have calls that
+belong to several families. `modes.py` has the transformations.
 """

@@ -1,5 +1,3 @@
-"""The command line of the fuzz tester."""
-
 from __future__ import annotations
 
 import argparse
@@ -21,9 +19,9 @@ from tests import quick
 from tests.fuzz import workers
 from tests.fuzz.program import FAMILIES, Failure, Program
 
-REMEMBERED = 300  # after so many programs, JAX's caches are cleared, which would fill the memory
-HEARD_EVERY = 5  # a worker sends a message at least every so many seconds
-SHOWN = 2  # so many failures of one kind are printed
+REMEMBERED = 300  # JAX's caches would fill the memory, so they are cleared after so many programs
+HEARD_EVERY = 5  # seconds between a worker's messages, at most
+SHOWN = 2  # printed failures of each kind
 
 
 def arguments() -> argparse.Namespace:
@@ -46,7 +44,7 @@ def arguments() -> argparse.Namespace:
         default=300,
         help="kill a process that finishes no case for this many seconds (default 300)",
     )
-    # `workers.py` passes these to its processes: their share of the programs, where to begin, and how to report.
+    # Only `workers.py` passes these.
     parser.add_argument("--share", default="0/1", help=argparse.SUPPRESS)
     parser.add_argument("--begin", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--report", action="store_true", help=argparse.SUPPRESS)
@@ -57,16 +55,14 @@ def arguments() -> argparse.Namespace:
 
 
 def kind_of(failure: Failure, family: str) -> str:
-    """Returns a text that is equal for failures that differ only in numbers."""
+    """Returns a text that is equal for failures that differ in numbers alone."""
     words = re.sub(r"-?\d[\d.]*(e[-+]\d+)?|0x[\da-f]+", "#", str(failure.error).split("\n")[0])[:90]
     return f"{family}: {failure.text.split(':')[0].split(' of ')[-1]}: {type(failure.error).__name__}: {words}"
 
 
 class Report:
-    """Counts cases, programs and failures, and prints the new failures."""
-
     def __init__(self, tells: bool = False) -> None:
-        self.tells = tells  # whether this is a worker, which reports to the process that counts
+        self.tells = tells  # whether this is a worker
         self.told = 0.0
         self.cases: collections.Counter[tuple[str, str]] = collections.Counter()
         self.programs: collections.Counter[str] = collections.Counter()
@@ -76,26 +72,24 @@ class Report:
         self.left_out: collections.Counter[str] = collections.Counter()
 
     def goes_on(self) -> None:
-        """Reports that a case has run. The oracle may take seconds, and a program has many cases."""
+        """Reports that a case has run."""
         if self.tells and time.monotonic() - self.told > HEARD_EVERY:
             self.told = time.monotonic()
             workers.tell(what="goes on")
 
     def ran(self, family: str, mode: str, cases: int) -> None:
-        """Reports that a program has run."""
         self.cases[family, mode] += cases
         self.programs[family] += 1
         if self.tells:
             workers.tell(what="ran", family=family, mode=mode, cases=cases)
 
     def left(self, why: str) -> None:
-        """Reports that a program was left out."""
         self.left_out[why] += 1
         if self.tells:
             workers.tell(what="left", why=why)
 
     def failed(self, family: str, mode: str, kind: str, repeat: str, text: str) -> None:
-        """Reports a failed case. `repeat` is the command line that runs it again."""
+        """`repeat` is the command line that runs the case again."""
         if self.tells:
             workers.tell(what="failed", family=family, mode=mode, kind=kind, repeat=repeat, text=text)
             return
@@ -129,7 +123,6 @@ class Report:
 
 
 def stream(families: list[str], part: int, parts: int) -> Iterator[tuple[str, int]]:
-    """Yields this process's share of the programs; the families take turns."""
     for index in itertools.count():
         for place, family in enumerate(families):
             if (index * len(families) + place) % parts == part:
@@ -164,7 +157,7 @@ def run_program(
     options: argparse.Namespace,
     max_cases: int | None = None,
 ) -> int:
-    """Runs a program, or some of its draws, but at most `max_cases` cases. Returns the number of cases that ran."""
+    """Runs at most `max_cases` cases of a program; returns their number."""
     repeat = f"python -m tests.fuzz --family {family} --case {seed}:{index}"
     cases = failures = 0
     try:
@@ -191,8 +184,8 @@ def run_program(
             if options.stop:
                 raise SystemExit(1)
             if "CUDA_ERROR" in str(failure.error) or "CUDA error" in str(failure.error):
-                raise SystemExit(workers.SPOILT)  # later results of this process would mean nothing
-            if failures >= 3:  # other failures of this program would look alike
+                raise SystemExit(workers.SPOILT)  # later results of this process mean nothing
+            if failures >= 3:  # other failures of this program look alike
                 break
     finally:
         report.ran(family, program.mode, cases)
@@ -200,7 +193,6 @@ def run_program(
 
 
 def work(options: argparse.Namespace, report: Report) -> None:
-    """Does what the command line requests."""
     if options.case:
         seed, index, *draw = map(int, options.case.split(":"))
         program = Program(seed, options.family[0], index)
@@ -234,5 +226,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    faulthandler.enable()  # if a signal ends the process, it prints which call it was in
+    faulthandler.enable()  # prints the call if a signal ends the process
     sys.exit(main())

@@ -15,7 +15,7 @@ from tests.fuzz.shared import both, directed, int32, mixed_pair, nulls, ranks_in
 
 
 def any_order(shape: Shape) -> Call:
-    """Draws a join, a sorted_match or a set operation of keys in any order. The keys of a join may also be sorted."""
+    """Draws a join, a sorted_match or a set operation; the keys of a join may also be sorted."""
     name = shape.choice(("join", "join", "join", "sorted_match", "set_union", "set_difference", "set_intersection"))
     dtype, descending = directed(shape)
     n_a, n_b = (min(n, 300) for n in (shape.size(), shape.size()))
@@ -64,7 +64,6 @@ def any_order(shape: Shape) -> Call:
 
 
 def _joined(kind: str, partners: np.ndarray, size: int) -> list[Any]:
-    """Returns the rows of a join, given for each pair of rows whether they match."""
     has = partners.any(1)
     if kind in ("semi", "anti"):
         rows = [(i, -1) for i in np.flatnonzero(has if kind == "semi" else ~has)]
@@ -80,7 +79,6 @@ def _joined(kind: str, partners: np.ndarray, size: int) -> list[Any]:
 
 
 def _matched(a: np.ndarray, b: np.ndarray, n_a: int, n_b: int, side: str) -> list[Any]:
-    """Returns the results of sorted_match for unsorted keys: the first or last equal item of the other side."""
     indices, found, numbers = [], [], []
     for own, other, n in ((a, b, n_a), (b, a, n_b)):
         places = [np.flatnonzero(other == key) for key in own]

@@ -16,7 +16,6 @@ from tests import data, families, oracle
 from tests.fuzz import any_order, rows, segments
 from tests.fuzz.draw import Call, Shape
 
-# The calls of each family, and calls that belong to several families.
 MAKES = (*families.DRAWN.values(), rows.rows, any_order.any_order)
 # Calls with Segments have other preconditions, which tests/test_segments.py breaks.
 OF_GARBAGE = (*MAKES, segments.segments)
@@ -28,7 +27,7 @@ CANARY = 0x5AFE_C0DE
 
 @dataclasses.dataclass(frozen=True)
 class Other:
-    """A case without an oracle: `run` takes a generator, and raises if something is wrong."""
+    """A case without an oracle: `run` raises if something is wrong."""
 
     text: str
     mode: str
@@ -43,7 +42,7 @@ def _call(rng: np.random.Generator, makes: tuple[Callable[[Shape], Call], ...], 
 
 
 def any_positions(rng: np.random.Generator, x: np.ndarray, n: int) -> np.ndarray:
-    """Draws positions that are just out of range, far out of range, or anywhere."""
+    """Draws positions just out of range, far out of range, or anywhere."""
     limits = np.iinfo(x.dtype)
     corners = [limits.min, limits.min + 1, -61, -1, 0, n - 1, n, n + 1, limits.max - 1, limits.max]
     corners = [c for c in corners if limits.min <= c <= limits.max]
@@ -57,7 +56,7 @@ def any_positions(rng: np.random.Generator, x: np.ndarray, n: int) -> np.ndarray
 
 
 def garbage(rng: np.random.Generator) -> Other:
-    """Draws operands of any values: results have the right shapes; operands, and memory beside them, stay unchanged."""
+    """Draws operands of any values: results have the right shapes; operands and memory beside them stay unchanged."""
     call, text = _call(rng, OF_GARBAGE, 300 if rng.random() < 0.6 else 40_000)
     batched = rng.random() < 0.3
     function = (lambda operands: call.function(**operands)) if not batched else jax.vmap(lambda o: call.function(**o))
@@ -81,7 +80,7 @@ def garbage(rng: np.random.Generator) -> Other:
         with jax.enable_x64(call.x64):
             placed, canaries = [], []
             leaves, structure = jax.tree.flatten(operands)
-            for leaf in leaves:  # each operand has a canary beside it
+            for leaf in leaves:
                 placed.append(jnp.array(leaf))
                 canaries.append(jnp.full((64,), CANARY, jnp.uint32))
             shapes = jax.eval_shape(program, operands)
@@ -105,7 +104,7 @@ Broken = tuple[np.ndarray, int | None]  # an argument, and the first position at
 
 
 def unsorted(rng: np.random.Generator, x: np.ndarray, live: int, *, descending: bool, unique: bool) -> Broken | None:
-    """Draws keys whose first disorder is at a known position; the pair at that position may be subnormal."""
+    """Draws keys with the first disorder at a known position, where the pair may be subnormal."""
     if live < 2:
         return None
     at = int(rng.integers(1, live))
@@ -137,14 +136,13 @@ def decreasing(rng: np.random.Generator, x: np.ndarray) -> Broken | None:
 
 
 def ids_as_heads(x: np.ndarray) -> Broken | None:
-    """Draws ascending segment numbers for an argument of heads: an error, because they exceed the number of items."""
+    """Draws segment numbers in place of heads: an error, because they exceed the number of items."""
     if len(x) < 3 or x.dtype.name not in ("int32", "int64"):  # unsigned heads past the items are not compared
         return None
     return (100_000 + np.arange(len(x)) // 2).astype(x.dtype), 1
 
 
 def unknown(rng: np.random.Generator, x: np.ndarray, m: int) -> Broken | None:
-    """Draws segment numbers, one of which is invalid."""
     limits = np.iinfo(x.dtype)
     options = [i for i in (-7, -2, m + 1, m + 90) if limits.min <= i <= limits.max]
     if len(x) == 0 or not options:
@@ -154,7 +152,6 @@ def unknown(rng: np.random.Generator, x: np.ndarray, m: int) -> Broken | None:
 
 
 def outside(rng: np.random.Generator, x: np.ndarray) -> Broken | None:
-    """Returns a count that is negative, or larger than any array here."""
     options = [-1] * (x.dtype.kind == "i") + [100_000] * (np.iinfo(x.dtype).max > 100_000)
     return (np.asarray(rng.choice(options), x.dtype), None) if options else None
 
@@ -164,15 +161,14 @@ ANY_VALUES = {("interval_reduce", "heads"), ("search", "needles"), ("segmented_r
 
 
 def preconditions(rng: np.random.Generator) -> Other:
-    """Draws a call; each run breaks one of its arguments, and the error must name the argument and the position."""
+    """Draws a call; each run breaks one of its arguments, which the error must name with the position."""
     call, text = _call(rng, MAKES, 200)
     name = text.split(":")[0]
     program = jax.jit(lambda operands: call.function(**operands))
 
     def broken(rng: np.random.Generator, operands: dict[str, Any], argument: str) -> Broken | None:
         x = operands[argument]
-        # tests/test_checks.py breaks keys of several columns, and the segmented haystack of a search. A matrix checks
-        # its own offsets.
+        # tests/test_checks.py breaks these keys; a matrix checks its own offsets.
         is_free = (name, argument) in ANY_VALUES or name in ("take", "sddmm")
         if is_free or isinstance(x, tuple) or (name == "segmented_search" and argument in KEYS):
             return None
@@ -213,8 +209,8 @@ def preconditions(rng: np.random.Generator) -> Other:
                 if not re.search(wanted, str(error), re.DOTALL):
                     raise AssertionError(f"{str(error)[:300]}; wanted {wanted}") from None
                 return
-        # Checks may report nothing if results or operands are empty, because these are often not computed. A scan by
-        # the last item returns the items unchanged, whatever the heads are.
+        # Checks may miss empty results or operands, which are often not computed. A scan by the last item ignores the
+        # heads.
         if "function last" in text and argument == "heads":
             return
         if any(x.size for x in jax.tree.leaves(results)) and all(np.size(x) for x in jax.tree.leaves(operands)):

@@ -1,6 +1,5 @@
-"""Compares a program's results with the expected ones, which the call's oracle computes in NumPy, leaf by leaf.
-
-An expected leaf is an array, which results must match bit for bit, or one of the classes below.
+"""Compares a program's results with the oracle's, leaf by leaf: an array must match bit for bit, the classes below
+allow more.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ class Mismatch(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Near:
-    """Values that may differ by an error given for each item. Items that are not finite must be equal."""
+    """Values that may differ by an error per item; items that are not finite must be equal."""
 
     expected: np.ndarray
     error: Any
@@ -29,7 +28,7 @@ class Near:
 
 @dataclasses.dataclass(frozen=True)
 class Equal:
-    """Values that must be equal, but any NaN stands for a NaN, and either zero for a zero."""
+    """Equal values, except that NaNs and zeros may have other bits."""
 
     expected: np.ndarray
 
@@ -60,19 +59,16 @@ class Batch:
 
 
 def values_of(leaf: Any) -> np.ndarray:
-    """Returns the array that a leaf expects."""
     if isinstance(leaf, Batch):
         return np.stack([values_of(row) for row in leaf.leaves])
     return leaf.expected if isinstance(leaf, Near | Equal | Where) else np.asarray(leaf)
 
 
 def holds_items(leaf: Any) -> bool:
-    """Whether a leaf expects any items."""
     return bool(all(map(holds_items, leaf.leaves)) and leaf.leaves if isinstance(leaf, Batch) else values_of(leaf).size)
 
 
 def compare(got: Any, leaf: Any, path: str) -> None:
-    """Raises `Mismatch` if a result differs from the expected leaf."""
     got = np.asarray(got)
     if isinstance(leaf, Batch):
         if got.shape[:1] != (len(leaf.leaves),):

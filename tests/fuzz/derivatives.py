@@ -1,8 +1,7 @@
 """Turns a call into one that returns derivatives, which are compared with differences of the oracle.
 
-As long as the order of items stays the same, every operation, even a product, is affine in each number that it is
-differentiated by. So central differences of the oracle in float64 are exactly its Jacobian, with any step that keeps
-the order.
+While the order of items stays the same, every operation, even a product, is affine in each number. So central
+differences of the oracle in float64, with any step that keeps the order, are exactly its Jacobian.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from tests.fuzz.compare import Near, Zeros, values_of
 from tests.fuzz.draw import Call
 
 STEP = 0.25
-MOST = 48  # the most numbers to differentiate by
+MOST = 48  # numbers to differentiate by, at most
 
 
 def is_float(x: Any) -> bool:
@@ -35,8 +34,7 @@ def wide(x: np.ndarray) -> np.ndarray:
 
 
 class Jacobian:
-    """The oracle's Jacobian at some operands: the derivatives of all float results in the float leaves of named
-    operands."""
+    """The derivatives of the oracle's float results in the float leaves of named operands."""
 
     def __init__(self, call: Call, names: tuple[str, ...], operands: dict[str, Any]):
         self.call, self.names = call, names
@@ -47,7 +45,7 @@ class Jacobian:
         return [np.zeros(0) if isinstance(x, Zeros) else values_of(x).astype(np.float64) for x in leaves]
 
     def columns(self, kept: list[int]) -> list[list[list[np.ndarray]]]:
-        """Returns, for each number of each float leaf of the operands, the derivatives of the kept results."""
+        """Yields the kept results' derivatives in each number."""
         named = {n: self.operands[n] for n in self.names}
         leaves, structure = jax.tree.flatten(named)
         columns = []
@@ -69,7 +67,7 @@ class Jacobian:
 
 
 def names_to_differentiate(call: Call) -> tuple[str, ...]:
-    """Returns the names of the float operands, if these have few numbers together."""
+    """Returns the names of the float operands if these have few numbers together."""
     operands = call.draw(np.random.default_rng(0), True)
     names = tuple(n for n in call.differentiable if n in operands and all(map(is_float, jax.tree.leaves(operands[n]))))
     names = tuple(n for n in names if jax.tree.leaves(operands[n]))
@@ -83,9 +81,9 @@ def _error(dtype: Any, expected: np.ndarray, magnitude: float) -> np.ndarray:
 
 
 def varying_alike(trees: Any, others: Any) -> Any:
-    """Returns numbers and directions that, under shard_map, vary over the mesh if any operand does, as results do.
+    """Returns numbers and directions that, under shard_map, vary over the mesh if any operand does.
 
-    JAX requires tangents and cotangents to vary like their values, and adds cotangents of values that do not vary.
+    JAX adds cotangents of values that do not vary.
     """
     leaves, structure = jax.tree.flatten(trees)
     given = [jnp.asarray(x) for x in (*leaves, *jax.tree.leaves(others))]
@@ -93,7 +91,7 @@ def varying_alike(trees: Any, others: Any) -> Any:
 
 
 def derivative(call: Call, rng: np.random.Generator) -> Call | None:
-    """Returns a call for the tangents of results, for the cotangents of operands or, if linear, for its transpose."""
+    """Returns a call for the tangents of results, for the cotangents of operands or for the transpose."""
     names = names_to_differentiate(call)
     if not names:
         return None

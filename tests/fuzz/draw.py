@@ -12,7 +12,7 @@ import numpy as np
 
 from tests import data, oracle
 
-# Sizes of tiles, cells and groups of the kernels. Their multiples, and neighbours of these, are drawn.
+# Sizes of tiles, cells and groups of the kernels.
 EDGES = (32, 64, 256, 512, 640, 704, 896, 1024, 1152, 1344, 1408, 1792, 2048, 2560, 2816, 3072, 3584, 4080, 4096, 5120)
 EDGES += (5632, 6144, 7168, 8160, 8192, 12288, 16384, 32768)
 LARGEST = 40_000
@@ -27,16 +27,13 @@ TRAILING = ((), (), (), (1,), (2,), (3,), (2, 2), (5, 1), (36,), (0,), (2, 0))
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """A call of an operation with drawn static parts. Its operands have names, and are arrays or pytrees.
+    """A call with drawn static parts, which takes operands by name: arrays or pytrees.
 
     Attributes:
-      text: the call in words, for reports of failures.
-      function: the call, which takes operands by name.
-      draw: draws valid operands, always of the same shapes and types. If its second argument, `mixable`, is True, a
-        batch may mix operands of several draws in any way.
-      oracle: returns the expected leaves in NumPy, in the classes of `compare.py`.
-      x64: whether 64-bit types are enabled.
-      differentiable: the operands that have derivatives; they are drawn so that small steps keep their order.
+      text: the call in words.
+      draw: draws valid operands of fixed shapes and types. With `mixable`, a batch may mix operands of several draws.
+      oracle: returns the expected leaves, in the classes of `compare.py`.
+      differentiable: the operands that have derivatives; small steps keep their order.
       linear: the differentiable operands in which the call is jointly linear.
       finite: whether operands and results have no NaN.
     """
@@ -57,7 +54,7 @@ class Shape:
     def __init__(self, rng: np.random.Generator, *, derivative: bool = False, largest: int = LARGEST):
         self.rng = rng
         self.x64 = bool(rng.random() < 0.4)
-        self.plain = largest == LARGEST  # untransformed: under some transformations, XLA cannot slice 4-bit arrays
+        self.plain = largest == LARGEST  # XLA cannot slice 4-bit arrays under some transformations
         self.derivative = derivative  # then floats are far apart, and few
         self.finite = derivative or bool(rng.random() < 0.3)
         self.largest = 10 if derivative else largest
@@ -73,7 +70,7 @@ class Shape:
         return options[int(self.rng.integers(len(options)))]
 
     def size(self) -> int:
-        """Returns a size: mostly small, sometimes large, sometimes near the edge of a tile."""
+        """Draws a size: mostly small, sometimes large, sometimes near the edge of a tile."""
         at = self.rng.random()
         if self.derivative:
             n = int(self.rng.integers(0, 11))
@@ -99,14 +96,14 @@ class Shape:
         return dtype
 
     def key_form(self) -> Any:
-        """Returns a type of keys, or the types of several columns, each with a flag for a descending order."""
+        """Draws a type of keys, or types of columns with directions."""
         if self.derivative or not self.flag(0.3):
             return self.key_dtype()
         dtypes = tuple(self.key_dtype() for _ in range(self.choice((1, 2, 2, 2, 3, 3, 8))))
         return Columns(dtypes, tuple(self.flag() for _ in dtypes))
 
     def index_dtype(self, largest: int, narrow: float = 0) -> str:
-        """Returns a type of positions that holds `largest`; with the probability `narrow`, one of the narrowest."""
+        """Draws a type of positions that holds `largest`; with the probability `narrow`, one of the narrowest."""
         fit = [d for d in INDEX_DTYPES if np.iinfo(d).max >= largest and (self.x64 or not d.endswith("64"))]
         if self.flag(narrow):
             width = min(np.dtype(d).itemsize for d in fit)
@@ -116,14 +113,12 @@ class Shape:
         return dtype
 
     def count(self, n: int, p: float = 0.45) -> Count | None:
-        """Returns a live count of n items, or None."""
         if not self.flag(p):
             return None
         self.say("count")
         return Count(n, self.index_dtype(n))
 
     def rows(self) -> Rows:
-        """Returns the form of an array of rows."""
         if self.derivative:
             dtypes = ["float32", "float16", "bfloat16", *NARROW_FLOATS] + ["float64"] * self.x64
             form = Rows(self.choice(dtypes), self.choice(((), (), (1,), (2,), (0,))), self)
@@ -135,7 +130,6 @@ class Shape:
         return form
 
     def values(self, p: float = 0.6) -> Any:
-        """Returns the forms of a pytree of values, or None."""
         if not self.flag(p):
             return None
         kind = self.rng.random()
@@ -150,8 +144,6 @@ class Shape:
 
 @dataclasses.dataclass(frozen=True)
 class Count:
-    """A live count of n items."""
-
     n: int
     dtype: str
 
@@ -163,20 +155,19 @@ class Count:
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """The types of the columns of a key, and whether each is descending if the call takes directions."""
+    """The types of key columns, and whether each is descending if the call takes directions."""
 
     dtypes: tuple[str, ...]
     flags: tuple[bool, ...]
 
 
 class Rows:
-    """The form of an array of rows: its type and its trailing shape."""
+    """The type of rows, and their trailing shape."""
 
     def __init__(self, dtype: str, trailing: tuple[int, ...], shape: Shape):
         self.dtype, self.trailing, self.finite, self.derivative = dtype, trailing, shape.finite, shape.derivative
 
     def draw(self, rng: np.random.Generator, n: int) -> np.ndarray:
-        """Draws rows of random bits, or of finite numbers."""
         shape = (n, *self.trailing)
         if self.dtype == "key":
             return rng.integers(0, 2**32, (*shape, 2), dtype=np.uint32)
@@ -189,11 +180,11 @@ class Rows:
         return np.frombuffer(rng.bytes(size), np.uint8).view(kind).reshape(shape)
 
     def enter(self, x: Any) -> Any:
-        """Converts drawn operands to the arguments of the operation."""
+        """Converts drawn operands to arguments."""
         return jax.random.wrap_key_data(x) if self.dtype == "key" else x
 
     def leave(self, x: Any) -> Any:
-        """Converts results of the operation to the arrays that are compared."""
+        """Converts results to the arrays that are compared."""
         return jax.random.key_data(x) if self.dtype == "key" else x
 
 
@@ -214,7 +205,6 @@ def leave(forms: Any, values: Any) -> Any:
 
 
 def names_of(operation: str, **operands: Any) -> dict[str, Any]:
-    """Returns the operands that are present."""
     return {name: x for name, x in operands.items() if x is not None}
 
 
@@ -223,9 +213,9 @@ def drawn(count: Count | None, rng: np.random.Generator) -> np.ndarray | None:
 
 
 def keys(shape: Shape, rng: np.random.Generator, dtype: Any, n: int, *, few: bool = False) -> Any:
-    """Draws keys: random bits and corner values, few values, or a narrow range. For derivatives, all are distinct.
+    """Draws keys: any bits and corner values, few values, or a narrow range. For derivatives, all are distinct.
 
-    Of several columns, all except one have few values, so that most tuples share values with others.
+    All columns except one have few values, so that most tuples share values with others.
     """
     if isinstance(dtype, Columns):
         varied = int(rng.integers(len(dtype.dtypes)))
@@ -246,7 +236,7 @@ def keys(shape: Shape, rng: np.random.Generator, dtype: Any, n: int, *, few: boo
 def sorted_keys(
     shape: Shape, rng: np.random.Generator, dtype: str, n: int, *, descending: bool = False, live: Any = None
 ) -> np.ndarray:
-    """Draws keys that are sorted up to `live`. The others are unsorted."""
+    """Draws keys that are sorted up to `live`, and in any order after it."""
     drawn_keys = keys(shape, rng, dtype, n)
     live = oracle.live_count(live, n)
     drawn_keys[:live] = data.in_order(drawn_keys[:live], descending)
@@ -256,7 +246,7 @@ def sorted_keys(
 def sorted_pair(
     shape: Shape, rng: np.random.Generator, dtype: Any, n_a: int, n_b: int, descending: Any, a_live: Any, b_live: Any
 ) -> tuple[Any, Any]:
-    """Returns two sorted arrays that share keys. For derivatives, they share none, not even with other draws."""
+    """Draws two sorted arrays that share keys. For derivatives, they share none, not even with other draws."""
     both = keys(shape, rng, dtype, n_a + n_b)
     if isinstance(dtype, Columns):
         copies = np.where(rng.random(n_b) < 0.3, rng.integers(0, max(n_a, 1), n_b), n_a + np.arange(n_b))
@@ -277,7 +267,6 @@ def sorted_pair(
 
 
 def in_order(columns: tuple[np.ndarray, ...], descending: Any, live: Any) -> tuple[np.ndarray, ...]:
-    """Returns columns sorted up to `live`."""
     n = len(columns[0])
     live = oracle.live_count(live, n)
     ranks = oracle.column_ranks([x[:live] for x in columns], descending)
@@ -286,7 +275,7 @@ def in_order(columns: tuple[np.ndarray, ...], descending: Any, live: Any) -> tup
 
 
 def ranked(descending: Any, *operands: Any) -> tuple[Any, ...]:
-    """Returns operands as single arrays of the same order, and whether these are descending."""
+    """Returns operands as single arrays of one order, and whether these are descending."""
     if not isinstance(operands[0], tuple):
         return (*operands, descending)
     joined = [np.concatenate(column) for column in zip(*operands, strict=True)]
@@ -295,7 +284,7 @@ def ranked(descending: Any, *operands: Any) -> tuple[Any, ...]:
 
 
 def positions(rng: np.random.Generator, m: int, n: int, dtype: str, *, padding: bool = True) -> np.ndarray:
-    """Draws non-decreasing positions from 0 to n, some repeated, and padding past n if the type holds it."""
+    """Draws non-decreasing positions from 0 to n, and padding past n if the type holds it."""
     last = min(n, int(np.iinfo(dtype).max))
     at = rng.random()
     if at < 0.15 and n:
@@ -314,7 +303,7 @@ def positions(rng: np.random.Generator, m: int, n: int, dtype: str, *, padding: 
 
 
 def lengths_of(rng: np.random.Generator, m: int, limit: int) -> np.ndarray:
-    """Returns the lengths of m intervals, at most `limit` together: all 1, a few long ones, or random."""
+    """Draws m lengths, at most `limit` together: all 1, a few long ones, or random."""
     if m == 0:
         return np.zeros(0, np.int64)
     at = rng.random()

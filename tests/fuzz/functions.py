@@ -22,7 +22,6 @@ TABLE = np.random.default_rng(9).integers(0, 4, 300).astype(np.int32)
 
 
 def _until(x: Any) -> Any:
-    """Counts up to a number in a loop."""
     return jax.lax.while_loop(lambda s: s[0] > 0, lambda s: (s[0] - 1, s[1] + 1), (x, 0))[1]
 
 
@@ -40,8 +39,8 @@ def _elements(a: Any, b: Any) -> Any:
     return smaller[0] | (equal[0] & (smaller[1] | (equal[1] & smaller[2])))
 
 
-# Each comparator, and columns that have its order, the most significant column first. Numbers are small integers, so
-# that all comparators are exact.
+# Each comparator, and columns with its order, the most significant one first. Numbers are small integers, so that all
+# comparators are exact.
 ORDERS: dict[str, tuple[Callable[..., Any], Callable[[Any], list[np.ndarray]]]] = {
     "one": (lambda a, b: a["k"] < b["k"], lambda x: [x["k"]]),
     "turned": (lambda a, b: ~(a["k"] <= b["k"]), lambda x: [-x["k"].astype(np.float64)]),
@@ -71,7 +70,7 @@ def _ranks(order: str, *items: Any) -> list[np.ndarray]:
 
 
 def _items(shape: Shape, rng: np.random.Generator, dtype: str, n: int, offset: int = 0) -> dict[str, np.ndarray]:
-    """Returns items with many equal parts. For derivatives, all numbers are distinct, even in two inputs."""
+    """Draws items with many equal parts; for derivatives, all numbers are distinct, even in two inputs."""
     if shape.derivative:
         k = 2 * rng.choice(100, n, replace=False) - 100 + offset
     else:
@@ -93,7 +92,6 @@ def _in_order(order: str, x: Any, live: Any) -> Any:
 
 
 def _drawn_order(shape: Shape) -> tuple[str, Callable[..., Any], str]:
-    """Returns an order, its comparator, and the type of numbers."""
     order = shape.choice(tuple(ORDERS))
     dtype = shape.choice(("float32",) if shape.derivative else ("float32", "float16", "int8", "int32"))
     shape.say(order, dtype)
@@ -101,7 +99,6 @@ def _drawn_order(shape: Shape) -> tuple[str, Callable[..., Any], str]:
 
 
 def less(shape: Shape) -> Call:
-    """Draws a call of an operation that takes a comparator."""
     return shape.choice((_sorts, _sorts, _pairs))(shape)
 
 
@@ -217,13 +214,13 @@ def _pairs(shape: Shape) -> Call:
 
 @dataclasses.dataclass(frozen=True)
 class ItemMap:
-    """A map of items, with a function that makes items for given results.
+    """A map of items.
 
     Attributes:
-      name: the function in words.
+      A map of items.
       function: the function that `map=` takes.
-      function_of: the function of all items, in NumPy.
-      before: takes a generator and results, and makes items that the function maps to these results.
+      function_of: the same function in NumPy, of all items.
+      before: makes items that the function maps to given results.
     """
 
     name: str

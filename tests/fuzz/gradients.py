@@ -1,7 +1,6 @@
-"""Gradients compared with sums in float64: of rows that are taken many times, and of extrema and logsumexp.
+"""Gradients compared with sums in float64: of rows that are read many times, and of extrema and logsumexp.
 
-`derivatives.py` takes differences of the oracle in few numbers, which must be finite. Here, items may be infinite or
-NaN. Cotangents are small integers, so their sums are exact, and narrow gradients are rounded once.
+Unlike in `derivatives.py`, items may be infinite or NaN. Cotangents are small integers, so their sums are exact.
 """
 
 from __future__ import annotations
@@ -24,21 +23,17 @@ MOST = 5000
 
 
 def cotangents(shape: Shape, rng: np.random.Generator, dtype: str, *sizes: int) -> np.ndarray:
-    """Draws small integers, many of them 0, and none negative.
-
-    If some were negative, a sum of cotangents could be 0, whose product with an infinite partial derivative is NaN.
-    """
+    """Draws small integers, none negative: a sum of 0, times an infinite partial derivative, would be NaN."""
     return (rng.integers(0, 4, sizes) * (rng.random(sizes) < rng.choice([0.1, 1]))).astype(jnp.dtype(dtype))
 
 
 def _pulled(function: Any, x: Any, cotangent: Any) -> Any:
     y = function(x)
-    # Within shard_map, both vary over the axes over which y does: if x did not vary, its gradient would be a sum.
+    # Within shard_map, both vary over the axes of y: if x did not vary, its gradient would be a sum.
     return jax.vjp(function, vary_as(x, y))[1](vary_as(cotangent, y))[0]
 
 
 def repeated(shape: Shape) -> Call:
-    """Draws the gradient of take, lookup, join_columns or quantile, which read some rows many times."""
     name = shape.choice(("take", "take", "lookup", "join_columns", "quantile"))
     n, k, dtype = min(shape.size(), MOST), min(shape.size(), MOST), shape.choice(FLOATS)
     n = max(n, 1) if name in ("lookup", "quantile") else n
@@ -82,7 +77,6 @@ def repeated(shape: Shape) -> Call:
 
 
 def ruled(shape: Shape) -> Call:
-    """Draws the gradient of scan, segmented_scan, segmented_reduce or reduce_by_id by min, max or logsumexp."""
     name = shape.choice(("scan", "segmented_scan", "segmented_scan", "segmented_reduce", "reduce_by_id"))
     op, dtype, n = shape.choice(("logsumexp", "logsumexp", "min", "max")), shape.choice(FLOATS), min(shape.size(), 40)
     exclusive, reverse, m = shape.flag(), shape.flag(), shape.choice((1, 2, 5))
@@ -117,7 +111,6 @@ def ruled(shape: Shape) -> Call:
         return _pulled(call, x, cotangent)
 
     def parts(heads: Any, ids: Any, live: int) -> list[np.ndarray]:
-        """Returns the positions of the items that each result combines."""
         if ids is not None:
             return [np.flatnonzero(ids[:live] == i) for i in range(m)]
         if name == "segmented_reduce":
@@ -146,5 +139,4 @@ def ruled(shape: Shape) -> Call:
 
 
 def gradients(shape: Shape) -> Call:
-    """Draws a gradient of repeated reads, or of an operator with a rule for its derivative."""
     return shape.choice((repeated, ruled))(shape)

@@ -41,7 +41,7 @@ def plus(a: Any, b: Any) -> Any:
 
 
 class Traced:
-    """A value that is traced: the call is made within jit, with this argument as an operand."""
+    """A value that is an operand of the call in jit."""
 
     def __init__(self, value: Any):
         self.value = value
@@ -117,7 +117,7 @@ BAD: dict[str, Callable[[], list[Any]]] = {
     "method": lambda: ["most", None, 1, Traced(1), ["min"]],
     "step": lambda: [HOUR, 1.5, "3", [1], ints(1), True, None, 2**31, object(), np.float32(2), jax.random.key(0)],
 }  # fmt: skip
-# The kind of each argument, by its name; `ARGUMENTS` of a family lists exceptions.
+# The kind of each argument; `ARGUMENTS` of a family lists exceptions.
 NAMES = {
     "by": "by_a by_b",
     "columns": "a_columns b_columns",
@@ -159,14 +159,12 @@ VALUES: dict[str, Any] = {
     **{"by": 1, "k": 2, "q": 0.5, "size": 9, "width": 3},
     **{"keep": MASK, "lengths": ints(2, 0, 1), "order": ints(2, 0), "result": ROWS},
 }  # fmt: skip
-# These optional arguments are given in all calls here.
+# Optional arguments that all calls here have.
 GIVEN = ("a_columns", "a_values", "b_columns", "b_values", "by_a", "by_b", "heads", "values")
 
 
 @dataclasses.dataclass(frozen=True)
 class Function:
-    """Valid arguments of a function, the kinds of its arguments, and the sizes that it cannot infer."""
-
     valid: dict[str, Any]
     kinds: dict[str, str]
     needed_sizes: set[str]
@@ -187,7 +185,7 @@ def function_of(name: str) -> Function:
     return function
 
 
-# No kind of misuse fits these arguments. The tests of their families break them.
+# No kind of misuse fits these; the tests of their families break them.
 WITHOUT_KIND = {"a_order", "aligned", "axis_name", "b_order", "bits", "emit", "even", "flags", "less", "map"}
 FUNCTIONS = {
     name: function_of(name)
@@ -197,14 +195,13 @@ FUNCTIONS = {
 
 
 def cases_of(name: str) -> list[tuple[str, Any]]:
-    """Returns every argument of a function with every invalid value."""
     valid = FUNCTIONS[name].valid
     cases = []
     for argument, kind in FUNCTIONS[name].kinds.items():
         if argument == "values" and (name.endswith("indices") or name == "argsort"):
             continue
         bad = BAD[kind]() + (BAD["needed size"]() if argument in FUNCTIONS[name].needed_sizes else [])
-        # without values, reduce_by_key and group_by return keys and the count
+        # without values, these return keys and the count
         cases += [(argument, x) for x in bad if not (x is None and argument == "values" and "_by" in name)]
         if kind == "values" and (name == "merge" or "union" in name or "symmetric" in name):
             cases.append((argument, None))  # one side without values
@@ -254,7 +251,7 @@ CONTRADICTIONS += (r"or a function of two items, got <function",)
 
 
 def misuse(rng: np.random.Generator) -> Other:
-    """Draws a function. Each run passes it one invalid argument."""
+    """Draws a function; each run passes it one invalid argument."""
     name = str(rng.choice([name for name in FUNCTIONS if name != "sddmm"]))  # no kind of misuse fits sddmm's arguments
     cases = cases_of(name)
 

@@ -1,4 +1,4 @@
-"""The transformations under which a call runs: those that change the call, and those that run it."""
+"""The transformations under which a call runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jax_mgpu._src.keys.bits import is_narrow_float
 from tests.fuzz.compare import Batch, Equal, Repeated, Zeros, values_of
 from tests.fuzz.draw import Call
 
-DEVICES = 4  # on a mesh, the number of rows of a batch is a multiple of this, whatever the number of devices
+DEVICES = 4  # on a mesh, batches have multiples of this many rows, whatever the number of devices
 
 
 def names_of(call: Call) -> list[str]:
@@ -36,7 +36,7 @@ def leaf_count(call: Call) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Mix:
-    """A batch of problems that may share operands: its size, and the batch axis of each operand, or None."""
+    """A batch that may share operands: its size, and each operand's batch axis or None."""
 
     size: int
     axes: dict[str, int | None]
@@ -67,7 +67,6 @@ class Mix:
         }
 
     def of(self, call: Call, text: str, function: Callable[..., Any]) -> Call:
-        """Returns the call of a batch; `function` takes the batch's operands."""
         leaves = leaf_count(call)
 
         def draw(rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
@@ -93,7 +92,6 @@ class Mix:
         )  # fmt: skip
 
     def vmapped(self, call: Call, text: str, over: Callable[[dict[str, Any]], Any]) -> Call:
-        """Returns the call of a batch by `jax.vmap`, which `over` runs alone or over a mesh."""
         batch = self.of(call, text, lambda **operands: over(operands))
         if self.whole or not self.size or jax.default_backend() != "cpu":
             return batch
@@ -137,7 +135,6 @@ def _repeated(leaf: Any) -> Any:
 
 
 def scanned(call: Call, rng: np.random.Generator) -> Call:
-    """Returns the call as a body of lax.scan or lax.map."""
     mix = Mix.draw(call, rng, (1, 3), first=True)
 
     def function(**operands: Any) -> Any:
@@ -152,7 +149,7 @@ def scanned(call: Call, rng: np.random.Generator) -> Call:
 
 
 def _any_nan(leaf: Any) -> Any:
-    """Returns a leaf of narrow floats that accepts any NaN: lax.scan on a CPU makes the NaNs of its slices quiet."""
+    """Returns a leaf of narrow floats that accepts any NaN: lax.scan on a CPU makes NaNs quiet."""
     if isinstance(leaf, Batch):
         return Batch([_any_nan(row) for row in leaf.leaves])
     narrow = ("float8", "bfloat16") if jax.__version_info__ < (0, 11) else ("float8",)
@@ -161,7 +158,6 @@ def _any_nan(leaf: Any) -> Any:
 
 
 def looped(call: Call, rng: np.random.Generator) -> Call:
-    """Returns the call as a body of lax.while_loop."""
     del rng
 
     def function(**operands: Any) -> Any:
@@ -175,7 +171,7 @@ def looped(call: Call, rng: np.random.Generator) -> Call:
 
 
 def branched(call: Call, rng: np.random.Generator) -> Call:
-    """Returns the call as a branch of lax.cond; the other branch returns zeros."""
+    """Returns the call as a branch of lax.cond whose other branch returns zeros."""
     del rng
     leaves = leaf_count(call)
 
@@ -202,7 +198,7 @@ Start = Callable[[dict[str, Any]], Any]
 
 
 def eager(call: Call, sample: Any) -> Start:
-    """Runs without jit, in turn on NumPy arrays, on JAX arrays, and on Python numbers."""
+    """Runs without jit, in turn on NumPy arrays, JAX arrays and Python numbers."""
     del sample
     inside = call.text.startswith(("scan", "while", "cond"))  # JAX's vmap fails there for a custom_jvp of NumPy arrays
 
@@ -230,7 +226,6 @@ def ahead_of_time(call: Call, sample: Any) -> Start:
 
 
 def exported(call: Call, sample: Any) -> Start:
-    """Runs after an export by jax.export and serialization."""
     leaves = jax.jit(lambda operands: jax.tree.leaves(call.function(**operands)))
     out = jax.export.export(leaves, disabled_checks=mgpu.export_checks())(sample)
     return jax.export.deserialize(out.serialize()).call
@@ -248,7 +243,7 @@ def donated(call: Call, sample: Any) -> Start:
 
 
 def twice(call: Call, sample: Any) -> Start:
-    """Runs twice. The second run must give the bits of the first."""
+    """Runs twice, with the same bits."""
     del sample
     program = jax.jit(over_dict(call))
 
@@ -263,7 +258,7 @@ def twice(call: Call, sample: Any) -> Start:
 
 
 def fits_checks(words: list[str]) -> bool:
-    """Whether checks can report no error except too many results, whose number the oracle knows."""
+    """Whether checks can only report too many results, whose number the oracle knows."""
     if {"shared", "short"} & set(words):
         return False
     return "derivative" not in words or not any(word.startswith("size=") for word in words)
@@ -271,7 +266,7 @@ def fits_checks(words: list[str]) -> bool:
 
 @contextlib.contextmanager
 def strict_checks() -> Iterator[None]:
-    """Enables checks under strict promotion of types, which the checks must satisfy too."""
+    """Enables checks under strict promotion of types."""
     with mgpu.checks(), jax.numpy_dtype_promotion("strict"):
         yield
 
@@ -282,7 +277,7 @@ class Runner:
 
     Attributes:
       start: makes the function that runs, from the call and sample operands.
-      context: the settings under which it is traced and run.
+      context: the settings for tracing and running.
       weight: how often it is drawn.
       draws: the maximum number of draws of values.
       fits: whether a call can run in this mode.
@@ -331,7 +326,9 @@ def mesh_of(axis_type: Any) -> Any:
 
 
 def meshed(call: Call, rng: np.random.Generator) -> tuple[str, Call, Runner]:
-    """Returns the call over a mesh: a batch by shard_map, or by XLA on Auto or Explicit axes, or its own axis."""
+    """Returns the call over a mesh: a batch by shard_map, a batch by XLA on Auto or Explicit axes, or an operation's
+    own axis.
+    """
     # XLA gathers an operation's own axis through sums, in which subnormals may become zeros.
     kind = str(
         rng.choice(["shard_map", "explicit", "auto", *["own_explicit"] * (call.finite and " of " not in call.text)])

@@ -1,4 +1,4 @@
-"""The operators of reductions and scans (named operators and functions), and their results in NumPy."""
+"""Operators of reductions and scans, and their results in NumPy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPERATORS = ("add", "add", "mul", "min", "max", "argmin", "argmax")
 
 
 def items(shape: Shape, rng: np.random.Generator, dtype: str, op: str, n: int) -> np.ndarray:
-    """Draws items that an operator combines without overflow, so that any order of combination is right."""
+    """Draws items that an operator combines without overflow, so that any order is right."""
     kind = jnp.dtype(dtype)
     if kind.kind in "iu" or op not in ("add", "mul"):
         return draw.keys(shape, rng, dtype, n)
@@ -47,7 +47,7 @@ def items(shape: Shape, rng: np.random.Generator, dtype: str, op: str, n: int) -
 
 
 def close_to(op: str, results: np.ndarray, magnitudes: Callable[[], np.ndarray]) -> Any:
-    """Returns the accepted results of an operator: sums may differ by rounding, extrema in which equal zero or NaN."""
+    """Returns the accepted results: sums may differ by rounding, extrema in which equal zero or NaN."""
     dtype = results.dtype
     if op in ("argmin", "argmax") or dtype.kind in "iu":
         return results
@@ -65,8 +65,6 @@ def close_to(op: str, results: np.ndarray, magnitudes: Callable[[], np.ndarray])
 
 
 class Named:
-    """A named operator."""
-
     def __init__(self, shape: Shape, exclusive: bool):
         del exclusive
         self.name = shape.choice(("add", "mul", "min", "max") if shape.derivative else OPERATORS)
@@ -90,7 +88,7 @@ class Named:
         return oracle.segmented_scan(magnitudes, heads, "add", False, *form)
 
     def reduce(self, x: Any, heads: np.ndarray, count: Any, widens: bool = True) -> list[Any]:
-        """Returns the results of segments. Integers have the type of jnp.sum, but totals of scans keep their type."""
+        """Returns the results of segments; with `widens`, integers have the type of jnp.sum."""
         results = oracle.segmented_reduce(x, heads, self.name, count)
         if not (widens or self.gives_index):
             results = results.astype(x.dtype)
@@ -100,7 +98,6 @@ class Named:
 
 
 def _affine(a: Any, b: Any) -> Any:
-    """Returns the composition of two affine maps; it does not commute."""
     return {"m": a["m"] * b["m"], "t": a["t"] * b["m"] + b["t"]}
 
 
@@ -109,7 +106,7 @@ def _last(a: Any, b: Any) -> Any:
     return b
 
 
-# For each name: a function of two items, its identity, and the names of an item's leaves.
+# Name: a function of two items, its identity, and the names of an item's leaves.
 FUNCTIONS: dict[str, tuple[Callable[..., Any], Any, tuple[str, ...]]] = {
     "plus": (lambda a, b: a + b, 0, ()),
     "maximum": (lambda a, b: jnp.where(a > b, a, b), None, ()),
@@ -119,8 +116,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Any, tuple[str, ...]]] = {
 
 
 class Function:
-    """A function as operator, over an array or a pytree. Items are small integers of any type, so results are
-    exact."""
+    """A function as operator, over an array or a pytree, with exact results: items are small integers."""
 
     def __init__(self, shape: Shape, exclusive: bool):
         names = ("plus", "affine") if exclusive or shape.derivative else tuple(FUNCTIONS)
@@ -182,7 +178,7 @@ class Function:
                 else np.zeros((len(heads), *leaf.expected.shape[1:]), leaf.expected.dtype)
             )
             full = (bounds[:-1] < bounds[1:]).reshape(-1, *[1] * (rows.ndim - 1))
-            # the result of an empty segment without an identity is not specified
+            # an empty segment without an identity has no specified result
             found.append(
                 Where(rows, full.reshape(-1)) if self.identity is None else Equal(np.where(full, rows, nothing))
             )
@@ -190,7 +186,6 @@ class Function:
 
 
 def cast(x: Any, dtype: Any) -> Any:
-    """Returns items in another type, or unchanged without one."""
     with np.errstate(invalid="ignore"):  # NaNs that signal
         return x if dtype is None else x.astype(dtype)
 
@@ -198,8 +193,7 @@ def cast(x: Any, dtype: Any) -> Any:
 def converted(shape: Shape, operator: Named | Function) -> dict[str, Any]:
     """Draws the dtype to which items are converted first, or none.
 
-    Integers are converted to any type. Floats are converted to a type in which none of their values is subnormal,
-    because XLA's threads may convert subnormals to zeros.
+    In a float type none of the values is subnormal, because XLA's threads may flush subnormals.
     """
     if isinstance(operator, Function):
         commutes = operator.name in ("plus", "maximum") and shape.flag(0.3)

@@ -1,4 +1,4 @@
-"""One program of the tester: a drawn call under transformations, and its runs over drawn values."""
+"""A drawn call under transformations, and its runs over drawn values."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ from tests.jaxprs import size_scratch_memory
 
 
 def mapped(shape: Shape) -> Call:
-    """Draws a reduction or a scan of mapped items."""
     item_map = shape.choice(functions.MAPS)
     shape.say(item_map.name)
     return shape.choice((reductions, scans))(shape, item_map)
 
 
-# The calls of each family, and calls that belong to several families. Those in `OTHERS` draw their own modes.
+# Those in `OTHERS` draw their own modes.
 CALLS: dict[str, Callable[[Shape], Call]] = {
     **families.DRAWN,
     "rows": rows.rows,
@@ -47,13 +46,13 @@ OTHERS: dict[str, Callable[[np.random.Generator], Any]] = {
     "wide": wide.wide,
 }
 FAMILIES = (*CALLS, *OTHERS)
-WORK = 150_000  # all runs of a program may take so many items together, beyond a few runs
-AHEAD = 16  # so many runs are started before the first is compared
+WORK = 150_000  # items of all runs together, beyond a few runs
+AHEAD = 16  # runs started before the first is compared
 
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """A failure: the number of the draw (-1 while compiling), the mode, the call, and the error."""
+    """The draw is -1 while compiling."""
 
     draw: int
     mode: str
@@ -66,8 +65,6 @@ def generator(seed: int, family: str, *path: int) -> np.random.Generator:
 
 
 class Program:
-    """The program of a seed, a family and an index; it runs over `draws` draws of values."""
-
     def __init__(self, seed: int, family: str, index: int):
         self.seed, self.family, self.index = seed, family, index
         rng = generator(seed, family, index)
@@ -78,7 +75,7 @@ class Program:
             return
         self.other = None
         self.call, self.mode, self.runner = _drawn(CALLS[family], rng)
-        # On a CPU, most of the time would be XLA's optimizations; but without them, some errors do not appear.
+        # On a CPU, XLA's optimizations take most of the time; but some errors only appear with them.
         self.optimizes = bool(rng.random() < 0.25) or jax.default_backend() != "cpu"
         operands = self.call.draw(generator(seed, family, index, 0), False)
         items = sum(x.size for x in jax.tree.leaves(operands))
@@ -87,7 +84,7 @@ class Program:
         self.text = self.call.text
 
     def left_out(self) -> str | None:
-        """Returns the defect of the installed JAX because of which this program does not run, or None."""
+        """Returns the defect of the installed JAX that prevents this program, or None."""
         if self.call is None or jax.__version_info__ >= (0, 12):
             return None
         operands = self.call.draw(generator(self.seed, self.family, self.index, 0), False)
@@ -104,7 +101,6 @@ class Program:
         return None
 
     def run(self, draws: Iterator[int]) -> Iterator[Failure | None]:
-        """Yields the failure of each run, or None."""
         if self.other is not None:
             for draw in draws:
                 try:
@@ -153,7 +149,7 @@ class Program:
                 yield None if self._has_no_place(error, operands) else Failure(draw, self.mode, self.text, error)
 
     def _has_no_place(self, error: Exception, operands: dict[str, Any]) -> bool:
-        """Whether checks correctly report that results outnumber their places, with the oracle's number."""
+        """Whether checks correctly report that results outnumber their places."""
         told = re.search(r": size: expected at most (\d+) results, .* got (\d+)", str(error))
         if not told or "checks" not in self.mode:
             return False
@@ -163,7 +159,6 @@ class Program:
 
 
 def _drawn(make: Callable[[Shape], Call], rng: np.random.Generator) -> tuple[Call, str, modes.Runner]:
-    """Returns a call under drawn transformations."""
     differentiates = rng.random() < 0.15
     transforms = rng.random() < 0.45
     meshes = rng.random() < 0.08
@@ -197,7 +192,6 @@ def _drawn(make: Callable[[Shape], Call], rng: np.random.Generator) -> tuple[Cal
 
 @contextlib.contextmanager
 def optimizations(on: bool) -> Iterator[None]:
-    """Enables XLA's optimizations, or disables most of them."""
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", not on)
     try:

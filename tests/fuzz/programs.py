@@ -1,4 +1,4 @@
-"""Random programs of 3 to 6 operations, each of which takes results of earlier ones, live counts included."""
+"""Random programs of 3 to 6 operations on results of earlier ones, live counts included."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tests.fuzz.draw import Call, Shape
 
 @dataclasses.dataclass(frozen=True)
 class Vector:
-    """An array of a program: `n` items, sorted or not, of which the first `count` are live."""
+    """An array of `n` items, the first `count` of which are live."""
 
-    at: int  # the place of the array in the pool; its count is next
+    at: int  # place in the pool; the count is next
     n: int
     dtype: str
     in_order: bool = False
@@ -29,7 +29,7 @@ Pool = list[Any]  # arrays and counts, in JAX or in NumPy
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One operation of a program: how it runs in JAX and in NumPy, and the vectors that it gives."""
+    """One operation in JAX and in NumPy, and the vectors that it gives."""
 
     text: str
     run: Callable[[Pool], list[Any]]
@@ -42,7 +42,7 @@ def live(pool: Pool, v: Vector) -> np.ndarray:
 
 
 def counted(rows: np.ndarray, size: int, dtype: str, true: int | None = None) -> list[Any]:
-    """Returns rows as a result has them (as many as fit, padded with zeros), and their number."""
+    """Returns the rows that fit, padded with zeros, and their number."""
     count = len(rows) if true is None else true
     return [oracle.padded(rows.astype(jnp.dtype(dtype)), size, 0), np.int32(min(count, size))]
 
@@ -66,7 +66,7 @@ def sort_step(shape: Shape, v: Vector) -> Step:
 
 
 def segment_step(shape: Shape, v: Vector, heads: Vector) -> Step:
-    """Sorts, scans or reduces segments; the items of another vector are their heads."""
+    """Sorts, scans or reduces segments, whose heads are another vector's items."""
     kind = shape.choice(("segmented_sort", "segmented_scan", "segmented_reduce"))
 
     def as_heads(np_or_jnp: Any, pool: Pool) -> Any:
@@ -123,7 +123,7 @@ def set_step(shape: Shape, a: Vector, b: Vector) -> Step:
 
 
 def key_step(shape: Shape, v: Vector) -> Step:
-    """Returns the runs of equal neighbours: their keys, and the sums of their lengths as offsets."""
+    """Returns the keys of runs, and their lengths' sums as offsets."""
     size = int(shape.choice((v.n, max(v.n // 2, 1))))
 
     def run(pool: Pool) -> list[Any]:
@@ -145,7 +145,7 @@ def key_step(shape: Shape, v: Vector) -> Step:
 
 
 def expand_step(shape: Shape, v: Vector) -> Step:
-    """Returns each item i % 3 times, where i is its position."""
+    """Repeats item i i % 3 times."""
     size = int(shape.choice((v.n, 2 * v.n)))
 
     def lengths(np_or_jnp: Any, pool: Pool) -> Any:
@@ -165,7 +165,7 @@ def expand_step(shape: Shape, v: Vector) -> Step:
 
 
 def search_step(shape: Shape, a: Vector, b: Vector) -> Step:
-    """Searches for the live items of one vector in another. The slots past them give 0."""
+    """Searches for one vector's live items in another; other slots give 0."""
     side = shape.choice(("left", "right"))
 
     def run(pool: Pool) -> list[Any]:
@@ -180,7 +180,7 @@ def search_step(shape: Shape, a: Vector, b: Vector) -> Step:
 
 
 def insert_step(shape: Shape, v: Vector, at: Vector) -> Step:
-    """Inserts items into a vector, before the positions in another vector."""
+    """Inserts items before the positions in another vector."""
     del shape
 
     def indices(np_or_jnp: Any, pool: Pool) -> Any:
@@ -226,7 +226,7 @@ def join_step(shape: Shape, a: Vector, b: Vector) -> Step:
 
 
 def programs(shape: Shape) -> Call:
-    """Returns a program; all its intermediate arrays and counts are compared."""
+    """Returns a program whose intermediate arrays and counts are all compared."""
     dtypes = ("int32", "int32", "float32", "uint8", "int16", "float16") + (("int64", "float64") if shape.x64 else ())
     dtype = shape.choice(dtypes)
     largest = 60 if shape.flag(0.8) else 2000
@@ -270,7 +270,7 @@ def programs(shape: Shape) -> Call:
 
 
 def _next(shape: Shape, vectors: list[Vector]) -> Step | None:
-    """Returns a step that takes existing vectors, preferably new ones; None if none fits."""
+    """Returns a step on existing vectors, preferably new ones; None if none fits."""
     v = vectors[-1 - min(int(shape.rng.geometric(0.5)) - 1, len(vectors) - 1)]
     if v.n > 20_000:
         return None

@@ -23,7 +23,7 @@ NAN_OVER_NOTHING = {"mean", "var", "std", "median", "nanmean", "nanmin", "nanmax
 
 
 def _items(shape: Shape, dtype: str, op: str, rng: np.random.Generator, *sizes: int) -> np.ndarray:
-    """Draws small integers, whose sums are exact in float32."""
+    """Draws small integers; their sums are exact in float32."""
     if dtype == "bool":
         return rng.random(sizes) < 0.8
     if shape.derivative:
@@ -35,7 +35,7 @@ def _items(shape: Shape, dtype: str, op: str, rng: np.random.Generator, *sizes: 
 def _expected(
     x: np.ndarray, op: str, parts: list[np.ndarray], x64: bool, dtype: str | None = None, ddof: int = 0
 ) -> Any:
-    """Returns the combination of the rows at each part's positions. Indices are positions in x."""
+    """Returns the combination of each part's rows; indices are positions in x."""
     x = x if dtype is None else x.astype(dtype)
 
     def combined(rows: np.ndarray) -> np.ndarray:
@@ -56,7 +56,7 @@ def _expected(
     dtype = np.dtype(np.float64 if x64 else np.float32) if op == "mean" and not is_float else stacked.dtype
     if op != "mean" and (not is_float or np.array_equal(x, np.round(x.astype(np.float64)))):
         return stacked  # sums in any order are exact
-    # The error of a sum is measured relative to the sizes of its terms.
+    # A sum's error is relative to the sizes of its terms.
     sizes = [np.abs(np.asarray(x[part], np.float64)).sum(axis=0) for part in parts]
     scale = np.stack(sizes) if sizes else np.zeros(stacked.shape)
     if op == "mean":
@@ -66,7 +66,6 @@ def _expected(
 
 
 def _segments(heads: np.ndarray, ends: Any, live: int) -> list[np.ndarray]:
-    """Returns the positions of each segment."""
     begins = np.clip(heads.astype(np.float64), 0, live).astype(np.int64)
     stops = np.append(begins[1:], live)[: len(begins)]
     if ends is not None:
@@ -75,7 +74,7 @@ def _segments(heads: np.ndarray, ends: Any, live: int) -> list[np.ndarray]:
 
 
 def _entries(x: Any, parts: list[np.ndarray], indices: Any, weights: Any) -> tuple[Any, list[np.ndarray]]:
-    """Returns the entries of each array, taken by index and weighted; and the entries that each segment keeps."""
+    """Returns the entries of each array, taken by index and weighted, and the entries that each segment keeps."""
     if indices is not None:
         is_row = (indices >= 0) & (indices < len(x[0]))
         parts = [part[is_row[part]] for part in parts]
@@ -95,7 +94,6 @@ def _options(shape: Shape, names: set[str], dtype: str) -> dict[str, Any]:
 
 
 def rows(shape: Shape) -> Call:
-    """Draws a call of reduce, segmented_reduce, reduce_by_id or interval_reduce."""
     name = shape.choice(("reduce", "segmented_reduce", "reduce_by_id", "interval_reduce"))
     n, width = min(shape.size(), 3000), shape.choice(((), (1,), (3,), (2, 4), (17,)))
     names = NAMES if name == "interval_reduce" else ALL_NAMES

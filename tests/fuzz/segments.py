@@ -36,7 +36,7 @@ def made(form: str, m: int, given: dict[str, Any]) -> Any:
 
 
 def rows_of(form: str, n: int, m: int, given: dict[str, Any]) -> Rows:
-    """Returns the range of items of each segment, computed in NumPy. Empty segments stay empty."""
+    """Returns each segment's range of items, computed in NumPy."""
     given = {name: x.astype(np.int64) for name, x in given.items()}
     match form:
         case "lengths":
@@ -60,7 +60,6 @@ def rows_of(form: str, n: int, m: int, given: dict[str, Any]) -> Rows:
 
 
 def drawn_form(form: str, n: int, m: int, index: str, rng: np.random.Generator, mixable: bool) -> dict[str, Any]:
-    """Draws the operands of a form of Segments."""
     match form:
         case "lengths" | "offsets":
             lengths = draw.lengths_of(rng, m, n)
@@ -183,9 +182,8 @@ def search(x: Any, s: Any, **ends: Any) -> Any:
 
 
 def pooled(x: Any, s: Any, **ends: Any) -> Any:
-    """Returns weighted sums of entries by index: entry j is item n - 1 - j, but every third entry is dropped.
-
-    Weights have x's type, as strict promotion requires. tests/test_gathered_rows.py mixes types.
+    """Returns weighted sums of entries by index: entry j is item n - 1 - j, and every third entry is dropped. Strict
+    promotion requires weights of x's type.
     """
     places = np.arange(x.shape[0], dtype=np.int32)
     entries = {"indices": np.where(places % 3 == 2, -1, places[::-1]), "weights": (places % 5).astype(x.dtype)}
@@ -199,7 +197,7 @@ def sums_of_entries(x: np.ndarray, rows: Rows) -> list[Any]:
 
 
 def chosen(x: np.ndarray, rows: Rows) -> list[Any]:
-    """Returns each row's first item where the running sum of positive items exceeds half of their whole sum."""
+    """Returns each row's first item where the running sum of positive items exceeds half of their sum."""
     found = []
     for begin, end in rows:
         sums = np.cumsum(np.maximum(x[begin:end], 0))
@@ -230,7 +228,7 @@ def shifted(row: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Function:
-    """A public function: its call on items, segments and sometimes ends; its results; and the type of its items."""
+    """A call on items, segments and sometimes ends; its results; and the type of its items."""
 
     name: str
     call: Callable[..., Any]
@@ -288,7 +286,6 @@ FUNCTIONS = (
 
 
 def segments(shape: Shape) -> Call:
-    """Draws a call of any function of segments, with Segments of any form."""
     function, form = shape.choice(FUNCTIONS), shape.choice(FORMS)
     shape.derivative = False
     n = min(shape.size(), 20_000)

@@ -1,4 +1,4 @@
-"""Helpers of calls in several families: directions of keys, segments with gaps, leaves of results."""
+"""Helpers of calls in several families."""
 
 from __future__ import annotations
 
@@ -21,12 +21,10 @@ def int32(x: Any) -> np.ndarray:
 
 
 def taken(forms: Any, values: Any, indices: np.ndarray) -> list[Any]:
-    """Returns the leaves of values, taken by index."""
     return [x[indices] for x in jax.tree.leaves(values)] if forms is not None else []
 
 
 def filled(forms: Any, values: Any, indices: np.ndarray, size: int, fill: Any) -> list[Any]:
-    """Returns the leaves of values, taken by index and padded to `size`."""
     if forms is None:
         return []
     leaves = []
@@ -41,12 +39,11 @@ def both(a: Any, b: Any) -> Any:
 
 
 def differentiable_of(shape: Shape, forms: Any, *names: str) -> tuple[str, ...]:
-    """Returns those of the names that have derivatives."""
     return names if forms is not None and shape.derivative else ()
 
 
 def directed(shape: Shape) -> tuple[Any, Any]:
-    """Returns a form of keys and their direction, or a direction for each column."""
+    """Draws a form of keys with a direction, or a direction per column."""
     dtype, descending = shape.key_form(), shape.flag(0.3)
     if isinstance(dtype, draw.Columns) and shape.flag(0.7):
         descending = dtype.flags
@@ -55,7 +52,7 @@ def directed(shape: Shape) -> tuple[Any, Any]:
 
 
 def ranks_in(descending: Any, *keys: Any) -> list[np.ndarray]:
-    """Returns integers that ascend where keys are in their order. Keys are arrays or columns."""
+    """Returns integers that ascend in the order of keys or columns."""
     columns = [x if isinstance(x, tuple) else (x,) for x in keys]
     return list(draw.ranked(descending, *columns)[:-1])
 
@@ -69,11 +66,11 @@ def nulls(keys: Any) -> np.ndarray:
 
 def segments_with_gaps(rng: np.random.Generator, m: int, n: int, dtype: Any, mixable: bool) -> dict[str, np.ndarray]:
     """Draws heads and ends, some past the items. If mixable, the heads of one draw fit the ends of any other."""
-    last = min(n, np.iinfo(dtype).max)  # items past the positions that the dtype holds are in no segment
+    last = min(n, np.iinfo(dtype).max)  # items that the dtype cannot index are in no segment
     if mixable:
         half = last // max(2 * m, 1)
         heads, ends = (np.arange(m) * 2 * half + at + rng.integers(0, half + 1, m) for at in (0, half))
-    else:  # an end is at most the next head; some segments are empty, and so are all except the last of equal heads
+    else:  # An end is at most the next head; of equal heads, all segments but the last are empty.
         heads = draw.positions(rng, m, n, dtype)
         starts = np.minimum(heads, np.asarray(last, dtype)).astype(np.int64)
         ends = starts + (rng.random(m) * (np.append(starts[1:], last)[:m] - starts + 1)).astype(np.int64)
@@ -81,7 +78,7 @@ def segments_with_gaps(rng: np.random.Generator, m: int, n: int, dtype: Any, mix
 
 
 def first_rows(kind: str, a: np.ndarray, b: np.ndarray, size: int) -> tuple[int, np.ndarray]:
-    """Returns the number of rows of a join, and the first rows. Only the rows of A that these need are joined."""
+    """Returns the number of rows of a join, and the first rows; joins only the rows of A that these need."""
     ranks = oracle.rank(np.concatenate([a, b]))
     found = [np.searchsorted(ranks[len(a) :], ranks[: len(a)], side) for side in ("left", "right")]
     matches = (found[1] - found[0]).astype(np.int64)
@@ -103,7 +100,7 @@ def rows_of(shape: Shape, n: int) -> Rows:
 
 
 def filled_rows(form: Rows, rows: np.ndarray, size: int, fill: int) -> Any:
-    """Returns rows and their padding, where random keys may have any value."""
+    """Returns rows and padding, which has any value where keys are random."""
     padded = oracle.padded(rows, size, np.asarray(0 if form.dtype == "key" else fill).astype(rows.dtype))
     return Where(padded, np.arange(size) < len(rows)) if form.dtype == "key" else padded
 
@@ -114,7 +111,7 @@ def segments(x: np.ndarray, heads: np.ndarray, live: int) -> list[np.ndarray]:
 
 
 def mixed_pair(shape: Shape, rng: np.random.Generator, dtype: Any, n_a: int, n_b: int) -> tuple[Any, Any]:
-    """Returns two unsorted arrays of keys (or columns of them) that share some keys."""
+    """Draws two unsorted arrays of keys or columns that share some keys."""
     a, b = draw.sorted_pair(shape, rng, dtype, n_a, n_b, False, None, None)
     orders = rng.permutation(n_a), rng.permutation(n_b)
     return jax.tree.map(lambda x: x[orders[0]], a), jax.tree.map(lambda x: x[orders[1]], b)

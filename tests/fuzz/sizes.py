@@ -1,6 +1,5 @@
-"""Arrays of up to 2^31 items and more, which are only traced.
-
-The only allowed error asks for jax_enable_x64. The scratch memory of every kernel call must have a size.
+"""Traces arrays of up to 2^31 items and more: the only allowed error asks for jax_enable_x64, and scratch memory has a
+size.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ def plus(a: Any, b: Any) -> Any:
     return a + b
 
 
-# Each call takes x [n] of floats, h [9] of positions and k [9] of floats. Here n is large.
+# Each call takes floats x [n], with a large n, positions h [9] and floats k [9].
 CALLS: dict[str, Callable[..., Any]] = {
     "merge": lambda x, h, k: mgpu.merge(x, k, x, k),
     "sort": lambda x, h, k: mgpu.sort(x, x),
@@ -99,7 +98,7 @@ CALLS: dict[str, Callable[..., Any]] = {
 
 
 def sizes(rng: np.random.Generator) -> Other:
-    """Draws a function. Each run traces a call of it, or a derivative of the call, over a large size."""
+    """Draws a function; each run traces it, or its derivative, over a large size."""
     name = str(rng.choice(list(CALLS)))
     call = CALLS[name]
 
@@ -127,7 +126,7 @@ def sizes(rng: np.random.Generator) -> Other:
                     jax.eval_shape(function, x, h, k)
                     size_scratch_memory(function, x, h, k)
             except ValueError as error:
-                # only without 64-bit types, and only with the name of this operation or its derivative
+                # only without 64-bit types, and only with this operation's name
                 own = name.split(",", maxsplit=1)[0]
                 operation = rf"({own}|derivative of (a sort|{own}))"
                 if x64 or not re.match(rf"{operation}: \w+( (and|or) \w+)?: expected .*jax_enable_x64", str(error)):

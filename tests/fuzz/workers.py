@@ -1,4 +1,4 @@
-"""Several processes that share the programs. A process that dies or hangs is a failure, and is restarted."""
+"""Several processes that share the programs; one that dies or hangs is a failure, and is restarted."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import threading
 import time
 from typing import Any
 
-SPOILT = 3  # a process that has lost its device exits with this status, after it reported the failure
-LINE = "@fuzz "  # a worker's messages start with this; its other output is passed on
+SPOILT = 3  # exit status of a process that has lost its device and reported the failure
+LINE = "@fuzz "  # starts a worker's messages
 
 
 def tell(**facts: Any) -> None:
@@ -20,7 +20,7 @@ def tell(**facts: Any) -> None:
 
 
 class Worker:
-    """A process that runs share `at` of the programs, starting with number `begin` of this share."""
+    """A process that runs share `at` of the programs, from number `begin` of the share."""
 
     def __init__(self, options: argparse.Namespace, at: int, lines: queue.Queue[tuple[int, str | None]]):
         self.options, self.at, self.lines = options, at, lines
@@ -53,7 +53,6 @@ class Worker:
 
 
 def run(options: argparse.Namespace, report: Any) -> None:
-    """Runs all processes, and adds their messages to the report."""
     end = time.monotonic() + options.seconds
     lines: queue.Queue[tuple[int, str | None]] = queue.Queue()
     workers = {at: Worker(options, at, lines) for at in range(options.processes)}
@@ -78,14 +77,13 @@ def run(options: argparse.Namespace, report: Any) -> None:
 
 
 def end_silent(workers: dict[int, Worker], silence: float) -> None:
-    """Kills processes that have been silent for too long."""
     for worker in workers.values():
         if time.monotonic() - worker.heard > silence:
             worker.process.kill()
 
 
 def ended(worker: Worker, report: Any, end: float) -> bool:
-    """Handles the end of a process. Returns whether it was restarted, beginning after the program that failed."""
+    """Returns whether the process was restarted, after the program that failed."""
     code = worker.process.wait()
     if code == 0:
         return False
@@ -102,7 +100,6 @@ def ended(worker: Worker, report: Any, end: float) -> bool:
 
 
 def take(worker: Worker, facts: dict[str, Any], report: Any) -> None:
-    """Adds a process's message to the report."""
     what = facts.pop("what")
     if what == "program":
         worker.begin, worker.program = facts["begin"], facts["repeat"]

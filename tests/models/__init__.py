@@ -1,10 +1,9 @@
-"""Twelve models in two forms: `ours` with jax_mgpu, and `plain` in the plain JAX that is usual for ragged data.
+"""Twelve models in two forms: `ours` with jax_mgpu, and `plain` in the usual plain JAX.
 
-Each module is a model. Besides the two forms, it has `inputs(rng, n)`, which makes inputs of about n items. A model
-with `GRADIENT` is trained: its derivative in that argument is compared and timed too. If a model has `compare`, this
-compares the results.
+Each module is a model. `inputs(rng, n)` makes inputs of about n items. With `GRADIENT`, the derivative in that argument
+is compared and timed too. `compare`, if present, compares the results.
 
-    python -m tests.models          # lines and times of both forms, on this device
+python -m tests.models          # lines and times of both forms, on this device
 """
 
 from __future__ import annotations
@@ -28,12 +27,11 @@ SILENT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, toke
 
 
 def model(name: str) -> ModuleType:
-    """Returns the module of a model."""
     return importlib.import_module(f"tests.models.{name}")
 
 
 def lines_of(function) -> int:
-    """Returns the number of a function's lines that have code. The formatter breaks the lines of both forms alike."""
+    """Returns the number of a function's lines that have code."""
     code = inspect.getsource(function)
     lines = set()
     for token in tokenize.generate_tokens(io.StringIO(code).readline):
@@ -44,7 +42,7 @@ def lines_of(function) -> int:
 
 
 def program(module: ModuleType, form: str):
-    """Returns a form of a model under jit; with its value and gradient, if the module has `GRADIENT`."""
+    """Returns a form of a model under jit, with its gradient if the module has `GRADIENT`."""
     function = getattr(module, form)
     if hasattr(module, "GRADIENT"):
         return jax.jit(jax.value_and_grad(lambda *x: mean_square(function(*x)), module.GRADIENT))
@@ -52,18 +50,16 @@ def program(module: ModuleType, form: str):
 
 
 def exported(function, arguments):
-    """Returns a function that was exported, serialized and read again."""
     written = jax.export.export(jax.jit(function), disabled_checks=mgpu.export_checks())(*arguments).serialize()
     return jax.jit(jax.export.deserialize(written).call)
 
 
 def mean_square(results) -> jax.Array:
-    """Returns one number from all floats of a result."""
+    """Returns one number from all floats."""
     return sum(jnp.mean(leaf**2) for leaf in jax.tree.leaves(results) if jnp.issubdtype(leaf.dtype, jnp.floating))
 
 
 def equal_within(ours, plain, tolerance: float = 1e-4) -> None:
-    """Asserts that all leaves are equal, floats within rounding."""
     assert jax.tree.structure(ours) == jax.tree.structure(plain)
     for x, y in zip(jax.tree.leaves(ours), jax.tree.leaves(plain), strict=True):
         scale = 1 + np.abs(np.where(np.isfinite(y), y, 0)).max(initial=0)

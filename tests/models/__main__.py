@@ -12,7 +12,7 @@ from tests.models import NAMES, exported, lines_of, model, program
 
 
 def milliseconds(runs, arguments, repeats: int) -> list[float]:
-    """Returns the shortest time of each program, in milliseconds. The programs take turns."""
+    """Returns each program's shortest time in milliseconds; programs take turns."""
     times = [[] for _ in runs]
     for repeat in range(repeats + 1):
         for run, of_run in zip(runs, times, strict=True):
@@ -24,7 +24,6 @@ def milliseconds(runs, arguments, repeats: int) -> list[float]:
 
 
 def main() -> None:
-    """Prints one row per model."""
     parser = argparse.ArgumentParser(prog="python -m tests.models", description=__doc__)
     parser.add_argument("models", nargs="*", metavar="MODEL", help=f"of {', '.join(NAMES)} (default: all)")
     parser.add_argument("--items", type=int, default=100_000, help="about so many items (default 100,000)")

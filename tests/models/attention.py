@@ -1,4 +1,4 @@
-"""Attention over the neighbours of each node of a graph. Edges are in any order, and padded with -1."""
+"""Attention over the neighbours of each node; edges are in any order, and padded with -1."""
 
 import jax
 import jax.numpy as jnp

@@ -1,6 +1,6 @@
-"""A level of boosted trees: histograms of gradients by feature and node, and the best split of each node.
+"""A level of boosted trees: histograms of gradients by feature and node, and each node's best split.
 
-The rows of a node, in the order of a feature, are cut into bins of equally many rows. Rows with node -1 are in none.
+A feature's bins in a node have equally many rows. Rows with node -1 are in none.
 """
 
 import jax
@@ -20,7 +20,7 @@ def inputs(rng, n):
 
 
 def best_split(histogram):
-    """Returns the feature, the threshold and the gain of the best split of each node."""
+    """Returns each node's best feature and threshold, and their gain."""
     sums, rows = (jnp.cumsum(histogram[name].reshape(FEATURES, NODES, BINS), 2) for name in ("sums", "rows"))
 
     def score(sums, rows):

@@ -1,7 +1,6 @@
-"""Detections in a batch of images: boxes that overlap, directly or through others, are one object.
+"""Boxes in a batch of images that overlap, directly or through others, are one object.
 
-Images have any number of boxes. Each box is compared with the later ones of its image. The result has the first box of
-the object of each box, and for each object its best box, mean score and number of boxes.
+The result has the first box of each box's object, and each object's best box, mean score and number of boxes.
 """
 
 import jax
@@ -21,19 +20,19 @@ def inputs(rng, n):
 
 
 def room_of(scores):
-    """Returns the room for pairs of boxes in the same image, and for those pairs that overlap."""
+    """Returns the room for pairs of boxes of an image, and for those that overlap."""
     return len(scores) * 2 * PER_IMAGE, len(scores) * 4
 
 
 def overlap(a, b):
-    """Returns the intersection of boxes divided by their union."""
+    """Returns the boxes' intersection over union."""
     sides = jnp.minimum(a[:, 2:], b[:, 2:]) - jnp.maximum(a[:, :2], b[:, :2])
     shared = jnp.prod(jnp.maximum(sides, 0), axis=1)
     return shared / (jnp.prod(a[:, 2:] - a[:, :2], axis=1) + jnp.prod(b[:, 2:] - b[:, :2], axis=1) - shared)
 
 
 def least_of_all(least, boxes):
-    """Returns the first box connected with each box: takes minima over neighbours and over these, until stable."""
+    """Returns the first box connected with each box, by minima over neighbours until nothing changes."""
 
     def step(pair):
         nearest = least(pair[1])

@@ -1,4 +1,4 @@
-"""The weighted mean of the embeddings of each bag of words. A word of -1 is padding."""
+"""The weighted mean of the embeddings of each bag of words; -1 is padding."""
 
 import jax
 import jax.numpy as jnp

@@ -1,7 +1,4 @@
-"""Ragged batches under vmap in an exported program: the median and the largest items of each segment.
-
-Segments cover a part of the items of their batch. Some segments are empty.
-"""
+"""Ragged batches under vmap in an exported program: the median and the largest items of each segment."""
 
 import jax
 import jax.numpy as jnp

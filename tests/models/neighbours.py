@@ -1,7 +1,7 @@
-"""The nearest points within a radius of each point, found by cells as wide as the radius; -1 if there are fewer.
+"""The nearest points within a radius of each point, by cells as wide as the radius; -1 if there are fewer.
 
-All points near a point are in 3 x 3 cells, and the cells of one column have consecutive numbers. There is room for
-twice the number of pairs of a point and a point in a nearby cell.
+Points near a point are in 3 x 3 cells; the cells of a column have consecutive numbers. There is room for twice the
+number of pairs.
 """
 
 import jax

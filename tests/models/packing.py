@@ -1,6 +1,6 @@
-"""Packs documents into rows of a language model's batch: tokens, document numbers, and positions.
+"""Packs documents into rows of a language model's batch.
 
-No document crosses the end of a row. Both forms place documents by the same loop.
+No document crosses the end of a row.
 """
 
 import jax

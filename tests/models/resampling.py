@@ -1,7 +1,6 @@
-"""Many particle filters at once, each with any number of particles, which are resampled by weight.
+"""Many particle filters of any number of particles, resampled by weight.
 
-Systematic resampling takes one random number per filter, for all of the filter's equal parts. Prioritised replay draws
-in the same way.
+Systematic resampling takes one random number per filter.
 """
 
 import jax

@@ -1,6 +1,6 @@
-"""A data frame of orders, joined with their customers: the number, mean and maximum of orders for each region.
+"""Orders joined with their customers: each region's number, mean and maximum of orders.
 
-Keys are in any order, some customers are unknown, and regions are any numbers.
+Some customers are unknown, and regions are any numbers.
 """
 
 import jax
@@ -9,7 +9,7 @@ import numpy as np
 
 import jax_mgpu as mgpu
 
-REGIONS = 64  # so many regions have room
+REGIONS = 64  # there is room for so many regions
 
 
 def inputs(rng, n):

@@ -1,5 +1,4 @@
-"""Records what random problems run: plain JAX or kernels, and how much scratch memory the kernels take on CUDA.
+"""Records what random problems run: plain JAX or kernels, with their scratch memory on CUDA.
 
-A choice depends only on shapes, types and attributes, so comparing choices runs no operation. See `python -m
-tests.plans`.
+This follows from shapes, types and attributes, so nothing is run. See `python -m tests.plans`.
 """

@@ -1,4 +1,4 @@
-"""Describes, in a line of text, what a drawn problem runs; stores these lines in a file."""
+"""Describes what a drawn problem runs in a line, and stores these lines in a file."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from jax_mgpu._src.core import library
 from jax_mgpu._src.core.operation import REGISTRY
 from tests.plans.problems import OPERATIONS, Problem, drawn
 
-# Each operation has 97 blocks of 32 problems. The file has the lines of an operation's first block, and a hash of each
-# other block.
+# The file has the first block of each operation's 97 blocks of 32 problems, and hashes of the others.
 BLOCK, BLOCKS = 32, 97
 PLATFORMS = ("cpu", "cuda")
 H200 = library.Traits(multiprocessors=132, shared_memory=227 << 10, l2_cache=50 << 20, capability=90)
@@ -20,7 +19,7 @@ FILE = pathlib.Path(__file__).parent / "choices.txt"
 
 
 def choice(problem: Problem) -> str:
-    """Returns the platforms that run plain JAX, and the CUDA kernels' plan for an H200 and their scratch memory."""
+    """Returns the platforms that run plain JAX, and the kernels' plan and scratch memory on an H200."""
     operation, operands, results, attributes = problem
     registered, plain = REGISTRY.get(operation), []
     if registered is not None:
@@ -33,19 +32,16 @@ def choice(problem: Problem) -> str:
 
 
 def block(operation: str, number: int) -> list[str]:
-    """Returns the lines of a block of problems."""
     with jax.enable_x64(True):
         problems = [drawn(operation, i) for i in range(number * BLOCK, (number + 1) * BLOCK)]
         return [f"{problem}: {choice(problem)}" for problem in problems]
 
 
 def summary(lines: list[str]) -> str:
-    """Returns a hash of a block."""
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:8]
 
 
 def write() -> None:
-    """Rewrites the file."""
     with FILE.open("w") as file:
         for operation in OPERATIONS:
             print(*block(operation, 0), sep="\n", file=file)
@@ -53,7 +49,7 @@ def write() -> None:
 
 
 def remembered() -> dict[str, tuple[list[str], list[str]]]:
-    """Returns, for each operation, the lines of the first block and the hashes of the other blocks."""
+    """Returns each operation's lines of the first block, and hashes of the others."""
     lines = FILE.read_text().splitlines()
     table = {}
     for begin in range(0, len(lines), BLOCK + 1):

@@ -1,4 +1,4 @@
-"""Random problems of all operations: shapes, types and attributes, drawn from the operation's name and a number."""
+"""Random problems: shapes, types and attributes, drawn from the operation's name and a number."""
 
 from __future__ import annotations
 
@@ -16,20 +16,18 @@ from jax_mgpu._src.ops.segmented_softmax import Rule
 from jax_mgpu._src.ops.sort_primitives import Method
 
 Value = TypeVar("Value")
-# The type and shape of each result of one problem, and the attributes.
+# Types and shapes of the results of one problem, and the attributes.
 Function = tuple[list[tuple[Any, tuple[int, ...]]], dict[str, int]]
 
 INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 FLOATS = ["float16", "bfloat16", "float32", "float64"]
 KEYS = [*INTEGERS, *FLOATS]
 ROWS = [*KEYS, "bool", "complex64", "complex128"]
-MOST_ITEMS = 1 << 31  # so many items may be in an array
-MOST_NARROW = (1 << 31) - 1  # 32-bit positions allow so many
+MOST_ITEMS = 1 << 31  # in an array
+MOST_NARROW = (1 << 31) - 1  # with 32-bit positions
 
 
 class Problem(NamedTuple):
-    """A call of an operation."""
-
     operation: str
     operands: list[jax.ShapeDtypeStruct]
     results: list[jax.ShapeDtypeStruct]
@@ -44,7 +42,7 @@ class Problem(NamedTuple):
 
 
 class Draw:
-    """Draws the parts of a problem, and collects operands in the order in which the operation lists them."""
+    """Draws the parts of a problem; collects operands in the operation's order."""
 
     def __init__(self, operation: str, number: int):
         self.random = random.Random(f"{operation} {number}")
@@ -60,7 +58,7 @@ class Draw:
         return self.random.choice(values)
 
     def size(self, most: int) -> int:
-        """Returns a number up to `most`, evenly distributed over magnitudes; sometimes it is next to a power of two."""
+        """Draws a number up to `most`, evenly over magnitudes; sometimes next to a power of two."""
         if most <= 1:
             return most
         size = int(2 ** self.random.uniform(0, (most + 1).bit_length()))
@@ -69,11 +67,11 @@ class Draw:
         return min(max(size, 0), most)
 
     def length(self, most: int = MOST_ITEMS) -> int:
-        """Returns the number of items of a row, limited so that the batch does not have too many items."""
+        """Draws the number of items of a row, so that the batch does not have too many."""
         return 0 if self.flip(0.02) else self.size(min(most, MOST_ITEMS // max(self.rows, 1)))
 
     def array(self, dtype: str, *own: int, shared: bool = True) -> None:
-        """Adds an operand with the axes of the batch; if it may be shared, it sometimes has none of them."""
+        """Adds an operand; if it may be shared, it sometimes has no batch axes."""
         batch = () if shared and self.flip(0.3) else self.batch
         self.operands.append(jax.ShapeDtypeStruct((*batch, *own), jnp.dtype(dtype)))
 
@@ -87,7 +85,7 @@ class Draw:
             self.absent()
 
     def payload(self, *lengths: int, shared: bool = True) -> int:
-        """Draws the operands of a payload. Returns the payload's mode."""
+        """Draws a payload's operands; returns its mode."""
         mode = self.one_of(list(Payload))
         dtype = self.one_of(["uint32", "float32", "int64", "float64"])
         for length in lengths:
@@ -99,7 +97,6 @@ class Draw:
 
 
 def operator(draw: Draw, kinds: Sequence[Kind], *, wide: bool) -> tuple[str, dict[str, int]]:
-    """Draws the type of elements, and the attributes of an operator."""
     op = draw.one_of(kinds)
     attributes = {"op": int(op), **({"wide": 0} if wide else {})}
     if op in (Kind.AND, Kind.OR, Kind.XOR):
@@ -513,7 +510,7 @@ def sample_top_p(draw: Draw) -> dict[str, int]:
 
 
 def function_operand(draw: Draw) -> tuple[int, dict[str, int]]:
-    """Returns the number of items, each of one leaf, and the attributes of an operation by a function."""
+    """Returns the number of items, each of one leaf, and the attributes of a function."""
     dtype = draw.one_of(["uint8", "float32", "float64"])
     elements = draw.random.randint(1, 16)
     n = draw.length(MOST_ITEMS // elements)
@@ -637,7 +634,6 @@ OPERATIONS = sorted({*DRAWS, *FUNCTION_DRAWS})
 
 
 def drawn(operation: str, number: int) -> Problem:
-    """Returns the operation's problem of this number."""
     draw = Draw(operation, number)
     if operation in FUNCTION_DRAWS:
         own_results, attributes = FUNCTION_DRAWS[operation](draw)
