@@ -1,4 +1,4 @@
-// The first pass over the keys of a radix sort: it counts the digits of each segment, at all places at once. A digit's
+// The first pass over the keys of a radix sort counts the digits of each segment, at all places at once. A digit's
 // place is its index in the key's rank, the word that compares as the key does.
 #pragma once
 
@@ -22,11 +22,10 @@ __device__ void clear_counters(const P& problem, unsigned* counters) {
   for (int i = threadIdx.x; i < all; i += kCountThreads) counters[i] = 0;
 }
 
-// Adds keys [begin, end) to the block's counters.
 template <typename P, typename Keys>
 __device__ void count_keys(const P& problem, const Keys& keys, int64_t begin, int64_t end, unsigned* counters) {
   using Word = typename P::Word;
-  constexpr int kInFlight = 8;  // loads before the first use
+  constexpr int kInFlight = 8;
   const int places = problem.places;
   const int skipped_bits = kDigitBits * problem.place(0);
   const SharedCounters own(counters + threadIdx.x % P::kCounterCopies);
@@ -48,7 +47,6 @@ __device__ void count_keys(const P& problem, const Keys& keys, int64_t begin, in
   for (; at < end; at += kCountThreads) count(keys[at]);
 }
 
-// Adds the block's counters to a segment's counts.
 template <typename P>
 __device__ void add_counters(const P& problem, int64_t segment, const unsigned* counters) {
   typename P::Offset* const counts = problem.starts + segment * problem.places * kDigits;
@@ -62,7 +60,7 @@ __device__ void add_counters(const P& problem, int64_t segment, const unsigned* 
 }
 
 // Turns a segment's counts into starts (where the keys with each digit begin), one warp per place. Returns the passes
-// that the segment takes, as a bitmap. All threads of one block call it.
+// that the segment takes. All threads of one block call it.
 template <typename P>
 __device__ uint32_t find_starts(const P& problem, int64_t segment, int64_t live_items) {
   using Offset = typename P::Offset;
@@ -111,8 +109,8 @@ __device__ void clear_sums(const P& problem, int64_t tiles) {
   for (int64_t i = blockIdx.x * int64_t{kCountThreads} + threadIdx.x; i < words; i += step) problem.sums[i] = 0;
 }
 
-// Counts the digits of whole rows. `parts` blocks share a row, `part_items` items each, and the last of these blocks to
-// finish computes the starts. Shared memory has problem.places * kDigits * P::kCounterCopies counters.
+// `parts` blocks share a row, `part_items` items each, and the last of these blocks to finish computes the starts.
+// Shared memory has problem.places * kDigits * P::kCounterCopies counters.
 template <typename P>
 __global__ void __launch_bounds__(kCountThreads)
     count_digits(const __grid_constant__ P problem, int64_t parts, int64_t part_items) {
@@ -157,9 +155,9 @@ struct CountedPart {
   __device__ int64_t end() const { return minimum(limit - first(), room()); }
 };
 
-// Counts the digits of listed segments. Each block counts an equal part of the slots of all tiles. It adds its counters
-// to a segment's counts where the segment or its part ends. The last block to finish a segment computes its starts, and
-// writes the descriptions of its tiles that the passes read.
+// Each block counts an equal part of the slots of all tiles. It adds its counters to a segment's counts where the
+// segment or its part ends. The last block to finish a segment computes its starts, and writes the descriptions of its
+// tiles that the passes read.
 template <typename P>
 __global__ void __launch_bounds__(kCountThreads) count_segments(const __grid_constant__ P problem) {
   extern __shared__ unsigned counters[];

@@ -1,6 +1,6 @@
-// segmented_sort on the CPU: the algorithm of the CUDA kernels, with one task in place of a block. Tiles on a fixed
-// grid are sorted segment by segment, then runs of tiles are merged within each segment, one output tile per task.
-// Segments of many tiles are first distributed to buckets, which become segments of few tiles.
+// The algorithm of the CUDA kernels, with one task in place of a block. Tiles on a fixed grid are sorted segment by
+// segment, then runs of tiles are merged within each segment. Segments of many tiles are first distributed to buckets,
+// which become segments of few tiles.
 #include <algorithm>
 #include <vector>
 
@@ -25,8 +25,8 @@ struct SortProblem {
   EntryBuffer<Order, Payload> output;
 };
 
-// The items of a tile. Large tiles take fewer merge rounds, but each thread should have several tiles to sort. On 2
-// threads, 2^22 random keys take 3 rounds from tiles of 2^19, and 8 rounds from tiles of 2^14.
+// Large tiles take fewer merge rounds, but each thread should have several tiles to sort. On 2 threads, 2^22 random
+// keys take 3 rounds from tiles of 2^19, and 8 rounds from tiles of 2^14.
 int64_t tile_width(int64_t total, int threads) {
   int64_t width = kSortTile;
   while (width < 1 << 19 && 4 * width * threads <= total) width *= 2;
@@ -44,7 +44,7 @@ template <typename Order, typename Payload>
 class SegmentedSort {
   using Buffer = EntryBuffer<Order, Payload>;
   using Item = typename Buffer::Item;
-  // Whether equal items have the same bits, so that a sorting network may exchange them.
+  // If set, equal items have the same bits, and a sorting network may exchange them.
   static constexpr bool kPlainCodes = Order::kTotal && std::is_same_v<Payload, NoPayload>;
 
  public:
@@ -84,7 +84,7 @@ class SegmentedSort {
     return rounds;
   }
 
-  // Distributes segments that would take several rounds to buckets in `to`, which are then separate segments.
+  // Distributes long segments to buckets in `to`, which are then separate segments.
   void deal_long_segments(Executor& executor, const std::vector<Range<int64_t>>& crossing, const Buffer& to) {
     for (const auto& segment : crossing) {
       const bool again = !dealt_.empty() && dealt_.back().begin == segment.begin;
@@ -106,7 +106,7 @@ class SegmentedSort {
     for (; head != bucket_heads_.end() && *head < range.end; ++head) mark(*head);
   }
 
-  // Loads a tile's items: from the buckets if their segment was distributed, else from the input.
+  // Loads from the buckets if the tile's segment was distributed, else from the input.
   void load_tile(Range<int64_t> range, const Buffer& dealt, Item* items) const {
     const auto load = [&](const Buffer& from, int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) items[i - range.begin] = from.load(i);
@@ -123,7 +123,7 @@ class SegmentedSort {
     load(input_, at, range.end);
   }
 
-  // The segment that holds each tile's first position.
+  // Returns for each tile the segment that holds its first position.
   std::vector<Range<int64_t>> crossing_segments(Executor& executor) const {
     std::vector<TileHeads> heads(tiles_);
     parallel_for(executor, tiles_, [&](int64_t tile) {
@@ -181,7 +181,7 @@ class SegmentedSort {
     return {begin, end};
   }
 
-  // For each tile: how many items of the first run of its pair come before the tile in this round's output.
+  // Returns for each tile how many items of the first run of its pair come before the tile in this round's output.
   std::vector<int64_t> split_runs(Executor& executor, int round, const std::vector<Range<int64_t>>& crossing,
                                   const Buffer (&buffers)[2]) const {
     std::vector<int64_t> splits(tiles_);
@@ -198,13 +198,12 @@ class SegmentedSort {
     return splits;
   }
 
-  // The buffer that has a segment's items before this round; the other buffer has them afterwards.
+  // The buffer that has a segment's items before this round.
   const Buffer& source(Range<int64_t> segment, int round, const Buffer (&buffers)[2]) const {
     return buffers[(merge_rounds(segment, width_) - round) % 2];
   }
 
-  // Merges the segments in this tile of the output: a part of the one that began to the left, and a part of the one
-  // that continues to the right.
+  // The tile has a part of the segment that began to the left, and a part of the one that continues to the right.
   void merge_tile(int64_t tile, int round, const std::vector<Range<int64_t>>& crossing,
                   const std::vector<int64_t>& splits, const Buffer (&buffers)[2]) const {
     const Range<int64_t> range = tile_range(tile);
@@ -244,7 +243,7 @@ class SegmentedSort {
   const Segments& segments_;
   EntryLess<Order> less_;
   int64_t total_;
-  int64_t width_;  // the width of a tile
+  int64_t width_;
   int64_t tiles_;
   Buffer input_;
   Buffer output_;

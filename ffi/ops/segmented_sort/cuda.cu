@@ -1,5 +1,4 @@
-// segmented_sort on CUDA. This file merges whole rows; sort_segments.h sorts segments, digits.cu and row_digits.cu sort
-// by digits.
+// This file merges whole rows; sort_segments.h sorts segments, digits.cu and row_digits.cu sort by digits.
 #include "cuda/launch/overlapping.h"
 #include "cuda/launch/shapes.h"
 #include "ops/common/dispatch.h"
@@ -19,7 +18,7 @@ namespace mgpu::cuda {
 
 namespace sorting {
 
-// Launches the phases that merge nearly sorted rows once their cells are sorted.
+// Merges nearly sorted rows once their cells are sorted.
 template <typename P>
 void run_phases(const Call& call, P problem, const SortScratch& scratch, int max_rounds, cudaStream_t stream) {
   const Segments& segments = problem.segments;
@@ -93,11 +92,11 @@ void launch_sort_rows(const Call& call, const P& problem, cudaStream_t stream) {
   check_launch(call);
 }
 
-// Whether cells may be large. Those of 8-byte keys with payload are always small.
+// Cells of 8-byte keys with payload are always small.
 template <typename Order, typename Payload>
 constexpr bool kHasLargeCells = sizeof(typename Order::Word) < 8 || std::is_same_v<Payload, NoPayload>;
 
-// Sorts whole rows by comparing each item with all others, if these are few.
+// Each item is compared with all others of its row.
 template <typename Order, typename Payload>
 void run_ranks(const Call& call, const SegmentedSortOperands& operands, Order order, cudaStream_t stream) {
   using P = RowProblem<Order, Payload, kOneCellShape>;
@@ -108,7 +107,7 @@ void run_ranks(const Call& call, const SegmentedSortOperands& operands, Order or
   check_launch(call);
 }
 
-// Sorts short rows, several to a cell.
+// Several short rows share a cell.
 template <typename Order, typename Payload>
 void run_packed(const Call& call, const SortPlan& plan, Order order, cudaStream_t stream) {
   const SegmentedSortOperands& operands = plan.operands();
@@ -122,7 +121,7 @@ void run_packed(const Call& call, const SortPlan& plan, Order order, cudaStream_
   launch_sort_rows(call, row_problem<PackedProblem<Order, Payload, kFewItemsShape>>(operands, order, none), stream);
 }
 
-// Sorts whole rows of few items in small cells. When these are merged, each item finds its own position.
+// Sorts rows of few items in small cells. When these are merged, each item finds its own position.
 template <typename Order, typename Payload>
 void run_few_items(const Call& call, const SegmentedSortOperands& operands, Order order, const SortScratch& scratch,
                    cudaStream_t stream) {
@@ -138,7 +137,7 @@ void run_few_items(const Call& call, const SegmentedSortOperands& operands, Orde
   }
 }
 
-// Launches the kernel that counts sampled inversions between items at this distance. Returns where the count will be.
+// Counts sampled inversions between items at this distance. Returns where the count will be.
 template <typename Order>
 const int* launch_measure_disorder(const Call& call, const SegmentedSortOperands& operands, const Order& order,
                                    const SortScratch& scratch, int64_t distance, cudaStream_t stream) {
@@ -150,7 +149,7 @@ const int* launch_measure_disorder(const Call& call, const SegmentedSortOperands
   return inversions;
 }
 
-// Sorts whole rows in cells, then merges these. A block's work follows from its index, so tiles need no descriptors.
+// A block's work follows from its index, so tiles need no descriptors.
 template <RowShape kShape, typename Order, typename Payload>
 void run_rows(const Call& call, const SortPlan& plan, Order order, const SortScratch& scratch, cudaStream_t stream) {
   using P = RowProblem<Order, Payload, kShape>;
@@ -222,7 +221,6 @@ struct SegmentKernels {
   }
 };
 
-// Runs the plan's variant for the types of the keys and of the payload.
 template <typename Order, typename Payload>
 void run_plan(const Call& call, const SortPlan& plan, const SortScratch& scratch, Order order, cudaStream_t stream) {
   constexpr int kWidth = sizeof(typename Order::Word);
@@ -251,7 +249,8 @@ void run_plan(const Call& call, const SortPlan& plan, const SortScratch& scratch
     case SortVariant::kSegments: {
       const SegmentKernels<Order, Payload> kernels{call, stream};
       sort_segments<Order, Payload>(call, plan, scratch, order, stream, kernels);
-      // After the merges: pairs in the scratch memory (DigitProblem::kJoined) may overlap the items that are merged.
+      // This runs after the merges, because pairs in the scratch memory (DigitProblem::kJoined) may overlap the items
+      // that are merged.
       if (plan.variant() == SortVariant::kLongSegments) sort_by_digits(call, plan, scratch, Disorder{}, stream);
       return;
     }

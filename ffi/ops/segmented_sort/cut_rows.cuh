@@ -1,8 +1,8 @@
-// Finds the merges that a nearly sorted row still needs once its cells are sorted: the overlaps of neighbouring cells.
-// A cell is what one block sorts. A phase sorts groups of 16 cells; each group is a cell of the next phase. A cell is
-// cut if no item of the group's earlier cells is greater than any item of its later cells. Then the cell's items
-// between the largest earlier and the smallest later item are in place. The items between two cuts are a segment to
-// merge, in one or two rounds of four runs, or by one warp at once if it is short.
+// Finds the merges that a nearly sorted row still needs once its cells are sorted. A phase sorts groups of 16 cells;
+// a group is a cell of the next phase. A cell is cut if no item of the group's earlier cells is greater than any
+// item of its later cells. Then the cell's items between the largest earlier and the smallest later item are in place.
+// The items between two cuts are a segment to merge, in one or two rounds of four runs, or by one warp at once if it is
+// short.
 #pragma once
 
 #include "algorithm/partition_points.h"
@@ -11,7 +11,7 @@
 
 namespace mgpu::cuda::sorting {
 
-// A phase. Before and after it, all items are in the output.
+// Before and after a phase, all items are in the output.
 struct Phase {
   // Data that the kernels of a phase exchange. They are zeroed before the first phase.
   struct Counts {
@@ -100,7 +100,6 @@ __global__ void __launch_bounds__(128)
   const Word* const codes = problem.buffers[0].keys + row.begin;
   const auto rank = [&](int64_t position) { return problem.order.rank(codes[position]); };
 
-  // The largest item before each cell, and the smallest after it.
   const int lane = threadIdx.x % kWarp;
   const int own = lane % kGroupCells;
   const int64_t cell = first_cell + own;
@@ -112,7 +111,7 @@ __global__ void __launch_bounds__(128)
   const unsigned cuts = __ballot_sync(kAll, before <= after) & ((1u << kGroupCells) - 1);
   const bool is_cut = cuts >> own & 1;
 
-  // The positions of the cuts: the upper half of the warp finds where segments end, the lower half where they begin.
+  // The upper half of the warp finds where segments end, the lower half where they begin.
   const bool finds_end = lane >= kGroupCells;
   const Range<int64_t> searched = is_cut ? items : Range<int64_t>{items.end, items.end};
   constexpr int kProbes = 15;
@@ -121,7 +120,7 @@ __global__ void __launch_bounds__(128)
   const int64_t low = __shfl_sync(kAll, found, kGroupCells + own);
   const int64_t high = __shfl_sync(kAll, found, own);
 
-  // The segment that begins in the lane's cell: the cell in which it ends, its rounds, and the buffer in which they
+  // For the segment that begins in the lane's cell: the cell in which it ends, its rounds, and the buffer in which they
   // start.
   const unsigned later = cuts & ~((2u << own) - 1);
   const unsigned earlier = cuts & ((1u << own) - 1);

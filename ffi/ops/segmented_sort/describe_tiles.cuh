@@ -10,8 +10,8 @@ namespace mgpu::cuda::sorting {
 
 constexpr int64_t kNowhere = int64_t{1} << 62;
 
-// The descriptor of a tile whose first position is in `segment`. Raises `max_rounds` to the segment's rounds. Segments
-// of `min_long` items and more are not merged but sorted by digits.
+// The first position of the tile is in `segment`. Raises `max_rounds` to the segment's rounds. Segments of `min_long`
+// items and more are not merged but sorted by digits.
 inline __device__ TileDescriptor described(Range<int64_t> segment, int64_t listed, int tile_width, int64_t min_long,
                                            int* max_rounds) {
   const bool is_long = segment.size() >= min_long;
@@ -34,8 +34,8 @@ static __global__ void describe_tiles(Segments segments, int64_t tiles, int tile
   if (threadIdx.x % kWarp == 0) descriptors[tile] = described(segment, listed, tile_width, min_long, rounds);
 }
 
-// Describes tiles from flags, first step. One warp per tile finds the first head after the tile's start (in `end`, or
-// kNowhere) and the last head (in `begin`, or -1); `listed` says whether the tile's start is a head.
+// The first step for flags. One warp per tile finds the first head after the tile's start (in `end`, or kNowhere) and
+// the last head (in `begin`, or -1); `listed` says whether the tile's start is a head.
 static __global__ void find_tile_heads(Segments segments, int64_t tiles, int tile_width, TileDescriptor* descriptors) {
   const int64_t tile = (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) / kWarp;
   if (tile > tiles) return;
@@ -60,14 +60,13 @@ static __global__ void find_tile_heads(Segments segments, int64_t tiles, int til
   if (lane == 0) descriptors[tile] = {{last, inner}, at_start, 0, 0};
 }
 
-// Describes tiles from flags, second step. One block carries the last head to the right and the next head to the left
-// over all tiles.
+// The second step for flags. One block carries the last head to the right and the next head to the left over all tiles.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads) connect_tiles(int64_t total, int64_t tiles, int tile_width,
                                                           TileDescriptor* descriptors, int64_t min_long, int* rounds) {
   start_next_kernel();
   __shared__ int64_t warps[kThreads / kWarp];
-  int64_t last = 0;  // the last head to the left of this batch of tiles
+  int64_t last = 0;  // to the left of this batch of tiles
   for (int64_t base = 0; base < tiles; base += kThreads) {
     const int64_t tile = base + threadIdx.x;
     const bool inside = tile < tiles;
@@ -79,7 +78,7 @@ __global__ void __launch_bounds__(kThreads) connect_tiles(int64_t total, int64_t
     last = maximum(last, heads.all);
     __syncthreads();
   }
-  int64_t next = total;  // the first head to the right of this batch of tiles
+  int64_t next = total;  // to the right of this batch of tiles
   for (int64_t base = 0; base < tiles; base += kThreads) {
     const int64_t tile = tiles - 1 - base - threadIdx.x;
     const bool inside = tile >= 0;

@@ -1,5 +1,5 @@
-// Finds the places of a tile's items in a stable sort by one digit: after the items of lower digits, and after earlier
-// items of the same digit. Each warp has neighbouring items, and a lane every 32nd of them.
+// Finds the places of a tile's items in a stable sort by one digit. Each warp has neighbouring items, and a lane every
+// 32nd of them.
 #pragma once
 
 #include "algorithm/digits.h"
@@ -8,7 +8,7 @@
 
 namespace mgpu::cuda::sorting {
 
-// The lanes of the warp that have this lane's digit. Ballots take half the time of the match instruction.
+// Ballots take half the time of the match instruction.
 __device__ __forceinline__ unsigned lanes_of_same_digit(unsigned digit) {
   static_assert(kDigitBits == 8);
   unsigned lanes = lanes_of_same_bit(digit, 0);
@@ -45,7 +45,7 @@ __device__ __forceinline__ unsigned turn_into_places(unsigned (*counts)[kDigits]
   return start;
 }
 
-// The place of this lane's item. `next` has the warp's next place for each digit.
+// `next` has the warp's next place for each digit.
 __device__ __forceinline__ unsigned take_place(unsigned* next, unsigned digit, unsigned lanes_before) {
   const unsigned same = lanes_of_same_digit(digit);
   volatile unsigned* const of_digit = next + digit;

@@ -1,6 +1,6 @@
 // The parameter of the kernels of a radix sort, which sorts whole rows, or long segments of rows, by one digit per
-// pass, the least significant first. A digit has 8 bits of a key's rank, an unsigned word in the order of the keys
-// (key_order.h). (Adinets and Merrill, "Onesweep: A Faster Least Significant Digit Radix Sort for GPUs", 2022.)
+// pass, the least significant first (Adinets and Merrill, "Onesweep: A Faster Least Significant Digit Radix Sort for
+// GPUs", 2022). A digit has 8 bits of a key's rank, an unsigned word in the order of the keys (key_order.h).
 #pragma once
 
 #include "ops/segmented_sort/problem.cuh"
@@ -13,12 +13,12 @@ struct Columns {
   Word* keys;
   Payload* payload;  // null in the input if the payload is the position in the row
 
-  // The memory of the keys and the payload as one array, with each payload beside its key.
+  // The keys and the payload as one array, with each payload beside its key.
   __device__ __forceinline__ uint64_t* entries() const { return reinterpret_cast<uint64_t*>(keys); }
 };
 
-// The passes that a segment takes, as a bitmap. Its keys differ in the digits of these passes; if they differ in no
-// digit, the first pass copies them. The passes alternate between two buffers, and the last one ends in the output.
+// A bitmap of the passes that a segment takes, in whose digits its keys differ. If they differ in no digit, the first
+// pass copies them. The passes alternate between two buffers, and the last one ends in the output.
 struct DigitPasses {
   uint32_t taken;
 
@@ -33,11 +33,11 @@ struct ListedSegments {
   const DigitTotals* totals;
   uint32_t* taken;  // the passes that any segment takes
 };
-// Whole rows do without these members: with 32 more bytes of parameters, and the same instructions, passes over 2^22
-// uint32 keys took 26.4 us instead of 23.5 (H200). docs/notes/segmented_sort.md lists the other trials.
+// Whole rows do without these members: with 32 more bytes of parameters, passes over 2^22 uint32 keys took 26.4 us
+// instead of 23.5 (H200).
 struct WholeRows {};
 
-// The shape of the tiles; kFew says that there are few items.
+// kFew says that there are few items.
 template <typename Word, typename Payload, bool kFew>
 constexpr DigitShape kDigitShape =
     digit_shape(sizeof(Word), std::is_same_v<Payload, NoPayload> ? 0 : sizeof(Payload), kFew);
@@ -54,17 +54,16 @@ struct DigitProblem : std::conditional_t<kListed_, ListedSegments, WholeRows> {
   static constexpr bool kHasPayload = !std::is_same_v<Payload, NoPayload>;
   static constexpr DigitShape kShape = kDigitShape<Word, Payload, kFew>;
   static constexpr int kTile = kShape.tile();
-  // The copies of each counter. Neighbouring lanes add to different copies, so that they rarely conflict on a bank, for
-  // any keys.
+  // Neighbouring lanes add to different copies of a counter, so that they rarely conflict on a bank, for any keys.
   static constexpr int kCounterCopies = 8;
-  // Whether a key and its payload, of 4 bytes each, are one word of 8 bytes in the scratch memory. This takes half the
-  // loads and stores, and makes longer runs in memory. The output has two arrays.
+  // Whether a key and its payload, of 4 bytes each, are one word of 8 bytes in the scratch memory: this takes half the
+  // loads and stores. The output has two arrays.
   static constexpr bool kJoined = kHasPayload && sizeof(Word) == 4 && sizeof(Payload) == 4;
   static constexpr int kOutput = 0, kScratch = 1;  // the numbers of the buffers
   // Whether to save memory: for 2-byte keys, the 256 look-back words of each tile take 5% of the keys' memory. So a
   // row's last tile has no words, digits are counted in the scratch memory for keys, and the starts are stored at the
-  // beginning of the row's result. The starts stay there until the row's first tile has read them, as all other tiles
-  // wait for its words before they store a key.
+  // beginning of the row's result. They stay there until the row's first tile has read them, as all other tiles wait
+  // for its words before they store a key.
   static constexpr bool kSavesMemory = sizeof(Word) == 2 && !kHasPayload && !kListed;
 
   Order order;
@@ -83,8 +82,7 @@ struct DigitProblem : std::conditional_t<kListed_, ListedSegments, WholeRows> {
   uint32_t* passes;   // [rows], the passes that each whole row takes
   Disorder disorder;  // the kernels do nothing if it was measured and is not large
 
-  // The place of a pass's digit. Only keys of 4 bytes are partitioned, because the kernels for other widths have no
-  // registers to spare.
+  // Only keys of 4 bytes are partitioned, because the kernels for other widths have no registers to spare.
   __device__ __forceinline__ int place(int pass) const {
     if constexpr (sizeof(Word) == 4) {
       return first_place + pass;
@@ -115,7 +113,6 @@ struct DigitProblem : std::conditional_t<kListed_, ListedSegments, WholeRows> {
   }
 };
 
-// The digit at `place` of a rank.
 template <typename Word>
 __device__ __forceinline__ int digit_at(Word rank, int place) {
   uint32_t bits = static_cast<uint32_t>(rank);

@@ -8,11 +8,11 @@
 
 namespace mgpu::cuda::sorting {
 
-// Launches the whole sort. Its kernels do nothing if `disorder` says that rows are to be merged.
+// The kernels do nothing if `disorder` says that rows are to be merged.
 void sort_by_digits(const Call& call, const SortPlan& plan, const SortScratch& scratch, const Disorder& disorder,
                     cudaStream_t stream);
 
-// Launches the sort of whole rows that fit into a block.
+// Each row fits into a block.
 void sort_rows_by_digits(const Call& call, const SortPlan& plan, cudaStream_t stream);
 
 void list_digit_shapes(const Call& call, KernelShapeList& list);

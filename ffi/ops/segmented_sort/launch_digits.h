@@ -1,4 +1,3 @@
-// Launches the kernels of a sort by digits.
 #pragma once
 
 #include "cuda/launch/overlapping.h"

@@ -6,7 +6,7 @@
 namespace mgpu::cuda::sorting {
 
 constexpr int kDisorderThreads = 256;
-constexpr int kSampleItems = 1024;  // items per sample
+constexpr int kSampleItems = 1024;
 
 // Compares one of every kSampleItems items with the item `distance` after it, and counts the pairs that are out of
 // order. Items further than `distance` from their place keep cells from being cut, even if there are few of them.

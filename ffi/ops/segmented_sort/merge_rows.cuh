@@ -1,5 +1,5 @@
-// One round of merging in a sort of whole rows. It merges groups of four runs, or of two, and each block computes a
-// tile of the output at a time.
+// A round of merging in a sort of whole rows merges groups of four runs, or of two. Each block computes a tile of the
+// output at a time.
 #pragma once
 
 #include "cuda/block/copy_run.cuh"
@@ -43,8 +43,7 @@ __device__ void merge_short_group(const P& problem, const RunGroup& run_group, t
   }
 }
 
-// Merges the short groups of a phase (cut_rows.cuh). All warps of the kernel that splits the phase's first round call
-// it.
+// All warps of the kernel that splits a phase's first round call it (cut_rows.cuh).
 template <typename P>
 __device__ void merge_short_groups(const P& problem) {
   constexpr int kWarps = kPlanThreads / kWarp;
@@ -56,8 +55,8 @@ __device__ void merge_short_groups(const P& problem) {
   }
 }
 
-// Finds the splits at the starts of all tiles: how many items of each run come before a tile. In the first round of a
-// phase, it merges the short groups first.
+// Finds how many items of each run come before each tile. In the first round of a phase, it merges the short groups
+// first.
 template <typename P>
 __global__ void __launch_bounds__(kPlanThreads, 4) split_rows(const __grid_constant__ P problem, int round) {
   wait_for_last_kernel();
@@ -142,8 +141,7 @@ __device__ void place_runs(int64_t row_begin, const MergeGroup<int64_t>& group, 
   }
 }
 
-// Starts to copy the tile's runs of an array to shared memory. It reads no memory outside of their group, which may
-// never have been written.
+// Reads no memory outside of the runs' group, which may never have been written.
 template <typename P, typename T>
 __device__ void copy_runs(const T* array, Range<int64_t> group, const TileRuns& runs, T* to) {
   constexpr int kChunk = kChunkBytes / sizeof(T);
@@ -175,7 +173,7 @@ __device__ void take_codes(const typename P::Order& order, bool plain, const typ
 }
 
 // Splits a pair of runs at both edges of a tile, one warp per edge. A step of 32 probes takes one memory latency, and
-// four steps suffice. Splitting four runs would take more steps, with more work in each.
+// four steps suffice.
 template <typename P>
 __device__ void split_pair(const P& problem, const typename P::Word* codes, const RowMerge& merge,
                            int64_t (&splits)[2][kRuns]) {
@@ -202,7 +200,7 @@ struct PlacedRuns {
   int count[kRuns];
 };
 
-// A merged tile: its codes in order and, with payload, the place that each came from.
+// The codes of a merged tile in order and, with payload, the place that each came from.
 template <typename P>
 struct MergedTile {
   const typename P::Word* codes;
@@ -258,7 +256,6 @@ __device__ __forceinline__ bool bring_runs(const P& problem, const RowMerge& mer
   return plain;
 }
 
-// Merges two runs.
 template <typename P>
 __device__ __forceinline__ MergedTile<P> merge_two(const P& problem, bool plain, int size, const PlacedRuns& placed,
                                                    MergeRowsShared<P>& shared) {
@@ -283,8 +280,8 @@ __device__ __forceinline__ MergedTile<P> merge_two(const P& problem, bool plain,
   return {shared.codes, shared.from};
 }
 
-// Merges four runs in two levels: two pairs, then the two results. Calls bring_payload() when the copied codes are no
-// longer needed.
+// Merges in two levels: two pairs, then the two results. Calls bring_payload() when the copied codes are no longer
+// needed.
 template <typename P, typename BringPayload>
 __device__ __forceinline__ MergedTile<P> merge_four(const P& problem, bool plain, int size, const PlacedRuns& placed,
                                                     MergeRowsShared<P>& shared, BringPayload bring_payload) {
@@ -371,7 +368,7 @@ __device__ __forceinline__ void store_codes(const P& problem, const RowMerge& me
   }
 }
 
-// Stores a tile's payload, from shared memory if it was copied there, else from device memory.
+// Takes the payload from shared memory if it was copied there, else from device memory.
 template <typename P>
 __device__ __forceinline__ void store_payload(const P& problem, const RowMerge& merge, const MergedTile<P>& merged,
                                               const PlacedRuns& placed, MergeRowsShared<P>& shared) {
@@ -414,7 +411,7 @@ __device__ __forceinline__ void store_payload(const P& problem, const RowMerge& 
   }
 }
 
-// Merges a tile of the output. Returns false if there is nothing to merge.
+// Returns false if there is nothing to merge.
 template <typename P>
 __device__ __forceinline__ bool merge_tile(const P& problem, int64_t tile, int round, MergeRowsShared<P>& shared) {
   const RowMerge merge = problem.merge(tile, round);

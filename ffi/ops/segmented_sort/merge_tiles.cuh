@@ -1,4 +1,3 @@
-// Merges the tiles of a round, as plan_tiles planned them.
 #pragma once
 
 #include "cuda/block/copy_run.cuh"
@@ -138,7 +137,6 @@ struct TileMerges {
   __device__ int begin(int merge) const {
     return merge == 0 ? begins[0] : merge == 1 ? begins[1] : merge == 2 ? begins[2] : begins[3];
   }
-  // Where the next merge begins.
   __device__ int end(int merge) const {
     return merge == 0 ? begins[1] : merge == 1 ? begins[2] : merge == 2 ? begins[3] : 1 << 24;
   }
@@ -176,7 +174,7 @@ __device__ inline bool is_one_merge(const MergePiece& piece) {
   return piece.count[0] + piece.count[1] == 0 || piece.count[2] + piece.count[3] == 0;
 }
 
-// Merges a tile in shared memory. With a payload, stores in `shared_from` where in shared memory each item came from.
+// With a payload, it stores in `shared_from` where in shared memory each item came from.
 template <typename Order, typename Payload>
 __device__ void merge_tile(const Problem<Order, Payload>& problem, const MergePiece (&pieces)[2],
                            typename Order::Word* codes, uint16_t* shared_from) {

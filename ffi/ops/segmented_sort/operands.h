@@ -1,4 +1,3 @@
-// The call of segmented_sort as its kernels see it: the same on both platforms.
 #pragma once
 
 #include "algorithm/segments.h"

@@ -28,9 +28,8 @@ bool has_short_offsets(const Problem& problem) { return length(problem) < int64_
 // Cells of wide items are slower, and large cells of them are no faster than the kernels for segments.
 bool is_wide(const Problem& problem) { return width(problem) == 8 && has_payload(problem); }
 
-// ---- Segments. Merging segments takes more rounds than merging whole rows, because tiles are smaller than cells.
-// Sorting by digits costs each segment half a tile on average, which it does not fill, and 1 KB of counts per place: 7%
-// of the memory of 4-byte keys with 2^15 items per segment.
+// ---- Segments. Sorting by digits costs each segment half a tile on average, which it does not fill, and 1 KB of
+// counts per place: 7% of the memory of 4-byte keys with 2^15 items per segment.
 constexpr int64_t long_segment(int places) { return int64_t{1} << (places <= 2 ? 14 : places <= 4 ? 15 : 19); }
 
 bool are_long(const Problem& problem) {
@@ -39,8 +38,7 @@ bool are_long(const Problem& problem) {
 }
 
 // If no segment turns out to be long, the launched passes do nothing. For 2^26 items, they take 14 us more than the
-// merging rounds that they replace: less than 2% if segments are not too short. Keys of 64 bits would take twice as
-// many passes.
+// merging rounds that they replace: less than 2% if segments are not too short.
 bool may_be_long(const Problem& problem) {
   return !problem.whole_rows && has_short_offsets(problem) && total(problem) >= int64_t{1} << 22 &&
          width(problem) <= 4 && length(problem) >= long_segment(places(problem)) && mean_segment(problem) >= 512;
@@ -79,8 +77,7 @@ int64_t row_digits_bytes(const Problem& problem) {
 }
 
 // Merging distributes few rows over more blocks, and is faster for nearly sorted rows. For short rows of 8-byte keys,
-// eight passes gain nothing over merging: neither for many rows, nor for few, which merging distributes over many
-// blocks.
+// eight passes gain nothing.
 constexpr int64_t kFewItems = int64_t{1} << 18;
 bool are_row_ranks(const Problem& problem) {
   if (!may_have_blocks(problem) || places(problem) <= 2 || !has_payload(problem) || width(problem) < 4) return false;
@@ -92,8 +89,8 @@ int64_t row_ranks_bytes(const Problem& problem) {
 }
 
 // ---- Whole rows of few comparisons, which are all made at once. Each row takes at least one block, at 0.6 ns per
-// block. So for many rows, the kernels for segments are faster, because their tiles hold several: 2^20 rows of 4 keys
-// of 4 bytes take 36 us instead of 650.
+// block. The kernels for segments are faster for many rows, because their tiles hold several: 2^20 rows of 4 keys of 4
+// bytes take 36 us instead of 650.
 int64_t comparisons(const Problem& problem) { return total(problem) * length(problem); }
 bool has_few_comparisons(const Problem& problem) {
   return length(problem) <= kOneCellShape.cell() && rows(problem) <= int64_t{1} << 15 &&

@@ -1,5 +1,4 @@
-// How CUDA sorts: the shapes of blocks and tiles, the variants of the sort, and the scratch memory of each. The table
-// in plan.cc chooses a variant.
+// How CUDA sorts: the shapes of blocks and tiles, the variants of the sort, and the scratch memory of each.
 #pragma once
 
 #include "algorithm/digits.h"
@@ -32,7 +31,7 @@ constexpr RowShape row_shape(int key_width, bool has_payload) {
   return {{512, key_width == 4 && !has_payload ? 32 : 16}, {256, 33}};
 }
 // If there are so few items that all blocks run at once, a round takes as long as one block. A block that merges two
-// runs, and itself finds its tile's edges, takes less than half the time of a block that merges four.
+// runs takes less than half the time of a block that merges four.
 constexpr RowShape pairs_shape(int key_width, bool has_payload) {
   if (key_width == 8 && has_payload) return {{512, 4}, {256, 9}, 2};
   return {row_shape(key_width, has_payload).sort, {256, 17}, 2};
@@ -42,13 +41,13 @@ constexpr RowShape kOneCellShape{{512, 8}, {256, 9}};
 // Sorts of few items are bound by the latencies of launches and of memory, so in merges of their cells each item finds
 // its own position: each lane of a merging warp has `merge.items` items.
 constexpr RowShape kFewItemsShape{{256, 4}, {128, 2}};
-// The most shared memory that a block of these kernels needs. Devices grant 64 KB on sm_75, 99 KB on sm_86.
+// Devices grant 64 KB on sm_75, 99 KB on sm_86.
 constexpr int64_t row_shared_bytes(int key_width, bool has_payload, bool pairs) {
   const bool is_narrow = key_width < 4 && !(key_width == 2 && has_payload && !pairs);
   return (is_narrow || (key_width == 8 && has_payload) ? 64 : 99) << 10;
 }
 
-// The threads that sort one row in a block that sorts several: a power of two of warps, with room for the row's items.
+// The threads of a row in a block that sorts several: a power of two of warps, with room for the row's items.
 MGPU_HOST_DEVICE constexpr int packed_row_threads(int64_t length, TileShape cell) {
   constexpr int kWarp = 32;
   return kWarp << ceil_log2(ceil_div<int64_t>(length, kWarp * cell.items));
@@ -57,8 +56,7 @@ constexpr int64_t packed_slot(int64_t length, RowShape shape) {
   return int64_t{packed_row_threads(length, shape.sort)} * shape.sort.items;
 }
 
-// The shape of a block that sorts a row by digits. For few rows, more threads with fewer items each gain nothing,
-// because each warp has its own counts to add up.
+// For few rows, more threads with fewer items each gain nothing, because each warp has its own counts to add up.
 constexpr int kRowDigitItems = 16;
 constexpr int kRowDigitThreads = 1024;
 constexpr int row_digit_threads(int64_t length) {
@@ -66,8 +64,8 @@ constexpr int row_digit_threads(int64_t length) {
   while (threads < kRowDigitThreads && int64_t{threads} * kRowDigitItems < length) threads *= 2;
   return threads;
 }
-// The shared memory of such a block: the counters of the warps, and the row's items or, if digits are looked up, the
-// positions and ranks of its live items.
+// The counters of the warps, and the row's items or, if digits are looked up, the positions and ranks of its live
+// items.
 constexpr int row_digit_bytes(int64_t length, int item_bytes, bool looks_up) {
   const int threads = row_digit_threads(length);
   const int items = looks_up ? static_cast<int>(ceil_div<int64_t>(length, threads)) : kRowDigitItems;
@@ -92,8 +90,8 @@ constexpr DigitShape digit_shape(int key_width, int payload_width, bool few_item
   // Longer tiles sort 2^26 pairs in 5.04 ms instead of 5.22, but 2^20 in 139 us instead of 131.
   return {{512, key_width == 8 && !few_items ? 13 : 11}, 2};
 }
-// The most shared memory of a block. The kernel of a pass holds the counters of its warps, the starts of digits, and a
-// tile; the kernel that counts all digits holds only counters.
+// The kernel of a pass holds the counters of its warps, the starts of digits, and a tile; the kernel that counts all
+// digits holds only counters.
 constexpr int64_t digit_shared_bytes(int key_width, int payload_width) {
   constexpr int kCopies = 8;
   const DigitShape shape = digit_shape(key_width, payload_width);
@@ -130,7 +128,7 @@ struct CellCut {
   int left_start, right_start;
 };
 
-// A tile's descriptor: the segment that holds its first position, and the first listed head at or after that position.
+// The segment that holds a tile's first position, and the first listed head at or after that position.
 struct TileDescriptor {
   static constexpr int kByDigits = -1;
 
@@ -166,13 +164,13 @@ struct MergePlan {
   MergePiece pieces[2];
 };
 
-// A unit of radix sorting: a row, or a segment of a row.
+// A row, or a segment of a row.
 struct DigitSegment {
   int64_t begin;
   int64_t position;  // the position in its row
   int64_t size;
   int64_t live;        // the first `live` items are sorted; the others stay in place
-  int64_t first_tile;  // the number of its first tile among all tiles
+  int64_t first_tile;  // among all tiles
 };
 
 // A tile of a segment, which one block scatters in a pass.
@@ -185,21 +183,20 @@ struct alignas(16) DigitTile {
   uint32_t passes;  // the passes that the segment takes, as a bitmap
 };
 
-// The numbers of tiles and segments to sort by digits, in one word, so that one atomic addition counts both.
+// Tiles and segments in one word, so that one atomic addition counts both.
 struct alignas(8) DigitTotals {
   uint32_t tiles;
   uint32_t segments;
 };
 
-// Data that the kernels of radix sorts pass on.
 struct DigitCounts {
   uint64_t* tickets;
   unsigned* counted;
   uint32_t* taken;
   DigitTotals* totals;
-  void* starts;            // those of DigitProblem; 4 bytes each, or 8 for rows of 2^30 items and more
-  int64_t zeroed_bytes;    // the bytes of the five arrays above, which are zeroed before the first kernel
-  int64_t starts_bytes;    // the bytes of `starts`
+  void* starts;          // those of DigitProblem; 4 bytes each, or 8 for rows of 2^30 items and more
+  int64_t zeroed_bytes;  // the bytes of the five arrays above, which are zeroed before the first kernel
+  int64_t starts_bytes;
   void* sums;              // as wide as `starts`; the kernel that counts zeroes it
   uint32_t* passes;        // the passes of whole rows
   DigitSegment* segments;  // this and `tiles` are null for whole rows
@@ -213,8 +210,7 @@ struct DigitCounts {
   static DigitCounts take_listed(Workspace& workspace, int64_t segments, int64_t total, int places, int tile);
 };
 
-// Scratch memory: the second buffer of rounds and passes, one descriptor per tile, and the splits of runs at the start
-// of each tile.
+// The second buffer of rounds and passes, one descriptor per tile, and the splits of runs at the start of each tile.
 struct SortScratch {
   static constexpr int64_t kCounters = 64;
   void* keys;
@@ -252,10 +248,9 @@ class SortPlan {
  public:
   // Chooses the first row of the table whose condition holds and whose kernels fit the device.
   SortPlan(const SegmentedSortOperands& operands, const Traits& traits);
-  // Takes the given variant, whatever the table says.
   SortPlan(const SegmentedSortOperands& operands, SortVariant variant) : operands_(operands), variant_(variant) {}
 
-  // Scratch memory that is enough on any device.
+  // This is enough on any device.
   static int64_t workspace_bytes(const SegmentedSortOperands& operands);
 
   const SegmentedSortOperands& operands() const { return operands_; }

@@ -60,9 +60,8 @@ struct TileGroup {
 
 constexpr int kPlanThreads = 256;
 
-// A few lanes split the runs at each edge: one sample per lane, four samples per run. With fewer samples a split takes
-// more steps, with more samples it takes more instructions in all: 2^26 random keys take 15 steps in the last round, 31
-// with two samples, 14 with eight.
+// A few lanes split the runs at each edge: one sample per lane, four samples per run. 2^26 random keys take 15 steps in
+// the last round, 31 with two samples, 14 with eight.
 constexpr int kSamples = 4;
 constexpr int kSplitLanes = kRuns * kSamples;
 constexpr int kPlanEdges = kPlanThreads / kSplitLanes;
@@ -129,8 +128,8 @@ __device__ bool is_short(const TileDescriptor& descriptor) {
          descriptor.segment.size() <= kShortBytes / static_cast<int>(sizeof(typename Order::Word));
 }
 
-// The place of item i in the merge of sorted runs. It is the item's place in its own run plus the number of items
-// before it in each other run. Run k is codes[bounds[k] .. bounds[k + 1]).
+// The place of item i in the merge of sorted runs: its place in its own run plus the number of items before it in each
+// other run. Run k is codes[bounds[k] .. bounds[k + 1]).
 template <int kCount, typename Order>
 __device__ __forceinline__ int merged_place(const Order& order, const typename Order::Word* codes,
                                             const int (&bounds)[kCount + 1], int i) {
@@ -171,8 +170,7 @@ __device__ void merge_by_rank(const Problem<Order, Payload>& problem, Range<int6
   }
 }
 
-// Plans the tiles that have something to merge in this round. First, the runs are split at the edges between tiles: one
-// tile ends and the next begins at an edge's split.
+// The runs are split at the edges between tiles: one tile ends and the next begins at an edge's split.
 template <typename Order, typename Payload>
 __global__ void __launch_bounds__(kPlanThreads, 4)
     plan_tiles(const __grid_constant__ Problem<Order, Payload> problem, int round) {

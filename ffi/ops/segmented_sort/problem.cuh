@@ -1,4 +1,4 @@
-// The parameter of the kernels that sort segments tile by tile, and what they share with the other sorts.
+// The parameter of the kernels that sort segments tile by tile.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -22,7 +22,7 @@ struct Disorder {
 };
 
 // Orders that compute the codes of keys from their positions. Their comparisons read memory, so their blocks need more
-// registers than others.
+// registers.
 template <typename Order>
 concept IsOfPositions = requires(const Order& order) { order.input_code(int64_t{}); };
 
@@ -30,7 +30,7 @@ concept IsOfPositions = requires(const Order& order) { order.input_code(int64_t{
 template <typename Order>
 concept IsCompiled = requires { typename Order::Item; };
 
-// The blocks per multiprocessor for which registers are limited, as long as that spills few of them.
+// Registers are limited for this many blocks, as long as that spills few of them.
 template <typename Order, typename Payload>
 constexpr int sort_blocks_per_processor() {
   constexpr int kWidth = sizeof(typename Order::Word);
@@ -62,7 +62,7 @@ struct Problem {
   // without a copy.
   Buffer<Order, Payload> buffers[2];
   TileDescriptor* descriptors;
-  int* rounds;       // the largest number of rounds that any segment takes
+  int* rounds;       // the most that any segment takes
   MergePlan* plans;  // the tiles with something to merge in this round, in no order
   int* planned;      // the number of plans of each round
   bool leaves_long;  // whether long segments are left to the kernels that sort by digits

@@ -14,8 +14,7 @@
 namespace mgpu {
 
 // Ranks are counted in bins of equal width. Neighbouring bins are joined to buckets of about the same number of keys,
-// so that keys in a cluster (floats near 1, say) get many buckets. Keys of one bin stay together, however many they
-// are.
+// so that keys in a cluster get many buckets. Keys of one bin stay together, however many they are.
 template <typename Order, typename Payload>
 class RankBuckets {
   using Buffer = EntryBuffer<Order, Payload>;
@@ -23,7 +22,7 @@ class RankBuckets {
   static constexpr int kBins = 1 << 12;  // 32 KB of counters: sign, exponent and three more bits of a float
   // The lowest limit on the keys of a bucket of several bins. Smaller buckets are sorted no faster.
   static constexpr int64_t kMinKeys = 1 << 14;
-  // The rough number of buckets: there are at most about twice as many. A task writes to all of them in turn.
+  // There are at most about twice as many buckets. A task writes to all of them in turn.
   static constexpr int kBuckets = 256;
   static constexpr int kSamples = 1 << 10;
 

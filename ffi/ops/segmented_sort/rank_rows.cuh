@@ -1,5 +1,5 @@
-// Sorts few items: each item finds its own rank, its position in sorted order, and no block waits for another. Items
-// are compared by Order::rank, the word that compares as a key does.
+// Sorts few items: each item finds its own position in sorted order, and no block waits for another. Items are compared
+// by Order::rank, the word that compares as a key does.
 #pragma once
 
 #include "cuda/block/partition.cuh"
@@ -10,8 +10,8 @@ namespace mgpu::cuda::sorting {
 
 constexpr int kRankWarps = 32;  // the most warps of a block
 
-// Sorts rows by counting. A block places 32 items: lane i of each of its warps has the block's item i, and counts the
-// items before it in the warp's part of the row.
+// A block places 32 items: lane i of each of its warps has the block's item i, and counts the items before it in the
+// warp's part of the row.
 template <typename P>
 __global__ void __launch_bounds__(kRankWarps* kWarp) rank_rows(const __grid_constant__ P problem, int64_t row_groups) {
   using Word = typename P::Word;
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(P::kMerge.threads, 4)
   const LiveRow row = problem.row(row_index);
   if (round >= row.rounds || first >= row.live) return;
   const auto order = problem.order;
-  const int shift = kCellBits + 2 * round;  // a run's width
+  const int shift = kCellBits + 2 * round;
   const int64_t group_begin = first >> (shift + 2) << (shift + 2);
   const int begin = static_cast<int>(first - group_begin);  // the warp's first item; positions count from the group
   const int own = begin >> shift;

@@ -1,4 +1,3 @@
-// Launches the sort by digits of whole rows, one block per row.
 #include "cuda/launch/overlapping.h"
 #include "ops/segmented_sort/digit_sort.h"
 #include "ops/segmented_sort/sort_rows_by_digits.cuh"

@@ -31,9 +31,8 @@ struct Entries<Order, true> {
   __device__ static int place(Entry entry) { return static_cast<int>(entry & ((Entry{1} << kPlaceBits) - 1)); }
 };
 
-// The most items of a group of runs that one warp merges, in which each item finds its own position. A block would wait
-// at its barriers: 2^26 keys `i + rand(25)` have 3,840 groups of 25 items, which took blocks 0.045 ms, and 0.15 ms with
-// payload.
+// One warp merges a group of runs of at most this many items. A block would wait at its barriers: 2^26 keys `i +
+// rand(25)` have 3,840 groups of 25 items, which took blocks 0.045 ms, and 0.15 ms with payload.
 constexpr int kShortItems = 256;
 
 // A block's merge in a round: outputs [first, first + size) of a group of runs, as positions in a row.
@@ -76,7 +75,7 @@ struct RowProblem {
   Buffer<Order, Payload> buffers[2];  // a row that takes r rounds starts in buffers[r % 2]
   int64_t* splits;                    // kRuns for the start of each tile
   int* unplain;                       // whether different codes may compare equal: there are negative zeros or NaNs
-  // For nearly sorted rows, which start in the output: the merges of a round.
+  // These are for nearly sorted rows, which start in the output.
   const RunGroup* groups = nullptr;
   const GroupTile* group_tiles = nullptr;
   const int* group_tiles_count = nullptr;
@@ -91,7 +90,6 @@ struct RowProblem {
     const int64_t live = segments.live(index);
     return {index * segments.length, live, groups ? 2 : rounds(live)};
   }
-  // The cell that a block sorts: its row, its position in the row, and the number of threads that sort it.
   struct Cell {
     const RowProblem& problem;
     __device__ int64_t row() const { return problem.segments.rows == 1 ? 0 : blockIdx.x / problem.row_cells; }
@@ -144,7 +142,7 @@ class PackedCell {
   int thread_, threads_;
 };
 
-// The parameter for short rows, several of which share a cell.
+// Several short rows share a cell.
 template <typename Order, typename Payload, RowShape kShape>
 struct PackedProblem : RowProblem<Order, Payload, kShape> {
   static constexpr bool kPacked = true;

@@ -56,11 +56,10 @@ __device__ __forceinline__ void split_words(uint64_t entry, uint32_t& code, uint
   payload = static_cast<uint32_t>(entry >> 32);
 }
 
-// A tile that a block takes in a pass.
 struct PassTile {
   int segment;
   int index;   // the number in the segment
-  int size;    // the number of its live items; 0 if the segment does not take the pass
+  int size;    // live items; 0 if the segment does not take the pass
   int before;  // passes that the segment has taken
   int after;   // passes that it takes after this one
   __device__ bool is_first_pass() const { return before == 0; }
@@ -131,7 +130,7 @@ class DigitScatter {
     }
   }
 
-  // The next tile of the pass. Contains a barrier.
+  // Contains a barrier.
   __device__ __forceinline__ PassTile take() {
     PassTile tile;
     DigitPasses passes;
@@ -160,7 +159,7 @@ class DigitScatter {
     return tile;
   }
 
-  // Loads a tile's items to registers: a warp has neighbouring items, and a lane every 32nd of these.
+  // A warp has neighbouring items, and a lane every 32nd of these.
   template <bool kWhole>
   __device__ __forceinline__ void load(const PassTile& tile) {
     const int source_buffer = (tile.after + 1) % 2;
@@ -196,7 +195,6 @@ class DigitScatter {
                         minimum(begin + P::kTile, problem_.length));
   }
 
-  // Sorts the items in registers by their digit, in shared memory, and stores them at their places in the segment.
   template <bool kWhole>
   __device__ __forceinline__ void scatter(const PassTile& tile) {
     count<kWhole>(tile);
@@ -262,7 +260,6 @@ class DigitScatter {
     }
   }
 
-  // Each warp counts its digits.
   template <bool kWhole>
   __device__ __forceinline__ void count(const PassTile& tile) {
     unsigned* const counts = shared_.counts[threadIdx.x / kWarp];
@@ -378,7 +375,6 @@ class DigitScatter {
       });
     }
   }
-  // The place of the pass's digit.
   __device__ __forceinline__ int place() const { return problem_.place(pass_); }
 
   // Calls put(place in the segment, code, payload) with the tile's items; neighbouring threads have neighbouring items.
@@ -402,7 +398,7 @@ class DigitScatter {
   Payload payload_[P::kHasPayload ? kItems : 1];
 };
 
-// A pass, one block per tile.
+// One block per tile.
 template <typename P>
 __global__ void __launch_bounds__(P::kShape.tiles.threads, P::kShape.blocks)
     scatter_digits(const __grid_constant__ P problem, int pass) {

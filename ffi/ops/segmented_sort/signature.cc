@@ -4,7 +4,6 @@
 
 namespace mgpu {
 
-// Defined in ops/segmented_sort/plan.cc.
 void sort_tile_sizes(TileSizes& sizes);
 PlanReport report_sort(const Call& call, const Traits& traits);
 

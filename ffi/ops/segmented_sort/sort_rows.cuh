@@ -29,7 +29,7 @@ struct SortRowsShared {
   alignas(16) typename P::Entry entries[kWarps * kRegion];
 };
 
-// How many of a warp's items are zeros, how many are NaNs, and how many come before zero.
+// Counts of a warp's items.
 struct EqualItems {
   int zeros, nans;
   int lesser;  // before zero in the order of the sort
@@ -39,8 +39,8 @@ struct RestoringShared : SortRowsShared<P> {
   EqualItems equals[SortRowsShared<P>::kWarps];
 };
 // Packed rows of floats with negative zeros or NaNs are sorted by ranks (Order::rank), which do not keep the zeros'
-// signs and the NaNs' bits. Afterwards the codes are restored. In long rows, this would make sort_any_codes
-// unnecessary. But floats without such values would take 4% longer: 2^20 float32 0.070 ms instead of 0.067.
+// signs and the NaNs' bits. Afterwards the codes are restored. In long rows, floats without such values would take 4%
+// longer: 2^20 float32 0.070 ms instead of 0.067.
 template <typename P>
 constexpr bool kRestores = P::kPacked && !P::Entries::kPlain;
 template <typename P>
@@ -136,7 +136,6 @@ __device__ void restore_equals(const typename P::Order& order, const typename P:
   const int lane = threadIdx.x % kWarp;
   const int warp = threadIdx.x / kWarp;
   const int begin = cell.thread() / kWarp * kWarp * kItems + lane;
-  // Calls take(code, rank, exists) with the thread's items.
   const auto for_each = [&](auto take) {
 #pragma unroll 1
     for (int i = 0; i < kItems; ++i) {

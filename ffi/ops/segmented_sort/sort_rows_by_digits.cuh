@@ -1,6 +1,6 @@
-// Sorts rows that fit one block. The block sorts a row in shared memory, one pass per digit, and reads and writes
-// device memory once. Merging would take as long for keys of 8 bits as for wider ones, and longer with payload. Digits
-// are those of a key's rank (Order::rank), a word that compares as the key does.
+// The block sorts a row in shared memory, one pass per digit, and reads and writes device memory once. Merging would
+// take as long for keys of 8 bits as for wider ones, and longer with payload. Digits are those of a key's rank
+// (Order::rank), a word that compares as the key does.
 #pragma once
 
 #include "algorithm/upper_rank.h"
@@ -28,7 +28,7 @@ struct RowOfDigits {
   Columns<const Word, const Payload> input;
   Columns<Word, Payload> output;
 
-  // Stores an item of the row that begins at `origin`.
+  // The row begins at `origin`.
   __device__ __forceinline__ void put(int64_t origin, int at, const Item& item) const {
     output.keys[origin + at] = item.key;
     if constexpr (kHasPayload) output.payload[origin + at] = item.payload;
@@ -132,7 +132,7 @@ class RowRanks {
   int items_;
 };
 
-// Stores the live items of a row, of which each thread loads kTogether before it stores the first.
+// Each thread loads kTogether items before it stores the first.
 template <int kTogether, typename P>
 __device__ __forceinline__ void put_live(const P& problem, int64_t origin, const typename P::Entry* sorted, int live) {
   const int threads = static_cast<int>(blockDim.x);

@@ -1,4 +1,3 @@
-// The kernel that sorts tiles, the first step of sort_segments.h.
 #pragma once
 
 #include "algorithm/serial_merge.h"
@@ -19,7 +18,7 @@ struct Item<Word, false> {
   Word code;
 };
 
-// Sorts a thread's items within segments; `heads` has a bit for each item that starts one.
+// `heads` has a bit for each item that starts a segment.
 template <int kItems, typename Order, typename Entry>
 __device__ void sort_items(Entry (&items)[kItems], const Order& order, unsigned heads) {
   const auto less = [&](const Entry& a, const Entry& b) { return order.less(a.code, b.code); };
@@ -84,8 +83,8 @@ __device__ void leave_out_overlapping(const Problem<Order, Payload>& problem, in
   }
 }
 
-// Stores a sorted tile. Segments that cross its edges are stored as codes, in the buffer from which their merge rounds
-// end in the output.
+// Segments that cross the tile's edges are stored as codes, in the buffer from which their merge rounds end in the
+// output.
 template <typename Order, typename Payload>
 __device__ __forceinline__ void store_tile(const Problem<Order, Payload>& problem, const Order& order,
                                            SortShared<Order, Payload>& shared, const TileDescriptor& descriptor,
@@ -128,7 +127,7 @@ __device__ __forceinline__ void store_tile(const Problem<Order, Payload>& proble
   }
 }
 
-// A block sorts a tile, each segment's part separately: threads sort their items, then runs of threads are merged.
+// Each segment's part of a tile is sorted separately: threads sort their items, then runs of threads are merged.
 template <typename Order, typename Payload>
 __global__ void __launch_bounds__(Problem<Order, Payload>::kShape.threads, Problem<Order, Payload>::kBlocksPerProcessor)
     sort_tiles(const __grid_constant__ Problem<Order, Payload> problem) {
