@@ -27,12 +27,12 @@ constexpr int kBlocks = kColumns == 1 && sizeof(Element) < 8 ? 6
 
 // Tiles of whole rows, or slices of one row.
 struct AddTiles {
-  int rows;           // the rows of a tile
-  int units;          // the most units of a tile
-  int64_t row_units;  // the units of a row
-  int64_t slices;     // the slices of a row
-  int64_t tiles;      // the tiles of a problem, if all slices of a row count as one
-  Divisor parts;      // the units of a row in a tile
+  int rows;
+  int units;  // the most of a tile
+  int64_t row_units;
+  int64_t slices;
+  int64_t tiles;  // the tiles of a problem, if all slices of a row count as one
+  Divisor parts;  // the units of a row in a tile
 
   // There are at least about 512 tiles, unless threads would then have less than one unit each.
   AddTiles(int64_t problems, int64_t count, int64_t row_units, int most_units) : row_units(row_units) {
@@ -53,13 +53,12 @@ struct Addition {
   float density;  // intervals per row
 };
 
-// The rows of a tile.
 struct AddTile {
   int64_t problem;
   int64_t begin;
   int rows;
   int units;
-  int64_t first_unit;  // the slice's first unit, counted in its row
+  int64_t first_unit;  // counted in the row
 
   __device__ AddTile(const Addition& task, int64_t block) {
     const AddTiles& tiles = task.tiles;
@@ -134,8 +133,7 @@ __device__ void find_intervals_of_rows(const Intervals& intervals, Range<int64_t
   __syncthreads();
 }
 
-// Adds the intervals of a tile to the result. Each sum begins with the element of the background or, without one, of
-// the result.
+// Each sum begins with the element of the background or, without one, of the result.
 template <int kColumns, bool kWide, typename Element>
 __global__ void __launch_bounds__(kThreads, kBlocks<kColumns, Element>)
     add_intervals(const __grid_constant__ Addition task) {

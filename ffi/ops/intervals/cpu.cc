@@ -1,6 +1,5 @@
-// interval_expand, interval_gather and interval_move on the CPU. A task takes some outputs, and load balancing splits
-// them into runs of one object each. A run is one copy of consecutive rows, or one row repeated. If rows are added, a
-// task takes some rows of the result instead.
+// A task takes some outputs, and load balancing splits them into runs of one object each. A run is one copy of
+// consecutive rows, or one row repeated. If rows are added, a task takes some rows of the result instead.
 #include "ops/move_rows/cpu.h"
 
 #include <algorithm>
@@ -45,7 +44,7 @@ void move(const IntervalMoveOperands& operands, cpu::RowMover<kBytes> rows, cpu:
           if (object < row.first) return fill(run.begin, run.end);
           const int64_t source = operands.gather.target(row, problem, object, run.begin);
           const int64_t target = operands.scatter.target(row, problem, object, run.begin);
-          // the part of the run for which x has the row and the result has a place
+          // The part of the run for which x has the row and the result has a place.
           const int64_t begin = clamp<int64_t>(maximum(-source, -target), 0, run.size());
           const int64_t end = clamp(minimum(operands.x.count - source, operands.out.count - target), begin, run.size());
           fill(run.begin, run.begin + begin);

@@ -1,4 +1,3 @@
-// Launches interval_expand, interval_gather and interval_move on CUDA.
 #include "cuda/block/vectors.cuh"
 #include "ops/intervals/add_intervals.cuh"
 #include "ops/intervals/destination_buckets.cuh"
@@ -12,7 +11,7 @@ namespace mgpu::cuda {
 
 namespace {
 
-// The task of filling the result with this element. If there is no element, it has no bytes to fill.
+// Without an element, there are no bytes to fill.
 ArrayFill array_fill(const Call& call, const Fill& element) {
   const Array& result = call.results[0];
   return {result.as<char>(), element.data ? result.bytes() : 0, element};
@@ -24,7 +23,7 @@ void launch_fill(const Call& call, const ArrayFill& fill, cudaStream_t stream) {
   check_launch(call);
 }
 
-// Launches the kernels that move intervals if each has one item.
+// Moves intervals of one item each.
 void move_units(const Call& call, const RegionIntervals& intervals, const IntervalMoveOperands& operands,
                 cudaStream_t stream) {
   const RegionOrder& order = intervals.order;
@@ -41,8 +40,8 @@ void move_units(const Call& call, const RegionIntervals& intervals, const Interv
   });
 }
 
-// Launches the kernels that order intervals by the region of the result that they go to (RegionOrder), and fills the
-// result if needed. The order is in the first part of the workspace.
+// Orders intervals by the region of the result that they go to (RegionOrder), and fills the result if needed. The order
+// is in the first part of the workspace.
 RegionOrder order_by_region(const Call& call, const IntervalMoveOperands& operands, Workspace& workspace,
                             cudaStream_t stream) {
   const RegionOrder order = operands.take_order(workspace);
@@ -120,7 +119,6 @@ void move(const Call& call, const IntervalMoveOperands& operands, cudaStream_t s
   move_rows(call, operands, route, stream);
 }
 
-// Moves intervals in the order of their targets' regions.
 void move_in_order(const Call& call, IntervalMoveOperands operands, cudaStream_t stream) {
   if (!operands.gather.at.data) operands.gather.at = operands.work.offsets;  // outputs come from their own positions
   MoveRoute<true, true, uint32_t> route(operands);
@@ -146,7 +144,7 @@ void launch_add(const Call& call, const IntervalMoveOperands& operands, cudaStre
   check_launch(call);
 }
 
-// Adds intervals, in vectors of 16 bytes if rows are whole vectors.
+// Rows are added in vectors of 16 bytes if they are whole vectors.
 void add(const Call& call, const IntervalMoveOperands& operands, cudaStream_t stream) {
   if (call.results[0].bytes() == 0) return;
   dispatch_added(call, [&](auto element) {

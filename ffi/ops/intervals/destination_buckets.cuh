@@ -28,7 +28,7 @@ struct RegionIntervals {
 
   __device__ int end() const { return static_cast<int>(minimum(work.row(0).live, work.size)); }
 
-  // The length of interval j. Invalid offsets give arbitrary lengths, but no negative ones.
+  // Invalid offsets give arbitrary lengths, but no negative ones.
   __device__ unsigned length(int j, int last, int end) const {
     const int begin = offsets[j];
     const int next = offsets[minimum(j + 1, last)];
@@ -36,7 +36,6 @@ struct RegionIntervals {
   }
 };
 
-// Counts the intervals and items of each region.
 static __global__ void __launch_bounds__(kOrderThreads)
     count_regions(const __grid_constant__ RegionIntervals intervals) {
   constexpr int kRegions = RegionOrder::kRegions;

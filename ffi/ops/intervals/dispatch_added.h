@@ -1,4 +1,3 @@
-// Dispatches on the type of the elements that interval_move adds.
 #pragma once
 
 #include "algorithm/floats.h"
@@ -7,7 +6,7 @@
 
 namespace mgpu {
 
-// Calls visit(element) with an element of the result's type, which must be a float type.
+// The element has the result's type, which must be a float type.
 template <typename Visit>
 void dispatch_added(const Call& call, Visit visit) {
   switch (const DType dtype = call.results[0].dtype) {

@@ -126,7 +126,7 @@ struct MoveRoute {
   }
 };
 
-// An array that blocks fill with one element: thread i stores the 16-byte words i, i + threads, and so on.
+// Blocks fill the array with one element: thread i stores the 16-byte words i, i + threads, and so on.
 struct ArrayFill {
   char* out;
   int64_t bytes;

@@ -1,5 +1,4 @@
-// The calls of interval_expand, interval_gather and interval_move as their kernels see them. interval_scatter is an
-// interval_move whose sources are the outputs' own positions.
+// interval_scatter is an interval_move whose sources are the outputs' own positions.
 #pragma once
 
 #include "ops/load_balance/operands.h"
@@ -62,8 +61,7 @@ struct RegionOrder {
 // The bytes of an item with its destination.
 constexpr int64_t unit_move_bytes(int64_t row_bytes) { return row_bytes <= 4 ? 8 : 2 * row_bytes; }
 
-// The common part of interval_gather and interval_move: output `position` of object j moves row `gather.target` of x to
-// row `scatter.target` of the result.
+// Output `position` of object j moves row `gather.target` of x to row `scatter.target` of the result.
 struct IntervalMoveOperands {
   WorkList work;
   Rows x;
@@ -86,7 +84,7 @@ struct IntervalMoveOperands {
            out.count >= kTooMany;
   }
 
-  // Whether all starts have 64 bits. Without objects, no start is read.
+  // Without objects, no start is read.
   bool has_wide_starts() const {
     const auto is_wide = [](const Starts& starts) { return !starts.at.data || starts.at.wide; };
     return work.objects == 0 || (is_wide(gather) && is_wide(scatter));
@@ -103,7 +101,7 @@ struct IntervalMoveOperands {
            work.objects < int64_t{1} << 30 && bytes <= work.objects * kMaxBytesPerInterval;
   }
 
-  // Whether there are as many intervals as items, so that each may have one.
+  // Whether each interval may have one item.
   bool has_as_many() const { return work.objects == work.size; }
 
   // Whether intervals are put in the order of regions and may have one item each. Then a region has room for all its
@@ -133,9 +131,9 @@ struct IntervalMoveOperands {
   }
 
   // The number of sweeps over the outputs in a gather with likely units and large arrays. Each sweep takes the items in
-  // one part of x, which stays in the L2 cache (50 MB on an H200). On an H200, a prototype took 0.29 ms for 2^24 words
-  // of 4 bytes in one sweep, 0.21 in two, 0.20 in three, and 0.22 in four. If x is larger or its words are longer, a
-  // smaller share of each part is read more than once. With few outputs, no part is read often.
+  // one part of x, which stays in the L2 cache. 2^24 words of 4 bytes took 0.29 ms in one sweep, 0.21 in two, 0.20 in
+  // three, and 0.22 in four (a prototype on an H200). If x is larger or its words are longer, a smaller share of each
+  // part is read more than once. With few outputs, no part is read often.
   int64_t sweeps() const {
     constexpr int64_t kPart = int64_t{1} << 25;
     constexpr int64_t kMaxSweeps = 3;
@@ -150,7 +148,7 @@ struct IntervalMoveOperands {
 
   RegionOrder take_order(Workspace& workspace) const;
 
-  // Takes the scratch memory of a move. A RegionOrder, if there is one, comes first.
+  // A RegionOrder, if there is one, comes first.
   WorkTiles layout(Workspace& workspace) const;
 };
 
@@ -180,8 +178,8 @@ struct AddedIntervals {
   MGPU_HOST_DEVICE int64_t source(int64_t j) const { return gathers ? sources[j] : offsets[j]; }
 };
 
-// Operands: x [.., n, elements]; starts [.., objects]; offsets [.., objects]; total [.., 1] or absent;
-// fill_value [.., 1]. Result: [.., size, elements].
+// Operands: x [.., n, elements]; starts [.., objects]; offsets [.., objects]; total [.., 1] or absent; fill_value [..,
+// 1]. Result: [.., size, elements].
 IntervalMoveOperands interval_gather_operands(const Call& call);
 
 // Operands: x [.., n, elements]; gather_starts [.., objects], read only with `gathers`; scatter_starts [.., objects];

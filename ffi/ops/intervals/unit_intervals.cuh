@@ -1,5 +1,5 @@
-// Moves of intervals that have one item each, or one common length. They take one index per item, as a gather or
-// scatter does. The shapes tell whether all lengths can be equal; the offsets tell whether they are equal.
+// Moves of intervals that have one item each, or one common length, take one index per item, as a gather or scatter
+// does. The shapes tell whether all lengths can be equal; the offsets tell whether they are equal.
 #pragma once
 
 #include "ops/intervals/destination_buckets.cuh"
@@ -7,7 +7,6 @@
 
 namespace mgpu::cuda {
 
-// An item and its position in the result.
 template <typename Word>
 struct alignas(sizeof(Word) <= 4 ? 8 : 16) UnitMove {
   uint32_t place;
@@ -118,7 +117,7 @@ __global__ void __launch_bounds__(kOrderThreads)
   }
 }
 
-// The items that a thread moves if all intervals probably have one length: with more, loads no longer overlap.
+// With more items per thread, loads no longer overlap.
 constexpr int kUnitMoves = 4;
 constexpr int kUnitTile = kUnitMoves * kWorkThreads;
 static_assert(kUnitTile == IntervalMoveOperands::kUnitTile);
@@ -257,7 +256,7 @@ __global__ void __launch_bounds__(kWorkThreads, unit_blocks<kIsLarge, Word>())
   }
 }
 
-// A later sweep: it gathers the rows of `part` in tiles whose intervals have one length.
+// Gathers the rows of `part` in tiles whose intervals have one length.
 template <int kLength, typename Word>
 __global__ void __launch_bounds__(kWorkThreads)
     gather_next_part(const int32_t* starts, const __grid_constant__ WorkList work, const __grid_constant__ Rows x,

@@ -1,5 +1,4 @@
-// order_statistics on the CPU: all threads search one row after the other or, if there are many rows, each thread
-// searches a row.
+// All threads search one row after the other or, if there are many rows, each thread searches a row.
 #include <algorithm>
 
 #include "ops/common/dispatch.h"

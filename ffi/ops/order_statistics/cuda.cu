@@ -1,4 +1,3 @@
-// Launches order_statistics on CUDA.
 #include "cuda/launch/launch.h"
 #include "cuda/launch/shapes.h"
 #include "ops/order_statistics/kernels.cuh"

@@ -1,5 +1,4 @@
-// The call of order_statistics as its kernels see it: it finds the items at given ranks, which are positions in each
-// row's sorted order.
+// Finds the items at given ranks, which are positions in each row's sorted order.
 #pragma once
 
 #include "algorithm/index_vector.h"
@@ -32,13 +31,13 @@ struct OrderStatisticsOperands {
   explicit OrderStatisticsOperands(const Call& call);
 
   MGPU_HOST_DEVICE int64_t live(int64_t row) const { return counts(row, length); }
-  // The i-th sought rank, clamped to the live items of a row that has some.
+  // Clamped to the live items of a row that has some.
   MGPU_HOST_DEVICE int64_t rank(int64_t row, int64_t i) const {
     return clamp<int64_t>(ranks[row * ranks_stride + i], 0, live(row) - 1);
   }
 
-  // The plan on CUDA (plan.h). takes_sample() says whether a sample first narrows each rank down to an interval, and
-  // between_room() how many items of a row's intervals can be collected.
+  // takes_sample() says whether a sample first narrows each rank down to an interval, and between_room() how many items
+  // of a row's intervals can be collected.
   MGPU_HOST_DEVICE bool takes_sample() const;
   MGPU_HOST_DEVICE int64_t between_room() const;
   struct Scratch;

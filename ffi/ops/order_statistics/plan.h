@@ -1,4 +1,3 @@
-// How CUDA finds the items at the sought ranks, which are positions in sorted order: samples and scratch memory.
 #pragma once
 
 #include "ops/order_statistics/operands.h"
@@ -17,8 +16,8 @@ constexpr int64_t kRankSampledItems = 1 << 24;
 constexpr int kRankSampleBytes = 32 << 10;
 constexpr int64_t kRankGatheredPart = 1 << 15;  // the fewest collected items per block: its counters take time to add
 
-// The intervals that should contain a row's sought items: disjoint, and in ascending order. Their ends are words that
-// are ordered like the keys (Order::rank).
+// Disjoint intervals in ascending order, which should contain a row's sought items. Their ends are words that are
+// ordered like the keys (Order::rank).
 struct RankIntervals {
   struct Interval {
     uint64_t low, high;                        // the ends
@@ -37,7 +36,7 @@ MGPU_HOST_DEVICE bool OrderStatisticsOperands::takes_sample() const {
 }
 MGPU_HOST_DEVICE int64_t OrderStatisticsOperands::between_room() const { return takes_sample() ? length / 8 : 0; }
 
-// Scratch memory of the CUDA kernels. All of it but `between` is zeroed before the first kernel.
+// All of it but `between` is zeroed before the first kernel.
 struct OrderStatisticsOperands::Scratch {
   uint64_t* prefixes;        // [rows, rank_count]: the known digits of each rank's item
   int64_t* before;           // [rows, rank_count]: how many items have smaller leading digits

@@ -46,9 +46,8 @@ class RankDigits {
  public:
   static constexpr int64_t kCounterBytes = sizeof(unsigned) * kMaxRanks * kPitch;  // dynamic shared memory
 
-  // Counts the next digit of the keys [begin, end).
   __device__ static void count(const SoughtItems<Order>& sought, DigitPass pass, int64_t begin, int64_t end) {
-    constexpr int kInFlight = 8;  // loads before the first use
+    constexpr int kInFlight = 8;
     extern __shared__ uint4 shared_memory[];
     unsigned* const counters = reinterpret_cast<unsigned*>(shared_memory);
     __shared__ SharedRanks<Word, kMaxRanks> shared;

@@ -1,7 +1,7 @@
-// Finds the items at some ranks, which are positions in the sorted order of a sequence, on the CPU. Counting the
-// highest digits of all keys' words (Order::rank, which compare as the keys do) shows which digit each sought item has.
-// The few items with one of these digits are collected, and the sought ones are selected from them. In a short
-// sequence, they are selected without counting.
+// Finds the items at some ranks, which are positions in the sorted order of a sequence. Counting the highest digits of
+// all keys' words (Order::rank, which compare as the keys do) shows which digit each sought item has. The few items
+// with one of these digits are collected, and the sought ones are selected from them. In a short sequence, they are
+// selected without counting.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,7 @@ class RankSearch {
   static constexpr int64_t kCountedItems = 1 << 11;
 
  public:
-  // Searches the first `size` keys, of which there must be at least one.
+  // There must be at least one key.
   RankSearch(Order order, const Word* keys, int64_t size) : order_(order), keys_(keys), size_(size) {}
 
   // Calls put(i, key) for each i below rank_count with the key at rank(i). for_each(count, body) runs body(i) for each
@@ -78,7 +78,7 @@ class RankSearch {
   }
 
  private:
-  // Selects the sought items in the order of their ranks. Each selection leaves greater items after its own item.
+  // Items are selected in the order of their ranks: each selection leaves greater items after its own item.
   template <typename RankOf, typename Put>
   void select(int64_t rank_count, RankOf rank, Put put) const {
     ThreadScratch<std::pair<int64_t, int64_t>, Word> scratch(rank_count, size_);
@@ -87,7 +87,7 @@ class RankSearch {
     for (int64_t i = 0; i < rank_count; ++i) sought[i] = {rank(i), i};
     std::sort(sought, sought + rank_count);
     for (int64_t i = 0; i < size_; ++i) words[i] = order_.rank(order_.encode(keys_[i]));
-    int64_t selected = 0;  // items in their places
+    int64_t selected = 0;
     for (int64_t i = 0; i < rank_count; ++i) {
       const auto [place, number] = sought[i];
       if (place >= selected) {

@@ -105,7 +105,6 @@ __global__ void __launch_bounds__(kRankThreads) find_intervals(const __grid_cons
     }
   }
   if (threadIdx.x != 0) return;
-  // Merges intervals that overlap.
   RankIntervals& found = task.scratch.intervals[row];
   unsigned placed = 0;
   int count = 0;
@@ -128,8 +127,7 @@ __global__ void __launch_bounds__(kRankThreads) find_intervals(const __grid_cons
   found.count = can_hold ? count : 0;
 }
 
-// Finds the place of each rank's item among the collected items. One thread calls it, once the whole row has been
-// counted.
+// One thread calls it, once the whole row has been counted.
 template <typename Order>
 __device__ void place_ranks(const RanksTask<Order>& task, int64_t row) {
   using Word = typename Order::Word;
@@ -138,7 +136,7 @@ __device__ void place_ranks(const RanksTask<Order>& task, int64_t row) {
   const int ranks = static_cast<int>(operands.rank_count);
   bool holds_all = static_cast<int64_t>(__ldcg(&found.gathered)) <= operands.between_room();
   for (int i = 0; i < ranks; ++i) {
-    int64_t earlier = 0;  // collected items of lower intervals
+    int64_t earlier = 0;
     for (int j = 0; j < found.interval_of[i]; ++j) earlier += static_cast<int64_t>(__ldcg(&found.intervals[j].between));
     const RankIntervals::Interval& interval = found.intervals[found.interval_of[i]];
     int64_t rank = operands.rank(row, i) - static_cast<int64_t>(__ldcg(&interval.below));
@@ -157,7 +155,7 @@ __device__ void place_ranks(const RanksTask<Order>& task, int64_t row) {
   found.holds_all = holds_all;
 }
 
-// A tile of gather_between: the items that a block has in registers. A thread's next vector is kWarp vectors further.
+// The items that a block has in registers. A thread's next vector is kWarp vectors further.
 template <typename Word>
 struct GatherTile {
   using Vector = cuda::Vector<Word>;
@@ -175,7 +173,7 @@ struct GatherTile {
     return tile + first + i / Vector::kItems * kWarp * Vector::kItems + i % Vector::kItems;
   }
 
-  // Loads the thread's items. An item outside of the part is 0.
+  // An item outside of the part is 0.
   __device__ __forceinline__ void load(int tile, Word (&items)[kItems]) const {
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
@@ -244,7 +242,7 @@ struct WarpStage {
   }
 };
 
-// How many items a block has found below an interval, at its ends, and between them.
+// How many items of a block are below an interval, at its ends, and between them.
 struct IntervalCounts {
   unsigned below, at_low, between, at_high;
 };
@@ -284,7 +282,7 @@ __device__ __forceinline__ void collect(const Order& order, const Word (&keys)[k
   stage.add(keys, taken, own, up_to, all);
 }
 
-// Adds a block's counts of each interval to the counts of the row. Each thread adds the counts of one interval.
+// Each thread adds the counts of one interval.
 __device__ __forceinline__ void add_counts(const IntervalCounts* counts, RankIntervals& found) {
   const auto add = [](uint64_t& to, unsigned count) {
     if (count > 0) atomicAdd(reinterpret_cast<unsigned long long*>(&to), static_cast<unsigned long long>(count));
@@ -296,7 +294,7 @@ __device__ __forceinline__ void add_counts(const IntervalCounts* counts, RankInt
   add(interval.at_high, counts[threadIdx.x].at_high);
 }
 
-// Collects the items in the intervals. One block per part of a row.
+// Collects the items in the intervals, by one block per part of a row.
 template <typename Order>
 __global__ void __launch_bounds__(kRankThreads, 2) gather_between(const __grid_constant__ RanksTask<Order> task) {
   using Word = typename Order::Word;

@@ -1,5 +1,5 @@
-// reduce and segmented_reduce on the CPU. Threads reduce fixed tiles, whose states are combined in tile order, so the
-// result does not depend on the number of threads.
+// Threads reduce fixed tiles, whose states are combined in tile order, so the result does not depend on the number of
+// threads.
 #include <algorithm>
 #include <vector>
 
@@ -14,7 +14,6 @@ namespace mgpu::cpu {
 
 namespace {
 
-// A call of reduce, or of segmented_reduce.
 template <typename Operator, bool kSegmented>
 struct ReduceProblem {
   const typename Operator::Element* x;
@@ -28,7 +27,7 @@ void reduce_rows(const ReduceProblem<Operator, false>& problem, Executor& execut
   using State = typename Operator::State;
   const Segments& segments = problem.segments;
   constexpr int64_t kTile = kReduceTile;
-  const int64_t tiles = std::max<int64_t>(1, ceil_div(segments.length, kTile));               // the tiles of a row
+  const int64_t tiles = std::max<int64_t>(1, ceil_div(segments.length, kTile));
   const int64_t group = std::max<int64_t>(1, kTile / std::max<int64_t>(1, segments.length));  // tiles per task
   std::vector<State> states(segments.rows * tiles);
   parallel_for(executor, ceil_div<int64_t>(states.size(), group), [&](int64_t task) {
@@ -72,8 +71,7 @@ class SegmentedReduce {
   }
 
  private:
-  // The states that a tile leaves for its neighbours: its first segment may begin in an earlier tile, and its last one
-  // may continue in the next.
+  // A tile's first segment may begin in an earlier tile, and its last one may continue in the next.
   struct Tile {
     int64_t first_end = -1;
     State before_first_end;
@@ -109,9 +107,9 @@ class SegmentedReduce {
     return result;
   }
 
-  // Reduces the segments that the ends [j, j_end) close. All these ends are listed heads of one row, and none is its
-  // first head; `begin` is where the first segment begins. Lookups that the general loop makes for each end are made
-  // once, which is twice as fast for segments of 4 items. Returns where the last segment ends.
+  // Reduces the segments that the ends [j, j_end) close, all of them listed heads of one row, and none its first head;
+  // `begin` is where the first segment begins. Lookups that the general loop makes for each end are made once, which is
+  // twice as fast for segments of 4 items. Returns where the last segment ends.
   template <typename Head>
   int64_t reduce_heads(int64_t j, int64_t j_end, int64_t begin, int64_t last_item) const {
     const Segments& segments = ends_.segments;

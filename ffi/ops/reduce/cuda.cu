@@ -1,4 +1,3 @@
-// Launches reduce on CUDA.
 #include "cuda/launch/overlapping.h"
 #include "ops/common/dispatch_operator.h"
 #include "ops/reduce/kernels.cuh"
@@ -12,7 +11,6 @@ namespace {
 // The power of two at or above n, but at most the one at or above `limit`.
 int power_of_two(int64_t n, int limit) { return 1 << minimum(ceil_log2(n), ceil_log2(limit)); }
 
-// The lanes of a row.
 struct RowLanes {
   int lanes;
   bool many;  // whether a lane has many vectors
@@ -20,13 +18,7 @@ struct RowLanes {
 
 // If there are enough rows to fill the device, a lane has at least four vectors. It has at least two if at most four
 // lanes share a row, because these read consecutive memory. A lane has at least 15 vectors if comparing items takes
-// many instructions. Times on an H200, without JAX, in ms:
-//   rows of 2^22 floats              8               32              128             512
-//   lanes as chosen here             1: 0.0060       4: 0.0061       8: 0.0057       32: 0.0057
-//   another number of lanes          2: 0.0084       1: 0.0080       16: 0.0063      8: 0.0061
-//   131,072 rows of 1,000            floats          their argmax    argmax of integers
-//   lanes as chosen here             32: 0.117       32: 0.119       16: 0.131
-//   another number of lanes          8: 0.121        8: 0.124        32: 0.146
+// many instructions. Other numbers of lanes take up to 40% longer (H200).
 template <typename Operator>
 RowLanes lanes_of_rows(const Segments& segments, const Operator& op) {
   constexpr int64_t kEnoughLanes = 1 << 16;
@@ -43,12 +35,7 @@ RowLanes lanes_of_rows(const Segments& segments, const Operator& op) {
 }
 
 // Reduces rows in equal shares, by one block per row or by a few lanes, with at least two vectors each if rows have so
-// many. Returns false if a row has no equal shares. Times on an H100, without JAX, of 2^22 items in us:
-//   rows of                                 8    32   128   512  2,048  8,192
-//   floats, equal shares                  6.7   6.9   6.8   6.8    6.9    6.9
-//   floats, by packs and by loops         6.9   7.0   7.1   6.9    7.2    7.2
-//   16-bit floats, equal shares           4.2   4.2   4.2   4.3    4.4    4.4
-//   16-bit floats, by packs and by loops  4.4   4.5   4.8   5.1    4.5    4.6
+// many. Returns false if a row has no equal shares. Packs and loops take 1 to 19% longer for 2^22 items (H100).
 template <typename Operator>
 bool launch_equal_shares(const Call& call, const reducing::WholeRows<Operator>& rows, const Operator& op,
                          cudaStream_t stream) {

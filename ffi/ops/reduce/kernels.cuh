@@ -1,5 +1,5 @@
-// The kernels of reduce. Blocks reduce chunks of a fixed size, then one block per row reduces the chunks' states, so
-// that the order of combination depends only on the shape. A warp reduces one or several short rows.
+// Blocks reduce chunks of a fixed size, then one block per row reduces the chunks' states, so that the order of
+// combination depends only on the shape. A warp reduces one or several short rows.
 #pragma once
 
 #include "cuda/block/packed_rows.cuh"
@@ -16,9 +16,9 @@ constexpr int kThreads = 256;
 template <typename Operator>
 constexpr int kLoads = sizeof(typename Operator::Element) == 1 ? 2 : 4;
 
-// The vectors that a lane loads before the first use, in a short row whose lanes have many vectors each. 2^22 floats in
-// rows of 2,048 take 0.0058 ms with 8 loads and 0.0062 with 4. In rows of 8, whose lanes have two vectors each, they
-// take 0.0070 with 8 loads and 0.0060 with 4, as 8 loads take more registers (H200).
+// The vectors that a lane loads before the first use, in a short row whose lanes have many vectors each. More loads
+// take more registers: 2^22 floats in rows of 2,048 take 0.0058 ms with 8 loads and 0.0062 with 4, in rows of 8 0.0070
+// and 0.0060 (H200).
 template <typename Operator>
 constexpr int kManyLoads = Operator::kGivesIndex || sizeof(typename Operator::Element) < 4 ||
                                    sizeof(typename Operator::State) > 8 || !Operator::kCommutes
@@ -36,8 +36,8 @@ struct Reduction {
   ResultVector<Operator> result;
 };
 
-// Returns the combination of x[begin .. end) in the order of the items, in lane 0 of `lanes` lanes, a power of two. All
-// lanes of the warp call it. `span` is the same for all of them, and at least as large as any lane's end - begin.
+// The combination of x[begin .. end) in the order of the items, in lane 0 of `lanes` lanes, a power of two. All lanes
+// of the warp call it. `span` is the same for all of them, and at least as large as any lane's end - begin.
 template <typename Operator>
 __device__ typename Operator::State fold_in_order(const Operator& op, const SourceOf<typename Operator::Element>& x,
                                                   bool aligned, int64_t begin, int64_t end, int64_t span, int lane,
@@ -45,7 +45,7 @@ __device__ typename Operator::State fold_in_order(const Operator& op, const Sour
   using State = typename Operator::State;
   using Vector = Vector<typename Operator::Element>;
   constexpr int kVector = Vector::kItems;
-  constexpr int kInFlight = sizeof(Vector) > 32 ? 2 : 4;  // loads before the first use
+  constexpr int kInFlight = sizeof(Vector) > 32 ? 2 : 4;
   const int64_t step = int64_t{lanes} * kVector;
   const bool has_vectors = aligned && begin % kVector == 0;
   State state = op.identity();
@@ -85,7 +85,7 @@ __device__ typename Operator::State fold_in_order(const Operator& op, const Sour
   return state;
 }
 
-// Whether this is an argmin or argmax of float32, for whose extrema there are instructions.
+// An argmin or argmax of float32, for whose extrema there are instructions.
 template <typename Operator>
 MGPU_HOST_DEVICE bool has_float_instructions(const Operator& op) {
   if constexpr (std::is_same_v<Operator, ArgExtremum<uint32_t, typename Operator::State>>) {
@@ -105,7 +105,6 @@ __device__ __forceinline__ typename Operator::State fold_by_part(const Operator&
   return fold.template operator()<Gathered<Operator>>();
 }
 
-// The combination of a thread's part of a range of x whose items may be reordered.
 template <int kInFlight, typename Operator>
 __device__ typename Operator::State fold_any_order(const Operator& op, const Reduction<Operator>& reduction,
                                                    int64_t begin, int64_t end, int thread, int threads) {
@@ -114,7 +113,7 @@ __device__ typename Operator::State fold_any_order(const Operator& op, const Red
   });
 }
 
-// Returns the combination of all threads' states in thread 0. `shared` has room for one state per warp.
+// Thread 0 gets the combination of all threads' states. `shared` has room for one state per warp.
 template <typename Operator>
 __device__ typename Operator::State fold_block(const Operator& op, typename Operator::State state,
                                                typename Operator::State* shared) {
@@ -200,8 +199,8 @@ constexpr int kPacks = 2;               // the packs of a warp
 constexpr int kMinBlockVectors = 512;   // the fewest vectors of a row that a block reduces in equal shares
 constexpr int kMaxShareThreads = 1024;  // the most threads of a row in equal shares
 
-// Rows without dead items, of whole vectors or of a half or a quarter of a vector. The kernels of such rows are so
-// short that loading parameters and computing addresses takes most of their time, so they have few of both.
+// Rows without dead items, of whole vectors or of a half or a quarter of a vector. Their kernels are so short that
+// loading parameters and computing addresses takes most of the time, so they have few of both.
 template <typename Operator>
 struct WholeRows {
   SourceOf<typename Operator::Element> x;
@@ -296,12 +295,8 @@ __global__ void __launch_bounds__(kThreads)
   if (thread == 0) rows.result.store(row, op.finish(state, begin));
 }
 
-// A warp reduces two packs. A pack is as many rows as 32 vectors hold, one vector per lane. Times on an H200 of 2^22
-// floats in ms:
-//   packs of a warp           1       2       4
-//   rows of 8                 0.0064  0.0061  0.0062
-//   rows of 32                0.0062  0.0059  0.0061
-//   rows of 128               0.0063  0.0059  0.0061
+// A warp reduces two packs: one or four take 2 to 7% longer (2^22 floats, H200). A pack is as many rows as 32 vectors
+// hold, one vector per lane.
 template <typename Operator>
 __global__ void __launch_bounds__(kThreads) reduce_packs(const __grid_constant__ WholeRows<Operator> rows,
                                                          const __grid_constant__ PackedRows packed, Operator op) {

@@ -1,4 +1,3 @@
-// The calls of reduce and segmented_reduce as their kernels see them: each row, or each segment, becomes one result.
 #pragma once
 
 #include "algorithm/merge_path.h"
@@ -18,16 +17,16 @@ struct ReduceOperands : OperatorOperands {
   explicit ReduceOperands(const Call& call);
   ReduceOperands(const Call& call, const Arguments& in);
 
-  // The plan on CUDA (plan.h). Scratch memory holds one state per chunk.
+  // These are for CUDA (plan.h). Scratch memory holds one state per chunk.
   int64_t chunk_items() const;
   int64_t chunks() const { return ceil_div(segments.length, chunk_items()); }
   bool has_short_rows() const;
   char* layout(Workspace& workspace, int64_t state_bytes) const;
 };
 
-// The ends of a segmented reduction's segments, as one non-decreasing sequence over all rows. In each row, the heads
-// come first: the first head closes the gap before it, and each other head closes the segment before it. Then the end
-// of the live items closes the last segment, and the end of the row closes the dead items.
+// The ends of a segmented reduction's segments, as one non-decreasing sequence over all rows. In each row, the first
+// head closes the gap before it, and each other head closes the segment before it. Then the end of the live items
+// closes the last segment, and the end of the row closes the dead items.
 struct SegmentEnds {
   Segments segments;
 
@@ -52,8 +51,8 @@ struct SegmentEnds {
     return i == 0 || i > segments.heads_count ? -1 : row * segments.heads_count + i - 1;
   }
 
-  // Items and ends are the units of a tile, consumed in one order: an end comes after the items before it. So tiles are
-  // balanced for any lengths. End j is unit (*this)[j] + j. Returns the number of items among the first `diagonal`
+  // Items and ends are the units of a tile, consumed in one order, so tiles are balanced for any lengths: an end comes
+  // after the items before it, and end j is unit (*this)[j] + j. Returns the number of items among the first `diagonal`
   // units.
   MGPU_HOST_DEVICE int64_t units() const { return segments.total() + count(); }
   template <typename Find>
@@ -63,8 +62,8 @@ struct SegmentEnds {
   }
 };
 
-// Operands: x [.., n]; heads [.., m], where segments begin; count [.., 1] or absent. Attributes: op, wide.
-// Result: [.., m].
+// Operands: x [.., n]; heads [.., m], where segments begin; count [.., 1] or absent. Attributes: op, wide. Result: [..,
+// m].
 struct SegmentedReduceOperands : OperatorOperands {
   void* result;
   bool wide_result;

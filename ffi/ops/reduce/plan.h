@@ -1,4 +1,3 @@
-// How CUDA runs reductions of whole rows and of segments: tiles and scratch memory.
 #pragma once
 
 #include "cuda/device.h"
@@ -8,39 +7,37 @@
 namespace mgpu {
 
 // The bytes of a row that a block reduces. With 64 KB, a block keeps loads in flight, and 2^27 bytes make 2048 blocks.
-// If there are more bytes, a block reduces twice as many, since its work before its first load and after its last one
-// takes time.
+// If there are more bytes, a block reduces twice as many, since its first and its last load take time.
 constexpr int64_t kReduceChunkBytes = 1 << 16;
 constexpr int64_t kReduceMaxChunks = 2048;
 // If there are kReduceMinBlockRows to kReduceMaxBlockRows rows, of up to kReduceBlockRowBytes each, one block reduces a
 // row. These blocks fill the reference device once, with 3 to 8 blocks per multiprocessor, and need no second kernel.
-// 2^25 floats in 500 rows take 0.034 ms instead of 0.036. With fewer or longer rows, or a second wave of blocks, most
-// multiprocessors would wait for the last row.
+// With fewer or longer rows, or a second wave of blocks, most multiprocessors would wait for the last row.
 constexpr int64_t kReduceMinBlockRows = 3 * kReferenceMultiprocessors;
 constexpr int64_t kReduceMaxBlockRows = 8 * kReferenceMultiprocessors;
 constexpr int64_t kReduceBlockRowBytes = 1 << 19;
 // A few lanes of a warp reduce a whole row of up to this length.
 constexpr int64_t kReduceShortRow = 4096;
 
-// The shape of a block that reduces segments: its threads, and the items that each has room for.
+// A block that reduces segments has these threads, and room for these items in each.
 constexpr TileShape segmented_reduce_shape(int64_t state_bytes) {
   return {128, state_bytes > 32 ? 4 : state_bytes > 16 ? 8 : state_bytes > 4 ? 16 : 32};
 }
 
-// How the CUDA kernels cut segments into tiles, for states of `state_bytes` bytes.
+// How segments are cut into tiles, for states of `state_bytes` bytes.
 struct SegmentTiling {
   SegmentEnds ends;
   int64_t state_bytes;
   int64_t largest_bytes;  // the bytes of a state, or of an item if that is larger
 
-  // The items and ends that a block consumes: fewer than it has room for, because its items begin and end between
-  // multiples of 16 bytes.
+  // A block consumes fewer items and ends than it has room for, because its items begin and end between multiples of 16
+  // bytes.
   static constexpr int tile_units(int64_t largest_bytes) { return segmented_reduce_shape(largest_bytes).tile() - 32; }
 
   int64_t tiles() const { return ceil_div<int64_t>(ends.units(), tile_units(largest_bytes)); }
 
-  // Scratch memory: the number of items before each tile, and the states of the tile's first and last segments. The
-  // latter also has a flag that says whether there is an end in the tile.
+  // The number of items before each tile, and the states of the tile's first and last segments. The latter also has a
+  // flag that says whether there is an end in the tile.
   struct Scratch {
     int64_t* items_before;
     char* opening;

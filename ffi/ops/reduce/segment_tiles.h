@@ -1,4 +1,3 @@
-// Equal tiles of items and segment ends on the CPU.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,3 @@
-// Launches segmented_reduce on CUDA.
 #include "cuda/launch/overlapping.h"
 #include "ops/common/dispatch_operator.h"
 #include "ops/reduce/segmented_reduce.cuh"
@@ -10,7 +9,7 @@ namespace mgpu::cuda {
 
 namespace segment_reducing {
 
-// Reduces the segments of short rows. Returns false if rows are too long for the kernel.
+// Returns false if rows are too long for the kernel.
 template <typename Operator>
 bool reduce_short_rows(const Call& call, const SegmentedReduceOperands& operands, const Operator& op,
                        cudaStream_t stream) {

@@ -1,6 +1,6 @@
-// The kernels of segmented_reduce. Items and segment ends are consumed in one order, in equal tiles for any lengths
-// (unit_tiles.cuh). A tile stores the results of segments that begin and end in it. A second kernel joins the states of
-// the tiles' first and last segments, so no tile waits for another.
+// Items and segment ends are consumed in one order, in equal tiles for any lengths (unit_tiles.cuh). A tile stores the
+// results of segments that begin and end in it. A second kernel joins the states of the tiles' first and last segments,
+// so no tile waits for another.
 #pragma once
 
 #include "cuda/block/scan.cuh"
@@ -21,7 +21,7 @@ inline UnitTiles unit_tiles(const SegmentTiling& tiling, int64_t* items_before) 
 }
 inline unsigned join_blocks(int64_t tiles) { return static_cast<unsigned>(ceil_div<int64_t>(tiles, kJoinThreads)); }
 
-// The bytes that a thread needs per item: the size of a state, or of an item if that is larger.
+// The size of a state, or of an item if that is larger.
 template <typename Operator>
 constexpr int64_t state_bytes() {
   using Element = typename Operator::Element;
@@ -39,7 +39,7 @@ struct Shape {
   static constexpr int kPlaces = kThreads * kItems;
   static constexpr int kRun = kVector < 8 ? maximum(2 * kVector, 4) : kVector;
   static constexpr int kRowPlaces = kRun * kWarp;
-  static constexpr int kRows = kItems / kRun;  // the rows of a warp
+  static constexpr int kRows = kItems / kRun;
 };
 
 template <typename Operator>
@@ -67,7 +67,6 @@ struct alignas(kRun) Marks {
   }
 };
 
-// A tile in shared memory.
 template <typename Operator>
 struct TileMemory {
   using State = typename Operator::State;
@@ -78,15 +77,14 @@ struct TileMemory {
   int* bounds;      // the places of ends, stored backwards from the end of the sums' memory
 };
 
-// A tile's items as places: the first item has place `lead`, and `limit` follows the last one.
+// The first item has place `lead`, and `limit` follows the last one.
 struct TilePlaces {
   int64_t origin;  // the position of place 0 in the array
   int lead;
   int limit;
 };
 
-// A tile's ends. Heads in the row of the first end are separate from other ends, because finding them needs no
-// division.
+// Heads in the row of the first end are separate from other ends, because finding them needs no division.
 struct TileEnds {
   int64_t row_begin;
   int64_t first_entry;  // the result that the first end closes
@@ -143,7 +141,7 @@ __device__ __forceinline__ void load_items(const SegmentedReduction<Operator>& r
   }
 }
 
-// The states of a run's items; places outside the tile get identities.
+// Places outside the tile get identities.
 template <typename Operator>
 __device__ __forceinline__ void extract_run(const Operator& op, const TilePlaces& places, int row,
                                             const RowVectors<Operator>& vectors,
@@ -166,8 +164,8 @@ __device__ __forceinline__ void extract_run(const Operator& op, const TilePlaces
   }
 }
 
-// The states that a warp leaves in a tile with few ends: the state of the segment of its first end, and the state of
-// the items after its last end.
+// What a warp leaves in a tile with few ends: the state of the segment of its first end, and the state of the items
+// after its last end.
 template <typename State>
 struct WarpParts {
   State opening;
@@ -214,7 +212,6 @@ struct LoadedRuns {
   }
 };
 
-// Stores the result of the segment that an end closes.
 template <typename Operator>
 __device__ __forceinline__ void store_segment(const SegmentedReduction<Operator>& reduction, const Operator& op,
                                               int64_t end, const typename Operator::State& state) {
@@ -297,7 +294,6 @@ __device__ __forceinline__ void reduce_rows_to_ends(const SegmentedReduction<Ope
   }
 }
 
-// Joins the states that the warps of a tile leave.
 template <typename Operator>
 __device__ __forceinline__ void join_warps(const SegmentedReduction<Operator>& reduction, const Operator& op,
                                            int64_t tile, const TileUnits& units,
@@ -383,7 +379,7 @@ __device__ __forceinline__ TileEnds mark_ends(const SegmentedReduction<Operator>
   return {row_begin, row_entries + first_in_row, own_heads};
 }
 
-// Scans each run and each row, restarting after each end. A row without ends needs only its sum.
+// Restarts after each end. A row without ends needs only its sum.
 template <typename Operator>
 __device__ __forceinline__ void sum_runs(const Operator& op, const TilePlaces& places,
                                          const RowVectors<Operator>& vectors, const TileMemory<Operator>& memory) {

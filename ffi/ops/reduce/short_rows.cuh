@@ -1,5 +1,4 @@
-// segmented_reduce of short rows. The items of a row are scanned, restarting at each head, so a segment's result is the
-// state at its last item.
+// The items of a row are scanned, restarting at each head, so a segment's result is the state at its last item.
 #pragma once
 
 #include "algorithm/segments.h"

@@ -1,5 +1,4 @@
-// segmented_order_statistics on the CPU. A task searches several segments; long segments are searched one after the
-// other by all threads.
+// A task searches several segments; long segments are searched one after the other by all threads.
 #include "cpu/for_each_segment.h"
 #include "ops/common/dispatch.h"
 #include "ops/order_statistics/rank_search.h"
@@ -11,7 +10,7 @@ namespace mgpu {
 
 namespace {
 
-// Finds the items at a segment's ranks, which are positions in its sorted order.
+// Ranks are positions in a segment's sorted order.
 template <typename Order, typename ForEach>
 void find(const SegmentedOrderStatisticsOperands& operands, Order order, const cpu::RowRange& segment,
           ForEach for_each) {

@@ -1,5 +1,4 @@
-// Launches segmented_order_statistics on CUDA: a kernel with a group of lanes per segment, then passes over the digits
-// of long segments.
+// A kernel with a group of lanes per segment runs first, then passes over the digits of long segments.
 #include "cuda/launch/launch.h"
 #include "ops/common/dispatch.h"
 #include "ops/segmented_order_statistics/kernels.cuh"

@@ -1,9 +1,9 @@
-// The kernels of segmented_order_statistics. `sought` is a position in a sorted segment. The rank of a key is an
-// unsigned word in the order of the keys (key_order.h). A group of lanes sorts its segment in registers. If a segment
-// is too long for its group, the warp sorts it. If it is too long for a warp's registers, the warp halves an interval
-// of ranks that contains the sought item, until the interval has at most 32 items, and sorts these. Each halving reads
-// the segment again, from the first-level cache. Long segments are listed with their parts, and each pass over them
-// finds one more digit of the ranks of the sought items.
+// `sought` is a position in a sorted segment. The rank of a key is an unsigned word in the order of the keys
+// (key_order.h). A group of lanes sorts its segment in registers. If a segment is too long for its group, the warp
+// sorts it. If it is too long for a warp's registers, the warp halves an interval of ranks that contains the sought
+// item, until the interval has at most 32 items, and sorts these. Each halving reads the segment again, from the
+// first-level cache. Long segments are listed with their parts, and each pass over them finds one more digit of the
+// ranks of the sought items.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -31,7 +31,7 @@ struct Task {
   SegmentedOrderStatisticsOperands::Scratch scratch;
   Order order;
 
-  // Segment i of all rows. An empty segment begins at an item of its row, so that its first item can be read.
+  // An empty segment begins at an item of its row, so that its first item can be read.
   __device__ RowSegment segment(int64_t i) const {
     const int64_t row = operands.rows == 1 ? 0 : i / operands.segments, number = i - row * operands.segments;
     const Range<int64_t> range = operands.segment(row, number);
@@ -75,7 +75,7 @@ __device__ __forceinline__ void find_sorted(const Task& task, const RowSegment& 
   }
 }
 
-// Finds items of a short segment with the fewest registers that have room for the segments of all groups of the warp.
+// Takes the fewest registers that have room for the segments of all groups of the warp.
 template <int kItems = kLeastLaneItems, typename Task>
 __device__ __forceinline__ void find_short(const Task& task, const RowSegment& segment, int ranks, int lanes,
                                            typename Task::Code* room) {
@@ -141,7 +141,7 @@ class WarpSegment {
     if (low_ < high_) sort();
   }
 
-  // Sorts the items of the interval: each lane gets one.
+  // Each lane gets one item.
   __device__ void sort() {
     int listed = 0;
     for (int begin = 0; begin < size_; begin += kWarp) {
@@ -187,8 +187,8 @@ __device__ bool begin_long_segment(const Task<Order>& task, const RowSegment& se
   return true;
 }
 
-// Finds the items of a segment that does not fit a warp's registers, or lists the segment if it is long. All lanes of a
-// warp call this function together.
+// The segment does not fit a warp's registers. If it is long, it is only listed. All lanes of a warp call this function
+// together.
 template <typename Order>
 __device__ void find_by_warp(const Task<Order>& task, const RowSegment& segment, typename Task<Order>::Code* room) {
   using Word = typename Order::Word;
@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
                                    });
 }
 
-// One pass over all long segments, which finds one more digit. Each block takes parts of them.
+// Each pass finds one more digit. Each block takes parts of long segments.
 template <typename Order>
 __global__ void __launch_bounds__(kDigitThreads)
     count_segment_digits(const __grid_constant__ Task<Order> task, ranking::DigitPass pass) {

@@ -1,5 +1,4 @@
-// The call of segmented_order_statistics as its kernels see it: it finds the items at given ranks, which are positions
-// in the sorted order of each segment.
+// Finds the items at given ranks, which are positions in the sorted order of each segment.
 #pragma once
 
 #include "algorithm/segments.h"
@@ -28,12 +27,11 @@ struct SegmentedOrderStatisticsOperands : SegmentBounds {
   MGPU_HOST_DEVICE int64_t rank(int64_t row, int64_t k, int64_t i, int64_t size) const {
     return clamp<int64_t>(ranks[row * ranks_stride + k * segments + i], 0, size - 1);
   }
-  // The place of a result.
   MGPU_HOST_DEVICE int64_t place(int64_t row, int64_t k, int64_t i) const {
     return (row * rank_count + k) * segments + i;
   }
 
-  // The plan on CUDA (plan.h).
+  // These are for CUDA (plan.h).
   struct Scratch;
   Scratch layout(Workspace& workspace) const;
 };

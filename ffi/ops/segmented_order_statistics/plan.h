@@ -1,5 +1,4 @@
-// How CUDA finds the items at some ranks, which are positions in each segment's sorted order: which segments a warp
-// takes, and scratch memory for the others.
+// Which segments a warp takes, and scratch memory for the others.
 #pragma once
 
 #include "ops/common/long_segments.h"
@@ -7,17 +6,16 @@
 
 namespace mgpu {
 
-constexpr int kMaxSegmentRanks = 16;  // the most ranks per segment: a block counts digits for all of them at once
-// A group of lanes sorts a segment in registers. A group has as few lanes as leave each at most mean_lane_items items
-// of a segment of mean length, but no more than a warp. Fewer lanes take fewer shuffles, but more registers.
+constexpr int kMaxSegmentRanks = 16;  // a block counts digits for all of them at once
+// A group has as few lanes as leave each at most mean_lane_items items of a segment of mean length, but no more than a
+// warp. Fewer lanes take fewer shuffles, but more registers.
 constexpr int kLeastLaneItems = 8, kMostLaneItems = 32;
 constexpr int mean_lane_items(int width) { return width == 8 ? 8 : 16; }
 constexpr int64_t kWarpSegment = 1 << 12;  // the most items that a warp takes: it reads them again and again
 constexpr int kSegmentDigitBits = 8;       // each pass over a longer segment finds one digit
 constexpr int kSegmentDigits = 1 << kSegmentDigitBits;
 
-// Scratch memory of the CUDA kernels, for long segments. Digits are those of the sought items, as unsigned words in the
-// order of keys.
+// Scratch memory for long segments. Digits are those of the sought items, as unsigned words in the order of keys.
 struct SegmentedOrderStatisticsOperands::Scratch {
   LongSegments list;
   uint64_t* prefixes;  // [segments, rank_count]: the known digits

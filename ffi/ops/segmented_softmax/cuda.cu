@@ -1,4 +1,4 @@
-// Launches segmented_softmax on CUDA: kernels that list heads, compute tiles, join parts of segments, and close tiles.
+// The kernels list heads, compute tiles, join parts of segments, and close tiles.
 #include "cuda/launch/overlapping.h"
 #include "ops/segmented_softmax/kernels.cuh"
 #include "runtime/operations.h"

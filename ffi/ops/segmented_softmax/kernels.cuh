@@ -1,7 +1,7 @@
-// The kernels of segmented_softmax. After list_heads of scan, the first kernel finishes the segments that begin and end
-// in a tile, and reads and writes their rows once. For the two segments that cross the tile's edges, it stores the
-// maximum and the sum of each column. A second kernel joins these along each segment, and a third one writes the rows
-// of such segments, so that no tile waits for another.
+// After list_heads of scan, the first kernel finishes the segments that begin and end in a tile, and reads and writes
+// their rows once. For the two segments that cross the tile's edges, it stores the maximum and the sum of each column.
+// A second kernel joins these along each segment, and a third one writes the rows of such segments, so that no tile
+// waits for another.
 #pragma once
 
 #include "algorithm/floats.h"
@@ -15,7 +15,6 @@ namespace mgpu::cuda::softmax {
 constexpr int kThreads = kSoftmaxThreads;
 constexpr int kWarps = kThreads / kWarp;
 
-// float16 and bfloat16 are computed in float32.
 template <typename Element>
 using Accumulator = std::conditional_t<std::is_same_v<Element, double>, double, float>;
 
@@ -27,7 +26,7 @@ constexpr int kBlocks = 3;  // the blocks of a multiprocessor
 // Sums of exponentials below this lose precision, if the maximum is not the segment's own.
 constexpr float kLeastSum = 0x1p-24f;
 
-// The state of a part of a segment: the maximum m, and the sum of exp(x - m) over its items x.
+// The maximum m of a part of a segment, and the sum of exp(x - m) over its items x.
 template <typename Float>
 struct Part {
   Float max;
@@ -44,12 +43,12 @@ __device__ __forceinline__ Float least() {
 __device__ __forceinline__ float power(float x) { return exp2_approximately(x * 0x1.715476p0f); }
 __device__ __forceinline__ double power(double x) { return exp(x); }
 
-// Divides 1 by a sum of exponentials, which is never so small or so large that the fast reciprocal is inexact. It is 0
-// if all items are -inf.
+// A sum of exponentials is never so small or so large that the fast reciprocal is inexact. It is 0 if all items are
+// -inf.
 __device__ __forceinline__ float reciprocal(float sum) { return reciprocal_approximately(sum); }
 __device__ __forceinline__ double reciprocal(double sum) { return 1 / sum; }
 
-// Joins two parts. If all items of a part are -inf, the part's sum is 0.
+// If all items of a part are -inf, the part's sum is 0.
 template <typename Float>
 __device__ __forceinline__ Part<Float> join(const Part<Float>& a, const Part<Float>& b) {
   const Float max = a.max < b.max ? b.max : a.max;
@@ -92,7 +91,6 @@ struct Softmax {
   __device__ __forceinline__ int size(int64_t tile) const {
     return static_cast<int>(minimum<int64_t>(segments.total() - begin(tile), tiling.tile_rows));
   }
-  // Whether a segment starts in a tile.
   __device__ __forceinline__ bool has_head(int64_t tile) const { return first_head[tile] < size(tile); }
   __device__ __forceinline__ bool is_live(int64_t position) const {
     const int64_t row = segments.row(position);
@@ -124,7 +122,6 @@ struct Softmax {
   }
 };
 
-// The data that the threads of a block exchange.
 template <typename Float>
 struct Exchange {
   unsigned heads[kWarps];  // for each warp, the lanes whose rows have a head
@@ -135,7 +132,7 @@ struct Exchange {
   Float totals[kThreads + kWarp];
 };
 
-// A thread's places in shared memory, one for a number of each of its rows.
+// A thread's places in shared memory, one for each of its rows.
 template <typename Float>
 struct Slots {
   Float* first;
@@ -179,7 +176,6 @@ struct Group {
   __device__ __forceinline__ int first_head() const { return __ffs(heads) - 1; }
   __device__ __forceinline__ int last_head() const { return 31 - __clz(heads); }
   __device__ __forceinline__ bool ends_after() const { return next < kThreads; }
-  // Whether a segment starts in the tile.
   __device__ __forceinline__ bool is_cut() const { return ballot != 0 || begins_before || ends_after(); }
   // Lanes of the warp with a head in earlier rows.
   __device__ __forceinline__ unsigned earlier() const {
@@ -320,7 +316,6 @@ __device__ __forceinline__ void store_items(Element* to, const Float (&from)[kCo
   store_bytes<sizeof(items)>(to, items);
 }
 
-// A thread's part of a tile.
 template <typename Element>
 struct Share {
   using Float = Accumulator<Element>;
@@ -364,8 +359,8 @@ struct Share {
     }
   }
 
-  // Loads the thread's items of a staged tile; rows that are not in the bitmap `live` get `nothing`. Rows of one column
-  // are neighbours, which are moved by vectors, because single items of the lanes would lie in a quarter of the banks.
+  // Rows that are not in the bitmap `live` get `nothing`. Rows of one column are neighbours, which are moved by
+  // vectors, because single items of the lanes would lie in a quarter of the banks.
   __device__ __forceinline__ void load_staged(const Slots<Float>& slots, unsigned live, Float nothing,
                                               Float (&items)[kRows]) const {
     if (task.tiling.width == 1) {
@@ -387,7 +382,7 @@ struct Share {
     }
   }
 
-  // The rows past the live ones, as a bitmap.
+  // A bitmap of the rows past the live ones.
   __device__ __forceinline__ unsigned dead() const {
     unsigned dead = 0;
     if (!task.segments.counts.given()) return dead;
@@ -433,7 +428,7 @@ struct Share {
     }
   }
 
-  // Marks the tile's heads, and gets the thread's group of rows. Contains barriers.
+  // Contains barriers.
   __device__ __forceinline__ Group<Element> group(unsigned* words, Exchange<Float>& exchange) const {
     const int64_t begin = task.begin(tile);
     for (int i = threadIdx.x; i < kThreads * kRows / 32; i += kThreads) words[i] = 0;
@@ -481,7 +476,7 @@ __device__ __forceinline__ bool normalize_tile(const Softmax<Element>& task) {
   const auto slots = share.template slots<kStaged>(stage);
   const int64_t tile_offset = task.begin(share.tile) * task.tiling.width;
 
-  // Load. Dead rows, and places after the last row, are -inf.
+  // Dead rows, and places after the last row, are -inf.
   Float kept[kRows];
   if constexpr (kStaged) {
     stage.for_each([&]<int kCount>(int i) {
@@ -504,7 +499,6 @@ __device__ __forceinline__ bool normalize_tile(const Softmax<Element>& task) {
     for (int i = 0; i < kRows; ++i) kept[i] = dead >> i & 1 ? nothing : kept[i];
   }
 
-  // Shift the items, and divide their exponentials by their segment's sum.
   const bool log = kExact && task.rule == SoftmaxRule::kLogSoftmax;
   if constexpr (kExact) {
     group.total(
@@ -541,7 +535,6 @@ __device__ __forceinline__ bool normalize_tile(const Softmax<Element>& task) {
     for (int i = 0; i < kRows; ++i) kept[i] = dead >> i & 1 ? Float{0} : kept[i];
   }
 
-  // Store.
   if (!group.is_cut()) return true;
   if constexpr (kStaged) {
     share.store_staged(slots, kept);
@@ -590,7 +583,6 @@ __global__ void __launch_bounds__(kThreads, kBlocks) differentiate_tiles(Softmax
 
   start_next_kernel();
 
-  // Load the terms of the totals.
   Float terms[kRows] = {};
   if constexpr (kStaged) {
     stage.for_each([&]<int kCount>(int i) {
@@ -623,7 +615,6 @@ __global__ void __launch_bounds__(kThreads, kBlocks) differentiate_tiles(Softmax
       },
       [](Float sum) { return sum; }, [&](int i, Float total) { terms[i] = total; });
 
-  // Store.
   if (!group.is_cut()) return;
   if constexpr (kStaged) {
     share.store_staged(slots, terms);

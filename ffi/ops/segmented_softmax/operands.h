@@ -1,4 +1,3 @@
-// The call of segmented_softmax as its kernels see it.
 #pragma once
 
 #include "algorithm/segments.h"
@@ -28,7 +27,7 @@ struct SegmentedSoftmaxOperands {
 
   explicit SegmentedSoftmaxOperands(const Call& call);
 
-  // The plan on CUDA (plan.h).
+  // These are for CUDA (plan.h).
   SoftmaxTiling tiling() const;
   struct Scratch;
   Scratch layout(Workspace& workspace) const;

@@ -1,4 +1,3 @@
-// How CUDA computes the softmax of segments of rows: tiles and scratch memory.
 #pragma once
 
 #include "algorithm/row_tiles.h"
@@ -59,11 +58,11 @@ struct SoftmaxTiling {
   }
 };
 
-// Scratch memory of the CUDA kernels. Each tile has the number of heads before it, which list_heads of scan finds (the
-// start of each problem of a batch counts as one more head), and its first and last heads. For two segments, the one
-// that is open at the tile's start (`opening`) and the one that is open at its end (`open`), a tile has the maximum and
-// the sum of each column over the segment's rows in the tile. In the tile where a segment begins, join_parts replaces
-// the values in `open` by those of the whole segment.
+// Each tile has the number of heads before it, which list_heads of scan finds (the start of each problem of a batch
+// counts as one more head), and its first and last heads. For two segments, the one that is open at the tile's start
+// (`opening`) and the one that is open at its end (`open`), a tile has the maximum and the sum of each column over the
+// segment's rows in the tile. In the tile where a segment begins, join_parts replaces the values in `open` by those of
+// the whole segment.
 struct SegmentedSoftmaxOperands::Scratch {
   int64_t* listed;
   int* first_head;

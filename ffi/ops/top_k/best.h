@@ -1,6 +1,6 @@
-// The best items of a sequence on the CPU: the first k in the order that is sought. Items that come before the k-th
-// best item so far are collected. From time to time, all but the best k of them are dropped, which gives a better k-th
-// item. Most blocks of items have none to collect, and cost one vectorized comparison per item.
+// The first k items of a sequence in the order that is sought, on the CPU. Items that come before the k-th best item so
+// far are collected. From time to time, all but the best k of them are dropped, which gives a better k-th item. Most
+// blocks of items have none to collect, and cost one vectorized comparison per item.
 #pragma once
 
 #include <algorithm>
@@ -31,12 +31,10 @@ class Best {
         items_(scratch_.first()),
         ranks_(scratch_.second()) {}
 
-  // The best k of the keys at positions [begin, end).
   Best(Order order, int64_t k, const Word* keys, int64_t begin, int64_t end) : Best(order, k, end - begin) {
     if (k > 0) add_keys(keys, begin, end);
   }
 
-  // The best k of the items in some lists.
   Best(Order order, int64_t k, const std::vector<std::vector<Item>>& lists)
       : Best(order, k, k * static_cast<int64_t>(lists.size())) {
     for (const auto& list : lists) {
@@ -71,7 +69,7 @@ class Best {
     }
   }
 
-  // Drops all but the best k. Returns how many items remain.
+  // Returns how many items remain.
   int64_t keep_best() {
     if (count_ <= k_) return count_;
     for (int64_t i = 0; i < count_; ++i) ranks_[i] = order_.rank(items_[i].code);
@@ -93,9 +91,9 @@ class Best {
     return count_;
   }
 
-  // Sorts the best k. Returns how many there are.
+  // Returns how many there are.
   int64_t sort() {
-    constexpr int64_t kFew = 16;  // a sort of so few items takes less time than a selection
+    constexpr int64_t kFew = 16;  // so few are sorted in less time than a selection takes
     if (count_ > kFew) keep_best();
     if (count_ > 0) sort_entries<false>(items_, items_ + room_ + kBlock, count_, order_);
     return std::min(count_, k_);
@@ -126,7 +124,7 @@ class Best {
   Word bound_ = 0;  // codes below it come before the k-th best
 };
 
-// Finds the best k keys with all threads: first the best k of each part, then the best of these.
+// The threads first find the best k of each part, then the best of these.
 template <typename Order>
 Best<Order> best_of_parts(Executor& executor, Order order, int64_t k, const typename Order::Word* keys, int64_t size) {
   const int64_t parts = ceil_div(size, std::max(kTopKPart, 8 * k));

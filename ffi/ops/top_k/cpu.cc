@@ -1,4 +1,4 @@
-// top_k on the CPU. A task has several rows; if rows are long and few, all threads search one row after the other.
+// A task has several rows; if rows are long and few, all threads search one row after the other.
 #include "ops/common/dispatch.h"
 #include "ops/top_k/best.h"
 #include "ops/top_k/operands.h"
@@ -25,7 +25,7 @@ class TopK {
       }
       return;
     }
-    const int64_t group = std::max<int64_t>(1, kTopKPart / 4 / std::max<int64_t>(1, length));  // rows per task
+    const int64_t group = std::max<int64_t>(1, kTopKPart / 4 / std::max<int64_t>(1, length));
     cpu::parallel_for(executor, ceil_div(rows, group), [&](int64_t task) {
       for (int64_t row = task * group; row < std::min(rows, (task + 1) * group); ++row) {
         store(row, cpu::Best<Order>(order_, operands_.k, keys(row), 0, operands_.live(row)));

@@ -1,4 +1,4 @@
-// Launches top_k on CUDA: one kernel level after level, or a kernel for short rows.
+// Launches top_k: one kernel level after level, or a kernel for short rows.
 #include "cuda/launch/overlapping.h"
 #include "cuda/launch/shapes.h"
 #include "ops/top_k/kernels.cuh"
@@ -45,7 +45,7 @@ void run(const Call& call, const TopKOperands& operands, Order order, cudaStream
   }
 }
 
-// Launches the kernel of the first shape that fits the rows.
+// The first shape that fits the rows is launched.
 template <int kShape, typename Order>
 void run_short(const Call& call, const short_rows::TopK<Order>& task, cudaStream_t stream) {
   constexpr TopKRowShape shape = kTopKRowShapes[kShape];

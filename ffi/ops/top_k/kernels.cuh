@@ -1,10 +1,9 @@
-// The kernel of top_k. A block goes over its items tile by tile, and appends those that may be among the best k to a
-// list in shared memory. When the list is full, all but the best k are dropped: digits of the ranks (unsigned words in
-// the order of the keys) are counted, the most significant first, until it is known which items to drop. The k-th best
-// item is then a bound for later items. The first bound is guessed from a sample of the row, so nearly all random items
-// are read once and compared once. If several blocks share a row, there are several levels: each block of a level keeps
-// the best k items of its part, and the next level selects from the items that were kept, until one block has all of
-// them.
+// A block goes over its items tile by tile, and appends those that may be among the best k to a list in shared memory.
+// When the list is full, all but the best k are dropped: digits of the ranks (unsigned words in the order of the keys)
+// are counted, the most significant first, until it is known which items to drop. The k-th best item is then a bound
+// for later items. The first bound is guessed from a sample of the row, so nearly all random items are read once and
+// compared once. If several blocks share a row, each block of a level keeps the best k items of its part, and the next
+// level selects from these, until one block has all of them.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -25,8 +24,8 @@ struct TopKTask {
   Order order;
   TopKOperands::Levels levels;
   int level;
-  TopKOperands::Kept source;  // the items that the previous level kept; unused in the first level
-  TopKOperands::Kept target;  // the items that this level keeps; unused in the last level
+  TopKOperands::Kept source;  // unused in the first level
+  TopKOperands::Kept target;  // unused in the last level
   uint32_t* counts;           // [levels - 1, rows]: how many items each level keeps
 
   MGPU_HOST_DEVICE int64_t parts() const { return levels.parts[level]; }
@@ -79,7 +78,6 @@ struct Filter<FloatOrder<Word>> {
   }
 };
 
-// A part of a row's keys.
 template <typename Order>
 struct PartOfKeys {
   using Word = typename Order::Word;
@@ -124,7 +122,6 @@ class BlockBest {
     clear();
   }
 
-  // Forgets all items and the bound.
   __device__ void clear() {
     __syncthreads();
     set_count(0);
@@ -133,9 +130,8 @@ class BlockBest {
   }
 
   // Guesses a bound from a sample of a row, before anything is added, and returns whether it did. The bound is item
-  // number `wanted` of the sorted sample. About wanted * count / sample items of the row are within it: about 2.4 k for
-  // the best 2,048 of 2^19, 6 k for the best 50 of 50,000, and far more for a small k in a long row. If the guess was
-  // wrong, fewer than k items remain at the end, though the row has more. Each vector of the sample is at a random
+  // number `wanted` of the sorted sample, so about wanted * count / sample items of the row are within it. If the guess
+  // was wrong, fewer than k items remain at the end, though the row has more. Each vector of the sample is at a random
   // place in its part of the row, so that the sample does not match a period of the items. `is_split` says whether
   // several blocks share the row.
   template <typename Row>
@@ -165,7 +161,7 @@ class BlockBest {
     return true;
   }
 
-  // Adds the items of a part. A warp has kVectors times 32 neighbouring vectors of a tile.
+  // A warp has kVectors times 32 neighbouring vectors of a tile.
   template <typename Part>
   __device__ void add(const Part& part, int count) {
     const int lane = threadIdx.x % kWarp;
@@ -206,7 +202,7 @@ class BlockBest {
           if (at < 0 || at >= count) taken &= ~(1u << i);
         }
       }
-      bool waits = false;  // whether an item waits for room
+      bool waits = false;
       const auto append_own = [&] {
         return append(items, taken,
                       [&](int i) { return part.position(place(tile, i / Vector::kItems) + i % Vector::kItems); });
@@ -229,7 +225,7 @@ class BlockBest {
     count_ = shared_.count;
   }
 
-  // Drops all but the best k, and returns how many remain. They are in shared memory after the next barrier.
+  // Returns how many items remain. They are in shared memory after the next barrier.
   __device__ int keep_best() {
     if (count_ <= k_) return count_;
     __syncthreads();
@@ -249,7 +245,7 @@ class BlockBest {
     return count_;
   }
 
-  // Sorts the kept items: thread t gets those from t * kShare on. Contains barriers.
+  // Thread t gets the items from t * kShare on. Contains barriers.
   using Entry = SortedEntry<Word>;
   template <int kShare>
   __device__ void sort(Entry (&entries)[kShare]) {
@@ -277,7 +273,7 @@ class BlockBest {
     return static_cast<int>(reinterpret_cast<uintptr_t>(part.items) % sizeof(Vector) / sizeof(Word));
   }
 
-  // Appends the items of the warp that calls it. Returns false if there is no room for them.
+  // Returns false if there is no room for the warp's items.
   template <typename PositionOf>
   __device__ __forceinline__ bool append(const Word (&codes)[kItems], unsigned taken, PositionOf position_of) {
 #pragma unroll
@@ -317,8 +313,8 @@ class BlockBest {
     count_ = count;
   }
 
-  // Finds leading digits of item number `rank` in sorted order, from 1 on, of the first `count` listed items. It finds
-  // digits until at most `spare` worse items share them.
+  // Finds leading digits of item number `rank` in sorted order, from 1 on, of the first `count` listed items, until at
+  // most `spare` worse items share these digits.
   __device__ Digits find_last(int count, int rank, int spare) {
     return select_digits_.template operator()<Word>(
         count, rank, [&](int i) { return order_.rank(shared_.codes[i]); }, [](int) { return true; },
@@ -355,8 +351,8 @@ class BlockBest {
     }
   }
 
-  // Sets the bound: better items than the k-th best have an Order::rank up to `rank`, and if it is `rank`, they have a
-  // position before `position`.
+  // Better items than the k-th best have an Order::rank up to `rank`, and if it is `rank`, they have a position before
+  // `position`.
   __device__ void set_bound(Word rank, uint32_t position) {
     bound_rank_ = rank;
     bound_position_ = position;
@@ -368,13 +364,12 @@ class BlockBest {
   Shared& shared_;
   SelectDigits<kThreads> select_digits_;
   int count_ = 0;
-  Word bound_;  // the greatest code of bound_rank_
+  Word bound_;
   Word bound_rank_;
   uint32_t bound_position_;
 };
 
-// One level: keeps the best k items of each part, one block per part of a row. The last level also sorts and stores
-// them.
+// One level: each block keeps the best k items of its part of a row. The last level also sorts and stores them.
 template <typename Order, bool kIsFirst, int kThreads>
 __global__ void __launch_bounds__(kThreads, 1024 / kThreads) keep_best_k(const __grid_constant__ TopKTask<Order> task) {
   using Word = typename Order::Word;

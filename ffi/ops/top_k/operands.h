@@ -1,4 +1,4 @@
-// The call of top_k as its kernels see it: the first items of each row in sorted order, and their positions.
+// The first items of each row in sorted order, and their positions.
 #pragma once
 
 #include "algorithm/index_vector.h"
@@ -26,7 +26,7 @@ struct TopKOperands {
 
   MGPU_HOST_DEVICE int64_t live(int64_t row) const { return counts(row, length); }
 
-  // The plan on CUDA (plan.h).
+  // These are for CUDA (plan.h).
   struct Levels;
   Levels levels() const;
   struct Kept;

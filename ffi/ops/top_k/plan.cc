@@ -15,8 +15,7 @@ TopKOperands::Levels TopKOperands::levels() const {
     levels.parts[levels.count] = maximum<int64_t>(1, ceil_div(items, part));
     ++levels.count;
   };
-  const int64_t blocks =
-      maximum<int64_t>(1, kTopKBlocks * kReferenceMultiprocessors / maximum<int64_t>(1, rows));  // the parts of a row
+  const int64_t blocks = maximum<int64_t>(1, kTopKBlocks * kReferenceMultiprocessors / maximum<int64_t>(1, rows));
   add(length, clamp<int64_t>(ceil_div(length, blocks), maximum(kTopKMinTiles * tile, 4 * k), kMaxPart));
   while (levels.parts[levels.count - 1] > 1) {
     const int64_t items = levels.parts[levels.count - 1] * k;  // no items if k is 0

@@ -1,4 +1,3 @@
-// How CUDA finds the first items of rows: tiles, levels and scratch memory.
 #pragma once
 
 #include "cuda/device.h"
@@ -7,7 +6,7 @@
 
 namespace mgpu {
 
-// A block goes over its part of a row tile by tile. It has room for room() items, one tile more than it may keep.
+// A block goes over its part of a row tile by tile. It has room for one tile more than it may keep.
 constexpr int kTopKMaxK = 2048;
 struct TopKShape {
   TileShape tiles;
@@ -15,12 +14,12 @@ struct TopKShape {
   constexpr int room() const { return kTopKMaxK + tile(); }
 };
 constexpr int kTopKThreads = 512;
-// Threads per block if a multiprocessor has several blocks: while one waits, another works.
+// If a multiprocessor has several blocks, one works while another waits.
 constexpr int kTopKManyThreads = 256;
 constexpr TopKShape top_k_shape(int key_width, int threads = kTopKThreads) {
   return {{threads, maximum(key_width == 8 ? 4 : 8, 16 / key_width)}};
 }
-constexpr int kTopKSample = 2048;      // the largest number of items from which a bound is guessed
+constexpr int kTopKSample = 2048;      // the most items from which a bound is guessed
 constexpr int kTopKSharedSamples = 2;  // a sample is this many times as large if several blocks share a row
 constexpr int kTopKSampleShare = 4;    // a row is sampled if it has at least this many times the items of a sample
 constexpr int64_t kTopKBlocks = 2;     // the fewest blocks per multiprocessor; if rows are few, blocks share them
@@ -30,12 +29,10 @@ constexpr int64_t kTopKMergedPart = 1 << 15;
 constexpr int64_t kTopKMaxLength = (int64_t{1} << 32) - 1;
 
 // Shapes for short rows: `lanes` lanes of a warp have a row in registers, `items` items each, and find up to `max_k`
-// items. The launch takes the first shape that fits. The work that a warp's lanes share takes 450 instructions, for one
-// row or for two. So if few items are wanted, 16 lanes have a row, and two rows share that work. For k = 12, the bound
-// is then the 12th smallest of the 16 lanes' best items, and about 20 items are within it. For more items, 32 lanes
-// have a row. Items within a bound are listed in shared memory, with room for 4 per lane. With 32 lanes that is twice
-// the largest k, 64, so a bound that fits is soon found for any k. With one lane or eight, no bound is needed: each
-// item of a row is compared with every other.
+// items. The launch takes the first shape that fits. A warp takes 450 instructions for the work that its lanes share,
+// for one row or for two, so if few items are wanted, two rows share that work. Items within a bound are listed in
+// shared memory, with room for 4 per lane. With 32 lanes that is twice the largest k, 64, so a bound that fits is soon
+// found. With one lane or eight, no bound is needed: each item of a row is compared with every other.
 constexpr int kTopKRowThreads = 128;
 constexpr int kTopKRowRoom = 4;  // items in the list per lane
 struct TopKRowShape {
@@ -48,9 +45,9 @@ constexpr TopKRowShape kTopKRowShapes[] = {{1, 8, 8},   {8, 4, 32},   {16, 4, 12
 constexpr int kTopKRowShapeCount = sizeof(kTopKRowShapes) / sizeof(TopKRowShape);
 constexpr TopKRowShape kTopKRowLargest = kTopKRowShapes[kTopKRowShapeCount - 1];  // fits all rows that other shapes fit
 
-// The CUDA kernels take a row in levels. In the first level, a block takes a part of the row's items; in each later
-// level, it takes a part of the items that the previous level kept. It keeps the best k of its part. The last level has
-// one block, which takes all remaining items.
+// The levels of a row. In the first level, a block takes a part of the row's items; in each later level, it takes a
+// part of the items that the previous level kept. It keeps the best k of its part. The last level has one block, which
+// takes all remaining items.
 struct TopKOperands::Levels {
   static constexpr int kMaxLevels = 4;
   int count = 0;
@@ -58,8 +55,8 @@ struct TopKOperands::Levels {
   int64_t parts[kMaxLevels];  // blocks of a row: 1 in the last level
 };
 
-// Scratch memory of the CUDA kernels: the items that each level but the last keeps, one list per row, in two
-// alternating buffers, and the length of each list, level by level.
+// The items that each level but the last keeps, one list per row, in two alternating buffers, and the length of each
+// list, level by level.
 struct TopKOperands::Kept {
   void* codes;
   uint32_t* positions;

@@ -1,6 +1,6 @@
-// top_k of short rows: a few lanes of a warp have a row in registers. The k-th smallest of the lanes' best items is a
-// bound: k lanes have an item within it, so at least k items are within it, and few more. These items are listed in
-// shared memory, and an item's place in the result is the number of listed items before it.
+// A few lanes of a warp have a row in registers. The k-th smallest of the lanes' best items is a bound: k lanes have an
+// item within it, so at least k items are within it, and few more. These items are listed in shared memory, and an
+// item's place in the result is the number of listed items before it.
 #pragma once
 
 #include "cuda/block/ranked_place.cuh"
@@ -29,8 +29,8 @@ struct TopKWarp {
   static constexpr int kResults = kRows * kShape.max_k;
 
   RankedPlace<Word> places[kRows][kShape.lanes == 1 ? 1 : kPitch];
-  // For each result, the place of its item in the warp's rows, and its position in its row. Each lane also has room for
-  // one item that is no result.
+  // The results: for each, the place of its item in the warp's rows, and its position in its row. Each lane also has
+  // room for one item that is no result.
   uint32_t first[kResults + kWarp];
 
   __device__ static uint32_t pack(int in_rows, int in_row) { return static_cast<uint32_t>(in_rows) << 16 | in_row; }
@@ -38,7 +38,6 @@ struct TopKWarp {
   __device__ static int in_row(uint32_t packed) { return static_cast<int>(packed & 0xffff); }
 };
 
-// The lanes of one row.
 template <typename Order, TopKRowShape kShape>
 class RowLanes {
   using Word = typename Order::Word;
@@ -84,7 +83,7 @@ class RowLanes {
  private:
   __device__ __forceinline__ int position(int i) const { return i * kLanes + lane_; }
 
-  // Loads the lane's codes; places without an item get the largest code.
+  // Places without an item get the largest code.
   __device__ __forceinline__ void load(bool is_aligned) {
     const Word filling = order_.decode(kLastCode);
     if (own_ < kItems) {
@@ -134,7 +133,7 @@ class RowLanes {
     }
   }
 
-  // Finds the place of each item in the result for a lane that has its whole row: each pair of items is compared once.
+  // Ranks the items of a lane that has its whole row: each pair of items is compared once.
   __device__ __forceinline__ void rank_own() {
     int before[kItems];
 #pragma unroll
@@ -163,7 +162,7 @@ class RowLanes {
     return live_;
   }
 
-  // Lists the items up to a bound: at least the wanted ones, and few more.
+  // Lists at least the wanted items, and few more.
   __device__ __forceinline__ int list_up_to_bound() {
     using Least = std::conditional_t<sizeof(Word) == 8, uint64_t, uint32_t>;
     Least smallest = codes_[0];

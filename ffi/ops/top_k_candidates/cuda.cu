@@ -1,4 +1,3 @@
-// Launches the three kernels of top_k_candidates.
 #include "cuda/launch/launch.h"
 #include "cuda/launch/shapes.h"
 #include "ops/top_k_candidates/kernels.cuh"

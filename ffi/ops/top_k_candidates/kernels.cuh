@@ -1,8 +1,8 @@
-// The kernels of top_k_candidates. A sample of each row gives a bound: a rank (an unsigned word in the order of the
-// keys) such that, almost certainly, at least k items have this rank or a lower one. A pass over the items sets a bit
-// for each item below the bound. A pass over the bits lists these items in input order. If there are fewer than k, it
-// then lists as many items of the bound's rank as are missing. If the bound was too low, or if too many items are below
-// it, one block selects from the whole row instead.
+// A sample of each row gives a bound: a rank (an unsigned word in the order of the keys) such that, almost certainly,
+// at least k items have this rank or a lower one. A pass over the items sets a bit for each item below the bound. A
+// pass over the bits lists these items in input order. If there are fewer than k, it then lists as many items of the
+// bound's rank as are missing. If the bound was too low, or if too many items are below it, one block selects from the
+// whole row instead.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -32,7 +32,7 @@ struct Task {
   }
 };
 
-// Finds the bound of each row. One block per row.
+// Finds the bound of each row, by one block per row.
 template <typename Order>
 __global__ void __launch_bounds__(kCandidateSampleThreads) guess_bounds(const __grid_constant__ Task<Order> task) {
   using Word = typename Order::Word;
@@ -151,7 +151,7 @@ template <typename Order>
 struct List {
   using Word = typename Order::Word;
   const Task<Order>& task;
-  int64_t row, below, wanted;  // `below`: how many items are below the bound; `wanted`: how many are wanted
+  int64_t row, below, wanted;  // `below`: how many items are below the bound
 
   __device__ __forceinline__ void add(int64_t to, int64_t position, Word key) const {
     static_cast<Word*>(task.operands.values)[row * task.operands.room + to] = key;

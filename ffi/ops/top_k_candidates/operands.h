@@ -1,4 +1,4 @@
-// The call of top_k_candidates as its kernels see it: it finds a few items of each row, among which are the first k.
+// Finds a few items of each row, among which are the first k.
 #pragma once
 
 #include "algorithm/index_vector.h"
@@ -30,7 +30,7 @@ struct TopKCandidatesOperands {
 
   MGPU_HOST_DEVICE int64_t live(int64_t row) const { return counts(row, length); }
 
-  // The plan on CUDA (plan.h).
+  // These are for CUDA (plan.h).
   struct Parts;
   Parts parts() const;
   struct Scratch;

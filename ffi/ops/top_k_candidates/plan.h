@@ -1,4 +1,3 @@
-// How CUDA finds the candidates of top_k: the sample, the parts of a row, and scratch memory.
 #pragma once
 
 #include "cuda/device.h"
@@ -10,22 +9,21 @@ constexpr int kCandidateThreads = 256;
 constexpr int kCandidateGroup = 1024;  // items that a warp takes at a time; each has a bit
 constexpr int kCandidateWords = 32;    // words with these bits, one per lane
 constexpr int kCandidateSampleThreads = 1024;
-// The number of items of a row's sample. Each costs the read of a sector, so a larger sample of a short row would cost
-// as much as a pass over the row.
+// Each item of a sample costs the read of a sector, so a larger sample of a short row would cost as much as a pass over
+// the row.
 constexpr int64_t candidate_sample(int64_t length, int key_width) {
   return clamp<int64_t>(length / 32, 2048, (32 << 10) / maximum(key_width, 4));
 }
 constexpr int64_t kCandidatePart = 1 << 14;  // the fewest items per block
 constexpr int64_t kCandidateBlocks = 8;      // per multiprocessor; if there are few rows, blocks share a row
 
-// The groups of a row. The row may begin within its first group. Each block takes a part: several groups.
+// The row may begin within its first group. Each block takes a part: several groups.
 struct TopKCandidatesOperands::Parts {
-  int64_t groups;  // the groups of a row
-  int64_t part;    // the groups of a part
-  int64_t parts;   // the parts of a row
+  int64_t groups;
+  int64_t part;
+  int64_t parts;
 };
 
-// Scratch memory of the CUDA kernels.
 struct TopKCandidatesOperands::Scratch {
   uint64_t* bounds;  // [rows]: the rank (Order::rank) that candidates do not exceed
   uint32_t* marks;   // [rows, groups, kCandidateWords]: a bit for each item below the bound
