@@ -1,5 +1,5 @@
-// bucket_join on the CPU. A bucket is the rows of both sides whose codes share their highest bits, and one task joins
-// it. The task sorts the bucket's rows of b by code, then looks up the rows of a, a chunk at a time.
+// A bucket is the rows of both sides whose codes share their highest bits, and one task joins it. The task sorts the
+// bucket's rows of b by code, then looks up the rows of a, a chunk at a time.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -36,7 +36,7 @@ class BucketTable {
     }
   }
 
-  // The range of the entries that have this code.
+  // The entries that have this code.
   Range<int> find(uint32_t code) const {
     const int slot = bucket_slot(code, operands_.bits);
     const int end = begins_[slot + 1];

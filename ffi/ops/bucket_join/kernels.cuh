@@ -1,6 +1,6 @@
-// The kernels of bucket_join. A block puts a bucket's rows of b into a table in shared memory and looks up the bucket's
-// rows of a in it, a chunk at a time. Separate blocks take the chunks beyond the first of a bucket, so that many of
-// them share one frequent key of a.
+// A block puts a bucket's rows of b into a table in shared memory and looks up the bucket's rows of a in it, a chunk at
+// a time. Separate blocks take the chunks beyond the first of a bucket, so that many of them share one frequent key of
+// a.
 //
 // The table has a slot for each value of the code bits that follow the bucket's bits. Entries within a slot are sorted
 // by code, and entries of equal codes by their rows in b. So the whole table is sorted, and the partners of a row of a
@@ -26,7 +26,6 @@ static_assert(kBucketCapacity == kThreads * kItems && kBucketChunk == kThreads *
 static_assert(kThreadWords == 4, "a thread scans its counters as one vector");
 static_assert(kBucketCapacity < 1 << 15, "a counter has 16 bits, and so has a place in the table");
 
-// The number of blocks that fit the shared memory of a multiprocessor.
 constexpr int resident_blocks_wanted() {
 #if !defined(__CUDA_ARCH__)
   return kBucketBlocks;
@@ -64,8 +63,7 @@ class BucketTable {
  public:
   __device__ BucketTable(BucketShared& shared, int bucket_bits) : shared_(shared), bucket_bits_(bucket_bits) {}
 
-  // Makes the table of `count` entries, at most kBucketCapacity. All threads of the block call it; the last step is a
-  // barrier.
+  // There are `count` entries, at most kBucketCapacity. All threads of the block call it; the last step is a barrier.
   __device__ __forceinline__ void build(const uint32_t* codes, const int32_t* rows, int count) {
     const auto thread = static_cast<int>(threadIdx.x);
     auto* const counters = reinterpret_cast<uint4*>(shared_.begins) + thread;
@@ -131,7 +129,7 @@ class BucketTable {
     __syncthreads();
   }
 
-  // Finds the entries of a code: the place of the first one, and how many there are.
+  // Finds the place of the first entry of a code, and how many there are.
   __device__ __forceinline__ void find(uint32_t code, int& first, int& number) const {
     const int at = slot(code);
     const int end = begin(at + 1);
@@ -179,8 +177,7 @@ class BucketTable {
     return words;
   }
 
-  // Sorts all entries, and ends with a barrier. The codes of a bucket share the bits above the slot's, so sorting by
-  // code also sorts by slot.
+  // Ends with a barrier. The codes of a bucket share the bits above the slot's, so sorting by code also sorts by slot.
   __device__ void sort(int count) {
     using Entry = SortedEntry<uint32_t>;
     const auto thread = static_cast<int>(threadIdx.x);
@@ -218,7 +215,7 @@ struct BucketPart {
 // rows.
 constexpr uint32_t kLone = 0xffffu << 16;  // stands for that place if a row has no partners
 
-// Joins a part. All threads of the block call it.
+// All threads of the block call it.
 __device__ __forceinline__ void join_part(const BucketJoinOperands& operands, int problem, BucketPart part,
                                           unsigned long long* counters, BucketShared& shared) {
   const BucketSide a = operands.a_side(problem);
@@ -332,7 +329,7 @@ static __global__ void __launch_bounds__(kThreads, resident_blocks_wanted())
   }
 }
 
-// Writes the counts, and fills the slots after the rows.
+// Fills the slots after the rows, too.
 static __global__ void finish_counts(const __grid_constant__ BucketJoinOperands operands,
                                      const unsigned long long* counters) {
   wait_for_last_kernel();

@@ -1,5 +1,5 @@
-// The call of bucket_join as its kernels see it: it finds the pairs of rows of two tables whose codes are equal. Rows
-// are in buckets by the highest bits of their codes, and a bucket of b fits the shared memory of a block.
+// Finds the pairs of rows of two tables whose codes are equal. Rows are in buckets by the highest bits of their codes,
+// and a bucket of b fits the shared memory of a block.
 #pragma once
 
 #include "algorithm/index_vector.h"
@@ -15,7 +15,7 @@ constexpr int kBucketCapacity = 1 << 12;  // the most rows of b in a bucket
 constexpr int kBucketChunk = 1 << 12;     // the rows of a chunk of a
 constexpr int kBucketSlotBits = 12;
 
-// The slot of a code in its bucket's table: the bits that follow the bucket's bits.
+// The bits that follow the bucket's bits.
 MGPU_HOST_DEVICE int bucket_slot(uint32_t code, int bucket_bits) {
   return static_cast<int>(code << bucket_bits >> (32 - kBucketSlotBits));
 }
@@ -27,7 +27,7 @@ struct BucketSide {
   const int32_t* bounds;  // where each bucket begins, and where the last one ends
   int64_t length;
 
-  // The positions of a bucket, which are inside the table for any bounds.
+  // They are inside the table for any bounds.
   MGPU_HOST_DEVICE Range<int64_t> bucket(int64_t number) const {
     const int64_t begin = clamp<int64_t>(bounds[number], 0, length);
     return {begin, clamp<int64_t>(bounds[number + 1], begin, length)};
@@ -79,7 +79,7 @@ struct BucketJoinOperands {
 
   // The most chunks that all buckets of a problem together can have beyond their first ones.
   MGPU_HOST_DEVICE int64_t max_extra_chunks() const { return a.length / kBucketChunk; }
-  // The launch on CUDA (plan.h): one block per bucket, then blocks that share the extra chunks. Scratch memory holds
+  // On CUDA (plan.h), one block per bucket is launched, then blocks that share the extra chunks. Scratch memory holds
   // each problem's number of rows.
   MGPU_HOST_DEVICE int64_t extra_blocks() const;
   MGPU_HOST_DEVICE int64_t blocks() const;

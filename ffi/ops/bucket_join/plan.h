@@ -1,4 +1,3 @@
-// How CUDA joins by buckets: blocks and scratch memory.
 #pragma once
 
 #include "cuda/device.h"

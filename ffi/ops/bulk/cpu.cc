@@ -1,4 +1,4 @@
-// bulk_remove and bulk_insert on the CPU: the runs between removed or inserted items are copied whole.
+// The runs between removed or inserted items are copied whole.
 #include "ops/move_rows/cpu.h"
 
 #include "ops/bulk/operands.h"

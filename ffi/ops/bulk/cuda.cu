@@ -1,4 +1,3 @@
-// Launches bulk_remove and bulk_insert on CUDA.
 #include "ops/bulk/routes.cuh"
 #include "ops/move_rows/launch.h"
 #include "runtime/operations.h"

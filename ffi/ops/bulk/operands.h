@@ -1,5 +1,5 @@
-// The calls of bulk_remove and bulk_insert as their kernels see them: a load-balancing search whose objects are the
-// removed or inserted items. Each of them shifts the items after it by one (WorkList::drift).
+// bulk_remove and bulk_insert are a load-balancing search whose objects are the removed or inserted items. Each of them
+// shifts the items after it by one (WorkList::drift).
 #pragma once
 
 #include "ops/load_balance/operands.h"

@@ -1,4 +1,4 @@
-// The routes of bulk_remove and bulk_insert for ops/move_rows/kernels.cuh: where each row of the result comes from.
+// Where each row of the result comes from, for the kernels of move_rows.
 #pragma once
 
 #include "ops/bulk/operands.h"

@@ -1,4 +1,4 @@
-// count_bins on the CPU: each task counts a part of a row in its own bins, and then adds them to the row's counts.
+// Each task counts a part of a row in its own bins, and then adds them to the row's counts.
 #include <algorithm>
 #include <atomic>
 #include <vector>
@@ -15,7 +15,7 @@ namespace {
 
 using cpu::kCountBinsPart;
 
-// Gives the bin of an item that is itself the number of a bin, or -1 if there is no such bin.
+// An item is itself the number of a bin. The bin is -1 if there is no such bin.
 template <typename Item>
 struct NumberedBins {
   int64_t bins;

@@ -1,4 +1,3 @@
-// Launches count_bins on CUDA.
 #include "cuda/launch/launch.h"
 #include "cuda/launch/shapes.h"
 #include "ops/count_bins/many_bins.cuh"
@@ -35,7 +34,7 @@ void run(const Call& call, const CountBinsOperands& operands, const Bins& bins, 
   check_launch(call);
 }
 
-// Counts in more bins than a block has counters for.
+// A block has no counters for so many bins.
 template <typename Item>
 void run_many(const Call& call, const CountBinsOperands& operands, const NumberedBins<Item>& bins,
               cudaStream_t stream) {

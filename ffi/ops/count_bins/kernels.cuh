@@ -1,4 +1,4 @@
-// The kernel of count_bins: a block counts a part of a row in shared memory, and adds it to the row's counts.
+// A block counts a part of a row in shared memory, and adds it to the row's counts.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -63,8 +63,8 @@ struct Comparable<FloatOrder<Word_>> {
   __device__ static Value greatest() { return static_cast<Value>(__int_as_float(0x7f800000)); }
 };
 
-// Maps the values from the lowest edge to the highest to slots from 0 up to, not including, `slots_end`. The slot never
-// decreases as the value increases.
+// Maps the values from the lowest edge to the highest to slots from 0 to `slots_end` - 1. The slot never decreases as
+// the value increases.
 template <typename Value>
 struct IntegerSlots {
   Value lowest = 0;
@@ -182,7 +182,7 @@ struct BinsBetweenEdges {
     return crowded;
   }
 
-  // Makes the table. `inner` is the number of edges between the first and the last.
+  // `inner` is the number of edges between the first and the last.
   template <typename Slots>
   __device__ static void fill_slots(Shared& table, int inner, Value lowest, const Slots& slots) {
     for (int slot = threadIdx.x; slot < kEdgeSlots; slot += kThreads) table.slots[slot].bin = 0;

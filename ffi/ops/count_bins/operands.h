@@ -1,4 +1,4 @@
-// The call of count_bins as its kernels see it: it counts the items of each row in each bin.
+// Counts the items of each row in each bin.
 #pragma once
 
 #include "algorithm/index_vector.h"

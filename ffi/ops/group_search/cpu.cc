@@ -1,5 +1,4 @@
-// group_search on the CPU: each task walks along a part of the rows of both sides, with a table of the last row of b of
-// each group.
+// Each task walks along a part of the rows of both sides, with a table of the last row of b of each group.
 #include <algorithm>
 #include <vector>
 
@@ -33,8 +32,8 @@ struct Search {
     return {minimum(part * width, walk.slots()) - before[0], minimum((part + 1) * width, walk.slots()) - before[1]};
   }
 
-  // Finds `splits`. They are clamped, so that each row of a is in exactly one part even if cuts are not sorted. So no
-  // two tasks write the same place.
+  // `splits` are clamped, so that each row of a is in exactly one part even if cuts are not sorted. So no two tasks
+  // write the same place.
   void split() {
     splits.resize(operands.problems * (parts + 1));
     cpu::parallel_for(executor, operands.problems, [&](int64_t problem) {

@@ -1,4 +1,3 @@
-// Launches group_search on CUDA.
 #include "cuda/launch/overlapping.h"
 #include "cuda/launch/shapes.h"
 #include "ops/group_search/kernels.cuh"

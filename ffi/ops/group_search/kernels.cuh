@@ -1,7 +1,7 @@
-// The kernels of group_search. The walk along the rows of both sides is cut into parts, one per resident block. Each
-// block keeps a table in shared memory: the last row of b of each group. The first kernel finds the last row of each
-// group within each part. The second kernel turns these into the last rows before each part. In the third kernel, each
-// block walks its part in tiles.
+// The walk along the rows of both sides is cut into parts, one per resident block. Each block keeps a table in shared
+// memory: the last row of b of each group. The first kernel finds the last row of each group within each part. The
+// second kernel turns these into the last rows before each part. In the third kernel, each block walks its part in
+// tiles.
 //
 // Within a tile, all rows of b enter the table, one window of 32 rows at a time, before any row of a reads it. So a row
 // of a may find a row of b after its cut, and has to step back. For this, each row of b keeps a mask of the rows of its
@@ -41,13 +41,12 @@ struct GroupSearchTask {
   }
 };
 
-// A part of a walk: rows of both sides. If cuts are not sorted, `a` may end before it begins, and other parts have its
-// rows.
+// If cuts are not sorted, `a` may end before it begins, and other parts have its rows.
 struct WalkPart {
   Range<int64_t> a;
   Range<int64_t> b;
 
-  // Makes a part from the number of a's rows before it and before the next part.
+  // `a` has the numbers of a's rows before the part and before the next one.
   template <typename Walk>
   __device__ WalkPart(const GroupSearchTask& task, const Walk& walk, int64_t part, Range<int64_t> a)
       : a(a), b{first_slot(task, walk, part) - a.begin, first_slot(task, walk, part + 1) - a.end} {
@@ -271,7 +270,6 @@ __global__ void __launch_bounds__(kThreads, kGroupSearchBlocks)
   const uint32_t* const part_b_words = walk.b_groups + walk.b_row(part.b.begin);
   Index* const part_positions = walk.positions + walk.a_row(part.a.begin) + kStep * thread;
   const auto first_row = static_cast<Index>(walk.b_row(part.b.begin));
-  // The current tile: its first row and number of rows on each side, and the cuts and groups of its rows of a.
   int a = 0, b = 0;
   int a_count = 0, b_count = 0;
   TileColumn<Index> cuts, next_cuts, later_cuts;
@@ -294,11 +292,9 @@ __global__ void __launch_bounds__(kThreads, kGroupSearchBlocks)
     next_a_words.template load<kStep>(part_a_words + kStep * next_a, next_a_count, 0);
     next_b_words.template load<kStep>(part_b_words + kStep * next_b, next_b_count, 0);
 
-    // The tile's rows of b enter the table.
     if (thread < kWarp && b_count > 0) enter_rows(walk, table, entries, alike, lane, b, b_count);
     __syncthreads();
 
-    // The tile's rows of a read the table.
     if (thread == 0) taken = 0;
     Index* const positions = part_positions + kStep * a;
 #pragma unroll
@@ -317,7 +313,7 @@ __global__ void __launch_bounds__(kThreads, kGroupSearchBlocks)
     if (slots == 0) break;
     __syncthreads();
 
-    // Moves on to the next tile. The warps compare the groups of its rows of b, a window at a time.
+    // The warps compare the groups of the next tile's rows of b, a window at a time.
     a = next_a;
     b = next_b;
     a_count = next_a_count;

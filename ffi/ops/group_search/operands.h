@@ -1,5 +1,5 @@
-// The call of group_search as its kernels see it. Each row of a has a cut, a position in b. The operation finds the
-// nearest row of b before the cut, or from it on, that is of the same group as the row of a.
+// Each row of a has a cut, a position in b. The operation finds the nearest row of b before the cut, or from it on,
+// that is of the same group as the row of a.
 #pragma once
 
 #include "algorithm/index_vector.h"
@@ -39,7 +39,7 @@ struct GroupWalk {
   MGPU_HOST_DEVICE Index cut(int64_t i) const {
     return along(clamp<Index>(cuts[a_row(i)], 0, static_cast<Index>(b_live)));
   }
-  // The number of a group. It is `groups` or more if a row is of no group.
+  // `groups` or more if a row is of no group.
   MGPU_HOST_DEVICE uint32_t group(uint32_t word) const { return word - first_group; }
 
   // The number of rows of a among the first `slot` slots. `find(begin, end, before)` is a partition_point, serial or by
@@ -51,7 +51,6 @@ struct GroupWalk {
   }
 };
 
-// The largest number of groups of a problem.
 constexpr int kGroupTable = 12288;
 
 // Operands:
@@ -106,12 +105,12 @@ struct GroupSearchOperands {
     return maximum(wanted, 1 + (slots >> 30));
   }
 
-  // The plan on CUDA (plan.h).
+  // These are for CUDA (plan.h).
   int64_t cuda_parts(int64_t multiprocessors) const;
   struct Scratch;
   Scratch layout(Workspace& workspace, int64_t parts) const;
 
-  // Calls visit(Index{}, forward) with the type of positions, and with the direction as a constant.
+  // The direction is a constant.
   template <typename Visit>
   void dispatch(Visit visit) const {
     const auto with_index = [&](auto index) {

@@ -1,4 +1,3 @@
-// How CUDA searches by group: parts and scratch memory.
 #pragma once
 
 #include "cuda/device.h"
@@ -16,8 +15,8 @@ constexpr int kGroupSearchBlocks = 3;          // blocks that a multiprocessor s
 constexpr int64_t kGroupSearchPart = 1 << 13;  // about the fewest rows of both sides in a part
 constexpr int kGroupLastsThreads = 512;
 
-// Scratch memory of the CUDA kernels if problems have several parts: the number of rows of a before each part, and the
-// last row of b of each group, first within each part and then before it.
+// Scratch memory if problems have several parts: the number of rows of a before each part, and the last row of b of
+// each group, first within each part and then before it.
 struct GroupSearchOperands::Scratch {
   int64_t* splits;
   void* lasts;  // [problems, parts, kGroupTable], as wide as positions

@@ -1,5 +1,4 @@
-// join on the CPU: tiles of a merge find the partners of each item of A, and then tasks write equal parts of the
-// output.
+// Tiles of a merge find the partners of each item of A, and then tasks write equal parts of the output.
 #include "ops/sorted_pair/cpu.h"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// join on CUDA, in one pass over the keys: merge path cuts both inputs into tiles. A block merges a tile and so counts
-// the partners of its items of A, a look-back over the tiles finds where their rows go, and the rows are distributed
-// evenly to the block's warps. Tiles with very many rows are left to a second kernel, in which many blocks share one.
+// A join is one pass over the keys: merge path cuts both inputs into tiles. A block merges a tile and so counts the
+// partners of its items of A, a look-back over the tiles finds where their rows go, and the rows are distributed evenly
+// to the block's warps. Tiles with very many rows are left to a second kernel, in which many blocks share one.
 #include "cuda/launch/overlapping.h"
 #include "ops/common/dispatch.h"
 #include "ops/join/join_tiles.cuh"
@@ -37,7 +37,7 @@ void run(const Call& call, const JoinOperands& operands, Order order, cudaStream
   launch_overlapping(call, stream, finish_rows, blocks, kTailThreads, 0, operands, scratch);
 }
 
-// Runs the join of short rows. Returns false if rows are too long for it.
+// Returns false if rows are too long.
 template <typename Order>
 bool run_short_rows(const Call& call, const JoinOperands& operands, Order order, cudaStream_t stream) {
   using Join = short_rows::Join<Order>;

@@ -1,6 +1,6 @@
-// The passes of a join. The first goes over all tiles, and writes the output rows of the light ones. The second writes
-// the output rows of heavy tiles, each of which has so many rows that many blocks share it. The third sets the counts,
-// and writes the slots after the rows that come from A.
+// The first pass of a join goes over all tiles, and writes the output rows of the light ones. The second writes the
+// output rows of heavy tiles, each of which has so many rows that many blocks share it. The third sets the counts, and
+// writes the slots after the rows that come from A.
 #pragma once
 
 #include "cuda/block/tail.cuh"
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(Problem<Order>::kThreads, Problem<Order>::kBlo
   }
 }
 
-// Writes the rows of heavy tiles, in units. A block that writes a unit searches the unit's tile once more.
+// A block that writes a unit of a heavy tile searches the unit's tile once more.
 template <typename Order>
 __global__ void __launch_bounds__(Problem<Order>::kThreads, 2)
     join_heavy_tiles(const __grid_constant__ Problem<Order> problem) {

@@ -1,4 +1,4 @@
-// The call of join as its kernels see it: it finds the pairs of equal keys of two sorted vectors.
+// Finds the pairs of equal keys of two sorted vectors.
 #pragma once
 
 #include "algorithm/sorted_pair.h"
@@ -31,7 +31,7 @@ struct JoinOperands {
     counts.set(row, counts.wide ? count : minimum(count, kLargest));
   }
 
-  // The plan on CUDA (plan.h).
+  // These are for CUDA (plan.h).
   int64_t row_tiles() const;
   int64_t tiles() const { return pair.rows * row_tiles(); }
   struct Scratch;

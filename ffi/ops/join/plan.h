@@ -1,4 +1,3 @@
-// How CUDA runs joins: tiles and scratch memory.
 #pragma once
 
 #include "cuda/tile_shape.h"

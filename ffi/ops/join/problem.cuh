@@ -1,4 +1,3 @@
-// The problem of the kernels of a join, and the edges of its tiles.
 #pragma once
 
 #include "cuda/block/two_runs.cuh"
@@ -58,7 +57,6 @@ __global__ void find_edges(const __grid_constant__ Problem<Order> problem) {
   problem.scratch.edges[edge] = {b, entering};
 }
 
-// The work of a block.
 struct Plan {
   unsigned tile;
   int64_t row;

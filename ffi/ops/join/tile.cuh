@@ -1,5 +1,5 @@
-// A block's work on one tile of a join: it merges the tile and so counts the partners of its items of A, then
-// distributes the rows of the output evenly to its warps.
+// A block merges a tile of a join and so counts the partners of its items of A, then distributes the rows of the output
+// evenly to its warps.
 #pragma once
 
 #include "cuda/block/count_look_back.cuh"
@@ -43,7 +43,6 @@ struct Shared {
   int first_entry;
 };
 
-// A block's work on one tile.
 template <typename Order>
 class Tile {
   using P = Problem<Order>;

@@ -1,4 +1,4 @@
-// load_balance_search on the CPU: the outputs of an object are one run, which is written at once.
+// The outputs of an object are one run, which is written at once.
 #include "ops/load_balance/cpu.h"
 
 #include "cpu/policy.h"

@@ -1,4 +1,3 @@
-// The load-balancing search on the CPU: threads take tiles of outputs, and walk each tile run by run.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,3 @@
-// Launches load_balance_search on CUDA.
 #include "cuda/launch/overlapping.h"
 #include "ops/load_balance/kernels.cuh"
 #include "ops/load_balance/partition.h"

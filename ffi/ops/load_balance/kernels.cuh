@@ -10,11 +10,11 @@
 namespace mgpu::cuda::load_balancing {
 
 constexpr int kCellThreads = 128;
-// The lanes that search for a cell together. All cells of 2^26 outputs then take one wave of warps, each of which waits
+// So many lanes search for a cell together. All cells of 2^26 outputs then take one wave of warps, each of which waits
 // for memory 8 times. With one warp per cell, they would take 3 waves, each with 5 waits.
 constexpr int kCellLanes = 8;
 
-// How the cells of a work list are found: each of `threads` threads of a problem finds some.
+// Each of `threads` threads of a problem finds some cells.
 struct CellSearch {
   // Whether each thread takes an object instead of a cell. This pays if an object spans few cells, and a cell few
   // objects.
@@ -29,9 +29,8 @@ struct CellSearch {
 };
 
 // Each object has a thread, and one more thread follows the last object. A thread finds the cells that begin after the
-// start of the previous object and not after the start of its own. Each thread reads two offsets at once, whereas a
-// search waits for memory in each step. With offsets out of order, several threads may write one cell, but every cell
-// is written.
+// start of the previous object and not after the start of its own. It reads two offsets at once, whereas a search waits
+// for memory in each step. With offsets out of order, several threads may write one cell, but every cell is written.
 template <typename Row>
 __device__ __forceinline__ void place_cells_by_objects(const WorkTiles& tiles, const Row& row, int64_t size, int64_t j,
                                                        int64_t* heads) {

@@ -1,4 +1,4 @@
-// The call of load_balance_search as its kernels see it: it finds the object that owns each output.
+// Finds the object that owns each output.
 #pragma once
 
 #include "algorithm/load_balance.h"

@@ -1,4 +1,3 @@
-// The partition of a load-balancing search into tiles, before the kernels over these tiles.
 #pragma once
 
 #include "algorithm/load_balance.h"
@@ -8,7 +7,7 @@ struct CUstream_st;
 
 namespace mgpu::cuda {
 
-// Launches the kernel that finds tiles.cells, which the kernels that use TileWork read.
+// Finds tiles.cells, which the kernels that use TileWork read.
 void partition_work(const Call& call, CUstream_st* stream, const WorkList& work, const WorkTiles& tiles);
 
 }  // namespace mgpu::cuda

@@ -1,4 +1,3 @@
-// Reads the objects of a load-balancing search.
 #pragma once
 
 #include "algorithm/load_balance.h"
@@ -10,7 +9,7 @@ namespace mgpu {
 // absent.
 void read_work(const Call& call, const Arguments& in, WorkList& work, const char* offsets, const char* count);
 
-// Takes the scratch memory of tiles of `items` outputs per thread (CUDA).
+// Tiles have `items` outputs per thread (CUDA).
 WorkTiles take_work_tiles(Workspace& workspace, const WorkList& work, int items);
 
 }  // namespace mgpu

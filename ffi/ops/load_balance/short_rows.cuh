@@ -1,4 +1,3 @@
-// load_balance_search of short rows.
 #pragma once
 
 #include "cuda/block/work_rows.cuh"

@@ -1,4 +1,4 @@
-// merge on the CPU: merge path finds runs of the output, and each is merged sequentially.
+// Merge path finds runs of the output, and each is merged sequentially.
 #include "ops/sorted_pair/cpu.h"
 
 #include <algorithm>

@@ -1,4 +1,3 @@
-// Launches merge on CUDA.
 #include "ops/common/dispatch.h"
 #include "ops/merge/kernels.cuh"
 #include "ops/merge/short_rows.cuh"

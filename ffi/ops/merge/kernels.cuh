@@ -1,5 +1,5 @@
-// The kernel of merge. The blocks of a merge pipeline take the tiles of the output one after the other; each thread
-// merges a few items of a tile.
+// The blocks of a merge pipeline take the tiles of the output one after the other; each thread merges a few items of a
+// tile.
 #pragma once
 
 #include "ops/common/payload.h"
@@ -21,7 +21,7 @@ struct Problem {
 template <typename Payload>
 constexpr int kPayloadWidth = std::is_same_v<Payload, NoPayload> ? 0 : sizeof(Payload);
 
-// The indices of merged items; `a` and `b` count from a_shift and b_shift.
+// `a` and `b` count from a_shift and b_shift.
 template <int kItems, typename Payload>
 __device__ __forceinline__ void take_indices(Payload (&values)[kItems], unsigned from_b, int64_t a_shift,
                                              int64_t b_shift, int a, int b) {
@@ -33,7 +33,7 @@ __device__ __forceinline__ void take_indices(Payload (&values)[kItems], unsigned
   }
 }
 
-// The payload of merged items, from a stage (a tile's buffer in shared memory).
+// The payload is in a stage, a tile's buffer in shared memory.
 template <int kItems, typename Payload>
 __device__ __forceinline__ void take_values(Payload (&values)[kItems], unsigned from_b, const Payload* payload, int a,
                                             int b) {

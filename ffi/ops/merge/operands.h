@@ -1,4 +1,4 @@
-// The call of merge as its kernels see it: it merges two sorted vectors, or pairs of sorted runs of one vector.
+// Merges two sorted vectors, or pairs of sorted runs of one vector.
 #pragma once
 
 #include "algorithm/neighbour_runs.h"
@@ -41,7 +41,7 @@ struct MergeOperands {
 
   explicit MergeOperands(const Call& call);
   RunSplits layout(Workspace& workspace) const;  // scratch memory on CUDA
-  // The number of additional tiles that a row may need because tiles also end where pairs do.
+  // A row may need so many additional tiles, because tiles also end where pairs do.
   int64_t pairs_beyond_first() const { return runs.given() ? runs.pairs() - 1 : 0; }
   bool gives_indices() const { return payload && !a_payload.data && !b_payload.data; }
 };

@@ -1,4 +1,3 @@
-// Moves rows of bytes on the CPU.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +11,8 @@
 
 namespace mgpu::cpu {
 
-// Calls visit(width) with the row's width in bytes as a constant, which makes a copy one or two instructions. Other
-// widths are passed as 0.
+// The row's width in bytes is passed as a constant, which makes a copy one or two instructions. Other widths are passed
+// as 0.
 template <typename Visit>
 void dispatch_row_bytes(int64_t row_bytes, Visit visit) {
   switch (row_bytes) {
@@ -43,10 +42,9 @@ struct RowMover {
     }
   }
 
-  // Writes one row repeatedly.
   void repeat(char* to, Range<int64_t> rows, const char* row) const { repeat(to, rows, rows.end, row); }
 
-  // Writes one row repeatedly. It may also write rows after the range, up to `limit`, which are written again later.
+  // It may also write rows after the range, up to `limit`, which are written again later.
   void repeat(char* to, Range<int64_t> rows, int64_t limit, const char* row) const {
     if constexpr (kBytes > 0) {
       using Row = std::array<char, kBytes>;
@@ -58,14 +56,13 @@ struct RowMover {
   }
 };
 
-// A whole row of the fill element.
 inline std::vector<char> fill_row(const Fill& fill, int64_t problem, int64_t row_bytes) {
   std::vector<char> row(row_bytes);
   for (int64_t i = 0; i < row_bytes; ++i) row[i] = fill.of_problem(problem)[i % fill.element_bytes];
   return row;
 }
 
-// The rows of a task: enough to pay for the searches of its ends, and few enough to distribute.
+// Enough rows to pay for the searches of the task's ends, and few enough to distribute.
 inline int64_t rows_per_task(int64_t row_bytes) { return clamp<int64_t>((1 << 17) / row_bytes, 64, 1 << 14); }
 
 }  // namespace mgpu::cpu

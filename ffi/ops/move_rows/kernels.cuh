@@ -12,7 +12,7 @@ namespace mgpu::cuda {
 // The words of a row that a block moves at a time: 256 bytes for rows of 16-byte words.
 constexpr int kColumns = 16;
 
-// A row's move: the row at `from` is written to `to`. If `reads` is false, the fill is written instead.
+// The row at `from` is written to `to`. If `reads` is false, the fill is written instead.
 struct RowMove {
   const char* from;
   char* to;
@@ -20,7 +20,7 @@ struct RowMove {
   bool writes;
 };
 
-// The word of a filled row: the fill element, repeated.
+// The fill element, repeated.
 template <typename Word>
 __device__ Word fill_word(const char* element, int64_t element_bytes) {
   unsigned long long low, high;
@@ -90,15 +90,15 @@ __device__ Word route_fill(const Route& route, int64_t problem) {
   }
 }
 
-// How many moves a thread makes at once: many if their slots are in shared memory, few if it reads slots from device
-// memory, which takes registers.
+// A thread makes many moves at once if their slots are in shared memory, few if it reads slots from device memory,
+// which takes registers.
 using ManyMoves = std::integral_constant<int, 8>;
 using FewMoves = std::integral_constant<int, 2>;
 
 template <int kItems, typename Route, bool kNarrowOffsets = false>
 using RouteTile = TileWork<kWorkThreads, kItems, typename Route::Slot, kNarrowOffsets>;
 
-// The function that reads the slots of a tile: route.slots_of(tile), if the route has any.
+// route.slots_of(tile), if the route has any.
 template <typename Route>
 __device__ auto slots_of(const Route& route) {
   if constexpr (std::is_same_v<typename Route::Slot, NoSlot>) {
@@ -128,9 +128,9 @@ __device__ void with_moves(const Tile& tile, const Route& route, Visit visit) {
   });
 }
 
-// Blocks of one-word rows per multiprocessor. Six blocks keep enough loads in flight. More blocks leave too little of
-// the L1 cache to hold the loads: 2^26 words in runs of 5 take 0.44 ms with 6 blocks, 0.58 with 8. Scattered words, and
-// words of other widths, take more registers than six blocks leave.
+// Six blocks keep enough loads in flight. More blocks leave too little of the L1 cache to hold the loads: 2^26 words in
+// runs of 5 take 0.44 ms with 6 blocks, 0.58 with 8. Scattered words, and words of other widths, take more registers
+// than six blocks leave.
 template <typename Word, typename Route>
 constexpr int word_blocks() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
@@ -140,7 +140,6 @@ constexpr int word_blocks() {
 #endif
 }
 
-// Moves rows of one word.
 template <typename Word, typename Route>
 __global__ void __launch_bounds__(kWorkThreads, word_blocks<Word, Route>())
     move_words(const __grid_constant__ WorkList work, const __grid_constant__ WorkTiles tiles,
@@ -155,7 +154,7 @@ __global__ void __launch_bounds__(kWorkThreads, word_blocks<Word, Route>())
   });
 }
 
-// Moves wide rows, of `row_words` words each. Blocks of one tile (blockIdx.y) share the words of its rows.
+// Wide rows have `row_words` words each. Blocks of one tile (blockIdx.y) share the words of its rows.
 template <typename Word, int kItems, typename Route>
 __global__ void __launch_bounds__(kWorkThreads)
     move_wide_rows(const __grid_constant__ WorkList work, const __grid_constant__ WorkTiles tiles,

@@ -1,4 +1,3 @@
-// Launches of the kernels that move rows.
 #pragma once
 
 #include "cuda/launch/overlapping.h"
@@ -8,7 +7,7 @@
 
 namespace mgpu::cuda {
 
-// Calls visit(Word{}) with the widest word that divides a row.
+// Word is the widest word that divides a row.
 template <typename Visit>
 void dispatch_row_word(int64_t row_bytes, Visit visit) {
   switch (row_word(row_bytes)) {

@@ -1,4 +1,3 @@
-// Launches run_heads on CUDA.
 #include "cuda/launch/overlapping.h"
 #include "ops/common/dispatch.h"
 #include "ops/run_heads/kernels.cuh"

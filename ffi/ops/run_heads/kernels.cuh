@@ -1,7 +1,7 @@
-// The kernels of run_heads. One pass over the keys finds the heads and counts them by tile; a second kernel sums up the
-// counts; a third writes the heads to their slots. A tile with few heads stores their positions and keys. A tile with
-// many heads stores a bit per key, and its keys are read again. A single pass with look-back would wait longer than
-// these stores and loads take.
+// One pass over the keys finds the heads and counts them by tile; a second kernel sums up the counts; a third writes
+// the heads to their slots. A tile with few heads stores their positions and keys. A tile with many heads stores a bit
+// per key, and its keys are read again. A single pass with look-back would wait longer than these stores and loads
+// take.
 #pragma once
 
 #include "cuda/block/tail.cuh"
@@ -40,10 +40,10 @@ struct RunTask {
   __device__ __forceinline__ Word* kept_keys() const { return static_cast<Word*>(scratch.kept_keys); }
 };
 
-// Returns the warp's bitmap of heads, one word per lane: a word has the bits of 32 neighbouring keys. `bits` has the
-// lane's own heads: kVector bits for each of its kRows vectors, from bit 32 / kRows * row on. The lanes exchange bits
-// by butterfly shuffles. As long as a lane has several rows, it keeps half of them in each step and sends the others,
-// so that one shuffle per step is enough.
+// The warp's bitmap of heads, one word per lane: a word has the bits of 32 neighbouring keys. `bits` has the lane's own
+// heads: kVector bits for each of its kRows vectors, from bit 32 / kRows * row on. The lanes exchange bits by butterfly
+// shuffles. As long as a lane has several rows, it keeps half of them in each step and sends the others, so that one
+// shuffle per step is enough.
 template <int kVector, int kRows>
 __device__ __forceinline__ unsigned words_of_bits(unsigned bits) {
   constexpr int kWordLanes = 32 / kVector;  // the lanes whose bits make a word
@@ -65,7 +65,7 @@ __device__ __forceinline__ unsigned words_of_bits(unsigned bits) {
   return lane < kRows * kVector ? word : 0;
 }
 
-// Marks the heads of tiles, one block per tile. A lane's keys are vectors of 16 bytes, in rows of 32 lanes.
+// One block per tile. A lane's keys are vectors of 16 bytes, in rows of 32 lanes.
 template <typename Order>
 __global__ void __launch_bounds__(kThreads) mark_heads(RunTask<Order> task) {
   start_next_kernel();
@@ -154,8 +154,7 @@ struct SetRuns {
   }
 };
 
-// Writes the heads to their slots: one block per tile, and one thread per word that mark_heads stored, of 32 bits or of
-// two positions.
+// One block per tile, and one thread per word that mark_heads stored, of 32 bits or of two positions.
 template <typename Order>
 __global__ void __launch_bounds__(RunTask<Order>::kTileWords, 2048 / RunTask<Order>::kTileWords)
     write_heads(RunTask<Order> task) {
@@ -196,8 +195,7 @@ __global__ void __launch_bounds__(RunTask<Order>::kTileWords, 2048 / RunTask<Ord
   if (threadIdx.x == 0 && room < heads) task.covered.set(row, begin + places[room]);
 }
 
-// Fills the slots past the last run. It runs at the same time as the last blocks of write_heads, which writes other
-// slots.
+// Runs at the same time as the last blocks of write_heads, which writes other slots.
 template <typename Word>
 __global__ void __launch_bounds__(kTailThreads)
     pad_tails(int64_t rows, int64_t length, int64_t size, IndexVector runs, IndexResult heads, Word* firsts) {

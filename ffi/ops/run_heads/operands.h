@@ -1,4 +1,4 @@
-// The call of run_heads as its kernels see it: the starts of runs of equal neighbouring keys.
+// Finds the starts of runs of equal neighbouring keys.
 #pragma once
 
 #include "algorithm/segments.h"
@@ -29,7 +29,7 @@ struct RunHeadsOperands {
   // A row has at least one tile, whose count gives the row's number of runs.
   int64_t row_tiles(int64_t tile) const { return maximum<int64_t>(1, ceil_div(rows.length, tile)); }
 
-  // The plan on CUDA (plan.h).
+  // These are for CUDA (plan.h).
   int64_t cuda_row_tiles() const;
   struct Scratch;
   Scratch layout(Workspace& workspace) const;

@@ -1,4 +1,3 @@
-// How CUDA finds the heads of runs: tiles and scratch memory.
 #pragma once
 
 #include "cuda/tile_shape.h"

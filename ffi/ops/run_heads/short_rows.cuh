@@ -1,4 +1,4 @@
-// run_heads of short rows: each thread compares a few neighbouring keys, and the heads are compacted in shared memory.
+// Each thread compares a few neighbouring keys, and the heads are compacted in shared memory.
 #pragma once
 
 #include "algorithm/segments.h"

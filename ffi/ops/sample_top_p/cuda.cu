@@ -1,4 +1,3 @@
-// Launches the four kernels of sample_top_p.
 #include "cuda/launch/launch.h"
 #include "ops/sample_top_p/kernels.cuh"
 #include "runtime/operations.h"

@@ -30,7 +30,6 @@ struct Task {
   SampleTopPOperands::Scratch scratch;
 };
 
-// Conversions of logits to float32.
 struct FromFloat {
   using Word = uint32_t;
   __device__ __forceinline__ static float wide(Word bits) { return __uint_as_float(bits); }
@@ -48,7 +47,7 @@ __device__ __forceinline__ float infinity() { return __uint_as_float(0x7f800000u
 constexpr float kRounding = 1 << 23;
 using Sum = unsigned long long;
 
-// A logit as float32. A NaN counts as -inf, and -0 as 0.
+// A NaN counts as -inf, and -0 as 0.
 template <typename From>
 __device__ __forceinline__ float logit_of(typename From::Word bits) {
   const float x = From::wide(bits) + 0.0f;
@@ -63,7 +62,7 @@ __device__ __forceinline__ float float_of(uint32_t code) {
   return __uint_as_float(code ^ (static_cast<uint32_t>(static_cast<int32_t>(~code) >> 31) | 0x80000000u));
 }
 
-// The weights of a row. Bins of one width divide the exponents of the weights, from that of the largest logit down.
+// Bins of one width divide the exponents of a row's weights, from that of the largest logit down.
 struct Weights {
   float best;               // the largest logit, or the largest finite number if that is infinite
   float inverse;            // 1 / temperature
@@ -269,7 +268,7 @@ __device__ inline void find_bins(const Task& task, int64_t row, const Weights& w
   }
 }
 
-// Adds up the weights in bins. The last block of a row to finish finds the bins that list_tokens needs.
+// The last block of a row to finish finds the bins that list_tokens needs.
 template <typename From>
 __global__ void __launch_bounds__(kThreads) add_up_bins(const __grid_constant__ Task task) {
   constexpr int kCopies = 4;  // if all logits of a warp are equal, eight lanes add to each copy in turn
@@ -305,7 +304,6 @@ __global__ void __launch_bounds__(kThreads) add_up_bins(const __grid_constant__ 
   find_bins(task, row, weights, reinterpret_cast<double*>(sums));
 }
 
-// Lists the tokens in the bins that were found.
 template <typename From>
 __global__ void __launch_bounds__(kThreads) list_tokens(const __grid_constant__ Task task) {
   __shared__ SampleCandidate listed[kSampleListed];
@@ -471,7 +469,7 @@ __device__ Place find_place(BlockFold& fold, Pairs& pairs, const Weights& weight
   return {true, pairs.position, pairs.end};
 }
 
-// Draws a token of each row. One block per row.
+// Draws a token of each row, by one block per row.
 template <typename From>
 __global__ void __launch_bounds__(kSampleDrawThreads) draw_tokens(const __grid_constant__ Task task) {
   using Word = typename From::Word;

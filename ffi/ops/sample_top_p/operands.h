@@ -1,4 +1,4 @@
-// The call of sample_top_p as its kernels see it: it draws a token of each row, among the most probable ones.
+// Draws a token of each row, among the most probable ones.
 #pragma once
 
 #include "algorithm/index_vector.h"
@@ -9,7 +9,6 @@ namespace mgpu {
 struct Call;
 class Workspace;
 
-// A number of each row, or one for all of them.
 struct RowNumber {
   const float* data;
   int64_t stride;  // from row to row
@@ -30,7 +29,7 @@ struct SampleTopPOperands {
 
   explicit SampleTopPOperands(const Call& call);
 
-  // The plan on CUDA (plan.h).
+  // These are for CUDA (plan.h).
   MGPU_HOST_DEVICE int64_t parts() const;
   MGPU_HOST_DEVICE int64_t room() const;
   struct Scratch;

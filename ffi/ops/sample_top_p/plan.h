@@ -1,4 +1,3 @@
-// How sample_top_p divides rows into parts and weights into bins on CUDA, and its scratch memory.
 #pragma once
 
 #include "ops/sample_top_p/operands.h"
@@ -25,7 +24,6 @@ struct SampleRange {
   uint32_t first, last;  // codes of logits; the range is empty if first > last
 };
 
-// The state of a row between kernels.
 struct SampleRow {
   unsigned long long best;   // upper half: the largest logit's code; lower half: the complement of its position
   unsigned least;            // the complement of the code of the smallest finite logit
@@ -38,13 +36,13 @@ struct SampleRow {
   unsigned long long before_cut, before_draw;  // the sums of the weights in the bins before these
 };
 
-// A token that may be the last kept one, or the drawn one.
+// It may be the last kept token, or the drawn one.
 struct SampleCandidate {
   uint32_t code;  // an unsigned integer with the order of the logits
   uint32_t position;
 };
 
-// Scratch memory of the CUDA kernels. All of it but the candidates is zeroed before the first kernel.
+// All of it but the candidates is zeroed before the first kernel.
 struct SampleTopPOperands::Scratch {
   SampleRow* state;             // [rows]
   unsigned long long* bins;     // [rows, kSampleBins]

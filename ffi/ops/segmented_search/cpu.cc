@@ -1,4 +1,4 @@
-// segmented_search on the CPU: a task looks up several needles at a time, because a single search waits for memory.
+// A task looks up several needles at a time, because a single search waits for memory.
 #include <algorithm>
 
 #include "algorithm/partition_points.h"
@@ -59,7 +59,6 @@ void search_group(const SegmentedSearchOperands& operands, const Order& order, i
   }
 }
 
-// Looks up the needles of a problem in groups of kAtOnce.
 template <int kAtOnce, typename Index, typename Order>
 void search_groups(const SegmentedSearchOperands& operands, Order order, cpu::Executor& executor) {
   constexpr int64_t kTask = 1 << 8;  // groups
@@ -74,9 +73,9 @@ void search_groups(const SegmentedSearchOperands& operands, Order order, cpu::Ex
   });
 }
 
-// If there is one segment, all searches are in the same range. So they take equally many steps and need no bounds of
-// their own; a step is a read, a comparison and an addition. Each needle is replaced by the lowest or the highest code
-// of the keys that equal it (zeros of both signs, or NaNs), so codes of the haystack are compared as they are.
+// With one segment, all searches are in the same range. So they take equally many steps and need no bounds of their
+// own; a step is a read, a comparison and an addition. Each needle is replaced by the lowest or the highest code of the
+// keys that equal it (zeros of both signs, or NaNs), so codes of the haystack are compared as they are.
 template <bool kRight, typename Index, typename Order>
 void search_one_segment(const SegmentedSearchOperands& operands, Order order, cpu::Executor& executor) {
   using Word = typename Order::Word;

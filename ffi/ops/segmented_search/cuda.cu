@@ -1,4 +1,3 @@
-// Launches segmented_search on CUDA: with a search tree, or with a binary search for each needle.
 #include "cuda/launch/launch.h"
 #include "cuda/launch/shapes.h"
 #include "ops/common/dispatch.h"

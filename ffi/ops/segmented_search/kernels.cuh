@@ -1,10 +1,9 @@
-// The kernels of segmented_search. Each thread looks up several needles in lockstep, so that several reads are in
-// flight.
+// Each thread looks up several needles in lockstep, so that several reads are in flight.
 //
 // A load whose lanes read different cache lines occupies a multiprocessor for one cycle per line. In 2^20 keys, the 20
-// steps of a binary search take 500 cycles per warp. So a search reads keys one by one only until a sector has all
-// remaining keys. It then reads this sector, 32 bytes. With a search tree (search_tree.h), it searches the top of the
-// tree in shared memory, where a step takes some 3 cycles, and then reads one sector per level.
+// steps of a binary search take 500 cycles per warp. So a search reads keys one by one only until a sector, of 32
+// bytes, has all remaining keys, and then reads this sector. With a search tree (search_tree.h), it searches the top of
+// the tree in shared memory, where a step takes some 3 cycles, and then reads one sector per level.
 #pragma once
 
 #include "cuda/ptx.cuh"
@@ -35,7 +34,6 @@ __device__ __forceinline__ void hold(Item (&items)[kCount]) {
   }
 }
 
-// The keys of a sector.
 template <typename Word>
 struct Node {
   static constexpr int kFanout = SearchTree::fanout(sizeof(Word));
@@ -44,7 +42,7 @@ struct Node {
   __device__ __forceinline__ static Node load(const Word* from) {
     return {__ldg(reinterpret_cast<const uint4*>(from)), __ldg(reinterpret_cast<const uint4*>(from) + 1)};
   }
-  // Loads keys that are unlikely to be read again soon.
+  // The keys are unlikely to be read again soon.
   __device__ __forceinline__ static Node load_once(const Word* from) {
     return {__ldcs(reinterpret_cast<const uint4*>(from)), __ldcs(reinterpret_cast<const uint4*>(from) + 1)};
   }
@@ -71,7 +69,7 @@ struct NeedleSearch {
     const Position rest = (Position{1} << shift) - 1;
     return {(range.begin + rest) >> shift, (range.end + rest) >> shift};
   }
-  // Narrows the range, given the first separator that does not come before the needle.
+  // `found` is the first separator that does not come before the needle.
   __device__ __forceinline__ void narrow(Range<Position> separators, Position found, int shift) {
     if (found > separators.begin) range.begin = ((found - 1) << shift) + 1;
     if (found < separators.end) range.end = found << shift;
@@ -109,7 +107,6 @@ struct HaystackRow {
   }
 };
 
-// The needles of a problem, its segments and its haystack.
 template <typename Order, typename Index>
 struct NeedleRow {
   using Word = typename Order::Word;
@@ -299,7 +296,6 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 
 // ---- With a search tree
 
-// Makes the levels above the haystack.
 template <typename Order>
 __global__ void __launch_bounds__(kMakeThreads) make_tree(const __grid_constant__ SegmentedSearchOperands operands,
                                                           Order order, const __grid_constant__ SearchTree tree) {
@@ -337,7 +333,6 @@ __device__ void load_top(Word* top, const SearchTree& tree, const Word* levels, 
   }
 }
 
-// Searches the top in shared memory.
 template <typename Word, typename Position>
 __device__ __forceinline__ void narrow_by_top(NeedleSearch<Word, Position>& search, const Word* top, int shift) {
   const auto is_before = [&](int i) { return top[SearchTree::top_place(i)] < search.bound; };

@@ -1,4 +1,4 @@
-// The call of segmented_search as its kernels see it: each needle is looked up in its own segment.
+// Each needle is looked up in its own segment.
 #pragma once
 
 #include "algorithm/sorted_pair.h"
@@ -39,7 +39,7 @@ struct SegmentedSearchOperands {
     return {begin, clamp<int64_t>(static_cast<const Index*>(ends)[problem * ends_stride], begin, live)};
   }
 
-  // Calls visit(Index{}) with the type of positions.
+  // Index is the type of positions.
   template <typename Visit>
   void dispatch_index(Visit visit) const {
     positions.wide ? visit(int64_t{}) : visit(int32_t{});

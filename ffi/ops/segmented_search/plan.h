@@ -1,4 +1,3 @@
-// How CUDA looks up needles: by single binary searches, or with a search tree over the haystack.
 #pragma once
 
 #include "ops/segmented_search/operands.h"

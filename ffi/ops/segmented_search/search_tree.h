@@ -8,9 +8,8 @@ namespace mgpu {
 
 // Level 0 is the haystack itself. Each level above has every fanout-th key of the level below it, as a code. A node is
 // the keys of one sector, which a search reads at once. The first key of a node is also in the level above, so a search
-// reads one sector per level. The top level is small enough for shared memory.
-//
-// Rows are aligned to sectors: a row's positions in the tree count from the start of the sector of its first key.
+// reads one sector per level. The top level is small enough for shared memory. A row's positions in the tree count from
+// the start of the sector of its first key.
 struct SearchTree {
   static constexpr int kSectorBytes = 32;
   static constexpr int kMaxLevels = 24;
@@ -33,7 +32,7 @@ struct SearchTree {
   // Keys that are a power of two apart would be in few banks of shared memory, so the place grows faster than i.
   static MGPU_HOST_DEVICE constexpr int top_place(int i) { return (i * 1057) >> 10; }
 
-  // The tree of a haystack, without memory.
+  // This tree has no memory yet.
   static SearchTree of(const SegmentedSearchOperands& operands, int64_t max_top_bytes);
   int64_t shared_bytes(int key_width) const { return key_width * int64_t{top_place(top_keys) + 1}; }
 };

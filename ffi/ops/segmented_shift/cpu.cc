@@ -1,4 +1,4 @@
-// segmented_shift on the CPU copies the rows that stay within a segment by one copy per segment.
+// The rows that stay within a segment are one copy.
 #include "ops/move_rows/cpu.h"
 
 #include "ops/segmented_shift/operands.h"

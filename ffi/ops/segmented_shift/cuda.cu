@@ -1,4 +1,3 @@
-// segmented_shift on CUDA runs the kernels of move_rows with a ShiftRoute.
 #include "ops/move_rows/launch.h"
 #include "ops/segmented_shift/routes.cuh"
 #include "runtime/operations.h"

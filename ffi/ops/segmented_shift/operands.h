@@ -1,4 +1,4 @@
-// The call of segmented_shift as its kernels see it: a load-balancing search for the segment of each row.
+// A load-balancing search finds the segment of each row.
 #pragma once
 
 #include "ops/load_balance/operands.h"
@@ -20,7 +20,7 @@ struct SegmentedShiftOperands {
   explicit SegmentedShiftOperands(const Call& call);
   WorkTiles layout(Workspace& workspace) const;
 
-  // How far the rows of a problem move, clamped to just past all of them.
+  // Clamped to just past all rows of a problem.
   MGPU_HOST_DEVICE int64_t distance(int64_t problem) const {
     return clamp<int64_t>(by[problem * by_stride], -work.size, work.size);
   }

@@ -1,4 +1,4 @@
-// Which row of x each row of segmented_shift's result is, for the kernels of move_rows.
+// Which row of x each row of the result is, for the kernels of move_rows.
 #pragma once
 
 #include "ops/move_rows/short_rows.cuh"
@@ -7,8 +7,8 @@
 namespace mgpu::cuda {
 
 // All rows of a problem move in one direction, so one end of a segment suffices to tell which of its rows leave it.
-// Index is the type of the heads. It is known at compile time, because kernels that chose the width of reads at run
-// time read out of bounds (docs/notes/reliability.md).
+// Index, the type of the heads, is known at compile time, because kernels that chose the width of reads at run time
+// read out of bounds (docs/notes/reliability.md).
 template <typename Index>
 struct ShiftRoute {
   using Slot = Index;  // where the segment begins if rows move up, else where it ends

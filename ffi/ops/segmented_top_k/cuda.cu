@@ -1,4 +1,4 @@
-// Launches segmented_top_k on CUDA: a kernel for all segments, then one for the parts of long segments.
+// Launches a kernel for all segments, then one for the parts of long segments.
 #include "cuda/launch/launch.h"
 #include "ops/common/dispatch.h"
 #include "ops/segmented_top_k/kernels.cuh"
@@ -9,7 +9,7 @@ namespace mgpu::cuda {
 
 namespace segment_top_k {
 
-// Launches the kernel with groups of the fewest lanes that have room for a segment of mean length.
+// Groups have the fewest lanes with room for a segment of mean length.
 template <int kChoice, typename Order>
 void find_short(const Call& call, const Task<Order>& task, cudaStream_t stream) {
   constexpr int kLanes = kTopKLanes[kChoice];
@@ -23,7 +23,7 @@ void find_short(const Call& call, const Task<Order>& task, cudaStream_t stream) 
   check_launch(call);
 }
 
-// Launches the kernel that sorts, with groups of as many lanes.
+// Groups have the fewest lanes with room for a segment of mean length.
 template <typename Order>
 void sort_short(const Call& call, const Task<Order>& task, cudaStream_t stream) {
   const int log_lanes = log_group_lanes(task.operands, kTopKMeanItems);

@@ -1,14 +1,11 @@
-// The kernels of segmented_top_k. The threads of a group share a sequence, and each knows the first of its own items in
-// sorted order. The first of these items is the next result. Its thread writes it, and then finds its own next item. A
-// group of lanes has the items of a short segment in registers. A warp reads a longer segment again for each result.
-// For the longest segments, each block finds the first items of one part. The last block of a segment to finish then
-// finds the first of the items that the blocks found. For more than kTopKSteps results, sorts in registers replace the
-// steps.
+// The threads of a group share a sequence, and each knows the first of its own items in sorted order. The first of
+// these items is the next result. Its thread writes it, and then finds its own next item. A group of lanes has the
+// items of a short segment in registers. A warp reads a longer segment again for each result. For the longest segments,
+// each block finds the first items of one part. The last block of a segment to finish then finds the first of the items
+// that the blocks found. For more than kTopKSteps results, sorts in registers replace the steps.
 //
-// To find the first 3 items of segments of 0 to 60 among 2^24 float32 takes 0.103 ms on an H200, with 4 lanes per
-// segment. A copy of the items takes 0.02 ms. There are 70,000 warps of about 875 instructions. So 0.07 ms was
-// predicted for one instruction per cycle and scheduler, and 0.085 for four fifths of that. Of the instructions, 37%
-// compute codes of items.
+// The kernels are bound by instructions, of which 37% compute codes of items: the first 3 items of segments of 0 to 60
+// among 2^24 float32 take 0.103 ms on an H200, and a copy of the items 0.02.
 #pragma once
 
 #include "cuda/block/last_block.cuh"
@@ -35,7 +32,7 @@ struct Task {
   SegmentedTopKOperands::Scratch scratch;
   Order order;
 
-  // Segment i of all rows. An empty segment begins at an item of its row, so that its first item can be read.
+  // An empty segment begins at an item of its row, so that its first item can be read.
   __device__ RowSegment segment(int64_t i) const {
     const int64_t row = operands.rows == 1 ? 0 : i / operands.segments, number = i - row * operands.segments;
     const Range<int64_t> range = operands.segment(row, number);
@@ -47,7 +44,7 @@ struct Task {
   __device__ int wanted(int64_t size) const { return static_cast<int>(minimum(operands.k, size)); }
   __device__ Place place(Word key, uint32_t position) const { return ranked_place(order, order.encode(key), position); }
 
-  // Stores result i of a segment: the item at this position in the segment.
+  // Result i of a segment is the item at this position in the segment.
   __device__ void put(const RowSegment& segment, int i, int64_t position) const {
     const int64_t to = operands.place(segment.row, segment.number) + i;
     static_cast<Word*>(operands.values)[to] = keys(segment)[position];
@@ -108,8 +105,7 @@ __device__ void find_first_keys(const Task& task, const typename Task::Word* key
   find_first<kGroup, Place>(wanted, next, put);
 }
 
-// Finds the first items of a short segment. A group of lanes has the segment in registers, and each group of a warp has
-// its own segment.
+// A group of lanes has the segment in registers, and each group of a warp has its own segment.
 template <int kLanes, typename Task>
 __device__ __forceinline__ void find_in_registers(const Task& task, const RowSegment& segment) {
   using Place = typename Task::Place;
@@ -174,8 +170,8 @@ __global__ void __launch_bounds__(kThreads) find_in_segments(const __grid_consta
   }
 }
 
-// Finds the first `wanted` items of a short segment. A group of `lanes` lanes sorts the places of its items in
-// registers, and then has the positions in `room`. All lanes of a warp call this function together.
+// A group of `lanes` lanes sorts the places of its items in registers, and then has the positions in `room`. All lanes
+// of a warp call this function together.
 template <int kItems, typename Task>
 __device__ __forceinline__ void find_sorted(const Task& task, const RowSegment& segment, int wanted, int lanes,
                                             uint32_t* room) {
@@ -272,8 +268,8 @@ __global__ void __launch_bounds__(kThreads) sort_in_segments(const __grid_consta
                           });
 }
 
-// Finds the first of `size` items by sorts; load(i) gives a key. Each warp finds the first ones of its share, and one
-// warp sorts these.
+// Finds the first of `size` items; load(i) gives a key. Each warp finds the first ones of its share, and one warp sorts
+// these.
 template <typename Task, typename Load, typename Put>
 __device__ __forceinline__ void find_by_sorts(const Task& task, Load load, int size, Put put) {
   constexpr int kWarps = kPartThreads / kWarp;

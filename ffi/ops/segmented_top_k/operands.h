@@ -1,5 +1,4 @@
-// The call of segmented_top_k as its kernels see it: it finds the first items of each segment in sorted order, and
-// their positions.
+// Finds the first items of each segment in sorted order, and their positions.
 #pragma once
 
 #include "algorithm/segments.h"
@@ -27,7 +26,7 @@ struct SegmentedTopKOperands : SegmentBounds {
   // The place of the first result of a segment.
   MGPU_HOST_DEVICE int64_t place(int64_t row, int64_t number) const { return (row * segments + number) * k; }
 
-  // The plan on CUDA (plan.h).
+  // These are for CUDA (plan.h).
   struct Scratch;
   Scratch layout(Workspace& workspace) const;
 };

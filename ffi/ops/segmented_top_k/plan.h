@@ -1,4 +1,4 @@
-// How CUDA finds the first items of segments: how many lanes take a segment, and scratch memory for long segments.
+// How many lanes take a segment, and scratch memory for long segments.
 #pragma once
 
 #include "ops/common/long_segments.h"
@@ -8,15 +8,13 @@ namespace mgpu {
 
 constexpr int kSegmentedTopKMaxK = 32;  // the most results that the kernels find: CUDA_MAX_SEGMENT_K in ranks.py
 constexpr int kTopKSteps = 8;           // each result takes a step, so for more results short segments are sorted
-// A group of lanes has a segment in registers. A group has as few lanes as leave each at most kTopKMeanItems items of a
-// segment of mean length, but no more than a warp. If a segment is too long for its group, the warp reads it again for
-// each result.
+// A group has as few lanes as leave each at most kTopKMeanItems items of a segment of mean length, but no more than a
+// warp. If a segment is too long for its group, the warp reads it again for each result.
 constexpr int kTopKLanes[] = {1, 2, 4, 8, 16, 32};
 constexpr int kTopKLaneItems = 16;
 constexpr int kTopKMeanItems = 8;
 constexpr int64_t kTopKWarpSegment = 1 << 10;  // the most items that a warp takes; blocks take parts of longer segments
 
-// Scratch memory of the CUDA kernels.
 struct SegmentedTopKOperands::Scratch {
   LongSegments list;
   uint32_t* kept;  // [list.parts_room, k]: the positions of each part's first items in the part

@@ -27,8 +27,7 @@ void visit_kept(const uint8_t* keep, uint8_t kept, Range<int64_t> tile, int64_t 
   }
 }
 
-// Selects items. write(row, position, slot) moves an item to its slot; pad(row, slots) fills the slots past the kept
-// items.
+// write(row, position, slot) moves an item to its slot; pad(row, slots) fills the slots past the kept items.
 template <typename Write, typename Pad>
 void select_items(const SelectOperands& operands, cpu::Executor& executor, Write write, Pad pad) {
   const int64_t row_tiles = operands.row_tiles(kTile);

@@ -1,4 +1,3 @@
-// Launches select on CUDA: kernels that mark, sum up, move and fill, or one kernel for short rows.
 #include "cuda/launch/overlapping.h"
 #include "ops/move_rows/launch.h"
 #include "ops/select/kernels.cuh"

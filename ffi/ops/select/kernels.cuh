@@ -1,6 +1,5 @@
-// The kernels of select. One pass turns the mask into a bitmap, and counts the kept items of each tile; a second kernel
-// sums up the counts; then the block of each tile lists the positions of its kept items in shared memory, and moves
-// these items.
+// One pass turns the mask into a bitmap, and counts the kept items of each tile; a second kernel sums up the counts;
+// then the block of each tile lists the positions of its kept items in shared memory, and moves these items.
 #pragma once
 
 #include "cuda/block/tail.cuh"
@@ -13,8 +12,8 @@ constexpr int kWarps = kThreads / kWarp;
 constexpr int kThreadItems = kSelectTile / kThreads;
 constexpr int kTileWords = kSelectTile / kWarp;
 constexpr int kWarpWords = kTileWords / kWarps;
-// The most tiles per block of mark_kept, which loads two of them at a time. This way, 2^26 items take 0.1603 ms. With
-// four tiles per block, all loaded at once, they took 0.1628.
+// mark_kept has at most kMarkTiles tiles per block, and loads kMarksInFlight of them at a time: 2^26 items take 0.1603
+// ms. With four tiles per block, all loaded at once, they took 0.1628.
 constexpr int kMarkTiles = 8;
 constexpr int kMarksInFlight = 2;
 constexpr int kMarkBlocks = 8;  // the blocks of mark_kept per multiprocessor
@@ -43,11 +42,10 @@ struct SelectTile {
   }
 };
 
-// The bitmap of four bools: the product's highest four bits collect the bytes' lowest bits.
+// The product's highest four bits collect the lowest bits of four bools.
 __device__ inline unsigned bits_of_bools(unsigned bools) { return (bools & 0x01010101u) * 0x10204080u >> 28; }
 
-// Writes the bitmap of the mask, and counts the kept items of tiles. A block has up to kMarkTiles tiles, and loads
-// kMarksInFlight of them before the first use.
+// Writes the bitmap of the mask, and counts the kept items of tiles.
 __global__ void __launch_bounds__(kThreads, kMarkBlocks) mark_kept(SelectTask task) {
   start_next_kernel();
   __shared__ int warp_counts[kMarkTiles][kWarps];
@@ -96,10 +94,10 @@ struct SetKept {
   __device__ void operator()(int64_t row, int64_t all) const { kept.set(row, all); }
 };
 
-// Moves the kept items of tiles. Blocks of one tile (blockIdx.y) share its items, if rows are wide. A warp lists the
-// positions of 32 neighbouring items at a time. The positions of kept items are consecutive in the list, so the lanes
-// write without bank conflicts. With 32 registers per thread, eight blocks fit a multiprocessor of 2,048 threads, and
-// hide each other's latency; with 48, five fit.
+// Blocks of one tile (blockIdx.y) share its items, if rows are wide. A warp lists the positions of 32 neighbouring
+// items at a time. The positions of kept items are consecutive in the list, so the lanes write without bank conflicts.
+// With 32 registers per thread, eight blocks fit a multiprocessor of 2,048 threads, and hide each other's latency; with
+// 48, five fit.
 template <bool kPartition, typename Mover>
 __global__ void __launch_bounds__(kThreads) write_kept(SelectTask task, Mover mover) {
   __shared__ int warp_counts[kWarps];
@@ -145,8 +143,7 @@ __global__ void __launch_bounds__(kThreads) write_kept(SelectTask task, Mover mo
   }
 }
 
-// Fills the slots past the kept items. It runs at the same time as the last blocks of write_kept, which writes other
-// slots.
+// Runs at the same time as the last blocks of write_kept, which writes other slots.
 template <typename Mover>
 __global__ void __launch_bounds__(kTailThreads) fill_tails(int64_t rows, int64_t size, IndexVector kept, Mover mover) {
   for_each_tail_piece(

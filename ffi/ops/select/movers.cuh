@@ -9,7 +9,6 @@ namespace mgpu::cuda::selecting {
 
 constexpr int kThreads = kSelectThreads;
 
-// Rows of one word.
 template <typename Item>
 struct MoveItems {
   using Value = Item;
@@ -71,7 +70,6 @@ struct SetIndices {
   }
 };
 
-// Fills words [begin, end) of a problem's rows, by kTailThreads threads.
 template <typename Mover>
 __device__ __forceinline__ void fill_words(const Mover& mover, int64_t row, int64_t begin, int64_t end) {
   if constexpr (requires { mover.fill_words(row, begin, end); }) {

@@ -1,4 +1,4 @@
-// The call of select as its kernels see it: it moves the items of each row that a mask keeps to the front.
+// Moves the items of each row that a mask keeps to the front.
 #pragma once
 
 #include "algorithm/index_vector.h"
@@ -34,7 +34,7 @@ struct SelectOperands {
   // A row has at least one tile, whose count gives the row's number of kept items.
   int64_t row_tiles(int64_t tile) const { return maximum<int64_t>(1, ceil_div(length, tile)); }
 
-  // The plan on CUDA (plan.h).
+  // These are for CUDA (plan.h).
   struct Scratch;
   Scratch layout(Workspace& workspace) const;
 };

@@ -1,4 +1,3 @@
-// How CUDA selects: tiles and scratch memory.
 #pragma once
 
 #include "ops/select/operands.h"
@@ -18,7 +17,7 @@ constexpr int64_t select_shares(int64_t tiles, int64_t row_bytes) {
   return clamp<int64_t>(kSelectTile * row_bytes / kSelectShareBytes, 1, ceil_div(kSelectBlocks, tiles));
 }
 
-// Scratch memory of the CUDA kernels: the bitmap of the mask, tile by tile, and the tiles' counts.
+// The bitmap of the mask, tile by tile, and the tiles' counts.
 struct SelectOperands::Scratch {
   unsigned* bits;
   TileCounts tiles;

@@ -1,4 +1,4 @@
-// select of short rows. Each thread reads a few bools, and the positions of kept items are listed in shared memory.
+// Each thread reads a few bools, and the positions of kept items are listed in shared memory.
 #pragma once
 
 #include "cuda/block/row_tile.cuh"

@@ -15,8 +15,8 @@ namespace mgpu {
 
 namespace {
 
-// The items of both inputs in a tile, which is one task. If there is only one task, a core's L2 cache holds the items
-// between the two walks.
+// A tile, of items of both inputs, is one task. If there is only one task, a core's L2 cache holds the items between
+// the two walks.
 constexpr int64_t kTile = cpu::kSetTile;
 
 template <typename Order, typename Payload>

@@ -1,4 +1,4 @@
-// Set operations on CUDA, in one pass over the inputs. The balanced path cuts both inputs into tiles. A block merges a
+// Set operations on CUDA take one pass over the inputs. The balanced path cuts both inputs into tiles. A block merges a
 // tile and selects the kept items, a look-back over the tiles finds their slots, and the block stores them in order.
 #include "cuda/launch/overlapping.h"
 #include "cuda/launch/shapes.h"

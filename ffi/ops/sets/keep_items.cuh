@@ -1,4 +1,3 @@
-// The pass over the tiles of a set operation, which finds each tile's kept items and stores them.
 #pragma once
 
 #include "cuda/block/count_look_back.cuh"
@@ -78,7 +77,6 @@ __device__ void load_payload(const P& problem, const Plan& plan, const Buffer<P>
   }
 }
 
-// Stores a tile's kept items at their slots.
 template <typename P, typename Order>
 __device__ void store_tile(const P& problem, const Plan& plan, const Order& order, const Buffer<P>& buffer, int kept,
                            int64_t& shared_slot) {
@@ -156,7 +154,7 @@ __global__ void __launch_bounds__(Problem<Order, Payload>::kThreads, Problem<Ord
   }
 }
 
-// Fills the slots past each row's kept items. A missing fill value means -1.
+// A missing fill value means -1.
 template <typename Word>
 __global__ void fill_tails(Word* out, int64_t rows, int64_t size, IndexVector counts, SetsOperands::Rows fill) {
   wait_for_last_kernel();

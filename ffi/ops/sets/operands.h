@@ -1,4 +1,3 @@
-// The call of the set operations as their kernels see it: the same on both platforms.
 #pragma once
 
 #include "algorithm/balanced_path.h"
@@ -46,7 +45,7 @@ struct SetsOperands {
   // A row has at least one tile, which stores its count.
   int64_t row_tiles(int64_t tile) const { return maximum<int64_t>(1, ceil_div(pair.row_slots(), tile)); }
 
-  // The plan on CUDA (plan.h).
+  // These are for CUDA (plan.h).
   int64_t cuda_row_tiles() const;
   struct Scratch;
   Scratch layout(Workspace& workspace) const;

@@ -1,4 +1,3 @@
-// How CUDA runs set operations: tiles and scratch memory.
 #pragma once
 
 #include "cuda/tile_shape.h"
@@ -10,8 +9,8 @@ namespace mgpu {
 constexpr TileShape set_tile_shape(int key_width) { return {256, key_width == 8 ? 11 : 23}; }
 constexpr int set_tile(int key_width) { return set_tile_shape(key_width).tile() - 1; }
 
-// Scratch memory of the CUDA kernels: each row's splits between tiles, and one array of the ticket counter and the
-// look-back words. This array is zeroed before every launch.
+// Each row's splits between tiles, and one array of the ticket counter and the look-back words. This array is zeroed
+// before every launch.
 struct SetsOperands::Scratch {
   Split<int64_t>* splits;
   uint64_t* look_back;

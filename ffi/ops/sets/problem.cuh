@@ -1,5 +1,3 @@
-// The parameter of the kernels of a set operation, the kernel that splits the inputs along the balanced path, and the
-// plan of a block's tile.
 #pragma once
 
 #include "cuda/block/partition.cuh"
@@ -20,7 +18,7 @@ struct Problem {
   static constexpr int kItems = kShape.items;
   static constexpr int kTile = set_tile(sizeof(Word));
   static constexpr int kBuffers = kHasPayload ? 1 : 2;
-  // The blocks per multiprocessor for which registers are limited, as far as none spill.
+  // Registers are limited for this many blocks, as far as none spill.
   static constexpr int kBlocksPerProcessor = sizeof(Word) == 8 || sizeof(Payload) == 8 ? 3 : 4;
 
   MergeTiles<Order> tiles;
@@ -57,7 +55,6 @@ __global__ void split_rows(const __grid_constant__ MergeTiles<Order> tiles, bool
       duplicates, [](auto begin, auto end, auto before) { return partition_point(begin, end, before); });
 }
 
-// A tile that a block takes.
 struct Plan {
   unsigned tile;
   bool exists;  // false if no tiles are left

@@ -1,5 +1,4 @@
-// Set operations on short rows. A few threads per row walk along its balanced path, and kept items are compacted in
-// shared memory.
+// A few threads per row walk along its balanced path, and kept items are compacted in shared memory.
 #pragma once
 
 #include "ops/common/payload.h"

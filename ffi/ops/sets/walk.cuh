@@ -1,4 +1,3 @@
-// A thread's walk along the balanced path through a tile in shared memory.
 #pragma once
 
 #include "algorithm/balanced_path.h"

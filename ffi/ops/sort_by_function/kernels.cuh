@@ -1,5 +1,4 @@
-// The kernels of a sort by a compiled function. They are the kernels of the sort of segments, which only compare pairs
-// of keys.
+// The kernels of the sort of segments only compare pairs of keys, so they also sort by a compiled function.
 #pragma once
 
 #include "function/order.h"

@@ -1,4 +1,3 @@
-// The call of a sort by a compiled function, as its kernels see it.
 #pragma once
 
 #include <string>

@@ -19,8 +19,7 @@ struct SortAttributes final : Attributes {
   }
 };
 
-// The operands of the kernels for segments, whose keys are words. Heads, flags and count are the operands from `first`
-// on.
+// Keys are words. Heads, flags and count are the operands from `first` on.
 SegmentedSortOperands sort_of_words(const Call& call, const Array& keys, const Array& sorted_keys, size_t first,
                                     int64_t payload) {
   const SortAttributes attributes(payload, 8 * byte_width(keys.dtype));
@@ -40,7 +39,7 @@ Captures captured_from(const Call& call, size_t first) {
   return captures;
 }
 
-// Views rows of two or four words of 4 bytes as words of 8 or 16 bytes, with a type of that width.
+// Rows of two or four words of 4 bytes become words of 8 or 16 bytes, with a type of that width.
 Array as_words(const Array& array, int64_t word_bytes) {
   if (word_bytes <= 4) return array;
   Array words{array.data, word_bytes == 8 ? DType::u64 : DType::c128, array.dimensions};

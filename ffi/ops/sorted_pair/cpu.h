@@ -1,4 +1,3 @@
-// Distributes walks along a merge over threads: each task has an equal run of slots.
 #pragma once
 
 #include <algorithm>

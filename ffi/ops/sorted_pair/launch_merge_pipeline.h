@@ -1,4 +1,3 @@
-// Launches the kernels of a merge pipeline.
 #pragma once
 
 #include "cuda/launch/overlapping.h"
@@ -8,7 +7,7 @@
 
 namespace mgpu::cuda {
 
-// The two shapes of a kernel of a merge pipeline, for the test of all shapes. shape(large_stages) returns one of them.
+// Both shapes of a kernel of a merge pipeline, which shape(large_stages) returns.
 template <typename Shape>
 KernelShapes pipeline_shapes(const std::string& kernel, Shape shape) {
   const int64_t small = shape(false).block_bytes();

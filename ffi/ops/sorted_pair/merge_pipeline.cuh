@@ -40,7 +40,7 @@ struct TileKeys {
 
  private:
   // Like shared_cursor, but a thread whose search is done branches past the loads. As each probe must be encoded,
-  // shared_cursor would be up to 11% slower (keys of 16 bits, floats in rows with counts).
+  // shared_cursor would be up to 11% slower.
   template <typename AnyOrder>
   __device__ MergeCursor cursor(int diagonal, const AnyOrder& order) const {
     const int a_count = runs.a_end - runs.a;
@@ -83,7 +83,7 @@ struct TileKeys {
 
 constexpr int kPipelineThreads = kPipelineWorkers + kWarp;
 
-// A tile, and the ends of the live items of A and of B in its row, or in its pair of runs.
+// The ends are those of the live items of A and of B in the tile's row, or in its pair of runs.
 struct PipelineTile : MergeTile {
   int64_t a_end;
   int64_t b_end;
@@ -103,7 +103,7 @@ struct PipelineTiles {
   // The slot in its row at which tile i begins, if A has no runs.
   __device__ int64_t begin_of(int64_t i, int64_t row) const { return (i - row * row_count) * width; }
 
-  // Tile i. Past the last tile, the size is negative.
+  // Past the last tile, the size is negative.
   __device__ PipelineTile operator[](int64_t i) const {
     PipelineTile tile{};
     if (i >= count()) {
@@ -192,8 +192,7 @@ __global__ void __launch_bounds__(kSplitThreads)
   });
 }
 
-// Does what split_tiles does, for consecutive runs. It is a separate kernel, because both searches in one kernel cost a
-// small merge 0.4 us.
+// Does what split_tiles does, for consecutive runs. Both searches in one kernel would cost a small merge 0.4 us.
 template <typename Order>
 __global__ void __launch_bounds__(kSplitThreads)
     split_run_tiles(const __grid_constant__ PipelineTiles<Order, true> stream, const NeighbourRuns runs) {
@@ -205,8 +204,8 @@ __global__ void __launch_bounds__(kSplitThreads)
   });
 }
 
-// The merge pipeline of a block. With kNeighbours, the item of A before a tile is loaded too, to runs.a - 1, if it
-// exists: if tile.a > 0. Up to kItems items of A and of B after the tile are always loaded.
+// With kNeighbours, the item of A before a tile is loaded too, to runs.a - 1, if it exists: if tile.a > 0. Up to kItems
+// items of A and of B after the tile are always loaded.
 template <typename Order, int kItems, bool kNeighbours>
 struct MergePipeline {
   using Word = typename Order::Word;
@@ -265,8 +264,7 @@ struct MergePipeline {
   static constexpr int kDoneBarrier = 2;
   static constexpr int kLoadedBarrier = 4;
 
-  // Four plans are in use: for the tile that is copied back, for the two tiles in stages, and for the next
-  // tile.
+  // Four plans are in use: for the tile that is copied back, for the two tiles in stages, and for the next tile.
   __device__ static Plan& plan_of(Shared& shared, int count) { return shared.plans[count % 4]; }
 
   // Takes tiles, copies the keys of each to its stage, and copies the results back.
@@ -315,8 +313,8 @@ struct MergePipeline {
     return plan.a_after == kItems && plan.b_after == kItems && (!kNeighbours || plan.tile.a > 0);
   }
 
-  // Floats are merged as integers if the first and the last keys that threads may read allow it. Comparing floats takes
-  // five instructions, and computing their codes ten, but almost no tile has a zero or a NaN.
+  // Floats are merged as integers if the first and the last keys that threads may read allow it: comparing floats takes
+  // five instructions, and almost no tile has a zero or a NaN.
   __device__ static Keys tile_keys(const Order& order, const Plan& plan, Word* buffer) {
     Keys keys{buffer, order, plan.runs, is_open(plan), {}};
     if constexpr (Order::kTotal) {

@@ -1,4 +1,4 @@
-// The merge pipeline of two sorted operands on CUDA, for merges, searches and matches: shapes and scratch memory.
+// The merge pipeline of two sorted operands on CUDA, for merges, searches and matches.
 #pragma once
 
 #include "algorithm/neighbour_runs.h"
@@ -9,11 +9,10 @@ namespace mgpu {
 
 class Workspace;
 
-// Merges, searches and matches bring tiles through two stages, which are buffers in shared memory. Long tiles need the
-// fewest hand-overs between the copying warp and the workers, and the two blocks of a multiprocessor hide each other's
-// hand-overs. Each shape exists with large and with small stages. Large ones are for devices that could grant one block
-// the memory of kPipelineBlocks blocks. A small stage has at most 31 KB, so that two of them and the static memory fit
-// the 64 KB of sm_75. Other devices with small stages, such as sm_86, sm_89 and sm_120, grant a block 99 KB.
+// Tiles pass through two stages, which are buffers in shared memory. Long tiles need the fewest hand-overs between the
+// copying warp and the workers, and the two blocks of a multiprocessor hide each other's hand-overs. Large stages are
+// for devices that could grant one block the memory of kPipelineBlocks blocks. A small stage has at most 31 KB, so that
+// two of them and the static memory fit the 64 KB of sm_75.
 constexpr int kPipelineWorkers = 480;  // threads that merge; one more warp copies
 constexpr int kPipelineBlocks = 2;
 constexpr int kMaxStageBytes = 55 << 10;    // so that two blocks fit a large device
@@ -44,24 +43,22 @@ constexpr PipelineShape pipeline_shape(bool large_stages, int max_bytes, StageBy
   return {items, stage_bytes(items)};
 }
 
-// No shape has a smaller tile (launch_merge_pipeline asserts it). So the workspace, which must serve every device, has
+// No shape has a smaller tile (launch_merge_pipeline asserts it), so the workspace, which must serve every device, has
 // room for tiles of this size.
 constexpr int64_t kMinMergeTile = 1344;
 
-// The scratch memory of a merge pipeline: for each tile, the number of live items of A before it in its row; and the
-// number of tiles that blocks have taken. A tile has at least kMinMergeTile slots, except the last one of a row or of a
-// pair of runs.
+// Scratch memory: for each tile, the number of live items of A before it in its row; and the number of tiles that
+// blocks have taken. A tile has at least kMinMergeTile slots, except the last one of a row or of a pair of runs.
 struct MergeSplits {
   int64_t* splits;
   unsigned long long* taken;
 
-  // `short_tiles` is the number of additional tiles that a row may need, because a tile also ends where a pair of runs
-  // ends.
+  // A row may need `short_tiles` additional tiles, because a tile also ends where a pair of runs ends.
   static MergeSplits layout(const SortedPair& pair, Workspace& workspace, int64_t short_tiles = 0);
   static int64_t max_tiles(const SortedPair& pair, int64_t short_tiles);
 };
 
-// The scratch memory of an operation that also merges the sorted runs of a single operand, A, in pairs.
+// Scratch memory of an operation that also merges the sorted runs of a single operand, A, in pairs.
 struct RunSplits : MergeSplits {
   RunTile* run_tiles;  // null if A has no runs
 };

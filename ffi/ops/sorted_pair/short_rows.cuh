@@ -7,7 +7,6 @@
 
 namespace mgpu::cuda {
 
-// The operands of a kernel over the short rows of a pair.
 template <typename Order>
 struct ShortPair {
   using Word = typename Order::Word;
@@ -62,7 +61,7 @@ struct PairRows {
   SharedRows<Word> a;
   SharedRows<Word> b;
 
-  // Loads the tile's rows. The caller must put a barrier after it.
+  // The caller must put a barrier after it.
   __device__ PairRows(const ShortPair<Order>& problem, Word* keys)
       : problem(problem),
         tile(problem.tiles),

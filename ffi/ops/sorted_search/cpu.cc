@@ -1,6 +1,6 @@
-// On the CPU, sorted_match walks along the merge of both operands, and so does sorted_search unless needles are so few
-// that it makes a binary search for each. When the walk reaches an item, the number of items of the other operand that
-// it has passed is the item's position there.
+// sorted_match walks along the merge of both operands, and so does sorted_search unless needles are so few that it
+// makes a binary search for each. When the walk reaches an item, the number of items of the other operand that it has
+// passed is the item's position there.
 #include "ops/sorted_pair/cpu.h"
 
 #include <algorithm>
@@ -14,9 +14,8 @@ namespace mgpu {
 
 namespace {
 
-// The candidates of a step of the walk are the next items of both operands. A step writes the candidate's position on
-// each side that has results, whether or not the walk takes that candidate; if it does not, a later step overwrites the
-// position.
+// A step of the walk writes the position of the next item of each side that has results, whether or not the walk takes
+// that item; if it does not, a later step overwrites the position.
 
 template <typename Index, typename Order>
 void search_by_merging(const SortedSearchOperands& operands, Order order, cpu::Executor& executor) {
@@ -56,7 +55,6 @@ void search_each_needle(const SortedSearchOperands& operands, Order order, cpu::
   });
 }
 
-// Calls visit(Index{}) with int32_t or int64_t.
 template <typename Visit>
 void dispatch_index(bool wide, Visit visit) {
   wide ? visit(int64_t{}) : visit(int32_t{});

@@ -1,5 +1,4 @@
-// Launches sorted_search and sorted_match on CUDA: a merge pipeline, a binary search per needle, or a kernel for short
-// rows.
+// A search or match runs a merge pipeline, a binary search per needle, or a kernel for short rows.
 #include "ops/common/dispatch.h"
 #include "ops/sorted_pair/launch_merge_pipeline.h"
 #include "ops/sorted_search/kernels.cuh"

@@ -1,5 +1,5 @@
-// The kernels of sorted_search and sorted_match. All but search_needles run the pipeline of a merge: an item's place in
-// the merge, minus its place in its own operand, is its place in the other operand.
+// All kernels but search_needles run the pipeline of a merge: an item's place in the merge, minus its place in its own
+// operand, is its place in the other operand.
 #pragma once
 
 #include "cuda/block/shuffle.cuh"
@@ -10,9 +10,9 @@ namespace mgpu::cuda::searching {
 
 constexpr int kSearchThreads = 256;  // the threads of the kernel that makes one binary search per needle
 
-// Stores the entries of a thread's items of one side: how many items of the other side come before each. `mine` is a
-// bitmap of these items among the thread's next kCount items. `others` items of the other side come before all of the
-// thread's items; the first item of `mine` gets entries[0].
+// An entry is the number of items of the other side that come before an item. `mine` is a bitmap of the items of one
+// side among the thread's next kCount items. `others` items of the other side come before all of the thread's items;
+// the first item of `mine` gets entries[0].
 template <int kCount>
 __device__ void put_entries(int32_t* entries, unsigned mine, int32_t others) {
   uint32_t to = shared_address(entries);
@@ -35,13 +35,11 @@ __device__ void put_matches(int32_t* a_entries, bool* a_match, unsigned from_a, 
   }
 }
 
-// Calls store(position) for a range of dead items.
 template <int kWorkers, typename Store>
 __device__ void for_each_dead(Range<int64_t> dead, Store store) {
   for (int64_t i = dead.begin + threadIdx.x; i < dead.end; i += kWorkers) store(i);
 }
 
-// A bitmap of the live items of a thread.
 template <int kItems>
 __device__ unsigned live_items(const MergeTile& tile, int diagonal) {
   const int count = clamp(static_cast<int>(tile.live()) - diagonal, 0, kItems);
@@ -125,8 +123,7 @@ struct MatchProblem {
   SortedMatchOperands::Side b;
 };
 
-// Adds the threads' numbers to a count. The order of the additions does not matter. If keys are not sorted, tiles can
-// share items: a thread that takes the count past the operand's length clamps it.
+// If keys are not sorted, tiles can share items: a thread that takes the count past the operand's length clamps it.
 __device__ void add_to_count(const IndexResult& counts, int64_t row, int number, int64_t length) {
   number = fold_warp(number, [](int a, int b) { return a + b; });
   if (threadIdx.x % kWarp != 0 || number == 0) return;
@@ -186,7 +183,7 @@ __device__ __forceinline__ void store_matches(const SortedMatchOperands::Side& s
   }
 }
 
-// Stores the entries of the dead items of one side, whose row begins at `first`.
+// The row of the dead items begins at `first`.
 __device__ __forceinline__ void clear_matches(const SortedMatchOperands::Side& side, int64_t first,
                                               Range<int64_t> dead) {
   for_each_dead<kPipelineWorkers>(dead, [&](int64_t i) {

@@ -1,4 +1,3 @@
-// The calls of sorted_search and sorted_match as their kernels see them, which are the same on both platforms.
 #pragma once
 
 #include "algorithm/sorted_pair.h"

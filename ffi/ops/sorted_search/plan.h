@@ -1,4 +1,3 @@
-// How CUDA searches and matches: tiles.
 #pragma once
 
 #include "ops/sorted_pair/plan.h"

@@ -1,11 +1,10 @@
-// sorted_search and sorted_match of short rows: one thread per item, by binary search in a row in shared memory.
+// One thread per item makes a binary search in a row in shared memory.
 #pragma once
 
 #include "ops/sorted_pair/short_rows.cuh"
 
 namespace mgpu::cuda::short_rows {
 
-// The parameter of a search in short rows.
 template <typename Order>
 struct Search {
   using Word = typename Order::Word;
@@ -51,7 +50,6 @@ __global__ void __launch_bounds__(kRowThreads) search(const __grid_constant__ Se
       });
 }
 
-// The results of a match for one side.
 struct MatchSide {
   IndexResult index;
   bool* match;

@@ -1,4 +1,4 @@
-// The kernel that sums up the counts of each row's tiles, between a kernel that counts and one that writes.
+// Sums up the counts of each row's tiles, between a kernel that counts and one that writes.
 #pragma once
 
 #include "cuda/block/scan.cuh"
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kSumThreads) sum_tiles(TileCounts tiles, Finis
   if (threadIdx.x == 0) finish(row, all);
 }
 
-// Stores a tile's count. For a row's last tile, also stores zeros up to the end of its group. All lanes of a warp call
+// Stores a tile's count; for a row's last tile, also stores zeros up to the end of its group. All lanes of a warp call
 // it.
 __device__ inline void set_tile_count(const TileCounts& tiles, int64_t row, int64_t tile, int64_t row_tiles,
                                       int count) {
@@ -56,7 +56,7 @@ __device__ inline void set_tile_count(const TileCounts& tiles, int64_t row, int6
   tiles.counts[row * tiles.row_groups * kTileGroup + slot] = lane == 0 ? count : 0;
 }
 
-// The sum of a row's counts before a tile. All lanes of a warp call it.
+// All lanes of a warp call it.
 __device__ inline int64_t before_tile(const TileCounts& tiles, int64_t row, int64_t tile) {
   const int64_t group = row * tiles.row_groups + tile / kTileGroup;
   const int lane = threadIdx.x % kWarp;

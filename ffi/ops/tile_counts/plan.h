@@ -1,4 +1,3 @@
-// The counts of tiles: one kernel stores them, and a later kernel needs their sums.
 #pragma once
 
 #include "algorithm/common.h"
