@@ -1,6 +1,5 @@
 // Balanced path: Baxter, "Set Operations" in Modern GPU (2013). Merge path lists all copies of a key in A before those
-// in B. Here the r-th copy in A is followed by the r-th in B, and the longer side's further copies come last. A split
-// of the balanced path never separates the two copies of a pair, so each part is an independent problem of multisets.
+// in B. Here the r-th copy in A is followed by the r-th in B, and a split never separates these two.
 #pragma once
 
 #include "algorithm/merge_path.h"
@@ -15,9 +14,9 @@ struct Split {
 };
 
 // The split of the balanced path after `diagonal` items, or after one more to keep a pair together (Baxter's starred
-// diagonals). `a_merged` is the number of A's items in merge path's split of this diagonal. `duplicates` says whether a
-// key can occur twice in A or in B. `find(begin, end, before)` is a partition_point, serial or by a warp. If the keys
-// are not sorted, the split still lies inside A and B.
+// diagonals). Merge path's split of this diagonal has `a_merged` items of A. `duplicates` says whether a key can occur
+// twice in A or in B. `find(begin, end, before)` is a partition_point. The split lies inside A and B even if the keys
+// are not sorted.
 template <typename Index, typename KeysA, typename KeysB, typename Less, typename Find>
 MGPU_HOST_DEVICE Split<Index> balanced_from_merged(Index b_count, Index a_merged, Index diagonal, KeysA a, KeysB b,
                                                    Less less, bool duplicates, Find find) {
@@ -51,8 +50,8 @@ MGPU_HOST_DEVICE Split<Index> balanced_path(Index a_count, Index b_count, Index 
   return balanced_from_merged(b_count, a_merged, diagonal, a, b, less, duplicates, find);
 }
 
-// The end of the part that starts at `begin`. `end` is the split that a search found for this end. A part has at most
-// `max_items` items, even if keys are not sorted and splits contradict each other.
+// `end` is the split that a search found. The part has at most `max_items` items even if keys are not sorted and splits
+// contradict each other.
 template <typename Index>
 MGPU_HOST_DEVICE Split<Index> part_end(Split<Index> begin, Split<Index> end, Index max_items) {
   const Index a_count = clamp(end.a - begin.a, Index{0}, max_items);

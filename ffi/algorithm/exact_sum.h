@@ -6,9 +6,8 @@
 namespace mgpu {
 
 // A superaccumulator (Neal, Fast exact summation using small and large superaccumulators, 2015). From the largest
-// exponent of all items down, every `binades` consecutive exponents share a limb, a 64-bit integer. An item is a
-// multiple of its limb's unit, the last mantissa bit at the limb's lowest exponent. Each item adds to one limb, and a
-// limb has room for the sum of all items.
+// exponent of all items down, every `binades` consecutive exponents share a limb, a 64-bit integer with room for the
+// sum of all items. A limb's unit is the last mantissa bit at its lowest exponent.
 struct ExactSum {
   static constexpr unsigned kMantissaBits = 23;
   static constexpr unsigned kSpecial = 255;  // the exponent of infinities and NaN
@@ -37,7 +36,7 @@ struct ExactSum {
   };
 
   // The limb that an item adds to, and the value that it adds. Limb `special_limb` counts infinities: the positive ones
-  // in its low half, the negative ones in its high half. A NaN counts in both halves.
+  // in its low half, the negative ones in its high half. A NaN counts in both.
   MGPU_HOST_DEVICE Term term(float x, uint32_t largest, unsigned special_limb) const {
     const unsigned bits = std::bit_cast<uint32_t>(x);
     const unsigned fraction = bits & ((1u << kMantissaBits) - 1), field = bits >> kMantissaBits & kSpecial;

@@ -1,9 +1,9 @@
-// The order of keys on both platforms. It is exactly the order of lax.sort, -inf < … < -0 == +0 < … < +inf < NaN with
-// all NaNs equal, or its reverse.
+// The order of keys is exactly that of lax.sort, -inf < … < -0 == +0 < … < +inf < NaN with all NaNs equal, or its
+// reverse.
 //
-// A key is handled as an unsigned code. `encode` is a bijection of the key's bits, so decoding gives back the sign of
-// a zero and the payload of a NaN; `less` compares codes. Type and direction are members of an order, known
-// only at run time, so signed, unsigned, ascending and descending keys of one width share one compiled kernel.
+// A key is handled as an unsigned code. `encode` is a bijection, so decoding gives back the sign of a zero and the
+// payload of a NaN; `less` compares codes. Type and direction are members of an order, known only at run time, so all
+// keys of one width share one compiled kernel.
 #pragma once
 
 #include "algorithm/common.h"
@@ -37,8 +37,8 @@ struct IntegerOrder {
   MGPU_HOST_DEVICE bool is_nan(Word /*bits*/) const { return false; }
 };
 
-// IEEE bits are made monotone, then rotated so that -inf is 0 and every NaN, of either sign, lies above +inf. The zeros
-// are neighbours, and the NaNs form one range. `less` treats both zeros as one value, and all NaNs as one value.
+// IEEE bits are made monotone, then rotated so that -inf is 0 and every NaN, of either sign, lies above +inf. `less`
+// treats both zeros as one value, and all NaNs as one value.
 template <typename Word_>
 struct FloatOrder {
   using Word = Word_;

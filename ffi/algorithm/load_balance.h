@@ -28,8 +28,7 @@ struct WorkRowOf {
     return offset < live + (drift > 0) && offset + drift * (j - first) < position;
   }
 
-  // The first object that starts at `position` or later. `find(begin, end, before)` is a partition_point, serial or by
-  // a warp. The last object before it owns the output before `position`.
+  // The first object that starts at `position` or later. `find(begin, end, before)` is a partition_point.
   template <typename Find>
   MGPU_HOST_DEVICE Index first_from(Index position, Find find) const {
     return find(first, objects, [&](Index j) { return starts_before(j, position); });
@@ -53,12 +52,12 @@ using WorkRow = WorkRowOf<IndexVector, int64_t>;
 
 // The objects of all problems of a batch. With drift 0, `offsets` are the starts themselves. With drift 1, they are
 // positions at which single items are inserted, so object j starts j outputs later. With drift -1, they are positions
-// of removed items, and the run after the j-th of them starts j outputs earlier. Offsets out of order or out of range
-// never give an output outside `size` or an object outside `objects`.
+// of removed items, and the run after the j-th of them starts j outputs earlier. Invalid offsets never give an output
+// outside `size` or an object outside `objects`.
 struct WorkList {
   int64_t problems = 1;
-  int64_t size = 0;      // the outputs of a problem, live or not
-  int64_t objects = 0;   // the objects of a problem
+  int64_t size = 0;  // the outputs of a problem, live or not
+  int64_t objects = 0;
   int64_t capacity = 0;  // the number of live items if no count is given, and the most that a count can give
   int64_t drift = 0;
 
@@ -104,12 +103,11 @@ inline void for_each_run(const WorkRow& row, Range<int64_t> outputs, Visit visit
   }
 }
 
-// A CUDA grid's view of the outputs: tiles of `tile` outputs. Per problem, `cells` holds the first object that starts
-// at or after the beginning of each tile, and at or after the end of the last one, then `first` and `total` of the
-// WorkRow.
+// Per problem, `cells` holds the first object that starts at or after the beginning of each tile, and at or after the
+// end of the last one, then `first` and `total` of the WorkRow.
 struct WorkTiles {
   int64_t tile;
-  int64_t tiles;  // the tiles of a problem
+  int64_t tiles;
   int64_t* cells = nullptr;
 
   MGPU_HOST_DEVICE int64_t stride() const { return tiles + 3; }

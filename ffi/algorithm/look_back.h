@@ -5,8 +5,8 @@
 
 namespace mgpu {
 
-// Each tile has a slot, each group of kFan tiles has one, and so has each group of kFan groups. After these slots comes
-// a chain of prefixes, one for every kFan^3 tiles.
+// Each tile has a slot, each group of kFan tiles has one, and so has each group of kFan groups. Then comes a chain of
+// prefixes, one for every kFan^3 tiles.
 template <int kFan_>
 struct LookBackTree {
   static constexpr int kFan = kFan_;

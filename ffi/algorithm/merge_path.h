@@ -7,8 +7,7 @@
 namespace mgpu {
 
 // The number of items of A among the first `diagonal` items of the stable merge of A and B (A before B among equals),
-// known to lie in [begin, end]. `a(i)` and `b(i)` give the keys; `find(begin, end, before)` is a partition_point,
-// serial or by a warp.
+// known to lie in [begin, end]. `find(begin, end, before)` is a partition_point.
 template <typename Index, typename KeysA, typename KeysB, typename Less, typename Find>
 MGPU_HOST_DEVICE Index merge_path_between(Index begin, Index end, Index diagonal, KeysA a, KeysB b, Less less,
                                           Find find) {
@@ -23,9 +22,9 @@ MGPU_HOST_DEVICE Index merge_path(Index a_count, Index b_count, Index diagonal, 
 }
 
 // The same for keys that are unsigned codes, by the secant method: `guess` is the first probe, and `rise` estimates how
-// much a(i) - b(diagonal - 1 - i) grows with i. Each probe overshoots the expected answer a little, so that the next
-// one comes from the other side. For 2^26 random keys it reads about 7 keys of A and of B; a binary search reads 26.
-// `find` finishes the search. For other distributions, this takes up to kGuesses more probes than `find` alone.
+// much a(i) - b(diagonal - 1 - i) grows with i. Each probe overshoots a little, so that the next one comes from the
+// other side. Of 2^26 random keys it reads about 7 of A and of B, where a binary search reads 26. `find` finishes the
+// search.
 template <typename Index, typename KeysA, typename KeysB, typename Less, typename Find>
 MGPU_HOST_DEVICE Index merge_path_by_secants(Index begin, Index end, Index diagonal, Index guess, float rise, KeysA a,
                                              KeysB b, Less less, Find find) {

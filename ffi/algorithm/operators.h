@@ -1,7 +1,6 @@
 // The operators of reductions and scans. An operator makes a state from an element and its position, combines states,
 // and finishes a state into a result. dead() is the result for an item past its row's count. If an operator commutes,
-// as every built-in one does, a kernel may combine in any order that is the same in every run; otherwise it combines in
-// the order of the items.
+// as every built-in one does, a kernel may combine in any order that is the same in every run.
 #pragma once
 
 #include "algorithm/common.h"
@@ -16,7 +15,7 @@ constexpr bool gives_index(OperatorKind kind) { return kind == OperatorKind::kAr
 constexpr bool gives_largest(OperatorKind kind) { return kind == OperatorKind::kMax || kind == OperatorKind::kArgmax; }
 
 // Integers wrap, so signed ones are computed as unsigned, and narrow ones in 32 bits; 16-bit floats accumulate in
-// float32. kEither chooses at run time: one compiled kernel then serves both, at the cost of two instructions.
+// float32. kEither chooses at run time, at the cost of two instructions.
 enum class ArithmeticKind { kSum, kProduct, kEither };
 
 // Results have the elements' type, or the state's type to keep the precision of sums of 16-bit floats.
@@ -94,8 +93,8 @@ struct LogSumExp {
   MGPU_HOST_DEVICE State extract(Element element, int64_t /*position*/) const {
     return {static_cast<Real>(widen(element)), Real{1}};
   }
-  // A NaN counts as the largest. The difference of equal infinities would be NaN, so equal elements have scale 1. The
-  // code selects single values, because nvcc would turn a choice between states into pointers to local memory.
+  // A NaN counts as the largest. The difference of equal infinities would be NaN, so equal elements have scale 1. nvcc
+  // would turn a choice between states into pointers to local memory, so the code selects single values.
   MGPU_HOST_DEVICE State combine(State a, State b) const {
     const bool a_first = a.largest >= b.largest || a.largest != a.largest;
     const Real high = a_first ? a.largest : b.largest;
@@ -115,8 +114,8 @@ struct LogSumExp {
 };
 
 // Unsigned codes of keys, in which the minimum, or the maximum, is the smallest code, so one kernel per width serves
-// all key types. A float's bits are made monotone, and all bits are flipped for a maximum. The code of a NaN is 0, so
-// it wins, as in jnp.min and jnp.max.
+// all key types. A float's bits are made monotone, and all bits are flipped for a maximum. A NaN has the code 0, so it
+// wins, as in jnp.min and jnp.max.
 template <typename Word>
 struct ExtremumOrder {
   Word fold;  // bits that a negative float flips
@@ -234,8 +233,8 @@ constexpr bool has_integer_state() {
   return std::is_same_v<typename Operator::State, uint32_t> || std::is_same_v<typename Operator::State, uint64_t>;
 }
 
-// The state that a part of a segmented sequence passes on: the combination since its last restart, and whether there
-// was one. Combining such states is associative but does not commute.
+// The combination since a part's last restart, and whether there was one. Combining such states is associative but does
+// not commute.
 template <typename State>
 struct SinceRestart {
   using Flag = std::conditional_t<sizeof(State) % 8 == 0, uint64_t, uint32_t>;  // leaves no padding

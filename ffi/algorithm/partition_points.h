@@ -5,8 +5,8 @@
 namespace mgpu {
 
 // Several searches in lockstep, so that one read of each is in flight at the same time. A finished search reads
-// position 0 until all are done, because a branch would separate the reads. `read(k, i)` gives the item of search k at
-// a position, and `before(k, item)` says whether the search continues after it.
+// position 0, because a branch would separate the reads. `before(k, item)` says whether search k continues after the
+// item that read(k, i) gave.
 template <int kCount, typename Index, typename Read, typename Before>
 MGPU_HOST_DEVICE void partition_points(Range<Index> (&searches)[kCount], Read read, Before before) {
   Index longest = 0;

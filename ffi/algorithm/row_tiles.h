@@ -22,8 +22,8 @@ struct Divisor {
 
 struct RowTiles {
   static constexpr int kThreads = 256;
-  // A slot is a place for one item or result of a row. A tile has up to 8 slots per thread, so that enough loads are in
-  // flight. A tile of one row may have up to 16.
+  // A slot is a place for one item or result of a row. 8 slots per thread keep enough loads in flight; a tile of one
+  // row may have 16.
   static constexpr int kSlots = 8 * kThreads;
   static constexpr int kMostSlots = 2 * kSlots;
   static constexpr int kMostRows = kThreads;
@@ -37,21 +37,21 @@ struct RowTiles {
 
   RowTiles() = default;
   // `row_slots` is the number of a row's items or results, whichever are more. If a tile has more rows than threads,
-  // `lanes` becomes 0: no row has threads of its own.
+  // `lanes` becomes 0.
   RowTiles(int64_t rows, int64_t row_slots, int max_rows = kMostRows)
       : rows(rows),
         tile_rows(static_cast<int>(clamp<int64_t>(kSlots / maximum<int64_t>(row_slots, 1), 1, max_rows))),
         lanes(kThreads / tile_rows) {}
 
   int64_t tiles() const { return ceil_div<int64_t>(rows, tile_rows); }
-  // The number of items per thread if the threads of a row share `items` items. odd_share is odd if more than four
-  // threads share a row, so that these threads access different banks of shared memory.
+  // The items of each of the threads that share `items` items. odd_share is odd if more than four threads share a row,
+  // so that these access different banks of shared memory.
   int share(int64_t items) const { return static_cast<int>(ceil_div<int64_t>(items, lanes.divisor)); }
   int odd_share(int64_t items) const { return lanes.divisor > 4 ? share(items) | 1 : share(items); }
 };
 
-// The distance, in items, between the starts of neighbouring rows in shared memory. It is odd, so that threads of
-// neighbouring rows access different banks. It is 0 if all rows share the same items.
+// In items, from row to row of shared memory: odd, so that threads of neighbouring rows access different banks, or 0 if
+// all rows share the same items.
 constexpr int shared_pitch(int64_t length, bool is_shared) { return is_shared ? 0 : static_cast<int>(length | 1); }
 constexpr int shared_room(int64_t length, int pitch, int rows) {
   constexpr int kAlign = 16;  // in items, so that the memory after the rows begins at a multiple of 16 bytes

@@ -1,7 +1,7 @@
 // Splits a stable merge of four sorted runs at position `rank` of its output: finds the number of items of each run
-// among the first `rank` items. The method takes samples, after Varman, Scheufler, Iyer, Ricard, "Merging multiple
-// lists on hierarchical-memory multiprocessors" (1991). Each run's answer lies in a window. Comparing a few samples of
-// each window with those of the others bounds their positions in the merge, and so narrows the windows.
+// among the first `rank` items. Each run's answer lies in a window. Comparing samples of all windows bounds the
+// samples' positions in the merge, and so narrows the windows (after Varman, Scheufler, Iyer, Ricard, "Merging multiple
+// lists on hierarchical-memory multiprocessors", 1991).
 #pragma once
 
 #include "algorithm/common.h"
@@ -10,9 +10,9 @@ namespace mgpu {
 
 constexpr int kRuns = 4;
 
-// In one step, every sample of every open window (of several possible answers) is judged, then `narrow` is called.
-// Among equal items, an earlier run comes first. If runs are not sorted, the answers still lie within the runs and add
-// up to `rank`.
+// In one step, every sample of every window with several possible answers is judged, then `narrow` is called. Among
+// equal items, an earlier run comes first. If runs are not sorted, the answers still lie within the runs and add up to
+// `rank`.
 template <typename Index, int kSamples>
 struct RunSplit {
   Index begin[kRuns], end[kRuns];  // the answer of run j lies in [begin[j], end[j]]
@@ -38,8 +38,8 @@ struct RunSplit {
   }
 
   // The verdict on the s-th sample of an open window: 1 if it is among the first `rank` items, -1 if it is not, 0 if
-  // that is not known yet. `before(j)` is the number of samples of run j that come before this one, and may be any
-  // number for the sample's own run. Verdicts on samples of a closed window may be anything.
+  // that is not known yet. `before(j)` is the number of samples of run j that come before this one; for the sample's
+  // own run, and in a closed window, it may be any number.
   template <typename Before>
   MGPU_HOST_DEVICE int judge(int run, int s, Before before) const {
     Index inside = 0;   // at least this many items come up to the sample, itself included

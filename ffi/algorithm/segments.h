@@ -17,7 +17,7 @@ struct Range {
 struct SegmentBounds {
   int64_t rows;
   int64_t length;
-  int64_t segments;  // the segments of a row
+  int64_t segments;
   IndexVector begins, ends;
   int64_t begins_stride, ends_stride;  // from row to row
   LiveCounts counts;
@@ -30,15 +30,14 @@ struct SegmentBounds {
   }
 };
 
-// The segments of `rows` rows of `length` items, flattened: positions run from 0 to rows * length, and a row's first
-// position always starts a segment. Each item past a row's live count is its own segment, so nothing moves it. Heads
-// out of order or out of range never give a range outside the row.
+// The segments of `rows` rows of `length` items, flattened: a row's first position always starts a segment. Each item
+// past a row's live count is its own segment, so nothing moves it. Invalid heads never give a range outside the row.
 struct Segments {
   int64_t rows = 1;
   int64_t length = 0;
 
-  IndexVector heads;         // [rows or 1, heads_count]
-  int64_t heads_count = 0;   // the heads of a row
+  IndexVector heads;  // [rows or 1, heads_count]
+  int64_t heads_count = 0;
   int64_t heads_stride = 0;  // from row to row: heads_count, or 0 if all rows share the heads
 
   // Instead of heads, a caller may give flags, a byte or a bit for each item that is set if the item starts a segment.
@@ -92,8 +91,8 @@ struct Segments {
   }
 
   // Calls mark(position) for every position of `tile` that starts a segment; `lanes` lanes share the work. `listed` is
-  // the range of the tile's heads, from listed_from. If there are more than twice as many heads as positions, each
-  // position is searched for among the heads, so the tile's width bounds its work.
+  // the range of the tile's heads, from listed_from. If there are many more heads than positions, each position is
+  // searched for among the heads, so the tile's width bounds the work.
   template <typename Mark>
   MGPU_HOST_DEVICE void mark_heads(Range<int64_t> tile, Range<int64_t> listed, int lane, int lanes, Mark mark) const {
     if (has_flags() || counts.given()) {
@@ -126,10 +125,9 @@ struct Segments {
   }
 };
 
-// The number of rounds that merge a segment. Cells of `width` positions are sorted first, then round k merges runs of
-// 2^k cells in pairs. Cells lie on a fixed grid, but runs are counted from the segment's own first cell, so a segment
-// over c cells needs ceil(log2(c)) rounds at any position. If runs were counted from the grid's origin, a short segment
-// across a large power of two would need every round.
+// Cells of `width` positions are sorted first, then round k merges runs of 2^k cells in pairs. Runs are counted from
+// the segment's own first cell, so a segment over c cells needs ceil(log2(c)) rounds at any position. Counted from the
+// grid's origin, a short segment across a large power of two would need every round.
 template <typename Index>
 MGPU_HOST_DEVICE int merge_rounds(Range<Index> segment, Index width) {
   return segment.size() <= 0 ? 0 : ceil_log2((segment.end - 1) / width - segment.begin / width + 1);

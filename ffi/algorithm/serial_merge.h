@@ -4,9 +4,8 @@
 
 namespace mgpu {
 
-// Returns `taken`, which is 0 or 1, and hides from the compiler where it comes from. So the compiler cannot make a
-// branch of it, which would be mispredicted half of the time. NVRTC compiles this as a device function, whose registers
-// have other names.
+// Hides from the compiler where `taken`, 0 or 1, comes from. A branch on it would be mispredicted half of the time.
+// NVRTC compiles this as a device function, whose registers have other names.
 inline int64_t opaque(int64_t taken) {
 #ifndef __CUDACC_RTC__
   asm("" : "+r"(taken));
@@ -15,7 +14,7 @@ inline int64_t opaque(int64_t taken) {
 }
 
 struct MergeWalk {
-  int64_t i, i_end;  // items of A
+  int64_t i, i_end;
   int64_t j, j_end;
 
   bool open() const { return i < i_end && j < j_end; }
@@ -49,10 +48,9 @@ inline const Item* select(int64_t take, const Item* x, const Item* y) {
   return reinterpret_cast<const Item*>(select(take, reinterpret_cast<uintptr_t>(x), reinterpret_cast<uintptr_t>(y)));
 }
 
-// Walks the merge of A and B, in which A's items come before equal items of B. While both sides have items, it calls
-// step(i, j, take_b) for every item in merged order. For the others, it calls rest_a(i, end, j) or rest_b(j, end, i).
-// `a(i)` and `b(j)` give the keys. Two halves are walked in lockstep, so that one half's loads do not wait for the
-// other's comparison; this is 1.8 times faster.
+// Walks the merge of A and B, A first among equals. While both sides have items, it calls step(i, j, take_b) for every
+// item in merged order; for the others, it calls rest_a(i, end, j) or rest_b(j, end, i). Two halves are walked in
+// lockstep, so that one half's loads do not wait for the other's comparison; this is 1.8 times faster.
 template <typename KeysA, typename KeysB, typename Less, typename Step, typename RestA, typename RestB>
 inline void walk_merge(int64_t a_count, int64_t b_count, KeysA a, KeysB b, Less less, Step step, RestA rest_a,
                        RestB rest_b) {
@@ -99,7 +97,7 @@ MGPU_HOST_DEVICE void odd_even_rounds(Item (&items)[kItems], Less less, IsHead i
 }
 
 // Sorts a few items stably by odd-even transposition, which swaps only neighbours, so no item crosses a segment's head.
-// `is_head(i)` says whether item i starts a segment. Without kWrittenOut, two rounds are one step of a loop.
+// Without kWrittenOut, two rounds are one step of a loop.
 template <bool kWrittenOut = true, int kItems, typename Item, typename Less, typename IsHead>
 MGPU_HOST_DEVICE void odd_even_sort(Item (&items)[kItems], Less less, IsHead is_head) {
   if constexpr (kWrittenOut) {
@@ -147,9 +145,8 @@ MGPU_HOST_DEVICE void steps(Word* items) {
 
 }  // namespace network
 
-// Sorts by the odd-even merge sort of Batcher, "Sorting networks and their applications" (1968). It is not stable, so
-// it serves only keys without payload whose order is total; 17 items take 85 exchanges, where odd-even transposition
-// takes 136.
+// The odd-even merge sort of Batcher, "Sorting networks and their applications" (1968). It is not stable, so it serves
+// only keys without payload whose order is total.
 template <int kItems, typename Word>
 MGPU_HOST_DEVICE void network_sort(Word (&items)[kItems]) {
   network::steps<kItems, 1, 1>(items);

@@ -20,7 +20,7 @@ struct SetRule {
   }
 };
 
-// Takes the smaller of the next two items, or both if they are a pair. Each member is 0 or 1, so that loops on the CPU
+// Takes the smaller of the next two items, or both if they are a pair. Members are 0 or 1, so that loops on the CPU
 // need no unpredictable branch.
 struct SetStep {
   int take_a;

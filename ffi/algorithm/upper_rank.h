@@ -1,5 +1,4 @@
-// Ranks of 16-bit keys, in the upper halves of 32-bit words whose lower halves are zero. A key's rank is a word that
-// compares as the key does (Order::rank in key_order.h).
+// Ranks of 16-bit keys (Order::rank in key_order.h) in the upper halves of 32-bit words, whose lower halves are zero.
 #pragma once
 
 #include "algorithm/key_order.h"

@@ -14,8 +14,8 @@ struct RowRange {
   Range<int64_t> range;
 };
 
-// The segments of all rows, one row after the other. In broken operands, segments may overlap: then they are cut, so
-// that a row's segments together have no more items than the row; the first ones keep theirs.
+// The segments of all rows. If segments overlap, they are cut, so that a row's segments together have no more items
+// than the row.
 inline std::vector<Range<int64_t>> bounded_segments(const SegmentBounds& bounds) {
   std::vector<Range<int64_t>> segments;
   segments.reserve(bounds.rows * bounds.segments);
@@ -30,8 +30,8 @@ inline std::vector<Range<int64_t>> bounded_segments(const SegmentBounds& bounds)
   return segments;
 }
 
-// Calls visit_short(segment) for each segment of at most `part` items, with several segments per task. Then it calls
-// visit_long(segment) for the others, one after the other; such a call may use all threads. There must be a segment.
+// Calls visit_short(segment) for each segment of at most `part` items, with several segments per task, then
+// visit_long(segment) for the others, one after the other, which may use all threads. There must be a segment.
 template <typename Short, typename Long>
 void for_each_segment(Executor& executor, const SegmentBounds& bounds, int64_t part, Short visit_short,
                       Long visit_long) {

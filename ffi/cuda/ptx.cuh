@@ -46,7 +46,7 @@ __device__ __forceinline__ float reciprocal_approximately(float x) {
 
 // ---- Launches. If its launch allows it, a kernel may start once all blocks of its predecessor in the stream have
 // called start_next_kernel() or ended. All of its blocks must call wait_for_last_kernel(), after which they can read
-// what the predecessor wrote. Compiled for less than sm_90, both functions do nothing.
+// what the predecessor wrote. Compiled for less than sm_90, both do nothing.
 
 __device__ inline void start_next_kernel() {
 #if __CUDA_ARCH__ >= 900
@@ -200,8 +200,8 @@ __device__ void move_either(bool in_b, uint32_t& a, uint32_t& b) {
                : "r"(static_cast<int>(in_b)), "n"(kBytes));
 }
 
-// Advances B or A, and loads the next head. From C++ code, the compiler renames both heads and both addresses, and
-// spends four moves per step to join them again. Predicated by hand, the step is 8 instructions instead of 13.
+// Advances B or A, and loads the next head: 8 instructions instead of the compiler's 13, which renames both heads and
+// both addresses and joins them again by four moves.
 template <typename Word>
 __device__ void advance(bool in_b, uint32_t& a, uint32_t& b, Word& a_key, Word& b_key) {
   if constexpr (sizeof(Word) == 4) {
@@ -244,8 +244,8 @@ __device__ __forceinline__ void put_or_count(unsigned stores, uint32_t& to, int3
       : "memory");
 }
 
-// Stores an item of A, of B, of both or of neither. For an item of A, it stores the number of B's items before it and
-// the byte `match`, and increments A's count; and in the same way for B.
+// For an item of A, stores the number of B's items before it and the byte `match`, and increments A's count; and in the
+// same way for B. The item may be of both or of neither.
 __device__ __forceinline__ void put_match(unsigned is_a, uint32_t& a_to, uint32_t& a_match_to, int32_t& a_before,
                                           unsigned is_b, uint32_t& b_to, uint32_t& b_match_to, int32_t& b_before,
                                           unsigned match) {

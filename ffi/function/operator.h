@@ -20,7 +20,7 @@ struct OperatorOfFunction {
   static constexpr bool kExclusive = Function::kExclusive;
 
   Captures captures;
-  int64_t length;  // the length of a row
+  int64_t length;
 
   MGPU_HOST_DEVICE Function function() const { return {captures}; }
   // `position` counts through all rows; the function's own position counts through the items of one row.

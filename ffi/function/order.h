@@ -35,13 +35,13 @@ struct FunctionOrder {
 };
 
 // The data of an order of larger items, which stay in place. A key is its position among the items of all rows, and a
-// sorted key is its position within its row. A comparison reads both items.
+// sorted key its position within its row. A comparison reads both items.
 template <typename Item>
 struct ItemPositions {
   ItemArrays<Item> items;
   Captures captures;
-  uint32_t length;  // the length of a row
-  uint32_t last;    // the last position
+  uint32_t length;
+  uint32_t last;
 };
 
 // The host's view of a FunctionIndexOrder.

@@ -1,5 +1,5 @@
-// The primitives of compiled functions, on scalars. Each computes what XLA defines. jit/function_data.cc writes a line
-// such as `const float v7 = xla::add(v3, v5);`, and accepts only the types that each primitive supports.
+// The primitives of compiled functions, on scalars, as XLA defines them. jit/function_data.cc writes a line such as
+// `const float v7 = xla::add(v3, v5);`, and accepts only the types that each primitive supports.
 #pragma once
 
 #include "algorithm/floats.h"
@@ -33,8 +33,7 @@ template <typename T>
 using WideOf = typename Wide<T>::Type;
 
 // An integer truncated to fewer bits. ptxas 13.0 compares the negative of a 16-bit register without truncating it
-// (neg.s16, setp.s16): -(-32768) > 32767. The empty asm hides the word that the 16 bits are taken from, so that the
-// compiler makes no such instruction.
+// (neg.s16, setp.s16): -(-32768) > 32767. The empty asm hides the word that the 16 bits are taken from.
 template <typename To, typename From>
 MGPU_HOST_DEVICE To cut(From x) {
 #ifdef __CUDA_ARCH__
@@ -67,8 +66,8 @@ MGPU_HOST_DEVICE T down(WideOf<T> x) {
 }
 
 // Returns ~x, for subtraction and negation. When ptxas 13.0 fuses two extrema into one instruction (VIMNMX3, sm_90), it
-// loses the sign of a negated operand: min(min(a, -b), c) may become min(min(a, b), c). It recognizes other forms of
-// negation (0 - b, b * -1), but not a complement hidden by an empty asm, plus 1.
+// loses the sign of a negated operand: min(min(a, -b), c) may become min(min(a, b), c). It does not recognize a
+// negation behind an empty asm.
 template <typename Word>
 MGPU_HOST_DEVICE Word complement(Word x) {
   x = ~x;

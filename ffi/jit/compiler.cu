@@ -175,7 +175,7 @@ const Nvrtc& nvrtc() {
 struct Request {
   std::string source;
   std::vector<std::string> names;
-  std::string option;  // the architecture
+  std::string option;
 
   // Everything that the image depends on.
   std::string key() const {

@@ -21,7 +21,7 @@ std::string compiler_problem();
 using Kernel = CUkern_st*;
 
 // The kernels of these C++ names, for the architecture of a device. `header` defines them, and `source` defines the
-// `struct Function` that they run. They are compiled, or read from the disk, on first request, and then stay loaded.
+// `struct Function` that they run. They are compiled, or read from the disk, on first request, and stay loaded.
 const std::vector<Kernel>& kernels_of(std::string_view source, std::string_view header,
                                       const std::vector<std::string>& names, int device);
 

@@ -1,5 +1,5 @@
-// The function of a call: an operator or an order, as lines of text with operations on scalars. A program may come from
-// any source, so the data are checked. The library generates C++ from them, and so decides all that a function can do.
+// The function of a call: an operator or an order, as lines of text. A program may come from any source, so the text is
+// checked, and the library generates C++ from it.
 #pragma once
 
 #include <cstdint>

@@ -61,8 +61,8 @@ struct DeviceMemoryError final : std::bad_alloc {
 
 struct FunctionData;
 
-// More than a process can address. An array has fewer bytes than this; the number of rows times the items of a row is
-// also less, even if all rows share their items. So sizes computed from these do not overflow.
+// An array has fewer bytes than this; the number of rows times the items of a row is also less, even if all rows share
+// their items. So sizes computed from these do not overflow.
 constexpr int64_t kMaxArrayBytes = int64_t{1} << 47;
 
 struct Call {

@@ -1,5 +1,5 @@
-// Turns XLA's frame of a custom call into a mgpu::Call and runs an operation's function on it. This is the only header
-// that includes XLA; each library includes it once.
+// Turns XLA's frame of a custom call into a mgpu::Call. This is the only header that includes XLA; each library
+// includes it once.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// The interface of a library of kernels to Python: one table of plain data, which ffi/python/module.cc reads. A library
-// does not depend on Python, and may come from another build than the module.
+// The interface of a library of kernels to Python: one table of plain data. A library does not depend on Python, and
+// may come from another build than ffi/python/module.cc, which reads it.
 #pragma once
 
 #include <cstdint>

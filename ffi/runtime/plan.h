@@ -1,5 +1,5 @@
 // A plan is the row of an operation's ordered table that runs for a call on a CUDA device. It follows from shapes,
-// types, attributes and the device's traits, so it is made without a device.
+// types, attributes and the device's traits, and is made without a device.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,5 @@
-// The operands, results and attributes of an operation. Python compares its own names with these at import. Code that
-// reads a call asks for arrays and attributes by name, after each was checked against the type, shape and range given
-// here.
+// The operands, results and attributes of an operation. Python compares its own names with these at import. Each is
+// checked against the type, shape and range given here before kernels read any by name.
 #pragma once
 
 #include <algorithm>
@@ -23,8 +22,8 @@ struct Enumeration {
 
 inline const Enumeration kNumber{"number", {}};
 
-// The sizes of kernels' tiles, by dimension, for tests at the edges of tiles, for both platforms, all widths, and
-// devices of any size. `sort_items` has the numbers of items that a thread sorts first, `sort_cells` those of a block.
+// The sizes of kernels' tiles, by dimension, of both platforms, all widths, and devices of any size, for tests at their
+// edges. `sort_items` has the numbers of items that a thread sorts first, `sort_cells` those of a block.
 using TileSizes = std::map<std::string, std::set<int64_t>>;
 inline constexpr int kKeyWidths[] = {1, 2, 4, 8};  // bytes of a key, or of an element
 inline constexpr int kStateWidths[] = {4, 8, 16};  // bytes of an operator's state

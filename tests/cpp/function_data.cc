@@ -1,5 +1,5 @@
-// A call's function is accepted only with the arrays that it reads and writes; and whatever changes in its lines,
-// reading them ends with an error or with a function.
+// A call's function is accepted only with the arrays that it reads and writes. Whatever changes in its lines, reading
+// them ends with an error or with a function.
 #include "jit/function_data.h"
 
 #include <functional>

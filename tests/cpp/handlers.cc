@@ -1,6 +1,6 @@
 // Calls every operation's CPU function as XLA's handler does: on operands that break each precondition, on unsupported
 // arrays and attributes, and without memory. Arrays have exactly their size, so that sanitizers see any access outside
-// of them. Operands must be unchanged afterwards.
+// of them.
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>

@@ -68,9 +68,8 @@ struct CopyBarrier {
   }
 };
 
-// A copy of items [first, first + count) of an array of `size` items to shared memory, by one warp. `to` is at the
-// start of a line of shared memory; item `first` lands at to[place_in_line(array, first)]. Items outside of the array
-// are not read.
+// One warp copies items [first, first + count) of an array of `size` items to shared memory. `to` is at the start of a
+// line; item `first` lands at to[place_in_line(array, first)].
 template <typename Word>
 class BulkLoad {
  public:
@@ -113,8 +112,8 @@ class BulkLoad {
   int low_, high_;  // where the array begins and ends, relative to from_ and clamped to the chunks
 };
 
-// A copy of `count` items from shared memory to an array, from its item `first` on, by one warp. In shared memory, item
-// `first` lies at from[place_in_line(array, first)]. Before sm_90 it does nothing.
+// One warp copies `count` items from shared memory to an array, from its item `first` on, which lies at
+// from[place_in_line(array, first)]. Before sm_90 it does nothing.
 template <typename Word>
 class BulkStore {
  public:

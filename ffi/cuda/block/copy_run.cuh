@@ -22,9 +22,9 @@ __device__ int round_up_to_chunk(int position) {
   return (position + kItems - 1) / kItems * kItems;
 }
 
-// Starts to copy items [first, first + count) of an array to `to`, at the start of a chunk of shared memory: item
-// `first` lands at to[place_in_chunk(array, first)]. No item outside of `readable` is read. All threads of the block
-// call it, then copy_commit. Before sm_80 the copy is done on return.
+// Starts to copy items [first, first + count) of an array to `to`, at the start of a chunk: item `first` lands at
+// to[place_in_chunk(array, first)]. No item outside of `readable` is read. All threads of the block call it, then
+// copy_commit. Before sm_80 the copy is done on return.
 template <int kThreads, typename Word>
 __device__ void start_copy(const Word* array, Range<int64_t> readable, int64_t first, int count, Word* to) {
   constexpr int kItems = kChunkBytes / sizeof(Word);

@@ -1,6 +1,5 @@
 // Decoupled look-back for counts: Merrill and Garland, "Single-pass Parallel Prefix Scan with Decoupled Look-back"
-// (2016). Sums of integers are exact, so a tile may add up any mixture of counts and sums of its predecessors. For
-// floats, look_back.cuh adds in a fixed tree.
+// (2016). Sums of integers are exact, so a tile may add up any mixture of counts and sums of its predecessors.
 //
 //   const int64_t tile = take_ticket(&counter, ticket);            // counter and words zeroed before the launch
 //   if (thread == 0) publish_count(words, tile, is_first, count);  // as soon as it is known

@@ -6,8 +6,8 @@
 
 namespace mgpu::cuda {
 
-// Lists a segment and its parts. Returns the segment's place in the list, or -1 if a list is full, which happens only
-// if segments overlap. All lanes of a warp call this function together.
+// Returns the segment's place in the list, or -1 if a list is full, which happens only if segments overlap. All lanes
+// of a warp call this.
 __device__ inline int list_segment(const LongSegments& list, const RowSegment& segment) {
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   const auto parts = static_cast<int>(ceil_div(segment.size, kLongSegmentPart));

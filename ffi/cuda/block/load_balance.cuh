@@ -15,8 +15,7 @@ struct NoSlot {};
 
 // One tile of outputs. Each object that starts in the tile marks its first output, and a running maximum over the marks
 // gives every output its object. A Slot holds the data of an object that its outputs need. slot_of(h, offset) gives the
-// slot of object `before` + h, which has this offset. kNarrowOffsets says that offsets never have 64 bits: without the
-// loop for wide offsets, gathers of 4-byte rows are 4% faster.
+// slot of object `before` + h, which has this offset. kNarrowOffsets says that offsets never have 64 bits.
 template <int kThreads, int kItems, typename Slot = NoSlot, bool kNarrowOffsets = false>
 struct TileWork {
   static constexpr int kTile = kThreads * kItems;
@@ -41,7 +40,7 @@ struct TileWork {
   const Shared& shared;
   WorkRow row;  // only `first` and the members that row.start reads are set
   int64_t problem;
-  int64_t begin;  // the first output
+  int64_t begin;
   int size;
   int live;        // outputs of the tile before the problem's total
   int64_t before;  // the object before the first one that starts in the tile
@@ -187,8 +186,8 @@ struct TileWork {
     __syncthreads();
   }
 
-  // `offsets`[0] is the offset of the object before the tile. Positions fit 32 bits; positions of invalid offsets are
-  // truncated. A thread handles several objects at once, so that their loads overlap.
+  // `offsets`[0] is the offset of the object before the tile. Positions of invalid offsets are truncated to 32 bits. A
+  // thread handles several objects at once, so that their loads overlap.
   template <typename Offset, typename SlotOf>
   __device__ void mark_heads(Shared& shared, const Offset* offsets, int heads, SlotOf slot_of) const {
     constexpr int kBatch = 4;

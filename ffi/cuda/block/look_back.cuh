@@ -1,9 +1,8 @@
 // Single-pass prefixes over tiles: Merrill and Garland, "Single-pass Parallel Prefix Scan with Decoupled Look-back"
-// (2016), with one change. In the paper, a tile adds up whatever its predecessors have published, so the rounding of a
-// float scan changes from run to run. Here the tree is fixed: 32 tiles form a group, 32 groups form a group of the next
-// level, and 32 of those form a span of 32768 tiles. A tile adds the sums of its predecessors in its group, at each
-// level, and the prefix of the spans before its own. Only this prefix depends on other spans, so only one tile in 32768
-// is a step of a serial chain.
+// (2016). There, a tile adds up whatever its predecessors have published, so the rounding of a float scan changes from
+// run to run. Here the tree is fixed: 32 tiles form a group, 32 groups form a group of the next level, and 32 of those
+// form a span of 32768 tiles. A tile adds the sums of its predecessors in its group, at each level, and the prefix of
+// the spans before its own, so only one tile in 32768 is a step of a serial chain.
 //
 //   __shared__ int64_t ticket;
 //   const int64_t tile = take_ticket(&counter, ticket);        // counter and words zeroed before the launch
@@ -22,8 +21,8 @@ __device__ __forceinline__ int64_t draw_ticket(uint64_t* counter) {
   return static_cast<int64_t>(atomicAdd(reinterpret_cast<unsigned long long*>(counter), 1ull));
 }
 
-// The next tile for this block. Tiles start in the order of the tickets, so a tile waits only for tiles that already
-// run. Contains a barrier; `ticket` lies in shared memory.
+// Tiles start in the order of the tickets, so a tile waits only for tiles that already run. Contains a barrier;
+// `ticket` lies in shared memory.
 __device__ __forceinline__ int64_t take_ticket(uint64_t* counter, int64_t& ticket) {
   if (threadIdx.x == 0) ticket = draw_ticket(counter);
   __syncthreads();
@@ -31,7 +30,7 @@ __device__ __forceinline__ int64_t take_ticket(uint64_t* counter, int64_t& ticke
 }
 
 // A value in device memory that one lane writes once and others wait for. Each 8-byte word holds 4 bytes of it and a
-// mark that they are valid, so no fence is needed. `stride` is the distance between the words of a value.
+// mark that they are valid, so no fence is needed. `stride` is the distance between its words.
 template <typename Value>
 struct Slot {
   static_assert(sizeof(Value) % 4 == 0, "pad the value to a multiple of 4 bytes");
@@ -118,9 +117,9 @@ __device__ __forceinline__ void publish_tile(uint64_t* words, int64_t tile, cons
   if (threadIdx.x % kWarp == 0) Slot<Value>::publish(words + tile * Slot<Value>::kWords, aggregate);
 }
 
-// The last tile of a group publishes the group's sum at `level`, above 0, from the sums of the level below. All lanes
-// of one full warp call this for every tile. It may wait for the sums of this and earlier tiles, so a persistent block
-// calls it some time after publish_tile.
+// The last tile of a group publishes the group's sum at `level`, above 0. All lanes of one full warp call this for
+// every tile. It may wait for the sums of this and earlier tiles, so a persistent block calls it some time after
+// publish_tile.
 template <typename Value, typename Combine>
 __device__ void publish_group(uint64_t* words, int64_t tiles, int64_t tile, int level, Combine combine) {
   using Slots = Slot<Value>;

@@ -6,8 +6,8 @@
 
 namespace mgpu::cuda {
 
-// The number of rows in a warp's vectors. If the rows of a pack fill whole vectors, packs begin where vectors do.
-// Otherwise, lanes at both ends share a vector with the next pack.
+// If the rows of a pack fill whole vectors, packs begin where vectors do. Otherwise, lanes at both ends share a vector
+// with the next pack.
 struct PackedRows {
   Divisor length;
   int rows = 0;  // 0 if rows are too long

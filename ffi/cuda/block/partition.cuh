@@ -8,9 +8,8 @@ namespace mgpu::cuda {
 
 constexpr int kWarp = 32;
 
-// The first i in [begin, end) for which `before(i)` is false, or end, found by a group of kLanes neighbouring lanes.
-// All lanes of the warp call it; the groups may search different ranges. If `before` is not monotone, the answer is
-// still inside [begin, end].
+// partition_point by a group of kLanes neighbouring lanes. All lanes of the warp call it; the groups may search
+// different ranges.
 template <int kLanes = kWarp, typename Index, typename Predicate>
 __device__ Index warp_partition_point(Index begin, Index end, Predicate before) {
   constexpr unsigned kGroup = kLanes == kWarp ? ~0u : (1u << (kLanes % kWarp)) - 1;
@@ -37,8 +36,8 @@ __device__ Index warp_partition_point(Index begin, Index end, Predicate before) 
   return begin;
 }
 
-// Several searches at once by a block of kThreads threads, all of which call it: begins[k] becomes the first i in
-// [begins[k], ends[k]) for which `before(k, i)` is false, or ends[k].
+// Several searches by a block of kThreads threads, all of which call it: begins[k] becomes the first i in [begins[k],
+// ends[k]) for which `before(k, i)` is false, or ends[k].
 template <int kThreads, int kSearches, typename Predicate>
 __device__ void block_partition_points(int64_t (&begins)[kSearches], int64_t (&ends)[kSearches], Predicate before) {
   const auto is_open = [&] {

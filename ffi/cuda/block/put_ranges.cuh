@@ -5,8 +5,8 @@
 
 namespace mgpu::cuda {
 
-// Calls put(i, owner) for each i of the range of each lane, from `begin` to `end`. A lane visits the first kOwn
-// positions of its own range, and the warp shares the rest, so all lanes must call this.
+// Calls put(i, owner) for each i of the range of each lane. A lane visits the first kOwn positions of its range, and
+// the warp shares the rest, so all lanes must call this.
 template <typename Put>
 __device__ __forceinline__ void put_ranges(int64_t begin, int64_t end, int64_t owner, Put put) {
   constexpr int64_t kOwn = 32;

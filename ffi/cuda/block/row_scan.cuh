@@ -4,8 +4,8 @@
 
 namespace mgpu::cuda {
 
-// Replaces the states of a row by their scan, which restarts at each item for which is_head is true. The thread has the
-// states from lane.begin to `end`. Contains barriers, the last one after all states are written.
+// Replaces the thread's states of a row, lane.begin to `end`, by their scan, which restarts where is_head is true.
+// Contains barriers, the last one after all states are written.
 template <typename Operator, typename IsHead>
 __device__ void scan_states(const Operator& op, const RowLane& lane, int end, typename Operator::State* states,
                             IsHead is_head) {

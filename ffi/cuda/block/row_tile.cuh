@@ -84,8 +84,8 @@ struct SharedRows {
   __device__ Word* row(int row) const { return items + row * pitch; }
 };
 
-// Copies the tile's rows of an array to `to`, each item as convert(item). A row has `length` items, and the next row is
-// `stride` items further (0 if all rows share one). A barrier must follow.
+// Copies the tile's rows of an array to `to`, each item as convert(item). The next row is `stride` items further, or 0
+// if all rows share one. A barrier must follow.
 template <typename Item, typename Word, typename Convert>
 __device__ SharedRows<Word> load_rows(const RowTile& tile, const Item* array, const Divisor& length, int64_t stride,
                                       int pitch, Word* to, Convert convert) {
@@ -110,8 +110,8 @@ __device__ void load_live(const RowTile& tile, const Operand& operand, int* live
 // The place of a slot's 2-byte word, such that threads 8 or 16 slots apart access different banks.
 MGPU_HOST_DEVICE constexpr int spread(int slot) { return slot + slot / 64 * 2; }
 
-// The sum of `number` over the threads before this one, in the order of rows and lanes. `before_row` gets the sum
-// before each row, and the total after the last one. Contains barriers.
+// The sum of `number` over the threads before this one, row by row. `before_row` gets the sum before each row, and the
+// total after the last one. Contains barriers.
 __device__ inline int scan_rows(int number, const RowLane& lane, const RowTile& tile, int* before_row) {
   __shared__ int warp_sums[kRowThreads / kWarp];
   const int before = sum_block<kRowThreads / kWarp>(warp_sums, number).before;

@@ -52,8 +52,8 @@ struct Prefix {
   Value all;
 };
 
-// The sum of the lanes before this one, and that of the whole warp. `restarts` is a bitmap of the lanes with a restart.
-// The state of such a lane is the sum since its last restart.
+// The sum of the lanes before this one, and that of the whole warp. `restarts` is a bitmap of the lanes whose state is
+// the sum since their last restart.
 template <bool kSegmented, int kUnroll = kWarp, typename Operator>
 __device__ __forceinline__ Prefix<typename Sums<Operator, kSegmented>::Value> scan_warp(const Operator& op,
                                                                                         typename Operator::State state,
@@ -73,8 +73,8 @@ __device__ __forceinline__ Prefix<typename Sums<Operator, kSegmented>::Value> sc
           Sums::make(shuffle(state, kWarp - 1), restarts != 0)};
 }
 
-// The sum of the warps before this one, and that of the whole block. Each warp's first lane gives the warp's sum.
-// Contains a barrier; `shared` has room for one value per warp.
+// The sum of the warps before this one, and that of the whole block. Each warp's first lane gives `warp_sum`. Contains
+// a barrier; `shared` has room for one value per warp.
 template <int kWarps, typename Value, typename Combine>
 __device__ __forceinline__ Prefix<Value> scan_warps(Value* shared, const Value& warp_sum, const Value& identity,
                                                     Combine combine) {

@@ -6,18 +6,18 @@
 
 namespace mgpu::cuda {
 
-// The logarithm of the number of lanes of a group: the fewest that leave each at most `items` items of a segment of
-// mean length, but no more than a warp.
+// The logarithm of a group's lanes: the fewest that leave each at most `items` items of a segment of mean length, but
+// no more than a warp.
 MGPU_HOST_DEVICE int log_group_lanes(const SegmentBounds& bounds, int items) {
   int log_lanes = 0;
   while ((1 << log_lanes) < kWarp && bounds.length > (bounds.segments * items) << log_lanes) ++log_lanes;
   return log_lanes;
 }
 
-// Calls visit(segment, lanes, exists) once with the segments of all groups of a warp, if a group has one. Then it calls
-// it with each segment that is too long for its group, which the whole warp takes. A group has room for kItems items
-// per lane. In the first call, a group without a segment that fits has an empty one that does not exist. All lanes of
-// the warp call this function together.
+// Calls visit(segment, lanes, exists) once with the segments of all groups of a warp. Then it calls it with each
+// segment that is too long for its group, with room for kItems items per lane; the whole warp takes such a segment. In
+// the first call, a group without a segment that fits has an empty one that does not exist. All lanes of the warp call
+// this.
 template <int kItems, typename Visit>
 __device__ __forceinline__ void for_each_segment(const RowSegment& segment, bool exists, int lanes, Visit visit) {
   const bool is_longer = segment.size > lanes * kItems;
@@ -38,9 +38,8 @@ __device__ __forceinline__ void for_each_segment(const RowSegment& segment, bool
   }
 }
 
-// Lane l loads the items at l, l + lanes, and so on. For a place past the last item, it reads the last one, as a load
-// under a condition would wait for the load before it. So there must be an item to read at the begin of an empty
-// segment.
+// Lane l loads the items at l, l + lanes, and so on. A load under a condition would wait for the load before it, so
+// places past the last item read the last one. An empty segment must begin at an item.
 template <int kItems, typename Word>
 __device__ __forceinline__ void load_group(const Word* items, int size, int lanes, Word (&own)[kItems]) {
   const int lane = static_cast<int>(threadIdx.x) & (lanes - 1), last = maximum(size, 1) - 1 - lane;
@@ -48,8 +47,8 @@ __device__ __forceinline__ void load_group(const Word* items, int size, int lane
   for (int i = 0; i < kItems; ++i) own[i] = (items + lane)[minimum(i * lanes, last)];
 }
 
-// The place in shared memory of value number `i` of a group whose lanes sorted kItems values each (sort_groups), if
-// each lane of the warp stored its value j at j * kWarp + lane.
+// The place in shared memory of a group's sorted value number `i`, if each lane of the warp stored its value j at j *
+// kWarp + lane (sort_groups).
 template <int kItems>
 __device__ __forceinline__ int sorted_place(int i, int lanes) {
   const int group = static_cast<int>(threadIdx.x % kWarp) & -lanes;

@@ -37,9 +37,9 @@ class SelectDigits {
     for (int i = threadIdx.x; i < kCounters * kCopies; i += kThreads) shared.counters[i] = 0;
   }
 
-  // Finds the digits of the item with this rank, counted from 1, among word_of(0), …, word_of(count - 1). It ignores
-  // items for which among(i) is false. It finds all digits, or stops as soon as suffice(digits) is true. All threads of
-  // the block call it. Contains barriers, one of them after the last call of word_of.
+  // Finds the digits of the item with this rank, counted from 1, among word_of(0), …, word_of(count - 1), without those
+  // for which among(i) is false. It finds all digits, or stops as soon as suffice(digits) is true. All threads of the
+  // block call it. Contains barriers, one of them after the last call of word_of.
   template <typename Word, typename WordOf, typename Among, typename Suffice>
   __device__ LeadingDigits<Word> operator()(int count, int rank, WordOf word_of, Among among, Suffice suffice) {
     LeadingDigits<Word> known{0, 8 * sizeof(Word), rank, count};

@@ -29,9 +29,8 @@ __device__ MergeCursor merge_cursor(const MergeCursor& runs, int diagonal, Code 
 }
 
 // The cursor after the first `diagonal` items of the merge: it searches the merge path in halving strides. The first
-// one, `stride`, is a power of two and at least half of the shorter run. If it is a constant and the loop is unrolled,
-// shared addresses instead of indices take 9 instructions per step instead of 17. The cursor lies within the runs even
-// if keys are not sorted.
+// one, `stride`, is a power of two and at least half of the shorter run. If it is constant, shared addresses instead of
+// indices take 9 instructions per step instead of 17. The cursor lies within the runs even if keys are not sorted.
 template <typename Word, typename Less>
 __device__ __forceinline__ MergeCursor shared_cursor(const Word* keys, const MergeCursor& runs, int diagonal,
                                                      int stride, Less less) {
@@ -66,8 +65,8 @@ __device__ MergeCursor shared_cursor(const Word* keys, const MergeCursor& runs, 
   return shared_cursor(keys, runs, diagonal, kStride, less);
 }
 
-// The heads of a serial merge of two runs in shared memory: the smaller one goes first, A's among equals. Past the end
-// of both, items seem to come from A, and positions past its end are read.
+// The smaller head goes first, A's among equals. Past the end of both runs, items seem to come from A, and positions
+// past its end are read.
 template <typename Word>
 struct MergeHeads {
   uint32_t a, a_end, b, b_end;
@@ -89,8 +88,8 @@ struct MergeHeads {
   __device__ void take(bool in_b) { advance(in_b, a, b, a_key, b_key); }
 };
 
-// The heads of a serial merge as codes, so that each code is computed once. With kOpen, neither run ends. All lanes
-// make one load per step, because two predicated loads conflict on banks more often.
+// Heads as codes, so that each code is computed once. With kOpen, neither run ends. All lanes make one load per step,
+// because two predicated loads conflict on banks more often.
 template <typename Order, bool kOpen_>
 struct CodeHeads {
   using Word = typename Order::Word;
@@ -150,9 +149,8 @@ __device__ void take_merged(const Word* codes, MergeCursor cursor, Less less, Wo
   for (int i = 0; i < kItems; ++i) take_head(heads, less, taken[i], from[i]);
 }
 
-// Takes the next kItems outputs of two merges. The cursor `first` gives the outputs from position `begin` to
-// `first_end`. The cursor `last`, which starts at a segment's head, gives those from `last_begin` on. Items in between
-// stay.
+// Takes the next kItems outputs of two merges. The cursor `first` gives outputs `begin` to `first_end`. The cursor
+// `last`, which starts at a segment's head, gives those from `last_begin` on. Items in between stay.
 template <int kItems, typename Word, typename Less>
 __device__ void take_merged(const Word* codes, int begin, MergeCursor first, int first_end, MergeCursor last,
                             int last_begin, Less less, Word (&taken)[kItems], uint32_t (&from)[kItems]) {
@@ -167,9 +165,8 @@ __device__ void take_merged(const Word* codes, int begin, MergeCursor first, int
 }
 
 // Takes kItems outputs of a merge of two runs, each followed by kItems largest words. Such a word may be taken for an
-// equal item of the other run, so equal words must be interchangeable. The run that gave the last item is read on until
-// its head is above the other run's. The sum of the two places to read next grows by one with each item, so one place
-// gives the other. There is one load per step, because shared memory bounds a merge.
+// equal item of the other run, so equal words must be interchangeable. The sum of the two places to read next grows by
+// one with each item, so one place gives the other, and a step has only one load: shared memory bounds a merge.
 template <int kItems, typename Word, typename Take>
 __device__ void take_either(const Word* words, const MergeCursor& cursor, Take take) {
   constexpr uint32_t kWidth = sizeof(Word);
@@ -187,8 +184,8 @@ __device__ void take_either(const Word* words, const MergeCursor& cursor, Take t
   }
 }
 
-// Like take_either, for equal items that differ in their payload: A's items go first. No word of either run may be the
-// largest one. Returns words, and the shared addresses that they came from; A lies before B.
+// Like take_either, but A's items go before equal items of B. No word of either run may be the largest one. Returns
+// words, and the shared addresses that they came from; A lies before B.
 template <int kItems, typename Word, typename Take>
 __device__ void take_in_order(const Word* words, const MergeCursor& cursor, Take take) {
   constexpr uint32_t kWidth = sizeof(Word);

@@ -1,6 +1,5 @@
 // A bitonic sort (Batcher, "Sorting Networks and Their Applications", 1968) of a few thousand entries by a block, in
-// registers. Only distances larger than a warp go through shared memory. The sort is not stable, so entries hold their
-// positions.
+// registers. It is not stable, so entries hold their positions.
 #pragma once
 
 #include "cuda/block/shuffle.cuh"

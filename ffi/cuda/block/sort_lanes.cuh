@@ -68,8 +68,8 @@ __device__ __forceinline__ void join_lanes(Word (&words)[kItems], int lanes) {
   }
 }
 
-// Sorts the words of each group of `lanes` lanes. Each lane sorts its own words by a network, then runs of lanes are
-// joined. The sort is not stable. All lanes of a warp call this function together.
+// Sorts the words of each group of `lanes` lanes: each lane its own words by a network, then runs of lanes are joined.
+// It is not stable. All lanes of a warp call it.
 template <int kItems, typename Word>
 __device__ __forceinline__ void sort_groups(Word (&words)[kItems], int lanes) {
   network_sort(words);

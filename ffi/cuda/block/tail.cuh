@@ -11,7 +11,7 @@ constexpr int64_t kTailPiece = 4096;
 constexpr int64_t tail_pieces(int64_t rows, int64_t size) { return rows * ceil_div(size, kTailPiece); }
 
 // Calls visit(row, begin, end) for the slots from live(row) to `size` of each row, one piece of a row at a time, with
-// kTailThreads threads of any number of blocks. Pieces without such slots are visited too, with begin >= end.
+// kTailThreads threads of any number of blocks. A piece may be empty, with begin >= end.
 template <typename Live, typename Visit>
 __device__ void for_each_tail_piece(int64_t rows, int64_t size, Live live, Visit visit) {
   const int64_t row_pieces = ceil_div(size, kTailPiece);

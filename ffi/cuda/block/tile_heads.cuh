@@ -19,8 +19,8 @@ struct TileHeads {
     int warp_last[kWarps];
   };
 
-  // A thread's items [begin, begin + kItems) and the segments they belong to, clipped to the tile. All items between
-  // the first and the last segment belong to segments that start and end within the thread.
+  // A thread's items [begin, begin + kItems) and the segments they belong to, clipped to the tile. Segments between the
+  // first and the last one start and end within the thread.
   struct Thread {
     unsigned heads;    // bit i: item i starts a segment
     Range<int> first;  // the segment of the thread's first item

@@ -115,10 +115,9 @@ class Gathered<ArgExtremum<Word, State>> {
   int first_ = -1;
 };
 
-// The index of an extremum of float32 items, with float instructions. It finds the largest item, or the smallest one as
-// the largest of the negatives. A product with 1 or -1 and a sum with 0 make all NaNs identical and the zeros equal, so
-// two values are equal if their bits are. It keeps the items of the first vector that has the largest one, and finds
-// its position among them at the end.
+// The index of an extremum of float32 items, with float instructions: of the largest item, or of the largest of the
+// negatives. A product with 1 or -1 and a sum with 0 make all NaNs identical and the zeros equal. It keeps the first
+// vector that has the extremum, and finds its position among these items at the end.
 template <typename State>
 class GatheredFloats {
   using Operator = ArgExtremum<uint32_t, State>;
@@ -200,8 +199,8 @@ struct PackedCodes {
   __device__ __forceinline__ static unsigned signs(unsigned halves) { return (halves >> 15 & 0x00010001u) * 0xffffu; }
 };
 
-// The index of an extremum of 8-bit and 16-bit items. It keeps the items of the first vector that has the smallest
-// code, and finds the extremum among them at the end.
+// The index of an extremum of 8-bit and 16-bit items. It keeps the first vector that has the smallest code, and finds
+// the extremum among these items at the end.
 template <typename Word, typename State>
   requires(sizeof(Word) <= 2)
 class Gathered<ArgExtremum<Word, State>> {
@@ -257,8 +256,8 @@ class Gathered<ArgExtremum<Word, State>> {
 };
 
 // Combines the items of x[begin .. end), fewer than 2^30, that thread `thread` of `threads` takes. A thread's items are
-// not neighbours, so the operator must commute. A thread issues kInFlight loads before it uses the first. Offsets have
-// 32 bits, because small reductions wait for the addresses of their loads.
+// not neighbours, so the operator must commute. Offsets have 32 bits, because small reductions wait for the addresses
+// of their loads.
 template <int kInFlight, typename Part, typename Operator>
 __device__ typename Operator::State fold_strided(const Operator& op, const SourceOf<typename Operator::Element>& x,
                                                  bool aligned, int64_t begin, int64_t end, int thread, int threads) {

@@ -12,8 +12,8 @@
 
 namespace mgpu::cuda {
 
-// A failure of CUDA is not the caller's error: the handler reports an internal error, or that memory is exhausted. CUDA
-// keeps the failure as the thread's last error; unread, it would be attributed to the next launch.
+// The handler reports an internal error, or that memory is exhausted. CUDA keeps the failure as the thread's last
+// error; unread, it would be attributed to the next launch.
 inline void check(const Call&, cudaError_t status) {
   if (status == cudaSuccess) return;
   cudaGetLastError();
@@ -60,9 +60,8 @@ inline Traits device_traits(const Call& call) {
       .capability = 10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor)};
 }
 
-// Lets a kernel's blocks take `bytes` bytes of dynamic shared memory. Every device grants 48 KB without a request. For
-// more, this sets the kernel's limit to that of the device, not to `bytes`: another thread may be about to launch the
-// same kernel with more.
+// Every device grants 48 KB of dynamic shared memory without a request. For more, this sets the kernel's limit to that
+// of the device, not to `bytes`: another thread may be about to launch the same kernel with more.
 template <typename Kernel>
 void allow_shared(const Call& call, Kernel kernel, size_t bytes) {
   constexpr int64_t kUnasked = 48 << 10;

@@ -12,7 +12,7 @@ struct Call;
 class Workspace;
 
 constexpr int kBucketCapacity = 1 << 12;  // the most rows of b in a bucket
-constexpr int kBucketChunk = 1 << 12;     // the rows of a chunk of a
+constexpr int kBucketChunk = 1 << 12;
 constexpr int kBucketSlotBits = 12;
 
 // The bits that follow the bucket's bits.

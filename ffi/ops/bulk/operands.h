@@ -12,7 +12,7 @@ namespace mgpu {
 struct BulkOperands {
   WorkList work;
   Rows x;
-  Rows values{};  // the inserted rows
+  Rows values{};
   Fill fill;
   Rows out;
 

@@ -7,7 +7,7 @@ namespace mgpu {
 
 class Workspace;
 
-constexpr int64_t kLongSegmentPart = 1 << 14;  // items per part
+constexpr int64_t kLongSegmentPart = 1 << 14;
 
 // `number` is the segment's place in its row.
 struct RowSegment {

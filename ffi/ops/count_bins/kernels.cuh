@@ -17,9 +17,9 @@ constexpr int kNoBin = -1;
 
 struct CountTask {
   CountBinsOperands operands;
-  int64_t parts;  // the parts of a row
-  int64_t part;   // items of a part
-  int copies;     // the copies of each counter, a power of two
+  int64_t parts;
+  int64_t part;
+  int copies;  // the copies of each counter, a power of two
 };
 
 // Items are the numbers of their bins.

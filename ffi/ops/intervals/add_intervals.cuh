@@ -28,7 +28,7 @@ constexpr int kBlocks = kColumns == 1 && sizeof(Element) < 8 ? 6
 // Tiles of whole rows, or slices of one row.
 struct AddTiles {
   int rows;
-  int units;  // the most of a tile
+  int units;  // the most units of a tile
   int64_t row_units;
   int64_t slices;
   int64_t tiles;  // the tiles of a problem, if all slices of a row count as one

@@ -43,8 +43,8 @@ struct RegionOrder {
   Sum* ends = nullptr;  // [kRegions], where the next interval of each region goes
   int32_t* touched;     // how many regions the intervals of a block go to, summed over the blocks
   int32_t* is_used;     // whether `touched` is so large that the order below is worth making
-  int64_t* items;       // the number of items in all intervals
-  int32_t* offsets;     // [objects], in the new order, as are both starts
+  int64_t* items;
+  int32_t* offsets;  // [objects], in the new order, as are both starts
   int32_t* gather_starts;
   int32_t* scatter_starts;
 

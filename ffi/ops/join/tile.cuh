@@ -22,7 +22,7 @@ constexpr unsigned kEntering = 1;  // the first of B's items that enter the tile
 struct Sums {
   uint64_t packed = 0;
 
-  __device__ int rows() const { return static_cast<int>(packed >> 32); }              // the rows of the output
+  __device__ int rows() const { return static_cast<int>(packed >> 32); }
   __device__ int entries() const { return static_cast<int>(packed >> 16 & 0xffff); }  // items of A with output rows
   __device__ int unmatched() const { return static_cast<int>(packed & 0xffff); }      // items of B without a partner
 };

@@ -20,15 +20,15 @@ constexpr int64_t kRankGatheredPart = 1 << 15;  // the fewest collected items pe
 // ordered like the keys (Order::rank).
 struct RankIntervals {
   struct Interval {
-    uint64_t low, high;                        // the ends
+    uint64_t low, high;
     uint64_t below, at_low, between, at_high;  // numbers of items below the interval, at its ends, and between these
   };
   Interval intervals[kMaxIntervals];
-  int count;                       // 0 if the row has not been sampled
-  bool holds_all;                  // whether each rank's item is known, or is among the collected items
-  int interval_of[kMaxIntervals];  // the interval of each rank
-  int64_t ranks[kMaxIntervals];    // each rank among the collected items, if holds_all; -1 if the item is known
-  unsigned long long gathered;     // the number of collected items, which are between the ends of an interval
+  int count;       // 0 if the row has not been sampled
+  bool holds_all;  // whether each rank's item is known, or is among the collected items
+  int interval_of[kMaxIntervals];
+  int64_t ranks[kMaxIntervals];  // each rank among the collected items, if holds_all; -1 if the item is known
+  unsigned long long gathered;   // the number of collected items, which are between the ends of an interval
 };
 
 MGPU_HOST_DEVICE bool OrderStatisticsOperands::takes_sample() const {

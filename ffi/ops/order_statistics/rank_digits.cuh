@@ -31,8 +31,8 @@ struct DigitPass {
 // Sought ranks whose items' known digits are the same share the counts of the first of these ranks.
 template <typename Word, int kMaxRanks>
 struct SharedRanks {
-  Word prefixes[kMaxRanks];  // the distinct prefixes
-  int first[kMaxRanks];      // the first rank with each prefix
+  Word prefixes[kMaxRanks];
+  int first[kMaxRanks];  // the first rank with each prefix
   int distinct;
 };
 

@@ -21,7 +21,7 @@ struct Interval {
     low = low_rank;
     high = high_rank;
   }
-  __device__ __forceinline__ bool is_above(const Order& order, Word key) const {  // the interval is above the key
+  __device__ __forceinline__ bool is_above(const Order& order, Word key) const {
     return order.rank(order.encode(key)) < low;
   }
   __device__ __forceinline__ bool reaches(const Order& order, Word key) const {

@@ -19,8 +19,8 @@ struct RanksTask {
   OrderStatisticsOperands::Scratch scratch;
   Order order;
   DigitPass pass;
-  int64_t parts;  // the parts of a row
-  int64_t part;   // items per block
+  int64_t parts;
+  int64_t part;  // items per block
 };
 
 }  // namespace mgpu::cuda::ranking

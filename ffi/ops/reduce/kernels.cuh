@@ -31,7 +31,7 @@ struct Reduction {
   bool aligned;
   Segments segments;
   int64_t chunk_items;
-  int64_t chunks;  // the chunks of a row
+  int64_t chunks;
   typename Operator::State* states;
   ResultVector<Operator> result;
 };
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(kThreads) reduce_short_rows(Reduction<Operator
   }
 }
 
-constexpr int kPacks = 2;               // the packs of a warp
+constexpr int kPacks = 2;
 constexpr int kMinBlockVectors = 512;   // the fewest vectors of a row that a block reduces in equal shares
 constexpr int kMaxShareThreads = 1024;  // the most threads of a row in equal shares
 

@@ -72,7 +72,7 @@ struct SegmentedReduceOperands : OperatorOperands {
   SegmentedReduceOperands(const Call& call, const Arguments& in);
 
   SegmentEnds ends() const { return {segments}; }
-  SegmentTiling tiling(int64_t state_bytes) const;  // the tiling on CUDA
+  SegmentTiling tiling(int64_t state_bytes) const;
 };
 
 }  // namespace mgpu

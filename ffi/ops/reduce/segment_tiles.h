@@ -11,7 +11,7 @@ namespace mgpu::cpu {
 
 // Tiles of items and segment ends, in one order. Each tile has an equal number of these units.
 struct SegmentTiles {
-  int64_t units;  // the units of all tiles
+  int64_t units;
   int64_t tile;
   int64_t count;
   std::vector<int64_t> items_before;  // before each tile, and after the last

@@ -171,7 +171,7 @@ struct WarpParts {
   State opening;
   State open;
   int first;  // the number of the warp's first end in the tile
-  int ends;   // the number of its ends
+  int ends;
 };
 
 template <typename Operator>

@@ -25,7 +25,7 @@ struct UnitTiles {
   int64_t total_items;
   int64_t total_ends;
   int64_t tiles;
-  int units;  // the units of a tile
+  int units;
   int64_t* items_before;
 
   UnitTiles(const SegmentEnds& ends, int64_t tiles, int units, int64_t* items_before)

@@ -64,10 +64,10 @@ __device__ __forceinline__ float float_of(uint32_t code) {
 
 // Bins of one width divide the exponents of a row's weights, from that of the largest logit down.
 struct Weights {
-  float best;               // the largest logit, or the largest finite number if that is infinite
-  float inverse;            // 1 / temperature
-  float scale;              // bins per unit of exponents
-  float bins_per_logit;     // bins per unit of logits
+  float best;     // the largest logit, or the largest finite number if that is infinite
+  float inverse;  // 1 / temperature
+  float scale;    // bins per unit of exponents
+  float bins_per_logit;
   float step;               // 1 / scale
   float linear, quadratic;  // coefficients of a quotient's series
   float one;                // the weight of the largest logit as an integer, a power of two
@@ -419,7 +419,7 @@ __device__ Place find_place(BlockFold& fold, Pairs& pairs, const Weights& weight
   target = minimum(target - minimum(target, before), all - 1);
   Sum above = 0;  // the sum of the weights of codes above `high`
   while (low < high && number > kSampleDrawThreads) {
-    const uint32_t middle = low + (high - low) / 2;  // below high
+    const uint32_t middle = low + (high - low) / 2;
     Sum upper = 0, upper_number = 0;
     each([&](uint32_t code, uint32_t) {
       if (code <= middle || code > high) return;
@@ -510,7 +510,7 @@ __global__ void __launch_bounds__(kSampleDrawThreads) draw_tokens(const __grid_c
     return find_place(fold, pairs, weights, each_of_row, whole, 0, target, length);
   };
 
-  Sum kept = state.total;  // the sum of the kept weights
+  Sum kept = state.total;
   if (mass < 1 && (state.has_mass || !is_listed)) {
     const double reached = ceil(static_cast<double>(mass) * static_cast<double>(state.total));
     const Sum target = reached < 1 ? 0 : static_cast<Sum>(reached) - 1;

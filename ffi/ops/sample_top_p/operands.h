@@ -20,7 +20,7 @@ struct RowNumber {
 // probability of a kept token, relative to the most probable one. Result: token [.., 1], or -1 if no logit is above
 // -inf.
 struct SampleTopPOperands {
-  DType type;  // the type of the logits
+  DType type;
   int64_t rows;
   int64_t length;
   const void* logits;

@@ -25,10 +25,10 @@ struct SampleRange {
 };
 
 struct SampleRow {
-  unsigned long long best;   // upper half: the largest logit's code; lower half: the complement of its position
-  unsigned least;            // the complement of the code of the smallest finite logit
-  unsigned counted;          // the number of parts whose bins are added up
-  unsigned listed;           // the number of listed candidates
+  unsigned long long best;  // upper half: the largest logit's code; lower half: the complement of its position
+  unsigned least;           // the complement of the code of the smallest finite logit
+  unsigned counted;         // the number of parts whose bins are added up
+  unsigned listed;
   unsigned is_full;          // whether some candidates found no place in the list
   SampleRange cut, draw;     // the logits in the bins that have the last kept token, and the drawn one
   bool has_mass;             // whether the bins of `cut` have the token at which the asked mass is reached

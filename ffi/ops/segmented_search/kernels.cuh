@@ -153,7 +153,7 @@ struct Searches {
   Index segments[kCount];
   Word needles[kCount];
   typename Row::Search searches[kCount];
-  Position ends[kCount];  // the ends of the segments
+  Position ends[kCount];
 
   __device__ __forceinline__ int64_t needle(int k) const {
     return minimum(first + k * stride, given->operands.pair.a.length - 1);
@@ -302,7 +302,7 @@ __global__ void __launch_bounds__(kMakeThreads) make_tree(const __grid_constant_
   using Word = typename Order::Word;
   constexpr int64_t kFanout = SearchTree::fanout(sizeof(Word));
   const SortedRows& rows = operands.pair.b;
-  const int64_t blocks = gridDim.x / tree.rows;  // the blocks of a row
+  const int64_t blocks = gridDim.x / tree.rows;
   const int64_t row = blockIdx.x / blocks;
   const HaystackRow<Word, uint64_t> haystack(rows, row);
   Word* const keys = static_cast<Word*>(tree.keys) + row * tree.row_stride;

@@ -21,7 +21,7 @@ using Accumulator = std::conditional_t<std::is_same_v<Element, double>, double, 
 // The rows of a thread, whose items and states are in registers.
 template <typename Element>
 constexpr int kThreadRows = sizeof(Element) == 8 ? 16 : 32;
-constexpr int kBlocks = 3;  // the blocks of a multiprocessor
+constexpr int kBlocks = 3;
 
 // Sums of exponentials below this lose precision, if the maximum is not the segment's own.
 constexpr float kLeastSum = 0x1p-24f;
@@ -281,7 +281,7 @@ struct StagedTile {
 
   const Softmax<Element>& task;
   Float* places;
-  int items;  // the items of the tile
+  int items;
 
   // The places of a vector are neighbours, because a thread's rows are whole vectors.
   __device__ __forceinline__ Float* place(int i) const {
@@ -652,7 +652,7 @@ __global__ void __launch_bounds__(kJoinThreads, 1) join_parts(Softmax<Element> t
   __shared__ Part warp_parts[kJoinWarps][kJoinColumns];
   __shared__ int64_t long_ends[kJoinWarps];  // the end of the segment that starts in each warp's tile, or -1
   const int64_t width = task.tiling.width;
-  const int across = 1 << column_bits;  // columns of the block
+  const int across = 1 << column_bits;
   const auto slices = static_cast<unsigned>(ceil_div<int64_t>(width, across));
   const int64_t first_tile = int64_t{blockIdx.x / slices} * kJoinWarps;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -707,7 +707,7 @@ __global__ void __launch_bounds__(kJoinThreads, 1) join_parts(Softmax<Element> t
   }
 }
 
-constexpr int kCloseThreads = 256;  // the most threads of a block
+constexpr int kCloseThreads = 256;
 constexpr int kCloseColumns = 32;
 constexpr int kCloseRows = 8;  // the rows of a thread at a time
 

@@ -18,7 +18,7 @@ enum class SoftmaxRule { kSoftmax, kLogSoftmax, kSoftmaxTangent, kLogTangent, kL
 // [.., 1] or absent. Attribute: rule. Result: [.., n, width].
 struct SegmentedSoftmaxOperands {
   DType dtype;
-  Segments segments;  // the segments of rows
+  Segments segments;
   int64_t width;
   SoftmaxRule rule;
   const void* x;

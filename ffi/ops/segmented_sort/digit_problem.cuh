@@ -59,7 +59,7 @@ struct DigitProblem : std::conditional_t<kListed_, ListedSegments, WholeRows> {
   // Whether a key and its payload, of 4 bytes each, are one word of 8 bytes in the scratch memory: this takes half the
   // loads and stores. The output has two arrays.
   static constexpr bool kJoined = kHasPayload && sizeof(Word) == 4 && sizeof(Payload) == 4;
-  static constexpr int kOutput = 0, kScratch = 1;  // the numbers of the buffers
+  static constexpr int kOutput = 0, kScratch = 1;
   // Whether to save memory: for 2-byte keys, the 256 look-back words of each tile take 5% of the keys' memory. So a
   // row's last tile has no words, digits are counted in the scratch memory for keys, and the starts are stored at the
   // beginning of the row's result. They stay there until the row's first tile has read them, as all other tiles wait
@@ -67,12 +67,12 @@ struct DigitProblem : std::conditional_t<kListed_, ListedSegments, WholeRows> {
   static constexpr bool kSavesMemory = sizeof(Word) == 2 && !kHasPayload && !kListed;
 
   Order order;
-  int64_t length;  // the length of a row
+  int64_t length;
   int64_t rows;
   LiveCounts counts;
-  int places;         // the number of sorted digits: the lowest or, for a partition, the highest ones
-  int first_place;    // the lowest digit of a partition
-  int64_t row_tiles;  // the tiles of a whole row
+  int places;       // the number of sorted digits: the lowest or, for a partition, the highest ones
+  int first_place;  // the lowest digit of a partition
+  int64_t row_tiles;
   Columns<Word, Payload> input;
   Columns<Word, Payload> buffers[2];  // the output, and the scratch memory
   Offset* starts;                     // [segments, places, kDigits]: a digit's count, later that of lower digits

@@ -76,14 +76,14 @@ constexpr int kRowDigitStaticBytes = 64;  // static shared memory, in addition
 // ---- Radix sorts: in a pass, blocks put tiles in the order of one digit.
 struct DigitShape {
   TileShape tiles;
-  int blocks;      // the blocks per multiprocessor
+  int blocks;
   int window = 8;  // predecessors that a look-back reads at once
   constexpr int tile() const { return tiles.tile(); }
 };
 // A tile's size is an odd multiple of 128 or of 512, half or twice the number of digits. Otherwise, if all digits are
 // equally frequent, lanes that write to shared memory would conflict on a bank.
 constexpr DigitShape digit_shape(int key_width, int payload_width, bool few_items = false) {
-  const int registers = maximum(key_width, 4) / 4 + payload_width / 4;  // the registers of an item
+  const int registers = maximum(key_width, 4) / 4 + payload_width / 4;
   if (registers == 1) return {{384, key_width == 4 ? 23 : key_width == 2 ? 27 : 21}, 3};
   if (registers == 2) return {{512, key_width == 4 ? 19 : 15}, 2};
   if (registers == 4) return {{512, 9}, 2};
@@ -201,7 +201,7 @@ struct DigitCounts {
   uint32_t* passes;        // the passes of whole rows
   DigitSegment* segments;  // this and `tiles` are null for whole rows
   DigitTile* tiles;
-  int64_t max_tiles;  // the most tiles of all segments
+  int64_t max_tiles;
 
   // Takes the memory for whole rows.
   static DigitCounts take(Workspace& workspace, int64_t rows, int64_t length, int places, int tile,

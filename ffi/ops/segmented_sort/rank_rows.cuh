@@ -8,7 +8,7 @@
 
 namespace mgpu::cuda::sorting {
 
-constexpr int kRankWarps = 32;  // the most warps of a block
+constexpr int kRankWarps = 32;
 
 // A block places 32 items: lane i of each of its warps has the block's item i, and counts the items before it in the
 // warp's part of the row.

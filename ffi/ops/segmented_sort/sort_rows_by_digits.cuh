@@ -21,9 +21,9 @@ struct RowOfDigits {
   };
 
   Order order;
-  int64_t length;  // the length of a row
+  int64_t length;
   LiveCounts counts;
-  int places;  // the number of digits
+  int places;
   int groups;  // the groups of 32 neighbouring items, one per lane, that a warp has
   Columns<const Word, const Payload> input;
   Columns<Word, Payload> output;

@@ -23,7 +23,7 @@ constexpr int kTopKSample = 2048;      // the most items from which a bound is g
 constexpr int kTopKSharedSamples = 2;  // a sample is this many times as large if several blocks share a row
 constexpr int kTopKSampleShare = 4;    // a row is sampled if it has at least this many times the items of a sample
 constexpr int64_t kTopKBlocks = 2;     // the fewest blocks per multiprocessor; if rows are few, blocks share them
-constexpr int64_t kTopKMinTiles = 4;   // the fewest tiles of a part
+constexpr int64_t kTopKMinTiles = 4;
 // How many items a block of a later level takes of those that the previous level kept.
 constexpr int64_t kTopKMergedPart = 1 << 15;
 constexpr int64_t kTopKMaxLength = (int64_t{1} << 32) - 1;
