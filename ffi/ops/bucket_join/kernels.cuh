@@ -1,10 +1,8 @@
-// A block puts a bucket's rows of b into a table in shared memory and looks up the bucket's rows of a in it, a chunk at
-// a time. Separate blocks take the chunks beyond the first of a bucket, so that many of them share one frequent key of
-// a.
+// A block puts a bucket's rows of b into a table in shared memory and looks up the bucket's rows of a in it. Separate
+// blocks take the chunks beyond the first of a bucket, so that many of them share one frequent key of a.
 //
 // The table has a slot for each value of the code bits that follow the bucket's bits. Entries within a slot are sorted
-// by code, and entries of equal codes by their rows in b. So the whole table is sorted, and the partners of a row of a
-// are one range of it.
+// by code, and entries of equal codes by their rows in b. So the partners of a row of a are one range of the table.
 #pragma once
 
 #include "algorithm/partition_point.h"
@@ -43,8 +41,8 @@ constexpr int32_t kLargest = 0x7fffffff;
 struct BucketShared {
   uint32_t codes[kBucketCapacity];
   int32_t rows[kBucketCapacity];
-  // A counter for each slot, two per word. A counter first holds the number of the slot's entries, then the place of
-  // its first one. The word after them holds the number of all entries.
+  // A counter for each slot, two per word: first the number of the slot's entries, then the place of its first one. The
+  // word after them holds the number of all entries.
   alignas(16) uint32_t begins[kSlots / 2 + 4];
   int sums[kWarps];
   unsigned long long first_slot;
@@ -145,8 +143,8 @@ class BucketTable {
     return reinterpret_cast<const uint16_t*>(shared_.begins)[slot];
   }
 
-  // Turns the counters into the places where the slots begin, by an exclusive scan. Each thread has the counters of a
-  // few slots. Returns whether a slot has too many entries for each to count those before it. Ends with a barrier.
+  // Turns the counters into the places where the slots begin, by an exclusive scan. Returns whether a slot has too many
+  // entries for each to count those before it. Ends with a barrier.
   __device__ __forceinline__ bool count_to_begins(uint4* counters) {
     int sum = 0, longest = 0;
     for_each_word(counters, [&](uint32_t& word) {

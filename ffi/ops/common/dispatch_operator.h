@@ -25,8 +25,8 @@ void dispatch_arithmetic(const Call& call, DType dtype, bool multiply, Visit vis
   }
 }
 
-// A minimum or maximum, or the index of one, over positions below `positions`. There is one operator for each width of
-// element, and one more for 32-bit elements with more positions than 32 bits can count.
+// A minimum or maximum, or the index of one, over positions below `positions`. 32-bit elements have a second operator,
+// for more positions than 32 bits can count.
 template <typename Visit>
 void dispatch_extremum(const Call& call, OperatorKind kind, DType dtype, int64_t positions, Visit visit) {
   call.expect(is_number(dtype), "x: expected an integer or float type");

@@ -94,8 +94,8 @@ struct SpreadSlots {
   }
 };
 
-// Slots of equal width. Floats from 2^23 to 2^24 are one apart, so the bits of scale * x + offset count slots. The bits
-// of a float increase with it only if it is positive; `fits` says whether all sums are.
+// Floats from 2^23 to 2^24 are one apart, so the bits of scale * x + offset count slots of equal width. The bits of a
+// float increase with it only if it is positive; `fits` says whether all sums are.
 template <typename Value>
 struct EvenSlots {
   float scale = 0, offset = 0;
@@ -119,8 +119,8 @@ struct EvenSlots {
   }
 };
 
-// Finds bins by slots, which are ranges of values, and a table of the edges in each slot. Most slots have no edge, and
-// most others have one, so most items are compared with one edge.
+// Finds bins by slots, which are ranges of values, and a table of the edges in each slot. Few slots have more than one
+// edge, so most items are compared with one edge.
 template <typename Order>
 struct BinsBetweenEdges {
   using Item = typename Order::Word;

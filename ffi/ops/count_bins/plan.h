@@ -4,9 +4,8 @@
 
 namespace mgpu {
 
-// With one counter in shared memory per lane for each bin, lanes never wait for each other, whatever the items are.
-// Every device has enough shared memory for one counter of each of kMaxCountedBins bins, or for kMaxCountedEdges edges
-// and a table to find bins.
+// With one counter in shared memory per lane for each bin, lanes never wait for each other. Every device has room for
+// one counter of each of kMaxCountedBins bins, or for kMaxCountedEdges edges and a table to find bins.
 constexpr int kCountBinsThreads = 512;
 constexpr int kMaxCountedBins = 12288;
 // For more than kMaxCountedBins numbered bins, a block has counters in shared memory for only some of them.

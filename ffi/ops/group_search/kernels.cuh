@@ -1,12 +1,10 @@
-// The walk along the rows of both sides is cut into parts, one per resident block. Each block keeps a table in shared
-// memory: the last row of b of each group. The first kernel finds the last row of each group within each part. The
-// second kernel turns these into the last rows before each part. In the third kernel, each block walks its part in
-// tiles.
+// The walk along the rows of both sides is cut into parts, one per resident block. A block's table in shared memory has
+// the last row of b of each group. The first kernel finds the last row of each group within each part, the second the
+// last rows before each part, and in the third, each block walks its part in tiles.
 //
 // Within a tile, all rows of b enter the table, one window of 32 rows at a time, before any row of a reads it. So a row
 // of a may find a row of b after its cut, and has to step back. For this, each row of b keeps a mask of the rows of its
-// group in its window, and the last row of its group before the window. One step for each window of the tile that has
-// the group is then enough, for any order of groups.
+// group in its window, and the last row of its group before the window.
 #pragma once
 
 #include "algorithm/segments.h"

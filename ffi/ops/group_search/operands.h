@@ -12,8 +12,8 @@ struct Call;
 class Workspace;
 
 // One problem in the order of a walk along both sides: from their first rows on or, if `forward`, from their last live
-// rows down. So in the order of the walk, the sought row is always the last one before the cut. Positions i and j count
-// along the walk: row i of a comes after the rows of b before its cut, at slot i + cut(i) of the walk along both.
+// rows down. So the sought row is always the last one before the cut. Positions i and j count along the walk: row i of
+// a comes after the rows of b before its cut, at slot i + cut(i) of the walk along both.
 template <typename Index, bool kForward>
 struct GroupWalk {
   static constexpr int kStep = kForward ? -1 : 1;  // from one row of the walk to the next
@@ -42,8 +42,8 @@ struct GroupWalk {
   // `groups` or more if a row is of no group.
   MGPU_HOST_DEVICE uint32_t group(uint32_t word) const { return word - first_group; }
 
-  // The number of rows of a among the first `slot` slots. `find(begin, end, before)` is a partition_point, serial or by
-  // a warp. If cuts are not sorted, it is some number that leaves one row of b for each other slot.
+  // The number of rows of a among the first `slot` slots. `find(begin, end, before)` is a partition_point. If cuts are
+  // not sorted, it is some number that leaves one row of b for each other slot.
   template <typename Find>
   MGPU_HOST_DEVICE int64_t split(int64_t slot, Find find) const {
     return find(maximum<int64_t>(0, slot - b_live), minimum(slot, a_live),

@@ -6,17 +6,16 @@
 
 namespace mgpu {
 
-// A block walks its part of the rows with a table of all groups in shared memory. Every device has room for this many
-// groups and a tile, and a multiprocessor of a large device has room for three blocks. The tables of all parts go
-// through device memory, so there are no more parts than blocks that run concurrently. Scratch memory has the size for
-// the reference device.
+// Every device has room for a table of this many groups and a tile, and a multiprocessor of a large device has room for
+// three blocks. The tables of all parts go through device memory, so there are no more parts than blocks that run
+// concurrently. Scratch memory has the size for the reference device.
 constexpr TileShape kGroupSearchShape{256, 4};
 constexpr int kGroupSearchBlocks = 3;          // blocks that a multiprocessor should hold
 constexpr int64_t kGroupSearchPart = 1 << 13;  // about the fewest rows of both sides in a part
 constexpr int kGroupLastsThreads = 512;
 
-// Scratch memory if problems have several parts: the number of rows of a before each part, and the last row of b of
-// each group, first within each part and then before it.
+// If problems have several parts: the number of rows of a before each part, and the last row of b of each group, within
+// each part and then before it.
 struct GroupSearchOperands::Scratch {
   int64_t* splits;
   void* lasts;  // [problems, parts, kGroupTable], as wide as positions

@@ -1,7 +1,6 @@
-// The kernel of interval_move with `adds`. A block has a tile of rows of the result. Begins and ends ascend, so the
-// intervals that contain a row are consecutive. Each interval marks its begin and its end, and one scan of the marks
-// gives the range of intervals of each row. The threads then add the rows of x to the rows of the result, in the order
-// of the intervals.
+// interval_move with `adds`: a block has a tile of rows of the result. Begins and ends ascend, so the intervals that
+// contain a row are consecutive. Each interval marks its begin and its end, and one scan of the marks gives the range
+// of intervals of each row. Rows of x are added in the order of the intervals.
 #pragma once
 
 #include "algorithm/row_tiles.h"
@@ -73,7 +72,7 @@ struct AddTile {
 };
 
 // Finds the first interval for which `before` is false. A warp first probes intervals on both sides of `guess`, at
-// distances that grow fourfold. If intervals are evenly spaced, this takes two dependent reads instead of five.
+// distances that grow fourfold: if intervals are evenly spaced, this takes two dependent reads instead of five.
 template <typename Before>
 __device__ int64_t find_interval(int64_t count, int64_t guess, Before before) {
   constexpr int kHalf = kWarp / 2;
@@ -102,8 +101,8 @@ __device__ void find_tile_intervals(const Intervals& intervals, const AddTile& t
 }
 
 // Finds, for each row of the tile, the number of intervals that contain it (the high half of its word) and the first of
-// them (the low half). Before that, the low half of a word counts the begins that are marked there, and the high half
-// the ends. shifts[i] is the distance from an element of the tile to the element of x that interval i adds to it.
+// them (the low half). Before that, the low half counts the begins that are marked there, and the high half the ends.
+// shifts[i] is the distance from an element of the tile to the element of x that interval i adds to it.
 template <int kOwn, typename Position, typename Intervals>
 __device__ void find_intervals_of_rows(const Intervals& intervals, Range<int64_t> of, const AddTile& tile,
                                        int64_t width, uint32_t* words, Position* shifts, uint32_t* warp_sums) {

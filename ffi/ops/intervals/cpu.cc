@@ -1,5 +1,5 @@
-// A task takes some outputs, and load balancing splits them into runs of one object each. A run is one copy of
-// consecutive rows, or one row repeated. If rows are added, a task takes some rows of the result instead.
+// A task takes some outputs, and load balancing splits them into runs of one object each: a copy of consecutive rows,
+// or one row repeated.
 #include "ops/move_rows/cpu.h"
 
 #include <algorithm>

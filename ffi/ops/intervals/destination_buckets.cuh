@@ -78,8 +78,8 @@ static __global__ void __launch_bounds__(kOrderThreads)
   if (threadIdx.x == 0) atomicAdd(intervals.order.touched, touched);
 }
 
-// Finds where the regions begin, and whether intervals are so unordered that sorting them pays. It does if the
-// intervals of an average block go to more than an eighth of all regions. It is launched with one block.
+// Finds where the regions begin, and whether sorting pays: whether the intervals of an average block go to more than an
+// eighth of all regions. It is launched with one block.
 static __global__ void begin_regions(RegionOrder order, int blocks) {
   __shared__ RegionOrder::Sum sums[RegionOrder::kRegions];
   const int region = threadIdx.x;
@@ -105,8 +105,7 @@ static __global__ void begin_regions(RegionOrder order, int blocks) {
 }
 
 // Puts a tile of intervals in the order of their regions, and appends each region's part to that region. Additional
-// blocks fill the result, and need not wait. The two overlap well: these kernels are bound by the latency of memory,
-// and a fill by its bandwidth.
+// blocks fill the result, and need not wait: the latency of memory bounds the order, and its bandwidth a fill.
 static __global__ void __launch_bounds__(kOrderThreads, 4)
     place_intervals(const __grid_constant__ RegionIntervals intervals, const __grid_constant__ ArrayFill fill) {
   constexpr int kRegions = RegionOrder::kRegions;

@@ -29,9 +29,8 @@ struct IntervalExpandOperands {
   WorkTiles layout(Workspace& workspace) const;
 };
 
-// Intervals in the order of the regions of the result that they go to. Short intervals write the parts of a 32-byte
-// sector at different times. In this order, the parts meet in the cache, so that no sector has to be read from memory
-// to be completed.
+// Intervals in the order of the regions of the result that they go to. Short intervals write parts of a 32-byte sector.
+// In this order, the parts meet in the cache, so that no sector has to be read from memory to be completed.
 struct RegionOrder {
   static constexpr int kRegions = 128;
   // A region's number of intervals in the low half, and its number of items in the high half, so that one atomic
@@ -49,7 +48,7 @@ struct RegionOrder {
   int32_t* scatter_starts;
 
   // If there are as many intervals as items, each may have one item. Then the items themselves are put in the order of
-  // the regions, without counting first: a region of `1 << shift` items gets no more, unless intervals overlap.
+  // the regions: a region of `1 << shift` items gets no more, unless intervals overlap.
   unsigned* unit_counts = nullptr;  // [kRegions], the number of items placed so far
   int32_t* is_mixed = nullptr;      // whether some interval has no item or several, or a region would get too many
   void* unit_moves = nullptr;       // [regions << shift] of unit_move_bytes each
@@ -73,8 +72,8 @@ struct IntervalMoveOperands {
   Fill fill;
   Rows out;
   bool scatters = false;
-  // Whether rows are added to the rows of the result, in the order of the intervals. Then both the begins and the ends
-  // of the intervals in the result ascend, so the intervals that contain a row are consecutive.
+  // Rows are added in the order of the intervals, whose begins and ends in the result ascend, so the intervals that
+  // contain a row are consecutive.
   bool adds = false;
 
   // Whether sums of starts, offsets and positions need 64 bits to distinguish rows.
@@ -123,8 +122,8 @@ struct IntervalMoveOperands {
   }
 
   // Whether to run the kernels for intervals of unit_length() items each, which the shapes must allow. Scatters of more
-  // items, or of larger arrays, would take too long if intervals have other lengths: 97 us instead of 67 for 2^22 items
-  // in intervals of zero to two.
+  // items, or of larger arrays, would take too long if intervals have other lengths: 97 us instead of 67 for 2^22
+  // items.
   bool has_likely_units() const {
     constexpr int64_t kMaxScattered = int64_t{1} << 21;
     return unit_length() > 0 && (!scatters || (work.size <= kMaxScattered && !is_large())) && !has_order();
@@ -132,8 +131,7 @@ struct IntervalMoveOperands {
 
   // The number of sweeps over the outputs in a gather with likely units and large arrays. Each sweep takes the items in
   // one part of x, which stays in the L2 cache. 2^24 words of 4 bytes took 0.29 ms in one sweep, 0.21 in two, 0.20 in
-  // three, and 0.22 in four (a prototype on an H200). If x is larger or its words are longer, a smaller share of each
-  // part is read more than once. With few outputs, no part is read often.
+  // three, and 0.22 in four (a prototype on an H200). With few outputs, no part is read often.
   int64_t sweeps() const {
     constexpr int64_t kPart = int64_t{1} << 25;
     constexpr int64_t kMaxSweeps = 3;

@@ -1,5 +1,5 @@
 // Moves of intervals that have one item each, or one common length, take one index per item, as a gather or scatter
-// does. The shapes tell whether all lengths can be equal; the offsets tell whether they are equal.
+// does. The shapes tell whether all lengths can be equal; the offsets tell whether they are.
 #pragma once
 
 #include "ops/intervals/destination_buckets.cuh"
@@ -18,8 +18,8 @@ template <typename Word>
 constexpr int kUnitItems = 128 / sizeof(UnitMove<Word>);
 
 // Puts the moves of a tile in the order of their regions, and appends each region's part to that region. Stores that
-// happen together then fall into a part of the result that stays in the L2 cache. 2^24 items of 4 bytes take 0.34 ms
-// this way, and 0.75 ms if they are scattered in input order.
+// happen together then stay in the L2 cache: 2^24 items of 4 bytes take 0.34 ms this way, and 0.75 ms if they are
+// scattered in input order.
 template <typename Word>
 __global__ void __launch_bounds__(kOrderThreads) put_units_in_order(const __grid_constant__ RegionIntervals intervals,
                                                                     const __grid_constant__ Rows x, int64_t places) {
@@ -197,8 +197,8 @@ __device__ __forceinline__ void move_mixed_tile(const WorkList& work, const Rout
 }
 
 // Moves one-word rows of intervals that probably all have length kLength. A tile with other lengths is moved by
-// move_mixed_tile or, between large arrays, left to gather_mixed_tiles: the code that moves it takes registers, with
-// which 2^24 items of length 2 took 0.160 ms instead of 0.149. The first of several sweeps stores all outputs.
+// move_mixed_tile or, between large arrays, left to gather_mixed_tiles, because the code that moves it takes registers.
+// The first of several sweeps stores all outputs.
 template <int kLength, bool kIsLarge, typename Word, typename Route>
 __global__ void __launch_bounds__(kWorkThreads, unit_blocks<kIsLarge, Word>())
     move_likely_units(const __grid_constant__ WorkList work, const __grid_constant__ Route route, RowPart part,

@@ -83,8 +83,8 @@ class Join {
   Word b(int64_t j) const { return order_.encode(b_keys_[j]); }
   bool less(Word x, Word y) const { return order_.less(x, y); }
 
-  // Walks a tile of the merge of A and B, A first among equals: calls take_a(i, j) or take_b(i, j) with the numbers of
-  // A's and B's items before the one taken.
+  // Walks a tile of the merge of A and B, A first among equals, with take_a(i, j) or take_b(i, j): i items of A and j
+  // of B come before the one taken.
   template <typename TakeA, typename TakeB>
   void walk(const cpu::MergeTasks<Order>& tasks, int64_t task, TakeA take_a, TakeB take_b) const {
     tasks.for_each_tile(task, [&](const MergeTile& tile) {

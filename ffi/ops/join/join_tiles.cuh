@@ -1,6 +1,5 @@
-// The first pass of a join goes over all tiles, and writes the output rows of the light ones. The second writes the
-// output rows of heavy tiles, each of which has so many rows that many blocks share it. The third sets the counts, and
-// writes the slots after the rows that come from A.
+// The first pass of a join writes the output rows of light tiles. The second writes those of heavy tiles, each of which
+// many blocks share. The third sets the counts, and writes the slots after the rows that come from A.
 #pragma once
 
 #include "cuda/block/tail.cuh"

@@ -10,8 +10,8 @@
 namespace mgpu::cuda::load_balancing {
 
 constexpr int kCellThreads = 128;
-// So many lanes search for a cell together. All cells of 2^26 outputs then take one wave of warps, each of which waits
-// for memory 8 times. With one warp per cell, they would take 3 waves, each with 5 waits.
+// The lanes that search for a cell together: all cells of 2^26 outputs then take one wave of warps, each of which waits
+// for memory 8 times. One warp per cell would take 3 waves with 5 waits each.
 constexpr int kCellLanes = 8;
 
 // Each of `threads` threads of a problem finds some cells.
@@ -29,8 +29,8 @@ struct CellSearch {
 };
 
 // Each object has a thread, and one more thread follows the last object. A thread finds the cells that begin after the
-// start of the previous object and not after the start of its own. It reads two offsets at once, whereas a search waits
-// for memory in each step. With offsets out of order, several threads may write one cell, but every cell is written.
+// start of the previous object and not after the start of its own. With offsets out of order, several threads may write
+// one cell, but every cell is written.
 template <typename Row>
 __device__ __forceinline__ void place_cells_by_objects(const WorkTiles& tiles, const Row& row, int64_t size, int64_t j,
                                                        int64_t* heads) {

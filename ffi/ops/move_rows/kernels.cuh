@@ -1,5 +1,5 @@
-// Rows moved by a load-balancing search: a block finds the objects of a tile of outputs, asks the operation's route
-// where each row comes from and goes to, and copies.
+// Rows moved by a load-balancing search: a block finds the objects of a tile of outputs, and asks the operation's route
+// where each row comes from and goes to.
 #pragma once
 
 #include "cuda/block/load_balance.cuh"
@@ -38,8 +38,8 @@ __device__ Word fill_word(const char* element, int64_t element_bytes) {
   }
 }
 
-// Copies the words of move_of(0), …, move_of(count - 1); words that must not be read become fill_of(i). The moves of
-// several words, up to kMaxInFlight, are computed before the first is made, so that a thread's loads overlap.
+// Copies the words of move_of(0), …, move_of(count - 1); words that must not be read become fill_of(i). Up to
+// kMaxInFlight moves are computed before the first is made, so that a thread's loads overlap.
 template <int kMaxInFlight, typename Word, typename FillOf, typename MoveOf>
 __device__ void copy_words(int count, FillOf fill_of, MoveOf move_of) {
   constexpr int kBatch = sizeof(Word) == 16 ? 2 : kMaxInFlight;
@@ -128,9 +128,9 @@ __device__ void with_moves(const Tile& tile, const Route& route, Visit visit) {
   });
 }
 
-// Six blocks keep enough loads in flight. More blocks leave too little of the L1 cache to hold the loads: 2^26 words in
-// runs of 5 take 0.44 ms with 6 blocks, 0.58 with 8. Scattered words, and words of other widths, take more registers
-// than six blocks leave.
+// Six blocks keep enough loads in flight, and leave enough of the L1 cache to hold them: 2^26 words in runs of 5 take
+// 0.44 ms with 6 blocks, 0.58 with 8. Scattered words, and words of other widths, take more registers than six blocks
+// leave.
 template <typename Word, typename Route>
 constexpr int word_blocks() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800

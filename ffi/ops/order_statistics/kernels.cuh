@@ -1,7 +1,6 @@
 // Finds the items at the sought ranks, which are positions in sorted order. Keys are read as words that compare as the
-// keys do (Order::rank). One pass over the keys for each digit of these words, the most significant first, counts the
-// next digit of the words that begin with the digits known so far. So each pass finds one more digit of each sought
-// item.
+// keys do (Order::rank). A pass over the keys for each digit of these words, the most significant first, counts the
+// next digit of the words that begin with the digits known so far.
 #pragma once
 
 #include "ops/order_statistics/task.cuh"

@@ -7,8 +7,8 @@ namespace mgpu {
 // The most ranks whose counters fit every device at once.
 constexpr int kMaxRanks = 7;
 constexpr int64_t kRankPart = 1 << 14;  // the fewest items per block
-// Sampling of long rows, which gives an interval for each rank. One quantile has three ranks: its two neighbours, and
-// the last one. Sampling is faster if a row has at least kRankSampledRow items, and all rows together have at least
+// A sample of a long row gives an interval for each rank. One quantile has three ranks: its two neighbours, and the
+// last one. Sampling is faster if a row has at least kRankSampledRow items, and all rows together have at least
 // kRankSampledItems.
 constexpr int kMaxIntervals = 3;
 constexpr int64_t kRankSampledRow = 1 << 18;

@@ -1,7 +1,6 @@
 // One pass of a search for the items at some ranks, which are positions in the sorted order of a sequence. Keys are
-// read as words that compare as the keys do (Order::rank), and the pass finds one more digit of the word of each sought
-// item. Blocks count the next digit of the words that begin with the digits known so far. The last block to finish
-// finds the digits from the counts.
+// read as words that compare as the keys do (Order::rank). Blocks count the next digit of the words that begin with the
+// digits known so far, and the last block to finish finds one more digit of each sought item.
 #pragma once
 
 #include "algorithm/key_order.h"

@@ -1,7 +1,6 @@
 // Finds the items at some ranks, which are positions in the sorted order of a sequence. Counting the highest digits of
-// all keys' words (Order::rank, which compare as the keys do) shows which digit each sought item has. The few items
-// with one of these digits are collected, and the sought ones are selected from them. In a short sequence, they are
-// selected without counting.
+// all keys' words (Order::rank, which compare as the keys do) shows which digit each sought item has, and it is
+// selected from the few items with this digit.
 #pragma once
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // Narrows long rows down before the passes of order_statistics. A sample gives, for each sought rank, an interval that
-// almost certainly contains its item. One pass over the row collects the items in the intervals, a few percent of the
-// row, and counts the items below each interval. The passes of order_statistics then go over the collected items. If an
-// interval missed its item, or if the collected items do not fit, they go over the whole row.
+// almost certainly contains its item. One pass collects the items in the intervals, a few percent of the row, and
+// counts the items below each. The passes of order_statistics go over the collected items or, if an interval missed its
+// item or they do not fit, over the whole row.
 #pragma once
 
 #include "cuda/block/select_digits.cuh"

@@ -16,9 +16,9 @@ struct RowLanes {
   bool many;  // whether a lane has many vectors
 };
 
-// If there are enough rows to fill the device, a lane has at least four vectors. It has at least two if at most four
-// lanes share a row, because these read consecutive memory. A lane has at least 15 vectors if comparing items takes
-// many instructions. Other numbers of lanes take up to 40% longer (H200).
+// If there are enough rows to fill the device, a lane has at least four vectors: two if at most four lanes share a row,
+// because these read consecutive memory, and 15 if comparing items takes many instructions. Other numbers of lanes take
+// up to 40% longer (H200).
 template <typename Operator>
 RowLanes lanes_of_rows(const Segments& segments, const Operator& op) {
   constexpr int64_t kEnoughLanes = 1 << 16;
@@ -35,7 +35,7 @@ RowLanes lanes_of_rows(const Segments& segments, const Operator& op) {
 }
 
 // Reduces rows in equal shares, by one block per row or by a few lanes, with at least two vectors each if rows have so
-// many. Returns false if a row has no equal shares. Packs and loops take 1 to 19% longer for 2^22 items (H100).
+// many. Returns false if a row has no equal shares. Packs and loops take up to 19% longer.
 template <typename Operator>
 bool launch_equal_shares(const Call& call, const reducing::WholeRows<Operator>& rows, const Operator& op,
                          cudaStream_t stream) {
@@ -76,9 +76,8 @@ bool launch_equal_shares(const Call& call, const reducing::WholeRows<Operator>& 
   }
 }
 
-// Reduces whole rows by specialized kernels: in equal shares, or rows of whole vectors by packs (several rows at a time
-// in a warp) or by loops. Returns false for other rows, and for rows that are too long for packs and that a few lanes
-// per row reduce faster.
+// Reduces whole rows in equal shares, or rows of whole vectors by packs (several rows at a time in a warp) or by loops.
+// Returns false for other rows, and for rows that are too long for packs and that a few lanes per row reduce faster.
 template <typename Operator>
 bool launch_whole_rows(const Call& call, const ReduceOperands& operands, const reducing::Reduction<Operator>& reduction,
                        const Operator& op, cudaStream_t stream) {

@@ -16,9 +16,8 @@ constexpr int kThreads = 256;
 template <typename Operator>
 constexpr int kLoads = sizeof(typename Operator::Element) == 1 ? 2 : 4;
 
-// The vectors that a lane loads before the first use, in a short row whose lanes have many vectors each. More loads
-// take more registers: 2^22 floats in rows of 2,048 take 0.0058 ms with 8 loads and 0.0062 with 4, in rows of 8 0.0070
-// and 0.0060 (H200).
+// The vectors that a lane loads before the first use, in a short row whose lanes have many vectors each. In short
+// lanes, more loads in flight do not pay for the registers that they take.
 template <typename Operator>
 constexpr int kManyLoads = Operator::kGivesIndex || sizeof(typename Operator::Element) < 4 ||
                                    sizeof(typename Operator::State) > 8 || !Operator::kCommutes
@@ -37,7 +36,7 @@ struct Reduction {
 };
 
 // The combination of x[begin .. end) in the order of the items, in lane 0 of `lanes` lanes, a power of two. All lanes
-// of the warp call it. `span` is the same for all of them, and at least as large as any lane's end - begin.
+// of the warp call it with the same `span`, at least as large as any lane's end - begin.
 template <typename Operator>
 __device__ typename Operator::State fold_in_order(const Operator& op, const SourceOf<typename Operator::Element>& x,
                                                   bool aligned, int64_t begin, int64_t end, int64_t span, int lane,
@@ -199,8 +198,8 @@ constexpr int kPacks = 2;
 constexpr int kMinBlockVectors = 512;   // the fewest vectors of a row that a block reduces in equal shares
 constexpr int kMaxShareThreads = 1024;  // the most threads of a row in equal shares
 
-// Rows without dead items, of whole vectors or of a half or a quarter of a vector. Their kernels are so short that
-// loading parameters and computing addresses takes most of the time, so they have few of both.
+// Rows without dead items, of whole vectors or of a half or a quarter of a vector. Loading parameters and computing
+// addresses takes most of the time of their kernels, which have few of both.
 template <typename Operator>
 struct WholeRows {
   SourceOf<typename Operator::Element> x;
@@ -209,9 +208,9 @@ struct WholeRows {
   int length;
 };
 
-// Reduces a thread's share of the row that begins at `begin`: kVectors vectors of kItems items, interleaved with the
-// other threads' vectors. No thread checks where the row ends, because a check costs sums of a few microseconds 2 to
-// 25% of their time.
+// A thread's share of the row that begins at `begin` is kVectors vectors of kItems items, interleaved with the other
+// threads' vectors. No thread checks where the row ends, because a check costs sums of a few microseconds 2 to 25% of
+// their time.
 template <typename Operator, int kItems, int kVectors>
 __device__ __forceinline__ typename Operator::State fold_share(const WholeRows<Operator>& rows, const Operator& op,
                                                                int64_t begin, int thread, int threads) {
@@ -295,8 +294,8 @@ __global__ void __launch_bounds__(kThreads)
   if (thread == 0) rows.result.store(row, op.finish(state, begin));
 }
 
-// A warp reduces two packs: one or four take 2 to 7% longer (2^22 floats, H200). A pack is as many rows as 32 vectors
-// hold, one vector per lane.
+// A warp reduces two packs: one or four take 2 to 7% longer. A pack is as many rows as 32 vectors hold, one vector per
+// lane.
 template <typename Operator>
 __global__ void __launch_bounds__(kThreads) reduce_packs(const __grid_constant__ WholeRows<Operator> rows,
                                                          const __grid_constant__ PackedRows packed, Operator op) {

@@ -51,9 +51,8 @@ struct SegmentEnds {
     return i == 0 || i > segments.heads_count ? -1 : row * segments.heads_count + i - 1;
   }
 
-  // Items and ends are the units of a tile, consumed in one order, so tiles are balanced for any lengths: an end comes
-  // after the items before it, and end j is unit (*this)[j] + j. Returns the number of items among the first `diagonal`
-  // units.
+  // A tile's units are items and ends in one order: an end comes after the items before it, so end j is unit (*this)[j]
+  // + j. Returns the number of items among the first `diagonal` units.
   MGPU_HOST_DEVICE int64_t units() const { return segments.total() + count(); }
   template <typename Find>
   MGPU_HOST_DEVICE int64_t items_before(int64_t diagonal, Find find) const {

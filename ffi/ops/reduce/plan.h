@@ -7,12 +7,12 @@
 namespace mgpu {
 
 // The bytes of a row that a block reduces. With 64 KB, a block keeps loads in flight, and 2^27 bytes make 2048 blocks.
-// If there are more bytes, a block reduces twice as many, since its first and its last load take time.
+// If there are more bytes, a block reduces twice as many.
 constexpr int64_t kReduceChunkBytes = 1 << 16;
 constexpr int64_t kReduceMaxChunks = 2048;
 // If there are kReduceMinBlockRows to kReduceMaxBlockRows rows, of up to kReduceBlockRowBytes each, one block reduces a
-// row. These blocks fill the reference device once, with 3 to 8 blocks per multiprocessor, and need no second kernel.
-// With fewer or longer rows, or a second wave of blocks, most multiprocessors would wait for the last row.
+// row. These blocks fill the reference device once, and need no second kernel. With fewer or longer rows, or a second
+// wave of blocks, most multiprocessors would wait for the last row.
 constexpr int64_t kReduceMinBlockRows = 3 * kReferenceMultiprocessors;
 constexpr int64_t kReduceMaxBlockRows = 8 * kReferenceMultiprocessors;
 constexpr int64_t kReduceBlockRowBytes = 1 << 19;

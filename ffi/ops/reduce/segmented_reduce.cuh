@@ -1,6 +1,5 @@
 // Items and segment ends are consumed in one order, in equal tiles for any lengths (unit_tiles.cuh). A tile stores the
-// results of segments that begin and end in it. A second kernel joins the states of the tiles' first and last segments,
-// so no tile waits for another.
+// results of segments that begin and end in it. A second kernel joins the states of the tiles' first and last segments.
 #pragma once
 
 #include "cuda/block/scan.cuh"
@@ -228,9 +227,8 @@ __device__ __forceinline__ typename Operator::State fold_lanes(const Operator& o
   return fold_warp(state, [&](const State& a, const State& b) { return op.combine(a, b); });
 }
 
-// Reduces a tile with few ends. Each warp takes its rows one after the other, and folds its lanes only at an end. Each
-// lane holds the place of one end. An end belongs to the warp that has the item before it; ends before all items belong
-// to the first warp.
+// Reduces a tile with few ends. A warp folds its lanes only at an end. Each lane holds the place of one end. An end
+// belongs to the warp that has the item before it; ends before all items belong to the first warp.
 template <typename Operator>
 __device__ __forceinline__ void reduce_rows_to_ends(const SegmentedReduction<Operator>& reduction, const Operator& op,
                                                     const TileUnits& units, const TilePlaces& places,
@@ -503,7 +501,7 @@ __global__ void __launch_bounds__(kThreads, sizeof(typename Operator::State) > 8
 }
 
 // One thread per tile. The segment that the tile's first end closes may have begun in earlier tiles. The thread
-// combines the states that these left open, from the last tile with an end on, with the tile's own part of the segment.
+// combines the states that these left open, from the last tile with an end on, with the tile's own part.
 template <typename Operator>
 __global__ void __launch_bounds__(kJoinThreads) join_tiles(SegmentedReduction<Operator> reduction, Operator op) {
   using Sums = Sums<Operator, true>;

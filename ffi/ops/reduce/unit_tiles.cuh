@@ -37,8 +37,7 @@ struct UnitTiles {
         items_before(items_before) {}
 
   // Whether one thread per end finds the tiles that begin there, instead of a search per tile. This pays if ends are
-  // few, and so are the tiles that begin between two ends: with 25 such tiles, sums of 2^26 items would take 75 us
-  // instead of 71.
+  // few, and so are the tiles that begin between two ends.
   MGPU_HOST_DEVICE bool are_placed_by_ends() const { return total_ends <= 16 * tiles && tiles <= 4 * total_ends; }
 
   unsigned partition_blocks() const {
@@ -78,8 +77,8 @@ struct UnitTiles {
 };
 
 // Each end has a thread, which writes the tiles that begin after the previous end and not after its own; one more
-// thread writes the tiles after the last end. A thread reads two ends at once, whereas a search waits for memory in
-// each step. If ends are out of order, several threads may write a tile, but every tile is written.
+// thread writes the tiles after the last end. If ends are out of order, several threads may write a tile, but every
+// tile is written.
 __device__ __forceinline__ void place_tiles_by_ends(const UnitTiles& tiles) {
   const int64_t end = int64_t{blockIdx.x} * kPartitionThreads + threadIdx.x;
   const auto tiles_up_to = [&](int64_t j) { return (tiles.ends[j] + j) / tiles.units + 1; };

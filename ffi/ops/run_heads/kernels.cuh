@@ -1,7 +1,6 @@
 // One pass over the keys finds the heads and counts them by tile; a second kernel sums up the counts; a third writes
 // the heads to their slots. A tile with few heads stores their positions and keys. A tile with many heads stores a bit
-// per key, and its keys are read again. A single pass with look-back would wait longer than these stores and loads
-// take.
+// per key, and its keys are read again.
 #pragma once
 
 #include "cuda/block/tail.cuh"
@@ -40,10 +39,9 @@ struct RunTask {
   __device__ __forceinline__ Word* kept_keys() const { return static_cast<Word*>(scratch.kept_keys); }
 };
 
-// The warp's bitmap of heads, one word per lane: a word has the bits of 32 neighbouring keys. `bits` has the lane's own
-// heads: kVector bits for each of its kRows vectors, from bit 32 / kRows * row on. The lanes exchange bits by butterfly
-// shuffles. As long as a lane has several rows, it keeps half of them in each step and sends the others, so that one
-// shuffle per step is enough.
+// The warp's bitmap of heads: each lane gets the bits of 32 neighbouring keys. `bits` has the lane's own heads: kVector
+// bits for each of its kRows vectors, from bit 32 / kRows * row on. In each butterfly shuffle, a lane keeps half of its
+// rows and sends the others.
 template <int kVector, int kRows>
 __device__ __forceinline__ unsigned words_of_bits(unsigned bits) {
   constexpr int kWordLanes = 32 / kVector;  // the lanes whose bits make a word

@@ -393,10 +393,9 @@ __device__ uint32_t find_position(BlockFold& fold, const Each& each, uint32_t fo
 }
 
 // Finds the token whose weight covers `target`: the sum of the weights before it is at most `target`, and the sum with
-// its own weight is more. `each(visit)` calls visit(code, position) for a thread's share of some tokens. The search is
-// limited to the tokens with a code in `range`, which are consecutive in the order. `before` is the sum of the weights
-// before them. It finds the first or the last one if rounding puts `target` before or past them, and none if they have
-// no weight.
+// its own weight is more. `each(visit)` calls visit(code, position) for a thread's share of some tokens. Only tokens
+// with a code in `range` are searched, before which the weights add up to `before`. If rounding puts `target` outside
+// of them, it finds the first or the last one, and none if they have no weight.
 template <typename Each>
 __device__ Place find_place(BlockFold& fold, Pairs& pairs, const Weights& weights, const Each& each, SampleRange range,
                             Sum before, Sum target, int64_t length) {

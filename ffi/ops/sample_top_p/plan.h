@@ -10,8 +10,8 @@ constexpr int kSampleBins = 2048;
 constexpr int kSampleListed = 2048;  // the most candidates that are listed of a part
 constexpr int kSampleDrawThreads = 256;
 
-// Within a bin, a weight is divided by the weight at the bin's middle. The quotients are added as integers with this
-// many fractional bits. As each quotient is near 1, the sum of 2^14 of them fits 32 bits.
+// Within a bin, a weight is divided by the weight at the bin's middle, as an integer with this many fractional bits. As
+// each quotient is near 1, the sum of 2^14 of them fits 32 bits.
 constexpr int kSampleBinBits = 17;
 
 MGPU_HOST_DEVICE int64_t SampleTopPOperands::parts() const { return ceil_div<int64_t>(length, kSamplePart); }

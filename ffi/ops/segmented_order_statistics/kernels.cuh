@@ -1,9 +1,8 @@
 // `sought` is a position in a sorted segment. The rank of a key is an unsigned word in the order of the keys
-// (key_order.h). A group of lanes sorts its segment in registers. If a segment is too long for its group, the warp
-// sorts it. If it is too long for a warp's registers, the warp halves an interval of ranks that contains the sought
-// item, until the interval has at most 32 items, and sorts these. Each halving reads the segment again, from the
-// first-level cache. Long segments are listed with their parts, and each pass over them finds one more digit of the
-// ranks of the sought items.
+// (key_order.h). A group of lanes sorts its segment in registers, or the warp does if it is too long for the group. For
+// a still longer segment, the warp halves an interval of ranks that contains the sought item, until it has at most 32
+// items, and sorts these. Long segments are listed with their parts, and each pass over them finds one more digit of
+// the ranks of the sought items.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -48,9 +47,8 @@ struct Task {
   }
 };
 
-// Finds the items at `ranks` ranks of a short segment. A group of `lanes` lanes sorts its codes in registers, and then
-// has them in `room`. The order of codes is that of the keys, apart from keys that are equal. All lanes of a warp call
-// this function together.
+// A group of `lanes` lanes sorts its codes in registers, and then has them in `room`. The order of codes is that of the
+// keys, apart from keys that are equal. All lanes of a warp call this.
 template <int kItems, typename Task>
 __device__ __forceinline__ void find_sorted(const Task& task, const RowSegment& segment, int ranks, int lanes,
                                             typename Task::Code* room) {
@@ -169,7 +167,7 @@ class WarpSegment {
 };
 
 // Lists a long segment, and clears the state of the search for its items. Returns false if a list is full. All lanes of
-// a warp call this function together.
+// a warp call this.
 template <typename Order>
 __device__ bool begin_long_segment(const Task<Order>& task, const RowSegment& segment) {
   const auto& scratch = task.scratch;
@@ -209,8 +207,8 @@ __device__ void find_by_warp(const Task<Order>& task, const RowSegment& segment,
   if (lane < ranks) task.put_rank(segment, lane, found);
 }
 
-// Finds the items of segments of up to kWarpSegment items, and lists the longer ones. A group of 2^log_lanes lanes has
-// a segment. Segments that are too long for a group are then taken by the whole warp, one by one.
+// A group of 2^log_lanes lanes has a segment. Segments that are too long for a group are then taken by the whole warp,
+// one by one, and those of more than kWarpSegment items are listed.
 template <typename Order>
 __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
     find_in_segments(const __grid_constant__ Task<Order> task, int log_lanes) {

@@ -73,9 +73,9 @@ void search_groups(const SegmentedSearchOperands& operands, Order order, cpu::Ex
   });
 }
 
-// With one segment, all searches are in the same range. So they take equally many steps and need no bounds of their
-// own; a step is a read, a comparison and an addition. Each needle is replaced by the lowest or the highest code of the
-// keys that equal it (zeros of both signs, or NaNs), so codes of the haystack are compared as they are.
+// With one segment, all searches take equally many steps and need no bounds of their own. Each needle is replaced by
+// the lowest or the highest code of the keys that equal it (zeros of both signs, or NaNs), so codes of the haystack are
+// compared as they are.
 template <bool kRight, typename Index, typename Order>
 void search_one_segment(const SegmentedSearchOperands& operands, Order order, cpu::Executor& executor) {
   using Word = typename Order::Word;

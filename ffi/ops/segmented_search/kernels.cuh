@@ -1,9 +1,8 @@
 // Each thread looks up several needles in lockstep, so that several reads are in flight.
 //
-// A load whose lanes read different cache lines occupies a multiprocessor for one cycle per line. In 2^20 keys, the 20
-// steps of a binary search take 500 cycles per warp. So a search reads keys one by one only until a sector, of 32
-// bytes, has all remaining keys, and then reads this sector. With a search tree (search_tree.h), it searches the top of
-// the tree in shared memory, where a step takes some 3 cycles, and then reads one sector per level.
+// A load whose lanes read different cache lines occupies a multiprocessor for one cycle per line. So a search reads
+// keys one by one only until a sector, of 32 bytes, has all remaining keys, and then reads this sector. With a search
+// tree (search_tree.h), it searches the top of the tree in shared memory, and then reads one sector per level.
 #pragma once
 
 #include "cuda/ptx.cuh"
@@ -277,8 +276,8 @@ struct Searches {
   }
 };
 
-// Looks up each needle by a single search, without a tree. `lanes` threads share a problem. Each takes kItems needles
-// that are `lanes` apart, so neighbouring threads read neighbouring needles.
+// Looks up each needle by a single search, without a tree. `lanes` threads share a problem, and a thread's kItems
+// needles are `lanes` apart, so neighbouring threads read neighbouring needles.
 template <typename Order, typename Index>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     search_segments(const __grid_constant__ SegmentedSearchOperands operands, Order order, int64_t lanes) {

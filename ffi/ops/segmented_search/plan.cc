@@ -11,9 +11,8 @@ using SearchRow = PlanRow<SegmentedSearchVariant, SegmentedSearchOperands>;
 
 int search_key_width(const SegmentedSearchOperands& operands) { return byte_width(operands.key_type); }
 
-// A search with the tree takes a third of the time of a single search. Making the tree reads the whole haystack, so it
-// pays from one needle per kSearchNeedleKeys keys on. Each block copies the top of the tree, so it also needs enough
-// needles to make up for the copy.
+// A search with the tree takes a third of the time of a single search. Making the tree reads the whole haystack, and
+// each block copies the top of the tree, so both need enough needles.
 constexpr int64_t kMinSearchNeedles = 1 << 17;
 constexpr int64_t kMinSearchRowNeedles = 1 << 10;
 constexpr int64_t kSearchNeedleKeys = 32;

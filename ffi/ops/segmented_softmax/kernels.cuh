@@ -1,7 +1,6 @@
-// After list_heads of scan, the first kernel finishes the segments that begin and end in a tile, and reads and writes
-// their rows once. For the two segments that cross the tile's edges, it stores the maximum and the sum of each column.
-// A second kernel joins these along each segment, and a third one writes the rows of such segments, so that no tile
-// waits for another.
+// After list_heads of scan, the first kernel finishes the segments that begin and end in a tile. For the two segments
+// that cross the tile's edges, it stores the maximum and the sum of each column. A second kernel joins these along each
+// segment, and a third one writes the rows of such segments, so that no tile waits for another.
 #pragma once
 
 #include "algorithm/floats.h"
@@ -206,8 +205,7 @@ struct Group {
   // Combines value(i) of the rows i of each segment, over all threads. Then calls put(opening, open): `opening` is the
   // total of the segment before the thread's first head, and `open` that of the segment of its last row. Last, calls
   // take(i, map(total)) for the thread's rows, from the last to the first, with the total of row i's segment. `slots`
-  // keeps the totals of segments that end at the thread's heads, because registers cannot be indexed. Contains two
-  // barriers.
+  // keeps totals at the thread's heads, because registers cannot be indexed. Contains two barriers.
   template <typename Operator, typename Value, typename Put, typename Map, typename Take>
   __device__ __forceinline__ void total(const Operator& op, Exchange<Float>& exchange, const Slots<Float>& slots,
                                         Value value, Put put, Map map, Take take) const {
@@ -359,8 +357,8 @@ struct Share {
     }
   }
 
-  // Rows that are not in the bitmap `live` get `nothing`. Rows of one column are neighbours, which are moved by
-  // vectors, because single items of the lanes would lie in a quarter of the banks.
+  // Rows that are not in the bitmap `live` get `nothing`. Rows of one column are moved by vectors, because single items
+  // of the lanes would lie in a quarter of the banks.
   __device__ __forceinline__ void load_staged(const Slots<Float>& slots, unsigned live, Float nothing,
                                               Float (&items)[kRows]) const {
     if (task.tiling.width == 1) {
@@ -393,8 +391,8 @@ struct Share {
     return dead;
   }
 
-  // Calls visit(i, item) with the thread's item of row i of an array, for the rows of a bitmap. A pointer advances from
-  // row to row: offsets of 64 bits from the first row would take ten instructions each.
+  // Calls visit(i, item) for the rows i of a bitmap. A pointer advances from row to row: offsets of 64 bits from the
+  // first row would take ten instructions each.
   template <typename Array, typename Visit>
   __device__ __forceinline__ void for_each_row(Array* array, unsigned bits, Visit visit) const {
     array += offset();
@@ -459,9 +457,9 @@ struct Share {
   }
 };
 
-// Computes a tile. Items are shifted by the maximum of their segment if kExact, else by the maximum of their column of
-// the tile, which takes half the instructions. In the second case it returns false, and stores no results, if the sum
-// of a segment is so small that it has lost precision, or is NaN.
+// Items are shifted by the maximum of their segment if kExact, else by the maximum of their column of the tile, which
+// takes half the instructions. In the second case it returns false, and stores no results, if the sum of a segment is
+// so small that it has lost precision, or is NaN.
 template <bool kExact, bool kStaged, typename Element>
 __device__ __forceinline__ bool normalize_tile(const Softmax<Element>& task) {
   using Float = Accumulator<Element>;
@@ -565,8 +563,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks) normalize_tiles(const __gri
   normalize_exactly<kStaged>(task);
 }
 
-// Computes a tile of the tangents of a softmax or of its logarithm. They need one total of each segment. The operands
-// are read again, mostly from the cache, because registers have no room for both.
+// Tangents of a softmax or of its logarithm need one total of each segment. The operands are read again, mostly from
+// the cache, because registers have no room for both.
 template <bool kStaged, typename Element>
 __global__ void __launch_bounds__(kThreads, kBlocks) differentiate_tiles(Softmax<Element> task) {
   using Float = Accumulator<Element>;

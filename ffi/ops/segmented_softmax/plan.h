@@ -10,9 +10,9 @@ constexpr int kSoftmaxSector = 32;     // bytes of memory that are moved at once
 constexpr int kSoftmaxTileRows = 512;  // the most rows of a tile, unless its rows are short
 constexpr int kSoftmaxMostLanes = 32;
 
-// A thread owns one column of 16 or 32 neighbouring rows. A row of threads has `lanes` threads, and a block has as many
-// rows of threads as fit. So a tile is tall and narrow, and few segments cross its edges. Tiles depend only on shapes,
-// so the order of sums does too.
+// A thread owns one column of 16 or 32 neighbouring rows, and a block has as many rows of `lanes` threads as fit. So a
+// tile is tall and narrow, and few segments cross its edges. Tiles depend only on shapes, so the order of sums does
+// too.
 struct SoftmaxTiling {
   int64_t rows;
   int64_t width;
@@ -23,8 +23,8 @@ struct SoftmaxTiling {
   int slab_columns;
   int tile_rows;
 
-  // A tile is at least a sector wide, or two if rows do not begin where sectors do. Taller and narrower tiles would
-  // move memory in shorter pieces, and took longer: docs/notes/select_ranks.md.
+  // A tile is at least a sector wide, or two if rows do not begin where sectors do. Taller and narrower tiles took
+  // longer: docs/notes/select_ranks.md.
   SoftmaxTiling(int64_t rows, int64_t width, int element_bytes)
       : rows(rows),
         width(width),
@@ -58,11 +58,10 @@ struct SoftmaxTiling {
   }
 };
 
-// Each tile has the number of heads before it, which list_heads of scan finds (the start of each problem of a batch
-// counts as one more head), and its first and last heads. For two segments, the one that is open at the tile's start
-// (`opening`) and the one that is open at its end (`open`), a tile has the maximum and the sum of each column over the
-// segment's rows in the tile. In the tile where a segment begins, join_parts replaces the values in `open` by those of
-// the whole segment.
+// Each tile has the number of heads before it (where the start of each problem counts as one more head), and its first
+// and last heads. For the segments that are open at the tile's start (`opening`) and at its end (`open`), it has the
+// maximum and the sum of each column over the segment's rows in the tile. In the tile where a segment begins,
+// join_parts replaces the values in `open` by those of the whole segment.
 struct SegmentedSoftmaxOperands::Scratch {
   int64_t* listed;
   int* first_head;

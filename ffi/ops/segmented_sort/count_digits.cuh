@@ -139,8 +139,8 @@ __global__ void __launch_bounds__(kCountThreads)
   if (threadIdx.x == 0) problem.passes[row] = passes;
 }
 
-// A block's part of the key slots of all tiles, and the segment that the block is counting. It is in shared memory:
-// registers for it would leave fewer blocks per multiprocessor.
+// A block's part of the key slots of all tiles, and the segment that the block is counting. It is in shared memory to
+// save registers.
 template <typename P>
 struct CountedPart {
   int64_t at;
@@ -155,9 +155,9 @@ struct CountedPart {
   __device__ int64_t end() const { return minimum(limit - first(), room()); }
 };
 
-// Each block counts an equal part of the slots of all tiles. It adds its counters to a segment's counts where the
+// Each block counts an equal part of the slots of all tiles, and adds its counters to a segment's counts where the
 // segment or its part ends. The last block to finish a segment computes its starts, and writes the descriptions of its
-// tiles that the passes read.
+// tiles.
 template <typename P>
 __global__ void __launch_bounds__(kCountThreads) count_segments(const __grid_constant__ P problem) {
   extern __shared__ unsigned counters[];

@@ -1,6 +1,5 @@
-// The algorithm of the CUDA kernels, with one task in place of a block. Tiles on a fixed grid are sorted segment by
-// segment, then runs of tiles are merged within each segment. Segments of many tiles are first distributed to buckets,
-// which become segments of few tiles.
+// Tiles on a fixed grid are sorted segment by segment, then runs of tiles are merged within each segment. Segments of
+// many tiles are first distributed to buckets, which become segments of few tiles.
 #include <algorithm>
 #include <vector>
 
@@ -25,8 +24,7 @@ struct SortProblem {
   EntryBuffer<Order, Payload> output;
 };
 
-// Large tiles take fewer merge rounds, but each thread should have several tiles to sort. On 2 threads, 2^22 random
-// keys take 3 rounds from tiles of 2^19, and 8 rounds from tiles of 2^14.
+// Large tiles take fewer merge rounds, but each thread should have several tiles to sort.
 int64_t tile_width(int64_t total, int threads) {
   int64_t width = kSortTile;
   while (width < 1 << 19 && 4 * width * threads <= total) width *= 2;

@@ -1,8 +1,7 @@
-// Finds the merges that a nearly sorted row still needs once its cells are sorted. A phase sorts groups of 16 cells;
-// a group is a cell of the next phase. A cell is cut if no item of the group's earlier cells is greater than any
-// item of its later cells. Then the cell's items between the largest earlier and the smallest later item are in place.
-// The items between two cuts are a segment to merge, in one or two rounds of four runs, or by one warp at once if it is
-// short.
+// Finds the merges that a nearly sorted row still needs once its cells are sorted. A phase sorts groups of 16 cells; a
+// group is a cell of the next phase. A cell is cut if no item of the group's earlier cells is greater than any item of
+// its later cells. Then the cell's items between the largest earlier and the smallest later item are in place, and the
+// items between two cuts are a segment to merge.
 #pragma once
 
 #include "algorithm/partition_points.h"

@@ -1,6 +1,6 @@
-// The parameter of the kernels of a radix sort, which sorts whole rows, or long segments of rows, by one digit per
-// pass, the least significant first (Adinets and Merrill, "Onesweep: A Faster Least Significant Digit Radix Sort for
-// GPUs", 2022). A digit has 8 bits of a key's rank, an unsigned word in the order of the keys (key_order.h).
+// A radix sort sorts whole rows, or long segments of rows, by one digit per pass, the least significant first (Adinets
+// and Merrill, "Onesweep: A Faster Least Significant Digit Radix Sort for GPUs", 2022). A digit has 8 bits of a key's
+// rank, an unsigned word in the order of the keys (key_order.h).
 #pragma once
 
 #include "ops/segmented_sort/problem.cuh"
@@ -18,7 +18,7 @@ struct Columns {
 };
 
 // A bitmap of the passes that a segment takes, in whose digits its keys differ. If they differ in no digit, the first
-// pass copies them. The passes alternate between two buffers, and the last one ends in the output.
+// pass copies them. Passes alternate between two buffers, and the last one ends in the output.
 struct DigitPasses {
   uint32_t taken;
 
@@ -42,8 +42,8 @@ template <typename Word, typename Payload, bool kFew>
 constexpr DigitShape kDigitShape =
     digit_shape(sizeof(Word), std::is_same_v<Payload, NoPayload> ? 0 : sizeof(Payload), kFew);
 
-// A whole row is a segment, and its tiles follow from the row's number. For segments from heads (kListed), a kernel
-// lists those that are not empty. Tiles lie within segments, and are numbered over all of them.
+// A whole row is a segment, and its tiles follow from the row's number. Segments from heads (kListed) are listed by a
+// kernel if they are not empty. Tiles lie within segments, and are numbered over all of them.
 template <typename Order_, typename Payload_, typename Offset_, bool kListed_, bool kFew = false>
 struct DigitProblem : std::conditional_t<kListed_, ListedSegments, WholeRows> {
   using Order = Order_;
@@ -62,8 +62,8 @@ struct DigitProblem : std::conditional_t<kListed_, ListedSegments, WholeRows> {
   static constexpr int kOutput = 0, kScratch = 1;
   // Whether to save memory: for 2-byte keys, the 256 look-back words of each tile take 5% of the keys' memory. So a
   // row's last tile has no words, digits are counted in the scratch memory for keys, and the starts are stored at the
-  // beginning of the row's result. They stay there until the row's first tile has read them, as all other tiles wait
-  // for its words before they store a key.
+  // beginning of the row's result until the row's first tile has read them: all other tiles wait for its words before
+  // they store a key.
   static constexpr bool kSavesMemory = sizeof(Word) == 2 && !kHasPayload && !kListed;
 
   Order order;

@@ -7,7 +7,7 @@
 
 namespace mgpu::cuda::sorting {
 
-// Lists all nonempty segments. There are few heads, so one block does it. A head that is less than an earlier one is
+// Lists all nonempty segments, by one block, because there are few heads. A head that is less than an earlier one is
 // replaced by the earlier one, so that segments never overlap.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads)

@@ -151,7 +151,7 @@ __device__ void copy_runs(const T* array, Range<int64_t> group, const TileRuns& 
   }
 }
 
-// Merges a thread's items, and calls put(i, code, address) for each. With payload, `address` is the shared address that
+// Calls put(i, code, address) for each of a thread's merged items. With payload, `address` is the shared address that
 // the item came from. `plain` says that codes compare as words and, with payload, that no code is the largest word.
 template <typename P, typename Put>
 __device__ void take_codes(const typename P::Order& order, bool plain, const typename P::Word* codes,

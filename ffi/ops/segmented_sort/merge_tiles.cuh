@@ -114,8 +114,8 @@ __device__ void store_tile(const Problem<Order, Payload>& problem, const MergePl
   }
 }
 
-// The merges that make a tile in shared memory, of two runs each. On the first level, each piece merges runs 0 and 1,
-// and runs 2 and 3; on the second level, it merges the two results.
+// The merges of two runs that make a tile in shared memory. On the first level, each piece merges runs 0 and 1, and
+// runs 2 and 3; on the second level, it merges the two results.
 struct TileMerges {
   const MergePiece (&pieces)[2];
   bool second_level;
@@ -218,8 +218,8 @@ __device__ inline void load_plan(const MergePlan* plan, MergePlan* shared) {
   copy_async(reinterpret_cast<uint64_t*>(shared) + threadIdx.x, reinterpret_cast<const uint64_t*>(plan) + threadIdx.x);
 }
 
-// A round: as many blocks as the device holds take the planned tiles in turn. While a tile is merged, the next one and
-// the plan of the one after it are being copied to shared memory.
+// As many blocks as the device holds take the planned tiles in turn. While a tile is merged, the next one and the plan
+// of the one after it are being copied to shared memory.
 template <typename Order, typename Payload>
 __global__ void __launch_bounds__(Problem<Order, Payload>::kShape.threads, Problem<Order, Payload>::kBlocksPerProcessor)
     merge_tiles(const __grid_constant__ Problem<Order, Payload> problem, int round) {

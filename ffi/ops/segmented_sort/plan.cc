@@ -29,7 +29,7 @@ bool has_short_offsets(const Problem& problem) { return length(problem) < int64_
 bool is_wide(const Problem& problem) { return width(problem) == 8 && has_payload(problem); }
 
 // ---- Segments. Sorting by digits costs each segment half a tile on average, which it does not fill, and 1 KB of
-// counts per place: 7% of the memory of 4-byte keys with 2^15 items per segment.
+// counts per place.
 constexpr int64_t long_segment(int places) { return int64_t{1} << (places <= 2 ? 14 : places <= 4 ? 15 : 19); }
 
 bool are_long(const Problem& problem) {
@@ -38,7 +38,7 @@ bool are_long(const Problem& problem) {
 }
 
 // If no segment turns out to be long, the launched passes do nothing. For 2^26 items, they take 14 us more than the
-// merging rounds that they replace: less than 2% if segments are not too short.
+// merging rounds that they replace.
 bool may_be_long(const Problem& problem) {
   return !problem.whole_rows && has_short_offsets(problem) && total(problem) >= int64_t{1} << 22 &&
          width(problem) <= 4 && length(problem) >= long_segment(places(problem)) && mean_segment(problem) >= 512;
@@ -55,7 +55,7 @@ bool may_have_blocks(const Problem& problem) {
 }
 
 // A pass costs a row a fixed time, about as long as 500 items take. Merging distributes few long rows over more blocks.
-// A block takes longer for codes of floats; floats of more than 16 bits have no such kernel.
+// Floats of more than 16 bits have no such kernel.
 bool are_row_digits(const Problem& problem) {
   if (!may_have_blocks(problem) || places(problem) > 2 || (is_float(problem) && width(problem) > 2)) return false;
   const bool is_long = length(problem) > kLongestByDigits / 2;
@@ -109,7 +109,7 @@ bool are_packed(const Problem& problem) {
 }
 
 // ---- Whole rows by digits. Merging takes a round for each doubling of a row beyond a cell; digits take the same
-// number of passes for any length. Rows of one or two digits are sorted by digits if they are too long for one block.
+// number of passes for any length.
 bool are_many_for_digits(const Problem& problem) {
   const int count = places(problem);
   const int least_items = count == 1 ? 17 : count == 2 ? 18 : count <= 4 ? 19 : has_payload(problem) ? 20 : 22;

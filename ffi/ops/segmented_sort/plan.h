@@ -11,14 +11,14 @@ namespace mgpu {
 class Workspace;
 struct Traits;
 
-// ---- Segments: tiles that are sorted, then merged. Only sorts by a caller's function have keys of 16 bytes. A block
-// that merges them fills the 64 KB of shared memory that the smallest devices grant.
+// ---- Segments: tiles that are sorted, then merged. Only sorts by a caller's function have keys of 16 bytes, whose
+// blocks fill the 64 KB of shared memory that the smallest devices grant.
 constexpr TileShape tile_shape(int key_width) { return {256, key_width == 16 ? 7 : key_width == 8 ? 11 : 17}; }
 constexpr int tile_items(int key_width) { return tile_shape(key_width).tile(); }
 
-// ---- Whole rows, without heads, have separate kernels. Blocks of shape `sort` sort cells; blocks of shape `merge`
-// merge tiles, which are a cell or equal parts of one. A merging block has one thread more than its tile needs: each of
-// the two merges of its first level takes a whole number of threads.
+// ---- Whole rows, without heads. Blocks of shape `sort` sort cells; blocks of shape `merge` merge tiles, which are a
+// cell or equal parts of one. A merging block has one thread more than its tile needs: each of the two merges of its
+// first level takes a whole number of threads.
 struct RowShape {
   TileShape sort;
   TileShape merge;
@@ -38,8 +38,8 @@ constexpr RowShape pairs_shape(int key_width, bool has_payload) {
 }
 // Rows that fit one cell of this shape take one launch.
 constexpr RowShape kOneCellShape{{512, 8}, {256, 9}};
-// Sorts of few items are bound by the latencies of launches and of memory, so in merges of their cells each item finds
-// its own position: each lane of a merging warp has `merge.items` items.
+// The latencies of launches and of memory bound sorts of few items, so in merges of their cells each item finds its own
+// position: each lane of a merging warp has `merge.items` items.
 constexpr RowShape kFewItemsShape{{256, 4}, {128, 2}};
 // Devices grant 64 KB on sm_75, 99 KB on sm_86.
 constexpr int64_t row_shared_bytes(int key_width, bool has_payload, bool pairs) {
@@ -120,9 +120,8 @@ struct GroupTile {
   int tile;
 };
 
-// The cut of a cell in a phase. Items before `low` belong to a segment that began to the left, and items from `high` on
-// to one that continues to the right. The first rounds of these segments read them from the buffers `left_start` and
-// `right_start`.
+// Items of a cell before `low` belong to a segment that began to the left, and items from `high` on to one that
+// continues to the right. The first rounds of these segments read them from the buffers `left_start` and `right_start`.
 struct CellCut {
   int64_t low, high;
   int left_start, right_start;
@@ -142,17 +141,17 @@ struct TileDescriptor {
   MGPU_HOST_DEVICE int64_t first_start(int tile_width) const { return ceil_div<int64_t>(segment.begin, tile_width); }
 };
 
-// One segment's part of a tile of outputs in one round of merging: outputs [begin, end) of the tile come from four
-// runs. `count` items of each run are copied to shared memory, to positions from `at` on: position i there holds the
-// item at `from + i` in device memory.
+// One segment's part of a tile in one round of merging: outputs [begin, end) of the tile come from four runs. `count`
+// items of each run are copied to shared memory, to positions from `at` on: position i there holds the item at `from +
+// i` in device memory.
 struct MergePiece {
   int begin, end;  // empty if there is nothing to do
   uint16_t at[kRuns];
   uint16_t count[kRuns];
   int16_t source;  // the buffer that is read; the other one is written
   int16_t decode;  // whether this is the segment's last round, in which the output gets keys, not codes
-  // The positions of the chunks that hold only the segment's codes. Chunks across its edges are read code by code,
-  // because the memory around a segment may never have been written.
+  // The chunks that hold only the segment's codes. Chunks across its edges are read code by code, because the memory
+  // around a segment may never have been written.
   uint16_t whole_begin, whole_end;
   int64_t from[kRuns];
 };

@@ -23,8 +23,7 @@ struct TileGroup {
         group(merge_group<int64_t>(descriptor.segment, descriptor.first_tile, P::kTile, tile, round)) {}
 
   // The items that the merge takes from the runs between two splits, for the outputs from `begin` on. `at` is the first
-  // free place in shared memory, and is advanced. An item has the same place within its chunk in shared as in device
-  // memory.
+  // free place in shared memory, and is advanced.
   __device__ MergePiece piece(const P& problem, int begin, int end, const int64_t* split_begin,
                               const int64_t* split_end, int& at) const {
     using Word = typename Order::Word;
@@ -60,15 +59,15 @@ struct TileGroup {
 
 constexpr int kPlanThreads = 256;
 
-// A few lanes split the runs at each edge: one sample per lane, four samples per run. 2^26 random keys take 15 steps in
-// the last round, 31 with two samples, 14 with eight.
+// Lanes that split the runs at an edge, one sample each. 2^26 random keys take 15 steps in the last round, 31 with two
+// samples per run, 14 with eight.
 constexpr int kSamples = 4;
 constexpr int kSplitLanes = kRuns * kSamples;
 constexpr int kPlanEdges = kPlanThreads / kSplitLanes;
 constexpr int kPlanTiles = kPlanEdges - 1;  // the tiles of a block, which share the edges between them
 
-// Splits a group of runs: finds how many items of each run are among the group's first `rank` items. kSplitLanes
-// neighbouring lanes share a group, and each of them gets the answer. All lanes of the warp take part.
+// Finds how many items of each run are among the group's first `rank` items. kSplitLanes neighbouring lanes share a
+// group, and each of them gets the answer. All lanes of the warp take part.
 template <typename Index, typename Order>
 __device__ void split_runs(const Order& order, const typename Order::Word* codes, const MergeGroup<int64_t>& group,
                            int64_t rank, int64_t (&answer)[kRuns]) {
@@ -119,7 +118,7 @@ __device__ void split_runs(const Order& order, const typename Order::Word* codes
 }
 
 // A segment that crosses one edge, and has at most this many bytes of codes, is merged by a warp of the planning
-// kernel. When the merge kernel merged such segments, edges that few items cross took 0.16 ms for 2^26 keys.
+// kernel.
 constexpr int kShortBytes = 2560;
 
 template <typename Order>

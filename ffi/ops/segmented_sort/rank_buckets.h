@@ -1,6 +1,5 @@
 // Distributes the keys of a long segment to buckets in the order of their ranks (unsigned words in the order of the
-// keys). Then each bucket is a short segment, whereas a merge sort of the long one would take a round for each
-// doubling.
+// keys). Each bucket is then a short segment.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +12,8 @@
 
 namespace mgpu {
 
-// Ranks are counted in bins of equal width. Neighbouring bins are joined to buckets of about the same number of keys,
-// so that keys in a cluster get many buckets. Keys of one bin stay together, however many they are.
+// Ranks are counted in bins of equal width. Neighbouring bins are joined to buckets of about the same number of keys.
+// Keys of one bin stay together, however many they are.
 template <typename Order, typename Payload>
 class RankBuckets {
   using Buffer = EntryBuffer<Order, Payload>;

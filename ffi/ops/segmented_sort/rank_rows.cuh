@@ -103,7 +103,7 @@ __device__ __forceinline__ void narrow(const Order& order, const Word* codes, co
 }
 
 // Merges groups of four runs. A warp takes neighbouring items of one run, and finds the places of the first and the
-// last of them in each other run. Between these places, each lane searches for the places of its own items.
+// last of them in each other run. Between these places, each lane searches for those of its own items.
 template <typename P>
 __global__ void __launch_bounds__(P::kMerge.threads, 4)
     merge_rows_by_rank(const __grid_constant__ P problem, int round) {
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(P::kMerge.threads, 4)
     if constexpr (P::kHasPayload) payload[i] = from.payload[row.begin + group_begin + position];
     mine[i] = order.rank(code[i]);
   }
-  // The place of each item in the other runs, as positions in the group. An empty window is replaced by one at the
+  // As positions in the group, the place of each item in the other runs. An empty window is replaced by one at the
   // warp's own items, so that every load is of a live item.
   int at[kOthers][kItems], high[kOthers];
   Word limit[kOthers][kItems];  // codes below it come before the item

@@ -1,5 +1,4 @@
-// The parameter of the kernels that sort whole rows in cells and merge them. Without heads, the positions of a row, of
-// its runs and of its tiles follow from a block's index.
+// Without heads, the positions of a row, of its runs and of its tiles follow from a block's index.
 #pragma once
 
 #include "ops/segmented_sort/problem.cuh"
@@ -7,8 +6,8 @@
 namespace mgpu::cuda::sorting {
 
 // The entries that are sorted: words whose unsigned order is the order of the keys. With payload, an entry ends with
-// its item's place, which orders equal keys, so no two entries are equal. Without payload, equal entries are identical,
-// and may be taken in any order.
+// its item's place, so no two entries are equal. Without payload, equal entries are identical, and may be taken in any
+// order.
 template <typename Order, bool kPlaced>
 struct Entries {
   using Word = typename Order::Word;
@@ -31,8 +30,7 @@ struct Entries<Order, true> {
   __device__ static int place(Entry entry) { return static_cast<int>(entry & ((Entry{1} << kPlaceBits) - 1)); }
 };
 
-// One warp merges a group of runs of at most this many items. A block would wait at its barriers: 2^26 keys `i +
-// rand(25)` have 3,840 groups of 25 items, which took blocks 0.045 ms, and 0.15 ms with payload.
+// One warp merges a group of runs of at most this many items. A block would wait at its barriers.
 constexpr int kShortItems = 256;
 
 // A block's merge in a round: outputs [first, first + size) of a group of runs, as positions in a row.

@@ -1,6 +1,6 @@
 // A pass of a radix sort. A block sorts a tile of a segment stably by one digit, in shared memory. Then each digit's
-// items go to the digit's part of the segment, after the preceding tiles' items of that digit. A look-back over these
-// tiles adds up how many there are.
+// items go to the digit's part of the segment, after the preceding tiles' items of that digit, whose number a look-back
+// adds up.
 #pragma once
 
 #include "cuda/block/look_back.cuh"
@@ -10,9 +10,9 @@
 
 namespace mgpu::cuda::sorting {
 
-// The words of the look-back. A word counts the items of a digit in a tile (a sum), or in all tiles up to it (a
-// prefix); the two upper bits distinguish these. Words need no clearing between passes: a pass leaves prefixes
-// everywhere, and in the segment's next pass the mark of these prefixes means that nothing is published.
+// A word of the look-back counts the items of a digit in a tile (a sum), or in all tiles up to it (a prefix); the two
+// upper bits distinguish these. Words need no clearing between passes: a pass leaves prefixes everywhere, and in the
+// segment's next pass the mark of these prefixes means that nothing is published.
 template <typename Offset>
 struct DigitSums {
   static constexpr int kShift = 8 * sizeof(Offset) - 2;

@@ -1,6 +1,5 @@
-// The block sorts a row in shared memory, one pass per digit, and reads and writes device memory once. Merging would
-// take as long for keys of 8 bits as for wider ones, and longer with payload. Digits are those of a key's rank
-// (Order::rank), a word that compares as the key does.
+// The block sorts a row in shared memory, one pass per digit, and reads and writes device memory once. Digits are those
+// of a key's rank (Order::rank), a word that compares as the key does.
 #pragma once
 
 #include "algorithm/upper_rank.h"
@@ -46,8 +45,8 @@ struct RowOfDigits {
 };
 
 // Keys that differ in one or two digits. An entry is a narrow code alone, or it has the item's place in the row beside
-// a code or two digits of a rank. Codes of floats are not ranks: a rank is computed once, not in each pass, and the key
-// is read again at its place.
+// a code or two digits of a rank. A float's rank is computed once, not in each pass, and the key is read again at its
+// place.
 template <typename Order_, typename Payload_>
 struct RowDigitsProblem : RowOfDigits<Order_, Payload_> {
   using Base = RowOfDigits<Order_, Payload_>;
@@ -112,8 +111,8 @@ struct RowRanksProblem : RowOfDigits<Order_, Payload_> {
   }
 };
 
-// The ranks of a row's keys in shared memory. For 64 bits, the lower halves of all ranks come before the upper halves,
-// so that bank conflicts are no more frequent than with 32 bits.
+// The ranks of a row's keys in shared memory. Of 64 bits, the lower halves of all ranks come before the upper halves,
+// to avoid bank conflicts.
 template <typename Word>
 class RowRanks {
  public:

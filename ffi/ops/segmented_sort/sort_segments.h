@@ -1,5 +1,5 @@
-// The sort of segments. Tiles on a fixed grid are sorted within segments, one block per tile. Then rounds merge runs of
-// tiles within the segments that cross tiles. A round does not touch tiles with nothing to merge.
+// Tiles on a fixed grid are sorted within segments, one block per tile. Then rounds merge runs of tiles within the
+// segments that cross tiles. A round does not touch tiles with nothing to merge.
 #pragma once
 
 #include "cuda/launch/launch.h"
@@ -15,9 +15,9 @@ Buffer<Order, Payload> buffer(const void* keys, const void* payload) {
           static_cast<Payload*>(const_cast<void*>(payload))};
 }
 
-// `kernels` launches the kernels that depend on the order, which are compiled with this project or at run time:
-// sort(problem), merge_blocks(tiles), plan(problem, blocks, round), merge(problem, blocks, round). If the plan has a
-// radix sort, long segments are described, but not sorted here.
+// `kernels` launches the kernels that depend on the order, which may be compiled at run time: sort(problem),
+// merge_blocks(tiles), plan(problem, blocks, round), merge(problem, blocks, round). If the plan has a radix sort, long
+// segments are described, but not sorted here.
 template <typename Order, typename Payload, typename Kernels>
 void sort_segments(const Call& call, const SortPlan& plan, const SortScratch& scratch, Order order, cudaStream_t stream,
                    const Kernels& kernels) {

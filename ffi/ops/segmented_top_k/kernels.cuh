@@ -1,11 +1,8 @@
 // The threads of a group share a sequence, and each knows the first of its own items in sorted order. The first of
-// these items is the next result. Its thread writes it, and then finds its own next item. A group of lanes has the
-// items of a short segment in registers. A warp reads a longer segment again for each result. For the longest segments,
-// each block finds the first items of one part. The last block of a segment to finish then finds the first of the items
-// that the blocks found. For more than kTopKSteps results, sorts in registers replace the steps.
-//
-// The kernels are bound by instructions, of which 37% compute codes of items: the first 3 items of segments of 0 to 60
-// among 2^24 float32 take 0.103 ms on an H200, and a copy of the items 0.02.
+// these items is the next result, whose thread then finds its own next item. A group of lanes has the items of a short
+// segment in registers. A warp reads a longer segment again for each result. For the longest segments, each block finds
+// the first items of one part, and the last block of a segment to finish finds the first of these. For more than
+// kTopKSteps results, sorts in registers replace the steps.
 #pragma once
 
 #include "cuda/block/last_block.cuh"
@@ -57,8 +54,7 @@ struct Task {
   }
 };
 
-// Finds the first of the places that the threads of a group have. A place (ranked_place.cuh) holds an item's rank
-// (Order::rank) and position, so places are in the order of the items.
+// A place (ranked_place.cuh) holds an item's rank (Order::rank) and position, so places are in the order of the items.
 template <int kGroup, typename Place>
 __device__ __forceinline__ Place first_of(Place own) {
 #pragma unroll
@@ -75,7 +71,7 @@ __device__ __forceinline__ Place first_of(Place own) {
 
 // Finds the first items of a sequence that kGroup threads share. next(place) gives the first of a thread's own items
 // that is not before `place`. The thread that has item i of the result calls put(i, place). All threads of the warp
-// call this function together or, if a group is larger than a warp, all threads of the block.
+// call this or, if a group is larger than a warp, all threads of the block.
 template <int kGroup, typename Place, typename Next, typename Put>
 __device__ __forceinline__ void find_first(int wanted, Next next, Put put) {
   Place own = next(Place{0});
@@ -133,7 +129,7 @@ __device__ __forceinline__ void find_in_registers(const Task& task, const RowSeg
 }
 
 // Calls find() for a segment that is too long for a group of lanes, or lists the segment if it is too long for a warp.
-// All lanes of a warp call this function together.
+// All lanes of a warp call this.
 template <typename Task, typename Find>
 __device__ void find_by_warp(const Task& task, const RowSegment& segment, Find find) {
   if (segment.size <= kTopKWarpSegment) {

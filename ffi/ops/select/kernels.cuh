@@ -12,8 +12,7 @@ constexpr int kWarps = kThreads / kWarp;
 constexpr int kThreadItems = kSelectTile / kThreads;
 constexpr int kTileWords = kSelectTile / kWarp;
 constexpr int kWarpWords = kTileWords / kWarps;
-// mark_kept has at most kMarkTiles tiles per block, and loads kMarksInFlight of them at a time: 2^26 items take 0.1603
-// ms. With four tiles per block, all loaded at once, they took 0.1628.
+// A block of mark_kept loads kMarksInFlight of its tiles at a time.
 constexpr int kMarkTiles = 8;
 constexpr int kMarksInFlight = 2;
 constexpr int kMarkBlocks = 8;  // the blocks of mark_kept per multiprocessor
@@ -95,9 +94,8 @@ struct SetKept {
 };
 
 // Blocks of one tile (blockIdx.y) share its items, if rows are wide. A warp lists the positions of 32 neighbouring
-// items at a time. The positions of kept items are consecutive in the list, so the lanes write without bank conflicts.
-// With 32 registers per thread, eight blocks fit a multiprocessor of 2,048 threads, and hide each other's latency; with
-// 48, five fit.
+// items at a time, which are consecutive in the list, so the lanes write without bank conflicts. With 32 registers per
+// thread, eight blocks fit a multiprocessor of 2,048 threads, and hide each other's latency; with 48, five fit.
 template <bool kPartition, typename Mover>
 __global__ void __launch_bounds__(kThreads) write_kept(SelectTask task, Mover mover) {
   __shared__ int warp_counts[kWarps];

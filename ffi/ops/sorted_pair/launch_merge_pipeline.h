@@ -15,8 +15,7 @@ KernelShapes pipeline_shapes(const std::string& kernel, Shape shape) {
 }
 
 // Finds the tiles of a pair, and calls launch(start, tiles), which starts the kernel by start(arguments...). The kernel
-// has persistent blocks, and its start overlaps the search for tiles. shape(large_stages) is the kernel's shape, and
-// kernels(large_stages) is the kernel.
+// has persistent blocks, and its start overlaps the search for tiles.
 template <typename Order, typename Operands, typename Shape, typename Kernels, typename Launch>
 void launch_merge_pipeline(const Call& call, cudaStream_t stream, const Operands& operands, Order order, Shape shape,
                            Kernels kernels, Launch launch) {

@@ -1,6 +1,6 @@
-// A merge pipeline: one kernel finds the tiles, and the blocks of another kernel take the tiles one after the other.
-// One warp of each block copies the next tile's keys to shared memory and the previous tile's results back, while the
-// other warps, the workers, merge. So device memory is read and written without a pause.
+// A merge pipeline: one kernel finds the tiles, and the blocks of another kernel take them one after the other. One
+// warp of each block copies the next tile's keys to shared memory and the previous tile's results back, while the other
+// warps, the workers, merge. So device memory is read and written without a pause.
 #pragma once
 
 #include "algorithm/key_order.h"
@@ -89,8 +89,8 @@ struct PipelineTile : MergeTile {
   int64_t b_end;
 };
 
-// The tiles of a merge, row by row. With kMayBeRuns, A and B may be one array of consecutive runs. Then a row has the
-// tiles of each pair of runs, followed by empty tiles, so that all rows have the same number of tiles.
+// With kMayBeRuns, A and B may be one array of consecutive runs. Then a row has the tiles of each pair of runs,
+// followed by empty tiles, so that all rows have the same number of tiles.
 template <typename Order, bool kMayBeRuns = false>
 struct PipelineTiles {
   MergeTiles<Order> tiles;
@@ -168,7 +168,7 @@ struct PipelineTiles {
 };
 
 // Finds where A is split at the start of each tile; split(i, find) is the split of tile i. Most of the time goes into
-// reading sectors, so the lanes of a tile make the same guesses, and share the search in the remaining range.
+// reading sectors, so the lanes of a tile make the same guesses, and share the rest of the search.
 constexpr int kSplitLanes = 4;
 constexpr int kSplitThreads = 128;
 

@@ -10,9 +10,9 @@ namespace mgpu {
 class Workspace;
 
 // Tiles pass through two stages, which are buffers in shared memory. Long tiles need the fewest hand-overs between the
-// copying warp and the workers, and the two blocks of a multiprocessor hide each other's hand-overs. Large stages are
-// for devices that could grant one block the memory of kPipelineBlocks blocks. A small stage has at most 31 KB, so that
-// two of them and the static memory fit the 64 KB of sm_75.
+// copying warp and the workers, and the two blocks of a multiprocessor hide each other's. Large stages are for devices
+// that could grant one block the memory of kPipelineBlocks blocks. A small stage has at most 31 KB, so that two of them
+// and the static memory fit the 64 KB of sm_75.
 constexpr int kPipelineWorkers = 480;  // threads that merge; one more warp copies
 constexpr int kPipelineBlocks = 2;
 constexpr int kMaxStageBytes = 55 << 10;    // so that two blocks fit a large device
@@ -47,8 +47,8 @@ constexpr PipelineShape pipeline_shape(bool large_stages, int max_bytes, StageBy
 // room for tiles of this size.
 constexpr int64_t kMinMergeTile = 1344;
 
-// Scratch memory: for each tile, the number of live items of A before it in its row; and the number of tiles that
-// blocks have taken. A tile has at least kMinMergeTile slots, except the last one of a row or of a pair of runs.
+// For each tile, the number of live items of A before it in its row; and the number of tiles that blocks have taken. A
+// tile has at least kMinMergeTile slots, except the last one of a row or of a pair of runs.
 struct MergeSplits {
   int64_t* splits;
   unsigned long long* taken;

@@ -1,6 +1,5 @@
-// sorted_match walks along the merge of both operands, and so does sorted_search unless needles are so few that it
-// makes a binary search for each. When the walk reaches an item, the number of items of the other operand that it has
-// passed is the item's position there.
+// sorted_match walks along the merge of both operands, and so does sorted_search unless needles are few. An item's
+// position in the other operand is the number of that operand's items that the walk has passed.
 #include "ops/sorted_pair/cpu.h"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// The first k items of a sequence in the order that is sought, on the CPU. Items that come before the k-th best item so
-// far are collected. From time to time, all but the best k of them are dropped, which gives a better k-th item. Most
-// blocks of items have none to collect, and cost one vectorized comparison per item.
+// The first k items of a sequence in the order that is sought. Items that come before the k-th best item so far are
+// collected, and from time to time all but the best k of them are dropped. Most blocks of items have none to collect,
+// and cost one vectorized comparison per item.
 #pragma once
 
 #include <algorithm>

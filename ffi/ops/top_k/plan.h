@@ -29,10 +29,10 @@ constexpr int64_t kTopKMergedPart = 1 << 15;
 constexpr int64_t kTopKMaxLength = (int64_t{1} << 32) - 1;
 
 // Shapes for short rows: `lanes` lanes of a warp have a row in registers, `items` items each, and find up to `max_k`
-// items. The launch takes the first shape that fits. A warp takes 450 instructions for the work that its lanes share,
-// for one row or for two, so if few items are wanted, two rows share that work. Items within a bound are listed in
-// shared memory, with room for 4 per lane. With 32 lanes that is twice the largest k, 64, so a bound that fits is soon
-// found. With one lane or eight, no bound is needed: each item of a row is compared with every other.
+// items. The launch takes the first shape that fits. If few items are wanted, two rows share the 450 instructions that
+// a warp takes for the work of all its lanes. Items within a bound are listed in shared memory, with room for 4 per
+// lane: with 32 lanes, twice the largest k, so a bound that fits is soon found. With one lane or eight, no bound is
+// needed, because each item of a row is compared with every other.
 constexpr int kTopKRowThreads = 128;
 constexpr int kTopKRowRoom = 4;  // items in the list per lane
 struct TopKRowShape {
