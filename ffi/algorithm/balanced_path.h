@@ -6,7 +6,6 @@
 
 namespace mgpu {
 
-// The numbers of items of A and B before a position of the walk.
 template <typename Index>
 struct Split {
   Index a;
@@ -21,7 +20,7 @@ template <typename Index, typename KeysA, typename KeysB, typename Less, typenam
 MGPU_HOST_DEVICE Split<Index> balanced_from_merged(Index b_count, Index a_merged, Index diagonal, KeysA a, KeysB b,
                                                    Less less, bool duplicates, Find find) {
   const Index b_merged = diagonal - a_merged;
-  // The two orders differ only where merge path has just taken copies in A of the next key of B.
+  // Merge path may just have taken copies in A of the next key of B; only there the two orders differ.
   if (a_merged == 0 || b_merged == b_count) return {a_merged, b_merged};
   const auto key = b(b_merged);
   if (less(a(a_merged - 1), key)) return {a_merged, b_merged};
@@ -31,7 +30,7 @@ MGPU_HOST_DEVICE Split<Index> balanced_from_merged(Index b_count, Index a_merged
       partition_point_near_end(Index{0}, a_merged - 1, [&](Index i) { return less(a(i), key); }, find);
   const Index b_first = partition_point_near_end(Index{0}, b_merged, [&](Index i) { return less(b(i), key); }, find);
   const Index copies = diagonal - a_first - b_first;
-  // B's share is half of the copies. It is less if B has fewer copies, and more if A has fewer.
+  // B's share is half of the copies, less if B has fewer copies, and more if A has fewer.
   const Index b_wanted = maximum(copies / 2, b_merged - b_first);
   const Index b_end =
       find(b_merged, minimum(b_count, b_first + b_wanted + 1), [&](Index i) { return !less(key, b(i)); });
@@ -41,7 +40,6 @@ MGPU_HOST_DEVICE Split<Index> balanced_from_merged(Index b_count, Index a_merged
   return {a_first + a_copies, b_first + b_copies + starred};
 }
 
-// The same without a known split of merge path.
 template <typename Index, typename KeysA, typename KeysB, typename Less, typename Find>
 MGPU_HOST_DEVICE Split<Index> balanced_path(Index a_count, Index b_count, Index diagonal, KeysA a, KeysB b, Less less,
                                             bool duplicates, Find find) {

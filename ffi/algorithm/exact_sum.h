@@ -60,8 +60,8 @@ struct ExactSum {
       limb(i) = sum & digit_mask;
       limb(i - 1) += static_cast<uint64_t>(static_cast<int64_t>(sum) >> binades);
     }
-    // Appends the digits of the next limbs to the first limb as long as they fit. Of the remaining digits, rounding
-    // depends only on whether all are zero.
+    // Appends the digits of the next limbs to the first limb as long as they fit. Rounding depends only on whether all
+    // further digits are zero.
     auto sum = static_cast<int64_t>(limb(0));
     int last = 0;
     bool has_rest = false;
@@ -79,7 +79,6 @@ struct ExactSum {
     return static_cast<float>(static_cast<double>(static_cast<float>(sum | int64_t{has_rest})) * scale);
   }
 
-  // The sum of items that are not all finite.
   MGPU_HOST_DEVICE static float special(uint64_t counts) {
     const bool positive = static_cast<uint32_t>(counts) != 0, negative = counts >> 32 != 0;
     const unsigned infinity = kSpecial << kMantissaBits;

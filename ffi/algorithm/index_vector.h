@@ -5,8 +5,7 @@
 
 namespace mgpu {
 
-// Clamps an index to 2^60 of either sign, far beyond any array. Sums of a few such indices cannot overflow, whatever
-// the caller passed.
+// 2^60 is far beyond any array, and sums of a few such indices cannot overflow, whatever the caller passed.
 MGPU_HOST_DEVICE int64_t cut_index(int64_t index) {
   constexpr int64_t kFar = int64_t{1} << 60;
   return clamp(index, -kFar, kFar);
@@ -32,7 +31,6 @@ struct IndexVector {
   }
 };
 
-// A vector whose width is known at compile time, so that a read does not test it.
 template <typename Index>
 struct IndicesOf {
   const Index* data;
@@ -48,13 +46,13 @@ struct IndicesOf {
   MGPU_HOST_DEVICE IndicesOf from(int64_t i) const { return IndicesOf(IndexVector{data + i, sizeof(Index) == 8}); }
 };
 
-// Calls visit with the IndicesOf of the width: one branch for a whole search or loop.
+// One branch on the width serves a whole search or loop.
 template <typename Result, typename Visit>
 MGPU_HOST_DEVICE Result with_width(IndexVector vector, Visit visit) {
   return vector.wide ? visit(IndicesOf<int64_t>(vector)) : visit(IndicesOf<int32_t>(vector));
 }
 
-// The number of live items of each row. A row's live items are its first ones; operations ignore the items after them.
+// A row's live items are its first ones; operations ignore the items after them.
 struct LiveCounts {
   IndexVector counts;  // [rows or 1], or null: every item is live
   int64_t stride = 0;  // from row to row

@@ -81,14 +81,14 @@ struct FloatOrder {
     const Word bounded = clamp(code, low, high);
     return static_cast<Word>(bounded - (bounded == static_cast<Word>(zero + 1)));
   }
-  // The largest code that is equal to this one: equal codes are neighbours.
+  // The largest code that is equal to this one.
   MGPU_HOST_DEVICE Word last_equal(Word code) const {
     const Word last = maximum(static_cast<Word>(code + (code == zero)), low);
     return code >= high ? static_cast<Word>(~Word{0}) : last;
   }
   MGPU_HOST_DEVICE bool keeps_bits() const { return false; }
 
-  // Whether other codes are equal to this one: it is a zero or a NaN. A rank does not determine such a code.
+  // The code is of a zero or a NaN, which a rank does not determine.
   MGPU_HOST_DEVICE bool has_equals(Word code) const {
     const Word size = magnitude(decode(code));
     return (size == 0) | (size > infinity());
@@ -99,12 +99,12 @@ struct FloatOrder {
   MGPU_HOST_DEVICE bool is_integer_range(Word lowest, Word highest) const {
     return ((lowest > low) & (highest < zero)) | ((lowest > zero + 1) & (highest < high));
   }
-  // The order of the keys in such a range, one of which has these bits.
+  // One of the keys of such a range has these bits.
   MGPU_HOST_DEVICE IntegerOrder<Word> integer_order(Word bits) const {
     return {static_cast<Word>(bits & kSign ? ~flip : flip)};
   }
 
-  // Whether a key is neither -0 nor a NaN. Plain keys are equal only if their bits are.
+  // Plain keys, neither -0 nor a NaN, are equal only if their bits are.
   MGPU_HOST_DEVICE bool is_plain(Word bits) const { return (magnitude(bits) <= infinity()) & (bits != kSign); }
   MGPU_HOST_DEVICE bool is_nan(Word bits) const { return magnitude(bits) > infinity(); }
 
@@ -114,7 +114,7 @@ struct FloatOrder {
   MGPU_HOST_DEVICE Word infinity() const { return static_cast<Word>(kSign - 1 - mantissa); }
 };
 
-// The key with this rank, in an ascending order. The rank of the zeros gives +0.
+// The order is ascending. The rank of the zeros gives +0.
 template <typename Order>
 MGPU_HOST_DEVICE typename Order::Word key_of_rank(const Order& order, typename Order::Word rank) {
   using Word = typename Order::Word;

@@ -22,7 +22,6 @@ struct WorkRowOf {
 
   MGPU_HOST_DEVICE Index start(Index j) const { return offsets[j] + drift * (j - first); }
 
-  // Whether object j owns anything, and starts before `position`.
   MGPU_HOST_DEVICE bool starts_before(Index j, Index position) const {
     const Index offset = offsets[j];
     return offset < live + (drift > 0) && offset + drift * (j - first) < position;
@@ -40,7 +39,7 @@ struct WorkRowOf {
     return find(Index{0}, end, [&](Index j) { return offsets[j] < 0; });
   }
 
-  // The number of live outputs among `size`, once `first` is known.
+  // `first` must be known.
   template <typename Find>
   MGPU_HOST_DEVICE Index find_total(Index size, Find find) const {
     if (drift == 0) return objects == 0 ? 0 : minimum(live, size);
@@ -81,7 +80,7 @@ struct WorkList {
     return replaced() ? clamp<int64_t>(*other_count, 0, capacity) : counts(problem, capacity);
   }
 
-  // `first` and `total` are not searched yet.
+  // `first` and `total` are not found yet.
   MGPU_HOST_DEVICE WorkRow row(int64_t problem) const { return {offsets_of(problem), objects, drift, live(problem)}; }
 };
 
@@ -95,7 +94,7 @@ inline void for_each_run(const WorkRow& row, Range<int64_t> outputs, Visit visit
     const int64_t end = ends_within ? maximum(row.start(next), position + 1) : outputs.end;
     visit(next - 1, Range<int64_t>{position, end});
     position = end;
-    // Skips objects that own nothing, by a search if there are many.
+    // Many objects that own nothing are skipped by a search.
     const auto makes_nothing = [&](int64_t j) { return row.starts_before(j + 1, position + 1); };
     if (next + 1 < row.objects && makes_nothing(next)) {
       next = galloping_partition_point(next + 1, row.objects - 1, makes_nothing);

@@ -14,7 +14,7 @@ struct LookBackTree {
   static constexpr int64_t kSpan = int64_t{kFan} * kFan * kFan;  // tiles of a link of the chain
   int64_t tiles;
 
-  // The first slot of a level, or, after the last level, of the chain.
+  // After the last level comes the chain.
   MGPU_HOST_DEVICE constexpr int64_t begin(int level) const {
     int64_t slot = 0;
     for (int64_t size = tiles; level > 0; --level) {
@@ -25,8 +25,7 @@ struct LookBackTree {
   }
   MGPU_HOST_DEVICE int64_t slots() const { return begin(kLevels) + ceil_div(tiles, kSpan) + 1; }
 
-  // The number of 64-bit words that all slots take, for values of `bytes` bytes: a word carries 4 bytes. The caller
-  // zeroes them before every launch.
+  // A word of 64 bits carries 4 bytes of a value. The caller zeroes the words before every launch.
   MGPU_HOST_DEVICE int64_t words(int64_t bytes) const { return slots() * ceil_div<int64_t>(bytes, 4); }
 };
 

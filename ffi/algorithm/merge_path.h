@@ -14,7 +14,6 @@ MGPU_HOST_DEVICE Index merge_path_between(Index begin, Index end, Index diagonal
   return find(begin, end, [&](Index i) { return !less(b(diagonal - 1 - i), a(i)); });
 }
 
-// The same without known bounds, by one thread.
 template <typename Index, typename KeysA, typename KeysB, typename Less>
 MGPU_HOST_DEVICE Index merge_path(Index a_count, Index b_count, Index diagonal, KeysA a, KeysB b, Less less) {
   return merge_path_between(maximum(Index{0}, diagonal - b_count), minimum(diagonal, a_count), diagonal, a, b, less,

@@ -15,7 +15,7 @@ struct RunPair {
   MGPU_HOST_DEVICE int64_t slots() const { return slots_end - begin; }
 };
 
-// `slot` is the tile's first, counted from the pair's first.
+// `slot` counts from the pair's first one.
 struct RunTile {
   RunPair pair;
   int64_t slot;

@@ -8,7 +8,6 @@
 
 namespace mgpu {
 
-// Values of the attribute `op`.
 enum class OperatorKind : int64_t { kAdd, kMul, kMin, kMax, kArgmin, kArgmax, kAnd, kOr, kXor, kLogsumexp };
 
 constexpr bool gives_index(OperatorKind kind) { return kind == OperatorKind::kArgmin || kind == OperatorKind::kArgmax; }
@@ -42,7 +41,7 @@ struct Arithmetic {
   MGPU_HOST_DEVICE Result dead() const { return Result{}; }
 };
 
-// Elements are integers, or bools, which have only the lowest bit.
+// Bools have only the lowest bit.
 template <typename Word>
 struct Bitwise {
   using Element = Word;
@@ -182,7 +181,7 @@ MGPU_HOST_DEVICE bool operator<(const CodeAndPosition& a, const CodeAndPosition&
   return a.code < b.code || (a.code == b.code && a.position < b.position);
 }
 
-// The index of the first extremum. The state is one 64-bit key, code above position, if both fit.
+// The state is one 64-bit key, code above position, if both fit.
 template <typename Word, typename State_>
 struct ArgExtremum {
   using Element = Word;
@@ -226,8 +225,8 @@ struct ArgExtremum {
   MGPU_HOST_DEVICE Result dead() const { return -1; }
 };
 
-// Whether states are integers, whose combinations have the same bits in any order. There is an atomic instruction for
-// each of these combinations but the product, which callers exclude.
+// Combinations of such states have the same bits in any order. There is an atomic instruction for each but the product,
+// which callers exclude.
 template <typename Operator>
 constexpr bool has_integer_state() {
   return std::is_same_v<typename Operator::State, uint32_t> || std::is_same_v<typename Operator::State, uint64_t>;

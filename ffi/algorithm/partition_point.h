@@ -43,13 +43,11 @@ MGPU_HOST_DEVICE Index partition_point_near_end(Index begin, Index end, Predicat
   return begin;
 }
 
-// The first position in [begin, end) whose key is not less than `key`, or end.
 template <typename Index, typename Keys, typename Key, typename Less>
 MGPU_HOST_DEVICE Index lower_bound(Index begin, Index end, Keys keys, const Key& key, Less less) {
   return partition_point(begin, end, [&](Index i) { return less(keys(i), key); });
 }
 
-// The first position in [begin, end) whose key is greater than `key`, or end.
 template <typename Index, typename Keys, typename Key, typename Less>
 MGPU_HOST_DEVICE Index upper_bound(Index begin, Index end, Keys keys, const Key& key, Less less) {
   return partition_point(begin, end, [&](Index i) { return !less(key, keys(i)); });

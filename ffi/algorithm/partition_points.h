@@ -31,7 +31,7 @@ MGPU_HOST_DEVICE void partition_points(Range<Index> (&searches)[kCount], Read re
   }
 }
 
-// One search with kProbes probes per step. It takes fewer steps, which helps if its time is the latency of reads.
+// Takes kProbes probes per step, for searches whose time is the latency of reads.
 template <int kProbes, typename Index, typename Read, typename Before>
 MGPU_HOST_DEVICE Index wide_partition_point(Index begin, Index end, Read read, Before before) {
   while (begin < end) {

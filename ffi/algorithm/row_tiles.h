@@ -5,7 +5,7 @@
 
 namespace mgpu {
 
-// A divisor known at the launch: kernels multiply by its reciprocal instead of dividing.
+// Kernels multiply by the reciprocal instead of dividing.
 struct Divisor {
   unsigned divisor = 1;
   unsigned reciprocal = 1u << 31;
@@ -27,8 +27,7 @@ struct RowTiles {
   static constexpr int kSlots = 8 * kThreads;
   static constexpr int kMostSlots = 2 * kSlots;
   static constexpr int kMostRows = kThreads;
-  // Dynamic shared memory of a kernel. A block gets 48 KB on every device without a request; the rest is for static
-  // arrays.
+  // A block gets 48 KB of shared memory on every device without a request; the rest is for static arrays.
   static constexpr int kMostSharedBytes = 45 << 10;
 
   int64_t rows = 0;

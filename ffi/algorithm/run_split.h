@@ -29,8 +29,7 @@ struct RunSplit {
     }
   }
 
-  // Samples lie about a (kSamples + 1)-th part of the window apart. In a window of few items, the first ones are the
-  // samples.
+  // In a window of few items, the first ones are the samples.
   MGPU_HOST_DEVICE static Index sample(Index begin, Index end, int s) {
     const Index width = end - begin;
     const Index step = kSamples == 4 ? (width >> 3) + (width >> 4) + (width >> 6) : width / (kSamples + 1);
@@ -71,7 +70,6 @@ struct RunSplit {
     });
   }
 
-  // `in` and `out` count the samples of run j with these verdicts.
   MGPU_HOST_DEVICE void narrow(int j, int in, int out) {
     const Index low = in > 0 ? sample(begin[j], end[j], in - 1) + 1 : begin[j];
     const Index high = out > 0 ? sample(begin[j], end[j], kSamples - out) : end[j];
@@ -79,8 +77,7 @@ struct RunSplit {
     end[j] = maximum(low, high);
   }
 
-  // Completes the answers, in `begin`, once no sample decides anything. Windows are still open then only if runs are
-  // not sorted.
+  // Windows that are still open have runs that are not sorted.
   MGPU_HOST_DEVICE void finish(const Index (&lengths)[kRuns]) {
     Index missing = rank;
     MGPU_UNROLL

@@ -22,7 +22,6 @@ struct SegmentBounds {
   int64_t begins_stride, ends_stride;  // from row to row
   LiveCounts counts;
 
-  // The range is relative to the row.
   MGPU_HOST_DEVICE Range<int64_t> segment(int64_t row, int64_t i) const {
     const int64_t live = counts(row, length);
     const int64_t begin = clamp<int64_t>(begins[row * begins_stride + i], 0, live);
@@ -40,7 +39,7 @@ struct Segments {
   int64_t heads_count = 0;
   int64_t heads_stride = 0;  // from row to row: heads_count, or 0 if all rows share the heads
 
-  // Instead of heads, a caller may give flags, a byte or a bit for each item that is set if the item starts a segment.
+  // A caller may give flags instead of heads, a byte or a bit for each item.
   const uint8_t* flag_bytes = nullptr;   // [rows or 1, length]
   const uint32_t* flag_words = nullptr;  // [rows or 1, ceil(length / 32)]
   int64_t flags_stride = 0;
@@ -57,7 +56,7 @@ struct Segments {
     return clamp<int64_t>(heads[row * heads_stride + i], 0, length);
   }
 
-  // All heads of all rows as one non-decreasing sequence: each row's start, then its listed heads.
+  // Each row's start, then its listed heads: one non-decreasing sequence over all rows.
   MGPU_HOST_DEVICE int64_t flat_heads_count() const { return rows * (heads_count + 1); }
   MGPU_HOST_DEVICE int64_t flat_head(int64_t j) const {
     const int64_t row = rows == 1 ? 0 : j / (heads_count + 1);
@@ -65,7 +64,7 @@ struct Segments {
     return row * length + (i == 0 ? 0 : row_head(row, i - 1));
   }
 
-  // The first listed head at or after `position`, as an argument of flat_head. The segments must be given by heads.
+  // Returns an argument of flat_head. The segments must be given by heads.
   template <typename Find>
   MGPU_HOST_DEVICE int64_t listed_from(int64_t position, Find find) const {
     if (position >= total()) return flat_heads_count();
@@ -76,7 +75,7 @@ struct Segments {
     return row * (heads_count + 1) + 1 + i;
   }
 
-  // `find(begin, end, before)` is a partition_point, serial or by a warp. The segments must be given by heads.
+  // The segments must be given by heads.
   template <typename Find>
   MGPU_HOST_DEVICE Range<int64_t> segment_of(int64_t position, Find find) const {
     const int64_t row = this->row(position);
@@ -116,7 +115,6 @@ struct Segments {
   }
 
  private:
-  // Whether the item at `offset` starts a segment because it is the row's first, dead or flagged.
   MGPU_HOST_DEVICE bool is_flagged(int64_t row, int64_t offset) const {
     if (offset == 0 || offset >= live(row)) return true;
     if (flag_bytes) return flag_bytes[row * flags_stride + offset] != 0;
@@ -133,7 +131,7 @@ MGPU_HOST_DEVICE int merge_rounds(Range<Index> segment, Index width) {
   return segment.size() <= 0 ? 0 : ceil_log2((segment.end - 1) / width - segment.begin / width + 1);
 }
 
-// The number of rounds if round k merges four runs of 4^k cells each.
+// Round k merges four runs of 4^k cells each.
 template <typename Index>
 MGPU_HOST_DEVICE int group_rounds(Range<Index> segment, Index width) {
   return (merge_rounds(segment, width) + 1) / 2;
@@ -148,7 +146,6 @@ struct MergeGroup {
   MGPU_HOST_DEVICE Index length(int run) const { return bounds[run + 1] - bounds[run]; }
 };
 
-// The segment starts in `first_cell`.
 template <typename Index>
 MGPU_HOST_DEVICE MergeGroup<Index> merge_group(Range<Index> segment, Index first_cell, Index width, Index cell,
                                                int round) {
@@ -170,7 +167,6 @@ struct MergePair {
   Index end;
 };
 
-// The segment starts in `first_cell`.
 template <typename Index>
 MGPU_HOST_DEVICE MergePair<Index> merge_pair(Range<Index> segment, Index first_cell, Index width, Index cell,
                                              int round) {

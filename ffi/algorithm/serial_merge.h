@@ -29,7 +29,6 @@ struct MergeWalk {
     i += 1 - take_b;
   }
 
-  // Calls rest_a or rest_b with the items left when one side is used up.
   template <typename RestA, typename RestB>
   void finish(RestA rest_a, RestB rest_b) const {
     if (i < i_end) rest_a(i, i_end, j);
@@ -37,7 +36,6 @@ struct MergeWalk {
   }
 };
 
-// x if take is 0, y if it is 1, without a branch.
 template <typename Word>
 inline Word select(int64_t take, Word x, Word y) {
   return static_cast<Word>(x ^ ((x ^ y) & static_cast<Word>(-take)));
@@ -68,7 +66,7 @@ inline void walk_merge(int64_t a_count, int64_t b_count, KeysA a, KeysB b, Less 
   }
 }
 
-// Merges into `out`, A before B among equals, without a branch that depends on the data.
+// A comes before B among equals. No branch depends on the data.
 template <typename Item, typename Less>
 inline void serial_merge(const Item* a, const Item* a_end, const Item* b, const Item* b_end, Item* out, Less less) {
   while (a < a_end && b < b_end) {
@@ -81,7 +79,7 @@ inline void serial_merge(const Item* a, const Item* a_end, const Item* b, const 
   while (b < b_end) *out++ = *b++;
 }
 
-// Rounds of odd-even transposition, the first of which starts with items 0 and 1.
+// The first round starts with items 0 and 1.
 template <int kRounds, int kItems, typename Item, typename Less, typename IsHead>
 MGPU_HOST_DEVICE void odd_even_rounds(Item (&items)[kItems], Less less, IsHead is_head) {
   MGPU_UNROLL
@@ -125,7 +123,7 @@ MGPU_HOST_DEVICE void exchange(Word& a, Word& b) {
   }
 }
 
-// The exchanges (i, i + k) of one step of odd-even merge sort: every index is a constant, as registers need.
+// Every index is a constant, as registers need.
 template <int p, int k, typename Word, int... i>
 MGPU_HOST_DEVICE void step(Word* items, std::integer_sequence<int, i...>) {
   ((i >= k % p && (i - k % p) / k % 2 == 0 && i / (2 * p) == (i + k) / (2 * p) ? exchange(items[i], items[i + k])

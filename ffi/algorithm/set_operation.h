@@ -7,7 +7,6 @@ namespace mgpu {
 
 enum class SetOperation : int64_t { kIntersection, kUnion, kDifference, kSymmetricDifference };
 
-// Which items the result keeps: A's copy of each pair, the unpaired items of A, and those of B.
 struct SetRule {
   bool pairs;
   bool a_unpaired;

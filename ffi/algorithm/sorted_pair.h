@@ -30,7 +30,6 @@ struct SortedPair {
   SortedPair swapped() const { return {rows, b, a}; }
 };
 
-// A run of slots of one row, and the live items in them.
 struct MergeTile {
   int64_t row;
   int64_t begin;  // the first slot, relative to its row
@@ -60,7 +59,7 @@ struct MergeTiles {
     return order.encode(static_cast<const Word*>(pair.b.keys)[row * pair.b.stride + i]);
   }
 
-  // The tile from `slot` to `end` or to the end of its row, of at most `width` slots; its items are not yet found.
+  // The tile ends at `end`, with its row, or after `width` slots. Its items are not yet found.
   MGPU_HOST_DEVICE MergeTile slots_from(int64_t slot, int64_t end, int64_t width) const {
     const int64_t row = pair.rows == 1 ? 0 : slot / pair.row_slots();
     const int64_t begin = slot - row * pair.row_slots();
@@ -83,7 +82,7 @@ struct MergeTiles {
     return split(row, slot, 0, slot, find);
   }
 
-  // The same without known bounds. The search is fast if A and B have the same distribution of evenly spread keys.
+  // Like split without known bounds. It is fast if A and B have the same distribution of evenly spread keys.
   template <typename Find>
   MGPU_HOST_DEVICE int64_t likely_split(int64_t row, int64_t slot, Find find) const {
     const int64_t a_live = pair.a.live(row);
@@ -107,7 +106,6 @@ struct MergeTiles {
         begin, end, diagonal, guess, rise, a, b, [&](Word x, Word y) { return order.less(x, y); }, find);
   }
 
-  // Sets a tile's items from the splits at its ends.
   MGPU_HOST_DEVICE void set_items(MergeTile& tile, int64_t a_begin, int64_t a_end) const {
     const int64_t a_live = pair.a.live(tile.row);
     const int64_t b_live = pair.b.live(tile.row);
@@ -121,7 +119,6 @@ struct MergeTiles {
     tile.b_follows = tile.b + tile.b_count < b_live;
   }
 
-  // The ranges are relative to the row.
   MGPU_HOST_DEVICE Range<int64_t> a_dead(const MergeTile& tile) const {
     const int64_t first = tile.begin + tile.live() - pair.b.live(tile.row);
     return {minimum(first, pair.a.length), minimum(first + tile.dead(), pair.a.length)};

@@ -11,7 +11,6 @@ namespace mgpu {
 
 namespace cpu {
 
-// Elements are narrower than states.
 template <typename Element_, typename State_, ArithmeticKind kKind>
 struct NarrowArithmetic : Arithmetic<Element_, State_, kKind, State_> {
   using Narrow = Element_;
@@ -45,7 +44,6 @@ void dispatch_floats(DType dtype, bool multiply, Visit visit) {
   }
 }
 
-// The integers have this width, 4 or 8 bytes, and results are as wide.
 template <ArithmeticKind kKind, typename Visit>
 void dispatch_words(int width, bool multiply, Visit visit) {
   if (width == 4) return visit(Arithmetic<uint32_t, uint32_t, kKind>{multiply});
@@ -101,8 +99,7 @@ void dispatch_reduction(const Call& call, const OperatorOperands& operands, Visi
   }
 }
 
-// Calls visit(operator) with the operator that sums products of elements and weights. These are floats, or integers of
-// 32 or 64 bits; callers widen narrower integers.
+// Elements and weights are floats, or integers of 32 or 64 bits; callers widen narrower integers.
 template <typename Visit>
 void dispatch_weighted(const Call& call, DType dtype, DType result, Visit visit) {
   const bool is_float = is_number(dtype) && key_kind(dtype) == KeyKind::kFloat;
@@ -117,7 +114,6 @@ void dispatch_weighted(const Call& call, DType dtype, DType result, Visit visit)
 
 }  // namespace cpu
 
-// Results have the width of the states if `wide` is set, else that of the elements.
 template <typename Operator>
   requires cpu::kIsNarrow<Operator>
 struct ResultVector<Operator> {

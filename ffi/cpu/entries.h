@@ -135,7 +135,7 @@ void insertion_sort(Item* items, int64_t count, Less less) {
   }
 }
 
-// Sorts up to kCount codes of a total order by a sorting network, which is padded with the last code.
+// The network is padded with the last code of the total order.
 template <int kCount, typename Item>
 void network_sort_few(Item* items, int64_t count) {
   using Word = decltype(Item::code);
@@ -145,7 +145,7 @@ void network_sort_few(Item* items, int64_t count) {
   for (int64_t i = 0; i < count; ++i) items[i].code = codes[i];
 }
 
-// A stable sort, whose result is in `items` or, if `into_scratch`, in `scratch`, which has room for as many.
+// The result is in `items` or, if `into_scratch`, in `scratch`, which has room for as many.
 template <bool kTotalOrder, typename Item, typename Less>
 void merge_sort(Item* items, Item* scratch, int64_t count, bool into_scratch, Less less) {
   constexpr int kNetworkItems = kTotalOrder ? 16 : 8;
@@ -202,7 +202,7 @@ void radix_sort(Item* items, Item* scratch, int64_t count, const Order& order) {
   if (from != items) std::copy(from, from + count, items);
 }
 
-// A stable sort by whichever method is faster for this many items.
+// A stable sort by the method that is faster for this many items.
 template <bool kTotalOrder, typename Item, typename Order>
 void sort_entries(Item* items, Item* scratch, int64_t count, const Order& order) {
   if (count < 64 * static_cast<int64_t>(sizeof(typename Order::Word))) {

@@ -9,8 +9,7 @@
 
 namespace mgpu::cpu {
 
-// A running combination held as a tree with eight children per node: a float sum of n parts rounds log n times instead
-// of n.
+// A tree with eight children per node: a float sum of n parts rounds log n times instead of n.
 template <typename Operator>
 class Running {
   using State = typename Operator::State;
@@ -46,7 +45,7 @@ class Running {
   int64_t parts_;
 };
 
-// A range of at most this many items is read as a window of this size, with the items past its end masked.
+// A shorter range is read as a window of this size, with the items past its end masked.
 constexpr int kFew = 8;
 
 // Arithmetic states are selected by their bits, because compilers make branches of a conditional.
@@ -61,7 +60,6 @@ State choose(bool first, State a, State b) {
   }
 }
 
-// Each step combines the two halves, lane by lane.
 template <typename Operator>
 typename Operator::State fold_lanes(const Operator& op, typename Operator::State (&lanes)[kFew]) {
   for (int width = kFew / 2; width > 0; width /= 2) {
@@ -70,8 +68,7 @@ typename Operator::State fold_lanes(const Operator& op, typename Operator::State
   return lanes[0];
 }
 
-// The combination of x[begin .. end), at most kFew of the `count` items of x. It does not branch on the length, which
-// is unpredictable.
+// x[begin .. end) has at most kFew of the `count` items of x. The length is unpredictable, so there is no branch on it.
 template <typename Operator>
 typename Operator::State fold_few(const Operator& op, const typename Operator::Element* x, int64_t begin, int64_t end,
                                   int64_t count) {

@@ -91,7 +91,7 @@ __device__ __forceinline__ unsigned lanes_of_same_bit(unsigned digit, int bit) {
   return lanes;
 }
 
-// The larger of two floats, or NaN if one of them is NaN.
+// NaN if one of them is NaN.
 __device__ __forceinline__ float max_or_nan(float a, float b) {
 #if __CUDA_ARCH__ >= 800
   float larger;
@@ -135,7 +135,6 @@ __device__ __forceinline__ void barrier_sync(int barrier, int threads) {
 
 // ---- Shared memory by its 32-bit addresses
 
-// The 32-bit address of an item in shared memory, as loads take it.
 template <typename Word>
 __device__ uint32_t shared_address(const Word* key) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(key));
@@ -168,7 +167,6 @@ __device__ Word shared_load(uint32_t address) {
 // ---- Steps of searches and merges in shared memory, predicated by hand: the compiler would make branches, or moves of
 // unchanged values.
 
-// Loads a key of each run if `inside`.
 template <typename Word>
 __device__ void load_probes(bool inside, uint32_t a, uint32_t b, Word& a_key, Word& b_key) {
   if constexpr (sizeof(Word) == 4) {
@@ -185,7 +183,7 @@ __device__ void load_probes(bool inside, uint32_t a, uint32_t b, Word& a_key, Wo
   }
 }
 
-// A step of a search that goes up in A and down in B, if `condition`.
+// Goes up in A and down in B, if `condition`.
 __device__ inline void move_if(bool condition, int bytes, int items, uint32_t& a, uint32_t& b, int& left) {
   asm volatile(
       "{ .reg .pred p; setp.ne.s32 p, %3, 0; @p add.u32 %0, %0, %4; @p sub.u32 %1, %1, %4; @p sub.s32 %2, %2, %5; }"
@@ -282,14 +280,13 @@ __device__ void copy_async(T* shared, const T* global) {
   *shared = *global;
 }
 
-// Closes the group of copies issued since the last call.
 __device__ inline void copy_commit() {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
 
-// Waits until at most kPending groups of this thread are unfinished.
+// At most kPending groups of this thread stay unfinished.
 template <int kPending>
 __device__ void copy_wait() {
 #if __CUDA_ARCH__ >= 800
@@ -305,7 +302,7 @@ constexpr bool kHasBulkCopies = true;
 // Orders this thread's accesses of shared memory before later accesses by the copy engine.
 __device__ inline void fence_bulk_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// A barrier in shared memory at which one thread arrives, and announces a number of bytes.
+// One thread arrives, and announces a number of bytes.
 __device__ inline void bulk_barrier_init(uint64_t* barrier) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barrier)) : "memory");
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

@@ -42,15 +42,14 @@ struct ItemShape {
   int widest;  // bytes of an item in the array of its widest leaf
   int packed;  // bytes of an item in all of its arrays
 
-  // The items that a thread loads at a time: at most 16 bytes of the widest leaf, and 64 in all.
+  // At most 16 bytes of the widest leaf, and 64 in all.
   MGPU_HOST_DEVICE constexpr int vector() const {
     int items = 1;
     while (2 * items * widest <= 16 && 2 * items * size <= 64) items *= 2;
     return items;
   }
-  // The vectors of a thread in a tile.
   MGPU_HOST_DEVICE constexpr int rows() const { return clamp(64 / (vector() * packed), 1, 4); }
-  // The same if the thread keeps their states in registers.
+  // The thread keeps their states in registers.
   MGPU_HOST_DEVICE constexpr int segment_rows(int64_t state_bytes) const {
     return maximum(static_cast<int>(64 / (vector() * state_bytes)), 1);
   }
@@ -69,7 +68,7 @@ MGPU_HOST_DEVICE constexpr ItemShape item_shape() {
   return shape;
 }
 
-// The width of the words in which kBytes bytes are copied. Memory is aligned to it.
+// Memory is aligned to this width.
 template <int kBytes>
 constexpr int kCopyBytes = kBytes % 16 == 0  ? 16
                            : kBytes % 8 == 0 ? 8
@@ -140,7 +139,6 @@ struct ItemArrays {
   }
 };
 
-// The memory of elements: one array, or one array per leaf.
 template <typename Element>
 struct SourceOf_ {
   using Type = const Element*;

@@ -95,7 +95,6 @@ struct LiftedOperator : OperatorOfFunction<Function> {
   }
 };
 
-// The host's view of either operator.
 struct AnyOperator {
   using Element = AnyItem;
   using State = char;

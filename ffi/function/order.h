@@ -44,7 +44,6 @@ struct ItemPositions {
   uint32_t last;
 };
 
-// The host's view of a FunctionIndexOrder.
 struct AnyIndexOrder : ItemPositions<AnyItem> {
   using Word = uint32_t;
 };

@@ -164,7 +164,6 @@ MGPU_HOST_DEVICE T neg(T x) {
   }
 }
 
-// The upper half of a product.
 template <typename T>
 MGPU_HOST_DEVICE T mulhi(T x, T y) {
   if constexpr (sizeof(T) < 8) {

@@ -110,7 +110,7 @@ struct Nvrtc {
   int major = 0, minor = 0;
   std::vector<int> known;  // architectures
 
-  // In NVRTC 12.1, 12.6 and 12.9, one thread waits for the other.
+  // In NVRTC 12.1, 12.6 and 12.9, one thread would wait for the other.
   bool compiles_in_threads() const { return major >= 13; }
 
   static Nvrtc load() {
@@ -177,7 +177,7 @@ struct Request {
   std::vector<std::string> names;
   std::string option;
 
-  // Everything that the image depends on.
+  // The key names everything that the image depends on.
   std::string key() const {
     std::string text = "NVRTC " + std::to_string(nvrtc().major) + "." + std::to_string(nvrtc().minor) + ", headers " +
                        compiled::embedded_headers_digest() + ", " + option;

@@ -12,12 +12,12 @@ struct CUstream_st;
 
 namespace mgpu::cuda {
 
-// They are searched before the loader's folders.
+// These are searched before the loader's folders.
 void set_compiler_folders(const std::vector<std::string>& folders);
 // Why NVRTC cannot be used; empty if it can.
 std::string compiler_problem();
 
-// It belongs to no context, so all devices of an architecture share it.
+// A kernel belongs to no context, so all devices of an architecture share it.
 using Kernel = CUkern_st*;
 
 // The kernels of these C++ names, for the architecture of a device. `header` defines them, and `source` defines the
@@ -28,13 +28,13 @@ const std::vector<Kernel>& kernels_of(std::string_view source, std::string_view 
 // Lists one device of each architecture.
 std::vector<int> distinct_devices();
 int current_device();
-// The bytes that a block gets on request.
+// The bytes of shared memory that a block gets on request.
 int64_t shared_limit(int device);
 
 // `shared` is the bytes of dynamic shared memory of a block, at most what the device grants on request.
 void launch_kernel(Kernel kernel, int64_t blocks, int threads, int64_t shared, CUstream_st* stream,
                    const std::vector<void*>& parameters);
-// The blocks for `work` pieces of work: as many as the device runs at once, and no more than `work`; at least one.
+// As many blocks as the device runs at once, and no more than `work`; at least one.
 int resident_kernel_blocks(Kernel kernel, int threads, int64_t shared, int64_t work);
 
 }  // namespace mgpu::cuda

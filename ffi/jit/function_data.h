@@ -50,7 +50,6 @@ struct FunctionData {
   };
   using Layout = std::vector<Leaf>;
 
-  // The part of a captured array that the function reads.
   struct Capture {
     bool is_read = false;
     DType dtype = DType::u8;
@@ -67,7 +66,6 @@ struct FunctionData {
   // Throws a CallError if the data are not in the language.
   explicit FunctionData(std::string_view data);
 
-  // Sizes of an item and of a state in kernels.
   ItemShape shape() const;
   int64_t state_bytes() const;
 

@@ -44,7 +44,7 @@ Answer answer_of(const Result<Answer>& result) {
   return result.answer;
 }
 
-// It points into the constructor's arguments.
+// A PlainCall points into its constructor's arguments.
 class PlainCall {
  public:
   PlainCall(const std::string& operation, const Arrays& operands, const Arrays& results,
@@ -158,7 +158,7 @@ class Library {
   }
 
  private:
-  // Throws if this library (the base or the CUDA library) lacks the function.
+  // The base library lacks functions of the CUDA library, and the other way round.
   template <typename Function>
   Function asked(Function function) const {
     if (!function) throw nb::attribute_error((path_.string() + " has no such function").c_str());

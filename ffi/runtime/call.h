@@ -28,7 +28,6 @@ struct Array {
 
   int rank() const { return static_cast<int>(dimensions.size()); }
 
-  // The product of the dimensions from `first` to `last` - 1.
   int64_t extent(int first, int last) const {
     int64_t product = 1;
     for (int axis = first; axis < last; ++axis) product *= dimensions[axis];
@@ -43,13 +42,11 @@ struct Array {
   }
 };
 
-// Flags and enumerations are integers too.
 struct Attributes {
   virtual ~Attributes() = default;
   virtual int64_t operator[](std::string_view name) const = 0;
 };
 
-// An error of the caller or of the lowering.
 struct CallError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -105,7 +102,6 @@ struct Call {
     return length;
   }
 
-  // The operand has one live count per row, or is absent.
   LiveCounts live_counts(const Array& array, int64_t rows, const char* name = "count") const {
     if (length(array) == 0) return {};
     return {index_vector(array, name), row_stride(array, 1, rows, name)};

@@ -59,7 +59,6 @@ inline std::string_view attribute_text(const ffi::Dictionary& dictionary, std::s
   return *value;
 }
 
-// XLA's error for the exception that is being handled.
 inline ffi::Error handled_error(const char* operation) {
   const auto exhausted = [&](const char* what) {
     std::string message = "out of memory";  // short enough to need no allocation

@@ -40,19 +40,19 @@ struct SignatureEntry {
   List<AttributeEntry> attributes;
 };
 
-// The values count from 0.
+// `values` count from 0.
 struct EnumerationEntry {
   const char* name;
   List<const char*> values;
 };
 
-// A dimension that is cut into tiles, and the sizes of the tiles on both platforms, for tests of their edges.
+// The sizes of tiles along a dimension on both platforms, for tests of their edges.
 struct TileSizesEntry {
   const char* what;
   List<int64_t> sizes;
 };
 
-// A kernel that needs more shared memory than every device grants without a request.
+// Every device grants less without a request.
 struct KernelShapeEntry {
   int64_t bytes;        // the shared memory that a block takes
   int64_t least_limit;  // the shared memory that a device must grant for the shape to be chosen
@@ -63,7 +63,6 @@ struct KernelShapesEntry {
   bool is_optional;  // another kernel serves if no shape fits
 };
 
-// About how a library was built.
 struct FactEntry {
   const char* name;
   const char* text;

@@ -97,7 +97,7 @@ struct CudaDescription : Description {
   }
 
  private:
-  // Adds the shapes of kernels that need more shared memory than every device grants without a request.
+  // These kernels need more shared memory than every device grants without a request.
   void add_kernel_shapes() {
     struct None final : Attributes {
       int64_t operator[](std::string_view) const override { return 0; }

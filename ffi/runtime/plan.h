@@ -31,7 +31,6 @@ struct PlanRow {
   int64_t (*shared_bytes)(const Problem& problem) = nullptr;  // null: no more than every device grants
 
   bool is_for(const Problem& problem) const { return !holds || holds(problem); }
-  // The shared memory that a device must grant a block.
   int64_t demand(const Problem& problem) const {
     return shared_bytes ? std::max(shared_bytes(problem), kMinSharedMemory) : kMinSharedMemory;
   }
@@ -45,7 +44,7 @@ const auto& plan_row(const Table& table, const Problem& problem, const Traits& t
   return *(std::end(table) - 1);  // the condition of the last row always holds
 }
 
-// The largest `bytes(row)` of the rows that some device takes. A program may be lowered without a device.
+// A program may be lowered without a device, so this is the most of all rows that some device takes.
 template <typename Table, typename Problem, typename Bytes>
 int64_t max_bytes(const Table& table, const Problem& problem, Bytes bytes) {
   int64_t largest = 0, granted = INT64_MAX;  // a device that grants this much takes an earlier row
@@ -58,7 +57,6 @@ int64_t max_bytes(const Table& table, const Problem& problem, Bytes bytes) {
   return largest;
 }
 
-// A plan as callers see it.
 struct PlanReport {
   std::string variant;    // the name of the row
   std::string condition;  // why the row was taken

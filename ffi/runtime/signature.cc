@@ -95,7 +95,7 @@ class Check {
     if (rows != rows_) fail(argument, std::to_string(rows_) + " in the batch", std::to_string(rows));
   }
 
-  // The length of an axis of this name: `size` if it is the first one in the call.
+  // The first axis of a name gives its length.
   int64_t length(std::string_view axis, int64_t size) {
     if (axis == "1") return 1;
     for (const Signature::Attribute& attribute : signature_.attributes) {

@@ -94,7 +94,7 @@ struct Argument {
   }
 };
 
-// Arguments have the order of the call. Only entries with a name count.
+// Only entries with a name count.
 struct Signature {
   struct Attribute {
     std::string_view name;
@@ -121,7 +121,7 @@ size_t named_count(const Item (&items)[kCapacity]) {
 // Rejects sizes that no array has, with which later sums and products of sizes could overflow.
 void expect_sizes(const Call& call);
 
-// All are checked before the first is read.
+// All arrays and attributes are checked before the first is read.
 class Arguments {
  public:
   Arguments(const Call& call, const Signature& signature);

@@ -127,7 +127,7 @@ TEST(merge_paths_by_secants_are_those_of_a_binary_search) {
     using Key = decltype(zero);
     for (int repeat = 0; repeat < 300; ++repeat) {
       const auto keys = [&] {
-        // Keys that are spread evenly, clustered near either end, or of few values; sometimes they are unsorted.
+        // Keys are spread evenly, clustered near either end, or of few values, and sometimes unsorted.
         std::vector<Key> result(draw(random, 0, 3000));
         const int64_t kind = draw(random, 0, 4);
         for (Key& key : result) {
@@ -300,7 +300,7 @@ TEST(order_of_wide_floats) {
 
 namespace {
 
-// XLA's threads do so too. Not every machine has such a mode.
+// XLA's threads do so too.
 struct FlushToZero {
 #ifdef __SSE__
   unsigned before = _mm_getcsr();
@@ -339,7 +339,6 @@ TEST(narrow_floats_widen_and_round) {
         continue;
       }
       CHECK(narrow_to(wide, Narrow{}).bits == bits);
-      // Ties between a magnitude and the next one round to even.
       const Narrow next{static_cast<uint16_t>(bits + 1)};
       const long double next_value = small_float(next.bits, mantissa_bits);
       if (!std::isfinite(value) || !std::isfinite(next_value)) continue;
@@ -674,7 +673,7 @@ TEST(exact_sums_are_rounded_once) {
       CHECK(sign_of_sum(parts) == (got > 0 ? 1 : -1) || sign_of_sum(parts) == 0);
       continue;
     }
-    // Twice the sum lies between the sums of the result and either neighbour.
+    // Twice the sum must lie between these sums.
     parts.insert(parts.end(), items.begin(), items.end());
     for (const float direction : {-kInfinity, kInfinity}) {
       double neighbour = std::nextafter(got, direction);

@@ -69,7 +69,6 @@ bool is_taken(const std::function<void()>& read) {
   }
 }
 
-// A valid call, and possible errors in each of its parts.
 struct Example {
   MapAttributes attributes;
   std::vector<Array> operands, results;
@@ -158,7 +157,6 @@ TEST(orders_are_taken_with_their_arrays) {
                       array(DType::boolean, {0}), array(DType::s32, {0}),        array(DType::u16, {8})};
   indices.results = {array(DType::s32, {3, 50})};
   indices.expect_taken(2, {"captures", "leaves", "item_bytes"});
-  // The item has as many bytes, but they are divided differently.
   indices.operands[0].dimensions = {3, 60};
   indices.operands[1].dimensions = {3, 40, 2};
   CHECK(!indices.is_taken());

@@ -67,7 +67,7 @@ class Garbage {
       case 1: lead_ = {2, draw(0, 3)}; break;
       default: break;
     }
-    // Most are small. Some take several tasks, and those are never batched.
+    // Large lengths take several tasks, and are never batched.
     const bool large = lead_.empty() && draw(0, 7) == 0;
     largest_ = large ? int64_t{1} << draw(15, 17) : int64_t{1} << draw(0, 9);
   }
@@ -151,7 +151,6 @@ class Garbage {
     }
   }
 
-  // Replaces one array or attribute by another, which the operation may reject.
   void spoil() {
     std::vector<Array>& arrays = flip() || results_.empty() ? operands_ : results_;
     if (arrays.empty()) return;
@@ -228,7 +227,6 @@ class Garbage {
     return operands_.back();
   }
 
-  // Random bits, few distinct keys with many ties, or ascending words.
   void fill_keys(const Array& array) {
     const int width = byte_width(array.dtype);
     const int64_t kind = draw(0, 2);
@@ -239,8 +237,6 @@ class Garbage {
     }
   }
 
-  // Random bits, extremes of the types and values around the limit, unsorted or sorted positions, or a mixture of
-  // these.
   void fill_indices(const Array& array, int64_t limit) {
     using Limits = std::numeric_limits<int64_t>;
     constexpr int64_t kNarrow = int64_t{1} << 31;
@@ -475,7 +471,6 @@ OperatorTypes operator_types(Garbage& make, int64_t last) {
   }
 }
 
-// The type of sums may be wider than that of items.
 OperatorTypes reduction_types(Garbage& make) {
   if (make.attribute("wide", 0, 1) == 0) return operator_types(make, 9);
   make.attribute("op", 0, 0);
@@ -772,7 +767,6 @@ void segmented_softmax(Garbage& make) {
   make.result(dtype, {n, width});
 }
 
-// Items of one float, for a function that has captured nothing.
 int64_t of_function(Garbage& make, bool has_heads) {
   const int64_t n = make.length(), m = has_heads ? make.length() : 0;
   for (const char* name : {"leaves", "results"}) make.attribute(name, 1, 1);

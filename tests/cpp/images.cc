@@ -76,7 +76,6 @@ bool comes_back(const std::string& key, const std::string& code) {
   return image && image->code == code && image->names == std::vector<std::string>{"first", "second"};
 }
 
-// Runs `run` in a child process, and returns the child's standard error.
 template <typename Run>
 std::string errors_of(const fs::path& file, Run run) {
   const pid_t child = fork();

@@ -24,7 +24,6 @@ constexpr int64_t kFar = int64_t{1} << 40;
 const auto kFind = [](auto begin, auto end, auto before) { return partition_point(begin, end, before); };
 const auto kLess = [](int64_t x, int64_t y) { return x < y; };
 
-// Positions around 2^31, 2^32 and 2^33, and random ones.
 std::vector<int64_t> positions_up_to(int64_t end) {
   std::vector<int64_t> positions{0, 1, end / 2, end - 1, end};
   for (const int bits : {31, 32, 33, 39}) {
@@ -70,7 +69,7 @@ TEST(balanced_paths_of_many_items) {
       CHECK(split.a == (diagonal + 1) / 2 && split.b == split.a);
     }
   }
-  // One key is twice as often in B: first its pairs, then B's other copies.
+  // One key is twice as often in B: its pairs come first, then B's other copies.
   for (const int64_t diagonal : positions_up_to(3 * kFar)) {
     const Split<int64_t> split = balanced_path(kFar, 2 * kFar, diagonal, same, same, kLess, true, kFind);
     CHECK(split.a == std::min((diagonal + 1) / 2, kFar));
@@ -79,7 +78,6 @@ TEST(balanced_paths_of_many_items) {
 }
 
 TEST(splits_of_four_long_runs) {
-  // Run j holds the numbers that are j modulo 4.
   constexpr int kSamples = 8;
   const int64_t lengths[kRuns] = {kFar, kFar, kFar, kFar};
   for (const int64_t rank : positions_up_to(4 * kFar)) {
@@ -107,7 +105,6 @@ TEST(splits_of_four_long_runs) {
 }
 
 TEST(segments_of_many_items) {
-  // Three rows, each with segments before, at and after 2^32.
   constexpr int64_t kLength = (int64_t{1} << 33) + 17;
   std::vector<int64_t> heads{5,
                              int64_t{1} << 31,

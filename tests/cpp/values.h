@@ -9,7 +9,6 @@
 
 namespace mgpu::testing {
 
-// Reads a 16-bit float by its definition.
 inline long double small_float(uint16_t bits, int mantissa_bits) {
   const int exponent_bits = 15 - mantissa_bits;
   const int bias = (1 << (exponent_bits - 1)) - 1;

@@ -135,7 +135,7 @@ std::vector<Fiber> new_fibers(int threads) {
   return fibers;
 }
 
-// In each round, the threads of a block run in another order.
+// The order differs from round to round.
 std::vector<int> thread_order(int threads) {
   static const char* const seed = std::getenv("MGPU_EMULATED_SEED");
   static std::mt19937 random(seed ? std::atoi(seed) : 0);

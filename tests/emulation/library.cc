@@ -58,7 +58,6 @@ class Copies {
     for (Array& array : call.results) take(array, "result " + std::to_string(&array - call.results.data()), true);
     take(call.workspace, "the scratch memory", true);
   }
-  // Guards and operands must be unchanged.
   void finish(const Call& call) const {
     for (const auto& [key, copy] : copies_) {
       if (!copy.has_intact_guards()) call.fail("a kernel wrote outside of " + copy.name);

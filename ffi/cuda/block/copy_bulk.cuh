@@ -10,20 +10,19 @@
 
 namespace mgpu::cuda {
 
-// The place of item `first` of an array within its line of kLineBytes.
 template <typename Word>
 __device__ int place_in_line(const Word* array, int64_t first) {
   return static_cast<int>(reinterpret_cast<uintptr_t>(array + first) % kLineBytes / sizeof(Word));
 }
 
-// A position in shared memory, counted in items, rounded up to the start of a line.
+// `position` counts items.
 template <typename Word>
 __host__ __device__ constexpr int round_up_to_line(int position) {
   constexpr int kItems = kLineBytes / sizeof(Word);
   return (position + kItems - 1) / kItems * kItems;
 }
 
-// These functions use named barrier kId in even turns, and kId + 1 in odd turns.
+// The functions with a turn use named barrier kId in even turns, and kId + 1 in odd turns.
 template <int kId, int kThreads>
 __device__ void barrier_sync(int turn) {
   turn % 2 == 0 ? barrier_sync<kId, kThreads>() : barrier_sync<kId + 1, kThreads>();
@@ -44,7 +43,7 @@ struct CopyBarrier {
 #endif
   }
 
-  // The whole warp that started the copies, of `bytes` bytes in all, calls this.
+  // The whole warp that started the copies calls this.
   template <int kId, int kThreads>
   __device__ void arrive([[maybe_unused]] uint32_t bytes, [[maybe_unused]] int use) {
 #if __CUDA_ARCH__ >= 900
@@ -57,7 +56,6 @@ struct CopyBarrier {
 #endif
   }
 
-  // The threads that work on the copied data call this.
   template <int kId, int kThreads>
   __device__ void wait(int use) {
 #if __CUDA_ARCH__ >= 900
@@ -97,7 +95,7 @@ class BulkLoad {
       copy_async(reinterpret_cast<uint4*>(to_) + chunk, reinterpret_cast<const uint4*>(from_) + chunk);
     }
 #endif
-    // The items of chunks that cross the array's edges.
+    // These chunks cross the array's edges.
     if (begin > 0 && lane >= low_ && lane < minimum(kItems, high_)) to_[lane] = from_[lane];
     const int tail = maximum(begin, end) * kItems + lane;
     if (tail < high_) to_[tail] = from_[tail];
@@ -143,7 +141,7 @@ class BulkStore {
   int place_, limit_;
 };
 
-// kThreads threads copy a run on devices where BulkStore does nothing.
+// BulkStore does nothing on these devices.
 template <int kThreads, typename Word>
 __device__ void store_run(Word* array, int64_t first, int count, const Word* from) {
   for (int i = threadIdx.x; i < count; i += kThreads) array[first + i] = from[place_in_line(array, first) + i];

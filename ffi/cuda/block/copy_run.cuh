@@ -9,13 +9,11 @@ namespace mgpu::cuda {
 // Copies move whole, aligned chunks, so an item has the same place within its chunk in shared memory.
 constexpr int kChunkBytes = 16;
 
-// The place of item `first` of an array within its chunk.
 template <typename Word>
 __device__ int place_in_chunk(const Word* array, int64_t first) {
   return static_cast<int>(reinterpret_cast<uintptr_t>(array + first) % kChunkBytes / sizeof(Word));
 }
 
-// A position in items, rounded up to the start of a chunk.
 template <typename Word>
 __device__ int round_up_to_chunk(int position) {
   constexpr int kItems = kChunkBytes / sizeof(Word);

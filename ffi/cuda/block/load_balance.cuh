@@ -20,8 +20,7 @@ template <int kThreads, int kItems, typename Slot = NoSlot, bool kNarrowOffsets 
 struct TileWork {
   static constexpr int kTile = kThreads * kItems;
   static constexpr int kWarps = kThreads / kWarp;
-  // In a tile of more objects than this, most objects are empty. Each output then searches for its object, which bounds
-  // the work.
+  // In a tile of more objects than this, each output searches for its object.
   static constexpr int kMaxMarks = minimum(8 * kTile, 65535);
   static constexpr bool kHasSlots = !std::is_same_v<Slot, NoSlot>;
   // In a tile of more objects than this, each output makes its own slot. One more slot is for the object `before`.
@@ -48,7 +47,7 @@ struct TileWork {
   bool searched;
   bool has_slots;
 
-  // The tile of block blockIdx.x. All threads of the block call it. slots_of(*this) returns slot_of.
+  // All threads of the block call it. slots_of(*this) returns slot_of.
   template <typename SlotsOf>
   __device__ TileWork(Shared& shared, const WorkList& work, const WorkTiles& tiles, SlotsOf slots_of) : shared(shared) {
     const unsigned tiles_a_problem = static_cast<unsigned>(tiles.tiles);
@@ -151,7 +150,6 @@ struct TileWork {
   }
 
  private:
-  // with_slots for a tile without slots in shared memory.
   template <typename Offset, typename SlotOf, typename Visit>
   __device__ void with_searched_slots(const Offset* offsets, SlotOf slot_of, Visit visit) const {
     visit([&](int i) { return shared.marks[i] + (searched ? int64_t{shared.high_marks[i]} << 16 : 0); },
@@ -164,7 +162,6 @@ struct TileWork {
   __device__ void search(Shared& shared, const WorkList& work, Range<int64_t> heads) const {
     WorkRow row = work.row(problem);
     row.first = this->row.first;
-    // The first object in a range that starts after output i.
     const auto find = [&](int i, Range<int64_t> range) {
       return partition_point(range.begin, range.end, [&](int64_t j) { return row.starts_before(j, begin + i + 1); });
     };

@@ -64,7 +64,7 @@ struct Slot {
     return loaded;
   }
 
-  // Waits until the value has been published. `loaded` is an earlier load, so that several slots can be loaded at once.
+  // `loaded` is an earlier load, so that several slots can be loaded at once.
   __device__ __forceinline__ static Value await(const uint64_t* words, Words loaded, int stride = 1) {
     while (!loaded.ready()) loaded = load(words, stride);
     return value_of(loaded);
@@ -103,15 +103,13 @@ struct FlaggedSlot {
     return {Slot<Inner>::value_of(loaded), static_cast<unsigned>(loaded.word[0] >> (32 + kBit)) & 1};
   }
 };
-// The flag says whether there was a restart.
 template <typename State>
 struct Slot<SinceRestart<State>> : FlaggedSlot<SinceRestart<State>, State, 1> {};
-// The state of a function without a neutral item. The flag says whether there is an item.
+// The flag says whether there is an item: the function has no neutral one.
 template <typename State>
   requires requires(State state) { state.some; }
 struct Slot<State> : FlaggedSlot<State, decltype(State::item), 2> {};
 
-// Tells later tiles the aggregate of this one.
 template <typename Value>
 __device__ __forceinline__ void publish_tile(uint64_t* words, int64_t tile, const Value& aggregate) {
   if (threadIdx.x % kWarp == 0) Slot<Value>::publish(words + tile * Slot<Value>::kWords, aggregate);
@@ -136,14 +134,12 @@ __device__ void publish_group(uint64_t* words, int64_t tiles, int64_t tile, int 
   if (lane == 0) Slots::publish(words + (layout.begin(level) + index) * Slots::kWords, sum);
 }
 
-// The sums that a look-back adds up, as load_sums found them.
 template <typename Value>
 struct LoadedSums {
   typename Slot<Value>::Words words[LookBackLayout::kLevels];  // this lane's slot at each level
 };
 
-// Where a look-back reads: the lane's slot at a level, if it is one of the `before` slots that precede the tile's in
-// its group.
+// The lane's slot at a level, if it is one of the `before` slots that precede the tile's in its group.
 struct LookBackRead {
   int64_t slot;
   int before;
@@ -158,7 +154,7 @@ struct LookBackRead {
   __device__ __forceinline__ bool is_mine() const { return static_cast<int>(threadIdx.x % kWarp) < before; }
 };
 
-// Issues all loads of the sums at once, and waits for none.
+// Waits for no load.
 template <typename Value>
 __device__ __forceinline__ LoadedSums<Value> load_sums(const uint64_t* words, int64_t tiles, int64_t tile) {
   LoadedSums<Value> loaded;

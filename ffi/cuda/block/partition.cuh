@@ -17,7 +17,6 @@ __device__ Index warp_partition_point(Index begin, Index end, Predicate before) 
   const int shift = threadIdx.x % kWarp - lane;
   while (__any_sync(0xffffffffu, begin < end)) {
     const Index count = maximum(end - begin, Index{0});
-    // Probes lie at the ends of the first kLanes of kLanes + 1 nearly equal parts. `end` bounds the last part.
     Index probe = begin;
     if constexpr (sizeof(Index) == 4) {
       constexpr uint32_t kPart = (uint64_t{1} << 32) / (kLanes + 1);

@@ -98,7 +98,7 @@ __device__ SharedRows<Word> load_rows(const RowTile& tile, const Item* array, co
   return {to, pitch};
 }
 
-// Puts the number of live items of each of the tile's rows in shared memory. A barrier must follow.
+// A barrier must follow.
 template <typename Operand>
 __device__ void load_live(const RowTile& tile, const Operand& operand, int* live) {
   static_assert(RowTiles::kMostRows <= kRowThreads);

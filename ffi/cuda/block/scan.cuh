@@ -45,7 +45,6 @@ struct Sums {
   }
 };
 
-// The sum of what comes before a thread or warp, and the sum of all.
 template <typename Value>
 struct Prefix {
   Value before;
@@ -90,7 +89,6 @@ __device__ __forceinline__ Prefix<Value> scan_warps(Value* shared, const Value& 
   return prefix;
 }
 
-// The sum of the lanes up to and including this one.
 template <typename T>
 __device__ __forceinline__ T sum_up_to(T x) {
 #pragma unroll
@@ -101,8 +99,7 @@ __device__ __forceinline__ T sum_up_to(T x) {
   return x;
 }
 
-// The sum of the threads before this one, and that of the whole block. Contains a barrier; `shared` has room for one
-// value per warp.
+// Contains a barrier; `shared` has room for one value per warp.
 template <int kWarps, typename T>
 __device__ __forceinline__ Prefix<T> sum_block(T* shared, T x) {
   const T up_to = sum_up_to(x);
@@ -111,7 +108,6 @@ __device__ __forceinline__ Prefix<T> sum_block(T* shared, T x) {
   return {in_block.before + (up_to - x), in_block.all};
 }
 
-// Like sum_block, for any associative `combine` with its identity.
 template <int kWarps, typename T, typename Combine>
 __device__ Prefix<T> scan_block(T* shared, T x, T identity, Combine combine) {
   const int lane = threadIdx.x % kWarp;

@@ -68,7 +68,6 @@ class SelectDigits {
   }
 
  private:
-  // Finds the next digit from the counters, and sets these to zero.
   __device__ void find_digit(int rank) {
     __syncthreads();
     int matching = 0;

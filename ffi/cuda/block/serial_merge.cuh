@@ -19,7 +19,7 @@ struct MergeCursor {
   int a, a_end, b, b_end;
 };
 
-// The cursor after the first `diagonal` items of the merge of two runs. `code(i)` gives the key at a position.
+// `code(i)` gives the key at a position.
 template <typename Code, typename Less>
 __device__ MergeCursor merge_cursor(const MergeCursor& runs, int diagonal, Code code, Less less) {
   const int split = merge_path(
@@ -58,7 +58,7 @@ MGPU_HOST_DEVICE constexpr int first_stride(int64_t shorter) {
   return static_cast<int>(std::bit_floor(static_cast<unsigned>(shorter)));
 }
 
-// The same for runs that have at most kItems items together.
+// The runs have at most kItems items together.
 template <int kItems, typename Word, typename Less>
 __device__ MergeCursor shared_cursor(const Word* keys, const MergeCursor& runs, int diagonal, Less less) {
   constexpr int kStride = first_stride(kItems / 2);  // the shorter run has at most half of them
@@ -121,16 +121,14 @@ struct CodeHeads {
   }
 };
 
-// A cursor that leaves items in place: it merges the run at `position` with an empty run.
+// Merges the run at `position` with an empty run, so items stay in place.
 __device__ inline MergeCursor stay_cursor(int position) { return {position, 1 << 24, 0, 0}; }
 
-// The cursor at output `diagonal` of the runs [a, b) and [b, b_end).
 template <typename Word, typename Less>
 __device__ MergeCursor merge_cursor(const Word* codes, int a, int b, int b_end, int diagonal, Less less) {
   return merge_cursor(MergeCursor{a, b, b, b_end}, diagonal, [&](int i) { return codes[i]; }, less);
 }
 
-// Takes one item: its code, and the shared address that it came from.
 template <typename Word, typename Less>
 __device__ void take_head(MergeHeads<Word>& heads, Less less, Word& code, uint32_t& from) {
   const bool in_b = heads.next_is_b(less);
@@ -210,7 +208,6 @@ __device__ void take_in_order(const Word* words, const MergeCursor& cursor, Take
   }
 }
 
-// Like take_in_order, for any order: checks whether A has ended.
 template <int kItems, typename Word, typename Less, typename Take>
 __device__ void take_first(const Word* codes, const MergeCursor& cursor, Less less, Take take) {
   MergeHeads<Word> heads(codes, cursor);

@@ -34,13 +34,13 @@ __device__ __forceinline__ Value choose(bool first, const Value& a, const Value&
   }
 }
 
-// The value of the lane `distance` below; undefined in the lowest lanes.
+// Undefined in the lowest lanes.
 template <typename Value>
 __device__ __forceinline__ Value shuffle_up(const Value& value, int distance) {
   return shuffle_words(value, [=](unsigned word) { return __shfl_up_sync(0xffffffffu, word, distance); });
 }
 
-// The value of the lane `distance` above; undefined in the highest lanes.
+// Undefined in the highest lanes.
 template <typename Value>
 __device__ __forceinline__ Value shuffle_down(const Value& value, int distance) {
   return shuffle_words(value, [=](unsigned word) { return __shfl_down_sync(0xffffffffu, word, distance); });

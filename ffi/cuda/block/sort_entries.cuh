@@ -49,7 +49,6 @@ __device__ __forceinline__ void sort_entries(Entry (&entries)[kItems], Entry* sh
   const int thread = static_cast<int>(threadIdx.x);
   const int first = thread * kItems;
   const bool takes_part = thread / kWarp * kWarpEntries < size;
-  // Whether `slot`, rather than its partner, keeps the smaller of both entries.
   const auto keeps_less = [](int slot, int run, int distance) {
     return ((slot & run) == 0) == ((slot & distance) == 0);
   };

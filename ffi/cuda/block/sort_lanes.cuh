@@ -23,7 +23,6 @@ __device__ __forceinline__ Value sort_lanes(Value value) {
   return value;
 }
 
-// The word of the lane whose number differs in the bits of `mask`.
 template <typename Word>
 __device__ __forceinline__ Word exchange_words(Word word, int mask) {
   if constexpr (sizeof(Word) == 16) {  // the lower half is a place, of 32 bits
@@ -41,8 +40,7 @@ template <int kItems, typename Word>
 __device__ __forceinline__ void join_lanes(Word (&words)[kItems], int lanes) {
   const int lane = threadIdx.x % kWarp;
   const auto keep = [](bool greater, Word mine, Word other) { return (mine < other) == greater ? other : mine; };
-  // The second run is read backwards: after this step, no item of the first half is greater than one of the second
-  // half.
+  // The second run is read backwards, so that the smaller items go to the first half.
   const bool second = lane & lanes;
 #pragma unroll
   for (int i = 0; i < kItems / 2; ++i) {

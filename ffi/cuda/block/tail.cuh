@@ -29,7 +29,6 @@ __device__ void for_each_tail_slot(int64_t rows, int64_t size, Live live, Visit 
   });
 }
 
-// Fills to[0 .. count) by kTailThreads threads.
 template <typename Item>
 __device__ void fill_items(Item* to, int64_t count, Item value) {
   constexpr int kItems = 16 / sizeof(Item);

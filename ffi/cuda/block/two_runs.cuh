@@ -6,8 +6,7 @@
 
 namespace mgpu::cuda {
 
-// Where the two runs of a tile lie. One thread computes this for the whole block, because it takes about 60
-// instructions.
+// One thread computes this for the whole block, because it takes about 60 instructions.
 struct TwoRuns {
   int a_count;
   int b_count;
@@ -24,13 +23,12 @@ struct TwoRuns {
 template <typename Word>
 constexpr int kChunkItems = kChunkBytes / sizeof(Word);
 
-// The room for two runs of `items` items, with four partial chunks at their ends.
+// Each run has two partial chunks at its ends.
 template <typename Word>
 constexpr int two_runs_room(int items) {
   return items + 4 * kChunkItems<Word>;
 }
 
-// The runs that start at items a and b of a row.
 template <typename Word>
 __device__ TwoRuns two_runs(const SortedPair& pair, int64_t row, int64_t a, int a_count, int64_t b, int b_count) {
   const Word* const a_keys = static_cast<const Word*>(pair.a.keys);

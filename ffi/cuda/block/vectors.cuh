@@ -22,7 +22,6 @@ struct Vector {
   }
 };
 
-// Items that have one array per leaf.
 template <IsItem Element>
 struct Vector<Element> {
   static constexpr int kItems = item_shape<Element>().vector();
@@ -59,7 +58,7 @@ __device__ __forceinline__ void store_vector(T* to, int64_t i, const T (&items)[
 
 inline bool is_aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
-// A thread's part of a reduction of items from `begin` on. It takes them in the order of their offsets from `begin`.
+// It takes its items in the order of their offsets from `begin`.
 template <typename Operator>
 class Gathered {
  public:
@@ -134,7 +133,7 @@ class GatheredFloats {
 #pragma unroll
     for (int i = 1; i < kCount; ++i) greatest = max_or_nan(greatest, turn(items[i]));
     const uint32_t bits = __float_as_uint(max_or_nan(greatest, __uint_as_float(greatest_)));
-    // If all items have the smallest value, it keeps the first vector.
+    // If all items have the smallest value, the first vector is kept.
     const bool changes = offset_ < 0 || bits != greatest_;
     greatest_ = bits;
     offset_ = changes ? offset : offset_;
@@ -195,7 +194,6 @@ struct PackedCodes {
   }
 
  private:
-  // Sets all bits of each half to its highest bit.
   __device__ __forceinline__ static unsigned signs(unsigned halves) { return (halves >> 15 & 0x00010001u) * 0xffffu; }
 };
 
@@ -224,7 +222,7 @@ class Gathered<ArgExtremum<Word, State>> {
 #pragma unroll
     for (int i = 0; i < (kCount == 1 ? 1 : 4); ++i) smallest = codes_.take(words[i], smallest);
     smallest = __vmins2(smallest, __byte_perm(smallest, 0, 0x1032));
-    // If all items have the largest code, it keeps the first vector.
+    // If all items have the largest code, the first vector is kept.
     const bool less = offset_ < 0 || static_cast<int>(smallest) < smallest_;
     smallest_ = less ? static_cast<int>(smallest) : smallest_;
     offset_ = less ? offset : offset_;

@@ -17,7 +17,6 @@ struct ShortWork {
   static constexpr int kMaxOffset = 1 << 30;  // an offset past every output
   static constexpr int kMostRows = RowTiles::kSlots / 2;
 
-  // `row_words` is the number of words that an output moves.
   ShortWork(const WorkList& work, int64_t row_words)
       : work(work),
         size(work.size),
@@ -26,7 +25,6 @@ struct ShortWork {
     tiles = RowTiles(work.problems, maximum(work.size * row_words, is_shared() ? 0 : work.objects), kMostRows);
   }
 
-  // Whether rows are short enough to share a tile.
   static bool fits(const WorkList& work, int64_t row_words) {
     return maximum(work.size * row_words, work.objects) <= RowTiles::kSlots && work.capacity < kMaxOffset;
   }
@@ -42,7 +40,7 @@ struct ShortWork {
   MGPU_HOST_DEVICE bool is_shared() const { return pitch == 0 && work.drift == 0; }
 };
 
-// An output of a short row, in the form that move_rows takes. The tile begins with the row.
+// The tile begins with the row, so that move_rows takes it.
 struct RowOutput {
   WorkRowOf<const int*, int> row;
   int64_t problem;
@@ -133,7 +131,6 @@ class WorkRows {
     Marks marks = reinterpret_cast<const Marks*>(objects_)[threadIdx.x];
     const int begin = static_cast<int>(threadIdx.x) * kLaneSlots;
     const int first_row = static_cast<int>(problem_.size.quotient(begin));
-    // Calls visit(mark, row) for each of the thread's outputs.
     const auto for_each_mark = [&](auto visit) {
       int row = first_row;
       int left = (first_row + 1) * size() - begin;

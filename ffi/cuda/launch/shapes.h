@@ -35,8 +35,6 @@ void list_sets_shapes(const Call& call, KernelShapeList& list);
 void list_sorted_search_shapes(const Call& call, KernelShapeList& list);
 void list_top_k_shapes(const Call& call, KernelShapeList& list);
 
-// Calls visit(order, payload, name) for every kind of keys, and of payload of the given widths, that kernels are
-// compiled for.
 template <typename Visit>
 void for_each_kind(const Call& call, const std::string& kernel, std::initializer_list<int> payload_widths,
                    Visit visit) {

@@ -36,7 +36,6 @@ class BucketTable {
     }
   }
 
-  // The entries that have this code.
   Range<int> find(uint32_t code) const {
     const int slot = bucket_slot(code, operands_.bits);
     const int end = begins_[slot + 1];

@@ -48,7 +48,7 @@ struct BucketShared {
   unsigned long long first_slot;
 };
 
-// Places in the table, one for each item of a thread, two per register.
+// Places in the table, two per register.
 struct PackedPlaces {
   uint32_t words[kItems / 2];
   __device__ __forceinline__ int get(int k) const { return static_cast<int>(words[k / 2] >> k % 2 * 16 & 0xffff); }
@@ -61,7 +61,7 @@ class BucketTable {
  public:
   __device__ BucketTable(BucketShared& shared, int bucket_bits) : shared_(shared), bucket_bits_(bucket_bits) {}
 
-  // There are `count` entries, at most kBucketCapacity. All threads of the block call it; the last step is a barrier.
+  // `count` is at most kBucketCapacity. All threads of the block call it; the last step is a barrier.
   __device__ __forceinline__ void build(const uint32_t* codes, const int32_t* rows, int count) {
     const auto thread = static_cast<int>(threadIdx.x);
     auto* const counters = reinterpret_cast<uint4*>(shared_.begins) + thread;
@@ -101,7 +101,7 @@ class BucketTable {
       sort(count);
       return;
     }
-    // Each entry counts the entries of its slot that come before it, unless it is alone.
+    // An entry alone in its slot needs no count.
     unsigned company = 0;
 #pragma unroll
     for (int k = 0; k < kItems; ++k) {
@@ -127,7 +127,6 @@ class BucketTable {
     __syncthreads();
   }
 
-  // Finds the place of the first entry of a code, and how many there are.
   __device__ __forceinline__ void find(uint32_t code, int& first, int& number) const {
     const int at = slot(code);
     const int end = begin(at + 1);
@@ -203,7 +202,6 @@ class BucketTable {
   int bucket_bits_;
 };
 
-// A bucket's rows of b, and a chunk of its rows of a.
 struct BucketPart {
   int bucket;
   int chunk;
@@ -279,7 +277,7 @@ __device__ __forceinline__ void join_part(const BucketJoinOperands& operands, in
       slot += __popc(makers);
       continue;
     }
-    // Lanes take consecutive slots, and each finds the row of a that its slot belongs to.
+    // Each lane finds the row of a that its slot belongs to.
     const int up_to = sum_up_to(number);
     const int total = __shfl_sync(~0u, up_to, kWarp - 1);
     for (int first = 0; first < total && slot + first < room; first += kWarp) {
@@ -327,7 +325,6 @@ static __global__ void __launch_bounds__(kThreads, resident_blocks_wanted())
   }
 }
 
-// Fills the slots after the rows, too.
 static __global__ void finish_counts(const __grid_constant__ BucketJoinOperands operands,
                                      const unsigned long long* counters) {
   wait_for_last_kernel();

@@ -15,12 +15,10 @@ constexpr int kBucketCapacity = 1 << 12;  // the most rows of b in a bucket
 constexpr int kBucketChunk = 1 << 12;
 constexpr int kBucketSlotBits = 12;
 
-// The bits that follow the bucket's bits.
 MGPU_HOST_DEVICE int bucket_slot(uint32_t code, int bucket_bits) {
   return static_cast<int>(code << bucket_bits >> (32 - kBucketSlotBits));
 }
 
-// One table of a problem: codes and rows, bucket after bucket.
 struct BucketSide {
   const uint32_t* codes;
   const int32_t* rows;
@@ -77,7 +75,7 @@ struct BucketJoinOperands {
     counts.set(problem, static_cast<int64_t>(counts.wide ? count : minimum(count, kLargest)));
   }
 
-  // The most chunks that all buckets of a problem together can have beyond their first ones.
+  // All buckets of a problem together have at most this many chunks beyond their first ones.
   MGPU_HOST_DEVICE int64_t max_extra_chunks() const { return a.length / kBucketChunk; }
   // On CUDA (plan.h), one block per bucket is launched, then blocks that share the extra chunks. Scratch memory holds
   // each problem's number of rows.

@@ -49,7 +49,6 @@ void dispatch_extremum(const Call& call, OperatorKind kind, DType dtype, int64_t
   }
 }
 
-// There is one operator for each width.
 template <typename Visit>
 void dispatch_bitwise(const Call& call, OperatorKind kind, DType dtype, Visit visit) {
   const bool is_bool = dtype == DType::boolean;

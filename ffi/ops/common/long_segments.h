@@ -9,7 +9,6 @@ class Workspace;
 
 constexpr int64_t kLongSegmentPart = 1 << 14;
 
-// `number` is the segment's place in its row.
 struct RowSegment {
   int64_t row, number, begin, size;
 };
@@ -26,7 +25,6 @@ struct LongSegments {
   LongPart* parts;
   unsigned* finished;  // [segments_room]: how many parts of each segment are done
 
-  // Makes room to list all segments of more than `most` items.
   LongSegments(Workspace& workspace, const SegmentBounds& bounds, int64_t most);
 };
 

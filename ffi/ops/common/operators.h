@@ -11,7 +11,7 @@ struct Array;
 struct Call;
 class Workspace;
 
-// The elements [.., n], or rows [.., n, width] of them, their segments, and the operator.
+// Elements are [.., n], or rows [.., n, width].
 struct OperatorOperands {
   OperatorKind kind;
   DType dtype;
@@ -22,19 +22,18 @@ struct OperatorOperands {
 
   OperatorOperands(const Call& call, const Array& elements, const Array* heads, const Array* count, int own_rank = 1);
 
-  // Calls visit(operator) with one of a few types of operators. With kMerged, sum and product have one type.
-  // dispatch_operator.h defines it.
+  // dispatch_operator.h defines it. With kMerged, sum and product are one type of operator.
   template <bool kMerged, typename Visit>
   void dispatch(const Call& call, Visit visit) const;
 
-  // This is for reductions, whose sums and products may have a wider type than the elements.
+  // Sums and products of a reduction may have a wider type than the elements.
   template <bool kMerged, typename Visit>
   void dispatch_reduction(const Call& call, Visit visit) const;
 
   int64_t state_bytes(const Call& call) const;
 };
 
-// Items of the operator's own type, or indices of 32 or 64 bits.
+// Results are items, or indices of 32 or 64 bits.
 template <typename Operator>
 struct ResultVector {
   using Result = typename Operator::Result;
@@ -53,7 +52,7 @@ struct ResultVector {
   }
 };
 
-// Items with one array per leaf.
+// Each leaf of the items has an array.
 template <typename Operator>
   requires IsItem<typename Operator::Result>
 struct ResultVector<Operator> {

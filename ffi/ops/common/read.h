@@ -17,7 +17,6 @@ inline constexpr Enumeration kOperatorValues{
 SortedPair read_sorted_pair(const Call& call, const Array& a, const Array& b, const Array& a_count,
                             const Array& b_count, int64_t rows);
 
-// Reads the operands "begins", "ends" and "count" of rows of `length` items.
 SegmentBounds read_segment_bounds(const Call& call, const Arguments& in, int64_t rows, int64_t length);
 
 }  // namespace mgpu

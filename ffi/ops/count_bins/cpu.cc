@@ -15,7 +15,7 @@ namespace {
 
 using cpu::kCountBinsPart;
 
-// An item is itself the number of a bin. The bin is -1 if there is no such bin.
+// An item is the number of its bin, or of no bin.
 template <typename Item>
 struct NumberedBins {
   int64_t bins;

@@ -34,7 +34,6 @@ void run(const Call& call, const CountBinsOperands& operands, const Bins& bins, 
   check_launch(call);
 }
 
-// A block has no counters for so many bins.
 template <typename Item>
 void run_many(const Call& call, const CountBinsOperands& operands, const NumberedBins<Item>& bins,
               cudaStream_t stream) {

@@ -22,7 +22,6 @@ struct CountTask {
   int copies;  // the copies of each counter, a power of two
 };
 
-// Items are the numbers of their bins.
 template <typename Item_>
 struct NumberedBins {
   using Item = Item_;
@@ -38,7 +37,7 @@ struct NumberedBins {
   }
 };
 
-// The form in which an item and an edge are compared: the code of an integer, or a float.
+// Integers are compared by their codes, floats directly.
 template <typename Order>
 struct Comparable {
   using Word = typename Order::Word;
@@ -143,7 +142,7 @@ struct BinsBetweenEdges {
 
   Order order;
 
-  // All threads of the block call it: visit(bin_of) counts the items.
+  // All threads of the block call it. visit(bin_of) counts the items.
   template <typename Visit>
   __device__ void with_bins(const CountTask& task, int64_t row, void* memory, Visit visit) const {
     Shared& table = *static_cast<Shared*>(memory);
@@ -171,7 +170,6 @@ struct BinsBetweenEdges {
   }
 
  private:
-  // The number of edges that share the slot of the previous edge.
   template <typename Slots>
   __device__ static int crowding(const Shared& table, int edges, const Slots& slots) {
     int crowded = 0;
@@ -182,7 +180,7 @@ struct BinsBetweenEdges {
     return crowded;
   }
 
-  // `inner` is the number of edges between the first and the last.
+  // `inner` counts the edges between the first and the last.
   template <typename Slots>
   __device__ static void fill_slots(Shared& table, int inner, Value lowest, const Slots& slots) {
     for (int slot = threadIdx.x; slot < kEdgeSlots; slot += kThreads) table.slots[slot].bin = 0;
@@ -214,8 +212,7 @@ struct BinsBetweenEdges {
     if (!(value >= lowest && value <= highest)) return kNoBin;
     const Slot slot = table.slots[slots(value)];
     if (slot.bin >= 0) return slot.bin - (value < slot.edge);
-    // The bin is the number of inner edges that are not above the value: all edges before this slot, and some of the
-    // edges in it.
+    // The bin is the number of inner edges that are not above the value: all edges before this slot, and some in it.
     int begin = slot.bin >> kCountBits & ((1 << kCountBits) - 1);
     int end = begin + (slot.bin & ((1 << kCountBits) - 1));
     while (begin < end) {

@@ -8,7 +8,6 @@ namespace mgpu {
 // one counter of each of kMaxCountedBins bins, or for kMaxCountedEdges edges and a table to find bins.
 constexpr int kCountBinsThreads = 512;
 constexpr int kMaxCountedBins = 12288;
-// For more than kMaxCountedBins numbered bins, a block has counters in shared memory for only some of them.
 constexpr int64_t kMaxNumberedBins = (int64_t{1} << 31) - 1;
 constexpr int kMaxCountedEdges = 2048;
 constexpr int kEdgeSlots = 1024;         // the slots of the table; a block would take longer to fill more

@@ -32,8 +32,8 @@ struct Search {
     return {minimum(part * width, walk.slots()) - before[0], minimum((part + 1) * width, walk.slots()) - before[1]};
   }
 
-  // `splits` are clamped, so that each row of a is in exactly one part even if cuts are not sorted. So no two tasks
-  // write the same place.
+  // `splits` are clamped: each row of a is in exactly one part even if cuts are not sorted, so no two tasks write the
+  // same place.
   void split() {
     splits.resize(operands.problems * (parts + 1));
     cpu::parallel_for(executor, operands.problems, [&](int64_t problem) {
@@ -49,7 +49,6 @@ struct Search {
     });
   }
 
-  // Finds the last row of b of each group in each part, then the last one before each part.
   void find_lasts() {
     lasts.assign(operands.problems * parts * kGroupTable, -1);
     cpu::parallel_for(executor, operands.problems * parts, [&](int64_t task) {

@@ -59,7 +59,6 @@ struct WalkPart {
   }
 };
 
-// Each block finds where its part begins, and the last row of each group in it.
 template <typename Index, bool kForward>
 __global__ void __launch_bounds__(kGroupLastsThreads) find_lasts(const __grid_constant__ GroupSearchTask task) {
   start_next_kernel();
@@ -69,7 +68,6 @@ __global__ void __launch_bounds__(kGroupLastsThreads) find_lasts(const __grid_co
   const int64_t part_number = blockIdx.x - problem * task.parts;
   const auto walk = task.operands.walk<Index, kForward>(problem);
   for (int group = threadIdx.x; group < walk.groups; group += kGroupLastsThreads) table[group] = kNone;
-  // The first half of each warp searches for the start, the second half for the end.
   constexpr int kLanes = kWarp / 2;
   const int half = static_cast<int>(threadIdx.x) % kWarp / kLanes;
   const int64_t split =
@@ -140,12 +138,12 @@ __global__ void __launch_bounds__(kWarp* kSpreadWarps) bring_lasts_on(const __gr
   }
 }
 
-// The part of a tile that a thread reads: kItems items of a column, kThreads rows apart.
+// A thread's items of a column are kThreads rows apart.
 template <typename Item>
 struct TileColumn {
   Item items[kItems];
 
-  // Loads the first `count` rows of a tile. The first row is at `rows`, and each next one is kStep items further.
+  // The first of `count` rows is at `rows`, and each next one is kStep items further.
   template <int kStep>
   __device__ __forceinline__ void load(const Item* rows, int count, Item rest) {
     const Item* const own = rows + kStep * static_cast<int>(threadIdx.x);
@@ -156,7 +154,7 @@ struct TileColumn {
   }
 };
 
-// The number of the warp's rows of a among the first `slots` slots of a tile, whose first row of b is `b_row`.
+// `b_row` is the tile's first row of b.
 template <typename Walk, typename Index>
 __device__ __forceinline__ int warp_rows_before(const Walk& walk, const TileColumn<Index>& cuts, int a_count,
                                                 int64_t b_row, int slots) {
@@ -186,7 +184,7 @@ __device__ __forceinline__ void compare_groups(const Walk& walk, const TileColum
   }
 }
 
-// A warp enters a tile's rows of b into the table, one window after the other. Their first one is row `b` of the part.
+// One warp takes one window after the other. `b` is the tile's first row in the part.
 template <typename Walk>
 __device__ __forceinline__ void enter_rows(const Walk& walk, int32_t* table, int32_t* entries, const unsigned* alike,
                                            int lane, int b, int b_count) {
@@ -211,7 +209,7 @@ __device__ __forceinline__ void enter_rows(const Walk& walk, int32_t* table, int
   }
 }
 
-// Steps from the last row of a group back to its last row before a cut of the tile, whose first row of b is row `b`.
+// `b` is the tile's first row of b, and `last` becomes the group's last row before `cut`.
 __device__ __forceinline__ void step_back(int32_t& last, int b, int cut, const int32_t* entries,
                                           const unsigned* alike) {
   while (last >= b + cut) {
@@ -226,7 +224,7 @@ __device__ __forceinline__ void step_back(int32_t& last, int b, int cut, const i
   }
 }
 
-// One block per part. The reads of the next tile are in flight while a tile is processed.
+// One block per part. The next tile is read while a tile is processed.
 template <typename Index, bool kForward>
 __global__ void __launch_bounds__(kThreads, kGroupSearchBlocks)
     search_parts(const __grid_constant__ GroupSearchTask task) {
@@ -260,7 +258,6 @@ __global__ void __launch_bounds__(kThreads, kGroupSearchBlocks)
   }
   __syncthreads();
 
-  // Rows are counted from the part's first ones.
   const int a_size = maximum(static_cast<int>(part.a.size()), 0);
   const int b_size = maximum(static_cast<int>(part.b.size()), 0);
   const Index* const part_cuts = walk.cuts + walk.a_row(part.a.begin);
@@ -274,7 +271,6 @@ __global__ void __launch_bounds__(kThreads, kGroupSearchBlocks)
   TileColumn<uint32_t> a_words, next_a_words, next_b_words;
   next_cuts.template load<kStep>(part_cuts, a_size, 0);
   for (;;) {
-    // Counts the rows of a in the next tile.
     const int next_a = a + a_count;
     const int next_b = b + b_count;
     const int a_left = minimum(a_size - next_a, kTile);
@@ -311,7 +307,6 @@ __global__ void __launch_bounds__(kThreads, kGroupSearchBlocks)
     if (slots == 0) break;
     __syncthreads();
 
-    // The warps compare the groups of the next tile's rows of b, a window at a time.
     a = next_a;
     b = next_b;
     a_count = next_a_count;

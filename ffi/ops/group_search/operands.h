@@ -39,7 +39,7 @@ struct GroupWalk {
   MGPU_HOST_DEVICE Index cut(int64_t i) const {
     return along(clamp<Index>(cuts[a_row(i)], 0, static_cast<Index>(b_live)));
   }
-  // `groups` or more if a row is of no group.
+  // A row of no group gets `groups` or more.
   MGPU_HOST_DEVICE uint32_t group(uint32_t word) const { return word - first_group; }
 
   // The number of rows of a among the first `slot` slots. `find(begin, end, before)` is a partition_point. If cuts are
@@ -110,7 +110,6 @@ struct GroupSearchOperands {
   struct Scratch;
   Scratch layout(Workspace& workspace, int64_t parts) const;
 
-  // The direction is a constant.
   template <typename Visit>
   void dispatch(Visit visit) const {
     const auto with_index = [&](auto index) {

@@ -24,7 +24,6 @@ constexpr int kBlocks = kColumns == 1 && sizeof(Element) < 8 ? 6
                         : kColumns == 8                      ? 3
                                                              : 4;
 
-// Tiles of whole rows, or slices of one row.
 struct AddTiles {
   int rows;
   int units;  // the most units of a tile
@@ -33,7 +32,7 @@ struct AddTiles {
   int64_t tiles;  // the tiles of a problem, if all slices of a row count as one
   Divisor parts;  // the units of a row in a tile
 
-  // There are at least about 512 tiles, unless threads would then have less than one unit each.
+  // There are at least about 512 tiles, unless threads would have less than one unit each.
   AddTiles(int64_t problems, int64_t count, int64_t row_units, int most_units) : row_units(row_units) {
     const int64_t share = ceil_div<int64_t>(problems * count * row_units, 512);
     units = static_cast<int>(clamp<int64_t>(ceil_div<int64_t>(share, kThreads), 1, most_units) * kThreads);
@@ -86,7 +85,7 @@ __device__ int64_t find_interval(int64_t count, int64_t guess, Before before) {
                               part == kWarp ? count : minimum(high, count), before);
 }
 
-// Finds the range of the intervals that contain rows of the tile. One warp finds each bound. A barrier must follow.
+// One warp finds each bound. A barrier must follow.
 template <typename Intervals>
 __device__ void find_tile_intervals(const Intervals& intervals, const AddTile& tile, float density,
                                     int64_t (&bounds)[2]) {
@@ -147,7 +146,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kColumns, Element>)
   const AddTile tile(task, blockIdx.x);
   const AddedIntervals<Indices> intervals(operands, tile.problem);
   find_tile_intervals(intervals, tile, task.density, bounds);
-  // The units of a tile are consecutive in the result. The units of a thread are kThreads apart.
+  // The tile's units are consecutive in the result, and a thread's are kThreads apart.
   const int thread = static_cast<int>(threadIdx.x);
   const auto exists = [&](int k) { return k * kThreads + thread < tile.units; };
   Element* const out = reinterpret_cast<Element*>(operands.out.of_problem(tile.problem)) + tile.begin * task.width +
@@ -174,7 +173,6 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kColumns, Element>)
   const Element* const x = reinterpret_cast<const Element*>(operands.x.of_problem(tile.problem));
   const Position x_items = static_cast<Position>(operands.x.count * task.width);
   const Position own = static_cast<Position>((tile.first_unit + thread) * kColumns);
-  // Loads what the i-th interval of a unit adds to it.
   const auto load = [&](Element(&items)[kColumns], uint32_t of, int k, uint32_t i) {
     const bool is_left = (i << 16 | 0xffff) < of;
     const Position at = shifts[is_left ? (of & 0xffff) + i : 0] + own + k * kThreads * kColumns;
@@ -192,7 +190,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kColumns, Element>)
       of[k] = exists(k) ? words[is_row ? unit : task.tiles.parts.quotient(unit)] : 0;
       most = maximum(most, of[k] >> 16);
     }
-    // Makes kOwn loads at a time: kDeep for each unit of a group.
+    // Each unit of a group makes kDeep of the kOwn loads.
     const auto add_rows = [&](auto group) {
       constexpr int kGroup = group, kDeep = kOwn / kGroup;
 #pragma unroll

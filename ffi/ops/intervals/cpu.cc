@@ -44,7 +44,7 @@ void move(const IntervalMoveOperands& operands, cpu::RowMover<kBytes> rows, cpu:
           if (object < row.first) return fill(run.begin, run.end);
           const int64_t source = operands.gather.target(row, problem, object, run.begin);
           const int64_t target = operands.scatter.target(row, problem, object, run.begin);
-          // The part of the run for which x has the row and the result has a place.
+          // x must have the row, and the result a place for it.
           const int64_t begin = clamp<int64_t>(maximum(-source, -target), 0, run.size());
           const int64_t end = clamp(minimum(operands.x.count - source, operands.out.count - target), begin, run.size());
           fill(run.begin, run.begin + begin);
@@ -73,7 +73,7 @@ void fill(const IntervalMoveOperands& operands, cpu::Executor& executor) {
   });
 }
 
-// A task has some rows of the result. It adds to them, one after the other, the intervals that contain them.
+// A task adds to its rows of the result, one after the other, the intervals that contain them.
 template <typename Element>
 void add(const IntervalMoveOperands& operands, cpu::Executor& executor) {
   using Sum = std::conditional_t<std::is_same_v<Element, double>, double, float>;

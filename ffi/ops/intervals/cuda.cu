@@ -11,7 +11,6 @@ namespace mgpu::cuda {
 
 namespace {
 
-// Without an element, there are no bytes to fill.
 ArrayFill array_fill(const Call& call, const Fill& element) {
   const Array& result = call.results[0];
   return {result.as<char>(), element.data ? result.bytes() : 0, element};
@@ -23,7 +22,6 @@ void launch_fill(const Call& call, const ArrayFill& fill, cudaStream_t stream) {
   check_launch(call);
 }
 
-// Moves intervals of one item each.
 void move_units(const Call& call, const RegionIntervals& intervals, const IntervalMoveOperands& operands,
                 cudaStream_t stream) {
   const RegionOrder& order = intervals.order;
@@ -40,8 +38,7 @@ void move_units(const Call& call, const RegionIntervals& intervals, const Interv
   });
 }
 
-// Orders intervals by the region of the result that they go to (RegionOrder), and fills the result if needed. The order
-// is in the first part of the workspace.
+// Also fills the result if needed. The order is in the first part of the workspace.
 RegionOrder order_by_region(const Call& call, const IntervalMoveOperands& operands, Workspace& workspace,
                             cudaStream_t stream) {
   const RegionOrder order = operands.take_order(workspace);
@@ -63,7 +60,6 @@ RegionOrder order_by_region(const Call& call, const IntervalMoveOperands& operan
   return order;
 }
 
-// Moves intervals that probably all have kLength items.
 template <int kLength, bool kIsLarge, typename Route>
 void launch_likely_units(const Call& call, const IntervalMoveOperands& operands, const Route& route,
                          cudaStream_t stream) {
@@ -92,7 +88,6 @@ void launch_likely_units(const Call& call, const IntervalMoveOperands& operands,
   });
 }
 
-// Calls launch_likely_units for the length that the shapes allow.
 template <typename Route>
 void dispatch_likely_units(const Call& call, const IntervalMoveOperands& operands, const Route& route,
                            cudaStream_t stream) {
@@ -144,7 +139,6 @@ void launch_add(const Call& call, const IntervalMoveOperands& operands, cudaStre
   check_launch(call);
 }
 
-// Rows are added in vectors of 16 bytes if they are whole vectors.
 void add(const Call& call, const IntervalMoveOperands& operands, cudaStream_t stream) {
   if (call.results[0].bytes() == 0) return;
   dispatch_added(call, [&](auto element) {

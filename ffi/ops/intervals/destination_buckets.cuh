@@ -14,7 +14,6 @@ constexpr int kOrderThreads = kWorkThreads;
 constexpr int kOrderItems = 10;
 constexpr int kOrderTile = kOrderThreads * kOrderItems;
 
-// The intervals of an int32 move of one problem.
 struct RegionIntervals {
   WorkList work;
   const int32_t* offsets;
@@ -159,7 +158,6 @@ static __global__ void __launch_bounds__(kOrderThreads, 4)
   }
   __syncthreads();
 
-  // Adds up the lengths in their new order.
   const int mine = threadIdx.x * kOrderItems;
   unsigned items = 0;
 #pragma unroll

@@ -6,7 +6,6 @@
 
 namespace mgpu {
 
-// The element has the result's type, which must be a float type.
 template <typename Visit>
 void dispatch_added(const Call& call, Visit visit) {
   switch (const DType dtype = call.results[0].dtype) {

@@ -6,12 +6,11 @@
 
 namespace mgpu {
 
-// The row of each object's first output: a vector [.., objects]. If it is null, output i has row i.
+// If it is null, output i has row i.
 struct Starts {
   IndexVector at;
   int64_t stride = 0;
 
-  // The row of the output at `position`, which is an output of object j of this problem.
   MGPU_HOST_DEVICE int64_t target(const WorkRow& row, int64_t problem, int64_t j, int64_t position) const {
     return at.data ? at[problem * stride + j] + (position - row.start(j)) : position;
   }
@@ -53,11 +52,10 @@ struct RegionOrder {
   int32_t* is_mixed = nullptr;      // whether some interval has no item or several, or a region would get too many
   void* unit_moves = nullptr;       // [regions << shift] of unit_move_bytes each
 
-  // Whether the items have been moved, so that nothing is left to do.
+  // Nothing is left to do.
   MGPU_HOST_DEVICE bool is_done() const { return is_mixed && *is_mixed == 0; }
 };
 
-// The bytes of an item with its destination.
 constexpr int64_t unit_move_bytes(int64_t row_bytes) { return row_bytes <= 4 ? 8 : 2 * row_bytes; }
 
 // Output `position` of object j moves row `gather.target` of x to row `scatter.target` of the result.
@@ -83,13 +81,12 @@ struct IntervalMoveOperands {
            out.count >= kTooMany;
   }
 
-  // Without objects, no start is read.
   bool has_wide_starts() const {
     const auto is_wide = [](const Starts& starts) { return !starts.at.data || starts.at.wide; };
     return work.objects == 0 || (is_wide(gather) && is_wide(scatter));
   }
 
-  // Whether intervals are short, and go to a result larger than a cache.
+  // Intervals are short, and the result is larger than a cache.
   bool has_order() const {
     constexpr int64_t kMinBytes = int64_t{1} << 25;
     constexpr int64_t kMaxBytesPerInterval = 4096;
@@ -100,11 +97,10 @@ struct IntervalMoveOperands {
            work.objects < int64_t{1} << 30 && bytes <= work.objects * kMaxBytesPerInterval;
   }
 
-  // Whether each interval may have one item.
+  // Then each interval may have one item.
   bool has_as_many() const { return work.objects == work.size; }
 
-  // Whether intervals are put in the order of regions and may have one item each. Then a region has room for all its
-  // positions.
+  // Then a region has room for all its positions.
   bool may_have_units() const { return has_order() && has_as_many() && out.count <= 2 * work.size; }
 
   // The length that each interval has if all are equally long; 0 if they cannot be, or there are no kernels for it.
@@ -114,7 +110,6 @@ struct IntervalMoveOperands {
     return length <= 2 ? length : 0;
   }
 
-  // Whether arrays are too large to stay in the L2 cache.
   bool is_large() const {
     constexpr int64_t kMaxItems = int64_t{1} << 22;
     constexpr int64_t kMaxBytes = int64_t{1} << 25;
@@ -140,17 +135,16 @@ struct IntervalMoveOperands {
     return parts <= (x.row_bytes <= 4 ? 8 : 4) ? minimum(parts, kMaxSweeps) : 1;
   }
 
-  // A gather with sweeps has a flag for each tile: whether some of its intervals have another length.
+  // Whether some intervals of each tile have another length, for a gather with sweeps.
   static constexpr int64_t kUnitTile = 1024;  // outputs
   uint8_t* take_mixed_tiles(Workspace& workspace) const;
 
   RegionOrder take_order(Workspace& workspace) const;
 
-  // A RegionOrder, if there is one, comes first.
   WorkTiles layout(Workspace& workspace) const;
 };
 
-// The intervals of one problem whose rows are added, read as `Indices`, an IndexVector or an IndicesOf.
+// `Indices` is an IndexVector or an IndicesOf.
 template <typename Indices>
 struct AddedIntervals {
   Indices offsets, sources, targets;
@@ -166,13 +160,12 @@ struct AddedIntervals {
         count(operands.work.objects),
         live(operands.work.live(problem)) {}
 
-  // The rows of the result to which interval j is added. Some may lie outside of the result.
+  // Some rows may lie outside of the result.
   MGPU_HOST_DEVICE Range<int64_t> rows(int64_t j) const {
     const int64_t begin = offsets[j], target = targets[j];
     const int64_t end = minimum<int64_t>(j + 1 < count ? offsets[j + 1] : live, live);
     return {target, target + (begin < 0 ? 0 : maximum(end - begin, int64_t{0}))};
   }
-  // The row of x that is added to the first of these rows.
   MGPU_HOST_DEVICE int64_t source(int64_t j) const { return gathers ? sources[j] : offsets[j]; }
 };
 

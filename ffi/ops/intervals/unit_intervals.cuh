@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kOrderThreads) put_units_in_order(const __grid
   }
 }
 
-// The items that a thread and a block move. A region has many times as many as a block.
+// A region has many times as many items as a block moves.
 constexpr int kMovedItems = 4;
 constexpr int kMovedUnits = kOrderThreads * kMovedItems;
 
@@ -134,7 +134,7 @@ constexpr int unit_blocks() {
 #endif
 }
 
-// A range of the rows of x, which has fewer than 2^31 rows.
+// x has fewer than 2^31 rows.
 struct RowPart {
   uint32_t begin;
   uint32_t size;
@@ -156,8 +156,7 @@ __device__ __forceinline__ void store_passing(T* to, const T& value) {
   }
 }
 
-// Finds the cells (WorkTiles) of tile blockIdx.x of a single problem, and puts them in shared memory. TileWork takes
-// them for the cells of the last tile.
+// For a single problem. TileWork takes these cells (WorkTiles) for those of the last tile.
 __device__ inline WorkTiles find_cells(const WorkList& work, int64_t tile, int64_t (&cells)[4]) {
   const auto find = [](int64_t begin, int64_t end, auto before) {
     int64_t begins[1] = {begin}, ends[1] = {end};
@@ -182,8 +181,7 @@ __device__ inline WorkTiles find_cells(const WorkList& work, int64_t tile, int64
   return {tile, int64_t{blockIdx.x} + 1, cells - blockIdx.x};
 }
 
-// Moves this block's tile of kItems outputs per thread, with intervals of any lengths. Its objects are found here, so
-// no kernel runs before this one.
+// The tile's intervals may have any lengths. Its objects are found here, so no kernel runs before this one.
 template <int kItems, typename Word, typename Route>
 __device__ __forceinline__ void move_mixed_tile(const WorkList& work, const Route& route) {
   using Tile = RouteTile<kItems, Route, true>;
@@ -229,7 +227,7 @@ __global__ void __launch_bounds__(kWorkThreads, unit_blocks<kIsLarge, Word>())
       target[k] = static_cast<uint32_t>(i < size ? route.scatter_starts[j] : 0) + i % kLength;
     }
   }
-  // Checks that no later object owns the last output of the tile.
+  // No later object may own the last output of the tile.
   bool is_unit = threadIdx.x > 0 || behind >= size || offsets[behind / kLength] >= minimum<int64_t>(behind, live);
   Word row[kUnitMoves];
   bool is_here[kUnitMoves];
@@ -256,7 +254,6 @@ __global__ void __launch_bounds__(kWorkThreads, unit_blocks<kIsLarge, Word>())
   }
 }
 
-// Gathers the rows of `part` in tiles whose intervals have one length.
 template <int kLength, typename Word>
 __global__ void __launch_bounds__(kWorkThreads)
     gather_next_part(const int32_t* starts, const __grid_constant__ WorkList work, const __grid_constant__ Rows x,
@@ -285,7 +282,7 @@ __global__ void __launch_bounds__(kWorkThreads)
   }
 }
 
-// Gathers the tiles that the sweeps have left out. Its tiles have more outputs, which takes fewer searches for objects.
+// These tiles, which the sweeps have left out, have more outputs, which takes fewer searches for objects.
 template <typename Word, typename Route>
 __global__ void __launch_bounds__(kWorkThreads)
     gather_mixed_tiles(const __grid_constant__ WorkList work, const __grid_constant__ Route route,

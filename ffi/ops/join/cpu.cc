@@ -13,7 +13,6 @@ namespace mgpu {
 
 namespace {
 
-// Items of both inputs in a tile of the search, and rows of the output in a task.
 constexpr int64_t kTile = cpu::kJoinTile;
 
 template <typename Order>
@@ -51,7 +50,6 @@ class Join {
     const int64_t paired = rows[tiles];
     operands_.set_count(row_, paired + unmatched[tiles]);
 
-    // Finds where the rows of each item of A start in the output, and writes the rows of unmatched items of B.
     cpu::parallel_for(executor, tiles, [&](int64_t tile) {
       int64_t start = rows[tile];
       int64_t slot = paired + unmatched[tile];
@@ -73,7 +71,7 @@ class Join {
   }
 
  private:
-  // The number of output rows that an item of A makes, and its first partner in B or -1.
+  // `count` is the number of output rows, and `first` is -1 without a partner.
   struct Partners {
     int64_t count = 0;
     int64_t first = -1;
@@ -101,7 +99,7 @@ class Join {
     });
   }
 
-  // Records the partners of item i of A, which start at item j of B, and returns the number of output rows.
+  // Returns the number of output rows. The partners start at item j of B.
   int64_t find_partners(int64_t i, int64_t j) {
     const Word key = a(i);
     const int64_t end = galloping_partition_point(j, b_live_, [&](int64_t k) { return !less(key, b(k)); });
@@ -109,10 +107,10 @@ class Join {
     return partners_[i].count;
   }
 
-  // Whether item j of B, which comes after i items of A, does not occur in A.
+  // i items of A come before item j of B.
   bool is_unmatched(int64_t i, int64_t j) const { return i == 0 || less(a(i - 1), b(j)); }
 
-  // Writes rows [begin, end) of the output, all of which come from items of A.
+  // These rows of the output come from items of A.
   void expand(int64_t begin, int64_t end) const {
     int64_t i = partition_point(int64_t{0}, a_live_, [&](int64_t i) { return starts_[i + 1] <= begin; });
     for (int64_t slot = begin; slot < end && i < a_live_; ++i) {

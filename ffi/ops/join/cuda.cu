@@ -37,7 +37,6 @@ void run(const Call& call, const JoinOperands& operands, Order order, cudaStream
   launch_overlapping(call, stream, finish_rows, blocks, kTailThreads, 0, operands, scratch);
 }
 
-// Returns false if rows are too long.
 template <typename Order>
 bool run_short_rows(const Call& call, const JoinOperands& operands, Order order, cudaStream_t stream) {
   using Join = short_rows::Join<Order>;

@@ -58,7 +58,6 @@ __global__ void __launch_bounds__(Problem<Order>::kThreads, Problem<Order>::kBlo
   }
 }
 
-// A block that writes a unit of a heavy tile searches the unit's tile once more.
 template <typename Order>
 __global__ void __launch_bounds__(Problem<Order>::kThreads, 2)
     join_heavy_tiles(const __grid_constant__ Problem<Order> problem) {
@@ -89,7 +88,6 @@ __global__ void __launch_bounds__(Problem<Order>::kThreads, 2)
   }
 }
 
-// Sets the counts, writes the rows of B without a partner, and fills the slots after them.
 static __global__ void finish_rows(const __grid_constant__ JoinOperands operands,
                                    const __grid_constant__ JoinOperands::Scratch scratch) {
   wait_for_last_kernel();

@@ -16,7 +16,6 @@ struct JoinEdge {
   int64_t entering;
 };
 
-// A tile with more output rows than one block should write, divided into units.
 struct JoinHeavyTile {
   int64_t first_unit;
   int64_t slot;  // the slot of the first row

@@ -34,7 +34,6 @@ struct Problem {
   JoinOperands::Scratch scratch;
 };
 
-// Each thread finds one edge.
 template <typename Order>
 __global__ void find_edges(const __grid_constant__ Problem<Order> problem) {
   start_next_kernel();

@@ -9,7 +9,6 @@
 
 namespace mgpu::cuda::joining {
 
-// An item of A with output rows.
 struct Entry {
   int start;        // its first row, counted from the first row to be written
   unsigned origin;  // low half: its place in the tile; high half: 2 + its first partner's place, or a value below
@@ -122,7 +121,7 @@ class Tile {
     return {in_block.all};
   }
 
-  // Counts the rows of a tile that has very many, and the rows before the thread's.
+  // Returns the rows of a tile that has very many, and sets the rows before the thread's.
   __device__ int64_t count_many_rows() {
     int64_t rows = 0;
 #pragma unroll
@@ -133,7 +132,7 @@ class Tile {
     return static_cast<int64_t>(minimum<uint64_t>(in_block.all, kLargestCount));
   }
 
-  // Records the entries with rows [begin, end) of the tile.
+  // Places the entries with rows [begin, end) of the tile.
   template <bool kMany>
   __device__ void place(int64_t begin, int64_t end) {
     int64_t start = rows_before_;
@@ -167,7 +166,7 @@ class Tile {
     __syncthreads();
   }
 
-  // Writes the `rows` placed rows of `entries` entries, from `slot` on. Index is the type of the results.
+  // Writes the `rows` placed rows of `entries` entries, from `slot` on.
   template <bool kMany, typename Index>
   __device__ void write(int rows, int entries, int64_t slot) const {
     const int lane = threadIdx.x % kWarp;
@@ -199,7 +198,7 @@ class Tile {
     }
   }
 
-  // Records the thread's items of B without a partner; the tile's first goes to `slot` of the row's list.
+  // The tile's first such item goes to `slot` of the row's list.
   __device__ void list_unmatched(int64_t slot) const {
     const int64_t length = problem_.tiles.pair.b.length;
     int64_t listed = slot + before_.unmatched();

@@ -14,10 +14,8 @@ constexpr int kCellThreads = 128;
 // for memory 8 times. One warp per cell would take 3 waves with 5 waits each.
 constexpr int kCellLanes = 8;
 
-// Each of `threads` threads of a problem finds some cells.
 struct CellSearch {
-  // Whether each thread takes an object instead of a cell. This pays if an object spans few cells, and a cell few
-  // objects.
+  // Each thread takes an object instead of a cell. This pays if an object spans few cells, and a cell few objects.
   bool by_objects;
   int64_t threads;
 
@@ -55,7 +53,6 @@ __device__ __forceinline__ void place_cells_by_objects(const WorkTiles& tiles, c
   put_ranges(cell, limit, j, [&](int64_t c, int64_t object) { heads[c] = object; });
 }
 
-// Each group of lanes searches for one cell.
 template <typename Row, typename Find>
 __device__ __forceinline__ void search_cell(const WorkTiles& tiles, Row row, int64_t size, int64_t thread, Find find,
                                             int64_t* heads) {

@@ -7,7 +7,6 @@ struct CUstream_st;
 
 namespace mgpu::cuda {
 
-// Finds tiles.cells, which the kernels that use TileWork read.
 void partition_work(const Call& call, CUstream_st* stream, const WorkList& work, const WorkTiles& tiles);
 
 }  // namespace mgpu::cuda

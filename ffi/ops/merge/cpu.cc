@@ -13,7 +13,7 @@ namespace mgpu {
 
 namespace {
 
-// `a_index` is the index of A's first item, if indices are the payload.
+// `a_index` is the payload of A's first item, if the payload is indices.
 template <typename Payload, typename Order>
 void merge_rows(const MergeOperands& operands, Order order, cpu::Executor& executor, int64_t a_index = 0) {
   using Word = typename Order::Word;
@@ -55,7 +55,7 @@ void merge_rows(const MergeOperands& operands, Order order, cpu::Executor& execu
   });
 }
 
-// Merges each pair of runs as two separate arrays, and fills the slots after the last one.
+// Each pair of runs is merged as two separate arrays.
 template <typename Payload, typename Order>
 void merge_runs(const MergeOperands& operands, Order order, cpu::Executor& executor) {
   using Word = typename Order::Word;

@@ -21,7 +21,6 @@ struct Problem {
 template <typename Payload>
 constexpr int kPayloadWidth = std::is_same_v<Payload, NoPayload> ? 0 : sizeof(Payload);
 
-// `a` and `b` count from a_shift and b_shift.
 template <int kItems, typename Payload>
 __device__ __forceinline__ void take_indices(Payload (&values)[kItems], unsigned from_b, int64_t a_shift,
                                              int64_t b_shift, int a, int b) {
@@ -33,7 +32,6 @@ __device__ __forceinline__ void take_indices(Payload (&values)[kItems], unsigned
   }
 }
 
-// The payload is in a stage, a tile's buffer in shared memory.
 template <int kItems, typename Payload>
 __device__ __forceinline__ void take_values(Payload (&values)[kItems], unsigned from_b, const Payload* payload, int a,
                                             int b) {
@@ -46,7 +44,6 @@ __device__ __forceinline__ void take_values(Payload (&values)[kItems], unsigned 
   }
 }
 
-// Fills the slots of a tile that hold no item.
 template <typename Word, typename Payload>
 __device__ __forceinline__ void fill_dead(Word* out, Payload* out_payload, int live, int size, bool gives_indices) {
   for (int position = live + threadIdx.x; position < size; position += kPipelineWorkers) {

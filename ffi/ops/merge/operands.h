@@ -21,7 +21,6 @@ struct RunSplits;
 // absent. Runs 0 and 1 are merged into their own slots of the result, and so are runs 2 and 3, and so on. The results
 // are then the first `size` slots of A, in which all runs end; slots after the last run get 0.
 struct MergeOperands {
-  // One side's payload, with rows like those of its keys.
   struct Payload {
     const void* data = nullptr;  // null means indices into the concatenation of A and B
     int64_t stride = 0;

@@ -11,8 +11,7 @@
 
 namespace mgpu::cpu {
 
-// The row's width in bytes is passed as a constant, which makes a copy one or two instructions. Other widths are passed
-// as 0.
+// A constant width makes a copy one or two instructions. Other widths are passed as 0.
 template <typename Visit>
 void dispatch_row_bytes(int64_t row_bytes, Visit visit) {
   switch (row_bytes) {
@@ -25,7 +24,6 @@ void dispatch_row_bytes(int64_t row_bytes, Visit visit) {
   }
 }
 
-// Rows of one width, `kBytes` if it is known at compile time.
 template <int64_t kBytes>
 struct RowMover {
   int64_t row_bytes;
@@ -44,7 +42,7 @@ struct RowMover {
 
   void repeat(char* to, Range<int64_t> rows, const char* row) const { repeat(to, rows, rows.end, row); }
 
-  // It may also write rows after the range, up to `limit`, which are written again later.
+  // Rows after the range, up to `limit`, are written again later.
   void repeat(char* to, Range<int64_t> rows, int64_t limit, const char* row) const {
     if constexpr (kBytes > 0) {
       using Row = std::array<char, kBytes>;

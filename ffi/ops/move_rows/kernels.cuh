@@ -9,7 +9,6 @@
 
 namespace mgpu::cuda {
 
-// The words of a row that a block moves at a time: 256 bytes for rows of 16-byte words.
 constexpr int kColumns = 16;
 
 // The row at `from` is written to `to`. If `reads` is false, the fill is written instead.
@@ -20,7 +19,6 @@ struct RowMove {
   bool writes;
 };
 
-// The fill element, repeated.
 template <typename Word>
 __device__ Word fill_word(const char* element, int64_t element_bytes) {
   unsigned long long low, high;
@@ -69,8 +67,7 @@ __device__ void copy_words(int count, FillOf fill_of, MoveOf move_of) {
   if (base + static_cast<int>(threadIdx.x) < count) copy(base + threadIdx.x, std::false_type{});
 }
 
-// The width of rows in bytes. kRowBytes is this width if it is known at compile time, so that an address takes two
-// instructions, else 0.
+// A constant kRowBytes makes an address two instructions; it is 0 for other widths.
 template <int kRowBytes>
 __device__ int64_t width_of(const Rows& rows) {
   return kRowBytes > 0 ? kRowBytes : rows.row_bytes;
@@ -98,7 +95,6 @@ using FewMoves = std::integral_constant<int, 2>;
 template <int kItems, typename Route, bool kNarrowOffsets = false>
 using RouteTile = TileWork<kWorkThreads, kItems, typename Route::Slot, kNarrowOffsets>;
 
-// route.slots_of(tile), if the route has any.
 template <typename Route>
 __device__ auto slots_of(const Route& route) {
   if constexpr (std::is_same_v<typename Route::Slot, NoSlot>) {
@@ -154,7 +150,7 @@ __global__ void __launch_bounds__(kWorkThreads, word_blocks<Word, Route>())
   });
 }
 
-// Wide rows have `row_words` words each. Blocks of one tile (blockIdx.y) share the words of its rows.
+// Blocks of one tile (blockIdx.y) share the words of its rows.
 template <typename Word, int kItems, typename Route>
 __global__ void __launch_bounds__(kWorkThreads)
     move_wide_rows(const __grid_constant__ WorkList work, const __grid_constant__ WorkTiles tiles,

@@ -7,7 +7,6 @@
 
 namespace mgpu::cuda {
 
-// Word is the widest word that divides a row.
 template <typename Visit>
 void dispatch_row_word(int64_t row_bytes, Visit visit) {
   switch (row_word(row_bytes)) {
@@ -32,8 +31,7 @@ void launch_wide(const Call& call, const WorkList& work, const WorkTiles& tiles,
   launch_overlapping(call, stream, kernel, grid, kWorkThreads, 0, work, tiles, route, row_words);
 }
 
-// Runs `route` over all outputs of `operands`. launch_words(Word{}, work, tiles, blocks) launches the kernel for rows
-// of one word.
+// launch_words(Word{}, work, tiles, blocks) launches the kernel for rows of one word.
 template <typename Operands, typename Route, typename LaunchWords>
 void move_rows(const Call& call, const Operands& operands, const Route& route, cudaStream_t stream,
                LaunchWords launch_words) {

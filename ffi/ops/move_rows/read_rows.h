@@ -5,11 +5,9 @@
 
 namespace mgpu {
 
-// The rows [.., count, elements] are of `problems` problems, or of one problem that all share. Errors start with
-// `name`.
+// The array has rows of `problems` problems, or of one that all share. Errors start with `name`.
 Rows read_rows(const Call& call, const Array& array, int64_t problems, const char* name);
 
-// The element has shape [.., 1].
 Fill read_fill(const Call& call, const Array& array, int64_t problems);
 
 }  // namespace mgpu

@@ -6,7 +6,6 @@
 
 namespace mgpu::cuda {
 
-// The output is number `slot` in the tile.
 template <int kRowBytes, typename Route>
 __device__ RowMove move_in_row(const WorkRows& rows, const Route& route, int slot, int row, int i) {
   return rows.with_output(slot, row, i, [&](const RowOutput& output, int object, bool is_made) {
@@ -35,7 +34,6 @@ constexpr int short_row_blocks() {
   return work_blocks(has_room ? sizeof(uint32_t) : sizeof(uint64_t));
 }
 
-// A block moves all words of several problems, `row_words` per output.
 template <typename Word, bool kWideRows, typename Route>
 __global__ void __launch_bounds__(kWorkThreads, short_row_blocks<Word, kWideRows, Route>())
     move_short_rows(const __grid_constant__ ShortWork problem, const __grid_constant__ Route route,

@@ -10,8 +10,7 @@ namespace mgpu::cuda::ranking {
 template <typename Order>
 using RowDigits = RankDigits<Order, kMaxRanks, kRankDigits, kRankThreads>;
 
-// The items of a row that the passes go over: all of them or, if a sample has narrowed the row down
-// (sampled_intervals.cuh), the few that were collected.
+// The passes go over all items of a row or, after a sample (sampled_intervals.cuh), over the few that were collected.
 template <typename Order>
 struct RankSource {
   using Word = typename Order::Word;
@@ -35,13 +34,13 @@ struct RankSource {
       ranks = nullptr;
     }
   }
-  // The i-th sought rank, as a position among these items; negative if its item is known already.
+  // The rank is negative if its item is known already.
   __device__ int64_t rank(const RanksTask<Order>& task, int64_t row, int i) const {
     return ranks ? ranks[i] : task.operands.rank(row, i);
   }
 };
 
-// One block per part of a row. The last block of a row to finish finds the digits.
+// The last block of a row to finish finds the digits.
 template <typename Order>
 __global__ void __launch_bounds__(kRankThreads) count_rank_digits(const __grid_constant__ RanksTask<Order> task) {
   using Word = typename Order::Word;

@@ -31,13 +31,12 @@ struct OrderStatisticsOperands {
   explicit OrderStatisticsOperands(const Call& call);
 
   MGPU_HOST_DEVICE int64_t live(int64_t row) const { return counts(row, length); }
-  // Clamped to the live items of a row that has some.
   MGPU_HOST_DEVICE int64_t rank(int64_t row, int64_t i) const {
     return clamp<int64_t>(ranks[row * ranks_stride + i], 0, live(row) - 1);
   }
 
-  // takes_sample() says whether a sample first narrows each rank down to an interval, and between_room() how many items
-  // of a row's intervals can be collected.
+  // takes_sample() says whether a sample narrows each rank down to an interval, and between_room() how many items of a
+  // row's intervals can be collected.
   MGPU_HOST_DEVICE bool takes_sample() const;
   MGPU_HOST_DEVICE int64_t between_room() const;
   struct Scratch;

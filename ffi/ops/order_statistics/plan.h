@@ -16,8 +16,8 @@ constexpr int64_t kRankSampledItems = 1 << 24;
 constexpr int kRankSampleBytes = 32 << 10;
 constexpr int64_t kRankGatheredPart = 1 << 15;  // the fewest collected items per block: its counters take time to add
 
-// Disjoint intervals in ascending order, which should contain a row's sought items. Their ends are words that are
-// ordered like the keys (Order::rank).
+// Disjoint intervals in ascending order, which should contain the sought items. Their ends are ordered like the keys
+// (Order::rank).
 struct RankIntervals {
   struct Interval {
     uint64_t low, high;

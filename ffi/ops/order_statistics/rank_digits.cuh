@@ -10,7 +10,6 @@
 
 namespace mgpu::cuda::ranking {
 
-// The keys of a sequence, and what is known about its items at some ranks.
 template <typename Order>
 struct SoughtItems {
   using Word = typename Order::Word;
@@ -27,7 +26,7 @@ struct DigitPass {
   bool is_first;
 };
 
-// Sought ranks whose items' known digits are the same share the counts of the first of these ranks.
+// Ranks whose items' known digits are the same share the counts of the first of them.
 template <typename Word, int kMaxRanks>
 struct SharedRanks {
   Word prefixes[kMaxRanks];

@@ -10,7 +10,7 @@
 
 namespace mgpu::cuda::ranking {
 
-// An interval in the form in which items are compared with it: here, words that compare as the keys do (Order::rank).
+// Items are compared with an interval by words that compare as the keys do (Order::rank).
 template <typename Order>
 struct Interval {
   using Word = typename Order::Word;
@@ -54,7 +54,7 @@ struct Interval<FloatOrder<Word>> {
   __device__ __forceinline__ bool reaches(const Order& /*order*/, Word key) const { return !(to_float(key) > high); }
 };
 
-// Samples each row, and finds the interval of each rank. One block per row.
+// One block per row.
 template <typename Order>
 __global__ void __launch_bounds__(kRankThreads) find_intervals(const __grid_constant__ RanksTask<Order> task) {
   using Word = typename Order::Word;
@@ -155,7 +155,7 @@ __device__ void place_ranks(const RanksTask<Order>& task, int64_t row) {
   found.holds_all = holds_all;
 }
 
-// The items that a block has in registers. A thread's next vector is kWarp vectors further.
+// A thread's next vector is kWarp vectors further.
 template <typename Word>
 struct GatherTile {
   using Vector = cuda::Vector<Word>;
@@ -167,13 +167,11 @@ struct GatherTile {
   int count;         // the part's items
   int warp, lane;
 
-  // The place in the part of the thread's item i, if the tile begins at `tile`.
   __device__ __forceinline__ int place(int tile, int i) const {
     const int first = (warp * kWarp * kVectors + lane) * Vector::kItems;
     return tile + first + i / Vector::kItems * kWarp * Vector::kItems + i % Vector::kItems;
   }
 
-  // An item outside of the part is 0.
   __device__ __forceinline__ void load(int tile, Word (&items)[kItems]) const {
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
@@ -191,7 +189,6 @@ struct GatherTile {
     }
   }
 
-  // A bitmap of the thread's items that lie in the part.
   __device__ __forceinline__ unsigned inside(int tile) const {
     unsigned inside = (1u << kItems) - 1;
     if (tile < 0 || tile + kTile > count) {
@@ -204,7 +201,7 @@ struct GatherTile {
   }
 };
 
-// The items that a warp has collected. They stay in shared memory until the warp writes many at a time.
+// Items stay in shared memory until the warp writes many at a time.
 template <typename Word>
 struct WarpStage {
   static constexpr int kItems = GatherTile<Word>::kItems;
@@ -216,7 +213,6 @@ struct WarpStage {
   int lane;
   int fill = 0;  // how many items are staged
 
-  // Writes the staged items, as far as they fit.
   __device__ __forceinline__ void flush() {
     __syncwarp();
     unsigned long long to = 0;
@@ -242,13 +238,12 @@ struct WarpStage {
   }
 };
 
-// How many items of a block are below an interval, at its ends, and between them.
 struct IntervalCounts {
   unsigned below, at_low, between, at_high;
 };
 
-// Takes the keys in the bitmap `reached`, which may lie in interval j: counts those at the interval's ends, and
-// collects those between its ends.
+// `reached` is a bitmap of the keys that may lie in interval j. Those at its ends are counted, those between its ends
+// collected.
 template <typename Order, typename Word = typename Order::Word, int kItems>
 __device__ __forceinline__ void collect(const Order& order, const Word (&keys)[kItems], unsigned reached, int j,
                                         const Word* lows, const Word* highs, IntervalCounts* counts,
@@ -282,7 +277,6 @@ __device__ __forceinline__ void collect(const Order& order, const Word (&keys)[k
   stage.add(keys, taken, own, up_to, all);
 }
 
-// Each thread adds the counts of one interval.
 __device__ __forceinline__ void add_counts(const IntervalCounts* counts, RankIntervals& found) {
   const auto add = [](uint64_t& to, unsigned count) {
     if (count > 0) atomicAdd(reinterpret_cast<unsigned long long*>(&to), static_cast<unsigned long long>(count));
@@ -294,7 +288,7 @@ __device__ __forceinline__ void add_counts(const IntervalCounts* counts, RankInt
   add(interval.at_high, counts[threadIdx.x].at_high);
 }
 
-// Collects the items in the intervals, by one block per part of a row.
+// One block per part of a row.
 template <typename Order>
 __global__ void __launch_bounds__(kRankThreads, 2) gather_between(const __grid_constant__ RanksTask<Order> task) {
   using Word = typename Order::Word;

@@ -8,7 +8,6 @@ namespace mgpu::cuda {
 
 namespace {
 
-// The power of two at or above n, but at most the one at or above `limit`.
 int power_of_two(int64_t n, int limit) { return 1 << minimum(ceil_log2(n), ceil_log2(limit)); }
 
 struct RowLanes {

@@ -12,7 +12,7 @@ namespace mgpu::cuda::reducing {
 
 constexpr int kThreads = 256;
 
-// The vectors that a thread loads before the first use: two for bytes, because a vector of bytes makes 16 states.
+// Bytes take two loads before the first use, because a vector of bytes makes 16 states.
 template <typename Operator>
 constexpr int kLoads = sizeof(typename Operator::Element) == 1 ? 2 : 4;
 
@@ -84,7 +84,6 @@ __device__ typename Operator::State fold_in_order(const Operator& op, const Sour
   return state;
 }
 
-// An argmin or argmax of float32, for whose extrema there are instructions.
 template <typename Operator>
 MGPU_HOST_DEVICE bool has_float_instructions(const Operator& op) {
   if constexpr (std::is_same_v<Operator, ArgExtremum<uint32_t, typename Operator::State>>) {
@@ -94,7 +93,7 @@ MGPU_HOST_DEVICE bool has_float_instructions(const Operator& op) {
   }
 }
 
-// Calls fold<Part>() with the type that gathers a thread's part of a reduction whose items may be reordered.
+// Part is the type that gathers a thread's part of a reduction whose items may be reordered.
 template <typename Operator, typename Fold>
 __device__ __forceinline__ typename Operator::State fold_by_part(const Operator& op, Fold fold) {
   using State = typename Operator::State;
@@ -169,7 +168,7 @@ __global__ void reduce_states(Reduction<Operator> reduction, Operator op) {
   if (threadIdx.x == 0) reduction.result.store(row, op.finish(state, row * reduction.segments.length));
 }
 
-// `lanes` neighbouring lanes, a power of two, reduce a row. kMany says that a lane has many vectors.
+// `lanes` is a power of two. kMany says that a lane has many vectors.
 template <typename Operator, bool kMany = false>
 __global__ void __launch_bounds__(kThreads) reduce_short_rows(Reduction<Operator> reduction, int lanes, Operator op) {
   const int64_t row = (int64_t{blockIdx.x} * kThreads + threadIdx.x) >> (__ffs(lanes) - 1);
@@ -251,7 +250,6 @@ __global__ void __launch_bounds__(kMaxShareThreads)
   if (threadIdx.x == 0) rows.result.store(blockIdx.x, op.finish(state, begin));
 }
 
-// A warp or a block, of kGroup threads, reduces a row.
 template <int kGroup, typename Operator>
 __global__ void __launch_bounds__(kThreads)
     reduce_whole_rows(const __grid_constant__ WholeRows<Operator> rows, Operator op) {

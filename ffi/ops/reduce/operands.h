@@ -35,7 +35,6 @@ struct SegmentEnds {
   MGPU_HOST_DEVICE int64_t row(int64_t j) const { return segments.rows == 1 ? 0 : j / per_row(); }
 
   MGPU_HOST_DEVICE int64_t operator[](int64_t j) const {
-    // Usually there is one row, for which searches are shorter.
     if (segments.rows == 1 && j < segments.heads_count) return minimum(segments.row_head(0, j), segments.live(0));
     const int64_t row = this->row(j);
     const int64_t i = j - row * per_row();
@@ -44,7 +43,7 @@ struct SegmentEnds {
     return row * segments.length + (i == segments.heads_count ? live : minimum(segments.row_head(row, i), live));
   }
 
-  // The result that end j closes, or -1.
+  // -1 if end j closes no result.
   MGPU_HOST_DEVICE int64_t entry(int64_t j) const {
     const int64_t row = this->row(j);
     const int64_t i = j - row * per_row();

@@ -16,15 +16,12 @@ constexpr int64_t kReduceMaxChunks = 2048;
 constexpr int64_t kReduceMinBlockRows = 3 * kReferenceMultiprocessors;
 constexpr int64_t kReduceMaxBlockRows = 8 * kReferenceMultiprocessors;
 constexpr int64_t kReduceBlockRowBytes = 1 << 19;
-// A few lanes of a warp reduce a whole row of up to this length.
 constexpr int64_t kReduceShortRow = 4096;
 
-// A block that reduces segments has these threads, and room for these items in each.
 constexpr TileShape segmented_reduce_shape(int64_t state_bytes) {
   return {128, state_bytes > 32 ? 4 : state_bytes > 16 ? 8 : state_bytes > 4 ? 16 : 32};
 }
 
-// How segments are cut into tiles, for states of `state_bytes` bytes.
 struct SegmentTiling {
   SegmentEnds ends;
   int64_t state_bytes;

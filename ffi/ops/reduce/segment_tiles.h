@@ -9,7 +9,6 @@
 
 namespace mgpu::cpu {
 
-// Tiles of items and segment ends, in one order. Each tile has an equal number of these units.
 struct SegmentTiles {
   int64_t units;
   int64_t tile;

@@ -20,7 +20,6 @@ inline UnitTiles unit_tiles(const SegmentTiling& tiling, int64_t* items_before) 
 }
 inline unsigned join_blocks(int64_t tiles) { return static_cast<unsigned>(ceil_div<int64_t>(tiles, kJoinThreads)); }
 
-// The size of a state, or of an item if that is larger.
 template <typename Operator>
 constexpr int64_t state_bytes() {
   using Element = typename Operator::Element;
@@ -52,7 +51,6 @@ struct SegmentedReduction {
   ResultVector<Operator> result;
 };
 
-// The marks of a run, one byte each.
 template <int kRun>
 struct alignas(kRun) Marks {
   unsigned words[kRun / 4];
@@ -94,7 +92,6 @@ template <typename Operator>
 using RowVectors =
     Vector<typename Operator::Element>[Shape<Operator>::kRows][Shape<Operator>::kRun / Shape<Operator>::kVector];
 
-// The first place of a thread's run in a row of its warp.
 template <typename Operator>
 __device__ __forceinline__ int place_of(int row) {
   const int first_row = threadIdx.x / kWarp * Shape<Operator>::kRows;
@@ -102,7 +99,7 @@ __device__ __forceinline__ int place_of(int row) {
   return (first_row + row) * Shape<Operator>::kRowPlaces + lane * Shape<Operator>::kRun;
 }
 
-// Loads a thread's vectors up to place `limit`. `x` is at a multiple of 16 bytes.
+// `x` is at a multiple of 16 bytes, and `limit` is a place.
 template <typename Operator>
 __device__ __forceinline__ void load_vectors(SourceOf<typename Operator::Element> x, int limit,
                                              RowVectors<Operator>& vectors) {
@@ -163,8 +160,7 @@ __device__ __forceinline__ void extract_run(const Operator& op, const TilePlaces
   }
 }
 
-// What a warp leaves in a tile with few ends: the state of the segment of its first end, and the state of the items
-// after its last end.
+// The states that a warp leaves in a tile with few ends.
 template <typename State>
 struct WarpParts {
   State opening;
@@ -182,7 +178,6 @@ __device__ __forceinline__ typename Operator::State combine_run(
   return state;
 }
 
-// A thread's runs of a tile, in registers.
 template <typename Operator>
 struct LoadedRuns {
   using States = typename Operator::State[Shape<Operator>::kRun];
@@ -194,7 +189,7 @@ struct LoadedRuns {
   __device__ __forceinline__ void items(int row, States& states) const {
     extract_run(op, places, row, vectors, states);
   }
-  // The place of a lane's end, or one past all places.
+  // One past all places if the lane has no end.
   __device__ __forceinline__ int place_of_end(const SegmentEnds& ends, const TileUnits& units) const {
     const int lane = threadIdx.x % kWarp;
     int own_place = places.lead;
@@ -317,7 +312,7 @@ __device__ __forceinline__ void join_warps(const SegmentedReduction<Operator>& r
   }
 }
 
-// Marks the ends, and records their places. The heads of the first end's row are loaded four at a time.
+// The heads of the first end's row are loaded four at a time.
 template <typename Operator>
 __device__ __forceinline__ TileEnds mark_ends(const SegmentedReduction<Operator>& reduction, const TileUnits& units,
                                               const TilePlaces& places, const TileMemory<Operator>& memory) {
@@ -377,7 +372,7 @@ __device__ __forceinline__ TileEnds mark_ends(const SegmentedReduction<Operator>
   return {row_begin, row_entries + first_in_row, own_heads};
 }
 
-// Restarts after each end. A row without ends needs only its sum.
+// A row without ends needs only its sum.
 template <typename Operator>
 __device__ __forceinline__ void sum_runs(const Operator& op, const TilePlaces& places,
                                          const RowVectors<Operator>& vectors, const TileMemory<Operator>& memory) {
@@ -419,7 +414,6 @@ __device__ __forceinline__ void sum_runs(const Operator& op, const TilePlaces& p
   __syncthreads();
 }
 
-// Joins the parts of segments, and stores the results of those that begin and end in the tile.
 template <typename Operator>
 __device__ __forceinline__ void store_segments(const SegmentedReduction<Operator>& reduction, const Operator& op,
                                                const TileUnits& units, const TileEnds& tile_ends,
@@ -451,7 +445,7 @@ __device__ __forceinline__ void store_segments(const SegmentedReduction<Operator
   for (int i = 1 + threadIdx.x; i < own_segments; i += kThreads) {
     reduction.result.store(tile_ends.first_entry + i, op.finish(segment(i), tile_ends.row_begin));
   }
-  // Stores the results of segments in later rows, and the states of the open segment and of the first end's segment.
+  // The last two states are those of the open segment and of the first end's segment.
 #pragma unroll 1
   for (int k = own_segments + threadIdx.x; k <= units.ends + 1; k += kThreads) {
     const int i = k <= units.ends ? k : 0;

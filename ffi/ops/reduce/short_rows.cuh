@@ -22,7 +22,6 @@ struct SegmentedReduce {
 
   int room() const { return shared_room(segments.length, pitch, tiles.tile_rows); }
   int heads_room() const { return shared_room(segments.heads_count, heads_pitch, tiles.tile_rows); }
-  // A state and a mark for each item, and the heads.
   size_t shared_bytes() const { return room() * (sizeof(State) + sizeof(bool)) + heads_room() * sizeof(int); }
 };
 

@@ -14,7 +14,6 @@ namespace {
 
 constexpr int64_t kTile = cpu::kRunHeadsTile;
 
-// Calls visit(position, is_head) for each live item of a tile of a row.
 template <typename Order, typename Visit>
 void walk_tile(const RunHeadsOperands& operands, Order order, int64_t row, int64_t tile_in_row, Visit visit) {
   using Word = typename Order::Word;

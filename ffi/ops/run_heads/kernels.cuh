@@ -34,7 +34,6 @@ struct RunTask {
   RunHeadsOperands::Scratch scratch;
 
   __device__ __forceinline__ int64_t row_of(int64_t tile) const { return rows.rows == 1 ? 0 : tile / row_tiles; }
-  // The heads of tiles with few heads: kKept positions, and kKept keys, per tile.
   __device__ __forceinline__ uint16_t* places() const { return reinterpret_cast<uint16_t*>(scratch.bits); }
   __device__ __forceinline__ Word* kept_keys() const { return static_cast<Word*>(scratch.kept_keys); }
 };
@@ -139,7 +138,7 @@ __global__ void __launch_bounds__(kThreads) mark_heads(RunTask<Order> task) {
   }
 }
 
-// Stores a row's number of runs, and how many items they cover unless a run does not fit the result.
+// `covered` is the number of items that the runs cover, unless a run does not fit the result.
 struct SetRuns {
   IndexResult runs;
   IndexResult covered;

@@ -53,7 +53,7 @@ __device__ __forceinline__ float logit_of(typename From::Word bits) {
   const float x = From::wide(bits) + 0.0f;
   return x == x ? x : -infinity();
 }
-// An unsigned integer with the order of the float. float_of is the inverse.
+// float_of is the inverse.
 __device__ __forceinline__ uint32_t code_of(float x) {
   const uint32_t bits = __float_as_uint(x);
   return bits ^ (static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31) | 0x80000000u);
@@ -79,7 +79,7 @@ struct Weights {
     // Beside an infinite logit, all finite ones have the weight 0, at any temperature.
     inverse = best > kLargest ? 1 : fminf(1 / temperature, kLargest);
     best = fminf(best, kLargest);
-    // Bins divide the range of exponents, or the part of it above -32.
+    // Exponents below -32 have no bins.
     const float range = fminf(fmaxf((best - float_of(~row.least)) * inverse, 1.0f / 64), 32.0f);
     scale = (kSampleBins - 2) / range;
     bins_per_logit = fminf(inverse * scale, kLargest);
@@ -104,20 +104,19 @@ struct Weights {
     return __float_as_uint(power) - __float_as_uint(kRounding);
   }
   __device__ __forceinline__ float middle(unsigned bin) const { return expf(-static_cast<float>(bin) * step); }
-  // The weight of a logit as an integer.
   __device__ __forceinline__ Sum weight(float x) const {
     const float at = place(x);
     const unsigned own = bin(at);
     if (own >= kSampleBins) return 0;
     return __float2ull_rz(static_cast<float>(quotient(at)) * (middle(own) * (one / kUnit)));
   }
-  // Whether the weight, computed with more digits, is at least this share of the largest one.
+  // The weight is computed with more digits here.
   __device__ __forceinline__ bool reaches(float x, float share) const {
     return x >= best || expf((x - best) * inverse) >= share;
   }
 };
 
-// Calls take(bits, position) for each logit of a part of a row. All threads of a block share the part.
+// All threads of a block share a part of a row.
 template <typename From, typename Take>
 __device__ __forceinline__ void for_each_logit(const Task& task, int64_t row, int64_t part, Take take) {
   using Word = typename From::Word;
@@ -158,7 +157,6 @@ __device__ __forceinline__ bool is_drawn_at_once(const SampleRow& row, float tem
   return temperature == 0 || static_cast<uint32_t>(row.best >> 32) == code_of(-infinity());
 }
 
-// Finds the largest logit of each row, and the smallest finite one.
 template <typename From>
 __global__ void __launch_bounds__(kThreads) find_best(const __grid_constant__ Task task) {
   __shared__ unsigned long long bests[kWarps];
@@ -217,7 +215,7 @@ __device__ inline void find_bins(const Task& task, int64_t row, const Weights& w
   double end = sums.before;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) ends[threadIdx.x * kEach + i] = end += own[i];
-  // The first bin up to which the sum reaches `number`, or exceeds it, by bisection.
+  // Finds the first bin up to which the sum reaches `number` or, with `exceeds`, is more.
   const auto find = [&](double number, bool exceeds) {
     int low = 0, high = kSampleBins - 1;
     while (low < high) {
@@ -359,7 +357,7 @@ struct BlockFold {
   }
 };
 
-// A few tokens in shared memory. Each is compared with all others.
+// Each of these few tokens is compared with all others.
 struct Pairs {
   SampleCandidate tokens[kSampleDrawThreads];
   Sum weights[kSampleDrawThreads];
@@ -368,14 +366,13 @@ struct Pairs {
   uint32_t position;
 };
 
-// The token at a place in the sum of weights.
 struct Place {
   bool is_found;
   uint32_t position;
   Sum end;  // the sum of the weights up to and including the token's
 };
 
-// Among the tokens whose logit has the code `found`, finds the position of token number `number`.
+// Only tokens whose logit has the code `found` count.
 template <typename Each>
 __device__ uint32_t find_position(BlockFold& fold, const Each& each, uint32_t found, Sum number, int64_t length) {
   uint32_t low = 0, high = static_cast<uint32_t>(length - 1);
@@ -468,7 +465,7 @@ __device__ Place find_place(BlockFold& fold, Pairs& pairs, const Weights& weight
   return {true, pairs.position, pairs.end};
 }
 
-// Draws a token of each row, by one block per row.
+// One block per row.
 template <typename From>
 __global__ void __launch_bounds__(kSampleDrawThreads) draw_tokens(const __grid_constant__ Task task) {
   using Word = typename From::Word;

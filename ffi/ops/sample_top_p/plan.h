@@ -36,7 +36,6 @@ struct SampleRow {
   unsigned long long before_cut, before_draw;  // the sums of the weights in the bins before these
 };
 
-// It may be the last kept token, or the drawn one.
 struct SampleCandidate {
   uint32_t code;  // an unsigned integer with the order of the logits
   uint32_t position;

@@ -10,7 +10,6 @@ namespace mgpu {
 
 namespace {
 
-// Ranks are positions in a segment's sorted order.
 template <typename Order, typename ForEach>
 void find(const SegmentedOrderStatisticsOperands& operands, Order order, const cpu::RowRange& segment,
           ForEach for_each) {

@@ -84,18 +84,15 @@ __device__ __forceinline__ void find_short(const Task& task, const RowSegment& s
   find_sorted<kItems>(task, segment, ranks, lanes, room);
 }
 
-// A warp's search for items of its segment, which has more than 32.
 template <typename Order>
 class WarpSegment {
   using Word = typename Order::Word;
   using Code = typename Task<Order>::Code;
 
  public:
-  // `room` holds a rank for each lane.
   __device__ WarpSegment(Order order, const Word* items, int size, Code* room)
       : order_(order), items_(items), size_(size), lane_(static_cast<int>(threadIdx.x % kWarp)), room_(room) {}
 
-  // The rank of item number `sought` of the sorted segment.
   __device__ Word at(int sought) {
     if (sought == size_ - 1) return last();
     if (sought < before_ || sought >= before_ + within_) narrow(sought);
@@ -118,7 +115,7 @@ class WarpSegment {
     return fold_warp(count, [](int a, int b) { return a + b; });
   }
 
-  // Finds an interval that contains the sought item and has at most 32 items, or only one rank.
+  // The interval contains the sought item and has at most 32 items, or only one rank.
   __device__ void narrow(int sought) {
     low_ = 0;
     high_ = static_cast<Word>(~Word{0});
@@ -139,7 +136,6 @@ class WarpSegment {
     if (low_ < high_) sort();
   }
 
-  // Each lane gets one item.
   __device__ void sort() {
     int listed = 0;
     for (int begin = 0; begin < size_; begin += kWarp) {
@@ -185,8 +181,7 @@ __device__ bool begin_long_segment(const Task<Order>& task, const RowSegment& se
   return true;
 }
 
-// The segment does not fit a warp's registers. If it is long, it is only listed. All lanes of a warp call this function
-// together.
+// A long segment is only listed. All lanes of a warp call this.
 template <typename Order>
 __device__ void find_by_warp(const Task<Order>& task, const RowSegment& segment, typename Task<Order>::Code* room) {
   using Word = typename Order::Word;
@@ -227,7 +222,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
                                    });
 }
 
-// Each pass finds one more digit. Each block takes parts of long segments.
+// Each block takes parts of long segments.
 template <typename Order>
 __global__ void __launch_bounds__(kDigitThreads)
     count_segment_digits(const __grid_constant__ Task<Order> task, ranking::DigitPass pass) {

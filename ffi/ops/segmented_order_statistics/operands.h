@@ -23,7 +23,7 @@ struct SegmentedOrderStatisticsOperands : SegmentBounds {
 
   explicit SegmentedOrderStatisticsOperands(const Call& call);
 
-  // The k-th sought rank of segment i, clamped to the segment's items. The segment is not empty.
+  // The segment is not empty.
   MGPU_HOST_DEVICE int64_t rank(int64_t row, int64_t k, int64_t i, int64_t size) const {
     return clamp<int64_t>(ranks[row * ranks_stride + k * segments + i], 0, size - 1);
   }

@@ -41,7 +41,6 @@ struct Node {
   __device__ __forceinline__ static Node load(const Word* from) {
     return {__ldg(reinterpret_cast<const uint4*>(from)), __ldg(reinterpret_cast<const uint4*>(from) + 1)};
   }
-  // The keys are unlikely to be read again soon.
   __device__ __forceinline__ static Node load_once(const Word* from) {
     return {__ldcs(reinterpret_cast<const uint4*>(from)), __ldcs(reinterpret_cast<const uint4*>(from) + 1)};
   }
@@ -73,7 +72,6 @@ struct NeedleSearch {
     if (found > separators.begin) range.begin = ((found - 1) << shift) + 1;
     if (found < separators.end) range.end = found << shift;
   }
-  // Searches the node that has all separators.
   template <typename Encode>
   __device__ __forceinline__ void narrow_by_node(const Node<Word>& node, int shift, Encode encode) {
     const Range<Position> separators = this->separators(shift);
@@ -87,7 +85,6 @@ struct NeedleSearch {
   }
 };
 
-// A row of the haystack, read from the start of the sector that holds its first key.
 template <typename Word, typename Position>
 struct HaystackRow {
   static constexpr int kFanout = SearchTree::fanout(sizeof(Word));
@@ -168,7 +165,6 @@ struct Searches {
 
   __device__ __forceinline__ bool has_segment(int k) const { return segments[k] >= 0; }
 
-  // Reads where the needles' segments begin and end, and sets the ranges of the searches.
   __device__ __forceinline__ void start() {
     const auto count = static_cast<Index>(given->operands.segments);
     const bool has_ends = given->operands.ends;
@@ -225,7 +221,6 @@ struct Searches {
     }
   }
 
-  // Reads one node of a level above the haystack.
   __device__ __forceinline__ void narrow_by_level(const Word* level, int shift) {
     Node<Word> nodes[kCount];
 #pragma unroll
@@ -237,7 +232,6 @@ struct Searches {
     for (int k = 0; k < kCount; ++k) searches[k].narrow_by_node(nodes[k], shift, [](Word code) { return code; });
   }
 
-  // Reads the sectors of the remaining keys.
   __device__ __forceinline__ void finish() {
     const auto encode = [&](Word key) { return given->order.encode(key); };
     const auto is_inside = [&](Position position) {
@@ -318,7 +312,7 @@ __global__ void __launch_bounds__(kMakeThreads) make_tree(const __grid_constant_
   }
 }
 
-// The block copies the top of the tree, or the row itself if that is the top.
+// The top may be the row itself.
 template <typename Word, typename Order, typename Haystack>
 __device__ void load_top(Word* top, const SearchTree& tree, const Word* levels, const Haystack& haystack, int64_t live,
                          const Order& order) {
@@ -343,7 +337,7 @@ __device__ __forceinline__ void narrow_by_top(NeedleSearch<Word, Position>& sear
   search.narrow(separators, static_cast<Position>(found), shift);
 }
 
-// A block looks up `part` needles of a row. `parts` blocks share a row.
+// `parts` blocks share a row, and each looks up `part` needles.
 template <typename Order, typename Index>
 __global__ void __launch_bounds__(kTreeThreads, 1)
     search_tree(const __grid_constant__ SegmentedSearchOperands operands, Order order,

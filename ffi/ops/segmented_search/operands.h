@@ -30,7 +30,6 @@ struct SegmentedSearchOperands {
 
   explicit SegmentedSearchOperands(const Call& call);
 
-  // The live items of the first segment of a problem.
   template <typename Index>
   Range<int64_t> first_segment(int64_t problem) const {
     const int64_t live = pair.b.live(problem);
@@ -39,7 +38,6 @@ struct SegmentedSearchOperands {
     return {begin, clamp<int64_t>(static_cast<const Index*>(ends)[problem * ends_stride], begin, live)};
   }
 
-  // Index is the type of positions.
   template <typename Visit>
   void dispatch_index(Visit visit) const {
     positions.wide ? visit(int64_t{}) : visit(int32_t{});

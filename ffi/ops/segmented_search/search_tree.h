@@ -23,7 +23,7 @@ struct SearchTree {
   int64_t rows = 0;
   void* keys = nullptr;  // scratch memory
 
-  // The most keys of the top: those that fit, and some more, as a row may begin within a sector.
+  // A row may begin within a sector, so some keys more than fit are counted.
   static constexpr int max_top_keys(int key_width, int64_t top_bytes) {
     return static_cast<int>(top_bytes / key_width) + 2 * fanout(key_width);
   }
@@ -31,7 +31,6 @@ struct SearchTree {
   // Keys that are a power of two apart would be in few banks of shared memory, so the place grows faster than i.
   static MGPU_HOST_DEVICE constexpr int top_place(int i) { return (i * 1057) >> 10; }
 
-  // This tree has no memory yet.
   static SearchTree of(const SegmentedSearchOperands& operands, int64_t max_top_bytes);
   int64_t shared_bytes(int key_width) const { return key_width * int64_t{top_place(top_keys) + 1}; }
 };

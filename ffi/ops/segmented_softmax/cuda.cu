@@ -41,7 +41,6 @@ void launch(const Call& call, const SegmentedSoftmaxOperands& operands, CUstream
                           ? (has_tangents ? differentiate_tiles<true, Element> : normalize_tiles<true, Element>)
                           : (has_tangents ? differentiate_tiles<false, Element> : normalize_tiles<false, Element>);
   launch_overlapping(call, stream, kernel, tiles * tiling.slabs, kThreads, tiling.shared_bytes(sizeof(Float)), task);
-  // The blocks of the other kernels take 2^bits columns each.
   const auto column_bits = [&](int most_columns) { return minimum(ceil_log2(tiling.width), ceil_log2(most_columns)); };
   const auto blocks = [&](int64_t tiles, int bits) {
     return tiles * ceil_div<int64_t>(tiling.width, int64_t{1} << bits);

@@ -17,7 +17,6 @@ constexpr int kWarps = kThreads / kWarp;
 template <typename Element>
 using Accumulator = std::conditional_t<std::is_same_v<Element, double>, double, float>;
 
-// The rows of a thread, whose items and states are in registers.
 template <typename Element>
 constexpr int kThreadRows = sizeof(Element) == 8 ? 16 : 32;
 constexpr int kBlocks = 3;
@@ -101,7 +100,7 @@ struct Softmax {
     return clamp<int64_t>(head / tiling.tile_rows, 0, maximum<int64_t>(tile - 1, 0));
   }
 
-  // The scale that a segment's sum gives its items: a factor of the exponential, or a term of the logarithm.
+  // A factor of the exponential, or a term of the logarithm.
   __device__ __forceinline__ Float scale_of(Float sum) const {
     return rule == SoftmaxRule::kLogSoftmax ? logarithm(sum) : reciprocal(sum);
   }
@@ -109,8 +108,7 @@ struct Softmax {
   __device__ __forceinline__ Float result_of(Float kept, Float scale) const {
     return rule == SoftmaxRule::kLogSoftmax ? kept - scale : kept * scale;
   }
-  // The term that a tangent adds to the total of its segment, and the tangent's result from this total. y is the
-  // softmax or its logarithm.
+  // y is the softmax or its logarithm.
   __device__ __forceinline__ Float term_of(Float y, Float tangent) const {
     if (rule == SoftmaxRule::kLogCotangent) return tangent;
     return (rule == SoftmaxRule::kLogTangent ? power(y) : y) * tangent;
@@ -124,14 +122,13 @@ struct Softmax {
 template <typename Float>
 struct Exchange {
   unsigned heads[kWarps];  // for each warp, the lanes whose rows have a head
-  // The state since the last head of each warp's rows, by column.
+  // By column, the state since the last head of each warp's rows.
   Float open[kWarps][kWarp];
   // The total of the segment that ends at each thread's first head; then the totals of the segments open at the tile's
   // end.
   Float totals[kThreads + kWarp];
 };
 
-// A thread's places in shared memory, one for each of its rows.
 template <typename Float>
 struct Slots {
   Float* first;
@@ -139,7 +136,6 @@ struct Slots {
   __device__ __forceinline__ Float& operator[](int i) const { return first[i * stride]; }
 };
 
-// A thread's place among the rows and heads of the tile.
 template <typename Element>
 struct Group {
   using Float = Accumulator<Element>;
@@ -176,7 +172,6 @@ struct Group {
   __device__ __forceinline__ int last_head() const { return 31 - __clz(heads); }
   __device__ __forceinline__ bool ends_after() const { return next < kThreads; }
   __device__ __forceinline__ bool is_cut() const { return ballot != 0 || begins_before || ends_after(); }
-  // Lanes of the warp with a head in earlier rows.
   __device__ __forceinline__ unsigned earlier() const {
     return ballot & ((1u << (static_cast<int>(threadIdx.x) % kWarp & ~(lanes - 1))) - 1);
   }
@@ -188,7 +183,7 @@ struct Group {
     return rows;
   }
 
-  // The maximum of each column over the tile, from the maxima of the threads. Contains a barrier.
+  // Contains a barrier.
   __device__ __forceinline__ Float column_max(Exchange<Float>& exchange, Float max) const {
     const Largest<Float> op;
     const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
@@ -270,7 +265,6 @@ struct Group {
   }
 };
 
-// The items of a tile's rows in shared memory.
 template <typename Element>
 struct StagedTile {
   using Float = Accumulator<Element>;
@@ -286,7 +280,6 @@ struct StagedTile {
     return places + i + static_cast<int>(task.group_items.quotient(i)) * task.tiling.gap(sizeof(Float));
   }
 
-  // Calls visit.operator()<kCount>(i) for all items, kCount at a time.
   template <typename Visit>
   __device__ __forceinline__ void for_each(Visit visit) const {
     if (task.is_aligned && items == task.tiling.tile_rows * static_cast<int>(task.tiling.width)) {
@@ -341,12 +334,11 @@ struct Share {
     rows = count == 0 ? 0u : ~0u >> (32 - count);
   }
 
-  // The offset of the thread's first item in memory.
   __device__ __forceinline__ int64_t offset() const { return (task.begin(tile) + first) * task.tiling.width + column; }
   __device__ __forceinline__ StagedTile<Element> stage(void* shared) const {
     return {task, static_cast<Float*>(shared), size * static_cast<int>(task.tiling.width)};
   }
-  // The thread's items in shared memory or, if they are not there, a place for as many numbers.
+  // Without staged items, the slots have room for as many numbers.
   template <bool kStaged>
   __device__ __forceinline__ Slots<Float> slots(const StagedTile<Element>& stage) const {
     if constexpr (kStaged) {
@@ -380,7 +372,6 @@ struct Share {
     }
   }
 
-  // A bitmap of the rows past the live ones.
   __device__ __forceinline__ unsigned dead() const {
     unsigned dead = 0;
     if (!task.segments.counts.given()) return dead;
@@ -402,7 +393,7 @@ struct Share {
     }
   }
 
-  // Calls visit(i, y, tangent, result) for the rows of a bitmap. Loads several rows before it visits the first.
+  // Loads several rows before it visits the first.
   template <typename Visit>
   __device__ __forceinline__ void for_each_tangent(unsigned bits, Visit visit) const {
     constexpr int kInFlight = 8;
@@ -448,7 +439,6 @@ struct Share {
     return group;
   }
 
-  // Stores a member of the parts of the tile's first and last segments.
   __device__ __forceinline__ void put_parts(Float Part<Float>::* member, Float opening, Float open) const {
     if (!has_column) return;
     const int64_t at = tile * task.tiling.width + column;
@@ -666,7 +656,6 @@ __global__ void __launch_bounds__(kJoinThreads, 1) join_parts(Softmax<Element> t
     for (int64_t tile = begin; tile < end; tile += step) part = join(part, task.opening[tile * width + column]);
     return part;
   };
-  // Joins the parts of lanes with the same column, in every lane.
   const auto fold_lanes = [&](Part part) {
     for (int distance = across; distance < kWarp; distance *= 2) part = join(part, shuffle_down(part, distance));
     return shuffle(part, lane & (across - 1));
@@ -709,7 +698,6 @@ constexpr int kCloseThreads = 256;
 constexpr int kCloseColumns = 32;
 constexpr int kCloseRows = 8;  // the rows of a thread at a time
 
-// Writes the rows of the segments that are open at a tile's start and at its end.
 template <bool kTangents, typename Element>
 __global__ void __launch_bounds__(kCloseThreads) close_tiles(Softmax<Element> task, int column_bits) {
   using Float = Accumulator<Element>;

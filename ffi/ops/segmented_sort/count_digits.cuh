@@ -101,7 +101,7 @@ __device__ uint32_t find_starts(const P& problem, int64_t segment, int64_t live_
   return taken ? taken : 1;
 }
 
-// Clears the words of the look-back, which the passes after this kernel read. All blocks call it.
+// The passes after this kernel read these words. All blocks call it.
 template <typename P>
 __device__ void clear_sums(const P& problem, int64_t tiles) {
   const int64_t words = tiles * kDigits;
@@ -148,7 +148,7 @@ struct CountedPart {
   int number;  // of the segment that holds `at`
   DigitSegment segment;
 
-  // The first slot of the segment's tiles, the number of these slots, and which of them are in the part.
+  // Slots of the segment's tiles.
   __device__ int64_t first() const { return segment.first_tile * P::kTile; }
   __device__ int64_t room() const { return ceil_div<int64_t>(segment.size, P::kTile) * P::kTile; }
   __device__ int64_t begin() const { return at - first(); }

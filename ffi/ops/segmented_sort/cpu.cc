@@ -31,7 +31,6 @@ int64_t tile_width(int64_t total, int threads) {
   return width;
 }
 
-// The heads of a tile that determine which segments cross its edges.
 struct TileHeads {
   bool at_start = false;  // the tile's first position is a head
   int64_t inner = -1;     // the first head after it, or -1
@@ -42,7 +41,7 @@ template <typename Order, typename Payload>
 class SegmentedSort {
   using Buffer = EntryBuffer<Order, Payload>;
   using Item = typename Buffer::Item;
-  // If set, equal items have the same bits, and a sorting network may exchange them.
+  // A sorting network may exchange equal items only if they have the same bits.
   static constexpr bool kPlainCodes = Order::kTotal && std::is_same_v<Payload, NoPayload>;
 
  public:
@@ -82,7 +81,7 @@ class SegmentedSort {
     return rounds;
   }
 
-  // Distributes long segments to buckets in `to`, which are then separate segments.
+  // The buckets in `to` are then separate segments.
   void deal_long_segments(Executor& executor, const std::vector<Range<int64_t>>& crossing, const Buffer& to) {
     for (const auto& segment : crossing) {
       const bool again = !dealt_.empty() && dealt_.back().begin == segment.begin;
@@ -104,7 +103,6 @@ class SegmentedSort {
     for (; head != bucket_heads_.end() && *head < range.end; ++head) mark(*head);
   }
 
-  // Loads from the buckets if the tile's segment was distributed, else from the input.
   void load_tile(Range<int64_t> range, const Buffer& dealt, Item* items) const {
     const auto load = [&](const Buffer& from, int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) items[i - range.begin] = from.load(i);
@@ -121,7 +119,6 @@ class SegmentedSort {
     load(input_, at, range.end);
   }
 
-  // Returns for each tile the segment that holds its first position.
   std::vector<Range<int64_t>> crossing_segments(Executor& executor) const {
     std::vector<TileHeads> heads(tiles_);
     parallel_for(executor, tiles_, [&](int64_t tile) {
@@ -171,7 +168,6 @@ class SegmentedSort {
     }
   }
 
-  // The segment that holds the piece [begin, end) of a tile.
   Range<int64_t> segment_at(int64_t begin, int64_t end, int64_t tile,
                             const std::vector<Range<int64_t>>& crossing) const {
     if (begin == tile * width_) return crossing[tile];
@@ -179,7 +175,8 @@ class SegmentedSort {
     return {begin, end};
   }
 
-  // Returns for each tile how many items of the first run of its pair come before the tile in this round's output.
+  // The result has, for each tile, the items of the first run of its pair that come before the tile in this round's
+  // output.
   std::vector<int64_t> split_runs(Executor& executor, int round, const std::vector<Range<int64_t>>& crossing,
                                   const Buffer (&buffers)[2]) const {
     std::vector<int64_t> splits(tiles_);
@@ -196,12 +193,11 @@ class SegmentedSort {
     return splits;
   }
 
-  // The buffer that has a segment's items before this round.
   const Buffer& source(Range<int64_t> segment, int round, const Buffer (&buffers)[2]) const {
     return buffers[(merge_rounds(segment, width_) - round) % 2];
   }
 
-  // The tile has a part of the segment that began to the left, and a part of the one that continues to the right.
+  // A tile has parts of two segments: one that began to the left, and one that continues to the right.
   void merge_tile(int64_t tile, int round, const std::vector<Range<int64_t>>& crossing,
                   const std::vector<int64_t>& splits, const Buffer (&buffers)[2]) const {
     const Range<int64_t> range = tile_range(tile);

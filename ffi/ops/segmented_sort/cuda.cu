@@ -18,7 +18,6 @@ namespace mgpu::cuda {
 
 namespace sorting {
 
-// Merges nearly sorted rows once their cells are sorted.
 template <typename P>
 void run_phases(const Call& call, P problem, const SortScratch& scratch, int max_rounds, cudaStream_t stream) {
   const Segments& segments = problem.segments;
@@ -96,7 +95,6 @@ void launch_sort_rows(const Call& call, const P& problem, cudaStream_t stream) {
 template <typename Order, typename Payload>
 constexpr bool kHasLargeCells = sizeof(typename Order::Word) < 8 || std::is_same_v<Payload, NoPayload>;
 
-// Each item is compared with all others of its row.
 template <typename Order, typename Payload>
 void run_ranks(const Call& call, const SegmentedSortOperands& operands, Order order, cudaStream_t stream) {
   using P = RowProblem<Order, Payload, kOneCellShape>;
@@ -107,7 +105,6 @@ void run_ranks(const Call& call, const SegmentedSortOperands& operands, Order or
   check_launch(call);
 }
 
-// Several short rows share a cell.
 template <typename Order, typename Payload>
 void run_packed(const Call& call, const SortPlan& plan, Order order, cudaStream_t stream) {
   const SegmentedSortOperands& operands = plan.operands();
@@ -121,7 +118,7 @@ void run_packed(const Call& call, const SortPlan& plan, Order order, cudaStream_
   launch_sort_rows(call, row_problem<PackedProblem<Order, Payload, kFewItemsShape>>(operands, order, none), stream);
 }
 
-// Sorts rows of few items in small cells. When these are merged, each item finds its own position.
+// When the cells are merged, each item finds its own position.
 template <typename Order, typename Payload>
 void run_few_items(const Call& call, const SegmentedSortOperands& operands, Order order, const SortScratch& scratch,
                    cudaStream_t stream) {
@@ -137,7 +134,7 @@ void run_few_items(const Call& call, const SegmentedSortOperands& operands, Orde
   }
 }
 
-// Counts sampled inversions between items at this distance. Returns where the count will be.
+// Returns where the count of sampled inversions will be.
 template <typename Order>
 const int* launch_measure_disorder(const Call& call, const SegmentedSortOperands& operands, const Order& order,
                                    const SortScratch& scratch, int64_t distance, cudaStream_t stream) {

@@ -30,13 +30,12 @@ struct Phase {
   Counts* counts;
 };
 
-// The `value` of the lane that has cell `from` of the group.
 template <typename T>
 __device__ __forceinline__ T from_cell(T value, int from) {
   return static_cast<T>(__shfl_sync(0xffffffffu, value, from, kGroupCells));
 }
 
-// From the largest and the smallest item of each cell, finds the largest before the cell, and the smallest after it.
+// `before` becomes the largest item before the cell, `after` the smallest after it.
 template <typename Word>
 __device__ __forceinline__ void spread_bounds(Word& before, Word& after, int own) {
 #pragma unroll
@@ -52,7 +51,6 @@ __device__ __forceinline__ void spread_bounds(Word& before, Word& after, int own
   if (own == kGroupCells - 1) after = static_cast<Word>(~Word{0});
 }
 
-// Calls visit(round, runs) for the groups of runs of a segment, which lies in cells `own` to `last`.
 template <typename Visit>
 __device__ __forceinline__ void for_groups(int64_t first_cell, int64_t width, int own, int last, int rounds,
                                            Range<int64_t> segment, Visit visit) {
@@ -65,7 +63,7 @@ __device__ __forceinline__ void for_groups(int64_t first_cell, int64_t width, in
   visit(rounds - 1, merge_group<int64_t>(segment, begin_cell, width, begin_cell, rounds - 1));
 }
 
-// Claims `count` places in a list for each lane, in the order of the lanes. Returns the lane's first place.
+// Returns the lane's first place. Lanes get places in their order.
 __device__ __forceinline__ int claim_places(int count, int* counter, int lane) {
   constexpr unsigned kAll = 0xffffffffu;
   int sum = count;
@@ -119,8 +117,7 @@ __global__ void __launch_bounds__(128)
   const int64_t low = __shfl_sync(kAll, found, kGroupCells + own);
   const int64_t high = __shfl_sync(kAll, found, own);
 
-  // For the segment that begins in the lane's cell: the cell in which it ends, its rounds, and the buffer in which they
-  // start.
+  // The cell in which the lane's segment ends, its rounds, and the buffer in which they start.
   const unsigned later = cuts & ~((2u << own) - 1);
   const unsigned earlier = cuts & ((1u << own) - 1);
   const int last = later ? __ffs(later) - 1 : own;
@@ -156,7 +153,7 @@ __global__ void __launch_bounds__(128)
     const auto runs = merge_group<int64_t>(segment, first_cell + own, width, first_cell + own, 0);
     phase.groups[problem.most_groups() - 1 - short_place] = {runs, row.begin, 0, 0, phase.last};
   }
-  // All lanes list the tiles of one segment after the other: in the last phase, a segment may have all tiles of a row.
+  // All lanes list the tiles of one segment after the other, because it may have all tiles of a row.
   for (unsigned segments = __ballot_sync(kAll, begins && !is_short); segments; segments &= segments - 1) {
     const int at = __ffs(segments) - 1;
     const auto its = [&](auto value) { return __shfl_sync(kAll, value, at); };
@@ -182,8 +179,7 @@ __global__ void __launch_bounds__(128)
 
 constexpr int kStartThreads = 256;
 
-// Copies a tile's parts of segments whose rounds start in the other buffer to that buffer. Decodes the items that are
-// in place if `decodes`.
+// If `decodes`, items in place become keys.
 template <typename P>
 __device__ void start_tile(const P& problem, const Phase& phase, int64_t tile, bool decodes) {
   const int64_t row_index = problem.segments.rows == 1 ? 0 : tile / problem.row_tiles;

@@ -10,8 +10,8 @@ namespace mgpu::cuda::sorting {
 
 constexpr int64_t kNowhere = int64_t{1} << 62;
 
-// The first position of the tile is in `segment`. Raises `max_rounds` to the segment's rounds. Segments of `min_long`
-// items and more are not merged but sorted by digits.
+// The first position of the tile is in `segment`. Segments of `min_long` items and more are not merged but sorted by
+// digits.
 inline __device__ TileDescriptor described(Range<int64_t> segment, int64_t listed, int tile_width, int64_t min_long,
                                            int* max_rounds) {
   const bool is_long = segment.size() >= min_long;
@@ -20,7 +20,7 @@ inline __device__ TileDescriptor described(Range<int64_t> segment, int64_t liste
   return {segment, listed, segment.begin / tile_width, rounds};
 }
 
-// Describes tiles from listed heads: one warp per tile makes two searches.
+// One warp per tile makes two searches.
 static __global__ void describe_tiles(Segments segments, int64_t tiles, int tile_width, TileDescriptor* descriptors,
                                       int64_t min_long, int* rounds) {
   start_next_kernel();

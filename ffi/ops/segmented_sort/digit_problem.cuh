@@ -7,7 +7,6 @@
 
 namespace mgpu::cuda::sorting {
 
-// Keys, or their codes between passes, and payload in device memory.
 template <typename Word, typename Payload>
 struct Columns {
   Word* keys;
@@ -37,7 +36,6 @@ struct ListedSegments {
 // instead of 23.5 (H200).
 struct WholeRows {};
 
-// kFew says that there are few items.
 template <typename Word, typename Payload, bool kFew>
 constexpr DigitShape kDigitShape =
     digit_shape(sizeof(Word), std::is_same_v<Payload, NoPayload> ? 0 : sizeof(Payload), kFew);
@@ -96,9 +94,8 @@ struct DigitProblem : std::conditional_t<kListed_, ListedSegments, WholeRows> {
 
   __device__ DigitPasses row_passes(int64_t row) const { return {passes[row]}; }
 
-  // The tiles of a row that have look-back words.
   __device__ __forceinline__ int64_t row_word_tiles() const { return row_tiles - kSavesMemory; }
-  // A row's starts, [places, kDigits], if memory is saved.
+  // [places, kDigits], if memory is saved.
   __device__ __forceinline__ Offset* row_starts(int64_t row) const {
     const auto result = reinterpret_cast<uintptr_t>(buffers[kOutput].keys + row * length);
     return reinterpret_cast<Offset*>((result + sizeof(Offset) - 1) / sizeof(Offset) * sizeof(Offset));

@@ -12,7 +12,6 @@ namespace mgpu::cuda::sorting {
 void sort_by_digits(const Call& call, const SortPlan& plan, const SortScratch& scratch, const Disorder& disorder,
                     cudaStream_t stream);
 
-// Each row fits into a block.
 void sort_rows_by_digits(const Call& call, const SortPlan& plan, cudaStream_t stream);
 
 void list_digit_shapes(const Call& call, KernelShapeList& list);

@@ -97,7 +97,6 @@ void run(const Call& call, const SortPlan& plan, const typename P::Order& order,
 template <typename Order, typename Payload>
 using ListedProblem = DigitProblem<Order, Payload, uint32_t, true>;
 
-// If tiles for few items have the shape of tiles for many, both share one problem.
 template <typename Order, typename Payload>
 constexpr bool kFewHaveOtherTiles =
     kDigitShape<typename Order::Word, Payload, true>.tile() != kDigitShape<typename Order::Word, Payload, false>.tile();

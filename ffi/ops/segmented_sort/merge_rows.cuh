@@ -55,8 +55,7 @@ __device__ void merge_short_groups(const P& problem) {
   }
 }
 
-// Finds how many items of each run come before each tile. In the first round of a phase, it merges the short groups
-// first.
+// In the first round of a phase, it merges the short groups first.
 template <typename P>
 __global__ void __launch_bounds__(kPlanThreads, 4) split_rows(const __grid_constant__ P problem, int round) {
   wait_for_last_kernel();
@@ -78,8 +77,7 @@ __global__ void __launch_bounds__(kPlanThreads, 4) split_rows(const __grid_const
   }
 }
 
-// The items that a tile takes from each of its four runs: items [from, from + count) of the array are copied to `at` in
-// shared memory.
+// Items [from, from + count) of a run are copied to `at` in shared memory.
 struct TileRuns {
   int at[kRuns];
   int count[kRuns];
@@ -99,7 +97,7 @@ struct MergeRowsShared {
   static constexpr int kMiddle = ((P::kTile + 2 * (kItems - 1)) / kItems + 2) * kItems;
   alignas(kChunkBytes) typename P::Word codes[kRoom];
   typename P::Word middle[P::kPairs ? 1 : kMiddle];
-  // The place in `codes` that a merged item came from: the low half of its shared address.
+  // The low half of the shared address that a merged item came from.
   uint16_t from[P::kHasPayload ? ceil_div(P::kTile, kItems) * kItems : 1];
   uint16_t middle_from[P::kHasPayload && !P::kPairs ? kMiddle : 1];
   // Payload as wide as the codes is copied to shared memory too: to `payload` or, if a second level of merging hides
@@ -111,8 +109,7 @@ struct MergeRowsShared {
   int64_t splits[2][kRuns];
 };
 
-// Finds a place in shared memory for each run's items between the splits at the tile's start and end. The first warp
-// calls it, with one lane per run.
+// The first warp calls it, with one lane per run.
 template <typename P>
 __device__ void place_runs(int64_t row_begin, const MergeGroup<int64_t>& group, const int64_t* start,
                            const int64_t* stop, int size, const typename P::Word* keys, TileRuns& runs) {
@@ -141,7 +138,7 @@ __device__ void place_runs(int64_t row_begin, const MergeGroup<int64_t>& group, 
   }
 }
 
-// Reads no memory outside of the runs' group, which may never have been written.
+// Memory outside of the runs' group may never have been written, and is not read.
 template <typename P, typename T>
 __device__ void copy_runs(const T* array, Range<int64_t> group, const TileRuns& runs, T* to) {
   constexpr int kChunk = kChunkBytes / sizeof(T);
@@ -194,21 +191,19 @@ __device__ void split_pair(const P& problem, const typename P::Word* codes, cons
   __syncthreads();
 }
 
-// The places of a tile's runs in shared memory.
 struct PlacedRuns {
   int at[kRuns];
   int count[kRuns];
 };
 
-// The codes of a merged tile in order and, with payload, the place that each came from.
+// With payload, `from` has the place that each code came from.
 template <typename P>
 struct MergedTile {
   const typename P::Word* codes;
   const uint16_t* from;
 };
 
-// Copies a tile's runs to shared memory, and puts sentinels after each. Returns whether codes compare as words and,
-// with payload, no code is the largest word.
+// Puts sentinels after each run. Returns whether codes compare as words and, with payload, no code is the largest word.
 template <typename P>
 __device__ __forceinline__ bool bring_runs(const P& problem, const RowMerge& merge, Range<int64_t> written,
                                            MergeRowsShared<P>& shared, PlacedRuns& runs) {
@@ -280,8 +275,7 @@ __device__ __forceinline__ MergedTile<P> merge_two(const P& problem, bool plain,
   return {shared.codes, shared.from};
 }
 
-// Merges in two levels: two pairs, then the two results. Calls bring_payload() when the copied codes are no longer
-// needed.
+// Calls bring_payload() when the copied codes are no longer needed.
 template <typename P, typename BringPayload>
 __device__ __forceinline__ MergedTile<P> merge_four(const P& problem, bool plain, int size, const PlacedRuns& placed,
                                                     MergeRowsShared<P>& shared, BringPayload bring_payload) {
@@ -290,7 +284,7 @@ __device__ __forceinline__ MergedTile<P> merge_four(const P& problem, bool plain
   constexpr Word kGreatest = static_cast<Word>(~Word{0});
   const auto& [at, count] = placed;
   const int thread = threadIdx.x;
-  // First level: runs 0 and 1, and runs 2 and 3, by as many whole threads as each needs.
+  // Each pair is merged by as many whole threads as it needs.
   const int first_count = count[0] + count[1];
   const int second_count = count[2] + count[3];
   const int first_threads = ceil_div(first_count, kItems);
@@ -346,7 +340,7 @@ __device__ __forceinline__ MergedTile<P> merge_four(const P& problem, bool plain
   return merged;
 }
 
-// Stores a tile's codes or, in the last round, their keys.
+// In the last round, codes become keys.
 template <typename P>
 __device__ __forceinline__ void store_codes(const P& problem, const RowMerge& merge, const MergedTile<P>& merged) {
   constexpr int kThreads = P::kMerge.threads;
@@ -368,7 +362,7 @@ __device__ __forceinline__ void store_codes(const P& problem, const RowMerge& me
   }
 }
 
-// Takes the payload from shared memory if it was copied there, else from device memory.
+// The payload is in shared memory if it was copied there.
 template <typename P>
 __device__ __forceinline__ void store_payload(const P& problem, const RowMerge& merge, const MergedTile<P>& merged,
                                               const PlacedRuns& placed, MergeRowsShared<P>& shared) {
@@ -424,7 +418,7 @@ __device__ __forceinline__ bool merge_tile(const P& problem, int64_t tile, int r
     merged = merge_two(problem, plain, merge.size, runs, shared);
   } else {
     merged = merge_four(problem, plain, merge.size, runs, shared, [&] {
-      // While the second level is merged, the payload overwrites the codes.
+      // The payload overwrites the codes while the second level is merged.
       if constexpr (MergeRowsShared<P>::kStaged) {
         const auto* const payload = problem.buffers[merge.source].payload;
         copy_runs<P>(payload, written, shared.runs, reinterpret_cast<typename P::Payload*>(shared.codes));
@@ -437,8 +431,7 @@ __device__ __forceinline__ bool merge_tile(const P& problem, int64_t tile, int r
   return true;
 }
 
-// One block per tile. For nearly sorted rows, earlier kernels have found the number of tiles, and a few blocks take all
-// of them in turn.
+// For nearly sorted rows, earlier kernels have found the number of tiles, and a few blocks take all of them in turn.
 template <typename P>
 __global__ void __launch_bounds__(P::kMerge.threads, 3) merge_rows(const __grid_constant__ P problem, int round) {
   extern __shared__ __align__(16) unsigned char storage[];

@@ -18,8 +18,7 @@ struct MergeShared {
   MergePlan plans[kPlanSlots];
 };
 
-// Calls visit(i) for each of a thread's strided positions i * threads + thread that is in [begin, end). Most tiles are
-// whole, and need no comparison.
+// Most tiles are whole, and need no comparison.
 template <TileShape kShape, typename Visit>
 __device__ void for_strided(int begin, int end, Visit visit) {
   if (begin == 0 && end == kShape.threads * kShape.items) {
@@ -52,7 +51,7 @@ struct PieceSource {
   }
 };
 
-// Copies the segment's codes in the chunks that cross the segment's edges, one code per thread.
+// One thread per code.
 template <typename Word>
 __device__ void load_edges(const MergePiece& piece, const Word* keys, Word* codes) {
   constexpr int kItems = kChunkBytes / sizeof(Word);
@@ -85,7 +84,6 @@ __device__ void load_tile(const Problem<Order, Payload>& problem, const MergePie
   }
 }
 
-// Stores the merged codes, and fetches the payload from where the codes came from.
 template <typename Order, typename Payload>
 __device__ void store_tile(const Problem<Order, Payload>& problem, const MergePlan& plan,
                            const typename Order::Word* codes, const uint16_t* from) {
@@ -132,7 +130,7 @@ struct TileMerges {
   }
   __device__ static int middle(const MergePiece& piece) { return piece.begin + piece.count[0] + piece.count[1]; }
 
-  // The merge that computes output i. On the second level, merges 1 and 2 are both the merge of the right piece.
+  // On the second level, merges 1 and 2 are both the merge of the right piece.
   __device__ int at(int i) const { return (begins[1] <= i) + (begins[2] <= i) + (begins[3] <= i); }
   __device__ int begin(int merge) const {
     return merge == 0 ? begins[0] : merge == 1 ? begins[1] : merge == 2 ? begins[2] : begins[3];
@@ -149,7 +147,7 @@ struct TileMerges {
   }
 };
 
-// Takes a thread's outputs, from `begin` on. Outputs outside the pieces are undefined.
+// Outputs outside the pieces are undefined.
 template <int kTile, int kItems, typename Word, typename Less>
 __device__ void take_outputs(const TileMerges& merges, const Word* codes, int begin, Less less, Word (&taken)[kItems],
                              uint32_t (&from)[kItems]) {
@@ -158,7 +156,7 @@ __device__ void take_outputs(const TileMerges& merges, const Word* codes, int be
   const int run_items = runs.a_end - runs.a + runs.b_end - runs.b;
   const MergeCursor start = shared_cursor<kTile>(codes, runs, minimum(begin - merges.begin(merge), run_items), less);
   take_merged(codes, start, less, taken, from);
-  // If another merge begins among the thread's outputs, the thread takes its outputs again from there on.
+  // The thread takes its outputs again from the begin of another merge on.
   for (int other = merges.end(merge); other < begin + kItems; other = merges.end(merge)) {
     merge = merges.at(other);
     MergeHeads<Word> heads(codes, merges.runs(merge));
@@ -169,12 +167,12 @@ __device__ void take_outputs(const TileMerges& merges, const Word* codes, int be
   }
 }
 
-// Whether a piece is complete after the first level: no items come from runs 0 and 1, or none from runs 2 and 3.
+// No items come from runs 0 and 1, or none from runs 2 and 3.
 __device__ inline bool is_one_merge(const MergePiece& piece) {
   return piece.count[0] + piece.count[1] == 0 || piece.count[2] + piece.count[3] == 0;
 }
 
-// With a payload, it stores in `shared_from` where in shared memory each item came from.
+// With a payload, `shared_from` gets the place in shared memory that each item came from.
 template <typename Order, typename Payload>
 __device__ void merge_tile(const Problem<Order, Payload>& problem, const MergePiece (&pieces)[2],
                            typename Order::Word* codes, uint16_t* shared_from) {

@@ -33,7 +33,6 @@ struct SegmentedSortOperands {
 
   explicit SegmentedSortOperands(const Call& call);
 
-  // The length of a row if the payload is the indices of its items, else 0.
   int64_t index_row_length() const { return payload_mode == PayloadMode::kIndices ? segments.length : 0; }
 };
 

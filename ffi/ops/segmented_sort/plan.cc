@@ -132,7 +132,7 @@ bool fills(const Problem& problem, const RowShape& shape) {
 RowShape pairs(const Problem& problem) { return pairs_shape(width(problem), has_payload(problem)); }
 RowShape long_rows(const Problem& problem) { return row_shape(width(problem), has_payload(problem)); }
 
-// Small cells of wide items are slower, but still gain if the device holds all of them at once.
+// Small cells of wide items are slower, but gain if the device holds all of them at once.
 bool has_few_items(const Problem& problem) {
   constexpr int64_t kFewWideItems = int64_t{1} << 20;
   const int64_t cell = kFewItemsShape.cell();

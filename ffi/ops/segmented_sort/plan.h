@@ -36,18 +36,17 @@ constexpr RowShape pairs_shape(int key_width, bool has_payload) {
   if (key_width == 8 && has_payload) return {{512, 4}, {256, 9}, 2};
   return {row_shape(key_width, has_payload).sort, {256, 17}, 2};
 }
-// Rows that fit one cell of this shape take one launch.
+// Rows that fit one such cell take one launch.
 constexpr RowShape kOneCellShape{{512, 8}, {256, 9}};
 // The latencies of launches and of memory bound sorts of few items, so in merges of their cells each item finds its own
 // position: each lane of a merging warp has `merge.items` items.
 constexpr RowShape kFewItemsShape{{256, 4}, {128, 2}};
-// Devices grant 64 KB on sm_75, 99 KB on sm_86.
 constexpr int64_t row_shared_bytes(int key_width, bool has_payload, bool pairs) {
   const bool is_narrow = key_width < 4 && !(key_width == 2 && has_payload && !pairs);
   return (is_narrow || (key_width == 8 && has_payload) ? 64 : 99) << 10;
 }
 
-// The threads of a row in a block that sorts several: a power of two of warps, with room for the row's items.
+// A power of two of warps has room for the row's items.
 MGPU_HOST_DEVICE constexpr int packed_row_threads(int64_t length, TileShape cell) {
   constexpr int kWarp = 32;
   return kWarp << ceil_log2(ceil_div<int64_t>(length, kWarp * cell.items));
@@ -64,8 +63,8 @@ constexpr int row_digit_threads(int64_t length) {
   while (threads < kRowDigitThreads && int64_t{threads} * kRowDigitItems < length) threads *= 2;
   return threads;
 }
-// The counters of the warps, and the row's items or, if digits are looked up, the positions and ranks of its live
-// items.
+// The block holds the counters of the warps, and the row's items or, if digits are looked up, the positions and ranks
+// of its live items.
 constexpr int row_digit_bytes(int64_t length, int item_bytes, bool looks_up) {
   const int threads = row_digit_threads(length);
   const int items = looks_up ? static_cast<int>(ceil_div<int64_t>(length, threads)) : kRowDigitItems;
@@ -90,8 +89,8 @@ constexpr DigitShape digit_shape(int key_width, int payload_width, bool few_item
   // Longer tiles sort 2^26 pairs in 5.04 ms instead of 5.22, but 2^20 in 139 us instead of 131.
   return {{512, key_width == 8 && !few_items ? 13 : 11}, 2};
 }
-// The kernel of a pass holds the counters of its warps, the starts of digits, and a tile; the kernel that counts all
-// digits holds only counters.
+// A pass holds the counters of its warps, the starts of digits, and a tile; the kernel that counts all digits holds
+// only counters.
 constexpr int64_t digit_shared_bytes(int key_width, int payload_width) {
   constexpr int kCopies = 8;
   const DigitShape shape = digit_shape(key_width, payload_width);
@@ -102,11 +101,11 @@ constexpr int64_t digit_shared_bytes(int key_width, int payload_width) {
 
 // ---- Data that the kernels pass on.
 
-// The sort of nearly sorted rows merges in phases. These are the rounds of a phase, and the cells of a group.
+// The sort of nearly sorted rows merges in phases of kPhaseRounds rounds, which sort groups of cells.
 constexpr int kPhaseRounds = 2;
 constexpr int kGroupCells = 1 << (2 * kPhaseRounds);
 
-// Runs to merge in a round of a phase, as positions in a row.
+// Positions are in a row.
 struct RunGroup {
   MergeGroup<int64_t> runs;
   int64_t row_begin;
@@ -114,7 +113,6 @@ struct RunGroup {
   bool decode;         // whether the outputs are keys, not codes
 };
 
-// A tile of a group's outputs.
 struct GroupTile {
   int group;
   int tile;
@@ -137,7 +135,6 @@ struct TileDescriptor {
   int rounds;               // the rounds that the segment takes, or kByDigits
   int32_t is_left_out = 0;  // 1: the long segment that first starts a tile here overlaps others, and is not sorted
 
-  // The first tile that starts in a segment, if any does.
   MGPU_HOST_DEVICE int64_t first_start(int tile_width) const { return ceil_div<int64_t>(segment.begin, tile_width); }
 };
 
@@ -163,7 +160,6 @@ struct MergePlan {
   MergePiece pieces[2];
 };
 
-// A row, or a segment of a row.
 struct DigitSegment {
   int64_t begin;
   int64_t position;  // the position in its row
@@ -172,7 +168,7 @@ struct DigitSegment {
   int64_t first_tile;  // among all tiles
 };
 
-// A tile of a segment, which one block scatters in a pass.
+// One block scatters a tile in a pass.
 struct alignas(16) DigitTile {
   int64_t begin;     // the start of the segment
   int64_t position;  // the position of the segment in its row
@@ -182,7 +178,7 @@ struct alignas(16) DigitTile {
   uint32_t passes;  // the passes that the segment takes, as a bitmap
 };
 
-// Tiles and segments in one word, so that one atomic addition counts both.
+// One atomic addition counts both.
 struct alignas(8) DigitTotals {
   uint32_t tiles;
   uint32_t segments;
@@ -202,10 +198,8 @@ struct DigitCounts {
   DigitTile* tiles;
   int64_t max_tiles;
 
-  // Takes the memory for whole rows.
   static DigitCounts take(Workspace& workspace, int64_t rows, int64_t length, int places, int tile,
                           int64_t offset_bytes);
-  // Takes the memory for at most this many segments.
   static DigitCounts take_listed(Workspace& workspace, int64_t segments, int64_t total, int places, int tile);
 };
 
@@ -245,7 +239,6 @@ enum class SortVariant {
 
 class SortPlan {
  public:
-  // Chooses the first row of the table whose condition holds and whose kernels fit the device.
   SortPlan(const SegmentedSortOperands& operands, const Traits& traits);
   SortPlan(const SegmentedSortOperands& operands, SortVariant variant) : operands_(operands), variant_(variant) {}
 
@@ -263,15 +256,15 @@ class SortPlan {
   bool has_few_digit_items() const;
   int digit_tile() const;
   bool packs_large_cells() const;
-  // Segments of at least this many items are left to the kernels of radix sorts; INT64_MAX if none are.
+  // INT64_MAX if no segments are left to the kernels of radix sorts.
   int64_t min_long_segment() const;
 
   SortScratch layout(Workspace& workspace) const;
 
  private:
   DigitCounts take_digit_counts(Workspace& workspace) const;
-  // Lays out the memory as DigitProblem::kSavesMemory says: digits are counted at the start of the memory for keys,
-  // right after the other zeroed memory.
+  // Digits are counted at the start of the memory for keys, right after the other zeroed memory
+  // (DigitProblem::kSavesMemory).
   void take_keys_behind_counts(Workspace& workspace, SortScratch& scratch) const;
   void take_digits(Workspace& workspace, SortScratch& scratch) const;
 

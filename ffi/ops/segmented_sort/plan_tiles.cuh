@@ -7,7 +7,6 @@
 
 namespace mgpu::cuda::sorting {
 
-// The group of runs of a segment that a round merges into a tile.
 template <typename Order, typename Payload>
 struct TileGroup {
   using P = Problem<Order, Payload>;
@@ -35,8 +34,7 @@ struct TileGroup {
     const auto* const codes = problem.buffers[source].keys;
 #pragma unroll
     for (int k = 0; k < kRuns; ++k) {
-      // Heads that contradict each other may make runs that are not sorted. Their splits may not ascend, so they are
-      // clamped to the runs.
+      // Heads that contradict each other may make runs that are not sorted, so splits are clamped to the runs.
       const int64_t first = split_begin ? minimum(split_begin[k], group.length(k)) : 0;
       const int64_t last = split_end ? minimum(split_end[k], group.length(k)) : group.length(k);
       const int count = static_cast<int>(clamp<int64_t>(last - first, 0, maximum(end - begin, 0)));
@@ -148,7 +146,7 @@ __device__ __forceinline__ int merged_place(const Order& order, const typename O
   return place;
 }
 
-// Merges a short segment across one edge. One warp calls it; `codes` has room for the segment's codes.
+// One warp calls it; `codes` has room for the segment's codes.
 template <typename Order, typename Payload>
 __device__ void merge_by_rank(const Problem<Order, Payload>& problem, Range<int64_t> segment, int64_t edge,
                               typename Order::Word* codes) {
@@ -169,7 +167,6 @@ __device__ void merge_by_rank(const Problem<Order, Payload>& problem, Range<int6
   }
 }
 
-// The runs are split at the edges between tiles: one tile ends and the next begins at an edge's split.
 template <typename Order, typename Payload>
 __global__ void __launch_bounds__(kPlanThreads, 4)
     plan_tiles(const __grid_constant__ Problem<Order, Payload> problem, int round) {

@@ -7,26 +7,24 @@
 
 namespace mgpu::cuda::sorting {
 
-// Keys, or their codes between rounds, and payload in device memory.
 template <typename Order, typename Payload>
 struct Buffer {
   typename Order::Word* keys;
   Payload* payload;
 };
 
-// The measured disorder of nearly sorted rows.
 struct Disorder {
   const int* inversions = nullptr;  // null: not measured
   int max_inversions = 0;           // up to this many inversions, merging is faster
   __device__ bool is_large() const { return inversions && *inversions > max_inversions; }
 };
 
-// Orders that compute the codes of keys from their positions. Their comparisons read memory, so their blocks need more
+// These orders compute the codes of keys from their positions. Their comparisons read memory, so their blocks need more
 // registers.
 template <typename Order>
 concept IsOfPositions = requires(const Order& order) { order.input_code(int64_t{}); };
 
-// Orders that are compiled at run time, while the first call waits: their kernels should be small.
+// These orders are compiled at run time, while the first call waits, so their kernels should be small.
 template <typename Order>
 concept IsCompiled = requires { typename Order::Item; };
 
@@ -45,7 +43,6 @@ struct Problem {
   static constexpr bool kHasPayload = !std::is_same_v<Payload, NoPayload>;
   static constexpr TileShape kShape = tile_shape(sizeof(typename Order::Word));
   static constexpr int kTile = kShape.threads * kShape.items;
-  // Whether long segments of such keys can be sorted by digits instead.
   static constexpr bool kLeavesLongSegments =
       sizeof(typename Order::Word) <= 4 && !IsOfPositions<Order> && !IsCompiled<Order>;
   // Whether tiles hold ranks (Order::rank) instead of codes, and the codes are read again at the end. Comparisons of
@@ -74,7 +71,6 @@ struct Problem {
       return order.encode(input.keys[position]);
     }
   }
-  // The order of a tile's words, and the word of the item at a position.
   __device__ static decltype(auto) order_in_tile(const Order& order) {
     if constexpr (kRanksInTiles) {
       return IntegerOrder<uint16_t>{};

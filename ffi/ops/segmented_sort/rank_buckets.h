@@ -19,7 +19,7 @@ class RankBuckets {
   using Buffer = EntryBuffer<Order, Payload>;
   using Word = typename Order::Word;
   static constexpr int kBins = 1 << 12;  // 32 KB of counters: sign, exponent and three more bits of a float
-  // The lowest limit on the keys of a bucket of several bins. Smaller buckets are sorted no faster.
+  // Smaller buckets are sorted no faster.
   static constexpr int64_t kMinKeys = 1 << 14;
   // There are at most about twice as many buckets. A task writes to all of them in turn.
   static constexpr int kBuckets = 256;
@@ -37,8 +37,7 @@ class RankBuckets {
     while (((uint64_t{highest} - lowest) >> shift_) >= kBins) ++shift_;
   }
 
-  // Writes the keys to `to`, bucket by bucket, in input order within each. Adds the starts of all buckets but the first
-  // to `heads`.
+  // Keys keep their input order within a bucket. Adds the starts of all buckets but the first to `heads`.
   void deal(cpu::Executor& executor, const Buffer& to, std::vector<int64_t>& heads) const {
     const int64_t tasks = 4 * executor.concurrency();
     std::vector<std::vector<int64_t>> next(tasks);  // the counts of bins, then the places of the buckets' next keys
@@ -61,7 +60,7 @@ class RankBuckets {
  private:
   Word rank(int64_t i) const { return from_.order.rank(from_.load(i).code); }
 
-  // Samples may miss the smallest and the largest keys, which the first and the last bin take.
+  // The first and the last bin take keys beyond the samples.
   int bin(Word rank) const {
     const uint64_t above = rank < lowest_ ? 0 : rank - lowest_;
     return static_cast<int>(std::min<uint64_t>(above >> shift_, kBins - 1));
@@ -71,7 +70,7 @@ class RankBuckets {
     return {segment_.begin + segment_.size() * task / tasks, segment_.begin + segment_.size() * (task + 1) / tasks};
   }
 
-  // The bucket of each bin. Replaces the tasks' counts of bins by their first places in buckets.
+  // Replaces the tasks' counts of bins by their first places in buckets.
   std::vector<uint16_t> join_bins(std::vector<std::vector<int64_t>>& next, std::vector<int64_t>& heads) const {
     const int64_t keys = std::max(kMinKeys, ceil_div<int64_t>(segment_.size(), kBuckets));
     std::vector<uint16_t> buckets(kBins);

@@ -33,7 +33,7 @@ struct Entries<Order, true> {
 // One warp merges a group of runs of at most this many items. A block would wait at its barriers.
 constexpr int kShortItems = 256;
 
-// A block's merge in a round: outputs [first, first + size) of a group of runs, as positions in a row.
+// Outputs [first, first + size) of a group of runs are positions in a row.
 struct RowMerge {
   MergeGroup<int64_t> group;
   int64_t row_begin;
@@ -43,7 +43,6 @@ struct RowMerge {
   bool decode;         // whether the outputs are keys, not codes
 };
 
-// A row, without the dead items at its end.
 struct LiveRow {
   int64_t begin;  // the position in the array
   int64_t live;   // items past it stay
@@ -126,7 +125,7 @@ struct RowProblem {
   }
 };
 
-// A cell of several rows, as one thread sees it.
+// One thread sees a cell of several rows.
 class PackedCell {
  public:
   __device__ PackedCell(int64_t row, int thread, int threads) : row_(row), thread_(thread), threads_(threads) {}
@@ -140,7 +139,6 @@ class PackedCell {
   int thread_, threads_;
 };
 
-// Several short rows share a cell.
 template <typename Order, typename Payload, RowShape kShape>
 struct PackedProblem : RowProblem<Order, Payload, kShape> {
   static constexpr bool kPacked = true;

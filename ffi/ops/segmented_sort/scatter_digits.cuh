@@ -25,8 +25,7 @@ struct DigitSums {
   __device__ __forceinline__ unsigned state(Offset word) const { return static_cast<unsigned>(word >> kShift) ^ turn; }
   __device__ __forceinline__ static Offset value(Offset word) { return word & ((Offset{1} << kShift) - 1); }
 
-  // The number of items of a digit in the segment's tiles before `tile`, which is not the first. `column` has the
-  // digit's words.
+  // `tile` is not the segment's first, and `column` has the digit's words.
   template <int kWindow>
   __device__ __forceinline__ Offset before(const Offset* column, int tile) const {
     Offset sum = 0;
@@ -66,7 +65,6 @@ struct PassTile {
   __device__ bool is_last_pass() const { return after == 0; }
 };
 
-// A tile's items in the order of their digit.
 template <typename P, bool kJoined = P::kJoined>
 struct DigitTileItems {
   alignas(16) typename P::Word codes[P::kTile];
@@ -209,7 +207,6 @@ class DigitScatter {
   }
 
  private:
-  // The numbers that a thread finds for its digit.
   struct DigitColumn {
     Offset base;     // where the digit begins in the segment; only in the segment's first tile
     unsigned start;  // where the digit begins in the tile
@@ -217,7 +214,6 @@ class DigitScatter {
   };
 
   __device__ __forceinline__ static int first() { return threadIdx.x / kWarp * (kWarp * kItems) + threadIdx.x % kWarp; }
-  // Where the tile's segment begins, in the array and in its row.
   __device__ __forceinline__ int64_t segment_begin(const PassTile& tile) const {
     if constexpr (P::kListed) {
       return shared_.tile.begin;
@@ -232,7 +228,7 @@ class DigitScatter {
       return 0;
     }
   }
-  // The segment's words of the thread's digit, one per tile, kDigits apart.
+  // One word per tile of the segment, kDigits apart.
   __device__ __forceinline__ Offset* words(const PassTile& tile) const {
     int64_t first_tile;
     if constexpr (P::kListed) {
@@ -242,7 +238,6 @@ class DigitScatter {
     }
     return problem_.sums + first_tile * kDigits + threadIdx.x;
   }
-  // Whether the tile has words for later tiles to look back to.
   __device__ __forceinline__ bool has_words(const PassTile& tile) const {
     return !P::kSavesMemory || tile.index < problem_.row_word_tiles();
   }
@@ -274,8 +269,7 @@ class DigitScatter {
     for (int i = 0; i < kItems; ++i) atomicAdd(counts + digit<kWhole>(problem_.order, i, place(), tile.size), 1u);
   }
 
-  // Publishes the tile's count of a digit, and turns the warps' counts into places in the tile. One thread per digit
-  // calls it.
+  // Also turns the warps' counts into places in the tile. One thread per digit calls it.
   template <bool kWhole>
   __device__ __forceinline__ DigitColumn publish(const PassTile& tile) {
     const DigitSums<Offset> sums{tile.before % 2 ? 2u : 0u};
@@ -315,7 +309,6 @@ class DigitScatter {
     return column;
   }
 
-  // Each warp moves its items to their places in the tile.
   template <bool kWhole>
   __device__ __forceinline__ void rank(const PassTile& tile) {
     // Reads the place and the order from shared memory, so that the compiler computes digits from the codes again: kept
@@ -342,7 +335,7 @@ class DigitScatter {
     memcpy(&order, values, sizeof(order));
   }
 
-  // Finds where the tile's items of a digit go. One thread per digit calls it.
+  // One thread per digit calls it.
   __device__ __forceinline__ void look_back(const PassTile& tile, const DigitColumn& column) {
     Offset base = column.base;
     if (tile.index > 0) {
@@ -377,7 +370,7 @@ class DigitScatter {
   }
   __device__ __forceinline__ int place() const { return problem_.place(pass_); }
 
-  // Calls put(place in the segment, code, payload) with the tile's items; neighbouring threads have neighbouring items.
+  // Neighbouring threads have neighbouring items of the tile.
   template <bool kWhole, typename Put>
   __device__ __forceinline__ void store_items(const PassTile& tile, Put put) const {
 #pragma unroll

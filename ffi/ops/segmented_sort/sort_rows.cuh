@@ -28,7 +28,6 @@ struct SortRowsShared {
   alignas(16) typename P::Entry entries[kWarps * kRegion];
 };
 
-// Counts of a warp's items.
 struct EqualItems {
   int zeros, nans;
   int lesser;  // before zero in the order of the sort
@@ -45,8 +44,7 @@ constexpr bool kRestores = P::kPacked && !P::Entries::kPlain;
 template <typename P>
 using CellShared = std::conditional_t<kRestores<P>, RestoringShared<P>, SortRowsShared<P>>;
 
-// Sorts a cell whose equal entries are identical, or each of its rows of `count` items. A thread's entries may be any
-// of its warp's.
+// Equal entries are identical, so a thread's entries may be any of its warp's. Packed rows have `count` items each.
 template <typename P>
 __device__ void sort_entries(typename P::Entry (&entries)[P::kSort.items], int count, SortRowsShared<P>& shared) {
   using Entry = typename P::Entry;
@@ -89,8 +87,8 @@ __device__ void sort_entries(typename P::Entry (&entries)[P::kSort.items], int c
   }
 }
 
-// Sorts a cell of any codes: threads sort their own, then runs of threads are merged. The codes after the live ones are
-// the largest, and stay last.
+// Threads sort their own codes, then runs of threads are merged. The codes after the live ones are the largest, and
+// stay last.
 template <typename P>
 __device__ void sort_any_codes(const typename P::Word* keys, int live, const typename P::Order& order,
                                typename P::Word* codes) {

@@ -27,7 +27,6 @@ struct RowOfDigits {
   Columns<const Word, const Payload> input;
   Columns<Word, Payload> output;
 
-  // The row begins at `origin`.
   __device__ __forceinline__ void put(int64_t origin, int at, const Item& item) const {
     output.keys[origin + at] = item.key;
     if constexpr (kHasPayload) output.payload[origin + at] = item.payload;
@@ -79,8 +78,7 @@ struct RowDigitsProblem : RowOfDigits<Order_, Payload_> {
     const int shift = (kHasPlace ? kPlaceBits : 0) + kDigitBits * pass;
     return is_live ? static_cast<uint32_t>(entry) >> shift & (kDigits - 1) : kDigits - 1;
   }
-  // Whether entries hold all that is stored: narrow keys and their indices. Then put_live<4> would take 5% longer than
-  // put_live<1>.
+  // Narrow keys and their indices are all that is stored. Then put_live<4> would take 5% longer than put_live<1>.
   __device__ __forceinline__ bool stores_entries() const { return kHasCode && kHasPayload && !input.payload; }
   __device__ __forceinline__ Item item(int64_t origin, Entry entry) const {
     if constexpr (!kHasPlace) return {order.decode(entry), {}};
@@ -93,8 +91,8 @@ struct RowDigitsProblem : RowOfDigits<Order_, Payload_> {
   }
 };
 
-// Keys of more digits. Only places are sorted; the ranks stay where they are, and digits are looked up in them. So a
-// pass moves two bytes per item.
+// Keys of more digits: only places are sorted, and digits are looked up in the ranks. So a pass moves two bytes per
+// item.
 template <typename Order_, typename Payload_>
 struct RowRanksProblem : RowOfDigits<Order_, Payload_> {
   using Base = RowOfDigits<Order_, Payload_>;
@@ -182,7 +180,6 @@ __global__ void __launch_bounds__(kRowDigitThreads) sort_rows_by_digits(const __
   // Here and at the end, all loads come before the first use. A short row skips the groups that it lacks.
   Entry entries[kRowDigitItems];
   [[maybe_unused]] const RowRanks<typename P::Word> ranks(sorted + threads * groups, threads * groups);
-  // Loads the thread's keys of `number` groups, then calls take(i, key) for each.
   const auto read = [&](int begin, auto number, auto take) {
     typename P::Word keys[number()];
 #pragma unroll
@@ -246,7 +243,6 @@ __global__ void __launch_bounds__(kRowDigitThreads) sort_rows_by_digits(const __
       for (int w = 0; w < warps; ++w) count += all_counts[w][thread];
     }
     if constexpr (P::kLooksUp) {
-      // Items past the live ones have the largest digit.
       const int past = thread == kDigits - 1 ? threads * groups - live : 0;
       if (__syncthreads_or(thread < kDigits && static_cast<int>(count) == live + past)) continue;
       is_moved = true;

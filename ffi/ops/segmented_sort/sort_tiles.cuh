@@ -126,7 +126,7 @@ __device__ __forceinline__ void store_tile(const Problem<Order, Payload>& proble
   }
 }
 
-// Each segment's part of a tile is sorted separately: threads sort their items, then runs of threads are merged.
+// Threads sort their items, then runs of threads are merged, each segment's part separately.
 template <typename Order, typename Payload>
 __global__ void __launch_bounds__(Problem<Order, Payload>::kShape.threads, Problem<Order, Payload>::kBlocksPerProcessor)
     sort_tiles(const __grid_constant__ Problem<Order, Payload> problem) {

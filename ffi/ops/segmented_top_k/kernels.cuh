@@ -41,7 +41,6 @@ struct Task {
   __device__ int wanted(int64_t size) const { return static_cast<int>(minimum(operands.k, size)); }
   __device__ Place place(Word key, uint32_t position) const { return ranked_place(order, order.encode(key), position); }
 
-  // Result i of a segment is the item at this position in the segment.
   __device__ void put(const RowSegment& segment, int i, int64_t position) const {
     const int64_t to = operands.place(segment.row, segment.number) + i;
     static_cast<Word*>(operands.values)[to] = keys(segment)[position];
@@ -85,7 +84,6 @@ __device__ __forceinline__ void find_first(int wanted, Next next, Put put) {
   }
 }
 
-// Finds the first `wanted` of `size` keys in memory.
 template <int kGroup, typename Task, typename Put>
 __device__ void find_first_keys(const Task& task, const typename Task::Word* keys, int size, int wanted, Put put) {
   using Place = typename Task::Place;
@@ -101,7 +99,6 @@ __device__ void find_first_keys(const Task& task, const typename Task::Word* key
   find_first<kGroup, Place>(wanted, next, put);
 }
 
-// A group of lanes has the segment in registers, and each group of a warp has its own segment.
 template <int kLanes, typename Task>
 __device__ __forceinline__ void find_in_registers(const Task& task, const RowSegment& segment) {
   using Place = typename Task::Place;
@@ -139,7 +136,6 @@ __device__ void find_by_warp(const Task& task, const RowSegment& segment, Find f
   }
 }
 
-// Each group of kLanes lanes takes one segment.
 template <typename Order, int kLanes>
 __global__ void __launch_bounds__(kThreads) find_in_segments(const __grid_constant__ Task<Order> task) {
   const SegmentedTopKOperands& operands = task.operands;
@@ -166,8 +162,7 @@ __global__ void __launch_bounds__(kThreads) find_in_segments(const __grid_consta
   }
 }
 
-// A group of `lanes` lanes sorts the places of its items in registers, and then has the positions in `room`. All lanes
-// of a warp call this function together.
+// The positions of a group's items, sorted in registers, are then in `room`. All lanes of a warp call this.
 template <int kItems, typename Task>
 __device__ __forceinline__ void find_sorted(const Task& task, const RowSegment& segment, int wanted, int lanes,
                                             uint32_t* room) {
@@ -234,7 +229,6 @@ __device__ __forceinline__ typename Task::Place first_of_keys(const Task& task, 
   return first;
 }
 
-// Each group of 2^log_lanes lanes sorts a segment.
 template <typename Order>
 __global__ void __launch_bounds__(kThreads) sort_in_segments(const __grid_constant__ Task<Order> task, int log_lanes) {
   constexpr int kMost = kTopKLaneItems;
@@ -264,8 +258,7 @@ __global__ void __launch_bounds__(kThreads) sort_in_segments(const __grid_consta
                           });
 }
 
-// Finds the first of `size` items; load(i) gives a key. Each warp finds the first ones of its share, and one warp sorts
-// these.
+// load(i) gives a key. Each warp finds the first items of its share, and one warp sorts these.
 template <typename Task, typename Load, typename Put>
 __device__ __forceinline__ void find_by_sorts(const Task& task, Load load, int size, Put put) {
   constexpr int kWarps = kPartThreads / kWarp;
@@ -291,8 +284,7 @@ __device__ __forceinline__ void find_by_sorts(const Task& task, Load load, int s
   __syncthreads();
 }
 
-// Finds the first items of a long segment among the items that were kept of its parts. `kept` has the items of each
-// part in sorted order.
+// `kept` has the items of each part in sorted order.
 template <bool kSorts, typename Order>
 __device__ void find_in_kept(const Task<Order>& task, const RowSegment& segment, const uint32_t* kept) {
   using Place = typename Task<Order>::Place;
@@ -322,7 +314,7 @@ __device__ void find_in_kept(const Task<Order>& task, const RowSegment& segment,
   find_first<kPartThreads, Place>(static_cast<int>(k), next, put);
 }
 
-// Each block takes parts of long segments. It finds items by sorts, or in a step for each.
+// Each block takes parts of long segments.
 template <typename Order, bool kSorts>
 __global__ void __launch_bounds__(kPartThreads) find_in_parts(const __grid_constant__ Task<Order> task) {
   using Place = typename Task<Order>::Place;

@@ -23,7 +23,6 @@ struct SegmentedTopKOperands : SegmentBounds {
 
   explicit SegmentedTopKOperands(const Call& call);
 
-  // The place of the first result of a segment.
   MGPU_HOST_DEVICE int64_t place(int64_t row, int64_t number) const { return (row * segments + number) * k; }
 
   // These are for CUDA (plan.h).

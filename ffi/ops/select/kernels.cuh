@@ -12,7 +12,6 @@ constexpr int kWarps = kThreads / kWarp;
 constexpr int kThreadItems = kSelectTile / kThreads;
 constexpr int kTileWords = kSelectTile / kWarp;
 constexpr int kWarpWords = kTileWords / kWarps;
-// A block of mark_kept loads kMarksInFlight of its tiles at a time.
 constexpr int kMarkTiles = 8;
 constexpr int kMarksInFlight = 2;
 constexpr int kMarkBlocks = 8;  // the blocks of mark_kept per multiprocessor
@@ -26,7 +25,6 @@ struct SelectTask {
   int mark_tiles;  // the tiles of a block of mark_kept
 };
 
-// A tile, given by its number among the tiles of all rows.
 struct SelectTile {
   int64_t row;
   int64_t tile;   // its number in the row
@@ -44,7 +42,6 @@ struct SelectTile {
 // The product's highest four bits collect the lowest bits of four bools.
 __device__ inline unsigned bits_of_bools(unsigned bools) { return (bools & 0x01010101u) * 0x10204080u >> 28; }
 
-// Writes the bitmap of the mask, and counts the kept items of tiles.
 __global__ void __launch_bounds__(kThreads, kMarkBlocks) mark_kept(SelectTask task) {
   start_next_kernel();
   __shared__ int warp_counts[kMarkTiles][kWarps];
@@ -122,7 +119,6 @@ __global__ void __launch_bounds__(kThreads) write_kept(SelectTask task, Mover mo
   }
   __syncthreads();
 
-  // Moves the block's share of `count` items.
   const auto move_share = [&](int count, int64_t slot, auto position_of) {
     const int share = ceil_div(count, static_cast<int>(gridDim.y)), begin = minimum<int>(blockIdx.y * share, count);
     move_items(mover, tile.row, minimum(share, count - begin), slot + begin,

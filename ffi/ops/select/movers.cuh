@@ -25,13 +25,11 @@ struct MoveItems {
   __device__ void store(int64_t row, int64_t slot, Value value, int64_t /*word*/ = 0) const {
     reinterpret_cast<Item*>(out.of_problem(row))[slot] = value;
   }
-  // Fills slots [begin, end) of a row, by kTailThreads threads.
   __device__ void fill_words(int64_t row, int64_t begin, int64_t end) const {
     fill_items(reinterpret_cast<Item*>(out.of_problem(row)) + begin, end - begin, filling(row));
   }
 };
 
-// Rows of several words: a few threads per row.
 template <typename Item>
 struct MoveWideRows {
   using Value = Item;
@@ -49,7 +47,6 @@ struct MoveWideRows {
   __device__ void store(int64_t row, int64_t slot, Value value, int64_t word) const {
     reinterpret_cast<Item*>(out.of_problem(row))[slot * row_words + word] = value;
   }
-  // Fills words [begin, end) of a problem's rows, by kTailThreads threads.
   __device__ void fill_words(int64_t row, int64_t begin, int64_t end) const {
     fill_items(reinterpret_cast<Item*>(out.of_problem(row)) + begin, end - begin, filling(row));
   }
@@ -81,7 +78,7 @@ __device__ __forceinline__ void fill_words(const Mover& mover, int64_t row, int6
   }
 }
 
-// Moves the items at position_of(0), …, position_of(count - 1) of a row to the slots from `slot` on.
+// The items are at position_of(0), …, position_of(count - 1) of the row.
 template <typename Mover, typename PositionOf>
 __device__ void move_items(const Mover& mover, int64_t row, int count, int64_t slot, PositionOf position_of) {
   const int step = kThreads / mover.row_threads, first_word = static_cast<int>(threadIdx.x) % mover.row_threads;

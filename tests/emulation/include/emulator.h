@@ -38,7 +38,6 @@ namespace emulator {
 constexpr int kLanes = 32;
 constexpr uint64_t kGarbage = 0xa5a5a5a5a5a5a5a5u;  // the contents of memory that nothing has written
 
-// The index of the running thread in its block.
 int thread();
 int threads();
 dim3 block();
@@ -90,7 +89,6 @@ T value_of_lane(unsigned mask, const T& value, int lane) {
   return value_of<T>(exchange(mask, bits_of(value)).values[lane % kLanes]);
 }
 
-// Combines the values of the live lanes.
 template <typename T, typename Combine>
 T reduce_lanes(unsigned mask, T value, Combine combine) {
   const Votes votes = exchange(mask, bits_of(value));
